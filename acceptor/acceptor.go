@@ -1,0 +1,281 @@
+// Package acceptor validates messages, fans them out to the handlers of their
+// channel and type, and persists them with one status row per handler
+// (contract 4).
+package acceptor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// Acceptor persists messages for one inbox. It is safe for concurrent use.
+type Acceptor struct {
+	store    store.Store
+	registry *handler.Registry
+	channels map[string]bool
+	opts     Options
+	clock    clock.Clock
+	log      *zap.Logger
+	counters *telemetry.Counters
+	hooks    handler.Hooks
+	wake     func(handlerKeys []string)
+
+	warned      sync.Map // channel and type of unrouted messages, told once
+	warnedCount int
+	warnedMu    sync.Mutex
+}
+
+// Config is what an Acceptor works with; every field but Hooks is required.
+type Config struct {
+	Store    store.Store
+	Registry *handler.Registry
+	// Channels are the declared channels; a message for another is invalid.
+	Channels []string
+	Options  Options
+	Clock    clock.Clock
+	Logger   *zap.Logger
+	Counters *telemetry.Counters
+	Hooks    handler.Hooks
+	// Wake tells the processor that these handlers have new statuses; it
+	// never blocks (contract 4.7).
+	Wake func(handlerKeys []string)
+}
+
+// New makes an Acceptor. It fails only on invalid options.
+func New(cfg Config) (*Acceptor, error) {
+	if err := cfg.Options.Validate(); err != nil {
+		return nil, err
+	}
+	a := &Acceptor{
+		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
+		log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks, wake: cfg.Wake,
+	}
+	for _, channel := range cfg.Channels {
+		a.channels[channel] = true
+	}
+	return a, nil
+}
+
+// Accept persists messages and their statuses in one transaction and wakes
+// the processor (contract 4.1). The results are in the order of the messages.
+//
+// Invalid messages do not keep the others from being stored: the error then
+// joins their *InvalidError values and the results are complete. If nothing
+// could be stored because the database failed, the results are nil; accepting
+// the same messages again is safe, whatever became of the first try.
+func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) ([]Result, error) {
+	p := a.plan(messages)
+	if err := a.persist(ctx, p); err != nil {
+		return nil, err
+	}
+	a.report(ctx, p)
+	return p.results, invalid(p.results)
+}
+
+// AcceptTx does what Accept does inside the caller's open transaction on the
+// inbox's database, for direct publishing and for hand-over from an outbox.
+// If any message is invalid it fails with the joined *InvalidError values,
+// before any SQL except for ID conflicts, which only the database knows: the
+// caller must then roll back. After the caller's commit, and only then, call
+// Wake on the receipt. (Contract 4.1.)
+func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage) (*Receipt, error) {
+	if tx == nil {
+		return nil, errors.New("accept in transaction: tx is nil")
+	}
+	p := a.plan(messages)
+	if err := invalid(p.results); err != nil {
+		return nil, err
+	}
+	if len(p.batch.Messages) > 0 {
+		p.batch.Now = a.clock.Now()
+		stored, err := a.store.AcceptTx(ctx, tx, p.batch)
+		if err != nil {
+			return nil, fmt.Errorf("accept in transaction: %w", err)
+		}
+		p.take(stored)
+	}
+	if err := invalid(p.results); err != nil {
+		return nil, err
+	}
+	return &Receipt{Results: p.results, acceptor: a, plan: p}, nil
+}
+
+// Receipt is what AcceptTx returns.
+type Receipt struct {
+	// Results are in the order of the messages.
+	Results []Result
+
+	acceptor *Acceptor
+	plan     *plan
+	once     sync.Once
+}
+
+// Wake counts the messages and wakes the processor. Call it after the commit;
+// without it the messages wait for the next poll, PollingInterval at most.
+// Later calls do nothing.
+func (r *Receipt) Wake() {
+	r.once.Do(func() { r.acceptor.report(context.Background(), r.plan) })
+}
+
+// plan is one accept on its way: what goes to the store and what each message
+// becomes.
+type plan struct {
+	messages []handler.RawMessage
+	results  []Result
+	batch    store.AcceptBatch
+	// rows maps each row of the batch to its message.
+	rows []int
+	// keys are the handlers that may get new statuses.
+	keys map[string]bool
+}
+
+// plan routes and checks the messages. Routing comes before the ID is looked
+// at (contract 4.6).
+func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
+	p := &plan{messages: messages, results: make([]Result, len(messages)), keys: map[string]bool{}}
+	row := make(map[string]int, len(messages)) // message ID to its row
+	for i, m := range messages {
+		r := &p.results[i]
+		r.MessageID = m.ID
+		if !a.channels[m.Channel] {
+			r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
+			continue
+		}
+		handlers := a.registry.Route(m.Channel, m.Type)
+		if len(handlers) == 0 {
+			r.Outcome = Unrouted
+			if a.opts.Unrouted != UnroutedIgnore {
+				r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnrouted, Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
+			}
+			continue
+		}
+		checked, err := a.check(m, handlers)
+		if err != nil {
+			r.Outcome, r.Err = Invalid, err
+			continue
+		}
+		if first, known := row[m.ID]; known {
+			p.repeat(i, p.rows[first])
+			continue
+		}
+		row[m.ID] = len(p.batch.Messages)
+		p.batch.Messages = append(p.batch.Messages, checked)
+		p.rows = append(p.rows, i)
+		for _, h := range handlers {
+			p.keys[h.Key()] = true
+		}
+	}
+	return p
+}
+
+// repeat settles message i, whose ID message first of the same accept has.
+func (p *plan) repeat(i, first int) {
+	a, b := p.messages[i], p.messages[first]
+	r := &p.results[i]
+	if a.Type != b.Type || a.Source != b.Source {
+		r.Outcome, r.Err = Invalid, conflict(a.ID, b.Type, b.Source)
+		return
+	}
+	r.Outcome, r.ContentDiffers = Duplicate, string(a.Content) != string(b.Content)
+}
+
+// take notes what the store said of each row.
+func (p *plan) take(stored []store.Accepted) {
+	for row, s := range stored {
+		r := &p.results[p.rows[row]]
+		r.Handlers, r.ContentDiffers = s.StatusesAdded, s.ContentDiffers
+		switch {
+		case s.Inserted:
+			r.Outcome = Accepted
+		case s.Conflict:
+			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
+		default:
+			r.Outcome = Duplicate
+		}
+	}
+}
+
+func conflict(id, typ, source string) error {
+	return &InvalidError{MessageID: id, Reason: ReasonIDConflict, Detail: fmt.Sprintf("the ID is known with type %q and source %q", typ, source)}
+}
+
+func (a *Acceptor) persist(ctx context.Context, p *plan) error {
+	if len(p.batch.Messages) == 0 && len(p.batch.Rejected) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	p.batch.Now = a.clock.Now()
+	stored, err := a.store.Accept(ctx, p.batch)
+	if err != nil {
+		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)
+	}
+	p.take(stored)
+	return nil
+}
+
+// report counts, calls hooks and wakes the processor, all after the commit.
+func (a *Acceptor) report(ctx context.Context, p *plan) {
+	added := false
+	for i, r := range p.results {
+		if r.ContentDiffers {
+			a.counters.DuplicateContentDiffers.Add(1)
+		}
+		added = added || r.Handlers > 0
+		m := p.messages[i]
+		switch r.Outcome {
+		case Accepted:
+			a.counters.Accepted.Add(1)
+			event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: r.Handlers}
+			if err := handler.Call(ctx, a.hooks.OnAccepted, event); err != nil {
+				a.log.Error("inbox hook OnAccepted failed", zap.String("message_id", m.ID), zap.Error(err))
+			}
+		case Duplicate:
+			a.counters.Duplicates.Add(1)
+		case Unrouted:
+			a.counters.Unrouted.Add(1)
+			a.warnUnrouted(m.Channel, m.Type)
+		case Invalid:
+			a.counters.Invalid.Add(1)
+		}
+	}
+	if added {
+		keys := make([]string, 0, len(p.keys))
+		for key := range p.keys {
+			keys = append(keys, key)
+		}
+		a.wake(keys)
+	}
+}
+
+// maxWarnedTypes bounds what is remembered of types that come from outside.
+const maxWarnedTypes = 1000
+
+func (a *Acceptor) warnUnrouted(channel, typ string) {
+	key := [2]string{channel, typ}
+	if _, told := a.warned.Load(key); told {
+		return
+	}
+	a.warnedMu.Lock()
+	defer a.warnedMu.Unlock()
+	if _, told := a.warned.Load(key); told || a.warnedCount > maxWarnedTypes {
+		return
+	}
+	a.warnedCount++
+	a.warned.Store(key, true)
+	if a.warnedCount > maxWarnedTypes {
+		a.log.Warn("inbox: too many unrouted types, further ones are only counted", zap.Int("types", maxWarnedTypes))
+		return
+	}
+	a.log.Warn("inbox: message type has no handler, its messages are ignored and counted", zap.String("channel", channel), zap.String("type", typ))
+}

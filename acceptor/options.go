@@ -1,0 +1,64 @@
+package acceptor
+
+import (
+	"fmt"
+	"time"
+)
+
+// UnroutedPolicy says what happens to messages no handler takes (4.6).
+type UnroutedPolicy string
+
+// The policies for unrouted messages.
+const (
+	// UnroutedIgnore counts them and warns once per type.
+	UnroutedIgnore UnroutedPolicy = "ignore"
+	// UnroutedReject treats their record as bad and keeps it as rejected.
+	UnroutedReject UnroutedPolicy = "reject"
+	// UnroutedHalt stops the partition before their record.
+	UnroutedHalt UnroutedPolicy = "halt"
+)
+
+// BadRecordPolicy says what happens to bad records (contract 7.4).
+type BadRecordPolicy string
+
+// The policies for bad records.
+const (
+	// BadRecordStore keeps the raw record as rejected, in the transaction
+	// that stores its batch.
+	BadRecordStore BadRecordPolicy = "store"
+	// BadRecordHalt stops the partition before the record.
+	BadRecordHalt BadRecordPolicy = "halt"
+)
+
+// Options configure an Acceptor.
+type Options struct {
+	// Unrouted is what to do with messages no handler takes.
+	// Default UnroutedIgnore.
+	Unrouted UnroutedPolicy `yaml:"unrouted" env:"UNROUTED"`
+	// BadRecords is what to do with bad records. Default BadRecordStore.
+	BadRecords BadRecordPolicy `yaml:"bad_records" env:"BAD_RECORDS"`
+	// StatementTimeout bounds each transaction. Default 10 s.
+	StatementTimeout time.Duration `yaml:"-" env:"-"`
+	// Retention is the inbox's retention; zero keeps for ever (contract 4.2).
+	Retention time.Duration `yaml:"-" env:"-"`
+}
+
+// DefaultOptions returns the defaults of the contract.
+func DefaultOptions() Options {
+	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, StatementTimeout: 10 * time.Second}
+}
+
+// Validate reports the first option that is out of range.
+func (o Options) Validate() error {
+	switch o.Unrouted {
+	case UnroutedIgnore, UnroutedReject, UnroutedHalt:
+	default:
+		return fmt.Errorf("option Unrouted is %q, allowed are ignore, reject and halt", o.Unrouted)
+	}
+	switch o.BadRecords {
+	case BadRecordStore, BadRecordHalt:
+	default:
+		return fmt.Errorf("option BadRecords is %q, allowed are store and halt", o.BadRecords)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package acceptor
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Outcome says what became of a message (contract 4.1).
+type Outcome string
+
+// The outcomes of an accept.
+const (
+	// Accepted: stored for the first time.
+	Accepted Outcome = "accepted"
+	// Duplicate: its ID was known; rows for handlers registered since may
+	// have been added.
+	Duplicate Outcome = "duplicate"
+	// Unrouted: no handler takes its type; it was counted, not stored.
+	Unrouted Outcome = "unrouted"
+	// Invalid: it cannot be stored; see Result.Err.
+	Invalid Outcome = "invalid"
+)
+
+// Result says what became of one message.
+type Result struct {
+	MessageID string
+	Outcome   Outcome
+	// Handlers counts the status rows this accept added.
+	Handlers int
+	// ContentDiffers: the duplicate's content is not the stored one
+	// (contract 4.3).
+	ContentDiffers bool
+	// Err is an *InvalidError for invalid messages, else nil.
+	Err error
+}
+
+// Reason classifies why a message is invalid.
+type Reason string
+
+// The reasons of an InvalidError.
+const (
+	ReasonUnknownChannel Reason = "unknown_channel"
+	ReasonUnrouted       Reason = "unrouted"
+	ReasonMissingID      Reason = "missing_id"
+	ReasonIDTooLong      Reason = "id_too_long"
+	ReasonBadID          Reason = "bad_id"
+	ReasonTooLong        Reason = "too_long"
+	ReasonBadText        Reason = "bad_text"
+	ReasonBadProperties  Reason = "bad_properties"
+	ReasonIDConflict     Reason = "id_conflict"
+	ReasonRefused        Reason = "refused_by_database"
+)
+
+// InvalidError says why one message cannot be accepted. Accepting it again
+// unchanged fails again.
+type InvalidError struct {
+	MessageID string
+	Reason    Reason
+	Detail    string
+	// Err is the cause, if another error is.
+	Err error
+}
+
+// Error names the message ID, cut if it is overlong, and the reason.
+func (e *InvalidError) Error() string {
+	id := []rune(e.MessageID)
+	shown := fmt.Sprintf("%q", e.MessageID)
+	if len(id) > 60 {
+		shown = fmt.Sprintf("%q…", string(id[:60]))
+	}
+	text := fmt.Sprintf("message %s is invalid: %s", shown, e.Reason)
+	if e.Detail != "" {
+		text += ": " + e.Detail
+	}
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *InvalidError) Unwrap() error { return e.Err }
+
+// invalid joins the errors of the invalid results, nil if there are none.
+func invalid(results []Result) error {
+	var problems []error
+	for _, r := range results {
+		if r.Err != nil {
+			problems = append(problems, r.Err)
+		}
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,159 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"unicode/utf8"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// channel is a stream of messages as it was declared: where they come from
+// and which handlers take which types.
+type channel struct {
+	name          string
+	subscriptions []subscription
+}
+
+type subscription struct {
+	typ  string
+	spec *HandlerSpec
+}
+
+// ChannelOption declares one thing about a channel.
+type ChannelOption func(*channel)
+
+// Channel declares a channel: its handlers by On, and its transport, if it
+// has one. A channel without a transport takes what the application accepts
+// by Accept and AcceptTx. A channel needs at least one handler.
+func Channel(name string, opts ...ChannelOption) Option {
+	c := &channel{name: name}
+	for _, o := range opts {
+		if o != nil {
+			o(c)
+		}
+	}
+	return func(cfg *config) { cfg.channels = append(cfg.channels, c) }
+}
+
+// On gives the channel's messages of one type to handlers; each gets its own
+// status row and fails, retries and completes by itself (contract 4.2).
+func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
+	return func(c *channel) {
+		for _, h := range handlers {
+			c.subscriptions = append(c.subscriptions, subscription{messageType, h})
+		}
+	}
+}
+
+// HandlerSpec declares one handler: made by Func, Tx, From or FromTx.
+type HandlerSpec struct {
+	key     string
+	handler *handler.Handler // nil if it comes from the Fx graph
+	graph   *fromGraph
+}
+
+// Func declares a plain handler: a function or a method value, safe for
+// concurrent use. Its effects happen at least once; use Tx for writes to the
+// inbox's own database. The key stays the same for ever, or becomes a legacy
+// key: stored statuses belong to it.
+func Func[T any](key string, fn func(ctx context.Context, m Message[T]) error, opts ...handler.Option) *HandlerSpec {
+	return &HandlerSpec{key: key, handler: handler.New(key, fn, opts...)}
+}
+
+// Tx declares a transactional handler: what it writes through tx happens
+// exactly once. Do not use it for calls to other services: the transaction
+// lasts as long as they do (contract 5.11).
+func Tx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m Message[T]) error, opts ...handler.Option) *HandlerSpec {
+	return &HandlerSpec{key: key, handler: handler.NewTx(key, fn, opts...)}
+}
+
+// From declares a plain handler whose value of type H comes from the Fx
+// graph. Without Fx use Func with a method value.
+func From[H interface {
+	Handle(context.Context, Message[T]) error
+}, T any](key string, opts ...handler.Option) *HandlerSpec {
+	return graphHandler(key, func(h H) *handler.Handler { return handler.New(key, h.Handle, opts...) }, handler.New[T](key, nil, opts...))
+}
+
+// FromTx declares a transactional handler whose value of type H comes from
+// the Fx graph. Without Fx use Tx with a method value.
+func FromTx[H interface {
+	Handle(context.Context, *gorm.DB, Message[T]) error
+}, T any](key string, opts ...handler.Option) *HandlerSpec {
+	return graphHandler(key, func(h H) *handler.Handler { return handler.NewTx(key, h.Handle, opts...) }, handler.New[T](key, nil, opts...))
+}
+
+// graphHandler keeps what is known of a handler before the graph is there;
+// placeholder carries its keys.
+func graphHandler[H any](key string, build func(H) *handler.Handler, placeholder *handler.Handler) *HandlerSpec {
+	spec := &HandlerSpec{key: key}
+	spec.graph = &fromGraph{keys: placeholder.Keys(), typeName: reflect.TypeFor[H]().String(), provide: provideHandler(spec, build)}
+	return spec
+}
+
+// subscriptionsOf turns declarations into subscriptions, with the handlers
+// that the Fx graph resolved; every problem is reported.
+func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Handler) ([]handler.Subscription, error) {
+	var (
+		subs     []handler.Subscription
+		problems []error
+		seen     = map[string]bool{}
+	)
+	for _, c := range channels {
+		if n := utf8.RuneCountInString(c.name); n < 1 || n > 200 || !utf8.ValidString(c.name) {
+			problems = append(problems, fmt.Errorf("channel %q: the name is not 1 to 200 characters of valid UTF-8", c.name))
+		}
+		if seen[c.name] {
+			problems = append(problems, fmt.Errorf("channel %q is declared twice", c.name))
+		}
+		seen[c.name] = true
+		if len(c.subscriptions) == 0 {
+			problems = append(problems, fmt.Errorf("channel %q has no handlers: declare them with inbox.On", c.name))
+		}
+		for _, s := range c.subscriptions {
+			if s.spec == nil {
+				problems = append(problems, fmt.Errorf("channel %q, type %q: a handler is nil", c.name, s.typ))
+				continue
+			}
+			h := s.spec.handler
+			if h == nil {
+				h = resolved[s.spec]
+			}
+			if h == nil {
+				problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %w", c.name, s.typ, s.spec.key, s.spec.graph.missing(resolved != nil)))
+				continue
+			}
+			subs = append(subs, handler.Subscription{Channel: c.name, Type: s.typ, Handler: h})
+		}
+	}
+	return subs, errors.Join(problems...)
+}
+
+// registrations lists the handler keys of an inbox for handler.CheckKeys.
+func registrations(inbox string, channels []*channel) []handler.Registration {
+	var all []handler.Registration
+	for _, c := range channels {
+		for _, s := range c.subscriptions {
+			keys := s.spec.keys()
+			for i, key := range keys {
+				all = append(all, handler.Registration{Inbox: inbox, Channel: c.name, Type: s.typ, Key: key, Legacy: i > 0})
+			}
+		}
+	}
+	return all
+}
+
+func (s *HandlerSpec) keys() []string {
+	if s == nil {
+		return nil
+	}
+	if s.handler != nil {
+		return s.handler.Keys()
+	}
+	return s.graph.keys
+}

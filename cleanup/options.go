@@ -1,0 +1,52 @@
+package cleanup
+
+import (
+	"fmt"
+	"time"
+)
+
+// Options configure a Cleaner. Start from DefaultOptions.
+type Options struct {
+	// Retention is how long completed statuses, and messages without
+	// statuses, are kept; 0 keeps them for ever. It is also the time within
+	// which a redelivery is recognised, so it must be longer than any the
+	// producer or the broker may cause. Default 0.
+	Retention time.Duration `yaml:"retention" env:"RETENTION"`
+	// CleanupInterval is the time between runs; the first comes one interval
+	// after start. Default 1 h.
+	CleanupInterval time.Duration `yaml:"cleanup_interval" env:"CLEANUP_INTERVAL"`
+	// CleanupBatchSize bounds the messages of one transaction. Default 10,000.
+	CleanupBatchSize int `yaml:"cleanup_batch_size" env:"CLEANUP_BATCH_SIZE"`
+	// CleanupLockName names the lease; default "InboxCleanup_{inbox}".
+	CleanupLockName string `yaml:"cleanup_lock_name" env:"CLEANUP_LOCK_NAME"`
+}
+
+// DefaultOptions returns the defaults of contract 9 for an inbox.
+func DefaultOptions() Options {
+	return Options{CleanupInterval: time.Hour, CleanupBatchSize: 10_000}
+}
+
+// maxLockName is what the lease's column holds.
+const maxLockName = 200
+
+// Validate reports every option that is out of range, by name, with its value
+// and what is allowed.
+func (o Options) Validate() []error {
+	var problems []error
+	refuse := func(name string, value any, allowed string) {
+		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+	}
+	if o.Retention < 0 {
+		refuse("Retention", o.Retention, "0 (for ever) or more")
+	}
+	if o.CleanupInterval <= 0 {
+		refuse("CleanupInterval", o.CleanupInterval, "more than 0")
+	}
+	if o.CleanupBatchSize < 1 {
+		refuse("CleanupBatchSize", o.CleanupBatchSize, "1 or more")
+	}
+	if n := len([]rune(o.CleanupLockName)); n < 1 || n > maxLockName {
+		refuse("CleanupLockName", fmt.Sprintf("%q", o.CleanupLockName), "1 to 200 characters")
+	}
+	return problems
+}

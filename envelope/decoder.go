@@ -1,0 +1,227 @@
+package envelope
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"unicode/utf8"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Mode says what a channel's records are (contract 4.5).
+type Mode string
+
+// The modes of a Decoder.
+const (
+	// Auto tells CloudEvents by their headers ("ce_specversion", or a content
+	// type of application/cloudevents…); all else is plain.
+	Auto Mode = "auto"
+	// CloudEvents takes nothing but CloudEvents 1.0: other records are bad.
+	CloudEvents Mode = "cloudevents"
+	// Plain takes every record as it is: value = payload, headers =
+	// properties, even if it looks like a CloudEvent.
+	Plain Mode = "plain"
+)
+
+const (
+	transport         = "kafka"
+	defaultTypeHeader = "MessageType"
+)
+
+// DecoderConfig says how records become messages. The zero value is usable
+// and equals DefaultDecoderConfig.
+type DecoderConfig struct {
+	// Mode says what the records are. Default Auto. Set it to refuse records
+	// of the other kind, not to speed anything up.
+	Mode Mode `yaml:"mode" env:"MODE"`
+
+	// ID says where message IDs come from. Default CloudEventsID for
+	// CloudEvents and HeaderID() for plain records. Any other strategy
+	// overrides a CloudEvent's own id: set it only if that cannot be trusted.
+	ID IDStrategy `yaml:"-" env:"-"`
+	// AllowMissingID gives a message without ID the ID
+	// "{topic}/{partition}/{offset}@{timestamp ms}" instead of rejecting it,
+	// said once per channel. Do not set it if producers resend: their copies
+	// have different coordinates and are all processed (contract 4.4).
+	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
+
+	// TypeHeader names the header with a plain record's type, looked for
+	// exactly and then whatever its case. Default "MessageType", or none if
+	// Type is set. Has no effect on CloudEvents.
+	TypeHeader string `yaml:"type_header" env:"TYPE_HEADER"`
+	// Type is the type of plain records, or of those without TypeHeader if
+	// both are set. Default none: a record without type is bad. Do not set it
+	// for channels whose records are of different types.
+	Type string `yaml:"type" env:"TYPE"`
+	// Source is the source of plain records. Default "kafka:{topic}". Do not
+	// change it later: known message IDs would come with another source,
+	// which is a conflict (contract 4.3).
+	Source string `yaml:"source" env:"SOURCE"`
+	// ContentType is the content type of plain records that have no
+	// "content-type" header. Default none.
+	ContentType string `yaml:"content_type" env:"CONTENT_TYPE"`
+
+	// OrderingKey names a record's lane; nil means none. Default the Kafka
+	// key. Must be safe for concurrent use; a panic makes the record bad. Not
+	// needed for handlers that are not ordered, they ignore it (contract 5.12).
+	OrderingKey func(Record) []byte `yaml:"-" env:"-"`
+}
+
+// DefaultDecoderConfig returns the defaults of the contract.
+func DefaultDecoderConfig() DecoderConfig { return DecoderConfig{Mode: Auto} }
+
+// Validate reports the first field that is out of range, naming the field,
+// its value and what is allowed.
+func (c DecoderConfig) Validate() error {
+	switch c.Mode {
+	case "", Auto, CloudEvents, Plain:
+	default:
+		return fmt.Errorf("decoder Mode is %q, allowed are %s, %s and %s", c.Mode, Auto, CloudEvents, Plain)
+	}
+	for _, f := range []struct {
+		name, value string
+		limit       int
+	}{
+		{"Type", c.Type, models.MaxType},
+		{"Source", c.Source, models.MaxSource},
+		{"ContentType", c.ContentType, models.MaxContentType},
+	} {
+		if err := checkText(f.value); err != nil {
+			return fmt.Errorf("decoder %s is %q, it %w", f.name, f.value, err)
+		}
+		if n := utf8.RuneCountInString(f.value); n > f.limit {
+			return fmt.Errorf("decoder %s has %d characters, allowed are 0 to %d", f.name, n, f.limit)
+		}
+	}
+	return nil
+}
+
+// withDefaults fills in what is not set.
+func (c DecoderConfig) withDefaults() DecoderConfig {
+	if c.Mode == "" {
+		c.Mode = Auto
+	}
+	if c.TypeHeader == "" && c.Type == "" {
+		c.TypeHeader = defaultTypeHeader
+	}
+	if c.OrderingKey == nil {
+		c.OrderingKey = func(r Record) []byte { return r.Key }
+	}
+	return c
+}
+
+// Decoder turns records into messages. It is safe for concurrent use.
+type Decoder struct {
+	cfg DecoderConfig
+	log *zap.Logger
+	// told are the channels whose missing IDs were logged.
+	told sync.Map
+}
+
+// NewDecoder makes a Decoder; a nil log is none. It fails only on an invalid
+// config.
+func NewDecoder(cfg DecoderConfig, log *zap.Logger) (*Decoder, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return &Decoder{cfg: cfg.withDefaults(), log: log}, nil
+}
+
+// Decode turns a record into its messages. It never fails as a whole: a
+// record of which no message can be made comes back with Err, a message
+// without usable ID with IDErr, because routing comes first (contract 4.6).
+// The messages share memory with the record, which must not be changed.
+func (d *Decoder) Decode(channel string, r Record) (received Received) {
+	defer func() {
+		if p := recover(); p != nil { // in a function of the application, or a bug of ours
+			received = Received{Record: r, Err: fmt.Errorf("decoding panicked: %v", p)}
+		}
+	}()
+	messages, err := d.decode(r)
+	if err != nil {
+		return Received{Record: r, Err: err}
+	}
+	out := Received{Record: r, Messages: make([]handler.RawMessage, len(messages))}
+	for i, m := range messages {
+		raw := handler.RawMessage{
+			Channel: channel, Type: m.typ, Source: m.source, ContentType: m.contentType, Content: m.content, Transport: transport,
+			OrderingKey: d.cfg.OrderingKey(r),
+			Properties: handler.Properties{
+				Channel: channel, Headers: r.Headers,
+				Kafka: &handler.KafkaCoordinates{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp, Key: r.Key},
+			},
+		}
+		if m.event != nil {
+			raw.Properties.Attributes = m.event.attributes
+		}
+		raw.ID, raw.IDErr = d.findID(channel, r, m.event, i, len(messages))
+		out.Messages[i] = raw
+	}
+	return out
+}
+
+// decoded is one message of a record before its ID is looked for.
+type decoded struct {
+	typ, source, contentType string
+	content                  []byte
+	event                    *cloudEvent // nil for plain records
+}
+
+func (d *Decoder) decode(r Record) ([]decoded, error) {
+	if d.cfg.Mode != Plain {
+		kind, err := cloudEventKind(r.Headers)
+		switch {
+		case err != nil:
+			return nil, err
+		case kind == binaryEvent:
+			return binary(r)
+		case kind == structuredEvent:
+			return structured(r.Value)
+		case kind == batchedEvents:
+			return batched(r.Value)
+		case d.cfg.Mode == CloudEvents:
+			return nil, fmt.Errorf("%w: it has neither header ce_specversion nor content type application/cloudevents", ErrNotCloudEvent)
+		}
+	}
+	return d.plain(r)
+}
+
+// findID returns what the strategy found, even if err says that it cannot be
+// a message ID. Message i is one of n of its record.
+func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) (string, error) {
+	strategy := d.cfg.ID
+	if strategy.find == nil {
+		strategy = HeaderID()
+		if event != nil {
+			strategy = CloudEventsID()
+		}
+	}
+	id, err := strategy.find(channel, r, event)
+	if err == nil {
+		err = checkID(id)
+	}
+	if err == nil && n > 1 && !strategy.ofEvent {
+		return id, fmt.Errorf("%w: %s cannot tell the %d events of a batch apart", ErrSharedID, strategy, n)
+	}
+	if !errors.Is(err, ErrMissingID) || !d.cfg.AllowMissingID {
+		return id, err
+	}
+	if _, told := d.told.LoadOrStore(channel, true); !told {
+		d.log.Warn("inbox: message without ID gets its coordinates as ID, copies that producers resend will not be recognised; said once",
+			zap.String("channel", channel), zap.String("strategy", strategy.String()),
+			zap.String("topic", r.Topic), zap.Int("partition", r.Partition), zap.Int64("offset", r.Offset))
+	}
+	id = coordinates(r)
+	if n > 1 {
+		id += "#" + strconv.Itoa(i)
+	}
+	return id, checkID(id)
+}

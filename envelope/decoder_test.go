@@ -1,0 +1,298 @@
+package envelope_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+const channel = "orders.events"
+
+func record(value string, headers ...string) envelope.Record {
+	r := envelope.Record{Topic: "orders", Partition: 3, Offset: 42, Timestamp: time.UnixMilli(1700000000123).UTC(), Key: []byte("k-1"), Value: []byte(value)}
+	for i := 0; i < len(headers); i += 2 {
+		r.Headers = append(r.Headers, handler.Header{Key: headers[i], Value: []byte(headers[i+1])})
+	}
+	return r
+}
+
+func decoder(t *testing.T, cfg envelope.DecoderConfig) *envelope.Decoder {
+	t.Helper()
+	d, err := envelope.NewDecoder(cfg, zap.NewNop())
+	require.NoError(t, err)
+	return d
+}
+
+// message decodes a record that must have exactly one message.
+func message(t *testing.T, cfg envelope.DecoderConfig, r envelope.Record) handler.RawMessage {
+	t.Helper()
+	received := decoder(t, cfg).Decode(channel, r)
+	require.NoError(t, received.Err)
+	require.Len(t, received.Messages, 1)
+	require.Equal(t, r, received.Record)
+	return received.Messages[0]
+}
+
+func TestPlainRecordBecomesAMessage(t *testing.T) {
+	r := record("body", "MessageId", "m-1", "MessageType", "order.placed", "Content-Type", "text/plain", "trace", "t")
+	m := message(t, envelope.DecoderConfig{}, r)
+	require.NoError(t, m.IDErr)
+	require.Equal(t, handler.RawMessage{
+		Channel: channel, ID: "m-1", Type: "order.placed", Source: "kafka:orders", ContentType: "text/plain", Content: []byte("body"),
+		Transport: "kafka", OrderingKey: []byte("k-1"),
+		Properties: handler.Properties{Channel: channel, Headers: r.Headers, Kafka: &handler.KafkaCoordinates{
+			Topic: "orders", Partition: 3, Offset: 42, Timestamp: r.Timestamp, Key: []byte("k-1"),
+		}},
+	}, m)
+}
+
+func TestPlainTypeComesFromHeaderOrChannel(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		cfg     envelope.DecoderConfig
+		headers []string
+		want    string
+	}{
+		{"default header", envelope.DecoderConfig{}, []string{"MessageType", "a"}, "a"},
+		{"default header, other case", envelope.DecoderConfig{}, []string{"messagetype", "a"}, "a"},
+		{"exact case wins", envelope.DecoderConfig{}, []string{"messagetype", "a", "MessageType", "b"}, "b"},
+		{"own header", envelope.DecoderConfig{TypeHeader: "kind"}, []string{"kind", "a", "MessageType", "b"}, "a"},
+		{"fixed", envelope.DecoderConfig{Type: "fix"}, []string{"MessageType", "b"}, "fix"},
+		{"fixed as fallback", envelope.DecoderConfig{Type: "fix", TypeHeader: "kind"}, nil, "fix"},
+		{"header before fallback", envelope.DecoderConfig{Type: "fix", TypeHeader: "kind"}, []string{"kind", "a"}, "a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			require.Equal(t, test.want, message(t, test.cfg, record("", test.headers...)).Type)
+		})
+	}
+	received := decoder(t, envelope.DecoderConfig{}).Decode(channel, record("x", "MessageId", "m"))
+	require.ErrorIs(t, received.Err, envelope.ErrMissingType)
+	require.ErrorContains(t, received.Err, "MessageType")
+	require.Empty(t, received.Messages)
+}
+
+func TestTombstoneAndEmptyValueAreLegalAndDiffer(t *testing.T) {
+	cfg := envelope.DecoderConfig{Type: "x", ID: envelope.KafkaCoordinates()}
+	tombstone := record("")
+	tombstone.Value, tombstone.Key = nil, nil
+	m := message(t, cfg, tombstone)
+	require.Nil(t, m.Content)
+	require.Nil(t, m.OrderingKey)
+	require.Nil(t, m.Properties.Kafka.Key)
+	empty := record("")
+	empty.Key = []byte{}
+	m = message(t, cfg, empty)
+	require.NotNil(t, m.Content)
+	require.NotNil(t, m.OrderingKey)
+	require.NotNil(t, m.Properties.Kafka.Key)
+}
+
+func TestCloudEventModesGiveTheSameMessage(t *testing.T) {
+	attributes := map[string]string{
+		"specversion": "1.0", "id": "e-1", "source": "/shop a", "type": "order.placed", "datacontenttype": "application/json",
+		"time": "2026-01-02T03:04:05.1Z", "subject": "o/1", "dataschema": "https://example.com/s", "partitionkey": "p", "count": "7", "flag": "true",
+	}
+	event := `{"specversion":"1.0","id":"e-1","source":"/shop a","type":"order.placed","datacontenttype":"application/json",` +
+		`"time":"2026-01-02T03:04:05.1Z","subject":"o/1","dataschema":"https://example.com/s","partitionkey":"p","count":7,"flag":true,"nothing":null,"data":{"n":1}}`
+	binary := record(`{"n":1}`, "content-type", "application/json")
+	for name, value := range attributes {
+		if name != "datacontenttype" {
+			binary.Headers = append(binary.Headers, handler.Header{Key: "ce_" + name, Value: []byte(value)})
+		}
+	}
+	for name, r := range map[string]envelope.Record{
+		"binary":     binary,
+		"structured": record(event, "content-type", "application/cloudevents+json; charset=utf-8"),
+		"batched":    record("["+event+"]", "Content-Type", "application/CloudEvents-batch+json"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := message(t, envelope.DecoderConfig{Mode: envelope.CloudEvents}, r)
+			require.NoError(t, m.IDErr)
+			require.Equal(t, "e-1", m.ID)
+			require.Equal(t, "order.placed", m.Type)
+			require.Equal(t, "/shop a", m.Source, "never altered")
+			require.Equal(t, "application/json", m.ContentType)
+			require.JSONEq(t, `{"n":1}`, string(m.Content))
+			require.Equal(t, attributes, m.Properties.Attributes)
+			require.Equal(t, r.Headers, m.Properties.Headers)
+		})
+	}
+}
+
+func TestStructuredDataFollowsItsContentType(t *testing.T) {
+	for _, test := range []struct{ name, members, want string }{
+		{"JSON string stays JSON", `,"data":"a"`, `"a"`},
+		{"text is unquoted", `,"datacontenttype":"text/plain","data":"a\nb"`, "a\nb"},
+		{"base64", `,"data_base64":"AAEC"`, "\x00\x01\x02"},
+		{"JSON null", `,"data":null`, "null"},
+		{"vendor JSON", `,"datacontenttype":"application/x+json","data":"a"`, `"a"`},
+		{"XML", `,"datacontenttype":"application/xml","data":"<a/>"`, "<a/>"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"`+test.members+`}`, "content-type", "application/cloudevents+json")
+			require.Equal(t, test.want, string(message(t, envelope.DecoderConfig{}, r).Content))
+		})
+	}
+	r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"}`, "content-type", "application/cloudevents+json")
+	require.Nil(t, message(t, envelope.DecoderConfig{}, r).Content)
+}
+
+func TestMalformedCloudEventsAreBadRecords(t *testing.T) {
+	json := func(body string) envelope.Record { return record(body, "content-type", "application/cloudevents+json") }
+	event := func(members string) envelope.Record {
+		return json(`{"specversion":"1.0","id":"1","source":"s","type":"t"` + members + `}`)
+	}
+	for name, r := range map[string]envelope.Record{
+		"no JSON":             json(`{`),
+		"null":                json(`null`),
+		"array":               json(`[]`),
+		"invalid UTF-8":       json("{\"specversion\":\"1.0\",\"id\":\"\xff\",\"source\":\"s\",\"type\":\"t\"}"),
+		"half surrogate":      json(`{"specversion":"1.0","id":"\ud800","source":"s","type":"t"}`),
+		"old version":         json(`{"specversion":"0.3","id":"1","source":"s","type":"t"}`),
+		"no version":          json(`{"id":"1","source":"s","type":"t"}`),
+		"no type":             json(`{"specversion":"1.0","id":"1","source":"s"}`),
+		"no source":           json(`{"specversion":"1.0","id":"1","type":"t"}`),
+		"object attribute":    event(`,"ext":{}`),
+		"bad attribute name":  event(`,"a-b":"x"`),
+		"bad time":            event(`,"time":"yesterday"`),
+		"bad schema":          event(`,"dataschema":"::"`),
+		"bad content type":    event(`,"datacontenttype":"/"`),
+		"NUL":                 event(`,"subject":"a\u0000b"`),
+		"two data":            event(`,"data":1,"data_base64":"AA=="`),
+		"bad base64":          event(`,"data_base64":"%"`),
+		"other format":        record("x", "content-type", "application/cloudevents+avro"),
+		"batch of one bad":    record(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{}]`, "content-type", "application/cloudevents-batch+json"),
+		"batch null":          record(`null`, "content-type", "application/cloudevents-batch+json"),
+		"binary without type": record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s"),
+		"binary twice":        record("", "ce_specversion", "1.0", "ce_id", "1", "ce_id", "2", "ce_source", "s", "ce_type", "t"),
+		"binary not UTF-8":    record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s", "ce_type", "\xff"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			received := decoder(t, envelope.DecoderConfig{}).Decode(channel, r)
+			require.ErrorIs(t, received.Err, envelope.ErrMalformed)
+			require.Empty(t, received.Messages)
+			require.Equal(t, r, received.Record, "the raw record is kept")
+		})
+	}
+	received := decoder(t, envelope.DecoderConfig{Mode: envelope.CloudEvents}).Decode(channel, record("x", "MessageType", "t", "MessageId", "1"))
+	require.ErrorIs(t, received.Err, envelope.ErrNotCloudEvent)
+}
+
+func TestEmptyBatchHasNoMessages(t *testing.T) {
+	received := decoder(t, envelope.DecoderConfig{}).Decode(channel, record(`[]`, "content-type", "application/cloudevents-batch+json"))
+	require.NoError(t, received.Err)
+	require.Empty(t, received.Messages)
+}
+
+func TestPlainModeLeavesCloudEventsAlone(t *testing.T) {
+	r := record("x", "ce_specversion", "9", "MessageId", "m", "MessageType", "t")
+	require.Equal(t, "m", message(t, envelope.DecoderConfig{Mode: envelope.Plain}, r).ID)
+}
+
+func TestPanickingFunctionsMakeABadRecordNotACrash(t *testing.T) {
+	m := message(t, envelope.DecoderConfig{Type: "t", ID: envelope.Func(func(envelope.Record) (string, error) { panic("oh") })}, record(""))
+	require.ErrorContains(t, m.IDErr, "oh")
+	received := decoder(t, envelope.DecoderConfig{Type: "t", OrderingKey: func(envelope.Record) []byte { panic("oh") }}).Decode(channel, record(""))
+	require.ErrorContains(t, received.Err, "oh")
+}
+
+func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
+	_, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: "avro"}, nil)
+	require.EqualError(t, err, `decoder Mode is "avro", allowed are auto, cloudevents and plain`)
+	_, err = envelope.NewDecoder(envelope.DecoderConfig{Type: strings.Repeat("x", 256)}, nil)
+	require.EqualError(t, err, "decoder Type has 256 characters, allowed are 0 to 255")
+	_, err = envelope.NewDecoder(envelope.DecoderConfig{Source: "a\x00"}, nil)
+	require.ErrorContains(t, err, "Source")
+	require.NoError(t, envelope.DefaultDecoderConfig().Validate())
+}
+
+func TestMissingIDIsSaidOncePerChannel(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	d, err := envelope.NewDecoder(envelope.DecoderConfig{Type: "t", AllowMissingID: true}, zap.New(core))
+	require.NoError(t, err)
+	for range 3 {
+		received := d.Decode(channel, record(""))
+		require.NoError(t, received.Messages[0].IDErr)
+		require.Equal(t, "orders/3/42@1700000000123", received.Messages[0].ID)
+		d.Decode("other", record(""))
+	}
+	require.Equal(t, 2, logs.Len())
+}
+
+func TestIDStrategies(t *testing.T) {
+	event := []string{"ce_specversion", "1.0", "ce_id", "ce-1", "ce_source", "s", "ce_type", "t"}
+	boom := errors.New("boom")
+	for _, test := range []struct {
+		name     string
+		strategy envelope.IDStrategy
+		headers  []string
+		want     string
+		err      error
+	}{
+		{"default plain", envelope.IDStrategy{}, []string{"MessageId", "m"}, "m", nil},
+		{"header, other case", envelope.HeaderID(), []string{"messageid", "m"}, "m", nil},
+		{"header, exact first", envelope.HeaderID(), []string{"MESSAGEID", "no", "MessageId", "m"}, "m", nil},
+		{"Debezium", envelope.HeaderID(), []string{"id", "d-1"}, "d-1", nil},
+		{"MessageId before Debezium", envelope.HeaderID(), []string{"id", "d-1", "messageID", "m"}, "m", nil},
+		{"own header only", envelope.HeaderID("uid"), []string{"MessageId", "m", "id", "d"}, "", envelope.ErrMissingID},
+		{"empty header", envelope.HeaderID(), []string{"MessageId", ""}, "", envelope.ErrMissingID},
+		{"default CloudEvent", envelope.IDStrategy{}, append([]string{"MessageId", "m"}, event...), "ce-1", nil},
+		{"header over CloudEvent", envelope.HeaderID(), append([]string{"MessageId", "m"}, event...), "m", nil},
+		{"CloudEvents id of plain", envelope.CloudEventsID(), []string{"MessageId", "m"}, "", envelope.ErrMissingID},
+		{"CloudEvent without id", envelope.IDStrategy{}, []string{"ce_specversion", "1.0", "ce_source", "s", "ce_type", "t"}, "", envelope.ErrMissingID},
+		{"correlation ID", envelope.CorrelationID(""), []string{"correlationid", "c"}, "orders.events:c", nil},
+		{"own correlation ID", envelope.CorrelationID("X"), []string{"X", "c"}, "orders.events:c", nil},
+		{"no correlation ID", envelope.CorrelationID(""), nil, "", envelope.ErrMissingID},
+		{"Kafka key", envelope.KafkaKey(), nil, "orders.events:k-1", nil},
+		{"coordinates", envelope.KafkaCoordinates(), nil, "orders/3/42@1700000000123", nil},
+		{"function", envelope.Func(func(r envelope.Record) (string, error) { return string(r.Value), nil }), nil, "body", nil},
+		{"function without result", envelope.Func(func(envelope.Record) (string, error) { return "", nil }), nil, "", envelope.ErrMissingID},
+		{"failing function", envelope.Func(func(envelope.Record) (string, error) { return "", boom }), nil, "", boom},
+		{"not UTF-8", envelope.HeaderID(), []string{"MessageId", "\xff"}, "\xff", envelope.ErrBadID},
+		{"NUL", envelope.HeaderID(), []string{"MessageId", "a\x00"}, "a\x00", envelope.ErrBadID},
+		{"200 characters", envelope.HeaderID(), []string{"MessageId", strings.Repeat("ä", 200)}, strings.Repeat("ä", 200), nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := message(t, envelope.DecoderConfig{Type: "t", ID: test.strategy}, record("body", test.headers...))
+			require.Equal(t, test.want, m.ID)
+			if test.err == nil {
+				require.NoError(t, m.IDErr)
+			} else {
+				require.ErrorIs(t, m.IDErr, test.err)
+			}
+		})
+	}
+	t.Run("201 characters", func(t *testing.T) {
+		m := message(t, envelope.DecoderConfig{Type: "t"}, record("", "MessageId", strings.Repeat("ä", 201)))
+		var long *envelope.IDTooLongError
+		require.ErrorAs(t, m.IDErr, &long)
+		require.Equal(t, 201, long.Length)
+	})
+	t.Run("no Kafka key", func(t *testing.T) {
+		for _, key := range [][]byte{nil, {}} {
+			r := record("")
+			r.Key = key
+			require.ErrorIs(t, message(t, envelope.DecoderConfig{Type: "t", ID: envelope.KafkaKey()}, r).IDErr, envelope.ErrMissingID)
+		}
+	})
+}
+
+func TestBatchedEventsNeverShareARecordsID(t *testing.T) {
+	r := record(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{"specversion":"1.0","source":"s","type":"t"}]`, "content-type", "application/cloudevents-batch+json")
+	received := decoder(t, envelope.DecoderConfig{ID: envelope.KafkaCoordinates()}).Decode(channel, r)
+	for _, m := range received.Messages {
+		require.ErrorIs(t, m.IDErr, envelope.ErrSharedID)
+	}
+	received = decoder(t, envelope.DecoderConfig{AllowMissingID: true}).Decode(channel, r)
+	require.Equal(t, "1", received.Messages[0].ID)
+	require.Equal(t, "orders/3/42@1700000000123#1", received.Messages[1].ID)
+	require.NoError(t, received.Messages[1].IDErr)
+}

@@ -1,0 +1,60 @@
+package envelope
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Sentinels of what can be wrong with a record; find them with errors.Is.
+var (
+	// ErrMissingID: the channel's ID strategy found nothing in the record
+	// (contract 4.4). A strategy of your own may return it, wrapped or not.
+	ErrMissingID = errors.New("message ID is missing")
+	// ErrBadID: the ID is not valid UTF-8 without NUL. It is not altered to
+	// fit (contract 3.6).
+	ErrBadID = errors.New("message ID is not valid UTF-8 without NUL")
+	// ErrSharedID: several events of one batched record would get the same
+	// ID, because it is taken from the record and not from the event.
+	ErrSharedID = errors.New("one ID for several messages of a record")
+	// ErrMissingType: a plain record says no type and the channel has none.
+	ErrMissingType = errors.New("message type is missing")
+	// ErrNotCloudEvent: the record is no CloudEvent and the channel takes
+	// nothing else.
+	ErrNotCloudEvent = errors.New("record is not a CloudEvent")
+	// ErrMalformed: the record claims to be a CloudEvent and breaks the
+	// rules of CloudEvents 1.0.
+	ErrMalformed = errors.New("malformed CloudEvent")
+)
+
+// IDTooLongError: a message ID has more characters than are allowed.
+type IDTooLongError struct {
+	// Length is in characters, not bytes.
+	Length int
+}
+
+// Error names the length and what is allowed.
+func (e *IDTooLongError) Error() string {
+	return fmt.Sprintf("message ID has %d characters, allowed are 1 to %d", e.Length, models.MaxMessageID)
+}
+
+// checkID reports what keeps id from being a message ID.
+func checkID(id string) error {
+	if id == "" {
+		return ErrMissingID
+	}
+	if !utf8.ValidString(id) || strings.ContainsRune(id, 0) {
+		return ErrBadID
+	}
+	if n := utf8.RuneCountInString(id); n > models.MaxMessageID {
+		return &IDTooLongError{Length: n}
+	}
+	return nil
+}
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrMalformed, fmt.Errorf(format, args...))
+}

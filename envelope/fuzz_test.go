@@ -1,0 +1,101 @@
+package envelope_test
+
+import (
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// checkInvariants holds for whatever comes over the wire.
+func checkInvariants(t *testing.T, d *envelope.Decoder, r envelope.Record) envelope.Received {
+	received := d.Decode("channel", r)
+	require.Equal(t, r, received.Record)
+	if received.Err != nil {
+		require.NotContains(t, received.Err.Error(), "panicked")
+		require.Empty(t, received.Messages)
+		return received
+	}
+	for _, m := range received.Messages {
+		require.NotEmpty(t, m.Type)
+		require.Equal(t, "kafka", m.Transport)
+		require.Equal(t, r.Offset, m.Properties.Kafka.Offset)
+		_, err := m.Properties.Serialize()
+		if m.IDErr == nil {
+			require.NoError(t, err)
+			require.NotEmpty(t, m.ID)
+			require.True(t, utf8.ValidString(m.ID))
+			require.NotContains(t, m.ID, "\x00")
+			require.LessOrEqual(t, utf8.RuneCountInString(m.ID), models.MaxMessageID)
+		}
+	}
+	require.Equal(t, received, d.Decode("channel", r), "decoding is deterministic")
+	return received
+}
+
+func fuzzed(value []byte, headers ...handler.Header) envelope.Record {
+	return envelope.Record{Topic: "t", Partition: 1, Offset: 2, Timestamp: time.UnixMilli(3), Value: value, Headers: headers}
+}
+
+func FuzzStructuredCloudEvent(f *testing.F) {
+	d, err := envelope.NewDecoder(envelope.DecoderConfig{}, nil)
+	require.NoError(f, err)
+	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"s","type":"t","data":{"a":1}}`))
+	f.Add([]byte(`{"specversion":"1.0","id":"\ud800","source":"s","type":"t","data_base64":"AA=="}`))
+	f.Add([]byte(`{"specversion":"1.0","id":1,"source":"/","type":"t","time":"2020-01-01T00:00:00Z","datacontenttype":"text/plain","data":"x"}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: "content-type", Value: []byte("application/cloudevents+json")}))
+		require.Equal(t, received.Err == nil, len(received.Messages) == 1)
+	})
+}
+
+func FuzzBatchedCloudEvents(f *testing.F) {
+	d, err := envelope.NewDecoder(envelope.DecoderConfig{AllowMissingID: true}, nil)
+	require.NoError(f, err)
+	f.Add([]byte(`[]`))
+	f.Add([]byte(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{"specversion":"1.0","source":"s","type":"t"}]`))
+	f.Add([]byte(`[null]`))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}))
+		if len(received.Messages) > 0 {
+			require.Nil(t, received.Err)
+		}
+	})
+}
+
+func FuzzBinaryCloudEvent(f *testing.F) {
+	d, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.CloudEvents}, nil)
+	require.NoError(f, err)
+	f.Add("1.0", "id", "source", "type", "subject", "x", "application/json")
+	f.Add("0.3", "", "\xff", "", "time", "2020-01-01T00:00:00Z", "application/cloudevents+avro")
+	f.Fuzz(func(t *testing.T, version, id, source, typ, name, value, contentType string) {
+		h := func(key, value string) handler.Header { return handler.Header{Key: key, Value: []byte(value)} }
+		received := checkInvariants(t, d, fuzzed([]byte("body"), h("ce_specversion", version), h("ce_id", id), h("ce_source", source),
+			h("ce_type", typ), h("ce_"+name, value), h("content-type", contentType)))
+		for _, m := range received.Messages {
+			if string(m.Content) == "body" {
+				require.Equal(t, source, m.Source, "never altered")
+				require.Equal(t, typ, m.Type, "never altered")
+			}
+		}
+	})
+}
+
+func FuzzPlain(f *testing.F) {
+	d, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain}, nil)
+	require.NoError(f, err)
+	f.Add("MessageId", "m", "MessageType", "t", []byte("body"))
+	f.Add("id", "\xff\x00", "messagetype", "\xff", []byte(nil))
+	f.Fuzz(func(t *testing.T, idHeader, id, typeHeader, typ string, value []byte) {
+		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: idHeader, Value: []byte(id)}, handler.Header{Key: typeHeader, Value: []byte(typ)}))
+		for _, m := range received.Messages {
+			require.Equal(t, value, m.Content)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package envelope
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// IDStrategy says where a message's ID comes from (contract 4.4). It is an
+// immutable value; the zero value stands for the default: CloudEventsID for
+// CloudEvents, HeaderID() for plain records.
+type IDStrategy struct {
+	name string
+	// ofEvent: the ID differs between the events of one batched record.
+	ofEvent bool
+	find    func(channel string, r Record, event *cloudEvent) (string, error)
+}
+
+// String names the strategy, for logs and error messages.
+func (s IDStrategy) String() string {
+	if s.find == nil {
+		return "default"
+	}
+	return s.name
+}
+
+// Names of the headers that hold an ID unless a strategy says otherwise.
+const (
+	defaultIDHeader          = "MessageId"
+	debeziumIDHeader         = "id" // set by Debezium's outbox event router
+	defaultCorrelationHeader = "CorrelationId"
+)
+
+// CloudEventsID takes the CloudEvents attribute "id". It is the default for
+// CloudEvents. Do not use it on channels that carry plain records: they have
+// no such attribute, so that all of them are missing their ID.
+func CloudEventsID() IDStrategy {
+	return IDStrategy{name: "CloudEvents id", ofEvent: true, find: func(_ string, _ Record, e *cloudEvent) (string, error) {
+		if e == nil || e.id() == "" {
+			return "", fmt.Errorf("%w: no CloudEvents attribute id", ErrMissingID)
+		}
+		return e.id(), nil
+	}}
+}
+
+// HeaderID takes the first header that is there and not empty; each name is
+// looked for exactly and then whatever its case, before the next one is.
+// Without names these are "MessageId" and Debezium's "id", the default for
+// plain records. Do not use it if producers set a new header value each time
+// they resend: duplicates would go unnoticed.
+func HeaderID(names ...string) IDStrategy {
+	if len(names) == 0 {
+		names = []string{defaultIDHeader, debeziumIDHeader}
+	}
+	return IDStrategy{name: fmt.Sprintf("header %q", names), find: func(_ string, r Record, _ *cloudEvent) (string, error) {
+		for _, name := range names {
+			if value := header(r.Headers, name); value != "" {
+				return value, nil
+			}
+		}
+		return "", fmt.Errorf("%w: no header %q", ErrMissingID, names)
+	}}
+}
+
+// CorrelationID takes the header of that name ("CorrelationId" if name is
+// empty) and prefixes it "{channel}:". Do not use it where one correlation ID
+// covers several messages of the channel: all but the first would be taken
+// for duplicates.
+func CorrelationID(name string) IDStrategy {
+	if name == "" {
+		name = defaultCorrelationHeader
+	}
+	return IDStrategy{name: fmt.Sprintf("correlation ID header %q", name), find: func(channel string, r Record, _ *cloudEvent) (string, error) {
+		value := header(r.Headers, name)
+		if value == "" {
+			return "", fmt.Errorf("%w: no header %q", ErrMissingID, name)
+		}
+		return channel + ":" + value, nil
+	}}
+}
+
+// KafkaKey takes the record's key, prefixed "{channel}:". Do not use it for
+// keys that come again, such as the ID of the entity a message is about: all
+// but its first message would be taken for duplicates.
+func KafkaKey() IDStrategy {
+	return IDStrategy{name: "Kafka key", find: func(channel string, r Record, _ *cloudEvent) (string, error) {
+		if len(r.Key) == 0 {
+			return "", fmt.Errorf("%w: the record has no key", ErrMissingID)
+		}
+		return channel + ":" + string(r.Key), nil
+	}}
+}
+
+// KafkaCoordinates makes the ID of where the record is:
+// "{topic}/{partition}/{offset}@{timestamp ms}". Do not use it if producers
+// may send a message twice: the copies have different coordinates.
+func KafkaCoordinates() IDStrategy {
+	return IDStrategy{name: "Kafka coordinates", find: func(_ string, r Record, _ *cloudEvent) (string, error) {
+		return coordinates(r), nil
+	}}
+}
+
+// Func asks find for the ID. It must be deterministic and safe for concurrent
+// use; an empty result is a missing ID, an error or a panic makes the message
+// invalid. It gets the record as received and must not change it. Do not use
+// it for what another strategy does.
+func Func(find func(Record) (string, error)) IDStrategy {
+	return IDStrategy{name: "function", find: func(_ string, r Record, _ *cloudEvent) (id string, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				id, err = "", fmt.Errorf("the channel's ID function panicked: %v", p)
+			}
+		}()
+		id, err = find(r)
+		if err != nil {
+			return "", fmt.Errorf("the channel's ID function: %w", err)
+		}
+		return id, nil
+	}}
+}
+
+// coordinates say where a record is. The timestamp tells a topic from one of
+// the same name that was deleted and created again.
+func coordinates(r Record) string {
+	return r.Topic + "/" + strconv.Itoa(r.Partition) + "/" + strconv.FormatInt(r.Offset, 10) +
+		"@" + strconv.FormatInt(r.Timestamp.UnixMilli(), 10)
+}
+
+// header returns the first header of exactly that name or else the first
+// whose name differs only in case; "" if there is none.
+func header(headers []handler.Header, name string) string {
+	other := -1
+	for i, h := range headers {
+		if h.Key == name {
+			return string(h.Value)
+		}
+		if other < 0 && strings.EqualFold(h.Key, name) {
+			other = i
+		}
+	}
+	if other < 0 {
+		return ""
+	}
+	return string(headers[other].Value)
+}

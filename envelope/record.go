@@ -1,0 +1,52 @@
+// Package envelope turns a transport's records into messages: CloudEvents and
+// plain records, and the strategies that find a message's ID (contract 4.4,
+// 4.5).
+package envelope
+
+import (
+	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// Record is one record as a transport delivered it. A nil key, value or
+// header value differs from an empty one.
+type Record struct {
+	Topic     string
+	Partition int
+	Offset    int64
+	Timestamp time.Time
+	Key       []byte
+	Value     []byte
+	Headers   []handler.Header
+}
+
+// Received is a record with what was decoded from it: its messages (more than
+// one for batched CloudEvents), or the reason why it is bad.
+type Received struct {
+	Record   Record
+	Messages []handler.RawMessage
+	// Err, if not nil, says why no message could be made of the record.
+	Err error
+}
+
+// Disposition says what may happen to a record's offset after an accept.
+type Disposition int
+
+const (
+	// Durable: everything the record asks for is stored (messages, a rejected
+	// row) or counted (unrouted); its offset may be committed.
+	Durable Disposition = iota
+	// Halt: the record is bad and policy is to stop before it; its offset
+	// must not be committed.
+	Halt
+)
+
+// Result says what became of one record.
+type Result struct {
+	Disposition Disposition
+	// Accepted, Duplicates and Unrouted count the record's messages.
+	Accepted, Duplicates, Unrouted int
+	// Err says why the record is bad; nil if it is not.
+	Err error
+}

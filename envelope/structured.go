@@ -1,0 +1,137 @@
+package envelope
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"mime"
+	"strings"
+	"unicode/utf8"
+)
+
+// structured reads an event whose attributes and data are one JSON object.
+func structured(value []byte) ([]decoded, error) {
+	if !utf8.Valid(value) {
+		return nil, malformed("its JSON is not valid UTF-8")
+	}
+	return fromJSON(value)
+}
+
+// batched reads a JSON array of events, all or none of them; an empty array
+// has no messages.
+func batched(value []byte) ([]decoded, error) {
+	if !utf8.Valid(value) {
+		return nil, malformed("its JSON is not valid UTF-8")
+	}
+	var events []json.RawMessage
+	if err := json.Unmarshal(value, &events); err != nil {
+		return nil, malformed("batch is not a JSON array: %w", err)
+	}
+	if events == nil {
+		return nil, malformed("batch is null")
+	}
+	messages := make([]decoded, 0, len(events))
+	for i, raw := range events {
+		m, err := fromJSON(raw)
+		if err != nil {
+			return nil, malformed("event %d of %d: %w", i+1, len(events), err)
+		}
+		messages = append(messages, m...)
+	}
+	return messages, nil
+}
+
+func fromJSON(raw []byte) ([]decoded, error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &members); err != nil {
+		return nil, malformed("not a JSON object: %w", err)
+	}
+	if members == nil {
+		return nil, malformed("event is null")
+	}
+	e := &cloudEvent{attributes: map[string]string{}}
+	for name, value := range members {
+		if name == "data" || name == "data_base64" || isNull(value) {
+			continue // an attribute that is null is not there
+		}
+		text, err := attributeText(value)
+		if err != nil {
+			return nil, malformed("attribute %q: %w", name, err)
+		}
+		e.attributes[name] = text
+	}
+	content, err := data(members, e.attributes["datacontenttype"])
+	if err != nil {
+		return nil, err
+	}
+	return one(e, content)
+}
+
+// attributeText is the canonical text of a string, number or boolean.
+func attributeText(raw json.RawMessage) (string, error) {
+	switch raw[0] {
+	case '"':
+		var text string
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return "", err
+		}
+		// json replaces lone surrogates: two different IDs would become one.
+		if strings.ContainsRune(text, utf8.RuneError) && !bytes.ContainsRune(raw, utf8.RuneError) &&
+			!bytes.Contains(bytes.ToLower(raw), []byte(`\ufffd`)) {
+			return "", malformed("it has half of a surrogate pair")
+		}
+		return text, nil
+	case '{', '[':
+		return "", malformed("objects and arrays are not allowed")
+	default:
+		return string(raw), nil
+	}
+}
+
+// data returns the event's payload: decoded base64, the text of a JSON string
+// whose content type is not JSON, or else the JSON as it came. It is nil if
+// there is none.
+func data(members map[string]json.RawMessage, contentType string) ([]byte, error) {
+	encoded, hasBinary := members["data_base64"]
+	raw, hasData := members["data"]
+	if hasBinary && hasData {
+		return nil, malformed("it has both data and data_base64")
+	}
+	if hasBinary && !isNull(encoded) {
+		var text string
+		if err := json.Unmarshal(encoded, &text); err != nil {
+			return nil, malformed("data_base64 is not a string: %w", err)
+		}
+		content, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, malformed("data_base64: %w", err)
+		}
+		return content, nil
+	}
+	if !hasData {
+		return nil, nil
+	}
+	if raw[0] == '"' && !isJSON(contentType) {
+		var text string
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return nil, malformed("data: %w", err)
+		}
+		return []byte(text), nil
+	}
+	return raw, nil
+}
+
+func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
+
+// isJSON says whether data of that content type is JSON; it is if there is
+// none (CloudEvents JSON format 3.1).
+func isJSON(contentType string) bool {
+	if contentType == "" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return false // validation says so
+	}
+	return strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json")
+}

@@ -1,0 +1,57 @@
+package handler
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Codec decodes a message's body into T. An error is an ordinary failure of
+// the attempt (contract 5.5). Implementations are safe for concurrent use.
+type Codec[T any] interface {
+	Decode(meta Metadata, content []byte) (T, error)
+}
+
+// CodecFunc makes a Codec of a function.
+type CodecFunc[T any] func(meta Metadata, content []byte) (T, error)
+
+// Decode calls the function.
+func (f CodecFunc[T]) Decode(meta Metadata, content []byte) (T, error) { return f(meta, content) }
+
+// JSON decodes bodies with encoding/json. It is the default for every payload
+// type but []byte.
+type JSON[T any] struct{}
+
+// Decode unmarshals the body.
+func (JSON[T]) Decode(_ Metadata, content []byte) (T, error) {
+	var payload T
+	err := json.Unmarshal(content, &payload)
+	return payload, err
+}
+
+// Raw hands the body over as it is. It is the default for payloads of type
+// []byte. The slice belongs to the handler.
+type Raw struct{}
+
+// Decode returns the body.
+func (Raw) Decode(_ Metadata, content []byte) ([]byte, error) { return content, nil }
+
+// DecodeError says that a body could not be decoded for a handler.
+type DecodeError struct {
+	HandlerKey string
+	Err        error
+}
+
+// Error names the handler.
+func (e *DecodeError) Error() string {
+	return fmt.Sprintf("decode body for handler %q: %v", e.HandlerKey, e.Err)
+}
+
+// Unwrap returns the codec's error.
+func (e *DecodeError) Unwrap() error { return e.Err }
+
+func defaultCodec[T any]() Codec[T] {
+	if raw, ok := any(Raw{}).(Codec[T]); ok {
+		return raw
+	}
+	return JSON[T]{}
+}

@@ -1,0 +1,58 @@
+package handler
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// AcceptedEvent tells OnAccepted of one message stored for the first time.
+type AcceptedEvent struct {
+	Channel   string
+	MessageID string
+	Type      string
+	// Handlers is the number of status rows the message got.
+	Handlers int
+}
+
+// AttemptEvent tells OnAttempt of one attempt whose result is stored.
+type AttemptEvent struct {
+	MessageID  string
+	HandlerKey string
+	Type       string
+	// Attempt counts from 1, see Metadata.Attempt.
+	Attempt int
+	// Outcome is "completed", "failed", "poisoned", "snoozed" or "released".
+	Outcome string
+	// Err is what the handler failed with; nil when completed.
+	Err error
+	// Duration is how long the handler ran.
+	Duration time.Duration
+	// NextAttemptAt is zero unless another attempt is due at a known time.
+	NextAttemptAt time.Time
+}
+
+// Hooks are the application's functions called on events (contract 10.6).
+// They run on the inbox's goroutines after the event is durable, so they must
+// be quick; a panic is logged and swallowed. Do not use them for effects that
+// must happen: a crash can lose the call. Any may be nil.
+type Hooks struct {
+	OnAccepted func(ctx context.Context, e AcceptedEvent)
+	OnAttempt  func(ctx context.Context, e AttemptEvent)
+	OnPoisoned func(ctx context.Context, e AttemptEvent)
+}
+
+// Call runs one hook and turns its panic into an error for the log; it does
+// nothing if hook is nil.
+func Call[E any](ctx context.Context, hook func(context.Context, E), event E) (err error) {
+	if hook == nil {
+		return nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("hook panicked: %v", r)
+		}
+	}()
+	hook(ctx, event)
+	return nil
+}

@@ -1,0 +1,71 @@
+// Package handler says what a handler is: the message it gets, typed handlers
+// and their codecs, the errors it steers by, and the registry of handler keys
+// and routes. It knows no other package of the module but models.
+package handler
+
+import "time"
+
+// Metadata is everything about a message but its payload.
+type Metadata struct {
+	// ID is the message ID: 1 to 200 characters (contract 4.4).
+	ID string
+	// Type and Source are the CloudEvents attributes of these names, or what
+	// the channel maps to them.
+	Type   string
+	Source string
+	// ContentType is the payload's media type; empty if the producer gave none.
+	ContentType string
+	// Transport names what delivered the message: "kafka", or "publish" for
+	// messages the application accepts itself.
+	Transport string
+	// Properties are the headers, attributes and transport coordinates.
+	Properties Properties
+	// OrderingKey is the key of the message's lane; nil if it has none.
+	OrderingKey []byte
+	// ReceivedAt is when the message was accepted first, in UTC.
+	ReceivedAt time.Time
+
+	// HandlerKey is the key of the status this attempt belongs to. After a
+	// rename it may be one of the handler's legacy keys.
+	HandlerKey string
+	// Attempt counts this handler's attempts at this message from 1. Attempts
+	// that a crash interrupted count too, so that a handler can tell a rerun.
+	Attempt int
+}
+
+// Message is a message whose payload has been decoded into T.
+type Message[T any] struct {
+	Metadata
+	Payload T
+}
+
+// RawMessage is a message before its body is decoded: what a transport or
+// the application hands to the inbox to accept.
+type RawMessage struct {
+	// Channel is the declared channel the message belongs to; a transport's
+	// consumer fills it in.
+	Channel string
+	// ID is required: 1 to 200 characters of valid UTF-8 without NUL.
+	ID string
+	// IDErr, if not nil, says why a decoder found no usable ID. It counts only
+	// if the message is routed: routing comes before ID checks (contract 4.6).
+	// Applications leave it nil.
+	IDErr error
+	// Type routes the message to the handlers of its channel.
+	Type        string
+	Source      string
+	ContentType string
+	// Content is the body; nil and empty are stored alike.
+	Content []byte
+	// Transport is at most 50 characters; empty means "publish".
+	Transport  string
+	Properties Properties
+	// OrderingKey, if not nil, names the lane (contract 5.12).
+	OrderingKey []byte
+}
+
+// Delivery is one attempt's input: a stored message and its undecoded body.
+type Delivery struct {
+	Metadata
+	Content []byte
+}

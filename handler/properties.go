@@ -1,0 +1,203 @@
+package handler
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+)
+
+// Properties are a message's headers, attributes and transport coordinates.
+type Properties struct {
+	// Channel is the channel that accepted the message.
+	Channel string
+	// Headers are the transport's headers in their order. Names may repeat;
+	// names and values may be any bytes; a nil value differs from an empty one.
+	Headers []Header
+	// Attributes are named strings that came with the message, for example
+	// CloudEvents context attributes and extensions.
+	Attributes map[string]string
+	// Kafka is where the record came from; nil for other transports.
+	Kafka *KafkaCoordinates
+}
+
+// Header is one header of a record.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+// KafkaCoordinates say where a record was. They are not an identity: a topic
+// that is deleted and created again reuses them.
+type KafkaCoordinates struct {
+	Topic     string
+	Partition int
+	Offset    int64
+	Timestamp time.Time
+	Key       []byte
+}
+
+// Header returns the value of the first header of that exact name.
+func (p Properties) Header(name string) (value []byte, ok bool) {
+	for _, h := range p.Headers {
+		if h.Key == name {
+			return h.Value, true
+		}
+	}
+	return nil, false
+}
+
+// The stored form keeps text readable for an operator and everything else
+// exact: a string that is not valid UTF-8 is stored as base64 beside it.
+type storedProperties struct {
+	Channel    string            `json:"channel,omitempty"`
+	Headers    []storedHeader    `json:"headers,omitempty"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+	Kafka      *storedKafka      `json:"kafka,omitempty"`
+}
+
+type storedHeader struct {
+	Key      *string `json:"k,omitempty"`
+	KeyBytes []byte  `json:"kb,omitempty"`
+	storedBytes
+}
+
+type storedKafka struct {
+	Topic     string       `json:"topic"`
+	Partition int          `json:"partition"`
+	Offset    int64        `json:"offset"`
+	Timestamp int64        `json:"timestamp_ms"`
+	Key       *storedBytes `json:"key,omitempty"`
+}
+
+// storedBytes is text in "v", other bytes in "b"; nil bytes have neither.
+type storedBytes struct {
+	Text  *string `json:"v,omitempty"`
+	Bytes []byte  `json:"b,omitempty"`
+}
+
+func storeBytes(b []byte) storedBytes {
+	switch {
+	case b == nil:
+		return storedBytes{}
+	case utf8.Valid(b):
+		text := string(b)
+		return storedBytes{Text: &text}
+	default:
+		return storedBytes{Bytes: b}
+	}
+}
+
+func (s storedBytes) bytes() []byte {
+	if s.Text != nil {
+		return []byte(*s.Text)
+	}
+	return s.Bytes
+}
+
+// Serialize returns the properties as the JSON that is stored with the
+// message. It fails only if the channel, the topic or an attribute is not
+// valid UTF-8.
+func (p Properties) Serialize() (string, error) {
+	if !utf8.ValidString(p.Channel) {
+		return "", fmt.Errorf("channel %q is not valid UTF-8", p.Channel)
+	}
+	for name, value := range p.Attributes {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return "", fmt.Errorf("attribute %q is not valid UTF-8", name)
+		}
+	}
+	stored := storedProperties{Channel: p.Channel, Attributes: p.Attributes}
+	stored.Headers = storeHeaders(p.Headers)
+	if k := p.Kafka; k != nil {
+		if !utf8.ValidString(k.Topic) {
+			return "", fmt.Errorf("topic %q is not valid UTF-8", k.Topic)
+		}
+		stored.Kafka = &storedKafka{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset, Timestamp: k.Timestamp.UnixMilli()}
+		if k.Key != nil {
+			key := storeBytes(k.Key)
+			stored.Kafka.Key = &key
+		}
+	}
+	out, err := json.Marshal(stored)
+	if err != nil {
+		return "", fmt.Errorf("serialize properties: %w", err)
+	}
+	return string(out), nil
+}
+
+// ParseProperties is the inverse of Serialize.
+func ParseProperties(serialized string) (Properties, error) {
+	var stored storedProperties
+	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
+		return Properties{}, fmt.Errorf("stored properties are unreadable: %w", err)
+	}
+	p := Properties{Channel: stored.Channel, Attributes: stored.Attributes}
+	headers, err := loadHeaders(stored.Headers)
+	if err != nil {
+		return Properties{}, err
+	}
+	p.Headers = headers
+	if k := stored.Kafka; k != nil {
+		p.Kafka = &KafkaCoordinates{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset, Timestamp: time.UnixMilli(k.Timestamp).UTC()}
+		if k.Key != nil {
+			p.Kafka.Key = k.Key.bytes()
+		}
+	}
+	return p, nil
+}
+
+// SerializeHeaders returns headers as the JSON stored with a rejected record.
+func SerializeHeaders(headers []Header) string {
+	out, err := json.Marshal(storeHeaders(headers))
+	if err != nil {
+		// Only strings and bytes: json cannot fail on them.
+		panic(err)
+	}
+	return string(out)
+}
+
+// ParseHeaders is the inverse of SerializeHeaders.
+func ParseHeaders(serialized string) ([]Header, error) {
+	var stored []storedHeader
+	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
+		return nil, fmt.Errorf("stored headers are unreadable: %w", err)
+	}
+	return loadHeaders(stored)
+}
+
+// storeHeaders is the storable form of headers.
+func storeHeaders(headers []Header) []storedHeader {
+	stored := make([]storedHeader, 0, len(headers))
+	for _, h := range headers {
+		s := storedHeader{storedBytes: storeBytes(h.Value)}
+		if utf8.ValidString(h.Key) {
+			s.Key = &h.Key
+		} else {
+			s.KeyBytes = []byte(h.Key)
+		}
+		stored = append(stored, s)
+	}
+	return stored
+}
+
+func loadHeaders(stored []storedHeader) ([]Header, error) {
+	if len(stored) == 0 {
+		return nil, nil
+	}
+	headers := make([]Header, 0, len(stored))
+	for _, s := range stored {
+		h := Header{Value: s.bytes()}
+		switch {
+		case s.Key != nil:
+			h.Key = *s.Key
+		case s.KeyBytes != nil:
+			h.Key = string(s.KeyBytes)
+		default:
+			return nil, errors.New("stored headers are unreadable: header without a name")
+		}
+		headers = append(headers, h)
+	}
+	return headers, nil
+}

@@ -1,0 +1,135 @@
+package handler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Subscription routes the messages of one type on one channel to a handler.
+type Subscription struct {
+	Channel string
+	Type    string
+	Handler *Handler
+}
+
+// Registry knows one inbox's handlers by key and by route. It is immutable.
+type Registry struct {
+	byKey  map[string]*Handler
+	routes map[route][]*Handler
+	all    []*Handler
+}
+
+type route struct{ channel, typ string }
+
+// NewRegistry checks the subscriptions and indexes them. The error joins
+// every problem found, each naming channel, type and handler key.
+func NewRegistry(subscriptions []Subscription) (*Registry, error) {
+	r := &Registry{byKey: map[string]*Handler{}, routes: map[route][]*Handler{}}
+	var problems []error
+	for _, s := range subscriptions {
+		at := fmt.Sprintf("channel %q, type %q, handler %q", s.Channel, s.Type, s.Handler.key)
+		if s.Type == "" {
+			problems = append(problems, fmt.Errorf("%s: the message type is empty", at))
+		}
+		if err := s.Handler.err; err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", at, err))
+		}
+		for _, key := range s.Handler.Keys() {
+			if err := checkKey(key); err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", at, err))
+			}
+			r.byKey[key] = s.Handler
+		}
+		r.all = append(r.all, s.Handler)
+		to := route{s.Channel, s.Type}
+		r.routes[to] = append(r.routes[to], s.Handler)
+	}
+	return r, errors.Join(problems...)
+}
+
+func checkKey(key string) error {
+	switch {
+	case key == "":
+		return errors.New("handler key is empty, a handler needs one that stays the same for ever")
+	case !utf8.ValidString(key) || slices.Contains([]byte(key), 0):
+		return fmt.Errorf("handler key %q is not valid UTF-8 without NUL", key)
+	case utf8.RuneCountInString(key) > models.MaxHandlerKey:
+		return fmt.Errorf("handler key of %d characters, allowed are 1 to %d", utf8.RuneCountInString(key), models.MaxHandlerKey)
+	}
+	return nil
+}
+
+// Route returns the handlers for a type on a channel, in order of
+// declaration; none means unrouted.
+func (r *Registry) Route(channel, typ string) []*Handler { return r.routes[route{channel, typ}] }
+
+// Lookup finds a handler by its primary or a legacy key.
+func (r *Registry) Lookup(key string) (*Handler, bool) {
+	h, ok := r.byKey[key]
+	return h, ok
+}
+
+// Handlers returns all handlers in order of declaration.
+func (r *Registry) Handlers() []*Handler { return r.all }
+
+// Keys returns every primary and legacy key, sorted.
+func (r *Registry) Keys() []string {
+	keys := make([]string, 0, len(r.byKey))
+	for key := range r.byKey {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Registration is one handler key as one inbox of the process registers it.
+type Registration struct {
+	Inbox   string
+	Channel string
+	Type    string
+	Key     string
+	Legacy  bool
+}
+
+// String describes the registration for an error message.
+func (r Registration) String() string {
+	kind := "key"
+	if r.Legacy {
+		kind = "legacy key"
+	}
+	return fmt.Sprintf("%s of inbox %q, channel %q, type %q", kind, r.Inbox, r.Channel, r.Type)
+}
+
+// DuplicateKeyError: two registrations share a handler key (contract 5.16).
+type DuplicateKeyError struct {
+	Key           string
+	First, Second Registration
+}
+
+// Error names both registrations.
+func (e *DuplicateKeyError) Error() string {
+	return fmt.Sprintf("handler key %q is registered twice: as %s, and as %s", e.Key, e.First, e.Second)
+}
+
+// CheckKeys reports every key that two registrations share, over all inboxes
+// and channels of the process, primary and legacy keys together. The error
+// joins *DuplicateKeyError values.
+func CheckKeys(registrations []Registration) error {
+	first := map[string]Registration{}
+	var problems []error
+	for _, r := range registrations {
+		if r.Key == "" {
+			continue // NewRegistry says so
+		}
+		if before, taken := first[r.Key]; taken {
+			problems = append(problems, &DuplicateKeyError{Key: r.Key, First: before, Second: r})
+			continue
+		}
+		first[r.Key] = r
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,226 @@
+// Package inbox handles Kafka messages once, with retries, on the database
+// your GORM application already has: a record is persisted with one status
+// row per handler before its offset is committed, and a processor runs each
+// handler on its own schedule.
+//
+// An Inbox is one database's inbox. New makes one without Fx; Module wires one
+// into an Fx application.
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/processor"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// Inbox is one database's inbox in this process. It is safe for concurrent use.
+type Inbox struct {
+	cfg       *config
+	db        *gorm.DB
+	naming    models.Naming
+	registry  *handler.Registry
+	store     store.Store
+	counters  *telemetry.Counters
+	acceptor  *acceptor.Acceptor
+	processor *processor.Processor
+	cleaner   *cleanup.Cleaner
+	log       *zap.Logger
+
+	mu      sync.Mutex
+	started bool
+}
+
+// New makes an inbox on db, which stays the caller's to close. Nothing runs
+// and nothing is read before Start. The error joins everything that is wrong
+// with the declaration, each part naming inbox, channel, option and handler
+// key. A process with several inboxes should also call Validate.
+func New(name string, db *gorm.DB, opts ...Option) (*Inbox, error) {
+	cfg, err := newConfig(name, opts)
+	if err != nil {
+		return nil, err
+	}
+	return assemble(cfg, db, nil)
+}
+
+// assemble puts an inbox together; resolved are the handlers that came from
+// the Fx graph, nil without Fx.
+func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handler) (*Inbox, error) {
+	fail := func(err error) (*Inbox, error) { return nil, fmt.Errorf("inbox %q: %w", cfg.name, err) }
+	if db == nil {
+		return fail(errors.New("the *gorm.DB is nil"))
+	}
+	if len(cfg.channels) == 0 {
+		return fail(errors.New("it has no channels: declare them with inbox.Channel"))
+	}
+	if err := handler.CheckKeys(registrations(cfg.name, cfg.channels)); err != nil {
+		return fail(err)
+	}
+	subs, err := subscriptionsOf(cfg.channels, resolved)
+	if err != nil {
+		return fail(err)
+	}
+	registry, err := handler.NewRegistry(subs)
+	if err != nil {
+		return fail(err)
+	}
+	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}, registry: registry,
+		counters: &telemetry.Counters{}, log: cfg.logger}
+	if ib.log == nil {
+		ib.log = zap.NewNop()
+	}
+	ib.log = ib.log.With(zap.String("inbox", cfg.name))
+	if ib.store, err = store.New(db, ib.naming); err != nil {
+		return fail(err)
+	}
+	ib.processor, err = processor.New(processor.Config{DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks})
+	if err != nil {
+		return fail(err)
+	}
+	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), Options: cfg.options.Acceptor,
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) }})
+	if err != nil {
+		return fail(err)
+	}
+	ib.cleaner, err = cleanup.New(ib.store, cfg.options.Cleanup, cfg.options.Processor.StatementTimeout, cfg.clock, ib.log)
+	if err != nil {
+		return fail(err)
+	}
+	return ib, nil
+}
+
+func channelNames(channels []*channel) []string {
+	names := make([]string, len(channels))
+	for i, c := range channels {
+		names[i] = c.name
+	}
+	return names
+}
+
+// Name returns the inbox's name.
+func (ib *Inbox) Name() string { return ib.cfg.name }
+
+// Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept.
+func (ib *Inbox) Accept(ctx context.Context, messages ...RawMessage) ([]Result, error) {
+	results, err := ib.acceptor.Accept(ctx, messages...)
+	return results, ib.name(err)
+}
+
+// AcceptTx persists messages in the caller's transaction, see
+// acceptor.Acceptor.AcceptTx. Call Wake on the receipt after the commit.
+func (ib *Inbox) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...RawMessage) (*Receipt, error) {
+	receipt, err := ib.acceptor.AcceptTx(ctx, tx, messages...)
+	return receipt, ib.name(err)
+}
+
+// ProcessPending runs everything that is due now, see
+// processor.Processor.ProcessPending. It needs no Start.
+func (ib *Inbox) ProcessPending(ctx context.Context) (Drained, error) {
+	drained, err := ib.processor.ProcessPending(ctx)
+	return drained, ib.name(err)
+}
+
+// Cleanup deletes what Retention allows, now, see cleanup.Cleaner.Clean.
+func (ib *Inbox) Cleanup(ctx context.Context) (Deleted, error) {
+	deleted, err := ib.cleaner.Clean(ctx)
+	return deleted, ib.name(err)
+}
+
+// Migrate creates or updates the inbox's tables, see models.Migrate.
+func (ib *Inbox) Migrate(ctx context.Context) error {
+	return ib.name(models.Migrate(ctx, ib.db, ib.naming, ib.cfg.name))
+}
+
+// Pause stops claiming for a handler key on every worker, within a heartbeat
+// of each; running handlers go on. An unknown key is an error. Do not use it
+// to stop one worker: stop the worker (contract 5.13).
+func (ib *Inbox) Pause(ctx context.Context, handlerKey string) error {
+	return ib.setPaused(ctx, handlerKey, true)
+}
+
+// Resume undoes Pause.
+func (ib *Inbox) Resume(ctx context.Context, handlerKey string) error {
+	return ib.setPaused(ctx, handlerKey, false)
+}
+
+func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
+	h, known := ib.registry.Lookup(key)
+	if !known {
+		return ib.name(fmt.Errorf("handler key %q is not registered", key))
+	}
+	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+	defer cancel()
+	return ib.name(ib.store.SetPaused(ctx, h.Key(), paused, ib.cfg.clock.Now()))
+}
+
+// Counters tells what this process has counted since New.
+func (ib *Inbox) Counters() telemetry.Snapshot { return ib.counters.Snapshot() }
+
+// Messages scopes a query to the inbox's messages: db.Scopes(ib.Messages).
+func (ib *Inbox) Messages(db *gorm.DB) *gorm.DB {
+	return db.Model(&models.Message{}).Table(ib.naming.Messages())
+}
+
+// Statuses scopes a query to the inbox's statuses: db.Scopes(ib.Statuses).
+func (ib *Inbox) Statuses(db *gorm.DB) *gorm.DB {
+	return db.Model(&models.HandlerStatus{}).Table(ib.naming.HandlerStatuses())
+}
+
+// Rejected scopes a query to the inbox's rejected messages: db.Scopes(ib.Rejected).
+func (ib *Inbox) Rejected(db *gorm.DB) *gorm.DB {
+	return db.Model(&models.RejectedMessage{}).Table(ib.naming.RejectedMessages())
+}
+
+func (ib *Inbox) name(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("inbox %q: %w", ib.cfg.name, err)
+}
+
+// Validate checks several inboxes of one process against each other, as
+// Module does by itself: names and handler keys must be distinct, and no two
+// may use the same tables of the same pool. The error joins every problem
+// (contract 3.4, 5.16).
+func Validate(inboxes ...*Inbox) error {
+	var all []handler.Registration
+	var problems []error
+	for i, ib := range inboxes {
+		all = append(all, registrations(ib.cfg.name, ib.cfg.channels)...)
+		for _, other := range inboxes[:i] {
+			if ib.cfg.name == other.cfg.name {
+				problems = append(problems, fmt.Errorf("two inboxes are called %q", ib.cfg.name))
+			}
+			if ib.samePool(other) && ib.naming == other.naming {
+				problems = append(problems, fmt.Errorf("inboxes %q and %q use the same database with the same table prefix %q", other.cfg.name, ib.cfg.name, ib.naming.Prefix))
+			}
+		}
+	}
+	return errors.Join(append(problems, checkKeys(all))...)
+}
+
+func (ib *Inbox) samePool(other *Inbox) bool {
+	a, errA := ib.db.DB()
+	b, errB := other.db.DB()
+	return errA == nil && errB == nil && a == b
+}
+
+// checkKeys gives handler.CheckKeys an order that does not depend on chance.
+func checkKeys(all []handler.Registration) error {
+	slices.SortStableFunc(all, func(a, b handler.Registration) int { return strings.Compare(a.Inbox, b.Inbox) })
+	return handler.CheckKeys(all)
+}

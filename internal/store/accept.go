@@ -1,0 +1,246 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+const (
+	// acceptAttempts bounds how often a collision is tried again.
+	acceptAttempts = 5
+	// acceptRounds bounds how often messages may vanish under one accept.
+	acceptRounds = 10
+)
+
+// statusRow is a status to insert. Position orders the rows of one batch as
+// they were accepted.
+type statusRow struct {
+	id         string
+	messageID  string
+	handlerKey string
+	message    int // index in the batch
+	position   int
+}
+
+// known is a message that was there before.
+type known struct {
+	id, messageType, source string
+	receivedAt              time.Time
+	contentDiffers          bool
+}
+
+// accepting is what the dialects do differently. Every slice of messages is
+// sorted by ID.
+type accepting interface {
+	// insertNew inserts the messages not known yet, and their statuses if
+	// insertsStatuses says so, and returns the IDs it inserted.
+	insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, now time.Time) ([]string, error)
+	insertsStatuses() bool
+	// lockKnown keeps cleanup and other accepts away from these messages
+	// until the transaction ends. Vanished ones are missing in the result.
+	lockKnown(ctx context.Context, pool gorm.ConnPool, messages []NewMessage) ([]known, error)
+	// handlerKeys tells the (message ID, handler key) pairs with a status.
+	handlerKeys(ctx context.Context, pool gorm.ConnPool, messageIDs []string) ([][2]string, error)
+	// insertStatuses inserts rows in their order and returns the IDs of those
+	// that were not there yet.
+	insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error)
+	deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error
+	insertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error
+}
+
+// acceptRetrying accepts in a transaction of its own, again if two collided.
+func acceptRetrying(ctx context.Context, d database, dialect accepting, batch AcceptBatch) ([]Accepted, error) {
+	for attempt := 1; ; attempt++ {
+		var results []Accepted
+		err := d.transaction(ctx, func(pool gorm.ConnPool) (err error) {
+			results, err = accept(ctx, pool, dialect, batch)
+			return err
+		})
+		if err == nil {
+			return results, nil
+		}
+		if !collided(err) || attempt == acceptAttempts || ctx.Err() != nil {
+			return nil, doing("accept", err)
+		}
+		pause := time.NewTimer(time.Duration(attempt)*5*time.Millisecond + rand.N(10*time.Millisecond))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, doing("accept", withContextError(ctx, err))
+		case <-pause.C:
+		}
+	}
+}
+
+// accept runs inside a transaction. Most batches are done after the first
+// statement; only messages that were there before cost more.
+func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch AcceptBatch) ([]Accepted, error) {
+	results := make([]Accepted, len(batch.Messages))
+	index := make(map[string]int, len(batch.Messages))
+	waiting := make([]NewMessage, len(batch.Messages))
+	for i, message := range batch.Messages {
+		if _, twice := index[message.ID]; twice {
+			return nil, fmt.Errorf("message ID %q twice in one batch", message.ID)
+		}
+		index[message.ID] = i
+		waiting[i] = message
+	}
+	// One order for everybody, so that overlapping batches wait for each
+	// other instead of deadlocking.
+	slices.SortFunc(waiting, func(a, b NewMessage) int { return strings.Compare(a.ID, b.ID) })
+	statuses, err := statusRows(batch.Messages)
+	if err != nil {
+		return nil, err
+	}
+
+	var missing []statusRow
+	rejected := slices.Clone(batch.Rejected)
+	round := 0
+	for ; len(waiting) > 0; round++ {
+		if round == acceptRounds {
+			return nil, fmt.Errorf("message %q and %d more keep vanishing", waiting[0].ID, len(waiting)-1)
+		}
+		inserted, err := dialect.insertNew(ctx, pool, waiting, rowsOf(waiting, index, statuses), batch.Now)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range inserted {
+			results[index[id]].Inserted = true
+		}
+		waiting = slices.DeleteFunc(waiting, func(m NewMessage) bool { return results[index[m.ID]].Inserted })
+		if len(waiting) == 0 {
+			break
+		}
+		found, err := dialect.lockKnown(ctx, pool, waiting)
+		if err != nil {
+			return nil, err
+		}
+		// Between the two statements cleanup may have deleted a message: it
+		// was there for the insert and is not there for the lock. It goes
+		// round again and is inserted as new.
+		late, conflicts, err := judge(ctx, pool, dialect, found, batch, index, statuses, results)
+		if err != nil {
+			return nil, err
+		}
+		missing = append(missing, late...)
+		rejected = append(rejected, conflicts...)
+		seen := make(map[string]bool, len(found))
+		for _, message := range found {
+			seen[message.id] = true
+		}
+		waiting = slices.DeleteFunc(waiting, func(m NewMessage) bool { return seen[m.ID] })
+	}
+	if err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch.Now, round > 1); err != nil {
+		return nil, err
+	}
+	if len(rejected) > 0 {
+		rows, err := prepareRejected(rejected, batch.Now)
+		if err != nil {
+			return nil, err
+		}
+		if err := dialect.insertRejected(ctx, pool, rows); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// statusRows gives every status of the batch an ID, ascending in the order of
+// acceptance; statuses[i] belong to messages[i].
+func statusRows(messages []NewMessage) ([][]statusRow, error) {
+	rows := make([][]statusRow, len(messages))
+	position := 0
+	for i, message := range messages {
+		rows[i] = make([]statusRow, len(message.Handlers))
+		for j, handler := range message.Handlers {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return nil, fmt.Errorf("make a status ID: %w", err)
+			}
+			rows[i][j] = statusRow{id: id.String(), messageID: message.ID, handlerKey: handler.HandlerKey, message: i, position: position}
+			position++
+		}
+	}
+	return rows, nil
+}
+
+// rowsOf lists the statuses of some messages in the order of acceptance.
+func rowsOf(messages []NewMessage, index map[string]int, statuses [][]statusRow) []statusRow {
+	var rows []statusRow
+	if len(messages) == len(statuses) {
+		for _, each := range statuses {
+			rows = append(rows, each...)
+		}
+		return rows
+	}
+	for _, message := range messages {
+		rows = append(rows, statuses[index[message.ID]]...)
+	}
+	slices.SortFunc(rows, func(a, b statusRow) int { return a.position - b.position })
+	return rows
+}
+
+// addStatuses inserts what is missing after the new messages. The sequence
+// must follow the batch (contract 5.12): where a known message that lacks a
+// row stands before a new one, the new one's rows, inserted with the message a
+// moment ago and seen by nobody yet, are taken back and follow in their turn.
+// So are all of them if a vanished message was inserted after the others.
+func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []statusRow, statuses [][]statusRow, results []Accepted, now time.Time, all bool) error {
+	insert := slices.Clone(missing)
+	first := len(results)
+	if all {
+		first = -1
+	}
+	for _, row := range missing {
+		first = min(first, row.message)
+	}
+	var again []string
+	for i, rows := range statuses {
+		if !results[i].Inserted {
+			continue
+		}
+		results[i].StatusesAdded = len(rows)
+		if !dialect.insertsStatuses() {
+			insert = append(insert, rows...)
+			continue
+		}
+		if i > first {
+			for _, row := range rows {
+				again = append(again, row.id)
+			}
+			insert = append(insert, rows...)
+		}
+	}
+	if len(insert) == 0 {
+		return nil
+	}
+	if len(again) > 0 {
+		if err := dialect.deleteStatuses(ctx, pool, again); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(insert, func(a, b statusRow) int { return a.position - b.position })
+	added, err := dialect.insertStatuses(ctx, pool, insert, now)
+	if err != nil {
+		return err
+	}
+	inserted := make(map[string]bool, len(added))
+	for _, id := range added {
+		inserted[id] = true
+	}
+	for _, row := range missing {
+		if inserted[row.id] {
+			results[row.message].StatusesAdded++
+		}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"gorm.io/gorm"
+)
+
+// ErrWorkerReleased: the worker was taken for dead and its claims released.
+var ErrWorkerReleased = errors.New("worker was declared dead and its claims were released")
+
+// ErrNoTransaction: a method that works in the caller's transaction was given
+// a session without one.
+var ErrNoTransaction = errors.New("no open transaction")
+
+// IsTransient reports whether the same call may succeed later without anyone
+// changing anything: connections lost, refused or exhausted, a server that is
+// starting, stopping or read-only after a failover, deadlocks, serialization
+// failures, lock and statement timeouts, a busy SQLite file, a context that
+// ended. After such an error it is open whether a commit took place.
+func IsTransient(err error) bool {
+	switch {
+	case err == nil:
+		return false
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+		errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
+		// What database/sql says once a context has rolled back underneath.
+		errors.Is(err, sql.ErrTxDone),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return true
+	}
+	var network net.Error
+	if errors.As(err, &network) {
+		return true
+	}
+	if state := sqlState(err); state != "" {
+		return transientState(state)
+	}
+	if code, ok := sqliteCode(err); ok {
+		switch code & 0xff {
+		case 5, 6, 7, 9, 10, 13, 14, 15: // BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
+			return true
+		}
+		return false
+	}
+	// pgx gives these no type.
+	return strings.Contains(err.Error(), "conn closed") || strings.Contains(err.Error(), "conn busy")
+}
+
+func transientState(state string) bool {
+	switch state {
+	case "25006", // read-only: a standby that was the primary
+		"55P03", // lock not available
+		"57014": // cancelled, as by statement_timeout
+		return true
+	}
+	switch state[:2] {
+	case "08", // connection
+		"40", // rolled back: deadlock, serialization
+		"53", // out of connections, memory, disk
+		"58": // system error
+		return true
+	}
+	return strings.HasPrefix(state, "57P") // shutting down, starting up, dropped
+}
+
+// OutcomeUnknown reports whether a commit that returned err may have taken
+// place all the same: the connection was lost, or the context ended, before
+// the database had answered. What the database itself refused is known.
+func OutcomeUnknown(err error) bool {
+	if state := sqlState(err); state != "" {
+		return state[:2] == "08" || state[:2] == "58" || strings.HasPrefix(state, "57P")
+	}
+	if code, ok := sqliteCode(err); ok {
+		return code&0xff == 10 // IOERR
+	}
+	return IsTransient(err)
+}
+
+// IsData reports whether what was to be stored is at fault, so that trying
+// again is useless: SQLSTATE classes 22, 23 and 54, SQLite's constraint,
+// too-big and mismatch errors, and ErrUnstorable.
+func IsData(err error) bool {
+	if errors.Is(err, ErrUnstorable) {
+		return true
+	}
+	if state := sqlState(err); state != "" {
+		switch state[:2] {
+		case "22", "23", "54":
+			return true
+		}
+		return false
+	}
+	if code, ok := sqliteCode(err); ok {
+		switch code & 0xff {
+		case 18, 19, 20: // TOOBIG, CONSTRAINT, MISMATCH
+			return true
+		}
+	}
+	return false
+}
+
+// IsUniqueViolation reports whether a unique index or primary key refused a
+// row, whether or not the user's GORM translates errors.
+func IsUniqueViolation(err error) bool {
+	if errors.Is(err, gorm.ErrDuplicatedKey) || sqlState(err) == "23505" {
+		return true
+	}
+	code, ok := sqliteCode(err)
+	return ok && (code == 2067 || code == 1555) // CONSTRAINT_UNIQUE, CONSTRAINT_PRIMARYKEY
+}
+
+// collided reports whether two transactions got in each other's way and one
+// was rolled back for it: trying again at once is the answer.
+func collided(err error) bool {
+	switch sqlState(err) {
+	case "40001", "40P01":
+		return true
+	}
+	code, ok := sqliteCode(err)
+	return ok && (code&0xff == 5 || code&0xff == 6)
+}
+
+// sqlState is empty for errors that are not PostgreSQL's. Both pgx's and
+// lib/pq's errors have the method.
+func sqlState(err error) string {
+	var stated interface{ SQLState() string }
+	if errors.As(err, &stated) && len(stated.SQLState()) == 5 {
+		return stated.SQLState()
+	}
+	return ""
+}

@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// New returns the store of the inbox whose tables live under naming in db. It
+// touches no database. Statements go straight to db's connection pool, so the
+// user's logger and plugins are not involved and everything reaches the
+// primary (contract 3.7). Another dialect than PostgreSQL or SQLite, a db that
+// is inside a transaction, or a bad naming is an error.
+func New(db *gorm.DB, naming models.Naming) (Store, error) {
+	if db == nil {
+		return nil, errors.New("store: no database")
+	}
+	dialect := db.Dialector.Name()
+	if _, err := models.SQL(dialect, naming); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	if inTransaction(db) {
+		return nil, errors.New("store: the database session is inside a transaction")
+	}
+	tables := database{
+		texts: new(sync.Map),
+		// No inherited clauses, no dry run.
+		db: db.Session(&gorm.Session{NewDB: true}),
+		names: strings.NewReplacer(
+			"{messages}", models.Quote(naming.Messages()),
+			"{statuses}", models.Quote(naming.HandlerStatuses()),
+			"{rejected}", models.Quote(naming.RejectedMessages()),
+			"{locks}", models.Quote(naming.Locks()),
+			"{workers}", models.Quote(naming.Workers()),
+			"{handlers}", models.Quote(naming.Handlers()),
+			"{meta}", models.Quote(naming.Meta()),
+		),
+	}
+	if dialect == "sqlite" {
+		return newSQLite(tables), nil
+	}
+	// Said outright: the server's default may be another.
+	tables.isolation = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	return newPostgres(tables), nil
+}
+
+// database is what both dialects run their statements on.
+type database struct {
+	db        *gorm.DB
+	names     *strings.Replacer
+	isolation *sql.TxOptions
+	texts     *sync.Map // statement with placeholders → with the tables' names
+}
+
+// text fills the tables' names into a statement, once.
+func (d database) text(statement string) string {
+	if text, ok := d.texts.Load(statement); ok {
+		return text.(string)
+	}
+	text := d.names.Replace(statement)
+	d.texts.Store(statement, text)
+	return text
+}
+
+// pool runs statements outside any transaction.
+func (d database) pool(ctx context.Context) gorm.ConnPool {
+	return d.db.WithContext(ctx).Statement.ConnPool
+}
+
+// transaction commits what work did unless it fails or panics.
+func (d database) transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
+	err := d.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		return work(tx.Statement.ConnPool)
+	}, d.isolation)
+	return withContextError(ctx, err)
+}
+
+// joined is the pool of the caller's transaction.
+func joined(tx *gorm.DB) (gorm.ConnPool, error) {
+	if tx == nil || !inTransaction(tx) {
+		return nil, ErrNoTransaction
+	}
+	return tx.Statement.ConnPool, nil
+}
+
+func inTransaction(db *gorm.DB) bool {
+	_, ok := db.Statement.ConnPool.(gorm.TxCommitter)
+	return ok
+}
+
+// withContextError adds the context's end to an error that hides it, such as
+// "transaction has already been committed or rolled back".
+func withContextError(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), err)
+}
+
+// query collects the rows of a statement.
+func query[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
+	rows, err := pool.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, withContextError(ctx, err)
+	}
+	defer rows.Close()
+	var found []T
+	for rows.Next() {
+		var row T
+		if err := scan(rows, &row); err != nil {
+			return nil, err
+		}
+		found = append(found, row)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, withContextError(ctx, err)
+	}
+	return found, withContextError(ctx, rows.Close())
+}
+
+// value scans a row of one column.
+func value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
+
+// exec returns how many rows a statement affected.
+func exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (int64, error) {
+	result, err := pool.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return 0, withContextError(ctx, err)
+	}
+	return result.RowsAffected()
+}
+
+// doing names the operation in an error.
+func doing(operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", operation, err)
+}

@@ -1,0 +1,158 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// The usual case in one statement: what is new, with its statuses.
+// messages_pkey decides what is new; the foreign key looks the message up
+// there as well. The statuses' sequence follows their position: PostgreSQL
+// evaluates an identity after the ORDER BY.
+const postgresAcceptNew = `
+WITH fresh AS (
+	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+	SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.properties, m.ordering_key, $9::timestamptz
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
+		AS m(id, transport_name, type, source, content, content_type, properties, ordering_key)
+	ON CONFLICT (id) DO NOTHING
+	RETURNING id
+), added AS (
+	INSERT INTO {statuses} (id, message_id, handler_key, created_at)
+	SELECT s.id, s.message_id, s.handler_key, $9::timestamptz
+	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[]) WITH ORDINALITY AS s(id, message_id, handler_key, position)
+	JOIN fresh ON fresh.id = s.message_id
+	ORDER BY s.position
+)
+SELECT id FROM fresh`
+
+// By messages_pkey, in the order of the array, which is everybody's order: two
+// accepts of the same messages wait for each other instead of deadlocking.
+// NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the
+// foreign key checks of statuses.
+const postgresAcceptLock = `
+SELECT m.id, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
+FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS k(id, hash, position)
+JOIN {messages} m ON m.id = k.id
+ORDER BY k.position
+FOR NO KEY UPDATE OF m`
+
+// By the unique index on (message_id, handler_key). A statement of its own
+// after the lock, so that its snapshot shows what the accept that held the
+// lock before has added.
+const postgresAcceptKeys = `
+SELECT message_id, handler_key FROM {statuses} WHERE message_id = ANY ($1::text[])`
+
+// Conflicts by the unique index on (message_id, handler_key).
+const postgresAcceptStatuses = `
+INSERT INTO {statuses} (id, message_id, handler_key, created_at)
+SELECT s.id, s.message_id, s.handler_key, $4::timestamptz
+FROM unnest($1::text[]::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS s(id, message_id, handler_key, position)
+ORDER BY s.position
+ON CONFLICT (message_id, handler_key) DO NOTHING
+RETURNING id`
+
+// By handler_statuses_pkey.
+const postgresAcceptDelete = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
+
+// Conflicts by the unique index on the coordinates.
+const postgresAcceptRejected = `
+INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
+SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::timestamptz[],
+	$7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::timestamptz[]) AS r
+ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
+
+func (p *postgres) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
+	return acceptRetrying(ctx, p.database, p, batch)
+}
+
+func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error) {
+	pool, err := joined(tx)
+	if err != nil {
+		return nil, doing("accept", err)
+	}
+	results, err := accept(ctx, pool, p, batch)
+	return results, doing("accept", err)
+}
+
+func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, now time.Time) ([]string, error) {
+	n := len(messages)
+	ids, transports, types, sources := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	contents, contentTypes, properties, orderings := make([][]byte, n), make([]string, n), make([]string, n), make([][]byte, n)
+	for i, m := range messages {
+		ids[i], transports[i], types[i], sources[i] = m.ID, m.TransportName, m.Type, m.Source
+		contents[i], contentTypes[i], properties[i], orderings[i] = filled(m.Content), m.ContentType, m.SerializedProperties, m.OrderingKey
+	}
+	statusIDs, messageIDs, keys := columns(statuses)
+	return query(ctx, pool, p.text(postgresAcceptNew), value[string],
+		ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys)
+}
+
+func (p *postgres) insertsStatuses() bool { return true }
+
+func (p *postgres) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []NewMessage) ([]known, error) {
+	ids, hashes := make([]string, len(messages)), make([][]byte, len(messages))
+	for i, message := range messages {
+		hash := sha256.Sum256(message.Content)
+		ids[i], hashes[i] = message.ID, hash[:]
+	}
+	return query(ctx, pool, p.text(postgresAcceptLock), func(rows *sql.Rows, k *known) error {
+		return rows.Scan(&k.id, &k.messageType, &k.source, &k.receivedAt, &k.contentDiffers)
+	}, ids, hashes)
+}
+
+func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageIDs []string) ([][2]string, error) {
+	return query(ctx, pool, p.text(postgresAcceptKeys), func(rows *sql.Rows, pair *[2]string) error {
+		return rows.Scan(&pair[0], &pair[1])
+	}, messageIDs)
+}
+
+func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
+	ids, messageIDs, keys := columns(statuses)
+	return query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC())
+}
+
+func (p *postgres) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
+	_, err := exec(ctx, pool, p.text(postgresAcceptDelete), ids)
+	return err
+}
+
+func (p *postgres) insertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
+	n := len(rejected)
+	ids, channels, topics, headers, reasons := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	partitions, offsets := make([]int32, n), make([]int64, n)
+	timestamps, times := make([]time.Time, n), make([]time.Time, n)
+	keys, values := make([][]byte, n), make([][]byte, n)
+	for i, r := range rejected {
+		ids[i], channels[i], topics[i], headers[i], reasons[i] = r.ID, r.Channel, r.Topic, r.Headers, r.Reason
+		partitions[i], offsets[i] = r.Partition, r.Offset
+		timestamps[i], times[i] = r.Timestamp.UTC(), r.RejectedAt.UTC()
+		keys[i], values[i] = r.Key, r.Value
+	}
+	_, err := exec(ctx, pool, p.text(postgresAcceptRejected),
+		ids, channels, topics, partitions, offsets, timestamps, keys, values, headers, reasons, times)
+	return err
+}
+
+// columns turns rows into arrays.
+func columns(statuses []statusRow) (ids, messageIDs, handlerKeys []string) {
+	ids, messageIDs, handlerKeys = make([]string, len(statuses)), make([]string, len(statuses)), make([]string, len(statuses))
+	for i, row := range statuses {
+		ids[i], messageIDs[i], handlerKeys[i] = row.id, row.messageID, row.handlerKey
+	}
+	return ids, messageIDs, handlerKeys
+}
+
+// filled makes empty content empty rather than NULL.
+func filled(content []byte) []byte {
+	if content == nil {
+		return []byte{}
+	}
+	return content
+}

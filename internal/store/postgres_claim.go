@@ -1,0 +1,118 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// By the due index, per key from its oldest due row: another key's backlog and
+// rows due in the future are never looked at. The rows found are updated by
+// their place (a TID scan), whatever the planner thinks of their number: they
+// are locked by this very statement and cannot move. A row that was changed
+// between this statement's snapshot and its lock is new at another place,
+// which the snapshot does not show: it stays unclaimed until the next claim.
+// Messages by messages_pkey.
+//
+// The worker's row is share-locked, not just read. Otherwise: this statement
+// reads the row as alive; a sweeper marks it released, looks for its claims
+// and finds none, because these are not committed yet; these commit, and
+// belong for ever to a worker nobody will sweep again. With the lock the
+// marking waits for this statement to end, and the claims are found.
+const postgresClaim = `
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR SHARE
+), due AS MATERIALIZED (
+	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
+	CROSS JOIN LATERAL (` + postgresDueOfKey + `) s
+	WHERE EXISTS (SELECT FROM worker)
+)` + postgresClaimDue
+
+// The same without a worker (contract 5.14).
+const postgresClaimManual = `
+WITH due AS MATERIALIZED (
+	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
+	CROSS JOIN LATERAL (` + postgresDueOfKey + `) s
+	WHERE $4::text IS NULL
+)` + postgresClaimDue
+
+const postgresDueOfKey = `
+		SELECT ctid AS place FROM {statuses}
+		WHERE handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned
+			AND COALESCE(next_attempt_at, created_at) <= $3::timestamptz AND processing_started_at IS NULL
+		ORDER BY COALESCE(next_attempt_at, created_at), id
+		LIMIT k.quota
+		FOR NO KEY UPDATE SKIP LOCKED`
+
+const postgresClaimDue = `, claimed AS (
+	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1
+	WHERE ctid = ANY (ARRAY(SELECT place FROM due))
+	RETURNING id, message_id, handler_key, version, ctid::text AS place, error_count, abandoned_count, requeued_count,
+		created_at, COALESCE(next_attempt_at, created_at) AS due
+)
+SELECT c.id, c.message_id, c.handler_key, c.version, c.place, c.error_count, c.abandoned_count, c.requeued_count, c.created_at, c.due,
+	m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at
+FROM claimed c LEFT JOIN {messages} m ON m.id = c.message_id
+ORDER BY c.handler_key, c.due, c.id`
+
+// By the due index: per key the first row behind now.
+const postgresNextDue = `
+SELECT min(s.due) FROM unnest($1::text[]) AS k(handler_key)
+CROSS JOIN LATERAL (
+	SELECT COALESCE(next_attempt_at, created_at) AS due FROM {statuses}
+	WHERE handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned
+		AND COALESCE(next_attempt_at, created_at) > $2::timestamptz AND processing_started_at IS NULL
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT 1
+) s`
+
+// By the unique index on (message_id, handler_key).
+const postgresSiblings = `
+SELECT id, message_id, handler_key, version, ctid::text, error_count, abandoned_count,
+	processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
+FROM {statuses} WHERE message_id = ANY ($1::text[]) AND handler_key = ANY ($2::text[])
+ORDER BY message_id, handler_key`
+
+func (p *postgres) Claim(ctx context.Context, req ClaimRequest) ([]Claim, error) {
+	keys, quotas := make([]string, 0, len(req.Limits)), make([]int64, 0, len(req.Limits))
+	for _, limit := range req.Limits {
+		if limit.Limit > 0 {
+			keys, quotas = append(keys, limit.HandlerKey), append(quotas, int64(limit.Limit))
+		}
+	}
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	statement, worker := postgresClaim, &req.WorkerID
+	if req.WorkerID == "" {
+		statement, worker = postgresClaimManual, nil
+	}
+	claims, err := query(ctx, p.pool(ctx), p.text(statement), scanClaim, keys, quotas, req.Now.UTC(), worker)
+	return claims, doing("claim", err)
+}
+
+func scanClaim(rows *sql.Rows, c *Claim) error {
+	var m storedMessage
+	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.Locator, &c.ErrorCount, &c.AbandonedCount,
+		&c.RequeuedCount, &c.CreatedAt, &c.Due,
+		&m.id, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &m.receivedAt)
+	c.CreatedAt, c.Due = c.CreatedAt.UTC(), c.Due.UTC()
+	c.Message = m.message()
+	return err
+}
+
+func (p *postgres) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
+	var due sql.NullTime
+	err := p.pool(ctx).QueryRowContext(ctx, p.text(postgresNextDue), keys, now.UTC()).Scan(&due)
+	return due.Time.UTC(), due.Valid, doing("find the next due status", withContextError(ctx, err))
+}
+
+func (p *postgres) Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error) {
+	siblings, err := query(ctx, p.pool(ctx), p.text(postgresSiblings), scanSibling, messageIDs, keys)
+	return siblings, doing("read sibling statuses", err)
+}
+
+func scanSibling(rows *sql.Rows, s *Sibling) error {
+	return rows.Scan(&s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount, &s.AbandonedCount,
+		&s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
+}

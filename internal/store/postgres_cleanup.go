@@ -1,0 +1,88 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// By the index on (received_at, id). What an accept or another cleanup has
+// locked is passed over: its turn comes with the next run.
+const postgresCleanupLock = `
+SELECT id, received_at FROM {messages}
+WHERE received_at < $1::timestamptz AND (received_at, id) > ($2::timestamptz, $3::text)
+ORDER BY received_at, id
+LIMIT $4
+FOR UPDATE SKIP LOCKED`
+
+// Statuses by the unique index on (message_id, handler_key), messages by
+// messages_pkey; the statuses go with their message (ON DELETE CASCADE).
+const postgresCleanupMessages = `
+WITH finished AS MATERIALIZED (
+	SELECT c.id, count(s.id) AS statuses
+	FROM unnest($1::text[]) AS c(id)
+	LEFT JOIN {statuses} s ON s.message_id = c.id
+	LEFT JOIN unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) ON own.handler_key = s.handler_key
+	GROUP BY c.id
+	HAVING count(*) FILTER (WHERE s.id IS NOT NULL AND NOT COALESCE(s.completed_at < COALESCE(own.cutoff, $2::timestamptz), false)) = 0
+), deleted AS (
+	DELETE FROM {messages} WHERE id = ANY (ARRAY(SELECT id FROM finished)) RETURNING id
+)
+SELECT count(*), COALESCE(sum(f.statuses), 0)::bigint FROM deleted d JOIN finished f ON f.id = d.id`
+
+// By the unique index on (message_id, handler_key).
+const postgresCleanupStatuses = `
+DELETE FROM {statuses} s
+WHERE s.message_id = ANY ($1::text[])
+	AND s.completed_at < COALESCE((
+		SELECT own.cutoff FROM unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
+	), $2::timestamptz)`
+
+// Cleanup works in three statements, each with a snapshot of its own, because
+// one would not do: an accept that adds a status to a known message only locks
+// the message's row, which leaves no new version of it. A single statement
+// that selects and deletes would take its snapshot, wait for that lock, check
+// the message's row once more (unchanged, so: go on), not look at the statuses
+// again, and the cascade would take the new status along. Here the first
+// statement takes the locks, or passes over messages an accept holds. From
+// then on every accept of these messages waits for us, and whatever an accept
+// added before has been committed, so the second statement's snapshot shows it.
+func (p *postgres) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult, error) {
+	result := CleanupResult{Next: req.After}
+	err := p.transaction(ctx, func(pool gorm.ConnPool) error {
+		candidates, err := query(ctx, pool, p.text(postgresCleanupLock), func(rows *sql.Rows, c *CleanupCursor) error {
+			return rows.Scan(&c.MessageID, &c.ReceivedAt)
+		}, req.latest().UTC(), req.After.ReceivedAt.UTC(), req.After.MessageID, req.Limit)
+		if err != nil {
+			return err
+		}
+		result.advance(candidates, req.Limit)
+		if len(candidates) == 0 {
+			return nil
+		}
+		ids := make([]string, len(candidates))
+		for i, candidate := range candidates {
+			ids[i] = candidate.MessageID
+		}
+		keys, cutoffs := make([]string, len(req.HandlerCutoffs)), make([]time.Time, len(req.HandlerCutoffs))
+		for i, own := range req.HandlerCutoffs {
+			keys[i], cutoffs[i] = own.HandlerKey, own.Cutoff.UTC()
+		}
+		err = pool.QueryRowContext(ctx, p.text(postgresCleanupMessages), ids, req.Cutoff.UTC(), keys, cutoffs).Scan(&result.Messages, &result.Statuses)
+		if err != nil {
+			return err
+		}
+		if result.Messages == int64(len(ids)) {
+			return nil
+		}
+		deleted, err := exec(ctx, pool, p.text(postgresCleanupStatuses), ids, req.Cutoff.UTC(), keys, cutoffs)
+		result.Statuses += deleted
+		return err
+	})
+	if err != nil {
+		return CleanupResult{Next: req.After}, doing("cleanup", err)
+	}
+	return result, nil
+}

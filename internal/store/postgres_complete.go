@@ -1,0 +1,92 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// By the rows' places (a TID scan): the cheapest way to rows that were found a
+// moment ago. ID and version say that it still is the row meant. An outcome
+// also ends being poisoned, so that a completed row is nothing else besides.
+const postgresComplete = `
+UPDATE {statuses} s SET ` + postgresCompleted + `
+FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
+WHERE s.ctid = ANY ($5::text[]::tid[]) AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+RETURNING c.position - 1`
+
+// By handler_statuses_pkey, for rows that VACUUM FULL or pg_repack has moved,
+// or that came without a place.
+const postgresCompleteMoved = `
+UPDATE {statuses} s SET ` + postgresCompleted + `
+FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
+WHERE s.id = ANY ($2::text[]::uuid[]) AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+RETURNING c.position - 1`
+
+// By handler_statuses_pkey.
+const postgresCompleteOne = `
+UPDATE {statuses} s SET ` + postgresCompleted + `
+FROM (VALUES ($4::text)) AS c(outcome)
+WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND s.completed_at IS NULL`
+
+const postgresCompleted = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
+	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, version = s.version + 1`
+
+func (p *postgres) Complete(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
+	applied := make([]bool, len(completions))
+	if len(completions) == 0 {
+		return applied, nil
+	}
+	// One order for everybody who updates the same rows.
+	order := make([]int, len(completions))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(completions[a].StatusID, completions[b].StatusID) })
+
+	pool := p.pool(ctx)
+	for _, statement := range []string{postgresComplete, postgresCompleteMoved} {
+		ids, versions, outcomes, places := completionColumns(completions, order)
+		args := []any{at.UTC(), ids, versions, outcomes}
+		if statement == postgresComplete {
+			if len(places) == 0 {
+				continue
+			}
+			args = append(args, places)
+		}
+		positions, err := query(ctx, pool, p.text(statement), value[int], args...)
+		if err != nil {
+			return nil, doing("complete", err)
+		}
+		for _, position := range positions {
+			applied[order[position]] = true
+		}
+		if order = slices.DeleteFunc(order, func(i int) bool { return applied[i] }); len(order) == 0 {
+			break
+		}
+	}
+	return applied, nil
+}
+
+func completionColumns(completions []Completion, order []int) (ids []string, versions []int64, outcomes, places []string) {
+	for _, i := range order {
+		c := completions[i]
+		ids, versions, outcomes = append(ids, c.StatusID), append(versions, c.Version), append(outcomes, string(c.Outcome))
+		if c.Locator != "" {
+			places = append(places, c.Locator)
+		}
+	}
+	return ids, versions, outcomes, places
+}
+
+func (p *postgres) CompleteTx(ctx context.Context, tx *gorm.DB, c Completion, at time.Time) (bool, error) {
+	pool, err := joined(tx)
+	if err != nil {
+		return false, doing("complete", err)
+	}
+	changed, err := exec(ctx, pool, p.text(postgresCompleteOne), at.UTC(), c.StatusID, c.Version, string(c.Outcome))
+	return changed == 1, doing("complete", err)
+}

@@ -1,0 +1,96 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// By handler_statuses_pkey.
+const postgresStates = `
+SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id::text
+FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
+
+func (p *postgres) States(ctx context.Context, statusIDs []string) (map[string]State, error) {
+	rows, err := query(ctx, p.pool(ctx), p.text(postgresStates), scanState, statusIDs)
+	return byID(rows), doing("read statuses back", err)
+}
+
+type identified struct {
+	id string
+	State
+}
+
+func scanState(rows *sql.Rows, s *identified) error {
+	var worker sql.NullString
+	err := rows.Scan(&s.id, &s.Version, &s.Completed, &s.Poisoned, &s.Processing, &worker)
+	s.WorkerID = worker.String
+	return err
+}
+
+func byID(rows []identified) map[string]State {
+	states := make(map[string]State, len(rows))
+	for _, row := range rows {
+		states[row.id] = row.State
+	}
+	return states
+}
+
+// Pending rows by the due index, which holds nothing else. There is no index
+// on worker_id, so every pending row is read: a claim would have to maintain
+// one, and claims are a thousand times as frequent.
+const postgresClaimsOf = `
+SELECT ` + refColumns + ` FROM {statuses}
+WHERE completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
+LIMIT $2`
+
+// Likewise.
+const postgresStuckClaims = `
+SELECT ` + refColumns + ` FROM {statuses}
+WHERE completed_at IS NULL AND NOT is_poisoned AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
+LIMIT $2`
+
+// By the due index, oldest due first.
+const postgresPendingOf = `
+SELECT ` + refColumns + ` FROM {statuses}
+WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL
+ORDER BY COALESCE(next_attempt_at, created_at), id
+LIMIT $2`
+
+const refColumns = `id, message_id, handler_key, version, ctid::text, error_count, abandoned_count`
+
+// By the due index, one step per key (a loose index scan), however many rows
+// each key has. SQLite runs the same text.
+const pendingKeys = `
+WITH RECURSIVE pending(handler_key) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned ORDER BY handler_key LIMIT 1)
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned
+		AND s.handler_key > p.handler_key ORDER BY s.handler_key LIMIT 1)
+	FROM pending p WHERE p.handler_key IS NOT NULL
+)
+SELECT handler_key FROM pending WHERE handler_key IS NOT NULL`
+
+func (p *postgres) ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error) {
+	refs, err := query(ctx, p.pool(ctx), p.text(postgresClaimsOf), scanRef, workerID, limit)
+	return refs, doing("find the claims of a worker", err)
+}
+
+func (p *postgres) StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error) {
+	refs, err := query(ctx, p.pool(ctx), p.text(postgresStuckClaims), scanRef, before.UTC(), limit)
+	return refs, doing("find stuck claims", err)
+}
+
+func (p *postgres) PendingKeys(ctx context.Context) ([]string, error) {
+	keys, err := query(ctx, p.pool(ctx), p.text(pendingKeys), value[string])
+	return keys, doing("find pending handler keys", err)
+}
+
+func (p *postgres) PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error) {
+	refs, err := query(ctx, p.pool(ctx), p.text(postgresPendingOf), scanRef, handlerKey, limit)
+	return refs, doing("find pending statuses", err)
+}
+
+func scanRef(rows *sql.Rows, r *Ref) error {
+	return rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.Locator, &r.ErrorCount, &r.AbandonedCount)
+}

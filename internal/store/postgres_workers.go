@@ -1,0 +1,95 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// All by workers_pkey or over the whole of a table that has one row per
+// process. clock_timestamp() is the time now: now() would be when the
+// transaction began (contract 3.5).
+const (
+	postgresHeartbeat = `
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, started_at, heartbeat_at)
+VALUES ($1::text::uuid, $2, $3::integer, $4, clock_timestamp(), clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys, heartbeat_at = clock_timestamp()
+WHERE w.released_at IS NULL`
+
+	postgresStopWorker = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
+
+	postgresWorkers = `
+SELECT id, host, pid, handler_keys, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
+	stopped_at IS NOT NULL, released_at IS NOT NULL
+FROM {workers} ORDER BY started_at, id`
+
+	postgresMarkReleased = `UPDATE {workers} SET released_at = clock_timestamp() WHERE id = $1::text::uuid AND released_at IS NULL`
+)
+
+// Claims by the due index, once. A worker that has claims keeps its row:
+// without it nobody would look for them.
+const postgresDeleteWorkers = `
+DELETE FROM {workers} w
+WHERE w.id = ANY ($1::text[]::uuid[]) AND (w.stopped_at IS NOT NULL OR w.released_at IS NOT NULL)
+	AND NOT EXISTS (
+		SELECT FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned
+			AND s.processing_started_at IS NOT NULL AND s.worker_id = w.id
+	)`
+
+func (p *postgres) Heartbeat(ctx context.Context, w Worker, _ time.Time) error {
+	keys, err := handlerKeysJSON(w)
+	if err != nil {
+		return err
+	}
+	written, err := exec(ctx, p.pool(ctx), p.text(postgresHeartbeat), w.ID, w.Host, w.PID, keys)
+	if err == nil && written == 0 {
+		err = ErrWorkerReleased
+	}
+	return doing("heartbeat", err)
+}
+
+// handlerKeysJSON never writes null for a worker without handlers.
+func handlerKeysJSON(w Worker) (string, error) {
+	keys, err := json.Marshal(append([]string{}, w.HandlerKeys...))
+	if err != nil {
+		return "", fmt.Errorf("heartbeat: handler keys: %w", err)
+	}
+	return string(keys), nil
+}
+
+func (p *postgres) StopWorker(ctx context.Context, workerID string, _ time.Time) error {
+	_, err := exec(ctx, p.pool(ctx), p.text(postgresStopWorker), workerID)
+	return doing("stop worker", err)
+}
+
+func (p *postgres) Workers(ctx context.Context, _ time.Time) ([]WorkerState, error) {
+	workers, err := query(ctx, p.pool(ctx), p.text(postgresWorkers), func(rows *sql.Rows, w *WorkerState) error {
+		var keys string
+		var silent int64
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.StartedAt, &silent, &w.Stopped, &w.Released); err != nil {
+			return err
+		}
+		w.StartedAt, w.SilentFor = w.StartedAt.UTC(), time.Duration(silent)*time.Microsecond
+		return parseHandlerKeys(keys, w)
+	})
+	return workers, doing("list workers", err)
+}
+
+func parseHandlerKeys(text string, w *WorkerState) error {
+	if err := json.Unmarshal([]byte(text), &w.HandlerKeys); err != nil {
+		return fmt.Errorf("handler keys of worker %s: %w", w.ID, err)
+	}
+	return nil
+}
+
+func (p *postgres) MarkReleased(ctx context.Context, workerID string, _ time.Time) error {
+	_, err := exec(ctx, p.pool(ctx), p.text(postgresMarkReleased), workerID)
+	return doing("mark worker released", err)
+}
+
+func (p *postgres) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
+	deleted, err := exec(ctx, p.pool(ctx), p.text(postgresDeleteWorkers), workerIDs)
+	return deleted, doing("delete workers", err)
+}

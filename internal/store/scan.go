@@ -1,0 +1,64 @@
+package store
+
+import (
+	"database/sql"
+	"time"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// storedMessage is the message's half of a claim, all NULL if its row is gone.
+type storedMessage struct {
+	id, transportName, messageType, source, contentType, properties sql.NullString
+	content, orderingKey                                            []byte
+	receivedAt                                                      anyTime
+}
+
+func (m storedMessage) message() *models.Message {
+	if !m.id.Valid {
+		return nil
+	}
+	return &models.Message{
+		ID: m.id.String, TransportName: m.transportName.String, Type: m.messageType.String, Source: m.source.String,
+		Content: m.content, ContentType: m.contentType.String, SerializedProperties: m.properties.String,
+		OrderingKey: m.orderingKey, ReceivedAt: m.receivedAt.Time,
+	}
+}
+
+// anyTime scans a time however the driver gives it: as a time or, from SQLite
+// without a column's declared type, as text. It is UTC; NULL is the zero time.
+type anyTime struct{ time.Time }
+
+// timeFormats are tried in turn: this package's own, what the drivers write
+// for a time.Time, SQLite's functions.
+var timeFormats = []string{
+	"2006-01-02 15:04:05.999999999-07:00",
+	"2006-01-02 15:04:05.999999999 -0700 MST",
+	time.RFC3339Nano,
+	"2006-01-02 15:04:05.999999999",
+}
+
+func (t *anyTime) Scan(source any) error {
+	var text string
+	switch source := source.(type) {
+	case nil:
+		t.Time = time.Time{}
+		return nil
+	case time.Time:
+		t.Time = source.UTC()
+		return nil
+	case string:
+		text = source
+	case []byte:
+		text = string(source)
+	}
+	var err error
+	for _, format := range timeFormats {
+		var parsed time.Time
+		if parsed, err = time.Parse(format, text); err == nil {
+			t.Time = parsed.UTC()
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,230 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Content cannot travel as JSON, so messages go in as rows of values; the
+// number of rows per statement is one of these, so that few texts are ever
+// prepared. Which are new, the primary key decides.
+var sqliteChunks = []int{64, 16, 4, 1}
+
+const sqliteAcceptNew = `
+INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+VALUES %s ON CONFLICT (id) DO NOTHING RETURNING id`
+
+// By the messages' primary key. No lock: there is one writer, and it is us.
+const sqliteAcceptKnown = `
+SELECT m.id, m.type, m.source, m.received_at, m.content FROM json_each(?1) k JOIN {messages} m ON m.id = k.value`
+
+// By the unique index on (message_id, handler_key).
+const sqliteAcceptKeys = `
+SELECT s.message_id, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_id = k.value`
+
+// The last sequence given out is kept in a row of its own: an index on the
+// sequence would cost on every insert, and rowids may change with VACUUM. The
+// row is made from what is stored where it is missing.
+const sqliteSequence = `
+INSERT INTO {meta} ("key", "value") VALUES ('sequence', (SELECT COALESCE(max(sequence), 0) FROM {statuses}) + ?1)
+ON CONFLICT ("key") DO UPDATE SET "value" = CAST("value" AS INTEGER) + ?1
+RETURNING CAST("value" AS INTEGER) - ?1`
+
+const sqliteSequenceNext = `
+UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequence' RETURNING CAST("value" AS INTEGER) - ?1`
+
+// Conflicts by the unique index on (message_id, handler_key).
+const sqliteAcceptStatuses = `
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at)
+SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3
+FROM json_each(?1) r WHERE true
+ON CONFLICT (message_id, handler_key) DO NOTHING
+RETURNING id`
+
+// By the primary key.
+const sqliteAcceptDelete = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
+
+// Conflicts by the unique index on the coordinates. Rare: one by one.
+const sqliteAcceptRejected = `
+INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
+
+func (s *sqlite) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
+	if err := checkBatch(batch); err != nil {
+		return nil, doing("accept", err)
+	}
+	return acceptRetrying(ctx, s.database, s, batch)
+}
+
+func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error) {
+	pool, err := joined(tx)
+	if err != nil {
+		return nil, doing("accept", err)
+	}
+	if err := checkBatch(batch); err != nil {
+		return nil, doing("accept", err)
+	}
+	results, err := accept(ctx, pool, s, batch)
+	return results, doing("accept", err)
+}
+
+// checkBatch refuses what PostgreSQL's columns would: SQLite's hold anything.
+func checkBatch(batch AcceptBatch) error {
+	check := func(what, text string, limit int) error {
+		if err := CheckText(text, limit); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	}
+	for _, m := range batch.Messages {
+		for _, field := range []struct {
+			what, text string
+			limit      int
+		}{
+			{"message ID", m.ID, models.MaxMessageID},
+			{"transport name", m.TransportName, models.MaxTransportName},
+			{"type", m.Type, models.MaxType},
+			{"source", m.Source, models.MaxSource},
+			{"content type", m.ContentType, models.MaxContentType},
+			{"properties", m.SerializedProperties, 0},
+		} {
+			if err := check(field.what, field.text, field.limit); err != nil {
+				return err
+			}
+		}
+		for _, h := range m.Handlers {
+			if err := check("handler key", h.HandlerKey, models.MaxHandlerKey); err != nil {
+				return err
+			}
+		}
+	}
+	for _, r := range batch.Rejected {
+		if err := errors.Join(check("channel", r.Channel, models.MaxChannel), check("topic", r.Topic, models.MaxTopic)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, now time.Time) ([]string, error) {
+	received := SQLiteTime(now)
+	var inserted []string
+	for _, size := range sqliteChunks {
+		statement := s.text(fmt.Sprintf(sqliteAcceptNew, strings.Repeat("(?, ?, ?, ?, ?, ?, ?, ?, ?), ", size-1)+"(?, ?, ?, ?, ?, ?, ?, ?, ?)"))
+		for len(messages) >= size {
+			args := make([]any, 0, size*9)
+			for _, m := range messages[:size] {
+				args = append(args, m.ID, m.TransportName, m.Type, m.Source, filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
+			}
+			ids, err := query(ctx, pool, statement, value[string], args...)
+			if err != nil {
+				return nil, err
+			}
+			inserted = append(inserted, ids...)
+			messages = messages[size:]
+		}
+	}
+	return inserted, nil
+}
+
+// orNull keeps a missing key apart from an empty one: some drivers store a nil
+// slice as an empty blob.
+func orNull(key []byte) any {
+	if key == nil {
+		return nil
+	}
+	return key
+}
+
+// insertsStatuses: they follow in one statement for the whole batch.
+func (s *sqlite) insertsStatuses() bool { return false }
+
+func (s *sqlite) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []NewMessage) ([]known, error) {
+	ids, contents := make([]string, len(messages)), make(map[string][]byte, len(messages))
+	for i, message := range messages {
+		ids[i], contents[message.ID] = message.ID, message.Content
+	}
+	list, err := jsonList(ids)
+	if err != nil {
+		return nil, err
+	}
+	return query(ctx, pool, s.text(sqliteAcceptKnown), func(rows *sql.Rows, k *known) error {
+		var received anyTime
+		var content sql.RawBytes // compared here, kept nowhere
+		if err := rows.Scan(&k.id, &k.messageType, &k.source, &received, &content); err != nil {
+			return err
+		}
+		k.receivedAt, k.contentDiffers = received.Time, !bytes.Equal(content, contents[k.id])
+		return nil
+	}, list)
+}
+
+func (s *sqlite) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageIDs []string) ([][2]string, error) {
+	list, err := jsonList(messageIDs)
+	if err != nil {
+		return nil, err
+	}
+	return query(ctx, pool, s.text(sqliteAcceptKeys), func(rows *sql.Rows, pair *[2]string) error {
+		return rows.Scan(&pair[0], &pair[1])
+	}, list)
+}
+
+func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
+	before, err := s.takeSequence(ctx, pool, len(statuses))
+	if err != nil {
+		return nil, err
+	}
+	rows := make([][3]string, len(statuses))
+	for i, row := range statuses {
+		rows[i] = [3]string{row.id, row.messageID, row.handlerKey}
+	}
+	list, err := jsonList(rows)
+	if err != nil {
+		return nil, err
+	}
+	return query(ctx, pool, s.text(sqliteAcceptStatuses), value[string], list, before, SQLiteTime(now))
+}
+
+// takeSequence reserves count numbers and returns the one before the first.
+func (s *sqlite) takeSequence(ctx context.Context, pool gorm.ConnPool, count int) (int64, error) {
+	for _, statement := range []string{sqliteSequenceNext, sqliteSequence} {
+		before, err := query(ctx, pool, s.text(statement), value[int64], count)
+		if err != nil {
+			return 0, err
+		}
+		if len(before) == 1 {
+			return before[0], nil
+		}
+	}
+	return 0, fmt.Errorf("no sequence for %d statuses", count)
+}
+
+func (s *sqlite) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
+	list, err := jsonList(ids)
+	if err != nil {
+		return err
+	}
+	_, err = exec(ctx, pool, s.text(sqliteAcceptDelete), list)
+	return err
+}
+
+func (s *sqlite) insertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
+	for _, r := range rejected {
+		_, err := exec(ctx, pool, s.text(sqliteAcceptRejected), r.ID, r.Channel, r.Topic, r.Partition, r.Offset,
+			SQLiteTime(r.Timestamp), orNull(r.Key), orNull(r.Value), r.Headers, r.Reason, SQLiteTime(r.RejectedAt))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

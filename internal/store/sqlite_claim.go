@@ -1,0 +1,139 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// By the due index, from the key's oldest due row; the worker by its primary
+// key. One statement per key: they run in this process and cost microseconds.
+const sqliteClaim = `
+UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1
+WHERE rowid IN (
+	SELECT rowid FROM {statuses}
+	WHERE handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned
+		AND COALESCE(next_attempt_at, created_at) <= ?1 AND processing_started_at IS NULL
+		AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT ?4
+)
+RETURNING id, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at)`
+
+// By the messages' primary key.
+const sqliteMessages = `
+SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at
+FROM json_each(?1) k JOIN {messages} m ON m.id = k.value`
+
+// By the due index: the first row behind now.
+const sqliteNextDue = `
+SELECT COALESCE(next_attempt_at, created_at) FROM {statuses}
+WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned
+	AND COALESCE(next_attempt_at, created_at) > ?2 AND processing_started_at IS NULL
+ORDER BY COALESCE(next_attempt_at, created_at), id
+LIMIT 1`
+
+// By the unique index on (message_id, handler_key).
+const sqliteSiblings = `
+SELECT id, message_id, handler_key, version, '', error_count, abandoned_count,
+	processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
+FROM {statuses} WHERE message_id IN (SELECT value FROM json_each(?1)) AND handler_key IN (SELECT value FROM json_each(?2))
+ORDER BY message_id, handler_key`
+
+func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) ([]Claim, error) {
+	limits := slices.DeleteFunc(slices.Clone(req.Limits), func(l KeyLimit) bool { return l.Limit <= 0 })
+	if len(limits) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(limits, func(a, b KeyLimit) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) })
+	var worker any
+	if req.WorkerID != "" {
+		worker = req.WorkerID
+	}
+	var claims []Claim
+	err := s.transaction(ctx, func(pool gorm.ConnPool) error {
+		claims = nil
+		for _, limit := range limits {
+			claimed, err := query(ctx, pool, s.text(sqliteClaim), scanSQLiteClaim, SQLiteTime(req.Now), worker, limit.HandlerKey, limit.Limit)
+			if err != nil {
+				return err
+			}
+			// RETURNING promises no order.
+			slices.SortFunc(claimed, func(a, b Claim) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.StatusID, b.StatusID)) })
+			claims = append(claims, claimed...)
+		}
+		return s.attachMessages(ctx, pool, claims)
+	})
+	if err != nil {
+		return nil, doing("claim", err)
+	}
+	return claims, nil
+}
+
+func scanSQLiteClaim(rows *sql.Rows, c *Claim) error {
+	var created, due anyTime
+	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due)
+	c.CreatedAt, c.Due = created.Time, due.Time
+	return err
+}
+
+// attachMessages reads each message once, however many handlers it has.
+func (s *sqlite) attachMessages(ctx context.Context, pool gorm.ConnPool, claims []Claim) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	ids := make([]string, len(claims))
+	for i, claim := range claims {
+		ids[i] = claim.MessageID
+	}
+	slices.Sort(ids)
+	list, err := jsonList(slices.Compact(ids))
+	if err != nil {
+		return err
+	}
+	stored, err := query(ctx, pool, s.text(sqliteMessages), func(rows *sql.Rows, m *storedMessage) error {
+		return rows.Scan(&m.id, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &m.receivedAt)
+	}, list)
+	if err != nil {
+		return err
+	}
+	byID := make(map[string]storedMessage, len(stored))
+	for _, message := range stored {
+		byID[message.id.String] = message
+	}
+	for i := range claims {
+		claims[i].Message = byID[claims[i].MessageID].message() // each its own
+	}
+	return nil
+}
+
+func (s *sqlite) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
+	var earliest time.Time
+	for _, key := range keys {
+		found, err := query(ctx, s.pool(ctx), s.text(sqliteNextDue), value[anyTime], key, SQLiteTime(now))
+		if err != nil {
+			return time.Time{}, false, doing("find the next due status", err)
+		}
+		if len(found) == 1 && (earliest.IsZero() || found[0].Before(earliest)) {
+			earliest = found[0].Time
+		}
+	}
+	return earliest, !earliest.IsZero(), nil
+}
+
+func (s *sqlite) Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error) {
+	messageList, err := jsonList(messageIDs)
+	if err != nil {
+		return nil, doing("read sibling statuses", err)
+	}
+	keyList, err := jsonList(keys)
+	if err != nil {
+		return nil, doing("read sibling statuses", err)
+	}
+	siblings, err := query(ctx, s.pool(ctx), s.text(sqliteSiblings), scanSibling, messageList, keyList)
+	return siblings, doing("read sibling statuses", err)
+}

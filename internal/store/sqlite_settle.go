@@ -1,0 +1,52 @@
+package store
+
+import "context"
+
+// Rows by their primary key. A poisoned row waits for no attempt.
+const sqliteSettle = `
+UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count,
+	last_error = COALESCE(c.last_error, {statuses}.last_error), is_poisoned = c.poisoned,
+	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
+	processing_started_at = NULL, worker_id = NULL, version = {statuses}.version + 1
+FROM (
+	SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS error_count,
+		json_extract(value, '$[3]') AS abandoned_count, json_extract(value, '$[4]') AS last_error,
+		json_extract(value, '$[5]') AS next_attempt_at, json_extract(value, '$[6]') AS poisoned
+	FROM json_each(?1)
+) AS c
+WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
+RETURNING id`
+
+func (s *sqlite) Settle(ctx context.Context, settlements []Settlement) ([]bool, error) {
+	applied := make([]bool, len(settlements))
+	if len(settlements) == 0 {
+		return applied, nil
+	}
+	rows, index := make([][7]any, len(settlements)), make(map[string]int, len(settlements))
+	for i, each := range settlements {
+		var next *string
+		if each.NextAttemptAt != nil {
+			text := SQLiteTime(*each.NextAttemptAt)
+			next = &text
+		}
+		rows[i] = [7]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, sanitized(each.LastError), next, each.Poisoned}
+		index[each.StatusID] = i
+	}
+	list, err := jsonList(rows)
+	if err != nil {
+		return nil, doing("settle", err)
+	}
+	ids, err := query(ctx, s.pool(ctx), s.text(sqliteSettle), value[string], list)
+	if err != nil {
+		return nil, doing("settle", err)
+	}
+	for _, id := range ids {
+		applied[index[id]] = true
+	}
+	return applied, nil
+}
+
+// SettleUnlocked is Settle: SQLite locks no rows.
+func (s *sqlite) SettleUnlocked(ctx context.Context, settlements []Settlement) ([]bool, error) {
+	return s.Settle(ctx, settlements)
+}

@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// By the primary key.
+const sqliteStates = `
+SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id
+FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
+
+// Pending rows by the due index, which holds nothing else.
+const sqliteClaimsOf = `
+SELECT ` + sqliteRefColumns + ` FROM {statuses}
+WHERE completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NOT NULL AND worker_id = ?1
+LIMIT ?2`
+
+// Likewise.
+const sqliteStuckClaims = `
+SELECT ` + sqliteRefColumns + ` FROM {statuses}
+WHERE completed_at IS NULL AND NOT is_poisoned AND processing_started_at <= ?1 AND worker_id IS NULL
+LIMIT ?2`
+
+// By the due index, oldest due first.
+const sqlitePendingOf = `
+SELECT ` + sqliteRefColumns + ` FROM {statuses}
+WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL
+ORDER BY COALESCE(next_attempt_at, created_at), id
+LIMIT ?2`
+
+const sqliteRefColumns = `id, message_id, handler_key, version, '', error_count, abandoned_count`
+
+func (s *sqlite) States(ctx context.Context, statusIDs []string) (map[string]State, error) {
+	list, err := jsonList(statusIDs)
+	if err != nil {
+		return nil, doing("read statuses back", err)
+	}
+	rows, err := query(ctx, s.pool(ctx), s.text(sqliteStates), scanState, list)
+	return byID(rows), doing("read statuses back", err)
+}
+
+func (s *sqlite) ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error) {
+	refs, err := query(ctx, s.pool(ctx), s.text(sqliteClaimsOf), scanRef, workerID, limit)
+	return refs, doing("find the claims of a worker", err)
+}
+
+func (s *sqlite) StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error) {
+	refs, err := query(ctx, s.pool(ctx), s.text(sqliteStuckClaims), scanRef, SQLiteTime(before), limit)
+	return refs, doing("find stuck claims", err)
+}
+
+func (s *sqlite) PendingKeys(ctx context.Context) ([]string, error) {
+	keys, err := query(ctx, s.pool(ctx), s.text(pendingKeys), value[string])
+	return keys, doing("find pending handler keys", err)
+}
+
+func (s *sqlite) PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error) {
+	refs, err := query(ctx, s.pool(ctx), s.text(sqlitePendingOf), scanRef, handlerKey, limit)
+	return refs, doing("find pending statuses", err)
+}

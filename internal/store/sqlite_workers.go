@@ -1,0 +1,79 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// All by primary key or over the whole of a table that has one row per
+// process. Silence is judged by the clock the caller gives (contract 3.5).
+const (
+	sqliteHeartbeat = `
+INSERT INTO {workers} (id, host, pid, handler_keys, started_at, heartbeat_at) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys, heartbeat_at = excluded.heartbeat_at
+WHERE released_at IS NULL
+RETURNING id`
+
+	sqliteStopWorker = `UPDATE {workers} SET stopped_at = ?2 WHERE id = ?1 AND stopped_at IS NULL`
+
+	sqliteWorkers = `
+SELECT id, host, pid, handler_keys, started_at, heartbeat_at, stopped_at IS NOT NULL, released_at IS NOT NULL
+FROM {workers} ORDER BY started_at, id`
+
+	sqliteMarkReleased = `UPDATE {workers} SET released_at = ?2 WHERE id = ?1 AND released_at IS NULL`
+)
+
+// Claims by the due index. A worker that has claims keeps its row: without it
+// nobody would look for them.
+const sqliteDeleteWorkers = `
+DELETE FROM {workers}
+WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)
+	AND id NOT IN (
+		SELECT worker_id FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned
+			AND processing_started_at IS NOT NULL AND worker_id IS NOT NULL
+	)`
+
+func (s *sqlite) Heartbeat(ctx context.Context, w Worker, now time.Time) error {
+	keys, err := handlerKeysJSON(w)
+	if err != nil {
+		return err
+	}
+	written, err := query(ctx, s.pool(ctx), s.text(sqliteHeartbeat), value[string], w.ID, w.Host, w.PID, keys, SQLiteTime(now))
+	if err == nil && len(written) == 0 {
+		err = ErrWorkerReleased
+	}
+	return doing("heartbeat", err)
+}
+
+func (s *sqlite) StopWorker(ctx context.Context, workerID string, now time.Time) error {
+	_, err := exec(ctx, s.pool(ctx), s.text(sqliteStopWorker), workerID, SQLiteTime(now))
+	return doing("stop worker", err)
+}
+
+func (s *sqlite) Workers(ctx context.Context, now time.Time) ([]WorkerState, error) {
+	workers, err := query(ctx, s.pool(ctx), s.text(sqliteWorkers), func(rows *sql.Rows, w *WorkerState) error {
+		var keys string
+		var started, heartbeat anyTime
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &started, &heartbeat, &w.Stopped, &w.Released); err != nil {
+			return err
+		}
+		w.StartedAt, w.SilentFor = started.Time, now.Sub(heartbeat.Time)
+		return parseHandlerKeys(keys, w)
+	})
+	return workers, doing("list workers", err)
+}
+
+func (s *sqlite) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
+	_, err := exec(ctx, s.pool(ctx), s.text(sqliteMarkReleased), workerID, SQLiteTime(now))
+	return doing("mark worker released", err)
+}
+
+func (s *sqlite) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
+	list, err := jsonList(workerIDs)
+	if err != nil {
+		return 0, doing("delete workers", err)
+	}
+	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteWorkers), list)
+	return deleted, doing("delete workers", err)
+}

@@ -1,0 +1,285 @@
+// Package store holds every statement of the hot path: accepting, claiming,
+// completing, failing, recovering and cleaning. There is one implementation
+// per dialect and one conformance suite (storetest) that each must pass.
+//
+// The package knows SQL and row versions, nothing else: what a failure means,
+// when a worker is dead or how long to back off is decided by its callers.
+package store
+
+import (
+	"context"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Store is one inbox's tables in one database. It is safe for concurrent use.
+//
+// Every method wraps what the driver said with the name of the operation.
+// Use IsTransient, IsData and IsUniqueViolation to classify an error.
+// Transitions (Complete, CompleteTx, Settle, SettleUnlocked) are conditional
+// on the version the caller saw and raise it by one; a row whose version has
+// moved on is left alone and reported as not applied (contract 3.2, 5.10).
+type Store interface {
+	// Accept persists messages, their statuses and rejected records in one
+	// transaction (contract 4.1-4.3) and says, in the order of
+	// batch.Messages, what became of each. Deadlocks and serialization
+	// failures are retried a few times within ctx.
+	Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error)
+	// AcceptTx does the same inside the caller's open transaction; it never
+	// retries, and after an error the transaction must be rolled back.
+	AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error)
+
+	// Claim marks due statuses as processing and returns them with their
+	// messages, ordered by key and, within one, oldest due first. A status is
+	// due from its next_attempt_at, else from its created_at: retries and new
+	// work take turns by age, neither starves the other. Rows that another
+	// transaction has locked are skipped. With a worker ID, nothing is claimed
+	// unless that worker's row exists and is not marked released.
+	Claim(ctx context.Context, req ClaimRequest) ([]Claim, error)
+	// NextDue returns the earliest due time (next_attempt_at, else created_at)
+	// after now among unclaimed pending statuses of these keys; ok is false if
+	// there is none.
+	NextDue(ctx context.Context, keys []string, now time.Time) (due time.Time, ok bool, err error)
+	// Siblings returns the statuses of these messages under these keys.
+	Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error)
+
+	// Complete ends statuses; applied is aligned with the argument. One row's
+	// stale version never keeps the others from completing.
+	Complete(ctx context.Context, completions []Completion, at time.Time) (applied []bool, err error)
+	// CompleteTx ends one status inside a handler's transaction.
+	CompleteTx(ctx context.Context, tx *gorm.DB, completion Completion, at time.Time) (applied bool, err error)
+	// Settle gives claims back: failed, poisoned, snoozed or released.
+	Settle(ctx context.Context, settlements []Settlement) (applied []bool, err error)
+	// SettleUnlocked is Settle that passes over rows another transaction has
+	// locked (a transactional handler that is still running), so that
+	// recovery never waits for them; they are reported as not applied.
+	SettleUnlocked(ctx context.Context, settlements []Settlement) (applied []bool, err error)
+	// States reads statuses back, to find out what became of a write whose
+	// answer was lost. IDs without a row are missing in the result.
+	States(ctx context.Context, statusIDs []string) (map[string]State, error)
+
+	// Heartbeat inserts or refreshes a worker's row. It returns
+	// ErrWorkerReleased if the row is marked released: that worker is taken
+	// for dead and must come back under a new ID (contract 5.9).
+	Heartbeat(ctx context.Context, worker Worker, now time.Time) error
+	// StopWorker marks a worker as stopped.
+	StopWorker(ctx context.Context, workerID string, now time.Time) error
+	// Workers lists all worker rows, silence judged by the database's clock
+	// on PostgreSQL and by now on SQLite (contract 3.5).
+	Workers(ctx context.Context, now time.Time) ([]WorkerState, error)
+	// MarkReleased marks a worker as dead with its claims released: it can
+	// neither claim nor heartbeat under this ID again.
+	MarkReleased(ctx context.Context, workerID string, now time.Time) error
+	// DeleteWorkers removes worker rows that are stopped or released and have
+	// no claims left.
+	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
+
+	// ClaimsOf returns up to limit statuses that workerID has claimed. It
+	// reads every pending status: for sweeps, not for loops.
+	ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error)
+	// StuckClaims returns up to limit claims without a worker whose
+	// processing started at or before the given time (contract 5.14).
+	StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error)
+	// PendingKeys returns the distinct handler keys of pending statuses.
+	PendingKeys(ctx context.Context) ([]string, error)
+	// PendingOf returns up to limit unclaimed pending statuses of one key.
+	PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error)
+	// Paused returns the handler keys operators have paused.
+	Paused(ctx context.Context) ([]string, error)
+	// SetPaused pauses or resumes a handler key.
+	SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error
+
+	// AcquireLease takes or renews the named lease for ttl and reports
+	// whether owner holds it now (contract 5.3).
+	AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error)
+	// ReleaseLease gives the lease up if owner holds it.
+	ReleaseLease(ctx context.Context, name, owner string) error
+
+	// Cleanup walks one batch of messages received before req.Cutoff, in
+	// order of (received_at, id) from req.After: statuses completed before
+	// their cutoff are deleted, and messages without any status left
+	// (contract 6.1, 6.4). Poisoned and pending statuses stay, and so does
+	// any message that an accept has locked.
+	Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult, error)
+	// DeleteExpiredLeases removes leases that ended more than age ago.
+	DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error)
+}
+
+// AcceptBatch is what one accept persists. Message IDs are distinct.
+type AcceptBatch struct {
+	Messages []NewMessage
+	Rejected []models.RejectedMessage
+	// Now becomes received_at and created_at.
+	Now time.Time
+}
+
+// NewMessage is a message to accept with the handlers it is routed to.
+type NewMessage struct {
+	models.Message // ReceivedAt is ignored
+	Handlers       []NewStatus
+	// Rejection is stored, with its Reason completed, if the ID turns out to
+	// be known with another type or source (contract 4.3, 7.4); nil stores
+	// nothing.
+	Rejection *models.RejectedMessage
+}
+
+// NewStatus asks for one handler's status row.
+type NewStatus struct {
+	HandlerKey string
+	// LegacyKeys: a row under one of them counts as this handler's row.
+	LegacyKeys []string
+	// Retention, if positive: a known message received longer ago than this
+	// gets no row any more, because it was cleaned, not missing (4.2).
+	Retention time.Duration
+}
+
+// Accepted says what became of one message.
+type Accepted struct {
+	// Inserted is true for a new message, false for a duplicate or conflict.
+	Inserted bool
+	// StatusesAdded counts the status rows this accept inserted.
+	StatusesAdded int
+	// Conflict is true if the ID is known with another type or source;
+	// StoredType and StoredSource are what is known. Nothing was added.
+	Conflict                 bool
+	StoredType, StoredSource string
+	// ContentDiffers is true for a duplicate whose content is not the
+	// stored one.
+	ContentDiffers bool
+}
+
+// ClaimRequest asks for due statuses.
+type ClaimRequest struct {
+	// WorkerID is empty in manual mode (contract 5.14).
+	WorkerID string
+	Now      time.Time
+	Limits   []KeyLimit
+}
+
+// KeyLimit bounds what is claimed for one handler key. Keys are distinct.
+type KeyLimit struct {
+	HandlerKey string
+	Limit      int
+}
+
+// Ref names a status at a version.
+type Ref struct {
+	StatusID   string
+	MessageID  string
+	HandlerKey string
+	Version    int64
+	// Locator is where the row was found, if the dialect can use that to
+	// find it faster; it is only a hint.
+	Locator        string
+	ErrorCount     int
+	AbandonedCount int
+}
+
+// Claim is a claimed status. Version is the one after the claim.
+type Claim struct {
+	Ref
+	RequeuedCount int
+	CreatedAt     time.Time
+	// Due is when it became due: its next_attempt_at, else its created_at.
+	Due time.Time
+	// Message is nil if the message's row is gone.
+	Message *models.Message
+}
+
+// Sibling is a status of the same message under another key.
+type Sibling struct {
+	Ref
+	Processing bool
+	Poisoned   bool
+	Completed  bool
+	Outcome    models.Outcome
+}
+
+// Completion ends a status that is at Version.
+type Completion struct {
+	StatusID string
+	Version  int64
+	Locator  string
+	Outcome  models.Outcome
+}
+
+// Settlement is the state a claimed or pending status goes back to. The row
+// is unclaimed by it.
+type Settlement struct {
+	StatusID string
+	Version  int64
+	Locator  string
+
+	ErrorCount     int
+	AbandonedCount int
+	// LastError replaces the stored text; nil keeps it.
+	LastError *string
+	// NextAttemptAt is nil for "due now" (and when poisoned).
+	NextAttemptAt *time.Time
+	Poisoned      bool
+}
+
+// State is what a status is now.
+type State struct {
+	Version    int64
+	Completed  bool
+	Poisoned   bool
+	Processing bool
+	WorkerID   string
+}
+
+// Worker is what a worker says of itself with each heartbeat.
+type Worker struct {
+	ID          string
+	Host        string
+	PID         int
+	HandlerKeys []string
+}
+
+// WorkerState is a worker row as its inbox's other workers see it.
+type WorkerState struct {
+	Worker
+	StartedAt time.Time
+	// SilentFor is the time since the last heartbeat.
+	SilentFor time.Duration
+	Stopped   bool
+	// Released: found dead, its claims released.
+	Released bool
+}
+
+// CleanupRequest asks for one batch.
+type CleanupRequest struct {
+	// Cutoff: statuses completed before it go. The zero time keeps all.
+	Cutoff time.Time
+	// HandlerCutoffs replace Cutoff for single handler keys (contract 6.2).
+	// Keys are distinct.
+	HandlerCutoffs []HandlerCutoff
+	After          CleanupCursor
+	// Limit is how many messages the batch looks at, at least 1.
+	Limit int
+}
+
+// HandlerCutoff is one handler key's own cutoff; the zero time keeps all.
+type HandlerCutoff struct {
+	HandlerKey string
+	Cutoff     time.Time
+}
+
+// CleanupCursor is the last message a batch looked at; the zero value is the
+// beginning.
+type CleanupCursor struct {
+	ReceivedAt time.Time
+	MessageID  string
+}
+
+// CleanupResult counts what one batch deleted.
+type CleanupResult struct {
+	Messages int64
+	Statuses int64
+	Next     CleanupCursor
+	// Done is true when no message before the cutoff is left to look at.
+	Done bool
+}

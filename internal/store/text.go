@@ -1,0 +1,55 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// ErrUnstorable: a text column cannot hold this text as it is.
+var ErrUnstorable = errors.New("text cannot be stored")
+
+// CheckText returns nil if a text column of at most limit characters holds the
+// text unaltered on every dialect; otherwise an error wrapping ErrUnstorable
+// that says why: invalid UTF-8, a NUL, or the length found and allowed. A
+// limit of 0 means any length (contract 3.6).
+func CheckText(text string, limit int) error {
+	switch {
+	case !utf8.ValidString(text):
+		return fmt.Errorf("%w: invalid UTF-8", ErrUnstorable)
+	case strings.IndexByte(text, 0) >= 0:
+		return fmt.Errorf("%w: contains a NUL", ErrUnstorable)
+	case limit <= 0 || len(text) <= limit:
+		return nil
+	}
+	if count := utf8.RuneCountInString(text); count > limit {
+		return fmt.Errorf("%w: %d characters, at most %d are allowed", ErrUnstorable, count, limit)
+	}
+	return nil
+}
+
+// SanitizeError makes any error text fit for last_error: NUL and invalid UTF-8
+// become U+FFFD, and it is cut to models.MaxLastError characters, never within
+// one (contract 3.6). Text that fits already is returned as it is.
+func SanitizeError(text string) string {
+	// Nothing behind this can survive the cut, however large the text.
+	if most := models.MaxLastError * utf8.UTFMax; len(text) > most {
+		text = text[:most]
+	}
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = strings.ReplaceAll(text, "\x00", "\uFFFD")
+	if len(text) <= models.MaxLastError {
+		return text
+	}
+	count := 0
+	for i := range text {
+		if count == models.MaxLastError {
+			return text[:i]
+		}
+		count++
+	}
+	return text
+}

@@ -1,0 +1,21 @@
+package testenv
+
+import (
+	"os"
+	"testing"
+)
+
+// RequireVariable names the environment variable that, set to 1, makes a test
+// fail that would be left out for want of a server. `make test` sets it.
+const RequireVariable = "INBOX_TEST_REQUIRE"
+
+// LeaveOut ends a test whose server is missing: skipped, loudly, so that plain
+// `go test` works anywhere; failed where every test must run. The variable is
+// the one that would have named the server.
+func LeaveOut(t testing.TB, server, variable string) {
+	t.Helper()
+	if os.Getenv(RequireVariable) == "1" {
+		t.Fatalf("%s is required (%s=1), but %s is not set", server, RequireVariable, variable)
+	}
+	t.Skipf("LEFT OUT: %s (%s is not set); run `make test`", server, variable)
+}

@@ -1,0 +1,54 @@
+package testenv
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+	_ "modernc.org/sqlite" // the "sqlite" driver: no C compiler needed
+)
+
+// sqliteParameters is the recommended setup: WAL lets readers pass the one
+// writer, immediate transactions wait their turn by busy_timeout instead of
+// failing half-way, FULL makes a commit durable.
+const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)" +
+	"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_txlock=immediate"
+
+// SQLite returns a session on a new, empty SQLite file in a directory of the
+// test (pure Go driver, no C compiler needed). The pool is closed when the
+// test ends.
+func SQLite(t testing.TB) *gorm.DB {
+	t.Helper()
+	return OpenSQLite(t, SQLiteDSN(t))
+}
+
+// SQLiteDSN returns the DSN of a SQLite file, not there yet, in a directory of
+// the test.
+func SQLiteDSN(t testing.TB) string {
+	t.Helper()
+	return "file:" + filepath.Join(t.TempDir(), "inbox.db") + sqliteParameters
+}
+
+// OpenSQLite opens one more pool on a file that SQLiteDSN named, and closes it
+// when the test ends: a second process of the same inbox.
+func OpenSQLite(t testing.TB, dsn string) *gorm.DB {
+	t.Helper()
+	return open(t, sqlite.Dialector{DriverName: "sqlite", DSN: dsn})
+}
+
+// open opens a quiet session and closes its pool when the test ends, which is
+// before the database is removed: cleanups run in reverse order.
+func open(t testing.TB, dialector gorm.Dialector) *gorm.DB {
+	t.Helper()
+	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+	require.NoError(t, err)
+	pool, err := db.DB()
+	require.NoError(t, err)
+	pool.SetMaxOpenConns(40)
+	pool.SetMaxIdleConns(10)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	return db
+}

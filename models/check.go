@@ -1,0 +1,111 @@
+package models
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"gorm.io/gorm"
+)
+
+var (
+	// ErrSchemaMissing: the inbox's tables are not there.
+	ErrSchemaMissing = errors.New("inbox tables are missing")
+	// ErrSchemaOld: the tables are older than this module needs.
+	ErrSchemaOld = errors.New("inbox tables are out of date")
+	// ErrOtherInbox: the tables belong to an inbox of another name.
+	ErrOtherInbox = errors.New("inbox tables belong to another inbox")
+)
+
+// remedy ends every message about a schema.
+const remedy = "run `inboxctl migrate up` or set the option Migrate"
+
+// CheckSchema returns nil if the tables under naming are there, as new as this
+// module needs (newer is fine, for rolling deploys) and belong to the inbox
+// called inboxName (contract 3.3, 3.4). Tables nobody has named yet, made by
+// the plain SQL, are given this name; nothing else is written. Errors wrap
+// ErrSchemaMissing, ErrSchemaOld or ErrOtherInbox and say what to run. Safe
+// for concurrent use.
+func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
+	migrations, err := SQL(db.Dialector.Name(), naming)
+	if err != nil {
+		return err
+	}
+	wanted := migrations[len(migrations)-1].Version
+	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
+
+	found, err := schemaVersion(ctx, pool, db.Dialector.Name(), naming)
+	switch {
+	case err != nil:
+		return err
+	case found == 0:
+		return fmt.Errorf("%w (%s): %s", ErrSchemaMissing, naming.describe(), remedy)
+	case found < wanted:
+		return fmt.Errorf("%w (%s): version %d, needed %d: %s", ErrSchemaOld, naming.describe(), found, wanted, remedy)
+	}
+	return claimName(ctx, pool, naming, inboxName)
+}
+
+// schemaVersion is 0 if there is no schema, or one that never was finished.
+func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, naming Naming) (int, error) {
+	// Looked up rather than tried: a failed statement would abort a caller's
+	// transaction on PostgreSQL.
+	lookup, argument := `SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = $1`, naming.Meta()
+	if dialect == "postgres" {
+		lookup, argument = `SELECT count(*) FROM (SELECT to_regclass($1) AS found) AS r WHERE found IS NOT NULL`, Quote(naming.Meta())
+	}
+	var tables int
+	if err := pool.QueryRowContext(ctx, lookup, argument).Scan(&tables); err != nil {
+		return 0, fmt.Errorf("look for table %s: %w", naming.Meta(), err)
+	}
+	if tables == 0 {
+		return 0, nil
+	}
+	text, found, err := metaValue(ctx, pool, naming, "schema_version")
+	if err != nil || !found {
+		return 0, err
+	}
+	version, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("schema_version %q in %s is not a number", text, naming.Meta())
+	}
+	return version, nil
+}
+
+// claimName gives the tables their inbox's name unless they have one already,
+// which then must be the same. The insert decides between two starts at once.
+// The unnamed inbox's name is the empty string, stored like any other.
+func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName string) error {
+	stored, found, err := metaValue(ctx, pool, naming, "name")
+	if err != nil {
+		return err
+	}
+	if !found {
+		_, err := pool.ExecContext(ctx, `INSERT INTO `+Quote(naming.Meta())+
+			` ("key", "value") VALUES ('name', $1) ON CONFLICT ("key") DO NOTHING`, inboxName)
+		if err != nil {
+			return fmt.Errorf("store the inbox's name in %s: %w", naming.Meta(), err)
+		}
+		if stored, _, err = metaValue(ctx, pool, naming, "name"); err != nil {
+			return err
+		}
+	}
+	if stored != inboxName {
+		return fmt.Errorf("%w (%s): theirs is named %q, this one %q: give each inbox its own table prefix",
+			ErrOtherInbox, naming.describe(), stored, inboxName)
+	}
+	return nil
+}
+
+func metaValue(ctx context.Context, pool gorm.ConnPool, naming Naming, key string) (value string, found bool, err error) {
+	err = pool.QueryRowContext(ctx, `SELECT "value" FROM `+Quote(naming.Meta())+` WHERE "key" = $1`, key).Scan(&value)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("read %s from %s: %w", key, naming.Meta(), err)
+	}
+	return value, true, nil
+}

@@ -1,0 +1,149 @@
+package models
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// Migrate brings the tables under naming to this module's version by the files
+// that SQL returns, and gives them inboxName (contract 3.4). It is idempotent;
+// any number of processes may call it at once: one works, the others wait for
+// it within ctx. It also takes over tables made by the plain SQL or by
+// AutoMigrate. Everything happens in one transaction, so an error leaves
+// nothing half done. A PostgreSQL schema that does not exist is created. Don't
+// call it where the application's database user may not create tables: have
+// `inboxctl migrate up` or the plain SQL run by one who may.
+func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
+	migrations, err := SQL(db.Dialector.Name(), naming)
+	if err != nil {
+		return err
+	}
+	pool, err := db.Session(&gorm.Session{NewDB: true, Context: ctx}).DB()
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	// A connection of its own: BEGIN IMMEDIATE is not within reach of
+	// database/sql's transactions.
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	defer conn.Close()
+
+	begin := beginPostgres
+	if db.Dialector.Name() == "sqlite" {
+		begin = beginSQLite
+	}
+	if err := begin(ctx, conn, naming); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	err = apply(ctx, conn, db.Dialector.Name(), naming, migrations, inboxName)
+	return errors.Join(err, end(ctx, conn, err == nil))
+}
+
+func apply(ctx context.Context, conn *sql.Conn, dialect string, naming Naming, migrations []Migration, inboxName string) error {
+	found, err := schemaVersion(ctx, conn, dialect, naming)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if dialect == "postgres" && found == 0 && naming.Schema != "" {
+		if err := createSchema(ctx, conn, naming); err != nil {
+			return err
+		}
+	}
+	for _, migration := range migrations {
+		if migration.Version <= found {
+			continue
+		}
+		for _, statement := range migration.Statements() {
+			if _, err := conn.ExecContext(ctx, statement); err != nil {
+				first, _, _ := strings.Cut(statement, "\n")
+				return fmt.Errorf("migrate: %s: %s: %w", migration.Name, first, err)
+			}
+		}
+	}
+	return claimName(ctx, conn, naming, inboxName)
+}
+
+// createSchema asks first: CREATE SCHEMA IF NOT EXISTS wants the privilege
+// even where there is nothing to create.
+func createSchema(ctx context.Context, conn *sql.Conn, naming Naming) error {
+	var found bool
+	err := conn.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, naming.Schema).Scan(&found)
+	if err == nil && !found {
+		_, err = conn.ExecContext(ctx, `CREATE SCHEMA `+Quote(naming.Schema))
+	}
+	if err != nil {
+		return fmt.Errorf("migrate: create schema %q: %w", naming.Schema, err)
+	}
+	return nil
+}
+
+// beginPostgres waits for its turn by an advisory lock that ends with the
+// transaction: nothing of it stays with a pooled connection. READ COMMITTED,
+// so that what the one before has done is seen after the wait.
+func beginPostgres(ctx context.Context, conn *sql.Conn, naming Naming) error {
+	if _, err := conn.ExecContext(ctx, `BEGIN ISOLATION LEVEL READ COMMITTED`); err != nil {
+		return err
+	}
+	key := fnv.New64a()
+	key.Write([]byte("inbox migrate " + naming.Meta()))
+	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(key.Sum64())); err != nil {
+		return errors.Join(err, end(ctx, conn, false))
+	}
+	return nil
+}
+
+// beginSQLite takes the write lock before anything is read, so that nobody's
+// snapshot is outdated when it writes. A busy database is asked again until
+// ctx ends, whatever the connection's busy_timeout, or for a minute.
+func beginSQLite(ctx context.Context, conn *sql.Conn, _ Naming) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
+		if err == nil {
+			return nil
+		}
+		text := strings.ToLower(err.Error())
+		if !strings.Contains(text, "locked") && !strings.Contains(text, "busy") {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// end commits or rolls back, also when ctx has ended meanwhile: the connection
+// goes back to the pool and must carry no transaction with it.
+func end(ctx context.Context, conn *sql.Conn, commit bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	statement := `ROLLBACK`
+	if commit {
+		statement = `COMMIT`
+	}
+	_, err := conn.ExecContext(ctx, statement)
+	switch {
+	case err == nil:
+		return nil
+	case commit:
+		_, _ = conn.ExecContext(ctx, `ROLLBACK`)
+		return fmt.Errorf("migrate: commit: %w", err)
+	default:
+		// The server rolls back by itself when the connection goes.
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		return nil
+	}
+}

@@ -1,0 +1,180 @@
+package models_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// onEveryDialect runs a test with a maker of fresh databases.
+func onEveryDialect(t *testing.T, run func(t *testing.T, fresh func() *gorm.DB)) {
+	t.Run("SQLite", func(t *testing.T) { run(t, func() *gorm.DB { return testenv.SQLite(t) }) })
+	t.Run("PostgreSQL", func(t *testing.T) { run(t, func() *gorm.DB { return testenv.Postgres(t) }) })
+}
+
+// Contract 3.4: Migrate, the plain SQL and AutoMigrate make the same tables.
+func TestMigratePlainSQLAndAutoMigrateAgree(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		migrated, plain, auto := fresh(), fresh(), fresh()
+		require.NoError(t, models.Migrate(t.Context(), migrated, models.Naming{}, "orders"))
+		runSQL(t, plain, models.Naming{})
+		require.NoError(t, auto.AutoMigrate(models.All()...))
+
+		expected := shape(t, migrated)
+		require.Greater(t, len(expected), 60)
+		require.Equal(t, expected, shape(t, plain))
+
+		// GORM cannot express storage parameters. This is the one exception.
+		exceptions := map[string]bool{"inbox_handler_statuses options fillfactor=50": true}
+		var comparable []string
+		for _, fact := range expected {
+			if !exceptions[fact] {
+				comparable = append(comparable, fact)
+			}
+		}
+		require.Equal(t, comparable, shape(t, auto))
+
+		// A second AutoMigrate, and one over migrated tables, changes nothing.
+		require.NoError(t, auto.AutoMigrate(models.All()...))
+		require.Equal(t, comparable, shape(t, auto))
+		require.NoError(t, migrated.AutoMigrate(models.All()...))
+		require.Equal(t, expected, shape(t, migrated))
+	})
+}
+
+func TestMigrateTakesOverTablesMadeOtherwise(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		for name, prepare := range map[string]func(*gorm.DB){
+			"plain SQL":   func(db *gorm.DB) { runSQL(t, db, models.Naming{}) },
+			"AutoMigrate": func(db *gorm.DB) { require.NoError(t, db.AutoMigrate(models.All()...)) },
+			"Migrate":     func(db *gorm.DB) { require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "orders")) },
+		} {
+			db := fresh()
+			prepare(db)
+			before := shape(t, db)
+			require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"), name)
+			require.Equal(t, before, shape(t, db), name)
+			require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, "orders"), name)
+		}
+	})
+}
+
+// Contract 3.4: five replicas start at once.
+func TestMigrateByFiveReplicasAtOnce(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		db := fresh()
+		start := make(chan struct{})
+		errs := make([]error, 5)
+		var replicas sync.WaitGroup
+		for i := range errs {
+			replicas.Add(1)
+			go func() {
+				defer replicas.Done()
+				<-start
+				errs[i] = models.Migrate(t.Context(), db, models.Naming{}, "orders")
+			}()
+		}
+		close(start)
+		replicas.Wait()
+		for _, err := range errs {
+			require.NoError(t, err)
+		}
+		require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, "orders"))
+	})
+}
+
+func TestMigrateLeavesNothingHalfDone(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		db := fresh()
+		// In the way of the last table but one.
+		require.NoError(t, db.Exec(`CREATE VIEW inbox_audit AS SELECT 1 AS id`).Error)
+		require.ErrorContains(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"), "0001_inbox.sql")
+		require.False(t, db.Migrator().HasTable("inbox_messages"))
+		require.NoError(t, db.Exec(`DROP VIEW inbox_audit`).Error)
+		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"))
+	})
+}
+
+func TestMigrateIsCancelledByItsContext(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		db := fresh()
+		require.ErrorIs(t, models.Migrate(ctx, db, models.Naming{}, "orders"), context.Canceled)
+		require.False(t, db.Migrator().HasTable("inbox_messages"))
+	})
+}
+
+// Contract 3.3, 3.4.
+func TestCheckSchemaNamesTheProblemAndTheCommand(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		db := fresh()
+		check := func(name string) error { return models.CheckSchema(t.Context(), db, models.Naming{}, name) }
+
+		err := check("orders")
+		require.ErrorIs(t, err, models.ErrSchemaMissing)
+		require.ErrorContains(t, err, "inboxctl migrate up")
+		require.ErrorContains(t, err, `"inbox_"`)
+
+		require.NoError(t, db.AutoMigrate(models.All()...))
+		require.ErrorIs(t, check("orders"), models.ErrSchemaMissing, "tables without a version")
+
+		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"))
+		require.NoError(t, check("orders"))
+		err = check("billing")
+		require.ErrorIs(t, err, models.ErrOtherInbox)
+		require.ErrorContains(t, err, "orders")
+		require.ErrorContains(t, err, "billing")
+		require.ErrorIs(t, models.Migrate(t.Context(), db, models.Naming{}, "billing"), models.ErrOtherInbox)
+		require.ErrorIs(t, check(""), models.ErrOtherInbox)
+
+		set := func(version string) {
+			require.NoError(t, db.Model(&models.Meta{}).Where(`"key" = ?`, "schema_version").Update("value", version).Error)
+		}
+		set("0")
+		require.ErrorIs(t, check("orders"), models.ErrSchemaMissing)
+		set("99") // a newer replica has migrated already
+		require.NoError(t, check("orders"))
+		set("one")
+		require.ErrorContains(t, check("orders"), `"one" in inbox_meta is not a number`)
+	})
+}
+
+func TestPlainSQLIsNamedByTheFirstStart(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		db := fresh()
+		runSQL(t, db, models.Naming{})
+		require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, ""))
+		require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, ""))
+		require.ErrorIs(t, models.CheckSchema(t.Context(), db, models.Naming{}, "orders"), models.ErrOtherInbox)
+	})
+}
+
+// Contract 3.4: two inboxes share a database.
+func TestInboxesUnderDifferentNamesShareADatabase(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		db := fresh()
+		namings := []models.Naming{{}, {Prefix: "Billing_"}}
+		if db.Dialector.Name() == "postgres" {
+			namings = append(namings, models.Naming{Schema: "Shop"}, models.Naming{Schema: "user", Prefix: "order_"})
+		}
+		for i, naming := range namings {
+			name := string(rune('a' + i))
+			require.NoError(t, models.Migrate(t.Context(), db, naming, name))
+			require.NoError(t, db.Table(naming.Handlers()).Create(&models.Handler{HandlerKey: name}).Error)
+		}
+		for i, naming := range namings {
+			name := string(rune('a' + i))
+			require.NoError(t, models.CheckSchema(t.Context(), db, naming, name))
+			var keys []string
+			require.NoError(t, db.Table(naming.Handlers()).Pluck("handler_key", &keys).Error)
+			require.Equal(t, []string{name}, keys)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+// Package models holds the row types of an inbox's tables, their names and
+// their migrations. The types are ordinary GORM models without behaviour or
+// hooks: db.Model(&models.HandlerStatus{}) works with the default table names,
+// Inbox.Statuses and its siblings scope a query to any others (contract 3).
+package models
+
+import "time"
+
+// Column limits in characters (contract 3.1, 3.2). What does not fit makes a
+// message invalid; it is never cut, except for LastError.
+const (
+	MaxMessageID     = 200
+	MaxTransportName = 50
+	MaxType          = 255
+	MaxSource        = 1024
+	MaxContentType   = 255
+	MaxHandlerKey    = 200
+	MaxChannel       = 200
+	MaxTopic         = 255
+	MaxLastError     = 2000
+)
+
+// Outcome says how a completed status came to its end. It is empty while the
+// status is not completed.
+type Outcome string
+
+const (
+	// OutcomeProcessed: the handler returned nil.
+	OutcomeProcessed Outcome = "processed"
+	// OutcomeDiscarded: an operator ended it (contract 11.1).
+	OutcomeDiscarded Outcome = "discarded"
+	// OutcomeSuperseded: the same handler's row under another of its keys ran
+	// instead (contract 4.2).
+	OutcomeSuperseded Outcome = "superseded"
+)
+
+// Message is one accepted message (contract 3.1).
+type Message struct {
+	ID                   string    `gorm:"column:id;primaryKey;not null;type:varchar(200);index:inbox_messages_received_at,priority:2"`
+	TransportName        string    `gorm:"column:transport_name;type:varchar(50);not null"`
+	Type                 string    `gorm:"column:type;type:varchar(255);not null"`
+	Source               string    `gorm:"column:source;type:varchar(1024);not null"`
+	Content              []byte    `gorm:"column:content;not null"`
+	ContentType          string    `gorm:"column:content_type;type:varchar(255);not null"`
+	SerializedProperties string    `gorm:"column:serialized_properties;type:text;not null"`
+	OrderingKey          []byte    `gorm:"column:ordering_key"`
+	ReceivedAt           time.Time `gorm:"column:received_at;not null;index:inbox_messages_received_at,priority:1"`
+}
+
+// HandlerStatus is one handler's progress on one message (contract 3.2). The
+// unique index on (message_id, handler_key) is the deduplication; Version
+// guards every transition.
+//
+// The index "due" is what claims walk: one handler key's pending rows, oldest
+// due first. Claiming itself touches no indexed column, so that PostgreSQL
+// keeps it a heap-only update: nothing may index processing_started_at,
+// worker_id or version.
+type HandlerStatus struct {
+	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2"`
+	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
+	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL"`
+	Sequence            Sequence   `gorm:"column:sequence;not null"`
+	ErrorCount          int        `gorm:"column:error_count;type:integer;not null;default:0"`
+	AbandonedCount      int        `gorm:"column:abandoned_count;type:integer;not null;default:0"`
+	RequeuedCount       int        `gorm:"column:requeued_count;type:integer;not null;default:0"`
+	LastError           *string    `gorm:"column:last_error;type:varchar(2000)"`
+	CreatedAt           time.Time  `gorm:"column:created_at;not null;autoCreateTime:false"`
+	ProcessingStartedAt *time.Time `gorm:"column:processing_started_at"`
+	WorkerID            *string    `gorm:"column:worker_id;type:uuid"`
+	NextAttemptAt       *time.Time `gorm:"column:next_attempt_at;index:inbox_handler_statuses_due,priority:2,expression:COALESCE(next_attempt_at\\,created_at)"`
+	IsPoisoned          bool       `gorm:"column:is_poisoned;not null;default:false"`
+	CompletedAt         *time.Time `gorm:"column:completed_at"`
+	Outcome             Outcome    `gorm:"column:outcome;type:varchar(20);not null;default:('')"`
+	Version             int64      `gorm:"column:version;not null;default:1"`
+
+	// Message is the message it belongs to, loaded by Preload("Message").
+	Message *Message `gorm:"foreignKey:MessageID;references:ID;constraint:inbox_handler_statuses_message_fk,OnDelete:CASCADE"`
+}
+
+// RejectedMessage is a record that could not become a message, kept raw
+// (contract 3.3, 7.4).
+type RejectedMessage struct {
+	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid"`
+	Channel    string    `gorm:"column:channel;type:varchar(200);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:1"`
+	Topic      string    `gorm:"column:topic;type:varchar(255);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:2"`
+	Partition  int32     `gorm:"column:partition;not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:3"`
+	Offset     int64     `gorm:"column:record_offset;not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:4"`
+	Timestamp  time.Time `gorm:"column:record_timestamp;not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:5"`
+	Key        []byte    `gorm:"column:key"`
+	Value      []byte    `gorm:"column:value"`
+	Headers    string    `gorm:"column:headers;type:text;not null"`
+	Reason     string    `gorm:"column:reason;type:varchar(2000);not null"`
+	RejectedAt time.Time `gorm:"column:rejected_at;not null"`
+}
+
+// Lock is one lease (contract 5.3, 6.1).
+type Lock struct {
+	Name      string    `gorm:"column:name;primaryKey;not null;type:varchar(200)"`
+	OwnerID   string    `gorm:"column:owner_id;type:uuid;not null"`
+	ExpiresAt time.Time `gorm:"column:expires_at;not null"`
+}
+
+// Worker is one running process of an inbox and its heartbeat (contract 5.9).
+type Worker struct {
+	ID          string     `gorm:"column:id;primaryKey;not null;type:uuid"`
+	Host        string     `gorm:"column:host;type:varchar(255);not null"`
+	PID         int        `gorm:"column:pid;type:integer;not null"`
+	HandlerKeys string     `gorm:"column:handler_keys;type:text;not null"` // JSON array of strings
+	StartedAt   time.Time  `gorm:"column:started_at;not null"`
+	HeartbeatAt time.Time  `gorm:"column:heartbeat_at;not null"`
+	StoppedAt   *time.Time `gorm:"column:stopped_at"`
+	ReleasedAt  *time.Time `gorm:"column:released_at"` // found dead, its claims released
+}
+
+// Handler is what operators decided about one handler key; a key without a
+// row is not paused (contract 5.13).
+type Handler struct {
+	HandlerKey string    `gorm:"column:handler_key;primaryKey;not null;type:varchar(200)"`
+	Paused     bool      `gorm:"column:paused;not null;default:false"`
+	UpdatedAt  time.Time `gorm:"column:updated_at;not null;autoUpdateTime:false"`
+}
+
+// Marker says that a message was handled inline (contract 8).
+type Marker struct {
+	MessageID   string    `gorm:"column:message_id;primaryKey;not null;type:varchar(200)"`
+	HandlerKey  string    `gorm:"column:handler_key;primaryKey;not null;type:varchar(200)"`
+	MessageType string    `gorm:"column:message_type;type:varchar(255);not null"`
+	ProcessedAt time.Time `gorm:"column:processed_at;not null"`
+	ExpiresAt   time.Time `gorm:"column:expires_at;not null;index:inbox_markers_expires_at"`
+}
+
+// Audit is one operator action (contract 11.3).
+type Audit struct {
+	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid"`
+	Actor      string    `gorm:"column:actor;type:varchar(200);not null"`
+	Action     string    `gorm:"column:action;type:varchar(50);not null"`
+	Target     string    `gorm:"column:target;type:varchar(500);not null"`
+	Detail     string    `gorm:"column:detail;type:text;not null"`
+	OccurredAt time.Time `gorm:"column:occurred_at;not null;index:inbox_audit_occurred_at"`
+}
+
+// Meta is a key and a value about the inbox itself: "schema_version", "name"
+// (contract 3.3) and, on SQLite, "sequence", the last acceptance sequence
+// given out.
+type Meta struct {
+	Key   string `gorm:"column:key;primaryKey;not null;type:varchar(50)"`
+	Value string `gorm:"column:value;type:varchar(200);not null"`
+}

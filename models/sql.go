@@ -1,0 +1,81 @@
+package models
+
+import (
+	"embed"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+)
+
+//go:embed sql
+var sqlFiles embed.FS
+
+// Migration is one numbered step of the schema as plain SQL.
+type Migration struct {
+	// Version is what the schema is at afterwards, counting from 1.
+	Version int
+	// Name is the file's name, for example "0001_inbox.sql".
+	Name string
+	// SQL is the whole file with its names filled in, ready for psql or
+	// sqlite3. Migrate executes the same text.
+	SQL string
+}
+
+// Statements splits the SQL where a line ends with a semicolon, comments left
+// out, for drivers that take one statement at a time.
+func (m Migration) Statements() []string {
+	var statements []string
+	var current []string
+	for _, line := range strings.Split(m.SQL, "\n") {
+		if strings.TrimSpace(line) == "" || strings.HasPrefix(strings.TrimSpace(line), "--") {
+			continue
+		}
+		current = append(current, line)
+		if strings.HasSuffix(line, ";") {
+			statements = append(statements, strings.Join(current, "\n"))
+			current = nil
+		}
+	}
+	return statements
+}
+
+// SQL returns the migrations of a dialect ("postgres" or "sqlite", as GORM
+// names them) for tables under naming, in order (contract 3.4). It touches no
+// database. Another dialect, or a schema on SQLite, is an error.
+func SQL(dialect string, naming Naming) ([]Migration, error) {
+	if err := naming.Validate(); err != nil {
+		return nil, err
+	}
+	switch {
+	case dialect != "postgres" && dialect != "sqlite":
+		return nil, fmt.Errorf("dialect %q is not supported: use \"postgres\" or \"sqlite\"", dialect)
+	case dialect == "sqlite" && naming.Schema != "":
+		return nil, fmt.Errorf("schema %q: SQLite has no schemas, use a table prefix", naming.Schema)
+	}
+	schema := ""
+	if naming.Schema != "" {
+		schema = Quote(naming.Schema) + "."
+	}
+	names := strings.NewReplacer("${schema}", schema, "${prefix}", naming.prefix())
+
+	directory := path.Join("sql", dialect)
+	entries, err := sqlFiles.ReadDir(directory) // sorted by name
+	if err != nil {
+		return nil, fmt.Errorf("read migrations of %s: %w", dialect, err)
+	}
+	migrations := make([]Migration, 0, len(entries))
+	for i, entry := range entries {
+		text, err := sqlFiles.ReadFile(path.Join(directory, entry.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("read migration %s: %w", entry.Name(), err)
+		}
+		number, _, _ := strings.Cut(entry.Name(), "_")
+		version, err := strconv.Atoi(number)
+		if err != nil || version != i+1 {
+			return nil, fmt.Errorf("migration %s of %s: number %04d expected", entry.Name(), dialect, i+1)
+		}
+		migrations = append(migrations, Migration{Version: version, Name: entry.Name(), SQL: names.Replace(string(text))})
+	}
+	return migrations, nil
+}

@@ -1,0 +1,119 @@
+-- The tables of one inbox. ${prefix} stands for the beginning of their names.
+-- Every statement ends with a semicolon at the end of a line.
+
+CREATE TABLE IF NOT EXISTS "${prefix}messages" (
+    "id" varchar(200) NOT NULL PRIMARY KEY,
+    "transport_name" varchar(50) NOT NULL,
+    "type" varchar(255) NOT NULL,
+    "source" varchar(1024) NOT NULL,
+    "content" blob NOT NULL,
+    "content_type" varchar(255) NOT NULL,
+    "serialized_properties" text NOT NULL,
+    "ordering_key" blob,
+    "received_at" datetime NOT NULL
+);
+
+-- Cleanup walks by age.
+CREATE INDEX IF NOT EXISTS "${prefix}messages_received_at" ON "${prefix}messages" ("received_at", "id");
+
+-- Times are UTC text of fixed width (2006-01-02 15:04:05.000000+00:00), so that
+-- they sort. The sequence is assigned by the accepting statement.
+CREATE TABLE IF NOT EXISTS "${prefix}handler_statuses" (
+    "id" uuid NOT NULL PRIMARY KEY,
+    "message_id" varchar(200) NOT NULL,
+    "handler_key" varchar(200) NOT NULL,
+    "sequence" integer NOT NULL,
+    "error_count" integer NOT NULL DEFAULT 0,
+    "abandoned_count" integer NOT NULL DEFAULT 0,
+    "requeued_count" integer NOT NULL DEFAULT 0,
+    "last_error" varchar(2000),
+    "created_at" datetime NOT NULL,
+    "processing_started_at" datetime,
+    "worker_id" uuid,
+    "next_attempt_at" datetime,
+    "is_poisoned" numeric NOT NULL DEFAULT false,
+    "completed_at" datetime,
+    "outcome" varchar(20) NOT NULL DEFAULT (''),
+    "version" integer NOT NULL DEFAULT 1,
+    CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_id")
+        REFERENCES "${prefix}messages" ("id") ON DELETE CASCADE
+);
+
+-- The deduplication.
+CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler" ON "${prefix}handler_statuses" ("message_id", "handler_key");
+
+-- What claims walk: one handler key's pending rows, oldest due first. Led by
+-- the key, so that another handler's backlog costs nothing.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_due" ON "${prefix}handler_statuses" ("handler_key", COALESCE("next_attempt_at", "created_at"), "id") WHERE "completed_at" IS NULL AND NOT "is_poisoned";
+
+-- Poisoned rows are few and looked at often.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_poisoned" ON "${prefix}handler_statuses" ("handler_key", "id") WHERE "is_poisoned" AND "completed_at" IS NULL;
+
+CREATE TABLE IF NOT EXISTS "${prefix}rejected_messages" (
+    "id" uuid NOT NULL PRIMARY KEY,
+    "channel" varchar(200) NOT NULL,
+    "topic" varchar(255) NOT NULL,
+    "partition" integer NOT NULL,
+    "record_offset" integer NOT NULL,
+    "record_timestamp" datetime NOT NULL,
+    "key" blob,
+    "value" blob,
+    "headers" text NOT NULL,
+    "reason" varchar(2000) NOT NULL,
+    "rejected_at" datetime NOT NULL
+);
+
+-- A record is rejected once, however often it is delivered.
+CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}rejected_messages_coordinates" ON "${prefix}rejected_messages" ("channel", "topic", "partition", "record_offset", "record_timestamp");
+
+CREATE TABLE IF NOT EXISTS "${prefix}locks" (
+    "name" varchar(200) NOT NULL PRIMARY KEY,
+    "owner_id" uuid NOT NULL,
+    "expires_at" datetime NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS "${prefix}workers" (
+    "id" uuid NOT NULL PRIMARY KEY,
+    "host" varchar(255) NOT NULL,
+    "pid" integer NOT NULL,
+    "handler_keys" text NOT NULL,
+    "started_at" datetime NOT NULL,
+    "heartbeat_at" datetime NOT NULL,
+    "stopped_at" datetime,
+    "released_at" datetime
+);
+
+CREATE TABLE IF NOT EXISTS "${prefix}handlers" (
+    "handler_key" varchar(200) NOT NULL PRIMARY KEY,
+    "paused" numeric NOT NULL DEFAULT false,
+    "updated_at" datetime NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS "${prefix}markers" (
+    "message_id" varchar(200) NOT NULL,
+    "handler_key" varchar(200) NOT NULL,
+    "message_type" varchar(255) NOT NULL,
+    "processed_at" datetime NOT NULL,
+    "expires_at" datetime NOT NULL,
+    PRIMARY KEY ("message_id", "handler_key")
+);
+
+CREATE INDEX IF NOT EXISTS "${prefix}markers_expires_at" ON "${prefix}markers" ("expires_at");
+
+CREATE TABLE IF NOT EXISTS "${prefix}audit" (
+    "id" uuid NOT NULL PRIMARY KEY,
+    "actor" varchar(200) NOT NULL,
+    "action" varchar(50) NOT NULL,
+    "target" varchar(500) NOT NULL,
+    "detail" text NOT NULL,
+    "occurred_at" datetime NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS "${prefix}audit_occurred_at" ON "${prefix}audit" ("occurred_at");
+
+CREATE TABLE IF NOT EXISTS "${prefix}meta" (
+    "key" varchar(50) NOT NULL PRIMARY KEY,
+    "value" varchar(200) NOT NULL
+);
+
+INSERT INTO "${prefix}meta" ("key", "value") VALUES ('schema_version', '1') ON CONFLICT ("key") DO NOTHING;

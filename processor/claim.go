@@ -1,0 +1,246 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// claimer turns claims into attempts.
+type claimer struct {
+	store    store.Store
+	registry *handler.Registry
+	opts     Options
+	now      func() time.Time
+	held     *held
+	settle   func(r result) // for claims that end without an attempt
+
+	doubt time.Time // claims of ours may exist that we do not know, until then
+}
+
+// claim asks for due statuses and sorts out siblings under legacy keys.
+func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handler.Handler]int, at time.Time) ([]*attempt, map[*handler.Handler]bool, error) {
+	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
+	defer cancel()
+	req := store.ClaimRequest{WorkerID: workerID, Now: at}
+	for _, h := range c.registry.Handlers() {
+		if n := limits[h]; n > 0 {
+			for _, key := range h.Keys() {
+				req.Limits = append(req.Limits, store.KeyLimit{HandlerKey: key, Limit: n})
+			}
+		}
+	}
+	claims, err := c.store.Claim(stmt, req)
+	if err != nil {
+		c.doubt = time.Now().Add(2 * c.opts.StatementTimeout)
+		return nil, nil, fmt.Errorf("claim: %w", err)
+	}
+	c.held.add(claims)
+	got := map[string]int{}
+	attempts := make([]*attempt, 0, len(claims))
+	for _, claim := range claims {
+		h, known := c.registry.Lookup(claim.HandlerKey)
+		if !known { // only registered keys are asked for
+			return nil, nil, fmt.Errorf("claim: the database returned unknown handler key %q", claim.HandlerKey)
+		}
+		got[claim.HandlerKey]++
+		timeout := c.opts.HandlerTimeout
+		if h.Timeout() > 0 {
+			timeout = h.Timeout()
+		}
+		attempts = append(attempts, &attempt{claim: claim, handler: h, timeout: timeout})
+	}
+	short := map[*handler.Handler]bool{}
+	for h, n := range limits {
+		short[h] = !slices.ContainsFunc(h.Keys(), func(key string) bool { return got[key] >= n })
+	}
+	attempts, err = c.resolveSiblings(stmt, attempts)
+	return attempts, short, err
+}
+
+// reconcile releases claims of this worker that it does not run: those of a
+// claim statement whose answer was lost (contract 5.9). It only looks while
+// such a statement may have existed, and only between two claims of this
+// worker, so that it never takes a claim for lost whose answer is on its way.
+func (c *claimer) reconcile(ctx context.Context, workerID string) error {
+	if c.doubt.IsZero() {
+		return nil
+	}
+	over := time.Now().After(c.doubt)
+	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
+	defer cancel()
+	refs, err := c.store.ClaimsOf(stmt, workerID, sweepBatch)
+	if err != nil {
+		return fmt.Errorf("look for claims whose answer was lost: %w", err)
+	}
+	var lost []store.Settlement
+	for _, r := range refs {
+		if !c.held.has(r.StatusID) {
+			lost = append(lost, store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
+		}
+	}
+	if len(lost) > 0 {
+		if _, err := c.store.Settle(stmt, lost); err != nil {
+			return fmt.Errorf("release claims whose answer was lost: %w", err)
+		}
+	}
+	if over {
+		c.doubt = time.Time{}
+	}
+	return nil
+}
+
+// nextDue asks when the next status of a registered handler comes due; zero
+// if none is known.
+func (c *claimer) nextDue(ctx context.Context, at time.Time) (time.Time, error) {
+	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
+	defer cancel()
+	due, ok, err := c.store.NextDue(stmt, c.registry.Keys(), at)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("look for the next due status: %w", err)
+	}
+	if !ok {
+		return time.Time{}, nil
+	}
+	return due, nil
+}
+
+// held knows the statuses this process has claimed and not settled yet.
+type held struct {
+	mu  sync.Mutex
+	ids map[string]struct{}
+}
+
+func newHeld() *held { return &held{ids: map[string]struct{}{}} }
+
+func (h *held) add(claims []store.Claim) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range claims {
+		h.ids[c.StatusID] = struct{}{}
+	}
+}
+
+func (h *held) has(statusID string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.ids[statusID]
+	return ok
+}
+
+func (h *held) drop(statusID string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.ids, statusID)
+}
+
+// resolveSiblings keeps a renamed handler from running one message twice. A
+// rolling rename can leave a row under the new key and one under the old one:
+// one of them runs, the other is completed as superseded (contract 4.2).
+//
+// The old program knows nothing of the new key, so the row under the legacy
+// key decides: before a row runs, its pending siblings are completed
+// conditionally on their version. If the old program claims such a sibling
+// first, the completion finds another version, changes nothing, and our row is
+// put off until the sibling's fate is known; if it comes second, there is
+// nothing left to claim. Two new programs that hold one row each both see the
+// other's as processing and put theirs off by random times, until one of them
+// claims alone.
+func (c *claimer) resolveSiblings(ctx context.Context, attempts []*attempt) ([]*attempt, error) {
+	var ids, keys []string
+	for _, a := range attempts {
+		if len(a.handler.LegacyKeys()) > 0 {
+			ids = append(ids, a.claim.MessageID)
+			keys = append(keys, a.handler.Keys()...)
+		}
+	}
+	if len(ids) == 0 {
+		return attempts, nil
+	}
+	slices.Sort(keys)
+	siblings, err := c.store.Siblings(ctx, ids, slices.Compact(keys))
+	if err != nil {
+		c.giveBack(attempts, fmt.Errorf("look for siblings: %w", err))
+		return nil, fmt.Errorf("claim: look for siblings: %w", err)
+	}
+	own := map[string]bool{}
+	for _, a := range attempts {
+		own[a.claim.StatusID] = true
+	}
+	of := map[pair][]store.Sibling{}
+	for _, s := range siblings {
+		if h, known := c.registry.Lookup(s.HandlerKey); known {
+			at := pair{s.MessageID, h}
+			of[at] = append(of[at], s)
+		}
+	}
+	chosen := map[pair]bool{}
+	kept := attempts[:0]
+	for _, a := range attempts {
+		run, err := c.choose(ctx, a, of[pair{a.claim.MessageID, a.handler}], own, chosen)
+		if err != nil {
+			c.giveBack([]*attempt{a}, err)
+			continue
+		}
+		if run {
+			kept = append(kept, a)
+		}
+	}
+	return kept, nil
+}
+
+type pair struct {
+	messageID string
+	handler   *handler.Handler
+}
+
+// choose decides whether a runs, given all rows of its message and handler.
+func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, own map[string]bool, chosen map[pair]bool) (run bool, err error) {
+	this := pair{a.claim.MessageID, a.handler}
+	if chosen[this] { // both rows came in this very claim
+		c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})
+		return false, nil
+	}
+	var pending []store.Completion
+	for _, s := range rows {
+		switch {
+		case s.StatusID == a.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
+		case s.Completed || s.Poisoned:
+			c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})
+			return false, nil
+		case own[s.StatusID]:
+			// It came in this claim too and will find this one chosen.
+		case s.Processing:
+			return false, fmt.Errorf("its sibling under handler key %q is being processed", s.HandlerKey)
+		default:
+			pending = append(pending, store.Completion{StatusID: s.StatusID, Version: s.Version, Locator: s.Locator, Outcome: models.OutcomeSuperseded})
+		}
+	}
+	if len(pending) > 0 {
+		applied, err := c.store.Complete(ctx, pending, c.now())
+		if err != nil {
+			return false, fmt.Errorf("supersede siblings: %w", err)
+		}
+		if slices.Contains(applied, false) {
+			return false, fmt.Errorf("a sibling of message %q was claimed meanwhile", a.claim.MessageID)
+		}
+	}
+	chosen[this] = true
+	return true, nil
+}
+
+// giveBack releases claims that cannot run now; random delays keep two
+// programs from meeting over the same message again and again.
+func (c *claimer) giveBack(attempts []*attempt, reason error) {
+	for _, a := range attempts {
+		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
+		c.settle(result{attempt: a, verdict: c.opts.judge(a.claim, &uncharged{reason: reason, delay: delay}, nil, 0, c.now())})
+	}
+}

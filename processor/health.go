@@ -1,0 +1,49 @@
+package processor
+
+import "sync"
+
+// health gathers what is wrong at the moment.
+type health struct {
+	logs []*stateLog
+
+	mu      sync.Mutex
+	ignored map[string]int
+}
+
+func (h *health) stuck(handlers map[string]int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ignored = handlers
+}
+
+// Health is the state of a processor at one moment.
+type Health struct {
+	// Running is true between Start and Stop.
+	Running bool
+	// Troubles are the errors that last, by what they concern.
+	Troubles map[string]error
+	// Stuck counts, by handler key, calls that ignore their cancelled context.
+	Stuck map[string]int
+}
+
+// Degraded is true if anything is wrong.
+func (h Health) Degraded() bool { return len(h.Troubles) > 0 || len(h.Stuck) > 0 }
+
+// Health tells how the processor is (contract 5.15).
+func (p *Processor) Health() Health {
+	p.mu.Lock()
+	running := p.now != nil
+	p.mu.Unlock()
+	h := Health{Running: running, Troubles: map[string]error{}, Stuck: map[string]int{}}
+	for _, log := range p.health.logs {
+		if err := log.trouble(); err != nil {
+			h.Troubles[log.what] = err
+		}
+	}
+	p.health.mu.Lock()
+	defer p.health.mu.Unlock()
+	for key, n := range p.health.ignored {
+		h.Stuck[key] = n
+	}
+	return h
+}

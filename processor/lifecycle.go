@@ -1,0 +1,246 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// activity is one run of the processor, from Start to Stop.
+type activity struct {
+	completer *completer
+	claimer   *claimer
+
+	stop   context.CancelFunc // ends claiming; running handlers go on
+	giveUp chan struct{}      // closed: wait no longer for those
+	done   chan struct{}      // closed when the supervisor has returned
+	left   int                // handlers still running then
+
+	endStoring context.CancelFunc // of results as they come; then flush stores the rest
+	storing    chan struct{}      // closed when it has ended
+	hard       context.Context    // no statement of the completer goes on after it
+	endHard    context.CancelFunc
+
+	endServices context.CancelFunc // heartbeats and sweeps, last of all
+	services    sync.WaitGroup
+
+	mu      sync.Mutex
+	session *session
+}
+
+func (a *activity) use(s *session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.session = s
+}
+
+func (a *activity) current() *session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.session
+}
+
+// Start begins processing in the background and returns at once; the
+// database need not be reachable yet. Starting twice does nothing; a stopped
+// processor can be started again. The processor has a context of its own, so
+// the end of ctx does not end it.
+func (p *Processor) Start(context.Context) error {
+	p.lifecycle.Lock()
+	defer p.lifecycle.Unlock()
+	if p.now != nil {
+		return nil
+	}
+	h := newHeld()
+	completer := p.newCompleter(h)
+	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add),
+		giveUp: make(chan struct{}), done: make(chan struct{}), storing: make(chan struct{})}
+	var work, alive, storing context.Context
+	work, a.stop = context.WithCancel(context.Background())
+	alive, a.endServices = context.WithCancel(context.Background())
+	storing, a.endStoring = context.WithCancel(context.Background())
+	a.hard, a.endHard = context.WithCancel(context.Background())
+	go func() {
+		defer close(a.storing)
+		completer.run(storing, a.hard)
+	}()
+	go func() {
+		defer close(a.done)
+		p.supervise(work, alive, a)
+	}()
+	p.mu.Lock()
+	p.now = a
+	p.mu.Unlock()
+	return nil
+}
+
+// supervise runs one session after the other until work ends: a new one when
+// the worker was fenced or its loop crashed (contract 5.9, 5.15).
+func (p *Processor) supervise(work, alive context.Context, a *activity) {
+	for work.Err() == nil {
+		s := newSession(alive)
+		h := newHeart(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.beatLog, p.setPaused, func() { p.wakeup.wake() })
+		if !p.register(work, h, s) {
+			s.cancel(errStopping)
+			return
+		}
+		a.use(s)
+		services, end := context.WithCancel(alive)
+		a.services.Add(2)
+		var ended sync.WaitGroup
+		ended.Add(2)
+		go func() { defer a.services.Done(); defer ended.Done(); h.keep(services, s) }()
+		go func() { defer a.services.Done(); defer ended.Done(); p.sweep(services, h, s) }()
+		err := protect(func() { a.left = newLoop(p, a, s).run(work, a.giveUp) })
+		if err == nil {
+			p.loopLog.healthy()
+		} else {
+			p.loopLog.failing("inbox: processing loop crashed, restarting", err, zap.Duration("after", p.opts.RestartDelay))
+			s.cancel(errFenced)
+			sleep(work, p.opts.RestartDelay)
+		}
+		if work.Err() != nil {
+			context.AfterFunc(alive, end)
+			return // the heart goes on beating while Stop stores the last results
+		}
+		end()
+		ended.Wait()
+		s.cancel(errFenced)
+	}
+}
+
+// register sends a session's first heartbeat, however long that takes.
+func (p *Processor) register(work context.Context, h *heart, s *session) bool {
+	for {
+		err := h.beat(work, s)
+		if err == nil {
+			p.beatLog.healthy()
+			return true
+		}
+		if work.Err() != nil {
+			return false
+		}
+		p.beatLog.failing("inbox: worker cannot register", err, zap.Duration("trying_again_after", p.opts.RestartDelay))
+		sleep(work, p.opts.RestartDelay)
+	}
+}
+
+// sweep runs the sweeper until ctx ends.
+func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.wakeup.at)
+	ticker := time.NewTicker(p.opts.SweepInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if s.attempts.Err() != nil {
+			continue
+		}
+		err := h.beat(ctx, s)
+		if err == nil {
+			err = sw.sweep(ctx, s.id)
+		}
+		switch {
+		case err == nil:
+			p.sweepLog.healthy()
+		case ctx.Err() == nil && !errors.Is(err, store.ErrWorkerReleased):
+			p.sweepLog.failing("inbox: sweep failed", err)
+		}
+	}
+}
+
+// Stop ends processing (contract 5.8): claiming stops at once, running
+// handlers have StopBudget to return and are cancelled then, all results are
+// stored. What was interrupted is released uncharged. Stop returns by ctx's
+// deadline; within it, time is kept for the cancellation and for storing. It
+// returns an error if handlers still run or results could not be stored:
+// other workers recover those claims. Stopping twice, or before Start, does
+// nothing.
+func (p *Processor) Stop(ctx context.Context) error {
+	p.lifecycle.Lock()
+	defer p.lifecycle.Unlock()
+	a := p.now
+	if a == nil {
+		return nil
+	}
+	p.mu.Lock()
+	p.now = nil
+	p.mu.Unlock()
+
+	budget := newStopBudget(ctx, p.opts)
+	defer time.AfterFunc(time.Until(budget.flush), a.endHard).Stop()
+	a.stop()
+	if !waitFor(a.done, budget.soft) {
+		if s := a.current(); s != nil {
+			s.cancel(errStopping)
+		}
+		if !waitFor(a.done, budget.cancel) {
+			close(a.giveUp)
+			<-a.done
+		}
+	}
+	// Everything that will have a result has it in the completer's queue.
+	a.endStoring()
+	<-a.storing
+	stored := a.completer.flush(a.hard, a.hard)
+	if s := a.current(); s != nil {
+		s.cancel(errStopping)
+		if stored && a.left == 0 {
+			p.farewell(a.hard, s)
+		}
+	}
+	a.endHard()
+	a.endServices()
+	a.services.Wait()
+	var problems []error
+	if a.left > 0 {
+		problems = append(problems, fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker", a.left))
+	}
+	if n := a.completer.backlog(); n > 0 {
+		problems = append(problems, fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", n))
+	}
+	return errors.Join(problems...)
+}
+
+// farewell marks the worker as stopped; if that fails its silence tells.
+func (p *Processor) farewell(hard context.Context, s *session) {
+	stmt, cancel := context.WithTimeout(hard, p.opts.StatementTimeout)
+	defer cancel()
+	if err := p.store.StopWorker(stmt, s.id, p.clock.Now()); err != nil {
+		p.log.Warn("inbox: worker could not be marked as stopped", zap.Error(err))
+	}
+}
+
+// stopBudget divides the time of a stop: the last fifth is for storing
+// results, the fifth before for handlers to notice their cancellation.
+type stopBudget struct{ soft, cancel, flush time.Time }
+
+func newStopBudget(ctx context.Context, opts Options) stopBudget {
+	now := time.Now()
+	end := now.Add(opts.StopBudget * 5 / 3)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		end = deadline
+	}
+	total := max(end.Sub(now), 0)
+	soft := min(opts.StopBudget, total*3/5)
+	return stopBudget{soft: now.Add(soft), cancel: now.Add(total * 4 / 5), flush: now.Add(total * 39 / 40)}
+}
+
+func waitFor(done <-chan struct{}, until time.Time) bool {
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}

@@ -1,0 +1,292 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// loop is one session's scheduling (contract 5.1): claim what is due, start
+// it, and wait for a wake-up, the next due time or the poll. All its state
+// belongs to its goroutine; claims and attempts run in others and report by
+// events. Attempts hand their results to the completer themselves, so nothing
+// is lost when they outlive the loop.
+type loop struct {
+	p       *Processor
+	act     *activity
+	session *session
+	board   *board
+	events  chan event
+	gone    chan struct{} // closed when the loop returns
+
+	running   map[*attempt]bool
+	claiming  bool
+	notBefore time.Time // no claim before this: the last one failed
+	poll      time.Time // the next look whatever is known
+	nextDue   time.Time // zero if none is known
+	asked     bool      // the database has been asked for nextDue since the last look
+}
+
+// event is what reaches the loop from other goroutines; one field is set.
+type event struct {
+	finished *attempt
+	overdue  *attempt
+	returned *handler.Handler // a call that was given up as stuck
+	claimed  *claimed
+}
+
+// claimed is what one round of claiming found.
+type claimed struct {
+	attempts []*attempt
+	short    map[*handler.Handler]bool // had fewer due statuses than asked for
+	asked    bool                      // next is known
+	next     time.Time                 // when the next status is due; zero if none
+	err      error
+}
+
+func newLoop(p *Processor, a *activity, s *session) *loop {
+	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.opts), events: make(chan event), gone: make(chan struct{}), running: map[*attempt]bool{}}
+}
+
+// run works until ctx ends (a stop) or the session is fenced, and then until
+// every attempt has ended or is known to ignore its cancellation, or giveUp
+// is closed. It returns the number of handlers still running.
+func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
+	defer close(l.gone)
+	look := time.NewTimer(0)
+	defer look.Stop()
+	l.lookAnew()
+	stopping, fenced := ctx.Done(), l.session.attempts.Done()
+	for {
+		if ctx.Err() != nil || l.session.attempts.Err() != nil {
+			l.releaseQueued()
+			if !l.claiming && l.onlyOverdue() {
+				return len(l.running)
+			}
+		} else {
+			l.applyPauses()
+			l.start()
+			l.claim()
+		}
+		look.Reset(l.untilNextLook())
+		select {
+		case <-giveUp:
+			l.releaseQueued()
+			return len(l.running)
+		case <-stopping:
+			stopping = nil
+		case <-fenced:
+			fenced = nil
+		case e := <-l.events:
+			l.handle(e)
+		case <-l.p.wakeup.signal:
+			l.board.wake(l.p.wakeup.take())
+		case <-look.C:
+			l.lookAnew()
+		}
+	}
+}
+
+// lookAnew forgets what is known of the database and makes every handler ask.
+func (l *loop) lookAnew() {
+	l.nextDue, l.asked, l.poll = time.Time{}, false, time.Now().Add(l.p.opts.PollingInterval)
+	l.board.wake(nil, true)
+}
+
+// send reports whether the loop has taken the event; it has not if it is gone.
+func (l *loop) send(e event) bool {
+	select {
+	case l.events <- e:
+		return true
+	case <-l.gone:
+		return false
+	}
+}
+
+func (l *loop) handle(e event) {
+	switch {
+	case e.finished != nil:
+		delete(l.running, e.finished)
+		if !e.finished.overdue {
+			l.board.byHandler[e.finished.handler].running--
+		} else if !errors.Is(e.finished.err, ErrStuck) {
+			l.board.byHandler[e.finished.handler].stuck--
+		}
+	case e.overdue != nil:
+		l.noteOverdue(e.overdue)
+	case e.returned != nil:
+		l.board.byHandler[e.returned].stuck--
+	case e.claimed != nil:
+		l.noteClaimed(e.claimed)
+	}
+	l.p.health.stuck(l.stuckHandlers())
+}
+
+// noteOverdue replaces the slot of a handler that ignores its cancelled
+// context; its claim stays until it returns or the grace ends (contract 5.4).
+func (l *loop) noteOverdue(a *attempt) {
+	s := l.board.byHandler[a.handler]
+	a.overdue = true
+	s.running--
+	s.stuck++
+	l.p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", a.claim.HandlerKey),
+		zap.String("message_id", a.claim.MessageID), zap.Int("stuck", s.stuck), zap.Int("claiming_stops_at", l.board.maxStuck()))
+}
+
+func (l *loop) stuckHandlers() map[string]int {
+	var stuck map[string]int
+	for _, s := range l.board.shares {
+		if s.stuck > 0 {
+			if stuck == nil {
+				stuck = map[string]int{}
+			}
+			stuck[s.handler.Key()] = s.stuck
+		}
+	}
+	return stuck
+}
+
+func (l *loop) onlyOverdue() bool {
+	for a := range l.running {
+		if !a.overdue {
+			return false
+		}
+	}
+	return true
+}
+
+// noteClaimed queues what was claimed and learns what is left in the database.
+func (l *loop) noteClaimed(c *claimed) {
+	l.claiming = false
+	if c.err != nil {
+		l.notBefore = time.Now().Add(l.p.opts.RestartDelay)
+		l.board.wake(nil, true)
+	}
+	for h, short := range c.short {
+		if !short {
+			l.board.byHandler[h].more = true
+		}
+	}
+	for _, a := range c.attempts {
+		s := l.board.byHandler[a.handler]
+		s.queue = append(s.queue, a)
+	}
+	l.asked = l.asked || c.asked
+	l.noteDue(c.next)
+}
+
+func (l *loop) noteDue(due time.Time) {
+	if !due.IsZero() && (l.nextDue.IsZero() || due.Before(l.nextDue)) {
+		l.nextDue = due
+	}
+}
+
+// claim starts a round of claiming unless one is under way, nothing may be
+// due, nothing is free, or the database is too slow for the results already
+// waiting to be stored.
+func (l *loop) claim() {
+	if l.claiming || time.Now().Before(l.notBefore) || !l.session.mayClaim(l.p.opts.WorkerTimeout) ||
+		l.act.completer.backlog() > 2*l.p.opts.BatchSize+l.p.opts.Concurrency {
+		return
+	}
+	shares := l.board.limits()
+	if shares == nil {
+		return
+	}
+	limits := make(map[*handler.Handler]int, len(shares))
+	for s, n := range shares {
+		limits[s.handler] = n
+		// Set again by a full claim, and by a wake-up that comes while the
+		// claim is under way and whose status it may have missed.
+		s.more = false
+	}
+	l.claiming = true
+	go l.claimRound(limits, !l.asked)
+}
+
+func (l *loop) claimRound(limits map[*handler.Handler]int, askNext bool) {
+	ctx := l.session.attempts
+	var c claimed
+	if c.err = l.act.claimer.reconcile(ctx, l.session.id); c.err == nil {
+		c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, l.p.clock.Now())
+	}
+	if c.err == nil && askNext && allShort(c.short) {
+		c.next, c.err = l.act.claimer.nextDue(ctx, l.p.clock.Now())
+		c.asked = c.err == nil
+	}
+	switch {
+	case c.err == nil:
+		l.p.claimLog.healthy()
+	case ctx.Err() == nil:
+		l.p.claimLog.failing("inbox: claiming failed, trying again", c.err, zap.Duration("after", l.p.opts.RestartDelay))
+	}
+	if !l.send(event{claimed: &c}) {
+		l.giveBack(c.attempts) // nobody is left to run them
+	}
+}
+
+func allShort(short map[*handler.Handler]bool) bool {
+	for _, s := range short {
+		if !s {
+			return false
+		}
+	}
+	return true
+}
+
+// start fills the free slots from the queues.
+func (l *loop) start() {
+	for a := l.board.next(); a != nil; a = l.board.next() {
+		l.running[a] = true
+		go l.attempt(a)
+	}
+}
+
+func (l *loop) attempt(a *attempt) {
+	l.p.runner.run(l.session.attempts, a, watcher{
+		overdue:  func() { l.send(event{overdue: a}) },
+		returned: func() { l.send(event{returned: a.handler}) },
+	})
+	l.act.completer.add(l.p.resultOf(a))
+	l.send(event{finished: a})
+}
+
+// releaseQueued gives back what was claimed and never started.
+func (l *loop) releaseQueued() {
+	for _, s := range l.board.shares {
+		l.giveBack(s.queue)
+		s.queue = nil
+	}
+}
+
+func (l *loop) giveBack(attempts []*attempt) {
+	for _, a := range attempts {
+		l.act.completer.add(result{attempt: a, verdict: l.p.opts.judge(a.claim, errStopping, errStopping, 0, l.p.clock.Now())})
+	}
+}
+
+func (l *loop) applyPauses() {
+	for _, s := range l.board.shares {
+		paused := l.p.isPaused(s.handler)
+		if s.paused && !paused {
+			s.more = true
+		}
+		s.paused = paused
+	}
+}
+
+// untilNextLook is the real time until the next due status or the poll. The
+// wait for a due time is measured by the injected clock and never longer than
+// PollingInterval, should that clock jump.
+func (l *loop) untilNextLook() time.Duration {
+	l.noteDue(l.p.wakeup.takeDue())
+	wait := time.Until(l.poll)
+	if !l.nextDue.IsZero() {
+		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
+	}
+	return max(wait, time.Until(l.notBefore))
+}

@@ -1,0 +1,164 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// Drained counts what one ProcessPending did. A status that was attempted
+// more than once counts each time.
+type Drained struct {
+	// Picked is the number of claims.
+	Picked int
+	// Completed, Failed, Poisoned and Released are what became of them;
+	// Failed does not include Poisoned. Snoozed statuses count as Released.
+	Completed, Failed, Poisoned, Released int
+}
+
+// ProcessPending claims and runs everything that is due at the moment of the
+// call, and what handlers accept meanwhile, until nothing is left; a batch in
+// which all failed does not end it. It works in the caller's goroutine's time,
+// with or without a started processor, and leaves nothing running behind. Its
+// claims have no worker: should the process die, they are released after
+// StuckMessageThreshold, by the next ProcessPending or by any running worker
+// (contract 5.14).
+//
+// It returns when ctx ends, too, with the counts so far and ctx's error;
+// running handlers are cancelled by it and released uncharged.
+func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
+	var d Drained
+	h := newHeld()
+	m := &manual{p: p, drained: &d}
+	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(r result, applied bool) {
+		h.drop(r.claim.StatusID)
+		p.settled(r, applied)
+		if applied {
+			d.count(r.outcome)
+		}
+	}, func() {})
+	m.claimer = p.newClaimer(h, m.completer.add)
+	if err := m.prepare(ctx); err != nil {
+		return d, err
+	}
+	at := p.clock.Now()
+	for {
+		if err := ctx.Err(); err != nil {
+			return d, fmt.Errorf("process pending: %w", err)
+		}
+		picked, err := m.batch(ctx, at)
+		d.Picked += picked
+		if err != nil || picked == 0 {
+			return d, err
+		}
+	}
+}
+
+func (d *Drained) count(outcome string) {
+	switch outcome {
+	case completed, superseded:
+		d.Completed++
+	case failed:
+		d.Failed++
+	case poisoned:
+		d.Poisoned++
+	default:
+		d.Released++
+	}
+}
+
+// manual is one ProcessPending.
+type manual struct {
+	p         *Processor
+	completer *completer
+	claimer   *claimer
+	drained   *Drained
+}
+
+// prepare does what sweeps do for a running worker: stuck claims, unknown
+// handler keys (without grace, as nobody will come) and paused handlers.
+func (m *manual) prepare(ctx context.Context) error {
+	p := m.p
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, func(time.Time) {})
+	if err := sw.releaseStuck(ctx); err != nil {
+		return err
+	}
+	workers, err := sw.workers(ctx)
+	if err != nil {
+		return err
+	}
+	if err := sw.poisonUnknown(ctx, workers, 0); err != nil {
+		return err
+	}
+	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
+	defer cancel()
+	paused, err := p.store.Paused(stmt)
+	if err != nil {
+		return fmt.Errorf("process pending: %w", err)
+	}
+	p.setPaused(paused)
+	return nil
+}
+
+// batch claims once, runs what it got on Concurrency goroutines, and stores
+// the results.
+func (m *manual) batch(ctx context.Context, at time.Time) (picked int, err error) {
+	p := m.p
+	var handlers []*handler.Handler
+	for _, h := range p.registry.Handlers() {
+		if !p.isPaused(h) {
+			handlers = append(handlers, h)
+		}
+	}
+	if len(handlers) == 0 {
+		return 0, nil
+	}
+	limits := make(map[*handler.Handler]int, len(handlers))
+	for _, h := range handlers {
+		limits[h] = max(1, p.opts.BatchSize/len(handlers))
+	}
+	attempts, _, err := m.claimer.claim(ctx, "", limits, at)
+	if err != nil {
+		return 0, err
+	}
+	picked = len(attempts) + m.completer.backlog()
+	attemptsCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
+	queue := make(chan *attempt)
+	var workers sync.WaitGroup
+	for range min(p.opts.Concurrency, len(attempts)) {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for a := range queue {
+				p.runner.run(attemptsCtx, a, watcher{overdue: func() { m.reportOverdue(a) }, returned: func() {}})
+				m.completer.add(p.resultOf(a))
+			}
+		}()
+	}
+	for _, a := range attempts {
+		if attemptsCtx.Err() != nil {
+			m.completer.add(result{attempt: a, verdict: p.opts.judge(a.claim, errStopping, errStopping, 0, p.clock.Now())})
+			continue
+		}
+		queue <- a
+	}
+	close(queue)
+	workers.Wait()
+	store, done := context.WithTimeout(context.WithoutCancel(ctx), p.opts.StatementTimeout)
+	defer done()
+	if !m.completer.flush(store, store) {
+		return picked, fmt.Errorf("process pending: %d results could not be stored: %w", m.completer.backlog(), p.storeLog.trouble())
+	}
+	return picked, nil
+}
+
+func (m *manual) reportOverdue(a *attempt) {
+	m.p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", a.claim.HandlerKey), zap.String("message_id", a.claim.MessageID))
+}

@@ -1,0 +1,128 @@
+package processor
+
+import (
+	"fmt"
+	"time"
+)
+
+// Options configure a Processor. Start from DefaultOptions: a zero value is
+// refused by Validate.
+type Options struct {
+	// MaxRetries is the error count at which a status is poisoned; 0 and 1
+	// poison on the first failure. Default 5.
+	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
+	// MaxRetryDelay caps the backoff. Default 5 m.
+	MaxRetryDelay time.Duration `yaml:"max_retry_delay" env:"MAX_RETRY_DELAY"`
+	// PollingInterval is the longest wait between looks for due work.
+	// Default 30 s.
+	PollingInterval time.Duration `yaml:"polling_interval" env:"POLLING_INTERVAL"`
+	// BatchSize bounds one claim. Default 100.
+	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
+	// Concurrency is how many handlers run at once. A handler below its fair
+	// share may start beyond it (contract 5.2). Default 10.
+	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
+	// Prefetch is how many claims may wait in memory for a free slot; -1
+	// means as many as Concurrency. Default -1.
+	Prefetch int `yaml:"prefetch" env:"PREFETCH"`
+	// HandlerTimeout limits each attempt; 0 is no limit. Default 0.
+	HandlerTimeout time.Duration `yaml:"handler_timeout" env:"HANDLER_TIMEOUT"`
+	// StuckHandlerGrace is how long a handler that ignores its cancelled
+	// context keeps its claim. Default 1 m.
+	StuckHandlerGrace time.Duration `yaml:"stuck_handler_grace" env:"STUCK_HANDLER_GRACE"`
+	// StuckMessageThreshold is the age at which a claim without a worker is
+	// released; greater than HandlerTimeout. Default 5 m.
+	StuckMessageThreshold time.Duration `yaml:"stuck_message_threshold" env:"STUCK_MESSAGE_THRESHOLD"`
+	// HeartbeatInterval is the time between heartbeats. Default 5 s.
+	HeartbeatInterval time.Duration `yaml:"heartbeat_interval" env:"HEARTBEAT_INTERVAL"`
+	// SweepInterval is the time between looks for vanished workers.
+	// Default 5 s.
+	SweepInterval time.Duration `yaml:"sweep_interval" env:"SWEEP_INTERVAL"`
+	// WorkerTimeout is the silence after which a worker is dead; at least
+	// three heartbeats. Default 30 s.
+	WorkerTimeout time.Duration `yaml:"worker_timeout" env:"WORKER_TIMEOUT"`
+	// MaxAbandoned is how many workers may vanish while running a status
+	// before it is poisoned. Default 10.
+	MaxAbandoned int `yaml:"max_abandoned" env:"MAX_ABANDONED"`
+	// UnknownKeyGrace is how long the handler keys of stopped workers count
+	// as known. Default 10 m; manual mode uses 0.
+	UnknownKeyGrace time.Duration `yaml:"unknown_key_grace" env:"UNKNOWN_KEY_GRACE"`
+	// GroupWindow is how long a result may wait for others to be stored
+	// with. Default 20 ms.
+	GroupWindow time.Duration `yaml:"group_window" env:"GROUP_WINDOW"`
+	// StatementTimeout bounds each database call. Default 10 s.
+	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
+	// StopBudget is how long a stop waits for running handlers before it
+	// cancels them; less if the stop's deadline is near. Default 10 s.
+	StopBudget time.Duration `yaml:"stop_budget" env:"STOP_BUDGET"`
+	// RestartDelay is the wait before a crashed loop or a failed claim is
+	// tried again. Default 5 s.
+	RestartDelay time.Duration `yaml:"restart_delay" env:"RESTART_DELAY"`
+}
+
+// DefaultOptions returns the defaults of contract 9.
+func DefaultOptions() Options {
+	return Options{
+		MaxRetries: 5, MaxRetryDelay: 5 * time.Minute,
+		PollingInterval: 30 * time.Second, BatchSize: 100, Concurrency: 10, Prefetch: -1,
+		StuckHandlerGrace: time.Minute, StuckMessageThreshold: 5 * time.Minute,
+		HeartbeatInterval: 5 * time.Second, SweepInterval: 5 * time.Second, WorkerTimeout: 30 * time.Second,
+		MaxAbandoned: 10, UnknownKeyGrace: 10 * time.Minute,
+		GroupWindow: 20 * time.Millisecond, StatementTimeout: 10 * time.Second, StopBudget: 10 * time.Second,
+		RestartDelay: 5 * time.Second,
+	}
+}
+
+// Validate reports every option that is out of range, by name, with its value
+// and what is allowed.
+func (o Options) Validate() []error {
+	var problems []error
+	refuse := func(name string, value any, allowed string) {
+		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+	}
+	for _, positive := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"MaxRetryDelay", o.MaxRetryDelay}, {"PollingInterval", o.PollingInterval}, {"StuckHandlerGrace", o.StuckHandlerGrace},
+		{"StuckMessageThreshold", o.StuckMessageThreshold}, {"HeartbeatInterval", o.HeartbeatInterval}, {"SweepInterval", o.SweepInterval},
+		{"GroupWindow", o.GroupWindow}, {"StatementTimeout", o.StatementTimeout}, {"StopBudget", o.StopBudget}, {"RestartDelay", o.RestartDelay},
+	} {
+		if positive.value <= 0 {
+			refuse(positive.name, positive.value, "more than 0")
+		}
+	}
+	for _, counted := range []struct {
+		name         string
+		value, least int
+	}{
+		{"MaxRetries", o.MaxRetries, 0}, {"BatchSize", o.BatchSize, 1}, {"Concurrency", o.Concurrency, 1}, {"MaxAbandoned", o.MaxAbandoned, 1},
+	} {
+		if counted.value < counted.least {
+			refuse(counted.name, counted.value, fmt.Sprintf("%d or more", counted.least))
+		}
+	}
+	if o.Prefetch < -1 {
+		refuse("Prefetch", o.Prefetch, "0 or more, or -1 for as many as Concurrency")
+	}
+	if o.HandlerTimeout < 0 {
+		refuse("HandlerTimeout", o.HandlerTimeout, "0 (no limit) or more")
+	}
+	if o.UnknownKeyGrace < 0 {
+		refuse("UnknownKeyGrace", o.UnknownKeyGrace, "0 or more")
+	}
+	if o.StuckMessageThreshold > 0 && o.StuckMessageThreshold <= o.HandlerTimeout {
+		refuse("StuckMessageThreshold", o.StuckMessageThreshold, fmt.Sprintf("more than HandlerTimeout (%s)", o.HandlerTimeout))
+	}
+	if o.HeartbeatInterval > 0 && o.WorkerTimeout < 3*o.HeartbeatInterval {
+		refuse("WorkerTimeout", o.WorkerTimeout, fmt.Sprintf("at least three HeartbeatIntervals (%s)", 3*o.HeartbeatInterval))
+	}
+	return problems
+}
+
+// prefetch resolves the -1 of Prefetch.
+func (o Options) prefetch() int {
+	if o.Prefetch < 0 {
+		return o.Concurrency
+	}
+	return o.Prefetch
+}

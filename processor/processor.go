@@ -1,0 +1,194 @@
+// Package processor runs handlers: it claims due statuses, runs them on a
+// bounded pool, stores their results, and recovers what other workers left
+// behind (contract 5). One file per service: claim, attempt, transaction,
+// completer, session (heartbeat and fencing), sweeper; loop ties them together.
+package processor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// Processor is one inbox's worker. It is safe for concurrent use.
+type Processor struct {
+	opts     Options
+	store    store.Store
+	registry *handler.Registry
+	clock    clock.Clock
+	log      *zap.Logger
+	counters *telemetry.Counters
+	hooks    handler.Hooks
+
+	runner   *runner
+	wakeup   *wakeup
+	health   *health
+	claimLog *stateLog
+	beatLog  *stateLog
+	sweepLog *stateLog
+	storeLog *stateLog
+	loopLog  *stateLog
+
+	pauseMu sync.Mutex
+	paused  map[string]bool
+
+	lifecycle sync.Mutex // held by Start and Stop throughout
+	mu        sync.Mutex
+	now       *activity // nil unless started
+}
+
+// Config is what a Processor works with; every field but Hooks is required.
+type Config struct {
+	// DB is where handlers get their sessions and transactions from.
+	DB       *gorm.DB
+	Store    store.Store
+	Registry *handler.Registry
+	Options  Options
+	Clock    clock.Clock
+	Logger   *zap.Logger
+	Counters *telemetry.Counters
+	Hooks    handler.Hooks
+}
+
+// New makes a Processor. It fails only on invalid options, joined.
+func New(cfg Config) (*Processor, error) {
+	if problems := cfg.Options.Validate(); len(problems) > 0 {
+		return nil, problems[0]
+	}
+	p := &Processor{
+		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks,
+		wakeup: newWakeup(), paused: map[string]bool{},
+		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
+		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"),
+	}
+	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog}}
+	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, statementTimeout: cfg.Options.StatementTimeout,
+		maxRetryDelay: cfg.Options.MaxRetryDelay, stuckGrace: cfg.Options.StuckHandlerGrace}
+	return p, nil
+}
+
+// Wake makes the processor look for due statuses now, of these handler keys,
+// or of all without arguments. It never blocks and does nothing while the
+// processor is not started (contract 4.7).
+func (p *Processor) Wake(handlerKeys ...string) { p.wakeup.wake(handlerKeys...) }
+
+func (p *Processor) newCompleter(h *held) *completer {
+	return newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(r result, applied bool) {
+		h.drop(r.claim.StatusID)
+		p.settled(r, applied)
+	}, p.wakeup.ring)
+}
+
+func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
+	return &claimer{store: p.store, registry: p.registry, opts: p.opts, now: p.clock.Now, held: h, settle: settle}
+}
+
+func (p *Processor) resultOf(a *attempt) result {
+	return result{attempt: a, verdict: p.opts.judge(a.claim, a.err, a.cause, a.timeout, p.clock.Now())}
+}
+
+// settled counts a result that has reached the database, or that turned out
+// to be stale, and tells the hooks.
+func (p *Processor) settled(r result, applied bool) {
+	fields := []zap.Field{zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID), zap.Int("attempt", r.claim.ErrorCount+r.claim.AbandonedCount+1)}
+	if !applied {
+		p.counters.Fenced.Add(1)
+		p.log.Warn("inbox: result of a stale claim changed nothing", append(fields, zap.String("outcome", r.outcome), zap.NamedError("handler_error", r.failure))...)
+		return
+	}
+	if !r.next.IsZero() {
+		p.wakeup.at(r.next)
+	}
+	switch r.outcome {
+	case completed:
+		p.counters.Processed.Add(1)
+	case failed:
+		p.counters.Failed.Add(1)
+		p.log.Warn("inbox: attempt failed", append(fields, zap.Time("next_attempt_at", r.next), zap.Error(r.failure))...)
+	case poisoned:
+		p.counters.Failed.Add(1)
+		p.counters.Poisoned.Add(1)
+		p.log.Error("inbox: message poisoned", append(fields, zap.Error(r.failure))...)
+	case snoozed:
+		p.counters.Snoozed.Add(1)
+	case released:
+		p.counters.Released.Add(1)
+	case superseded:
+		p.counters.Superseded.Add(1)
+		return
+	}
+	p.tell(r)
+}
+
+func (p *Processor) tell(r result) {
+	if p.hooks.OnAttempt == nil && p.hooks.OnPoisoned == nil {
+		return
+	}
+	e := handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Attempt: r.claim.ErrorCount + r.claim.AbandonedCount + 1,
+		Outcome: r.outcome, Err: r.failure, Duration: r.duration, NextAttemptAt: r.next}
+	if r.claim.Message != nil {
+		e.Type = r.claim.Message.Type
+	}
+	ctx := context.Background()
+	if err := handler.Call(ctx, p.hooks.OnAttempt, e); err != nil {
+		p.log.Error("inbox hook OnAttempt failed", zap.String("message_id", e.MessageID), zap.Error(err))
+	}
+	if r.outcome != poisoned {
+		return
+	}
+	if err := handler.Call(ctx, p.hooks.OnPoisoned, e); err != nil {
+		p.log.Error("inbox hook OnPoisoned failed", zap.String("message_id", e.MessageID), zap.Error(err))
+	}
+}
+
+func (p *Processor) setPaused(keys []string) {
+	p.pauseMu.Lock()
+	changed := len(keys) != len(p.paused) || slices.ContainsFunc(keys, func(key string) bool { return !p.paused[key] })
+	if changed {
+		p.paused = make(map[string]bool, len(keys))
+		for _, key := range keys {
+			p.paused[key] = true
+		}
+	}
+	p.pauseMu.Unlock()
+	if changed {
+		p.wakeup.ring()
+	}
+}
+
+func (p *Processor) isPaused(h *handler.Handler) bool {
+	p.pauseMu.Lock()
+	defer p.pauseMu.Unlock()
+	return p.paused[h.Key()]
+}
+
+// protect turns a panic of ours into an error.
+func protect(f func()) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	f()
+	return nil
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

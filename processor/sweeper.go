@@ -1,0 +1,266 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// sweepBatch bounds how many claims one recovery statement takes.
+const sweepBatch = 500
+
+// sweeper recovers what others left behind: claims of dead workers, claims of
+// nobody, statuses of handlers that no longer exist (contract 5.7, 5.9). Any
+// number of workers sweep at once; the versions make that harmless.
+type sweeper struct {
+	store    store.Store
+	opts     Options
+	now      func() time.Time
+	log      *zap.Logger
+	counters *telemetry.Counters
+	known    []string
+	// recovered wakes the loop: released claims come due.
+	recovered func(next time.Time)
+
+	suspects  map[string]int       // silent workers: sweeps in a row
+	unknown   map[string]time.Time // unknown keys: first seen, monotonic
+	lastStuck time.Time
+}
+
+func newSweeper(st store.Store, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters, recovered func(time.Time)) *sweeper {
+	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, recovered: recovered,
+		suspects: map[string]int{}, unknown: map[string]time.Time{}}
+}
+
+// sweep looks once. The caller's own heartbeat has just succeeded: a worker
+// cut off from the database must not judge others by what it cannot see.
+func (s *sweeper) sweep(ctx context.Context, self string) error {
+	workers, err := s.workers(ctx)
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for _, w := range workers {
+		seen[w.ID] = true
+		if w.ID == self || w.Released {
+			continue
+		}
+		if w.SilentFor < s.opts.WorkerTimeout {
+			delete(s.suspects, w.ID)
+			continue
+		}
+		s.suspects[w.ID]++
+		if s.suspects[w.ID] < 2 {
+			continue
+		}
+		if err := s.bury(ctx, w); err != nil {
+			return err
+		}
+	}
+	for id := range s.suspects {
+		if !seen[id] {
+			delete(s.suspects, id)
+		}
+	}
+	if err := s.prune(ctx, workers); err != nil {
+		return err
+	}
+	// The look for claims without a worker reads all pending statuses, so it
+	// is not repeated more often than its threshold can matter.
+	if time.Since(s.lastStuck) >= s.opts.StuckMessageThreshold/2 {
+		if err := s.releaseStuck(ctx); err != nil {
+			return err
+		}
+		s.lastStuck = time.Now()
+	}
+	return s.poisonUnknown(ctx, workers, s.opts.UnknownKeyGrace)
+}
+
+func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	workers, err := s.store.Workers(stmt, s.now())
+	if err != nil {
+		return nil, fmt.Errorf("sweep: list workers: %w", err)
+	}
+	return workers, nil
+}
+
+// bury releases a dead worker's claims. It is marked released only when it
+// has none left and has been silent for twice the timeout: a claim statement
+// it sent with its last breath may reach the database after the first look,
+// and a transactional handler of its may still hold its row's lock.
+func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
+	left, err := s.release(ctx, "worker "+w.ID+" is gone", func(stmt context.Context) ([]store.Ref, error) {
+		return s.store.ClaimsOf(stmt, w.ID, sweepBatch)
+	})
+	if err != nil {
+		return fmt.Errorf("sweep: release claims of worker %s: %w", w.ID, err)
+	}
+	if left || w.SilentFor < 2*s.opts.WorkerTimeout {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	if err := s.store.MarkReleased(stmt, w.ID, s.now()); err != nil {
+		return fmt.Errorf("sweep: mark worker %s released: %w", w.ID, err)
+	}
+	return nil
+}
+
+func (s *sweeper) releaseStuck(ctx context.Context) error {
+	before := s.now().Add(-s.opts.StuckMessageThreshold)
+	_, err := s.release(ctx, "claim without a worker is stuck", func(stmt context.Context) ([]store.Ref, error) {
+		return s.store.StuckClaims(stmt, before, sweepBatch)
+	})
+	if err != nil {
+		return fmt.Errorf("sweep: release stuck claims: %w", err)
+	}
+	return nil
+}
+
+// release gives back what find finds, batch by batch, and reports whether
+// some could not be (their rows are locked, or changed meanwhile).
+func (s *sweeper) release(ctx context.Context, why string, find func(context.Context) ([]store.Ref, error)) (left bool, err error) {
+	for {
+		found, applied, err := s.settle(ctx, find, func(r store.Ref) store.Settlement { return s.opts.abandon(r, s.now()) })
+		if err != nil {
+			return true, err
+		}
+		if applied > 0 {
+			s.log.Warn("inbox: released abandoned claims", zap.String("why", why), zap.Int("claims", applied))
+		}
+		if found < sweepBatch || applied == 0 {
+			return applied < found, nil
+		}
+	}
+}
+
+// settle gives one batch of found statuses the state that to says.
+func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]store.Ref, error), to func(store.Ref) store.Settlement) (found, applied int, err error) {
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	refs, err := find(stmt)
+	if err != nil || len(refs) == 0 {
+		return 0, 0, err
+	}
+	settlements := make([]store.Settlement, len(refs))
+	for i, r := range refs {
+		settlements[i] = to(r)
+	}
+	done, err := s.store.SettleUnlocked(stmt, settlements)
+	if err != nil {
+		return len(refs), 0, err
+	}
+	for i, ok := range done {
+		if !ok {
+			continue
+		}
+		applied++
+		if settlements[i].Poisoned {
+			s.counters.Poisoned.Add(1)
+		} else {
+			s.counters.Recovered.Add(1)
+			if next := settlements[i].NextAttemptAt; next != nil {
+				s.recovered(*next)
+			}
+		}
+	}
+	return len(refs), applied, nil
+}
+
+// prune removes the rows of dead workers when their keys no longer count.
+func (s *sweeper) prune(ctx context.Context, workers []store.WorkerState) error {
+	var ids []string
+	for _, w := range workers {
+		if w.Released && w.SilentFor > s.opts.WorkerTimeout+s.opts.UnknownKeyGrace {
+			ids = append(ids, w.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	if _, err := s.store.DeleteWorkers(stmt, ids); err != nil {
+		return fmt.Errorf("sweep: prune workers: %w", err)
+	}
+	return nil
+}
+
+// poisonUnknown poisons pending statuses whose handler key no worker lists.
+// Keys of stopped and dead workers count for the grace after their last sign
+// of life, and a key must have been missing for as long before this worker
+// acts on it: in a rolling deploy a message can be accepted just before the
+// worker that knows its handler registers (contract 5.7).
+func (s *sweeper) poisonUnknown(ctx context.Context, workers []store.WorkerState, grace time.Duration) error {
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	pending, err := s.store.PendingKeys(stmt)
+	if err != nil {
+		return fmt.Errorf("sweep: pending handler keys: %w", err)
+	}
+	known := map[string]bool{}
+	for _, key := range s.known {
+		known[key] = true
+	}
+	for _, w := range workers {
+		if w.SilentFor <= s.opts.WorkerTimeout+grace {
+			for _, key := range w.HandlerKeys {
+				known[key] = true
+			}
+		}
+	}
+	for key := range s.unknown {
+		if known[key] || !slices.Contains(pending, key) {
+			delete(s.unknown, key)
+		}
+	}
+	for _, key := range pending {
+		if known[key] {
+			continue
+		}
+		first, noticed := s.unknown[key]
+		if !noticed {
+			first = time.Now()
+			s.unknown[key] = first
+			if grace > 0 {
+				s.log.Warn("inbox: pending statuses of a handler key that no worker knows", zap.String("handler_key", key), zap.Duration("poisoned_after", grace))
+			}
+		}
+		if time.Since(first) < grace {
+			continue
+		}
+		if err := s.poisonKey(ctx, key); err != nil {
+			return fmt.Errorf("sweep: poison unknown handler key %q: %w", key, err)
+		}
+	}
+	return nil
+}
+
+func (s *sweeper) poisonKey(ctx context.Context, key string) error {
+	reason := store.SanitizeError(fmt.Sprintf("unknown handler key %q: no worker registers it", key))
+	for {
+		found, applied, err := s.settle(ctx,
+			func(stmt context.Context) ([]store.Ref, error) { return s.store.PendingOf(stmt, key, sweepBatch) },
+			func(r store.Ref) store.Settlement {
+				return store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount,
+					AbandonedCount: r.AbandonedCount, LastError: &reason, Poisoned: true}
+			})
+		if err != nil {
+			return err
+		}
+		if applied > 0 {
+			s.log.Error("inbox: poisoned statuses of an unknown handler key", zap.String("handler_key", key), zap.Int("statuses", applied))
+		}
+		if found < sweepBatch || applied == 0 {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Outcomes of an attempt, as hooks and logs name them.
+const (
+	completed = "completed"
+	failed    = "failed"
+	poisoned  = "poisoned"
+	snoozed   = "snoozed"
+	released  = "released"
+	// superseded ends a status without an attempt.
+	superseded = "superseded"
+)
+
+// verdict is what one attempt does to its status.
+type verdict struct {
+	outcome string
+	failure error
+	// settlement is what to store unless the outcome is completed.
+	settlement store.Settlement
+	next       time.Time
+}
+
+// unrecoverable marks a failure that lies in what is stored, not in the
+// handler: poisoned at once, no error charged (contract 5.7).
+type unrecoverable struct{ reason error }
+
+func (e *unrecoverable) Error() string { return e.reason.Error() }
+func (e *unrecoverable) Unwrap() error { return e.reason }
+
+// uncharged marks an attempt that the database cut short before or after the
+// handler's own part; it is repeated after a while.
+type uncharged struct {
+	reason error
+	delay  time.Duration
+}
+
+func (e *uncharged) Error() string { return e.reason.Error() }
+func (e *uncharged) Unwrap() error { return e.reason }
+
+// Causes with which the processor cancels an attempt.
+var (
+	errStopping = errors.New("inbox is stopping")
+	errFenced   = errors.New("worker lost its heartbeat")
+	errTimeout  = errors.New("handler timeout")
+)
+
+// judge decides from an attempt's error, and from the cause its context was
+// cancelled with, what becomes of the status (contract 5.5, 5.7, 5.8).
+//
+// nil always completes, even in spite of a cancelled context. When the
+// processor interrupted the attempt, an error is taken for the interruption's
+// echo and nothing is charged, unless the handler steered explicitly.
+func (o Options) judge(c store.Claim, err error, cause error, timeout time.Duration, now time.Time) verdict {
+	if err == nil {
+		return verdict{outcome: completed}
+	}
+	settle := store.Settlement{
+		StatusID: c.StatusID, Version: c.Version, Locator: c.Locator,
+		ErrorCount: c.ErrorCount, AbandonedCount: 0, // any finished attempt resets it
+	}
+	var (
+		beyond     *unrecoverable
+		poison     *handler.PoisonError
+		snooze     *handler.SnoozeError
+		retryAfter *handler.RetryAfterError
+		cut        *uncharged
+	)
+	switch {
+	case errors.As(err, &beyond):
+		return poisonedBy(settle, err)
+	case errors.As(err, &poison):
+		settle.ErrorCount++
+		return poisonedBy(settle, err)
+	case errors.As(err, &snooze):
+		// At least a microsecond ahead: a drain that began before never
+		// meets the status again.
+		return putOff(snoozed, settle, nil, now.Add(max(snooze.Delay, time.Microsecond)))
+	case errors.Is(cause, errStopping), errors.Is(cause, errFenced):
+		settle.AbandonedCount = c.AbandonedCount
+		return verdict{outcome: released, failure: err, settlement: settle}
+	case errors.As(err, &cut):
+		settle.AbandonedCount = c.AbandonedCount
+		return putOff(released, settle, err, now.Add(cut.delay))
+	}
+	if errors.Is(cause, errTimeout) || (timeout > 0 && errors.Is(cause, context.DeadlineExceeded)) {
+		err = fmt.Errorf("handler timed out after %s: %w", timeout, err)
+	}
+	settle.ErrorCount++
+	if settle.ErrorCount >= max(o.MaxRetries, 1) {
+		return poisonedBy(settle, err)
+	}
+	delay := backoff(settle.ErrorCount, o.MaxRetryDelay)
+	if errors.As(err, &retryAfter) {
+		delay = max(retryAfter.Delay, time.Microsecond)
+	}
+	text := store.SanitizeError(err.Error())
+	settle.LastError = &text
+	return putOff(failed, settle, err, now.Add(delay))
+}
+
+func poisonedBy(settle store.Settlement, err error) verdict {
+	text := store.SanitizeError(err.Error())
+	settle.Poisoned, settle.LastError = true, &text
+	return verdict{outcome: poisoned, failure: err, settlement: settle}
+}
+
+func putOff(outcome string, settle store.Settlement, err error, next time.Time) verdict {
+	settle.NextAttemptAt = &next
+	return verdict{outcome: outcome, failure: err, settlement: settle, next: next}
+}
+
+// abandon is what recovery does to a claim whose worker vanished: released
+// with a backoff of its own, so that suspects drift apart, or poisoned when it
+// took too many workers with it (contract 5.9).
+func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
+	s := store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1}
+	if s.AbandonedCount >= o.MaxAbandoned {
+		text := "workers vanish while running it"
+		s.Poisoned, s.LastError = true, &text
+		return s
+	}
+	next := now.Add(backoff(s.AbandonedCount, o.MaxRetryDelay))
+	s.NextAttemptAt = &next
+	return s
+}
+
+func completionOf(c store.Claim, outcome models.Outcome) store.Completion {
+	return store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, Outcome: outcome}
+}

@@ -1,0 +1,63 @@
+package processor
+
+import (
+	"sync"
+	"time"
+)
+
+// wakeup gathers reasons to look for work. Signals coalesce and never block
+// their sender (contract 4.7).
+type wakeup struct {
+	signal chan struct{} // holds one token
+
+	mu   sync.Mutex
+	keys map[string]bool
+	all  bool
+	due  time.Time
+}
+
+func newWakeup() *wakeup { return &wakeup{signal: make(chan struct{}, 1), keys: map[string]bool{}} }
+
+// wake says that these handlers have new due statuses; none means any may.
+func (w *wakeup) wake(keys ...string) {
+	w.mu.Lock()
+	w.all = w.all || len(keys) == 0
+	for _, key := range keys {
+		w.keys[key] = true
+	}
+	w.mu.Unlock()
+	w.ring()
+}
+
+// at says that a status comes due at that time.
+func (w *wakeup) at(due time.Time) {
+	w.mu.Lock()
+	if w.due.IsZero() || due.Before(w.due) {
+		w.due = due
+	}
+	w.mu.Unlock()
+	w.ring()
+}
+
+func (w *wakeup) ring() {
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (w *wakeup) take() (keys map[string]bool, all bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keys, all = w.keys, w.all
+	w.keys, w.all = map[string]bool{}, false
+	return keys, all
+}
+
+func (w *wakeup) takeDue() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	due := w.due
+	w.due = time.Time{}
+	return due
+}

@@ -1,0 +1,42 @@
+// Package telemetry is the one place for what an inbox counts and measures
+// (contract 12).
+package telemetry
+
+import "sync/atomic"
+
+// Counters count what one inbox of this process did since it was made. They
+// are safe for concurrent use. They are not a ledger: after a crash they start
+// from zero, the database is the truth.
+type Counters struct {
+	Accepted                atomic.Int64 // messages stored for the first time
+	Duplicates              atomic.Int64 // known messages received again
+	DuplicateContentDiffers atomic.Int64 // of these, with other content (contract 4.3)
+	Unrouted                atomic.Int64 // messages no handler takes (contract 4.6)
+	Rejected                atomic.Int64 // bad records kept or halted at (contract 7.4)
+	Invalid                 atomic.Int64 // messages refused by Accept (contract 4.1)
+
+	Processed  atomic.Int64 // attempts completed
+	Failed     atomic.Int64 // attempts failed, poisoned ones included
+	Poisoned   atomic.Int64 // statuses poisoned
+	Snoozed    atomic.Int64 // attempts put off uncharged
+	Released   atomic.Int64 // claims given back uncharged
+	Superseded atomic.Int64 // statuses ended in favour of a sibling (contract 4.2)
+	Fenced     atomic.Int64 // results of stale claims, which changed nothing (contract 5.10)
+	Recovered  atomic.Int64 // claims of vanished workers released (contract 5.9)
+}
+
+// Snapshot is a copy of the counters at one moment.
+type Snapshot struct {
+	Accepted, Duplicates, DuplicateContentDiffers, Unrouted, Rejected, Invalid    int64
+	Processed, Failed, Poisoned, Snoozed, Released, Superseded, Fenced, Recovered int64
+}
+
+// Snapshot reads all counters, one after the other.
+func (c *Counters) Snapshot() Snapshot {
+	return Snapshot{
+		Accepted: c.Accepted.Load(), Duplicates: c.Duplicates.Load(), DuplicateContentDiffers: c.DuplicateContentDiffers.Load(),
+		Unrouted: c.Unrouted.Load(), Rejected: c.Rejected.Load(), Invalid: c.Invalid.Load(),
+		Processed: c.Processed.Load(), Failed: c.Failed.Load(), Poisoned: c.Poisoned.Load(), Snoozed: c.Snoozed.Load(),
+		Released: c.Released.Load(), Superseded: c.Superseded.Load(), Fenced: c.Fenced.Load(), Recovered: c.Recovered.Load(),
+	}
+}
