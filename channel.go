@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // channel is a stream of messages as it was declared: where they come from
@@ -17,6 +18,7 @@ import (
 type channel struct {
 	name          string
 	subscriptions []subscription
+	kafka         []kafkaconsumer.Config // more than one is an error
 }
 
 type subscription struct {
@@ -48,6 +50,14 @@ func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
 			c.subscriptions = append(c.subscriptions, subscription{messageType, h})
 		}
 	}
+}
+
+// Kafka makes the channel consume Kafka topics: records are persisted before
+// their offsets are committed (contract 7). Fields of cfg left zero get their
+// defaults. A broker that is down or a topic that is missing does not fail the
+// start: it is logged, shown by Health and waited for.
+func Kafka(cfg kafkaconsumer.Config) ChannelOption {
+	return func(c *channel) { c.kafka = append(c.kafka, cfg) }
 }
 
 // HandlerSpec declares one handler: made by Func, Tx, From or FromTx.
@@ -112,6 +122,9 @@ func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Han
 			problems = append(problems, fmt.Errorf("channel %q is declared twice", c.name))
 		}
 		seen[c.name] = true
+		if len(c.kafka) > 1 {
+			problems = append(problems, fmt.Errorf("channel %q has inbox.Kafka twice: list all topics in one", c.name))
+		}
 		if len(c.subscriptions) == 0 {
 			problems = append(problems, fmt.Errorf("channel %q has no handlers: declare them with inbox.On", c.name))
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -40,8 +41,10 @@ type Inbox struct {
 	cleaner   *cleanup.Cleaner
 	log       *zap.Logger
 
-	mu      sync.Mutex
-	started bool
+	lifecycle sync.Mutex // held by Start and Stop throughout
+	mu        sync.Mutex
+	started   bool
+	consumers []*kafkaconsumer.Consumer // of the current run
 }
 
 // New makes an inbox on db, which stays the caller's to close. Nothing runs
@@ -100,7 +103,30 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
+	if _, err := ib.newConsumers(); err != nil {
+		return fail(err)
+	}
 	return ib, nil
+}
+
+// newConsumers makes the consumers of all channels that have a transport. A
+// consumer lives once, so each start makes its own.
+func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
+	var (
+		consumers []*kafkaconsumer.Consumer
+		problems  []error
+	)
+	for _, c := range ib.cfg.channels {
+		for _, cfg := range c.kafka {
+			consumer, err := kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
+			consumers = append(consumers, consumer)
+		}
+	}
+	return consumers, errors.Join(problems...)
 }
 
 func channelNames(channels []*channel) []string {

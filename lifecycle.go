@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 )
@@ -16,23 +19,42 @@ import (
 // runs. If it fails, nothing is left running. Starting twice does nothing; a
 // stopped inbox can be started again.
 func (ib *Inbox) Start(ctx context.Context) error {
-	ib.mu.Lock()
-	defer ib.mu.Unlock()
+	ib.lifecycle.Lock()
+	defer ib.lifecycle.Unlock()
 	if ib.started {
 		return nil
 	}
 	if err := ib.prepare(ctx); err != nil {
 		return ib.name(err)
 	}
-	if ib.cfg.manual {
-		ib.started = true
-		return nil
+	if !ib.cfg.manual {
+		if err := ib.run(ctx); err != nil {
+			return ib.name(errors.Join(err, ib.halt(ctx)))
+		}
 	}
+	ib.mu.Lock()
+	ib.started = true
+	ib.mu.Unlock()
+	return nil
+}
+
+func (ib *Inbox) run(ctx context.Context) error {
 	if err := ib.processor.Start(ctx); err != nil {
-		return ib.name(err)
+		return err
 	}
 	ib.cleaner.Start()
-	ib.started = true
+	consumers, err := ib.newConsumers()
+	if err != nil {
+		return err
+	}
+	ib.mu.Lock()
+	ib.consumers = consumers
+	ib.mu.Unlock()
+	for _, c := range consumers {
+		if err := c.Start(ctx); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -40,17 +62,44 @@ func (ib *Inbox) Start(ctx context.Context) error {
 // gets what is left of ctx's time, see processor.Processor.Stop. Stopping
 // twice, or before Start, does nothing.
 func (ib *Inbox) Stop(ctx context.Context) error {
-	ib.mu.Lock()
-	defer ib.mu.Unlock()
+	ib.lifecycle.Lock()
+	defer ib.lifecycle.Unlock()
 	if !ib.started {
 		return nil
 	}
+	ib.mu.Lock()
 	ib.started = false
-	if ib.cfg.manual {
-		return nil
+	ib.mu.Unlock()
+	return ib.name(ib.halt(ctx))
+}
+
+// halt ends what run started. The consumers, stopped side by side, get a
+// third of the time at most, so that running handlers and the last results
+// have theirs.
+func (ib *Inbox) halt(ctx context.Context) error {
+	ib.mu.Lock()
+	consumers := ib.consumers
+	ib.consumers = nil
+	ib.mu.Unlock()
+
+	short, cancel := ctx, context.CancelFunc(func() {})
+	if deadline, ok := ctx.Deadline(); ok {
+		short, cancel = context.WithTimeout(ctx, time.Until(deadline)/3)
 	}
+	defer cancel()
+	problems := make([]error, len(consumers)+1)
+	var stopping sync.WaitGroup
+	for i, c := range consumers {
+		stopping.Add(1)
+		go func() {
+			defer stopping.Done()
+			problems[i] = c.Stop(short)
+		}()
+	}
+	stopping.Wait()
 	ib.cleaner.Stop()
-	return ib.name(ib.processor.Stop(ctx))
+	problems[len(consumers)] = ib.processor.Stop(ctx)
+	return errors.Join(problems...)
 }
 
 // prepare looks at the database before anything runs on it.
@@ -105,6 +154,7 @@ func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 // Health is the state of an inbox at one moment.
 type Health struct {
 	Processor processor.Health
+	Consumers []kafkaconsumer.Health
 }
 
 // Degraded says what is wrong, nil if nothing is.
@@ -116,8 +166,21 @@ func (h Health) Degraded() error {
 	for key, n := range h.Processor.Stuck {
 		problems = append(problems, fmt.Errorf("handler %q: %d calls ignore their cancelled context", key, n))
 	}
+	for _, c := range h.Consumers {
+		if err := c.Err(); err != nil {
+			problems = append(problems, fmt.Errorf("channel %q: %w", c.Channel, err))
+		}
+	}
 	return errors.Join(problems...)
 }
 
 // Health tells how the inbox is.
-func (ib *Inbox) Health() Health { return Health{Processor: ib.processor.Health()} }
+func (ib *Inbox) Health() Health {
+	h := Health{Processor: ib.processor.Health()}
+	ib.mu.Lock()
+	defer ib.mu.Unlock()
+	for _, c := range ib.consumers {
+		h.Consumers = append(h.Consumers, c.Health())
+	}
+	return h
+}

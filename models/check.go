@@ -2,7 +2,6 @@ package models
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -56,8 +55,8 @@ func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, nami
 	if dialect == "postgres" {
 		lookup, argument = `SELECT count(*) FROM (SELECT to_regclass($1) AS found) AS r WHERE found IS NOT NULL`, Quote(naming.Meta())
 	}
-	var tables int
-	if err := pool.QueryRowContext(ctx, lookup, argument).Scan(&tables); err != nil {
+	tables, _, err := one[int](ctx, pool, lookup, argument)
+	if err != nil {
 		return 0, fmt.Errorf("look for table %s: %w", naming.Meta(), err)
 	}
 	if tables == 0 {
@@ -100,12 +99,26 @@ func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName
 }
 
 func metaValue(ctx context.Context, pool gorm.ConnPool, naming Naming, key string) (value string, found bool, err error) {
-	err = pool.QueryRowContext(ctx, `SELECT "value" FROM `+Quote(naming.Meta())+` WHERE "key" = $1`, key).Scan(&value)
-	if errors.Is(err, sql.ErrNoRows) {
-		return "", false, nil
-	}
+	value, found, err = one[string](ctx, pool, `SELECT "value" FROM `+Quote(naming.Meta())+` WHERE "key" = $1`, key)
 	if err != nil {
 		return "", false, fmt.Errorf("read %s from %s: %w", key, naming.Meta(), err)
 	}
-	return value, true, nil
+	return value, found, nil
+}
+
+// one reads the first row of one column. Not by QueryRowContext: with
+// PrepareStmt, GORM's returns a row that panics when preparing fails.
+func one[T any](ctx context.Context, pool gorm.ConnPool, query string, args ...any) (value T, found bool, err error) {
+	rows, err := pool.QueryContext(ctx, query, args...)
+	if err != nil {
+		return value, false, err
+	}
+	defer rows.Close()
+	if rows.Next() {
+		found = true
+		if err := rows.Scan(&value); err != nil {
+			return value, false, err
+		}
+	}
+	return value, found, rows.Err()
 }

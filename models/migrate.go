@@ -76,8 +76,7 @@ func apply(ctx context.Context, conn *sql.Conn, dialect string, naming Naming, m
 // createSchema asks first: CREATE SCHEMA IF NOT EXISTS wants the privilege
 // even where there is nothing to create.
 func createSchema(ctx context.Context, conn *sql.Conn, naming Naming) error {
-	var found bool
-	err := conn.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, naming.Schema).Scan(&found)
+	_, found, err := one[int](ctx, conn, `SELECT 1 FROM pg_namespace WHERE nspname = $1`, naming.Schema)
 	if err == nil && !found {
 		_, err = conn.ExecContext(ctx, `CREATE SCHEMA `+Quote(naming.Schema))
 	}

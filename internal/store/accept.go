@@ -84,6 +84,9 @@ func acceptRetrying(ctx context.Context, d database, dialect accepting, batch Ac
 // accept runs inside a transaction. Most batches are done after the first
 // statement; only messages that were there before cost more.
 func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch AcceptBatch) ([]Accepted, error) {
+	if err := checkBatch(batch); err != nil {
+		return nil, err
+	}
 	results := make([]Accepted, len(batch.Messages))
 	index := make(map[string]int, len(batch.Messages))
 	waiting := make([]NewMessage, len(batch.Messages))

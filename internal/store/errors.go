@@ -59,6 +59,8 @@ func transientState(state string) bool {
 		"55P03", // lock not available
 		"57014": // cancelled, as by statement_timeout
 		return true
+	case "08P01": // protocol violation: the same again would be again
+		return false
 	}
 	switch state[:2] {
 	case "08", // connection

@@ -104,7 +104,8 @@ func withContextError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), err)
 }
 
-// query collects the rows of a statement.
+// query collects the rows of a statement. There is no QueryRowContext here:
+// with PrepareStmt, GORM's returns a row that panics when preparing fails.
 func query[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
 	rows, err := pool.QueryContext(ctx, statement, args...)
 	if err != nil {

@@ -102,9 +102,11 @@ func scanClaim(rows *sql.Rows, c *Claim) error {
 }
 
 func (p *postgres) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
-	var due sql.NullTime
-	err := p.pool(ctx).QueryRowContext(ctx, p.text(postgresNextDue), keys, now.UTC()).Scan(&due)
-	return due.Time.UTC(), due.Valid, doing("find the next due status", withContextError(ctx, err))
+	found, err := query(ctx, p.pool(ctx), p.text(postgresNextDue), value[sql.NullTime], keys, now.UTC())
+	if err != nil || len(found) == 0 || !found[0].Valid {
+		return time.Time{}, false, doing("find the next due status", err)
+	}
+	return found[0].Time.UTC(), true, nil
 }
 
 func (p *postgres) Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error) {

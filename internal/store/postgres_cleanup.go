@@ -70,10 +70,13 @@ func (p *postgres) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResu
 		for i, own := range req.HandlerCutoffs {
 			keys[i], cutoffs[i] = own.HandlerKey, own.Cutoff.UTC()
 		}
-		err = pool.QueryRowContext(ctx, p.text(postgresCleanupMessages), ids, req.Cutoff.UTC(), keys, cutoffs).Scan(&result.Messages, &result.Statuses)
+		counts, err := query(ctx, pool, p.text(postgresCleanupMessages), func(rows *sql.Rows, c *[2]int64) error {
+			return rows.Scan(&c[0], &c[1])
+		}, ids, req.Cutoff.UTC(), keys, cutoffs)
 		if err != nil {
 			return err
 		}
+		result.Messages, result.Statuses = counts[0][0], counts[0][1]
 		if result.Messages == int64(len(ids)) {
 			return nil
 		}

@@ -14,8 +14,8 @@ import (
 // also ends being poisoned, so that a completed row is nothing else besides.
 const postgresComplete = `
 UPDATE {statuses} s SET ` + postgresCompleted + `
-FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
-WHERE s.ctid = ANY ($5::text[]::tid[]) AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[], $5::text[]::tid[]) WITH ORDINALITY AS c(id, version, outcome, place, position)
+WHERE s.ctid = c.place AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
 // By handler_statuses_pkey, for rows that VACUUM FULL or pg_repack has moved,
@@ -23,7 +23,7 @@ RETURNING c.position - 1`
 const postgresCompleteMoved = `
 UPDATE {statuses} s SET ` + postgresCompleted + `
 FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
-WHERE s.id = ANY ($2::text[]::uuid[]) AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
 // By handler_statuses_pkey.
@@ -52,9 +52,6 @@ func (p *postgres) Complete(ctx context.Context, completions []Completion, at ti
 		ids, versions, outcomes, places := completionColumns(completions, order)
 		args := []any{at.UTC(), ids, versions, outcomes}
 		if statement == postgresComplete {
-			if len(places) == 0 {
-				continue
-			}
 			args = append(args, places)
 		}
 		positions, err := query(ctx, pool, p.text(statement), value[int], args...)
@@ -71,13 +68,15 @@ func (p *postgres) Complete(ctx context.Context, completions []Completion, at ti
 	return applied, nil
 }
 
-func completionColumns(completions []Completion, order []int) (ids []string, versions []int64, outcomes, places []string) {
+func completionColumns(completions []Completion, order []int) (ids []string, versions []int64, outcomes []string, places []*string) {
 	for _, i := range order {
 		c := completions[i]
 		ids, versions, outcomes = append(ids, c.StatusID), append(versions, c.Version), append(outcomes, string(c.Outcome))
+		var place *string // NULL, which matches nothing, for a row that came without
 		if c.Locator != "" {
-			places = append(places, c.Locator)
+			place = &c.Locator
 		}
+		places = append(places, place)
 	}
 	return ids, versions, outcomes, places
 }

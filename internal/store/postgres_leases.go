@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"time"
 )
 
@@ -29,12 +27,8 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = EXCLUDED.paused, updated_at = E
 )
 
 func (p *postgres) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (bool, error) {
-	var held bool
-	err := p.pool(ctx).QueryRowContext(ctx, p.text(postgresAcquireLease), name, owner, ttl.Microseconds()).Scan(&held)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	return held, doing("acquire lease "+name, withContextError(ctx, err))
+	held, err := query(ctx, p.pool(ctx), p.text(postgresAcquireLease), value[bool], name, owner, ttl.Microseconds())
+	return len(held) == 1, doing("acquire lease "+name, err)
 }
 
 func (p *postgres) ReleaseLease(ctx context.Context, name, owner string) error {

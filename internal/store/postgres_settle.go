@@ -8,7 +8,7 @@ import (
 // By handler_statuses_pkey. A poisoned row waits for no attempt.
 const postgresSettle = `
 UPDATE {statuses} s SET ` + postgresSettled + `
-WHERE s.id = ANY ($1::text[]::uuid[]) AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
 // The same for rows that nobody has locked. What was locked meanwhile and is
@@ -18,7 +18,7 @@ WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {statuses} s SET ` + postgresSettled + `
-WHERE s.id = ANY (ARRAY(SELECT id FROM free)) AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
 const postgresSettled = `error_count = c.error_count, abandoned_count = c.abandoned_count,

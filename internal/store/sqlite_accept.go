@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -60,9 +59,6 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
 
 func (s *sqlite) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
-	if err := checkBatch(batch); err != nil {
-		return nil, doing("accept", err)
-	}
 	return acceptRetrying(ctx, s.database, s, batch)
 }
 
@@ -71,49 +67,8 @@ func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) (
 	if err != nil {
 		return nil, doing("accept", err)
 	}
-	if err := checkBatch(batch); err != nil {
-		return nil, doing("accept", err)
-	}
 	results, err := accept(ctx, pool, s, batch)
 	return results, doing("accept", err)
-}
-
-// checkBatch refuses what PostgreSQL's columns would: SQLite's hold anything.
-func checkBatch(batch AcceptBatch) error {
-	check := func(what, text string, limit int) error {
-		if err := CheckText(text, limit); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
-	}
-	for _, m := range batch.Messages {
-		for _, field := range []struct {
-			what, text string
-			limit      int
-		}{
-			{"message ID", m.ID, models.MaxMessageID},
-			{"transport name", m.TransportName, models.MaxTransportName},
-			{"type", m.Type, models.MaxType},
-			{"source", m.Source, models.MaxSource},
-			{"content type", m.ContentType, models.MaxContentType},
-			{"properties", m.SerializedProperties, 0},
-		} {
-			if err := check(field.what, field.text, field.limit); err != nil {
-				return err
-			}
-		}
-		for _, h := range m.Handlers {
-			if err := check("handler key", h.HandlerKey, models.MaxHandlerKey); err != nil {
-				return err
-			}
-		}
-	}
-	for _, r := range batch.Rejected {
-		if err := errors.Join(check("channel", r.Channel, models.MaxChannel), check("topic", r.Topic, models.MaxTopic)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, now time.Time) ([]string, error) {

@@ -26,7 +26,7 @@ RETURNING id, message_id, handler_key, version, error_count, abandoned_count, re
 
 // By the messages' primary key.
 const sqliteMessages = `
-SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at
+SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.ordering_key IS NOT NULL, m.received_at
 FROM json_each(?1) k JOIN {messages} m ON m.id = k.value`
 
 // By the due index: the first row behind now.
@@ -96,7 +96,12 @@ func (s *sqlite) attachMessages(ctx context.Context, pool gorm.ConnPool, claims 
 		return err
 	}
 	stored, err := query(ctx, pool, s.text(sqliteMessages), func(rows *sql.Rows, m *storedMessage) error {
-		return rows.Scan(&m.id, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &m.receivedAt)
+		var ordered bool
+		err := rows.Scan(&m.id, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &ordered, &m.receivedAt)
+		if ordered && m.orderingKey == nil { // some drivers read an empty blob as nil
+			m.orderingKey = []byte{}
+		}
+		return err
 	}, list)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"gorm.io/gorm"
@@ -12,7 +13,7 @@ const sqliteComplete = `
 UPDATE {statuses} SET ` + sqliteCompleted + `
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS outcome FROM json_each(?2)) AS c
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
-RETURNING id`
+RETURNING id, version - 1`
 
 // By the primary key.
 const sqliteCompleteOne = `
@@ -28,23 +29,31 @@ func (s *sqlite) Complete(ctx context.Context, completions []Completion, at time
 	if len(completions) == 0 {
 		return applied, nil
 	}
-	rows, index := make([][3]any, len(completions)), make(map[string]int, len(completions))
+	rows, index := make([][3]any, len(completions)), make(map[versioned]int, len(completions))
 	for i, c := range completions {
-		rows[i], index[c.StatusID] = [3]any{c.StatusID, c.Version, c.Outcome}, i
+		rows[i], index[versioned{c.StatusID, c.Version}] = [3]any{c.StatusID, c.Version, c.Outcome}, i
 	}
 	list, err := jsonList(rows)
 	if err != nil {
 		return nil, doing("complete", err)
 	}
-	ids, err := query(ctx, s.pool(ctx), s.text(sqliteComplete), value[string], SQLiteTime(at), list)
+	changed, err := query(ctx, s.pool(ctx), s.text(sqliteComplete), scanVersioned, SQLiteTime(at), list)
 	if err != nil {
 		return nil, doing("complete", err)
 	}
-	for _, id := range ids {
-		applied[index[id]] = true
+	for _, row := range changed {
+		applied[index[row]] = true
 	}
 	return applied, nil
 }
+
+// versioned is a row as it was before a transition.
+type versioned struct {
+	id      string
+	version int64
+}
+
+func scanVersioned(rows *sql.Rows, v *versioned) error { return rows.Scan(&v.id, &v.version) }
 
 func (s *sqlite) CompleteTx(ctx context.Context, tx *gorm.DB, c Completion, at time.Time) (bool, error) {
 	pool, err := joined(tx)

@@ -15,14 +15,14 @@ FROM (
 	FROM json_each(?1)
 ) AS c
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
-RETURNING id`
+RETURNING id, version - 1`
 
 func (s *sqlite) Settle(ctx context.Context, settlements []Settlement) ([]bool, error) {
 	applied := make([]bool, len(settlements))
 	if len(settlements) == 0 {
 		return applied, nil
 	}
-	rows, index := make([][7]any, len(settlements)), make(map[string]int, len(settlements))
+	rows, index := make([][7]any, len(settlements)), make(map[versioned]int, len(settlements))
 	for i, each := range settlements {
 		var next *string
 		if each.NextAttemptAt != nil {
@@ -30,18 +30,18 @@ func (s *sqlite) Settle(ctx context.Context, settlements []Settlement) ([]bool, 
 			next = &text
 		}
 		rows[i] = [7]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, sanitized(each.LastError), next, each.Poisoned}
-		index[each.StatusID] = i
+		index[versioned{each.StatusID, each.Version}] = i
 	}
 	list, err := jsonList(rows)
 	if err != nil {
 		return nil, doing("settle", err)
 	}
-	ids, err := query(ctx, s.pool(ctx), s.text(sqliteSettle), value[string], list)
+	changed, err := query(ctx, s.pool(ctx), s.text(sqliteSettle), scanVersioned, list)
 	if err != nil {
 		return nil, doing("settle", err)
 	}
-	for _, id := range ids {
-		applied[index[id]] = true
+	for _, row := range changed {
+		applied[index[row]] = true
 	}
 	return applied, nil
 }

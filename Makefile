@@ -1,0 +1,91 @@
+# The commands of CONTRIBUTING.md. Each module of the repository is covered:
+# a new go.mod needs no line here.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := test
+
+MODULES := $(sort $(patsubst %/,%,$(dir $(shell find . -name go.mod -not -path '*/testdata/*' -not -path '*/.*'))))
+GO_FILES := find . -name '*.go' -not -path '*/testdata/*' -not -path '*/.*'
+
+# Built programs, out of sight of git.
+BIN := $(CURDIR)/.build
+STATICCHECK := $(BIN)/staticcheck
+WITH_SERVERS := $(BIN)/withservers
+
+# Added to every go test, such as TEST_FLAGS='-run Lane -count 5'.
+TEST_FLAGS ?=
+MINUTES ?= 5
+SEED ?= $(shell date +%s)
+
+# Runs a command in every module and fails if it failed in any.
+define in_modules
+status=0; for module in $(MODULES); do (cd "$$module" && $(1)) || status=1; done; exit $$status
+endef
+
+.PHONY: test
+test: programs ## all tests and mutants, with real servers that it starts and ends
+	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here mutants-here
+
+# With servers that run already: INBOX_TEST_POSTGRES and INBOX_TEST_KAFKA name
+# them. What would be skipped for want of one fails. Two packages at a time at
+# most, however many cores: beside more, those that measure time would starve.
+.PHONY: test-here
+test-here: $(BIN)/testreport
+	export INBOX_TEST_REQUIRE=1; { $(call in_modules,go test -json -race -p 2 -timeout 8m $(TEST_FLAGS) ./...); } | $(BIN)/testreport
+
+.PHONY: mutants
+mutants: programs ## put known defects in, one at a time, and see tests fail
+	$(WITH_SERVERS) -- $(MAKE) --no-print-directory mutants-here
+
+.PHONY: mutants-here
+mutants-here: $(BIN)/mutants
+	INBOX_TEST_REQUIRE=1 $(BIN)/mutants
+
+.PHONY: soak
+soak: ## MINUTES=5 SEED=n: load, crashes and outages, then the ledger
+	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED)
+
+.PHONY: lint
+lint: $(STATICCHECK) $(BIN)/forbidden ## staticcheck and the house rules
+	$(call in_modules,$(STATICCHECK) ./...)
+	$(GO_FILES) | $(BIN)/forbidden
+	bash -n .ci/run
+
+.PHONY: vet
+vet:
+	$(call in_modules,go vet ./...)
+
+.PHONY: fmt-check
+fmt-check: ## names files that gofmt would change
+	files="$$($(GO_FILES) -exec gofmt -l {} +)"; if [ -n "$$files" ]; then printf 'not formatted:\n%s\n' "$$files"; exit 1; fi
+
+.PHONY: oldest
+oldest: ## the module itself with the oldest Go it promises
+	GOTOOLCHAIN=go1.24.0 go build ./...
+	GOTOOLCHAIN=go1.24.0 go vet ./...
+
+.PHONY: modules
+modules: ## names the modules that the other targets cover
+	@printf '%s\n' $(MODULES)
+
+.PHONY: clean
+clean:
+	rm -rf $(BIN)
+
+# Programs are built anew each time; Go's cache makes that cheap.
+.PHONY: programs
+programs: $(WITH_SERVERS) $(BIN)/testreport $(BIN)/mutants
+
+.PHONY: $(WITH_SERVERS) $(BIN)/mutants $(BIN)/testreport $(BIN)/forbidden $(STATICCHECK)
+$(WITH_SERVERS):
+	go build -C integration -o $@ ./cmd/withservers
+$(BIN)/mutants:
+	go build -C integration -o $@ ./mutants
+$(BIN)/testreport:
+	go build -C tools -o $@ ./testreport
+$(BIN)/forbidden:
+	go build -C tools -o $@ ./forbidden
+$(STATICCHECK):
+	go build -C tools -o $@ honnef.co/go/tools/cmd/staticcheck

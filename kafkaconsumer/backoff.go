@@ -1,0 +1,38 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// backoff is a growing pause between tries; its zero value is unusable.
+type backoff struct {
+	first, most time.Duration
+	tries       int
+}
+
+// wait pauses for half to all of the delay that is due, doubling it each
+// time, and reports false at once when ctx ends.
+func (b *backoff) wait(ctx context.Context) bool {
+	delay := b.most
+	if b.tries < 20 {
+		delay = min(b.first<<b.tries, b.most)
+	}
+	b.tries++
+	return pause(ctx, delay/2+rand.N(delay/2+1))
+}
+
+func (b *backoff) reset() { b.tries = 0 }
+
+// pause waits for d and reports false at once when ctx ends.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

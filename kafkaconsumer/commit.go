@@ -1,0 +1,65 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// committer is the only one to commit in its generation, with one request in
+// flight, so that commits can neither overtake each other nor move back.
+type committer struct {
+	gen        *kafka.Generation
+	partitions []*partition
+	interval   time.Duration
+	// done is told the result of each commit.
+	done func(error)
+
+	failed bool
+}
+
+// run commits what is due every interval until ctx ends or a commit fails, and
+// reports whether none failed. A failed commit means that the generation is
+// over or the coordinator gone: the member has to join again.
+func (c *committer) run(ctx context.Context) bool {
+	for pause(ctx, c.interval) {
+		if !c.flush() {
+			return false
+		}
+	}
+	return true
+}
+
+// flush commits what is due and reports whether it could. Commits of an ended
+// generation fail and change nothing on the broker.
+func (c *committer) flush() bool {
+	if c.failed {
+		return false
+	}
+	offsets := map[string]map[int]int64{}
+	taken := map[*partition]int64{}
+	for _, p := range c.partitions {
+		if offset, due := p.due(); due {
+			if offsets[p.topic] == nil {
+				offsets[p.topic] = map[int]int64{}
+			}
+			offsets[p.topic][p.id] = offset
+			taken[p] = offset
+		}
+	}
+	if len(taken) == 0 {
+		return true
+	}
+	if err := c.gen.CommitOffsets(offsets); err != nil {
+		c.failed = true
+		c.done(fmt.Errorf("commit offsets of %d partitions: %w", len(taken), err))
+		return false
+	}
+	for p, offset := range taken {
+		p.commit(offset)
+	}
+	c.done(nil)
+	return true
+}

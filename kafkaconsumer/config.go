@@ -1,0 +1,177 @@
+package kafkaconsumer
+
+import (
+	"crypto/tls"
+	"time"
+
+	"github.com/segmentio/kafka-go/sasl"
+
+	"github.com/gorm-inbox/inbox/envelope"
+)
+
+// StartOffset says where a group begins on a partition it has no committed
+// offset for.
+type StartOffset string
+
+// Where a group may begin.
+const (
+	// First reads everything the partition holds.
+	First StartOffset = "first"
+	// Last reads what comes from now on. The offset found is committed at
+	// once, so that a restart before the first record loses nothing.
+	Last StartOffset = "last"
+)
+
+// Isolation says which records of transactions are seen.
+type Isolation string
+
+// The isolation levels of Kafka.
+const (
+	// ReadCommitted hides records of aborted and open transactions.
+	ReadCommitted Isolation = "read_committed"
+	// ReadUncommitted shows all records, also those that are rolled back.
+	ReadUncommitted Isolation = "read_uncommitted"
+)
+
+// SASL says how to authenticate (contract 7.5). The zero value does not.
+type SASL struct {
+	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means
+	// none, or Custom. Do not use PLAIN without TLS: it shows the password.
+	Mechanism string `yaml:"mechanism" env:"MECHANISM"`
+	Username  string `yaml:"username" env:"USERNAME"`
+	Password  string `yaml:"password" env:"PASSWORD"`
+	// Custom is a mechanism of kafka-go for everything else, such as a
+	// cloud's own. Do not set it together with Mechanism.
+	Custom sasl.Mechanism `yaml:"-" env:"-"`
+}
+
+// Config configures a Consumer. Brokers, Topics and GroupID are required; a
+// field left zero gets its default (contract 7.5, 9).
+type Config struct {
+	// Brokers are where to ask first (host:port); one that answers is enough.
+	Brokers []string `yaml:"brokers" env:"BROKERS"`
+	// Topics are consumed together. One that does not exist is said, waited
+	// for and never created (contract 7.5).
+	Topics []string `yaml:"topics" env:"TOPICS"`
+	// GroupID names the consumer group. All its members must consume the
+	// same topics: another channel needs another group.
+	GroupID string `yaml:"group_id" env:"GROUP_ID"`
+	// ClientID names this process to the brokers. Default "inbox".
+	ClientID string `yaml:"client_id" env:"CLIENT_ID"`
+	// TLS encrypts all connections; nil does not.
+	TLS *tls.Config `yaml:"-" env:"-"`
+	// SASL authenticates all connections. Default none.
+	SASL SASL `yaml:"sasl" env:"SASL"`
+	// StartOffset is where a new group begins. Default First. Do not use Last
+	// where messages produced before the first start matter.
+	StartOffset StartOffset `yaml:"start_offset" env:"START_OFFSET"`
+	// Isolation is the isolation level. Default ReadCommitted. Do not use
+	// ReadUncommitted with transactional producers unless what they roll back
+	// may be processed.
+	Isolation Isolation `yaml:"isolation" env:"ISOLATION"`
+	// Decoder says how records become messages.
+	Decoder envelope.DecoderConfig `yaml:"decoder" env:"DECODER"`
+
+	// BatchRecords, BatchBytes and Linger bound an accept: it takes what is
+	// there up to the first two and waits for more no longer than Linger
+	// (contract 7.2). Defaults 1,000, 4 MiB and 10 ms. Raising them gains
+	// little: 500 records per transaction are as fast as any number.
+	BatchRecords int           `yaml:"batch_records" env:"BATCH_RECORDS"`
+	BatchBytes   int           `yaml:"batch_bytes" env:"BATCH_BYTES"`
+	Linger       time.Duration `yaml:"linger" env:"LINGER"`
+	// AcceptConcurrency is how many accepts may run at once, each for its
+	// own partitions; each needs a database connection. Default 2. Do not
+	// raise it above the number of partitions.
+	AcceptConcurrency int `yaml:"accept_concurrency" env:"ACCEPT_CONCURRENCY"`
+	// AcceptTimeout bounds one accept; it is then retried. Default 10 s. Must
+	// be shorter than DrainTimeout, or a rebalance may interrupt a slow one.
+	AcceptTimeout time.Duration `yaml:"accept_timeout" env:"ACCEPT_TIMEOUT"`
+	// BufferBytes bounds what has been fetched and not yet accepted. While it
+	// is used up nothing is fetched; each partition may exceed it by one
+	// response (FetchMaxBytes, more if it was compressed). Default 64 MiB.
+	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
+	// CommitInterval is the least time between two commits; what is accepted
+	// in between is committed together. Default 100 ms. Longer means more
+	// redeliveries after a crash, not more throughput.
+	CommitInterval time.Duration `yaml:"commit_interval" env:"COMMIT_INTERVAL"`
+
+	// SessionTimeout is the silence after which the broker gives this
+	// member's partitions away. Default 10 s; brokers allow 6 s to 30 m
+	// unless configured otherwise. A crash costs as long.
+	SessionTimeout time.Duration `yaml:"session_timeout" env:"SESSION_TIMEOUT"`
+	// HeartbeatInterval is how often the member reports and learns of
+	// rebalances. Default 1 s; less than a third of SessionTimeout.
+	HeartbeatInterval time.Duration `yaml:"heartbeat_interval" env:"HEARTBEAT_INTERVAL"`
+	// RebalanceTimeout is how long the broker waits for members to rejoin.
+	// Default 30 s.
+	RebalanceTimeout time.Duration `yaml:"rebalance_timeout" env:"REBALANCE_TIMEOUT"`
+	// DrainTimeout is how long a running accept may take once a rebalance or
+	// a stop begins; then it is abandoned and its records are redelivered.
+	// Default half of RebalanceTimeout, 15 s at most.
+	DrainTimeout time.Duration `yaml:"drain_timeout" env:"DRAIN_TIMEOUT"`
+	// JoinBackoff is the pause after a failed join. Default 1 s.
+	JoinBackoff time.Duration `yaml:"join_backoff" env:"JOIN_BACKOFF"`
+	// WatchInterval is how often topics are looked at for partitions that
+	// were added and for missing ones that appeared. Default 10 s.
+	WatchInterval time.Duration `yaml:"watch_interval" env:"WATCH_INTERVAL"`
+
+	// FetchMaxWait is how long a broker holds an unanswered fetch, and
+	// FetchMinBytes what it waits for. Defaults 500 ms and 1, which answers
+	// at once when there is anything.
+	FetchMaxWait  time.Duration `yaml:"fetch_max_wait" env:"FETCH_MAX_WAIT"`
+	FetchMinBytes int           `yaml:"fetch_min_bytes" env:"FETCH_MIN_BYTES"`
+	// FetchMaxBytes bounds a response per partition, but for a first record
+	// batch that is larger. Default 1 MiB.
+	FetchMaxBytes int `yaml:"fetch_max_bytes" env:"FETCH_MAX_BYTES"`
+	// DialTimeout bounds making a connection and RequestTimeout the answer to
+	// a request. Defaults 5 s each.
+	DialTimeout    time.Duration `yaml:"dial_timeout" env:"DIAL_TIMEOUT"`
+	RequestTimeout time.Duration `yaml:"request_timeout" env:"REQUEST_TIMEOUT"`
+
+	// OnHalt is told of each partition that halts (contract 7.4), once per
+	// halt and on a goroutine of the consumer, which it must not block. Use
+	// it to end the application; for alerts, watch Health.
+	OnHalt func(topic string, partition int, reason error) `yaml:"-" env:"-"`
+}
+
+// DefaultConfig returns the defaults of the contract; Brokers, Topics and
+// GroupID are left to set.
+func DefaultConfig() Config { return Config{}.withDefaults() }
+
+// withDefaults fills in what is zero.
+func (c Config) withDefaults() Config {
+	orText(&c.ClientID, "inbox")
+	orText(&c.StartOffset, First)
+	orText(&c.Isolation, ReadCommitted)
+	orNumber(&c.BatchRecords, 1000)
+	orNumber(&c.BatchBytes, 4<<20)
+	orNumber(&c.Linger, 10*time.Millisecond)
+	orNumber(&c.AcceptConcurrency, 2)
+	orNumber(&c.AcceptTimeout, 10*time.Second)
+	orNumber(&c.BufferBytes, 64<<20)
+	orNumber(&c.CommitInterval, 100*time.Millisecond)
+	orNumber(&c.SessionTimeout, 10*time.Second)
+	orNumber(&c.HeartbeatInterval, time.Second)
+	orNumber(&c.RebalanceTimeout, 30*time.Second)
+	orNumber(&c.DrainTimeout, min(c.RebalanceTimeout/2, 15*time.Second))
+	orNumber(&c.JoinBackoff, time.Second)
+	orNumber(&c.WatchInterval, 10*time.Second)
+	orNumber(&c.FetchMaxWait, 500*time.Millisecond)
+	orNumber(&c.FetchMinBytes, 1)
+	orNumber(&c.FetchMaxBytes, 1<<20)
+	orNumber(&c.DialTimeout, 5*time.Second)
+	orNumber(&c.RequestTimeout, 5*time.Second)
+	return c
+}
+
+func orText[T ~string](field *T, value T) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+func orNumber[T ~int | ~int64](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}

@@ -1,0 +1,79 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// ErrStopped is returned by Start after Stop: make a new Consumer.
+var ErrStopped = errors.New("consumer is stopped")
+
+// ErrUndecodable is why a partition halts whose records cannot be read:
+// checksum, compression or format are wrong. Find it with errors.Is in
+// PartitionHealth.Halted.
+var ErrUndecodable = errors.New("records cannot be decoded")
+
+// OffsetGapError is why a partition halts whose next record is not there any
+// more: retention removed it, or the log was truncated, or the topic was
+// deleted and created again (contract 7.5).
+type OffsetGapError struct {
+	Topic     string
+	Partition int
+	// Offset is what should be read next; the log holds First to Last-1.
+	Offset, First, Last int64
+}
+
+// Error says what is missing and what to do.
+func (e *OffsetGapError) Error() string {
+	where := fmt.Sprintf("offset %d of %s/%d is out of range, the log holds %d to %d", e.Offset, e.Topic, e.Partition, e.First, e.Last-1)
+	if e.Last <= e.First {
+		where = fmt.Sprintf("offset %d of %s/%d is out of range, the log is empty and continues at %d", e.Offset, e.Topic, e.Partition, e.Last)
+	}
+	if e.Offset < e.First {
+		return fmt.Sprintf("%s: %d records were deleted unread; to go on without them, set the group's offset to %d", where, e.First-e.Offset, e.First)
+	}
+	return where + ": the log was truncated, or the topic was deleted and created again; to go on, set the group's offset within the log"
+}
+
+// EpochError is why a partition halts whose log starts over.
+type EpochError struct{ From, To int32 }
+
+// Error says what that means.
+func (e *EpochError) Error() string {
+	return fmt.Sprintf("leader epoch fell from %d to %d: the topic was deleted and created again, or a leader was elected that lacks records", e.From, e.To)
+}
+
+// transient tells errors that pass by themselves from errors of the data.
+// Whatever is not known to be of the network or the cluster is of the data,
+// because kafka-go's decoding errors have no types.
+func transient(err error) bool {
+	var (
+		kafkaErr kafka.Error
+		topic    *protocol.TopicError
+		part     *protocol.TopicPartitionError
+		netErr   net.Error
+		errno    syscall.Errno
+	)
+	if errors.As(err, &kafkaErr) {
+		return kafkaErr != kafka.InvalidMessage // the broker's own copy is corrupt
+	}
+	if errors.As(err, &topic) || errors.As(err, &part) || errors.As(err, &netErr) || errors.As(err, &errno) {
+		return true
+	}
+	for _, known := range []error{
+		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, os.ErrDeadlineExceeded, context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}

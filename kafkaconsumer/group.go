@@ -1,0 +1,226 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/segmentio/kafka-go"
+	"go.uber.org/zap"
+)
+
+// run keeps the consumer a member of its group until it is stopped.
+func (c *Consumer) run() {
+	defer close(c.done)
+	defer c.setState(StateStopped)
+	defer c.network.cut()
+	for c.ctx.Err() == nil {
+		c.setState(StateWaiting)
+		if topics := c.awaitTopics(); len(topics) > 0 {
+			c.consume(topics)
+		}
+	}
+}
+
+// awaitTopics waits until at least one of the topics exists and returns those
+// that do; none if the consumer is stopped. Asking never creates a topic.
+func (c *Consumer) awaitTopics() []string {
+	retry := backoff{first: fetchBackoffFirst, most: metadataTTL}
+	for {
+		existing, err := c.existingTopics(c.ctx)
+		if c.ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			c.grouping.begin(nil, err)
+		} else if len(existing) > 0 {
+			topics := make([]string, 0, len(existing))
+			for topic := range existing {
+				topics = append(topics, topic)
+			}
+			slices.Sort(topics)
+			return topics
+		}
+		if !retry.wait(c.ctx) {
+			return nil
+		}
+	}
+}
+
+// existingTopics returns the configured topics that exist, with the number of
+// their partitions, and tells once of those that do not.
+func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	defer cancel()
+	response, err := c.network.client.Metadata(ctx, &kafka.MetadataRequest{Topics: c.cfg.Topics})
+	if err != nil {
+		return nil, fmt.Errorf("ask brokers %q for topics: %w", c.cfg.Brokers, err)
+	}
+	existing := map[string]int{}
+	for _, topic := range response.Topics {
+		switch {
+		case topic.Error == nil && len(topic.Partitions) > 0:
+			existing[topic.Name] = len(topic.Partitions)
+		case topic.Error != nil && !errors.Is(topic.Error, kafka.UnknownTopicOrPartition) && !errors.Is(topic.Error, kafka.LeaderNotAvailable):
+			return nil, fmt.Errorf("ask brokers for topic %q: %w", topic.Name, topic.Error)
+		}
+	}
+	var missing []string
+	for _, topic := range c.cfg.Topics {
+		if existing[topic] == 0 {
+			missing = append(missing, topic)
+		}
+	}
+	c.setMissing(missing)
+	return existing, nil
+}
+
+// consume is a member of the group for these topics until the consumer is
+// stopped or other topics exist.
+func (c *Consumer) consume(topics []string) {
+	leader := &leaderView{}
+	group, err := kafka.NewConsumerGroup(c.groupConfig(topics, leader))
+	if err != nil {
+		// Validate lets nothing through that ends here.
+		c.grouping.begin(nil, fmt.Errorf("join group %q: %w", c.cfg.GroupID, err))
+		pause(c.ctx, c.cfg.JoinBackoff)
+		return
+	}
+	// Closing the group ends the generation, waits for its session, which then
+	// can still commit, and leaves.
+	closed := make(chan struct{})
+	leave := sync.OnceFunc(func() {
+		go func() {
+			defer close(closed)
+			_ = group.Close() // never fails
+		}()
+	})
+	defer func() { leave(); <-closed }()
+	defer context.AfterFunc(c.ctx, leave)()
+
+	groupCtx, over := context.WithCancel(c.ctx)
+	defer over()
+	for groupCtx.Err() == nil {
+		c.setState(StateJoining)
+		gen, err := group.Next(groupCtx)
+		if groupCtx.Err() != nil {
+			return
+		}
+		if err != nil {
+			if !errors.Is(err, kafka.RebalanceInProgress) { // which is the ordinary course of joining
+				c.grouping.begin(nil, fmt.Errorf("join group %q: %w", c.cfg.GroupID, err))
+			}
+			continue
+		}
+		ended := make(chan struct{})
+		gen.Start(func(ctx context.Context) {
+			defer close(ended)
+			s := newSession(c, gen, ctx)
+			c.joined(s)
+			s.run(func(ctx context.Context, end func()) {
+				if c.watch(ctx, topics, leader.take(), end) {
+					over()
+					leave()
+				}
+			})
+			c.left()
+			if groupCtx.Err() != nil {
+				// Returning ends the generation, and unless the group knows by
+				// then that it is being closed it would join again at once.
+				<-ctx.Done()
+			}
+		})
+		<-ended
+	}
+}
+
+func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.ConsumerGroupConfig {
+	cfg := kafka.ConsumerGroupConfig{
+		ID: c.cfg.GroupID, Brokers: c.cfg.Brokers, Topics: topics, Dialer: c.network.dialer,
+		GroupBalancers: []kafka.GroupBalancer{
+			observedBalancer{kafka.RangeGroupBalancer{}, leader}, observedBalancer{kafka.RoundRobinGroupBalancer{}, leader},
+		},
+		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
+		JoinGroupBackoff: c.cfg.JoinBackoff, Timeout: c.cfg.RequestTimeout,
+		// Resolved by the fetcher, which can tell a fresh start from a
+		// committed offset and commits what Last means at once.
+		StartOffset: kafka.FirstOffset,
+	}
+	if c.log.Core().Enabled(zap.DebugLevel) {
+		cfg.Logger, cfg.ErrorLogger = kafkaLog{c.log}, kafkaLog{c.log}
+	}
+	return cfg
+}
+
+// watch looks for topics that appeared or went, upon which the member has to
+// leave and join with others, and reports so. As leader of the group, which
+// assigned the partitions it knew of, it also looks for more of them and ends
+// the session: only a leader's joining again makes the group rebalance.
+// kafka-go's own watch would create topics by asking for them, misses those
+// that are missing at first, and makes one missing topic silence all others.
+func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[string]int, end func()) (changed bool) {
+	gone := 0
+	for pause(ctx, c.cfg.WatchInterval) {
+		existing, err := c.existingTopics(ctx)
+		if err != nil {
+			continue // fetching and heartbeats say so
+		}
+		if len(existing) > len(topics) {
+			return true
+		}
+		if len(existing) < len(topics) {
+			if gone++; gone > 1 { // a broker that has just started may not know all topics yet
+				return true
+			}
+			continue
+		}
+		gone = 0
+		for _, topic := range topics {
+			if assigned != nil && existing[topic] > assigned[topic] {
+				c.log.Info("inbox: topic has more partitions than are assigned, joining again",
+					zap.String("topic", topic), zap.Int("partitions", existing[topic]), zap.Int("assigned", assigned[topic]))
+				end()
+				return false
+			}
+		}
+	}
+	return false
+}
+
+// leaderView is what this member assigned when it was the group's leader last.
+type leaderView struct {
+	mu         sync.Mutex
+	partitions map[string]int // by topic
+}
+
+func (v *leaderView) set(partitions []kafka.Partition) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.partitions = map[string]int{}
+	for _, p := range partitions {
+		v.partitions[p.Topic]++
+	}
+}
+
+// take returns the view and forgets it; nil means another member leads.
+func (v *leaderView) take() map[string]int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	partitions := v.partitions
+	v.partitions = nil
+	return partitions
+}
+
+// observedBalancer notes what the balancer of a leader gets to assign.
+type observedBalancer struct {
+	kafka.GroupBalancer
+	view *leaderView
+}
+
+// AssignGroups implements kafka.GroupBalancer.
+func (b observedBalancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
+	b.view.set(partitions)
+	return b.GroupBalancer.AssignGroups(members, partitions)
+}

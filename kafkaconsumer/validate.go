@@ -1,0 +1,173 @@
+package kafkaconsumer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/segmentio/kafka-go/sasl"
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/segmentio/kafka-go/sasl/scram"
+)
+
+// Validate reports the first field that is out of range, naming field, value
+// and what is allowed. Fields left zero count as their default.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	for _, check := range []func() error{
+		c.validateBrokers, c.validateTopics, c.validateNames, c.validateSASL, c.validateRanges, c.Decoder.Validate,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) validateBrokers() error {
+	if len(c.Brokers) == 0 {
+		return errors.New("Brokers is empty, allowed is at least one host:port")
+	}
+	for _, broker := range c.Brokers {
+		host, port, err := net.SplitHostPort(broker)
+		if err == nil && (host == "" || strings.ContainsAny(host, " \t\r\n,/")) {
+			err = errors.New("bad host")
+		}
+		if err == nil {
+			var number uint64
+			if number, err = strconv.ParseUint(port, 10, 16); err == nil && number == 0 {
+				err = errors.New("bad port")
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("Brokers has %q, allowed is host:port with a port of 1 to 65535", broker)
+		}
+	}
+	return nil
+}
+
+func (c Config) validateTopics() error {
+	if len(c.Topics) == 0 {
+		return errors.New("Topics is empty, allowed is at least one topic")
+	}
+	seen := map[string]bool{}
+	for _, topic := range c.Topics {
+		if seen[topic] {
+			return fmt.Errorf("Topics has %q twice", topic)
+		}
+		seen[topic] = true
+		if topic == "" || len(topic) > 249 || topic == "." || topic == ".." || strings.Trim(topic, topicCharacters) != "" {
+			return fmt.Errorf("Topics has %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", topic)
+		}
+	}
+	return nil
+}
+
+const topicCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+func (c Config) validateNames() error {
+	for _, f := range []struct{ name, value string }{{"GroupID", c.GroupID}, {"ClientID", c.ClientID}} {
+		if f.value == "" || len(f.value) > 255 || !utf8.ValidString(f.value) {
+			return fmt.Errorf("%s is %q, allowed are 1 to 255 bytes of UTF-8", f.name, f.value)
+		}
+	}
+	if c.StartOffset != First && c.StartOffset != Last {
+		return fmt.Errorf("StartOffset is %q, allowed are %s and %s", c.StartOffset, First, Last)
+	}
+	if c.Isolation != ReadCommitted && c.Isolation != ReadUncommitted {
+		return fmt.Errorf("Isolation is %q, allowed are %s and %s", c.Isolation, ReadCommitted, ReadUncommitted)
+	}
+	return nil
+}
+
+func (c Config) validateSASL() error {
+	_, err := c.SASL.mechanism()
+	return err
+}
+
+// mechanism is what kafka-go authenticates with; nil without SASL.
+func (s SASL) mechanism() (sasl.Mechanism, error) {
+	if s.Mechanism == "" {
+		if s.Username != "" || s.Password != "" {
+			return nil, errors.New("SASL has a username or password but no mechanism, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
+		}
+		return s.Custom, nil
+	}
+	if s.Custom != nil {
+		return nil, fmt.Errorf("SASL has both mechanism %q and a custom one, allowed is one of them", s.Mechanism)
+	}
+	if s.Username == "" {
+		return nil, fmt.Errorf("SASL mechanism %s has an empty username, allowed is any other", s.Mechanism)
+	}
+	switch s.Mechanism {
+	case "PLAIN":
+		return plain.Mechanism{Username: s.Username, Password: s.Password}, nil
+	case "SCRAM-SHA-256", "SCRAM-SHA-512":
+		algorithm := scram.SHA256
+		if s.Mechanism == "SCRAM-SHA-512" {
+			algorithm = scram.SHA512
+		}
+		mechanism, err := scram.Mechanism(algorithm, s.Username, s.Password)
+		if err != nil {
+			return nil, fmt.Errorf("SASL username or password cannot be used with %s: %w", s.Mechanism, err)
+		}
+		return mechanism, nil
+	default:
+		return nil, fmt.Errorf("SASL mechanism is %q, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512", s.Mechanism)
+	}
+}
+
+func (c Config) validateRanges() error {
+	const protocolLimit = math.MaxInt32 // of Kafka's 32-bit fields
+	for _, f := range []struct {
+		name  string
+		value int
+		max   int
+	}{
+		{"BatchRecords", c.BatchRecords, 1_000_000},
+		{"BatchBytes", c.BatchBytes, 1 << 30},
+		{"AcceptConcurrency", c.AcceptConcurrency, 1000},
+		{"BufferBytes", c.BufferBytes, math.MaxInt},
+		{"FetchMinBytes", c.FetchMinBytes, protocolLimit},
+		{"FetchMaxBytes", c.FetchMaxBytes, protocolLimit},
+	} {
+		if f.value < 1 || f.value > f.max {
+			return fmt.Errorf("%s is %d, allowed are 1 to %d", f.name, f.value, f.max)
+		}
+	}
+	for _, f := range []struct {
+		name       string
+		value, min time.Duration
+	}{
+		{"Linger", c.Linger, 1},
+		{"AcceptTimeout", c.AcceptTimeout, time.Millisecond},
+		{"CommitInterval", c.CommitInterval, time.Millisecond},
+		{"SessionTimeout", c.SessionTimeout, time.Millisecond},
+		{"HeartbeatInterval", c.HeartbeatInterval, time.Millisecond},
+		{"RebalanceTimeout", c.RebalanceTimeout, time.Millisecond},
+		{"DrainTimeout", c.DrainTimeout, time.Millisecond},
+		{"JoinBackoff", c.JoinBackoff, time.Millisecond},
+		{"WatchInterval", c.WatchInterval, time.Millisecond},
+		{"FetchMaxWait", c.FetchMaxWait, time.Millisecond},
+		{"DialTimeout", c.DialTimeout, time.Millisecond},
+		{"RequestTimeout", c.RequestTimeout, time.Millisecond},
+	} {
+		if f.value < f.min || f.value > time.Hour {
+			return fmt.Errorf("%s is %s, allowed are %s to %s", f.name, f.value, f.min, time.Hour)
+		}
+	}
+	switch {
+	case c.HeartbeatInterval*3 >= c.SessionTimeout:
+		return fmt.Errorf("HeartbeatInterval is %s, allowed is less than a third of SessionTimeout (%s)", c.HeartbeatInterval, c.SessionTimeout)
+	case c.DrainTimeout >= c.RebalanceTimeout:
+		return fmt.Errorf("DrainTimeout is %s, allowed is less than RebalanceTimeout (%s)", c.DrainTimeout, c.RebalanceTimeout)
+	case c.FetchMaxWait >= c.SessionTimeout:
+		return fmt.Errorf("FetchMaxWait is %s, allowed is less than SessionTimeout (%s)", c.FetchMaxWait, c.SessionTimeout)
+	}
+	return nil
+}

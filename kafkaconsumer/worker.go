@@ -1,0 +1,204 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/clock"
+)
+
+// Acceptor persists what a consumer received; *acceptor.Acceptor is one.
+//
+// AcceptRecords returns one result per record, in their order. Its error means
+// that nothing is known to be stored and the cause may pass: the same records
+// are handed in again, with growing pauses, for as long as it takes. Whatever
+// is wrong with the records themselves is therefore no error but a result
+// (contract 7.1, 7.4). It is called by several goroutines, each with
+// partitions of its own, and must end soon after ctx does.
+type Acceptor interface {
+	AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error)
+}
+
+// Retrying an accept (contract 7.1).
+const (
+	acceptBackoffFirst = 50 * time.Millisecond
+	acceptBackoffMost  = 5 * time.Second
+)
+
+// worker accepts the chunks of its partitions, many to one accept. One worker
+// per partition keeps each partition's order.
+type worker struct {
+	channel  string
+	cfg      Config
+	acceptor Acceptor
+	in       chan *chunk
+	buffer   *budget
+	halt     func(*partition, error)
+	trouble  *trouble
+	clock    clock.Clock
+
+	// carry is a chunk that was taken and did not fit.
+	carry *chunk
+	// stopped are the partitions that a record halted.
+	stopped map[*partition]bool
+}
+
+// run works until ctx ends and what is being accepted then is done; acceptCtx
+// ends when that takes too long.
+func (w *worker) run(ctx, acceptCtx context.Context) {
+	defer w.trouble.forget(w)
+	defer w.drop()
+	for {
+		batch := w.gather(ctx)
+		if batch == nil {
+			return
+		}
+		ok := w.accept(acceptCtx, batch)
+		for _, c := range batch {
+			w.buffer.add(-c.bytes)
+		}
+		if !ok {
+			return
+		}
+	}
+}
+
+// drop gives back what was taken or waits and is not accepted any more.
+func (w *worker) drop() {
+	if w.carry != nil {
+		w.buffer.add(-w.carry.bytes)
+	}
+	for {
+		select {
+		case c := <-w.in:
+			w.buffer.add(-c.bytes)
+		default:
+			return
+		}
+	}
+}
+
+// gather takes chunks until the batch is full or nothing more came for Linger;
+// nil when ctx ends.
+func (w *worker) gather(ctx context.Context) []*chunk {
+	var (
+		batch          []*chunk
+		records, bytes int
+		linger         <-chan time.Time
+	)
+	for {
+		c := w.carry
+		w.carry = nil
+		if c == nil {
+			select {
+			case c = <-w.in:
+			case <-linger:
+				return batch
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			// What is gathered is not accepted yet: it is redelivered.
+			for _, gathered := range batch {
+				w.buffer.add(-gathered.bytes)
+			}
+			w.carry = c
+			return nil
+		}
+		if len(batch) > 0 && (records+len(c.received) > w.cfg.BatchRecords || bytes+c.bytes > w.cfg.BatchBytes) {
+			w.carry = c
+			return batch
+		}
+		batch = append(batch, c)
+		records += len(c.received)
+		bytes += c.bytes
+		if records >= w.cfg.BatchRecords || bytes >= w.cfg.BatchBytes {
+			return batch
+		}
+		if linger == nil {
+			timer := time.NewTimer(w.cfg.Linger)
+			defer timer.Stop()
+			linger = timer.C
+		}
+	}
+}
+
+// accept hands a batch over until it is accepted, and reports false if ctx
+// ended first. Nothing is noted then, so nothing of it is committed.
+func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
+	var received []envelope.Received
+	live := batch[:0:0]
+	for _, c := range batch {
+		if !w.stopped[c.partition] {
+			live = append(live, c)
+			received = append(received, c.received...)
+		}
+	}
+	var results []envelope.Result
+	if len(received) > 0 {
+		retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
+		for {
+			var err error
+			if results, err = w.try(ctx, received); err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return false
+			}
+			w.trouble.begin(w, err, zap.Int("records", len(received)))
+			if !retry.wait(ctx) {
+				return false
+			}
+		}
+		w.trouble.end(w)
+	}
+	for _, c := range live {
+		w.settle(c, results[:len(c.received)])
+		results = results[len(c.received):]
+	}
+	return true
+}
+
+// try calls the acceptor once.
+func (w *worker) try(ctx context.Context, received []envelope.Received) (results []envelope.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			results, err = nil, fmt.Errorf("the acceptor panicked: %v", p)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.AcceptTimeout)
+	defer cancel()
+	results, err = w.acceptor.AcceptRecords(ctx, w.channel, received)
+	if err == nil && len(results) != len(received) {
+		err = fmt.Errorf("the acceptor returned %d results for %d records", len(results), len(received))
+	}
+	return results, err
+}
+
+// settle notes how far a chunk's partition is accepted. A record that halts
+// stops it right before, and for good; the other partitions go on.
+func (w *worker) settle(c *chunk, results []envelope.Result) {
+	if w.stopped[c.partition] {
+		return // by an earlier chunk of the same accept
+	}
+	now := w.clock.Now()
+	for i, r := range results {
+		if r.Disposition != envelope.Halt {
+			continue
+		}
+		reason := r.Err
+		if reason == nil {
+			reason = errors.New("the acceptor halted before the record")
+		}
+		c.partition.accept(c.received[i].Record.Offset, now)
+		w.stopped[c.partition] = true
+		w.halt(c.partition, reason)
+		return
+	}
+	c.partition.accept(c.next, now)
+}

@@ -1,0 +1,144 @@
+// Command testreport reads the output of `go test -json` and prints one line
+// for each test and package as `go test -v` has it, everything that a failed
+// one said, and at the end how many there were. It exits with 1 when a test or
+// package failed, or when there was no test at all.
+//
+//	go test -json ./... | testreport
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+func main() {
+	r := newReport(os.Stdout)
+	if err := r.read(os.Stdin); err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
+		os.Exit(1)
+	}
+	if !r.close() {
+		os.Exit(1)
+	}
+}
+
+// event is what go test says (see go doc test2json).
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string // of a build event
+	Test       string
+	Output     string
+	Elapsed    float64
+}
+
+type report struct {
+	out                     io.Writer
+	said                    map[string][]string // by package and test, until it ends
+	running                 map[string]bool     // tests that have begun, by package and test
+	passed, failed, leftOut int
+	brokenPackages          int
+}
+
+func newReport(out io.Writer) *report {
+	return &report{out: out, said: map[string][]string{}, running: map[string]bool{}}
+}
+
+func (r *report) read(in io.Reader) error {
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			var e event
+			if json.Unmarshal([]byte(line), &e) == nil && e.Action != "" {
+				r.take(e)
+			} else {
+				fmt.Fprint(r.out, line) // go's own, such as a download
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *report) take(e event) {
+	key := e.Package + "\x00" + e.Test
+	switch e.Action {
+	case "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case "run":
+		r.running[key] = true
+	case "output":
+		r.said[key] = append(r.said[key], e.Output)
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.endPackage(e)
+		} else {
+			r.endTest(e)
+		}
+		delete(r.said, key)
+		delete(r.running, key)
+	}
+}
+
+func (r *report) endTest(e event) {
+	verdicts := map[string]string{"pass": "PASS", "fail": "FAIL", "skip": "SKIP"}
+	depth := strings.Repeat("    ", strings.Count(e.Test, "/"))
+	fmt.Fprintf(r.out, "%s--- %s: %s (%.2fs)\n", depth, verdicts[e.Action], e.Test, e.Elapsed)
+	switch e.Action {
+	case "pass":
+		r.passed++
+	case "fail":
+		r.failed++
+		r.quote(e)
+	case "skip":
+		r.leftOut++
+		r.quote(e)
+	}
+}
+
+// quote prints what a test said itself, without go test's own lines about it.
+func (r *report) quote(e event) {
+	for _, line := range r.said[e.Package+"\x00"+e.Test] {
+		if text := strings.TrimSpace(line); !strings.HasPrefix(text, "--- ") && !strings.HasPrefix(text, "=== ") {
+			fmt.Fprint(r.out, line)
+		}
+	}
+}
+
+// endPackage prints the package's own line. A package that fails may have
+// crashed: then its last words count, and tests that never ended have failed.
+func (r *report) endPackage(e event) {
+	for key := range r.running {
+		if name, ok := strings.CutPrefix(key, e.Package+"\x00"); ok && name != "" {
+			r.endTest(event{Action: "fail", Package: e.Package, Test: name})
+			delete(r.said, key)
+			delete(r.running, key)
+		}
+	}
+	if e.Action == "fail" {
+		r.brokenPackages++
+	}
+	for _, line := range r.said[e.Package+"\x00"] {
+		if e.Action == "fail" || strings.HasPrefix(line, "ok ") || strings.HasPrefix(line, "? ") {
+			fmt.Fprint(r.out, line)
+		}
+	}
+	if e.Action == "fail" && len(r.said[e.Package+"\x00"]) == 0 {
+		fmt.Fprintf(r.out, "FAIL\t%s\n", e.Package)
+	}
+}
+
+// close prints the count and says whether all is well.
+func (r *report) close() bool {
+	fmt.Fprintf(r.out, "tests: %d passed, %d failed, %d left out; %d packages failed\n", r.passed, r.failed, r.leftOut, r.brokenPackages)
+	return r.failed == 0 && r.brokenPackages == 0 && r.passed > 0
+}
