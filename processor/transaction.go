@@ -56,8 +56,16 @@ func (r *runner) runTx(ctx context.Context, a *attempt, d handler.Delivery, w wa
 		return
 	}
 
-	session := tx.WithContext(ctx)
-	if err := r.call(handler.ContextWithDB(ctx, session), a.handler, session, d, w); err != nil {
+	session, swallowed := tx.WithContext(ctx), func() error { return nil }
+	if tx.Dialector.Name() == "sqlite" {
+		watched, statements := watch(ctx, tx)
+		session, swallowed = watched, statements.swallowed
+	}
+	err = r.call(handler.ContextWithDB(ctx, session), a.handler, session, d, w)
+	if err == nil {
+		err = swallowed()
+	}
+	if err != nil {
 		a.err = err
 		return
 	}

@@ -46,4 +46,3 @@ func checkBatch(batch AcceptBatch) error {
 	}
 	return nil
 }
-

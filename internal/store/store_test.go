@@ -23,11 +23,13 @@ func migrated(t *testing.T, db *gorm.DB) (*gorm.DB, store.Store) {
 }
 
 func TestPostgres(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
 	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) { return migrated(t, testenv.Postgres(t)) })
 }
 
 // As behind a transaction pooler, which keeps no prepared statements.
 func TestPostgresBySimpleProtocol(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
 	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		return migrated(t, open(t, postgres.New(postgres.Config{DSN: testenv.PostgresDSN(t), PreferSimpleProtocol: true}), gorm.Config{}))
 	})
@@ -35,6 +37,7 @@ func TestPostgresBySimpleProtocol(t *testing.T) {
 
 // As with GORM's own cache of prepared statements.
 func TestPostgresByPreparedStatements(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
 	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		return migrated(t, open(t, postgres.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}))
 	})
@@ -42,6 +45,7 @@ func TestPostgresByPreparedStatements(t *testing.T) {
 
 // The pure Go driver.
 func TestSQLite(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
 	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) { return migrated(t, testenv.SQLite(t)) })
 }
 

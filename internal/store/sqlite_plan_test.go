@@ -1,0 +1,60 @@
+package store
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Which index serves what on SQLite, by its own word.
+func TestSQLitePlans(t *testing.T) {
+	db := testenv.SQLite(t)
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	opened, err := New(db, models.Naming{})
+	require.NoError(t, err)
+	s := opened.(*sqlite)
+	now := SQLiteTime(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
+	const (
+		due       = "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>"
+		statusID  = "USING INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"
+		messageID = "USING INDEX sqlite_autoindex_inbox_messages_1 (id=?)"
+		byMessage = "INDEX inbox_handler_statuses_message_handler (message_id=?"
+	)
+	for _, each := range []struct {
+		name, statement string
+		args            []any
+		expected        string
+	}{
+		{"claim", sqliteClaim, []any{now, "w", "mail", 10}, due},
+		{"next due", sqliteNextDue, []any{"mail", now}, due},
+		{"messages of claims", sqliteMessages, []any{"[]"}, messageID},
+		{"siblings", sqliteSiblings, []any{"[]", "[]"}, byMessage},
+		{"complete", sqliteComplete, []any{now, "[]"}, statusID},
+		{"settle", sqliteSettle, []any{"[]"}, statusID},
+		{"states", sqliteStates, []any{"[]"}, statusID},
+		{"claims of a worker", sqliteClaimsOf, []any{"w", 10}, "USING INDEX inbox_handler_statuses_due"},
+		{"stuck claims", sqliteStuckClaims, []any{now, 10}, "USING INDEX inbox_handler_statuses_due"},
+		{"pending keys", pendingKeys, nil, "INDEX inbox_handler_statuses_due (handler_key>?)"},
+		{"pending of a key", sqlitePendingOf, []any{"mail", 10}, "USING INDEX inbox_handler_statuses_due (handler_key=?)"},
+		{"known messages", sqliteAcceptKnown, []any{"[]"}, messageID},
+		{"handler keys of known messages", sqliteAcceptKeys, []any{"[]"}, byMessage},
+		{"cleanup finds messages", sqliteCandidates, []any{now, now, "", 10}, "INDEX inbox_messages_received_at ("},
+		{"cleanup deletes messages", sqliteCleanupMessages, []any{"[]"}, byMessage},
+		{"cleanup deletes statuses", sqliteCleanupStatuses, []any{now, now, "", 10, now, "[]"}, byMessage},
+	} {
+		steps, err := query(t.Context(), s.pool(t.Context()), `EXPLAIN QUERY PLAN `+s.text(each.statement), func(rows *sql.Rows, step *string) error {
+			var ignored int
+			return rows.Scan(&ignored, &ignored, &ignored, step)
+		}, each.args...)
+		require.NoError(t, err, each.name)
+		plan := strings.Join(steps, "\n")
+		require.Contains(t, plan, each.expected, each.name)
+		require.NotContains(t, plan, "TEMP B-TREE FOR ORDER BY", each.name)
+	}
+}

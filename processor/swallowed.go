@@ -1,0 +1,99 @@
+package processor
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+
+	"gorm.io/gorm"
+)
+
+// watchedTx makes SQLite treat a swallowed SQL error as PostgreSQL does
+// (contract 5.11). There, a failed statement aborts the transaction, so a
+// handler that ignores the error cannot commit. SQLite would commit the rest,
+// and a handler tested on SQLite would fail in production. An error inside a
+// savepoint that is rolled back to is forgiven by both.
+type watchedTx struct {
+	gorm.ConnPool // the transaction's own
+	pool          func() (*sql.DB, error)
+
+	mu     sync.Mutex
+	failed error // the first statement's that failed and was not undone
+	marks  []savepoint
+}
+
+type savepoint struct {
+	name   string
+	failed error // when it was set
+}
+
+// watch returns a session in tx's transaction whose failures are noted.
+func watch(ctx context.Context, tx *gorm.DB) (*gorm.DB, *watchedTx) {
+	w := &watchedTx{ConnPool: tx.Statement.ConnPool, pool: tx.DB}
+	session := tx.WithContext(ctx) // with a statement of its own: tx keeps its pool
+	session.Statement.ConnPool = w
+	return session, w
+}
+
+// swallowed returns the failure that no savepoint has undone.
+func (w *watchedTx) swallowed() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failed == nil {
+		return nil
+	}
+	return fmt.Errorf("handler swallowed a SQL error: %w", w.failed)
+}
+
+// ExecContext runs a statement and notes its failure.
+func (w *watchedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	result, err := w.ConnPool.ExecContext(ctx, query, args...)
+	w.note(query, err)
+	return result, err
+}
+
+// QueryContext runs a query and notes its failure.
+func (w *watchedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	rows, err := w.ConnPool.QueryContext(ctx, query, args...)
+	w.note(query, err)
+	return rows, err
+}
+
+// Commit is refused: the transaction is the inbox's. With Rollback it tells
+// GORM that this is a transaction, so that nested ones become savepoints.
+func (w *watchedTx) Commit() error { return gorm.ErrInvalidTransaction }
+
+// Rollback is refused, see Commit.
+func (w *watchedTx) Rollback() error { return gorm.ErrInvalidTransaction }
+
+// GetDBConn lets gorm.DB.DB find the pool.
+func (w *watchedTx) GetDBConn() (*sql.DB, error) { return w.pool() }
+
+func (w *watchedTx) note(query string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		if w.failed == nil {
+			w.failed = err
+		}
+		return
+	}
+	words := strings.Fields(strings.TrimRight(query, "; \n\t"))
+	if len(words) < 2 {
+		return
+	}
+	name := words[len(words)-1]
+	switch {
+	case strings.EqualFold(words[0], "SAVEPOINT"):
+		w.marks = append(w.marks, savepoint{name, w.failed})
+	case strings.EqualFold(words[0], "ROLLBACK") && strings.EqualFold(words[1], "TO"):
+		for i := len(w.marks) - 1; i >= 0; i-- {
+			if strings.EqualFold(w.marks[i].name, name) {
+				w.failed, w.marks = w.marks[i].failed, w.marks[:i+1]
+				return
+			}
+		}
+	}
+}
