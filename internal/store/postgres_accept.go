@@ -14,7 +14,9 @@ import (
 // The usual case in one statement: what is new, with its statuses.
 // messages_pkey decides what is new; the foreign key looks the message up
 // there as well. The statuses' sequence follows their position: PostgreSQL
-// evaluates an identity after the ORDER BY.
+// evaluates an identity after the ORDER BY. A status is never created in the
+// database's future: it is due at once for everybody, also when the clock of
+// the process that accepts it is ahead of the claimers' (contract 5.1).
 const postgresAcceptNew = `
 WITH fresh AS (
 	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
@@ -25,7 +27,7 @@ WITH fresh AS (
 	RETURNING id
 ), added AS (
 	INSERT INTO {statuses} (id, message_id, handler_key, created_at)
-	SELECT s.id, s.message_id, s.handler_key, $9::timestamptz
+	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp())
 	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[]) WITH ORDINALITY AS s(id, message_id, handler_key, position)
 	JOIN fresh ON fresh.id = s.message_id
 	ORDER BY s.position
@@ -52,7 +54,7 @@ SELECT message_id, handler_key FROM {statuses} WHERE message_id = ANY ($1::text[
 // Conflicts by the unique index on (message_id, handler_key).
 const postgresAcceptStatuses = `
 INSERT INTO {statuses} (id, message_id, handler_key, created_at)
-SELECT s.id, s.message_id, s.handler_key, $4::timestamptz
+SELECT s.id, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp())
 FROM unnest($1::text[]::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS s(id, message_id, handler_key, position)
 ORDER BY s.position
 ON CONFLICT (message_id, handler_key) DO NOTHING

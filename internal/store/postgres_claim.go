@@ -36,10 +36,15 @@ WITH due AS MATERIALIZED (
 	WHERE $4::text IS NULL
 )` + postgresClaimDue
 
+// A new status is due whatever the time, one to be tried again by the injected
+// clock. So that both are one range of the index, the range reaches to the
+// later of the two clocks: new statuses are never beyond the database's, and
+// what a claimer whose clock is behind must leave is filtered.
 const postgresDueOfKey = `
 		SELECT ctid AS place FROM {statuses}
 		WHERE handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned
-			AND COALESCE(next_attempt_at, created_at) <= $3::timestamptz AND processing_started_at IS NULL
+			AND COALESCE(next_attempt_at, created_at) <= GREATEST($3::timestamptz, statement_timestamp())
+			AND (next_attempt_at IS NULL OR next_attempt_at <= $3::timestamptz) AND processing_started_at IS NULL
 		ORDER BY COALESCE(next_attempt_at, created_at), id
 		LIMIT k.quota
 		FOR NO KEY UPDATE SKIP LOCKED`

@@ -1,0 +1,232 @@
+package storetest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+var acceptTests = []test{
+	{"a new message and one status per handler are stored as given", func(s *suite) {
+		m := message("m1", "mail", "stock")
+		m.OrderingKey, m.Content = []byte{0, 0xff}, []byte{0, 1, 0xfe}
+		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 2}}, s.accept(m))
+
+		var stored models.Message
+		require.NoError(s, s.db.Take(&stored, "id = ?", "m1").Error)
+		stored.ReceivedAt = stored.ReceivedAt.UTC()
+		expected := m.Message
+		expected.ReceivedAt = noon
+		require.Equal(s, expected, stored)
+
+		rows := s.statuses()
+		require.Equal(s, []string{"m1/mail", "m1/stock"}, pairs(rows))
+		for _, row := range rows {
+			require.Equal(s, noon, row.CreatedAt.UTC())
+			require.EqualValues(s, 1, row.Version)
+			require.Equal(s, uuid.Version(7), uuid.MustParse(row.ID).Version())
+			require.Zero(s, row.ErrorCount+row.AbandonedCount+row.RequeuedCount)
+			require.False(s, row.IsPoisoned)
+			require.Nil(s, row.ProcessingStartedAt)
+			require.Nil(s, row.NextAttemptAt)
+			require.Nil(s, row.CompletedAt)
+			require.Nil(s, row.LastError)
+			require.Empty(s, row.Outcome)
+		}
+	}},
+	{"empty content and an empty or missing ordering key stay what they are", func(s *suite) {
+		none, empty := message("none"), message("empty")
+		none.Content, empty.Content, empty.OrderingKey = nil, []byte{}, []byte{}
+		s.accept(none, empty)
+		for _, m := range []*store.NewMessage{&none, &empty} {
+			m.Handlers = []store.NewStatus{{HandlerKey: "mail"}}
+		}
+		s.accept(none, empty)
+		claims := s.claim(noon, 10, "mail")
+		require.Empty(s, claims[0].Message.Content)
+		require.Nil(s, claims[0].Message.OrderingKey)
+		require.Empty(s, claims[1].Message.Content)
+		require.Equal(s, []byte{}, claims[1].Message.OrderingKey)
+		require.False(s, s.accept(none)[0].ContentDiffers)
+	}},
+	{"an empty batch is nothing", func(s *suite) {
+		require.Empty(s, s.accept())
+	}},
+	{"a duplicate adds nothing", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"))
+		again := s.acceptAt(noon.Add(time.Hour), message("m2", "mail"), message("m3", "mail"), message("m1", "mail"))
+		require.Equal(s, []store.Accepted{{}, {Inserted: true, StatusesAdded: 1}, {}}, again)
+		require.Equal(s, []string{"m1/mail", "m2/mail", "m3/mail"}, pairs(s.statuses()))
+	}},
+	{"a duplicate with other content is told and not stored", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		other := message("m1", "mail")
+		other.Content = []byte("other")
+		require.Equal(s, []store.Accepted{{ContentDiffers: true}}, s.accept(other))
+		var stored models.Message
+		require.NoError(s, s.db.Take(&stored).Error)
+		require.Equal(s, message("m1").Content, stored.Content)
+	}},
+	{"a known ID with another type or source is a conflict, and rejected if asked", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		byType, bySource := message("m1", "mail", "new"), message("m1", "mail", "new")
+		byType.Type, bySource.Source = "order.shipped", "/other"
+		byType.Rejection = rejection(5)
+		byType.Rejection.Reason = "id_conflict"
+		conflict := store.Accepted{Conflict: true, StoredType: "order.placed", StoredSource: "/shop"}
+		require.Equal(s, []store.Accepted{conflict}, s.accept(byType))
+		require.Equal(s, []store.Accepted{conflict}, s.accept(bySource))
+		require.Equal(s, []string{"m1/mail"}, pairs(s.statuses()))
+
+		var rows []models.RejectedMessage
+		require.NoError(s, s.db.Find(&rows).Error)
+		require.Len(s, rows, 1)
+		require.EqualValues(s, 5, rows[0].Offset)
+		require.Contains(s, rows[0].Reason, "id_conflict")
+		require.Contains(s, rows[0].Reason, "m1")
+		require.Contains(s, rows[0].Reason, "order.placed")
+		require.Contains(s, rows[0].Reason, "/shop")
+	}},
+	{"a rejection is not stored where there is no conflict", func(s *suite) {
+		m := message("m1", "mail")
+		m.Rejection = rejection(5)
+		s.accept(m)
+		s.accept(m)
+		require.Zero(s, s.rejectedCount())
+	}},
+	{"a redelivery adds rows for handlers registered since", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		require.Equal(s, []store.Accepted{{StatusesAdded: 2}}, s.accept(message("m1", "mail", "stock", "audit")))
+		require.Equal(s, []string{"m1/mail", "m1/stock", "m1/audit"}, pairs(s.statuses()))
+	}},
+	{"a handler's row is cleaned, not missing, beyond its retention", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		with := func(retention time.Duration) store.NewMessage {
+			m := message("m1", "mail")
+			m.Handlers = append(m.Handlers, store.NewStatus{HandlerKey: "stock", Retention: retention})
+			return m
+		}
+		require.Zero(s, s.acceptAt(noon.Add(time.Hour+time.Microsecond), with(time.Hour))[0].StatusesAdded)
+		require.Equal(s, 1, s.acceptAt(noon.Add(time.Hour), with(time.Hour))[0].StatusesAdded)
+		m := message("m1")
+		m.Handlers = []store.NewStatus{{HandlerKey: "forever"}}
+		require.Equal(s, 1, s.acceptAt(noon.Add(1000*time.Hour), m)[0].StatusesAdded)
+	}},
+	{"a row under a legacy key counts as the handler's row", func(s *suite) {
+		s.accept(message("m1", "old"), message("m2"))
+		renamed := func(id string) store.NewMessage {
+			m := message(id)
+			m.Handlers = []store.NewStatus{{HandlerKey: "new", LegacyKeys: []string{"older", "old"}}}
+			return m
+		}
+		accepted := s.accept(renamed("m1"), renamed("m2"), renamed("m3"))
+		require.Equal(s, []store.Accepted{{}, {StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}}, accepted)
+		require.Equal(s, []string{"m1/old", "m2/new", "m3/new"}, pairs(s.statuses()))
+	}},
+	{"the sequence is the order of acceptance", func(s *suite) {
+		s.accept(message("z", "h", "a"), message("a", "h"), message("m", "h"))
+		s.accept(message("y", "h"), message("b", "h"))
+		require.Equal(s, []string{"z/h", "z/a", "a/h", "m/h", "y/h", "b/h"}, pairs(s.statuses()))
+	}},
+	{"the sequence follows the batch also where known messages get rows", func(s *suite) {
+		s.accept(message("k1", "old"), message("k2", "old"))
+		accepted := s.accept(message("n1", "old", "new"), message("k2", "old", "new"), message("n2", "new"), message("k1", "new"), message("n3", "old"))
+		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 2}, {StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1},
+			{StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}}, accepted)
+		require.Equal(s, []string{"k1/old", "k2/old", "n1/old", "n1/new", "k2/new", "n2/new", "k1/new", "n3/old"}, pairs(s.statuses()))
+	}},
+	{"rejected records are stored once per coordinates, whatever they contain", func(s *suite) {
+		bad := rejection(1)
+		bad.Reason = strings.Repeat("é", 3000) + "\x00"
+		bad.Headers = "[\"\xff\x00\"]"
+		bad.Timestamp = time.UnixMilli(1 << 62)
+		bad.Key, bad.Value = nil, []byte{0}
+		other := rejection(2)
+		for range 2 {
+			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Rejected: []models.RejectedMessage{*bad, *other}, Now: noon})
+			require.NoError(s, err)
+		}
+		var rows []models.RejectedMessage
+		require.NoError(s, s.db.Order("record_offset").Find(&rows).Error)
+		require.Len(s, rows, 2)
+		require.Nil(s, rows[0].Key)
+		require.Equal(s, []byte{0}, rows[0].Value)
+		require.Equal(s, models.MaxLastError, len([]rune(rows[0].Reason)))
+		require.Equal(s, noon, rows[0].RejectedAt.UTC())
+		require.NotEmpty(s, rows[0].ID)
+		require.Equal(s, []byte("key"), rows[1].Key)
+		require.Equal(s, other.Timestamp, rows[1].Timestamp.UTC())
+	}},
+	{"messages and rejected records are stored together or not at all", func(s *suite) {
+		bad := rejection(1)
+		bad.Topic = "\xff"
+		_, err := s.store.Accept(s.ctx, store.AcceptBatch{
+			Messages: []store.NewMessage{message("m1", "mail")}, Rejected: []models.RejectedMessage{*bad}, Now: noon,
+		})
+		require.Error(s, err)
+		require.Empty(s, s.messageIDs())
+		require.Zero(s, s.rejectedCount())
+	}},
+	{"a message ID twice in one batch is an error", func(s *suite) {
+		_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1"), message("m1")}, Now: noon})
+		require.ErrorContains(s, err, `"m1"`)
+		require.Empty(s, s.messageIDs())
+	}},
+}
+
+func rejection(offset int64) *models.RejectedMessage {
+	return &models.RejectedMessage{
+		Channel: "orders", Topic: "orders.events", Partition: 3, Offset: offset, Timestamp: noon.Add(-time.Minute),
+		Key: []byte("key"), Value: []byte("value"), Headers: "[]", Reason: "missing_id",
+	}
+}
+
+func (s *suite) rejectedCount() int64 {
+	s.Helper()
+	var count int64
+	require.NoError(s, s.db.Model(&models.RejectedMessage{}).Count(&count).Error)
+	return count
+}
+
+var acceptTxTests = []test{
+	{"what it did is there after the commit and gone after a rollback", func(s *suite) {
+		batch := store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")}, Now: noon}
+		tx := s.begin()
+		accepted, err := s.store.AcceptTx(s.ctx, tx, batch)
+		require.NoError(s, err)
+		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 1}}, accepted)
+		require.NoError(s, tx.Rollback().Error)
+		require.Empty(s, s.messageIDs())
+
+		tx = s.begin()
+		_, err = s.store.AcceptTx(s.ctx, tx, batch)
+		require.NoError(s, err)
+		require.NoError(s, tx.Commit().Error)
+		require.Equal(s, []string{"m1/mail"}, pairs(s.statuses()))
+	}},
+	{"a session without a transaction is refused", func(s *suite) {
+		batch := store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")}, Now: noon}
+		_, err := s.store.AcceptTx(s.ctx, s.db, batch)
+		require.ErrorIs(s, err, store.ErrNoTransaction)
+		_, err = s.store.AcceptTx(s.ctx, nil, batch)
+		require.ErrorIs(s, err, store.ErrNoTransaction)
+		_, err = s.store.CompleteTx(s.ctx, s.db, store.Completion{}, noon)
+		require.ErrorIs(s, err, store.ErrNoTransaction)
+		require.Empty(s, s.messageIDs())
+	}},
+	{"two in one transaction see each other", func(s *suite) {
+		tx := s.begin()
+		for i, expected := range []store.Accepted{{Inserted: true, StatusesAdded: 1}, {StatusesAdded: 1}} {
+			accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", []string{"a", "b"}[i])}, Now: noon})
+			require.NoError(s, err)
+			require.Equal(s, expected, accepted[0])
+		}
+		require.NoError(s, tx.Commit().Error)
+		require.Equal(s, []string{"m1/a", "m1/b"}, pairs(s.statuses()))
+	}},
+}

@@ -1,0 +1,125 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// together runs n goroutines at once and returns their errors.
+func together(n int, work func(i int) error) []error {
+	errs := make([]error, n)
+	start := make(chan struct{})
+	var group sync.WaitGroup
+	for i := range n {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			<-start
+			errs[i] = work(i)
+		}()
+	}
+	close(start)
+	group.Wait()
+	return errs
+}
+
+func (s *suite) noErrors(errs []error) {
+	s.Helper()
+	for _, err := range errs {
+		require.NoError(s, err)
+	}
+}
+
+var acceptRaceTests = []test{
+	{"duplicates of one message leave one row per handler", func(s *suite) {
+		accepted := make([]store.Accepted, 50)
+		s.noErrors(together(50, func(i int) error {
+			results, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "stock")}, Now: noon})
+			if err == nil {
+				accepted[i] = results[0]
+			}
+			return err
+		}))
+		inserted, added := 0, 0
+		for _, result := range accepted {
+			if result.Inserted {
+				inserted++
+			}
+			added += result.StatusesAdded
+		}
+		require.Equal(s, 1, inserted)
+		require.Equal(s, 2, added)
+		require.Equal(s, []string{"m1/mail", "m1/stock"}, pairs(s.statuses()))
+	}},
+	{"overlapping batches in different orders neither deadlock nor lose", func(s *suite) {
+		const messages = 40
+		// Half of them are known already and get a handler's row each.
+		for i := range messages / 2 {
+			s.accept(message(fmt.Sprintf("m%02d", 2*i), "old"))
+		}
+		var lock sync.Mutex
+		inserted, added := 0, 0
+		s.noErrors(together(50, func(worker int) error {
+			random := rand.New(rand.NewPCG(1, uint64(worker)))
+			for range 4 {
+				var batch store.AcceptBatch
+				batch.Now = noon
+				for _, i := range random.Perm(messages)[:messages/2] {
+					batch.Messages = append(batch.Messages, message(fmt.Sprintf("m%02d", i), "mail", "stock"))
+				}
+				results, err := s.store.Accept(s.ctx, batch)
+				if err != nil {
+					return err
+				}
+				lock.Lock()
+				for _, result := range results {
+					if result.Inserted {
+						inserted++
+					}
+					added += result.StatusesAdded
+				}
+				lock.Unlock()
+			}
+			return nil
+		}))
+		require.Len(s, s.messageIDs(), messages)
+		require.Equal(s, messages/2, inserted)
+		require.Equal(s, 2*messages, added)
+		require.Len(s, s.statuses(), 2*messages+messages/2)
+	}},
+	{"a rolling rename leaves one row, not two", func(s *suite) {
+		s.accept(message("m1"))
+		s.noErrors(together(20, func(i int) error {
+			m := message("m1")
+			m.Handlers = []store.NewStatus{{HandlerKey: "new", LegacyKeys: []string{"old"}}}
+			if i%2 == 0 { // a peer that already has it the other way round
+				m.Handlers = []store.NewStatus{{HandlerKey: "old", LegacyKeys: []string{"new"}}}
+			}
+			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{m}, Now: noon})
+			return err
+		}))
+		require.Len(s, s.statuses(), 1)
+	}},
+	{"a transaction that rolls back leaves its message to who waits for it", func(s *suite) {
+		tx := s.begin()
+		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")}, Now: noon})
+		require.NoError(s, err)
+		accepted := make(chan store.Accepted, 1)
+		go func() {
+			results, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")}, Now: noon})
+			if err == nil {
+				accepted <- results[0]
+			}
+			close(accepted)
+		}()
+		s.waitForLock()
+		require.NoError(s, tx.Rollback().Error)
+		require.Equal(s, store.Accepted{Inserted: true, StatusesAdded: 1}, <-accepted)
+		require.Equal(s, []string{"m1/mail"}, pairs(s.statuses()))
+	}},
+}

@@ -1,0 +1,269 @@
+package storetest
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+var claimTests = []test{
+	{"a due status comes with its message, marked as processing", func(s *suite) {
+		m := message("m1", "mail")
+		m.OrderingKey = []byte{1, 0}
+		s.accept(m)
+		worker := s.worker("mail")
+		later := noon.Add(time.Minute)
+		claims := s.claimAs(worker, later, 10, "mail")
+		require.Len(s, claims, 1)
+		claim := claims[0]
+		m.ReceivedAt = noon
+		require.Equal(s, &m.Message, claim.Message)
+		require.EqualValues(s, 2, claim.Version)
+		require.Equal(s, noon, claim.CreatedAt)
+		require.Equal(s, noon, claim.Due)
+		require.Equal(s, "m1", claim.MessageID)
+
+		row := s.status("m1", "mail")
+		require.Equal(s, claim.StatusID, row.ID)
+		require.EqualValues(s, 2, row.Version)
+		require.Equal(s, later, row.ProcessingStartedAt.UTC())
+		require.Equal(s, worker, *row.WorkerID)
+		require.Empty(s, s.claimAs(worker, later, 10, "mail"), "claimed already")
+	}},
+	{"what is not due, poisoned, completed or of another key is not claimed", func(s *suite) {
+		s.accept(message("future", "mail"), message("poisoned", "mail"), message("completed", "mail"), message("due", "mail", "other"))
+		soon := noon.Add(time.Second)
+		for _, claim := range s.claim(noon, 10, "mail") {
+			switch settled := settlement(claim); claim.MessageID {
+			case "future":
+				settled.NextAttemptAt = &soon
+				s.settle(settled)
+			case "poisoned":
+				settled.Poisoned = true
+				s.settle(settled)
+			case "completed":
+				s.complete(noon, claim)
+			default:
+				s.settle(settled)
+			}
+		}
+		require.Equal(s, []string{"due/mail"}, claimed(s.claim(soon.Add(-time.Microsecond), 10, "mail", "unknown")))
+		require.Equal(s, []string{"future/mail"}, claimed(s.claim(soon, 10, "mail")))
+	}},
+	{"oldest due first, retries and new work by age", func(s *suite) {
+		s.acceptAt(noon, message("a", "mail"))
+		retry := settlement(s.claim(noon, 1, "mail")[0])
+		at := noon.Add(10 * time.Second)
+		retry.NextAttemptAt = &at
+		s.settle(retry)
+		s.acceptAt(noon.Add(5*time.Second), message("b", "mail"))
+		s.acceptAt(noon.Add(15*time.Second), message("c", "mail"))
+		claims := s.claim(noon.Add(time.Minute), 10, "mail")
+		require.Equal(s, []string{"b/mail", "a/mail", "c/mail"}, claimed(claims))
+		require.Equal(s, at, claims[1].Due)
+	}},
+	{"on PostgreSQL a new status is due at once, however far clocks are apart", func(s *suite) {
+		if !s.postgres() {
+			s.Log("all processes of a SQLite file share the machine's clock")
+			return
+		}
+		now := time.Now()
+		s.acceptAt(now.Add(time.Hour), message("by a clock that is ahead", "mail"))
+		s.acceptAt(now, message("to a clock that is behind", "stock"))
+		claims := s.claim(now.Add(-time.Minute), 10, "mail", "stock")
+		require.Equal(s, []string{"by a clock that is ahead/mail", "to a clock that is behind/stock"}, claimed(claims))
+		// A retry, though, waits for the claimer's own clock.
+		retry := settlement(claims[0])
+		at := now.Add(-30 * time.Second)
+		retry.NextAttemptAt = &at
+		s.settle(retry)
+		require.Empty(s, s.claim(now.Add(-time.Minute), 10, "mail"))
+		require.Len(s, s.claim(now, 10, "mail"), 1)
+	}},
+	{"each key has its own limit, whatever the others' backlog", func(s *suite) {
+		var backlog []store.NewMessage
+		for i := range 50 {
+			backlog = append(backlog, message(fmt.Sprintf("m%02d", i), "busy"))
+		}
+		s.accept(backlog...)
+		s.accept(message("z1", "calm"), message("z2", "calm"))
+		claims, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{
+			{HandlerKey: "calm", Limit: 10}, {HandlerKey: "none", Limit: 0}, {HandlerKey: "busy", Limit: 3}, {HandlerKey: "idle", Limit: 5},
+		}})
+		require.NoError(s, err)
+		require.Equal(s, []string{"m00/busy", "m01/busy", "m02/busy", "z1/calm", "z2/calm"}, claimed(claims))
+		require.Empty(s, s.claim(noon, 0, "busy"))
+		require.Empty(s, s.claim(noon, 5))
+	}},
+	{"competing claimers get every row once", func(s *suite) {
+		const rows, claimers = 400, 8
+		var batch []store.NewMessage
+		for i := range rows {
+			batch = append(batch, message(fmt.Sprintf("m%03d", i), "mail"))
+		}
+		s.accept(batch...)
+		var lock sync.Mutex
+		seen := map[string]int{}
+		s.noErrors(together(claimers, func(i int) error {
+			for idle := 0; idle < 20; {
+				claims, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 7}}})
+				if err != nil {
+					return err
+				}
+				if len(claims) == 0 {
+					idle++ // others may have locked what is left
+				}
+				lock.Lock()
+				for _, claim := range claims {
+					seen[claim.MessageID]++
+				}
+				lock.Unlock()
+			}
+			return nil
+		}))
+		for _, claim := range s.claim(noon, rows, "mail") { // left over between locks
+			seen[claim.MessageID]++
+		}
+		require.Len(s, seen, rows)
+		for id, times := range seen {
+			require.Equal(s, 1, times, id)
+		}
+	}},
+	{"rows another transaction has locked are passed over", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite locks no rows: its one writer makes claimers take turns, as the test before shows")
+			return
+		}
+		s.accept(message("m1", "mail"), message("m2", "mail"))
+		tx := s.begin()
+		require.NoError(s, tx.Exec(`SELECT 1 FROM inbox_handler_statuses WHERE message_id = 'm1' FOR UPDATE`).Error)
+		require.Equal(s, []string{"m2/mail"}, claimed(s.claim(noon, 1, "mail")))
+		require.NoError(s, tx.Rollback().Error)
+		require.Equal(s, []string{"m1/mail"}, claimed(s.claim(noon, 10, "mail")))
+	}},
+	{"an unknown or released worker claims nothing", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		require.Empty(s, s.claimAs(uuid.NewString(), noon, 10, "mail"))
+		worker := s.worker("mail")
+		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
+		require.Empty(s, s.claimAs(worker, noon, 10, "mail"))
+		require.Len(s, s.claimAs(s.worker("mail"), noon, 10, "mail"), 1)
+	}},
+	{"a worker marked released while it claims leaves no claim unseen", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's one writer rules this out")
+			return
+		}
+		s.accept(message("m1", "mail"))
+		worker := s.worker("mail")
+		// The claim as its statement sees it: the worker is alive. A trigger
+		// holds the statement there, with the claim written, not committed.
+		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
+		require.NoError(s, s.db.Exec(`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
+		gate := s.begin()
+		require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
+		done := make(chan int, 1)
+		go func() {
+			claims, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
+			if err != nil {
+				done <- -1
+				return
+			}
+			done <- len(claims)
+		}()
+		s.waitForLock()
+		marked := make(chan error, 1)
+		go func() { marked <- s.store.MarkReleased(s.ctx, worker, noon) }()
+		select {
+		case <-marked:
+			require.Fail(s, "marked released in the middle of a claim")
+		case <-time.After(100 * time.Millisecond): // what must not happen has no signal
+		}
+		require.NoError(s, gate.Rollback().Error)
+		require.Equal(s, 1, <-done)
+		require.NoError(s, <-marked)
+		claims, err := s.store.ClaimsOf(s.ctx, worker, 10)
+		require.NoError(s, err)
+		require.Len(s, claims, 1)
+	}},
+	{"a status whose message is gone comes without one", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		if s.postgres() {
+			require.NoError(s, s.db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
+			require.NoError(s, s.db.Exec(`DELETE FROM inbox_messages`).Error)
+		} else {
+			require.NoError(s, s.db.Connection(func(tx *gorm.DB) error {
+				for _, statement := range []string{`PRAGMA foreign_keys = off`, `DELETE FROM inbox_messages`, `PRAGMA foreign_keys = on`} {
+					if err := tx.Exec(statement).Error; err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+		}
+		claims := s.claim(noon, 10, "mail")
+		require.Len(s, claims, 1)
+		require.Nil(s, claims[0].Message)
+	}},
+	{"NextDue tells the earliest due time to come", func(s *suite) {
+		none := func() {
+			s.Helper()
+			_, ok, err := s.store.NextDue(s.ctx, []string{"mail", "stock"}, noon)
+			require.NoError(s, err)
+			require.False(s, ok)
+		}
+		none()
+		s.accept(message("m1", "mail", "stock"), message("m2", "mail"), message("m3", "other"))
+		none()
+		later, latest := noon.Add(time.Minute), noon.Add(time.Hour)
+		claims := s.claim(noon, 10, "mail", "other", "stock")
+		for i := range claims {
+			settled := settlement(claims[i])
+			switch {
+			case claims[i].HandlerKey == "other":
+				soon := noon.Add(time.Second)
+				settled.NextAttemptAt = &soon
+			case claims[i].HandlerKey == "stock":
+				settled.NextAttemptAt = &later
+			default:
+				settled.NextAttemptAt = &latest
+			}
+			s.settle(settled)
+		}
+		due, ok, err := s.store.NextDue(s.ctx, []string{"mail", "stock", "unknown"}, noon)
+		require.NoError(s, err)
+		require.True(s, ok)
+		require.Equal(s, later, due)
+		due, _, err = s.store.NextDue(s.ctx, []string{"mail", "stock"}, later)
+		require.NoError(s, err)
+		require.Equal(s, latest, due)
+		_, ok, err = s.store.NextDue(s.ctx, nil, noon)
+		require.NoError(s, err)
+		require.False(s, ok)
+	}},
+	{"Siblings tells the same messages' rows under other keys", func(s *suite) {
+		s.accept(message("m1", "new", "old", "other"), message("m2", "old"), message("m3", "old"))
+		s.complete(noon, s.claim(noon, 1, "new")...)
+		poisoned := settlement(s.claim(noon, 1, "old")[0])
+		poisoned.Poisoned = true
+		s.settle(poisoned)
+		claims := s.claim(noon, 1, "old")
+		found, err := s.store.Siblings(s.ctx, []string{"m1", "m2"}, []string{"new", "old"})
+		require.NoError(s, err)
+		require.Len(s, found, 3)
+		require.True(s, found[0].Completed)
+		require.Equal(s, models.OutcomeProcessed, found[0].Outcome)
+		require.True(s, found[1].Poisoned)
+		require.True(s, found[2].Processing)
+		require.Equal(s, claims[0].Ref, found[2].Ref)
+		require.Equal(s, s.status("m1", "new").ID, found[0].StatusID)
+	}},
+}

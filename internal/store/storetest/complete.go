@@ -1,0 +1,277 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+var completeTests = []test{
+	{"a completed status is ended, its history kept", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		text := "no luck"
+		failed := settlement(s.claim(noon, 1, "mail")[0])
+		failed.ErrorCount, failed.AbandonedCount, failed.LastError = 3, 2, &text
+		s.settle(failed)
+		at := noon.Add(time.Minute)
+		s.complete(at, s.claimAs(s.worker("mail"), noon, 1, "mail")...)
+		row := s.status("m1", "mail")
+		require.Equal(s, at, row.CompletedAt.UTC())
+		require.Equal(s, models.OutcomeProcessed, row.Outcome)
+		require.Nil(s, row.ProcessingStartedAt)
+		require.Nil(s, row.WorkerID)
+		require.Nil(s, row.NextAttemptAt)
+		require.Zero(s, row.AbandonedCount)
+		require.Equal(s, 3, row.ErrorCount)
+		require.Equal(s, text, *row.LastError)
+		require.EqualValues(s, 5, row.Version)
+		require.Empty(s, s.claim(at, 10, "mail"))
+	}},
+	{"one stale version never keeps the others from completing", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
+		claims := s.claim(noon, 10, "mail")
+		s.settle(settlement(claims[1])) // released by somebody else meanwhile
+		before := s.status("m2", "mail")
+		// A place can be used again: the version decides, not where it is.
+		refs, err := s.store.PendingOf(s.ctx, "mail", 1)
+		require.NoError(s, err)
+		require.Equal(s, "m2", refs[0].MessageID)
+		claims[1].Locator = refs[0].Locator
+		completions := []store.Completion{completion(claims[0]), completion(claims[1]), completion(claims[2]),
+			{StatusID: uuid.NewString(), Version: 1, Outcome: models.OutcomeProcessed}}
+		applied, err := s.store.Complete(s.ctx, completions, noon)
+		require.NoError(s, err)
+		require.Equal(s, []bool{true, false, true, false}, applied)
+		require.Equal(s, before, s.status("m2", "mail"))
+
+		again, err := s.store.Complete(s.ctx, completions, noon.Add(time.Hour))
+		require.NoError(s, err)
+		require.Equal(s, []bool{false, false, false, false}, again)
+	}},
+	{"a missing or outdated locator costs nothing but time", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
+		claims := s.claim(noon, 10, "mail")
+		if s.postgres() {
+			require.NoError(s, s.db.Exec(`VACUUM FULL inbox_handler_statuses`).Error)
+		}
+		claims[0].Locator = ""
+		claims[1].Locator, claims[2].Locator = claims[2].Locator, "(4000000,1)"
+		if !s.postgres() {
+			claims[2].Locator = "nonsense"
+		}
+		s.complete(noon, claims...)
+	}},
+	{"a pending status can be ended as superseded, a poisoned one as discarded", func(s *suite) {
+		s.accept(message("m1", "old", "new"))
+		pending := s.status("m1", "old")
+		poisoned := settlement(s.claim(noon, 1, "new")[0])
+		poisoned.Poisoned = true
+		s.settle(poisoned)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{
+			{StatusID: pending.ID, Version: pending.Version, Outcome: models.OutcomeSuperseded},
+			{StatusID: poisoned.StatusID, Version: poisoned.Version + 1, Outcome: models.OutcomeDiscarded},
+		}, noon)
+		require.NoError(s, err)
+		require.Equal(s, []bool{true, true}, applied)
+		require.Equal(s, models.OutcomeSuperseded, s.status("m1", "old").Outcome)
+		row := s.status("m1", "new")
+		require.Equal(s, models.OutcomeDiscarded, row.Outcome)
+		require.False(s, row.IsPoisoned)
+	}},
+	{"CompleteTx lives and dies with the handler's transaction", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		claim := s.claim(noon, 1, "mail")[0]
+		tx := s.begin()
+		applied, err := s.store.CompleteTx(s.ctx, tx, completion(claim), noon)
+		require.NoError(s, err)
+		require.True(s, applied)
+		require.NoError(s, tx.Rollback().Error)
+		require.Nil(s, s.status("m1", "mail").CompletedAt)
+
+		tx = s.begin()
+		applied, err = s.store.CompleteTx(s.ctx, tx, completion(claim), noon)
+		require.NoError(s, err)
+		require.True(s, applied)
+		again, err := s.store.CompleteTx(s.ctx, tx, completion(claim), noon)
+		require.NoError(s, err)
+		require.False(s, again)
+		require.NoError(s, tx.Commit().Error)
+		row := s.status("m1", "mail")
+		require.Equal(s, models.OutcomeProcessed, row.Outcome)
+		require.Equal(s, noon, row.CompletedAt.UTC())
+		require.EqualValues(s, 3, row.Version)
+	}},
+	{"of several who complete one version, one does", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		claim := s.claim(noon, 1, "mail")[0]
+		wins := make([]bool, 10)
+		s.noErrors(together(len(wins), func(i int) error {
+			applied, err := s.store.Complete(s.ctx, []store.Completion{completion(claim)}, noon)
+			if err == nil {
+				wins[i] = applied[0]
+			}
+			return err
+		}))
+		count := 0
+		for _, won := range wins {
+			if won {
+				count++
+			}
+		}
+		require.Equal(s, 1, count)
+		require.EqualValues(s, 3, s.status("m1", "mail").Version)
+	}},
+	{"States tells what became of a write", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"))
+		worker := s.worker("mail")
+		claims := s.claimAs(worker, noon, 3, "mail")
+		s.complete(noon, claims[0])
+		poisoned := settlement(claims[1])
+		poisoned.Poisoned = true
+		s.settle(poisoned)
+		pending := s.status("m4", "mail")
+		states, err := s.store.States(s.ctx, []string{claims[0].StatusID, claims[1].StatusID, claims[2].StatusID, pending.ID, uuid.NewString()})
+		require.NoError(s, err)
+		require.Equal(s, map[string]store.State{
+			claims[0].StatusID: {Version: 3, Completed: true},
+			claims[1].StatusID: {Version: 3, Poisoned: true},
+			claims[2].StatusID: {Version: 2, Processing: true, WorkerID: worker},
+			pending.ID:         {Version: 1},
+		}, states)
+	}},
+	{"nothing to do is nothing done", func(s *suite) {
+		applied, err := s.store.Complete(s.ctx, nil, noon)
+		require.NoError(s, err)
+		require.Empty(s, applied)
+		applied, err = s.store.Settle(s.ctx, nil)
+		require.NoError(s, err)
+		require.Empty(s, applied)
+		states, err := s.store.States(s.ctx, nil)
+		require.NoError(s, err)
+		require.Empty(s, states)
+	}},
+}
+
+var settleTests = []test{
+	{"failed: counted, with its text and its next attempt", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		next, text := noon.Add(time.Minute), "boom"
+		failed := settlement(s.claimAs(s.worker("mail"), noon, 1, "mail")[0])
+		failed.ErrorCount, failed.AbandonedCount, failed.LastError, failed.NextAttemptAt = 4, 2, &text, &next
+		s.settle(failed)
+		row := s.status("m1", "mail")
+		require.Equal(s, 4, row.ErrorCount)
+		require.Equal(s, 2, row.AbandonedCount)
+		require.Equal(s, text, *row.LastError)
+		require.Equal(s, next, row.NextAttemptAt.UTC())
+		require.Nil(s, row.ProcessingStartedAt)
+		require.Nil(s, row.WorkerID)
+		require.Nil(s, row.CompletedAt)
+		require.EqualValues(s, 3, row.Version)
+		claim := s.claim(next, 1, "mail")[0]
+		require.Equal(s, 4, claim.ErrorCount)
+		require.Equal(s, 2, claim.AbandonedCount)
+		require.EqualValues(s, 4, claim.Version)
+	}},
+	{"poisoned: waits for no attempt", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		next := noon.Add(time.Minute)
+		poisoned := settlement(s.claim(noon, 1, "mail")[0])
+		poisoned.Poisoned, poisoned.NextAttemptAt = true, &next
+		s.settle(poisoned)
+		row := s.status("m1", "mail")
+		require.True(s, row.IsPoisoned)
+		require.Nil(s, row.NextAttemptAt)
+		require.Empty(s, s.claim(noon.Add(time.Hour), 1, "mail"))
+	}},
+	{"released: due at once, the last error kept", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		text := "boom"
+		failed := settlement(s.claim(noon, 1, "mail")[0])
+		failed.LastError = &text
+		s.settle(failed)
+		s.settle(settlement(s.claim(noon, 1, "mail")[0]))
+		row := s.status("m1", "mail")
+		require.Equal(s, text, *row.LastError)
+		require.Nil(s, row.NextAttemptAt)
+		require.Len(s, s.claim(noon, 1, "mail"), 1)
+	}},
+	{"stale versions are left alone, the others settled", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
+		claims := s.claim(noon, 10, "mail")
+		s.complete(noon, claims[1])
+		stale := settlement(claims[2])
+		stale.Version--
+		for _, settle := range []func() ([]bool, error){
+			func() ([]bool, error) {
+				return s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1]), stale})
+			},
+		} {
+			applied, err := settle()
+			require.NoError(s, err)
+			require.Equal(s, []bool{true, false, false}, applied)
+		}
+		require.NotNil(s, s.status("m2", "mail").CompletedAt)
+		require.NotNil(s, s.status("m3", "mail").ProcessingStartedAt)
+		applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[2]), stale})
+		require.NoError(s, err)
+		require.Equal(s, []bool{false, true, false}, applied)
+	}},
+	{"a completed row stays completed whatever version is claimed of it", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		claim := s.claim(noon, 1, "mail")[0]
+		s.complete(noon, claim)
+		claim.Version++
+		for _, settle := range []func([]store.Settlement) ([]bool, error){
+			func(all []store.Settlement) ([]bool, error) { return s.store.Settle(s.ctx, all) },
+			func(all []store.Settlement) ([]bool, error) { return s.store.SettleUnlocked(s.ctx, all) },
+		} {
+			applied, err := settle([]store.Settlement{settlement(claim)})
+			require.NoError(s, err)
+			require.Equal(s, []bool{false}, applied)
+		}
+	}},
+	{"SettleUnlocked does not wait for a handler's transaction", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite locks no rows; writers wait for each other by busy_timeout")
+			return
+		}
+		s.accept(message("m1", "mail"), message("m2", "mail"))
+		claims := s.claim(noon, 10, "mail")
+		tx := s.begin()
+		applied, err := s.store.CompleteTx(s.ctx, tx, completion(claims[0]), noon)
+		require.NoError(s, err)
+		require.True(s, applied)
+		settled, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1])})
+		require.NoError(s, err)
+		require.Equal(s, []bool{false, true}, settled)
+		require.NoError(s, tx.Commit().Error)
+		require.NotNil(s, s.status("m1", "mail").CompletedAt)
+	}},
+	{"no error text keeps a failure from being recorded", func(s *suite) {
+		texts := map[string]string{
+			"nul": "a\x00b", "utf8": "a\xff\xfeb", "long": string(make([]rune, 5000)), "cut": "é" + string(make([]byte, 1999)) + "日本",
+			"huge": string(make([]byte, 1<<20)),
+		}
+		var batch []store.NewMessage
+		for id := range texts {
+			batch = append(batch, message(id, "mail"))
+		}
+		s.accept(batch...)
+		var settlements []store.Settlement
+		for _, claim := range s.claim(noon, 10, "mail") {
+			failed := settlement(claim)
+			text := texts[claim.MessageID]
+			failed.LastError = &text
+			settlements = append(settlements, failed)
+		}
+		s.settle(settlements...)
+		for id, text := range texts {
+			require.Equal(s, store.SanitizeError(text), *s.status(id, "mail").LastError, id)
+		}
+	}},
+}

@@ -1,0 +1,213 @@
+// Package storetest is the conformance suite of internal/store: what every
+// dialect must do, alone and when callers race.
+package storetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// patience bounds every wait of the suite.
+const patience = 30 * time.Second
+
+// noon is when most of the suite takes place.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
+
+// Run runs the suite. open returns a fresh, migrated inbox under the default
+// names, and its pool, which must allow several connections.
+func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
+	for _, group := range []struct {
+		name  string
+		tests []test
+	}{
+		{"Accept", acceptTests},
+		{"AcceptTx", acceptTxTests},
+		{"Concurrent accepts", acceptRaceTests},
+		{"Claim", claimTests},
+		{"Complete", completeTests},
+		{"Settle", settleTests},
+		{"Sweeps", sweepTests},
+		{"Workers", workerTests},
+		{"Leases", leaseTests},
+		{"Cleanup", cleanupTests},
+		{"Cleanup against accept", cleanupRaceTests},
+		{"Errors", errorTests},
+		{"Size", sizeTests},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			for _, test := range group.tests {
+				t.Run(test.promise, func(t *testing.T) {
+					db, opened := open(t)
+					ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+					t.Cleanup(cancel)
+					test.run(&suite{T: t, ctx: ctx, db: db, store: opened})
+				})
+			}
+		})
+	}
+}
+
+type test struct {
+	promise string
+	run     func(s *suite)
+}
+
+// suite is one test's inbox.
+type suite struct {
+	*testing.T
+	ctx   context.Context
+	db    *gorm.DB
+	store store.Store
+}
+
+// message is one for the given handlers.
+func message(id string, handlers ...string) store.NewMessage {
+	m := store.NewMessage{Message: models.Message{
+		ID: id, TransportName: "kafka", Type: "order.placed", Source: "/shop", Content: []byte(`{"id":"` + id + `"}`),
+		ContentType: "application/json", SerializedProperties: `{"k":"v"}`,
+	}}
+	for _, handler := range handlers {
+		m.Handlers = append(m.Handlers, store.NewStatus{HandlerKey: handler})
+	}
+	return m
+}
+
+func (s *suite) postgres() bool { return s.db.Dialector.Name() == "postgres" }
+
+// accept accepts at noon.
+func (s *suite) accept(messages ...store.NewMessage) []store.Accepted {
+	s.Helper()
+	return s.acceptAt(noon, messages...)
+}
+
+func (s *suite) acceptAt(now time.Time, messages ...store.NewMessage) []store.Accepted {
+	s.Helper()
+	accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: messages, Now: now})
+	require.NoError(s, err)
+	require.Len(s, accepted, len(messages))
+	return accepted
+}
+
+// claim claims without a worker.
+func (s *suite) claim(now time.Time, limit int, keys ...string) []store.Claim {
+	s.Helper()
+	return s.claimAs("", now, limit, keys...)
+}
+
+func (s *suite) claimAs(worker string, now time.Time, limit int, keys ...string) []store.Claim {
+	s.Helper()
+	request := store.ClaimRequest{WorkerID: worker, Now: now}
+	for _, key := range keys {
+		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: key, Limit: limit})
+	}
+	claims, err := s.store.Claim(s.ctx, request)
+	require.NoError(s, err)
+	return claims
+}
+
+func (s *suite) worker(keys ...string) string {
+	s.Helper()
+	id := uuid.NewString()
+	require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: id, Host: "host", PID: 7, HandlerKeys: keys}, noon))
+	return id
+}
+
+func completion(c store.Claim) store.Completion {
+	return store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, Outcome: models.OutcomeProcessed}
+}
+
+func settlement(c store.Claim) store.Settlement {
+	return store.Settlement{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, ErrorCount: c.ErrorCount, AbandonedCount: c.AbandonedCount}
+}
+
+// complete completes and expects every row to be applied.
+func (s *suite) complete(at time.Time, claims ...store.Claim) {
+	s.Helper()
+	var completions []store.Completion
+	for _, claim := range claims {
+		completions = append(completions, completion(claim))
+	}
+	applied, err := s.store.Complete(s.ctx, completions, at)
+	require.NoError(s, err)
+	require.NotContains(s, applied, false)
+}
+
+func (s *suite) settle(settlements ...store.Settlement) {
+	s.Helper()
+	applied, err := s.store.Settle(s.ctx, settlements)
+	require.NoError(s, err)
+	require.NotContains(s, applied, false)
+}
+
+// statuses reads every status in the order of acceptance.
+func (s *suite) statuses() []models.HandlerStatus {
+	s.Helper()
+	var rows []models.HandlerStatus
+	require.NoError(s, s.db.WithContext(s.ctx).Order("sequence").Find(&rows).Error)
+	return rows
+}
+
+// status reads one row.
+func (s *suite) status(messageID, handlerKey string) models.HandlerStatus {
+	s.Helper()
+	var row models.HandlerStatus
+	require.NoError(s, s.db.WithContext(s.ctx).Where("message_id = ? AND handler_key = ?", messageID, handlerKey).Take(&row).Error)
+	return row
+}
+
+// pairs tells statuses as "message/handler".
+func pairs(rows []models.HandlerStatus) []string {
+	found := make([]string, len(rows))
+	for i, row := range rows {
+		found[i] = row.MessageID + "/" + row.HandlerKey
+	}
+	return found
+}
+
+func claimed(claims []store.Claim) []string {
+	found := make([]string, len(claims))
+	for i, claim := range claims {
+		found[i] = claim.MessageID + "/" + claim.HandlerKey
+	}
+	return found
+}
+
+// messageIDs lists the stored messages.
+func (s *suite) messageIDs() []string {
+	s.Helper()
+	ids := []string{}
+	require.NoError(s, s.db.WithContext(s.ctx).Model(&models.Message{}).Order("id").Pluck("id", &ids).Error)
+	return ids
+}
+
+// waitForLock returns once some connection waits for a lock. SQLite lets
+// nobody look, and nobody past an open write transaction either.
+func (s *suite) waitForLock() {
+	s.Helper()
+	if !s.postgres() {
+		return
+	}
+	require.Eventually(s, func() bool {
+		var waiting int
+		err := s.db.WithContext(s.ctx).Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
+		return err == nil && waiting > 0
+	}, patience, 2*time.Millisecond)
+}
+
+// begin opens a transaction that is rolled back at the latest when the test
+// ends.
+func (s *suite) begin() *gorm.DB {
+	s.Helper()
+	tx := s.db.WithContext(s.ctx).Begin()
+	require.NoError(s, tx.Error)
+	s.Cleanup(func() { tx.Rollback() })
+	return tx
+}

@@ -1,0 +1,236 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+var sweepTests = []test{
+	{"ClaimsOf lists a worker's claims and nobody else's", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"), message("m5", "mail"))
+		mine, other := s.worker("mail"), s.worker("mail")
+		claims := s.claimAs(mine, noon, 2, "mail")
+		s.claimAs(other, noon, 1, "mail")
+		s.claim(noon, 1, "mail")
+		refs, err := s.store.ClaimsOf(s.ctx, mine, 10)
+		require.NoError(s, err)
+		require.ElementsMatch(s, []store.Ref{claims[0].Ref, claims[1].Ref}, refs)
+		refs, err = s.store.ClaimsOf(s.ctx, mine, 1)
+		require.NoError(s, err)
+		require.Len(s, refs, 1)
+		s.complete(noon, claims...)
+		refs, err = s.store.ClaimsOf(s.ctx, mine, 10)
+		require.NoError(s, err)
+		require.Empty(s, refs)
+	}},
+	{"StuckClaims lists old claims without a worker", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
+		old := s.claim(noon, 1, "mail")
+		s.claimAs(s.worker("mail"), noon, 1, "mail")
+		s.claim(noon.Add(time.Minute), 1, "mail")
+		refs, err := s.store.StuckClaims(s.ctx, noon, 10)
+		require.NoError(s, err)
+		require.Equal(s, []store.Ref{old[0].Ref}, refs)
+		refs, err = s.store.StuckClaims(s.ctx, noon.Add(-time.Microsecond), 10)
+		require.NoError(s, err)
+		require.Empty(s, refs)
+	}},
+	{"PendingKeys lists each pending key once", func(s *suite) {
+		keys, err := s.store.PendingKeys(s.ctx)
+		require.NoError(s, err)
+		require.Empty(s, keys)
+		for i := range 5 {
+			s.accept(message(fmt.Sprintf("m%d", i), "a", "b", "c", "done", "poisoned", "claimed"))
+		}
+		s.complete(noon, s.claim(noon, 10, "done")...)
+		for _, claim := range s.claim(noon, 10, "poisoned") {
+			poisoned := settlement(claim)
+			poisoned.Poisoned = true
+			s.settle(poisoned)
+		}
+		s.claim(noon, 10, "claimed")
+		keys, err = s.store.PendingKeys(s.ctx)
+		require.NoError(s, err)
+		slices.Sort(keys)
+		require.Equal(s, []string{"a", "b", "c", "claimed"}, keys)
+	}},
+	{"PendingOf lists one key's unclaimed rows, due or not", func(s *suite) {
+		s.accept(message("m1", "mail", "other"), message("m2", "mail"), message("m3", "mail"))
+		next := noon.Add(time.Hour)
+		snoozed := settlement(s.claim(noon, 1, "mail")[0])
+		snoozed.NextAttemptAt = &next
+		s.settle(snoozed)
+		s.claim(noon, 1, "mail")
+		refs, err := s.store.PendingOf(s.ctx, "mail", 10)
+		require.NoError(s, err)
+		require.Len(s, refs, 2)
+		require.Equal(s, []string{"m3", "m1"}, []string{refs[0].MessageID, refs[1].MessageID})
+		require.EqualValues(s, 3, refs[1].Version)
+		refs, err = s.store.PendingOf(s.ctx, "mail", 1)
+		require.NoError(s, err)
+		require.Len(s, refs, 1)
+	}},
+	{"a paused handler key is listed until it is resumed", func(s *suite) {
+		paused := func() []string {
+			keys, err := s.store.Paused(s.ctx)
+			require.NoError(s, err)
+			return keys
+		}
+		require.Empty(s, paused())
+		for _, key := range []string{"b", "a", "b"} {
+			require.NoError(s, s.store.SetPaused(s.ctx, key, true, noon))
+		}
+		require.Equal(s, []string{"a", "b"}, paused())
+		require.NoError(s, s.store.SetPaused(s.ctx, "b", false, noon))
+		require.NoError(s, s.store.SetPaused(s.ctx, "new", false, noon))
+		require.Equal(s, []string{"a"}, paused())
+	}},
+}
+
+var workerTests = []test{
+	{"a heartbeat inserts and refreshes what a worker says of itself", func(s *suite) {
+		worker := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail", `quo"te`}}
+		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon))
+		first := s.workers(noon)
+		require.Len(s, first, 1)
+		require.Equal(s, worker, first[0].Worker)
+		require.False(s, first[0].Stopped)
+		require.False(s, first[0].Released)
+		worker.HandlerKeys = nil
+		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon.Add(time.Second)))
+		second := s.workers(noon.Add(time.Second))
+		require.Len(s, second, 1)
+		require.Empty(s, second[0].HandlerKeys)
+		require.Equal(s, first[0].StartedAt, second[0].StartedAt)
+	}},
+	{"silence is told by the right clock", func(s *suite) {
+		s.worker("mail")
+		if !s.postgres() {
+			require.Equal(s, time.Minute, s.workers(noon.Add(time.Minute))[0].SilentFor)
+			return
+		}
+		// The database's clock: what the caller thinks is no matter.
+		require.NoError(s, s.db.Exec(`UPDATE inbox_workers SET heartbeat_at = clock_timestamp() - interval '1 minute'`).Error)
+		require.InDelta(s, time.Minute, s.workers(noon)[0].SilentFor, float64(10*time.Second))
+	}},
+	{"on PostgreSQL time passes inside a transaction too", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite goes by the caller's clock")
+			return
+		}
+		id := s.worker("mail")
+		require.NoError(s, s.db.Exec(`SELECT pg_sleep(0.02)`).Error)
+		silent := s.workers(noon)[0].SilentFor
+		require.GreaterOrEqual(s, silent, 20*time.Millisecond)
+		require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: id}, noon))
+	}},
+	{"a released worker's heartbeat is refused", func(s *suite) {
+		worker := s.worker("mail")
+		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
+		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon), "twice is fine")
+		require.ErrorIs(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker}, noon), store.ErrWorkerReleased)
+		require.True(s, s.workers(noon)[0].Released)
+	}},
+	{"a stopped worker is told so", func(s *suite) {
+		worker := s.worker("mail")
+		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
+		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
+		require.NoError(s, s.store.StopWorker(s.ctx, uuid.NewString(), noon), "an unknown one is nothing")
+		require.True(s, s.workers(noon)[0].Stopped)
+	}},
+	{"only stopped or released workers without claims are deleted", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		alive, stopped, released, claiming := s.worker("mail"), s.worker("mail"), s.worker("mail"), s.worker("mail")
+		claims := s.claimAs(claiming, noon, 1, "mail")
+		require.NoError(s, s.store.StopWorker(s.ctx, stopped, noon))
+		require.NoError(s, s.store.MarkReleased(s.ctx, released, noon))
+		require.NoError(s, s.store.MarkReleased(s.ctx, claiming, noon))
+		all := []string{alive, stopped, released, claiming, uuid.NewString()}
+		deleted, err := s.store.DeleteWorkers(s.ctx, all)
+		require.NoError(s, err)
+		require.EqualValues(s, 2, deleted)
+		s.settle(settlement(claims[0]))
+		deleted, err = s.store.DeleteWorkers(s.ctx, all)
+		require.NoError(s, err)
+		require.EqualValues(s, 1, deleted)
+		require.Equal(s, alive, s.workers(noon)[0].ID)
+	}},
+}
+
+func (s *suite) workers(now time.Time) []store.WorkerState {
+	s.Helper()
+	workers, err := s.store.Workers(s.ctx, now)
+	require.NoError(s, err)
+	return workers
+}
+
+var leaseTests = []test{
+	{"one owner holds a lease, renews it and gives it up", func(s *suite) {
+		a, b := uuid.NewString(), uuid.NewString()
+		require.True(s, s.acquire("p", a, time.Minute, noon))
+		require.False(s, s.acquire("p", b, time.Minute, noon))
+		require.True(s, s.acquire("p", a, time.Minute, noon))
+		require.True(s, s.acquire("other", b, time.Minute, noon))
+		require.NoError(s, s.store.ReleaseLease(s.ctx, "p", b), "not its own: nothing")
+		require.False(s, s.acquire("p", b, time.Minute, noon))
+		require.NoError(s, s.store.ReleaseLease(s.ctx, "p", a))
+		require.True(s, s.acquire("p", b, time.Minute, noon))
+	}},
+	{"an ended lease goes to the next, who keeps it", func(s *suite) {
+		a, b := uuid.NewString(), uuid.NewString()
+		require.True(s, s.acquire("p", a, time.Minute, noon))
+		later := s.endLeases()
+		require.True(s, s.acquire("p", b, time.Minute, later))
+		require.False(s, s.acquire("p", a, time.Minute, later))
+	}},
+	{"of many who want a lease one gets it", func(s *suite) {
+		held := make([]bool, 20)
+		s.noErrors(together(len(held), func(i int) (err error) {
+			held[i], err = s.store.AcquireLease(s.ctx, "p", uuid.NewString(), time.Minute, noon)
+			return err
+		}))
+		require.Equal(s, 1, len(slices.DeleteFunc(held, func(h bool) bool { return !h })))
+	}},
+	{"leases that ended long ago are pruned, others not", func(s *suite) {
+		require.True(s, s.acquire("old", uuid.NewString(), time.Minute, noon))
+		later := s.endLeases()
+		require.True(s, s.acquire("new", uuid.NewString(), time.Minute, later))
+		deleted, err := s.store.DeleteExpiredLeases(s.ctx, 24*time.Hour, later)
+		require.NoError(s, err)
+		require.Zero(s, deleted)
+		deleted, err = s.store.DeleteExpiredLeases(s.ctx, 0, later)
+		require.NoError(s, err)
+		require.EqualValues(s, 1, deleted)
+		require.False(s, s.acquire("new", uuid.NewString(), time.Minute, later))
+	}},
+	{"on PostgreSQL a lease is judged by the database's clock", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite goes by the caller's clock")
+			return
+		}
+		require.True(s, s.acquire("p", uuid.NewString(), time.Minute, noon))
+		require.False(s, s.acquire("p", uuid.NewString(), time.Minute, noon.Add(1000*time.Hour)), "the caller's clock is no matter")
+	}},
+}
+
+func (s *suite) acquire(name, owner string, ttl time.Duration, now time.Time) bool {
+	s.Helper()
+	held, err := s.store.AcquireLease(s.ctx, name, owner, ttl, now)
+	require.NoError(s, err)
+	return held
+}
+
+// endLeases lets the leases taken at noon end, and says what time it is then.
+func (s *suite) endLeases() time.Time {
+	s.Helper()
+	if s.postgres() {
+		require.NoError(s, s.db.Exec(`UPDATE inbox_locks SET expires_at = clock_timestamp() - interval '1 millisecond'`).Error)
+	}
+	return noon.Add(time.Minute + time.Millisecond)
+}
