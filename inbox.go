@@ -140,6 +140,10 @@ func channelNames(channels []*channel) []string {
 // Name returns the inbox's name.
 func (ib *Inbox) Name() string { return ib.cfg.name }
 
+// DB returns the session the inbox was made with, for queries scoped by
+// Messages, Statuses and Rejected.
+func (ib *Inbox) DB() *gorm.DB { return ib.db }
+
 // Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept.
 func (ib *Inbox) Accept(ctx context.Context, messages ...RawMessage) ([]Result, error) {
 	results, err := ib.acceptor.Accept(ctx, messages...)

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -121,5 +122,26 @@ var acceptRaceTests = []test{
 		require.NoError(s, tx.Rollback().Error)
 		require.Equal(s, store.Accepted{Inserted: true, StatusesAdded: 1}, <-accepted)
 		require.Equal(s, []string{"m1/mail"}, pairs(s.statuses()))
+	}},
+	{"an accept that falls victim to a deadlock is tried again", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's one writer rules deadlocks out")
+			return
+		}
+		s.accept(message("a", "old"), message("b", "old"))
+		tx := s.begin()
+		// This side never looks for deadlocks, so the accept is the victim.
+		require.NoError(s, tx.Exec(`SET LOCAL deadlock_timeout = '1h'`).Error)
+		require.NoError(s, tx.Exec(`SELECT 1 FROM inbox_messages WHERE id = 'b' FOR UPDATE`).Error)
+		accepted := s.acceptBehind(func() *gorm.DB {
+			// The accept holds a and waits for b: wait for a in turn. This
+			// goes on once the server has ended the accept's transaction.
+			if locked := tx.Exec(`SELECT 1 FROM inbox_messages WHERE id = 'a' FOR UPDATE`); locked.Error != nil {
+				return locked
+			}
+			return tx.Commit()
+		}, message("a", "old", "new"), message("b", "old", "new"), message("c", "new"))
+		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}}, accepted)
+		require.Equal(s, []string{"a/old", "b/old", "a/new", "b/new", "c/new"}, pairs(s.statuses()))
 	}},
 }

@@ -102,6 +102,12 @@ var claimTests = []test{
 		require.Empty(s, s.claim(noon, 0, "busy"))
 		require.Empty(s, s.claim(noon, 5))
 	}},
+	{"what is claimed is not claimed again", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"))
+		require.Len(s, s.claim(noon, 1, "mail"), 1)
+		require.Equal(s, []string{"m2/mail"}, claimed(s.claim(noon, 10, "mail")))
+		require.Empty(s, s.claimAs(s.worker("mail"), noon.Add(time.Hour), 10, "mail"))
+	}},
 	{"competing claimers get every row once", func(s *suite) {
 		const rows, claimers = 400, 8
 		var batch []store.NewMessage

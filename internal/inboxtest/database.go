@@ -1,0 +1,48 @@
+// Package inboxtest is what the behaviour tests of several packages share: an
+// inbox on each real database, and ways to look at what is stored. Only tests
+// import it.
+package inboxtest
+
+import (
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// Database is a fresh database of one test.
+type Database struct {
+	// Dialect is "sqlite" or "postgres".
+	Dialect string
+	// DB is the first pool on it.
+	DB *gorm.DB
+
+	dsn string
+}
+
+// OnEach runs a test on a fresh SQLite file and, where a server is named, on a
+// fresh PostgreSQL database, both in parallel with other tests.
+func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
+	t.Helper()
+	t.Parallel()
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		dsn := testenv.SQLiteDSN(t)
+		test(t, &Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn), dsn: dsn})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		dsn := testenv.PostgresDSN(t)
+		test(t, &Database{Dialect: "postgres", DB: testenv.OpenPostgres(t, dsn), dsn: dsn})
+	})
+}
+
+// Another opens one more pool, as another process of the same inbox would.
+func (d *Database) Another(t testing.TB) *gorm.DB {
+	t.Helper()
+	if d.Dialect == "sqlite" {
+		return testenv.OpenSQLite(t, d.dsn)
+	}
+	return testenv.OpenPostgres(t, d.dsn)
+}

@@ -1,0 +1,186 @@
+package inboxtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Patience bounds every wait of a test.
+const Patience = 30 * time.Second
+
+// Noon is when tests with a clock of their own begin.
+var Noon = fxtest.Start
+
+// Bytes is the message that the handlers of most tests get.
+type Bytes = inbox.Message[[]byte]
+
+// Do declares a plain handler.
+func Do(key string, fn func(ctx context.Context, m Bytes) error, opts ...handler.Option) *inbox.HandlerSpec {
+	return inbox.Func(key, fn, opts...)
+}
+
+// Tx declares a transactional handler.
+func Tx(key string, fn func(ctx context.Context, tx *gorm.DB, m Bytes) error, opts ...handler.Option) *inbox.HandlerSpec {
+	return inbox.Tx(key, fn, opts...)
+}
+
+// Nothing is a handler's function that succeeds.
+func Nothing(context.Context, Bytes) error { return nil }
+
+// Handlers gives channel "c" its handlers for type "t".
+func Handlers(handlers ...*inbox.HandlerSpec) inbox.Option {
+	return inbox.Channel("c", inbox.On("t", handlers...))
+}
+
+// Brisk is for inboxes that run: intervals as short as tests want them.
+func Brisk() inbox.Option {
+	o := inbox.DefaultOptions()
+	o.Migrate = true
+	p := &o.Processor
+	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = 100*time.Millisecond, 100*time.Millisecond, 900*time.Millisecond
+	p.RestartDelay, p.GroupWindow, p.StopBudget = 100*time.Millisecond, time.Millisecond, time.Second
+	return inbox.WithOptions(o)
+}
+
+// New makes the inbox "test", with its tables.
+func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
+	t.Helper()
+	ib, err := inbox.New("test", db, opts...)
+	require.NoError(t, err)
+	require.NoError(t, ib.Migrate(context.Background()))
+	return ib
+}
+
+// Start starts it and stops it when the test ends.
+func Start(t testing.TB, ib *inbox.Inbox) {
+	t.Helper()
+	require.NoError(t, ib.Start(context.Background()))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		defer cancel()
+		require.NoError(t, ib.Stop(ctx))
+	})
+}
+
+// Observe collects the inbox's log.
+func Observe() (inbox.Option, *observer.ObservedLogs) {
+	core, logs := observer.New(zap.DebugLevel)
+	return inbox.WithLogger(zap.New(core)), logs
+}
+
+// Message is a message of channel "c" and type "t" with its ID as content.
+func Message(id string) inbox.RawMessage {
+	return inbox.RawMessage{Channel: "c", Type: "t", ID: id, Content: []byte(id)}
+}
+
+// Accept accepts messages of these IDs; all must be valid.
+func Accept(t testing.TB, ib *inbox.Inbox, ids ...string) []inbox.Result {
+	t.Helper()
+	messages := make([]inbox.RawMessage, len(ids))
+	for i, id := range ids {
+		messages[i] = Message(id)
+	}
+	results, err := ib.Accept(context.Background(), messages...)
+	require.NoError(t, err)
+	return results
+}
+
+// Process runs what is due.
+func Process(t testing.TB, ib *inbox.Inbox) inbox.Drained {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	drained, err := ib.ProcessPending(ctx)
+	require.NoError(t, err)
+	return drained
+}
+
+// Status reads one status.
+func Status(t testing.TB, ib *inbox.Inbox, messageID, handlerKey string) models.HandlerStatus {
+	t.Helper()
+	var rows []models.HandlerStatus
+	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND handler_key = ?", messageID, handlerKey).Find(&rows).Error)
+	require.Len(t, rows, 1, "statuses of message %q under handler key %q", messageID, handlerKey)
+	return rows[0]
+}
+
+// Statuses reads all statuses, by message ID and handler key.
+func Statuses(t testing.TB, ib *inbox.Inbox) []models.HandlerStatus {
+	t.Helper()
+	var rows []models.HandlerStatus
+	require.NoError(t, ib.DB().Scopes(ib.Statuses).Order("message_id, handler_key").Find(&rows).Error)
+	return rows
+}
+
+// CountMessages counts the stored messages.
+func CountMessages(t testing.TB, ib *inbox.Inbox) int {
+	t.Helper()
+	var n int64
+	require.NoError(t, ib.DB().Scopes(ib.Messages).Count(&n).Error)
+	return int(n)
+}
+
+// AllCompleted reports whether every status is completed.
+func AllCompleted(t testing.TB, ib *inbox.Inbox) bool {
+	t.Helper()
+	var n int64
+	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("completed_at IS NULL").Count(&n).Error)
+	return n == 0
+}
+
+// Eventually waits for a condition, which runs in the test's own goroutine and
+// may use require.
+func Eventually(t testing.TB, condition func() bool, what string) {
+	t.Helper()
+	deadline := time.NewTimer(Patience)
+	defer deadline.Stop()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !condition() {
+		select {
+		case <-look.C:
+		case <-deadline.C:
+			require.FailNow(t, "waited in vain until "+what)
+		}
+	}
+}
+
+// Receive waits for a signal and returns it.
+func Receive[T any](t testing.TB, signals <-chan T, what string) T {
+	t.Helper()
+	timer := time.NewTimer(Patience)
+	defer timer.Stop()
+	select {
+	case v := <-signals:
+		return v
+	case <-timer.C:
+		require.FailNow(t, "waited in vain for "+what)
+		panic("unreachable")
+	}
+}
+
+// Store is the inbox's store, to bring about what other processes would do.
+func Store(t testing.TB, db *gorm.DB) store.Store {
+	t.Helper()
+	st, err := store.New(db, models.Naming{})
+	require.NoError(t, err)
+	return st
+}
+
+// Exec runs a statement of the test.
+func Exec(t testing.TB, db *gorm.DB, statement string, args ...any) {
+	t.Helper()
+	require.NoError(t, db.Exec(statement, args...).Error, statement)
+}
