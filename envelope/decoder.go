@@ -194,14 +194,17 @@ func (d *Decoder) decode(r Record) ([]decoded, error) {
 	return d.plain(r)
 }
 
+// The strategies of channels that set none.
+var plainDefault, eventDefault = HeaderID(), CloudEventsID()
+
 // findID returns what the strategy found, even if err says that it cannot be
 // a message ID. Message i is one of n of its record.
 func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) (string, error) {
 	strategy := d.cfg.ID
 	if strategy.find == nil {
-		strategy = HeaderID()
+		strategy = plainDefault
 		if event != nil {
-			strategy = CloudEventsID()
+			strategy = eventDefault
 		}
 	}
 	id, err := strategy.find(channel, r, event)

@@ -83,8 +83,8 @@ type Config struct {
 	// own partitions; each needs a database connection. Default 2. Do not
 	// raise it above the number of partitions.
 	AcceptConcurrency int `yaml:"accept_concurrency" env:"ACCEPT_CONCURRENCY"`
-	// AcceptTimeout bounds one accept; it is then retried. Default 10 s. Must
-	// be shorter than DrainTimeout, or a rebalance may interrupt a slow one.
+	// AcceptTimeout bounds one accept; it is then retried. Default 10 s. Keep
+	// it shorter than DrainTimeout, or a rebalance interrupts a slow one.
 	AcceptTimeout time.Duration `yaml:"accept_timeout" env:"ACCEPT_TIMEOUT"`
 	// BufferBytes bounds what has been fetched and not yet accepted. While it
 	// is used up nothing is fetched; each partition may exceed it by one

@@ -51,6 +51,21 @@ func (e *EpochError) Error() string {
 	return fmt.Sprintf("leader epoch fell from %d to %d: the topic was deleted and created again, or a leader was elected that lacks records", e.From, e.To)
 }
 
+// fatal tells errors that halt the partition from those that pass.
+func fatal(err error) bool {
+	var gap *OffsetGapError
+	var epoch *EpochError
+	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.Is(err, ErrUndecodable)
+}
+
+// classify marks errors of the data as ErrUndecodable.
+func classify(err error) error {
+	if transient(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUndecodable, err)
+}
+
 // transient tells errors that pass by themselves from errors of the data.
 // Whatever is not known to be of the network or the cluster is of the data,
 // because kafka-go's decoding errors have no types.

@@ -2,13 +2,12 @@ package kafkaconsumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/fetch"
-	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
@@ -20,6 +19,9 @@ const (
 	fetchBackoffFirst = 100 * time.Millisecond
 	fetchBackoffMost  = 2 * time.Second
 	fatalTries        = 3
+	// emptyPause keeps a broker that answers "nothing" at once, instead of
+	// waiting for FetchMaxWait, from being asked without end.
+	emptyPause = 10 * time.Millisecond
 )
 
 // fetcher reads one partition from its start until the session ends or the
@@ -47,15 +49,16 @@ func (f *fetcher) run(committed int64) {
 		return
 	}
 	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
-	fatal := 0
+	fatals := 0
 	for f.buffer.wait(p.ctx) {
+		asked := time.Now()
 		batch, err := f.next(offset)
 		if p.ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			if !retryable(err) {
-				if fatal++; fatal >= fatalTries {
+			if fatal(err) {
+				if fatals++; fatals >= fatalTries {
 					f.halt(p, err)
 					return
 				}
@@ -69,42 +72,13 @@ func (f *fetcher) run(committed int64) {
 		}
 		f.trouble.end(p)
 		retry.reset()
-		fatal = 0
+		fatals = 0
 		if !f.send(batch, offset) {
 			return
 		}
 		offset = batch.next
-	}
-}
-
-// begin finds the offset to start at, trying until it is known.
-func (f *fetcher) begin(committed int64) (int64, bool) {
-	p := f.partition
-	if committed >= 0 {
-		p.begin(committed, false)
-		return committed, true
-	}
-	at := int64(kafka.FirstOffset)
-	if f.cfg.StartOffset == Last {
-		at = kafka.LastOffset
-	}
-	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
-	for {
-		offset, err := f.listOffset(at)
-		if err == nil {
-			// The end of the log moves on: unless it is committed now, records
-			// that come before the first commit would be lost by a restart.
-			p.begin(offset, f.cfg.StartOffset == Last)
-			f.trouble.end(p)
-			return offset, true
-		}
-		if p.ctx.Err() != nil {
-			return 0, false
-		}
-		p.failing(err)
-		f.trouble.begin(p, err, zap.String("topic", p.topic), zap.Int("partition", p.id))
-		if !retry.wait(p.ctx) {
-			return 0, false
+		if batch.firstBase < 0 && time.Since(asked) < emptyPause && !pause(p.ctx, emptyPause) {
+			return
 		}
 	}
 }
@@ -175,47 +149,6 @@ func (f *fetcher) next(offset int64) (decoded, error) {
 	return batch, nil
 }
 
-// afterEmptyBatch finds the offset after a batch of which compaction has left
-// no record at or above offset. Its last offset is not in what kafka-go
-// decodes, and a fetch never crosses the end of a segment: without this step
-// the same batch would come for ever. A fetch answers with the batch that
-// holds the offset, or else the next one; so the wanted offset is the smallest
-// above base that is answered with another batch. It is at most end, where
-// there is nothing more to read.
-func (f *fetcher) afterEmptyBatch(base, offset, end int64) (int64, error) {
-	same, other := base, end // known to be answered with the batch, and not
-	probe := func(at int64) error {
-		response, err := f.fetch(at, 0, 0, 1)
-		if err != nil {
-			return err
-		}
-		found, err := decodeRecords(f.partition.topic, response, at)
-		if err != nil {
-			return err
-		}
-		if found.firstBase == base {
-			same = at
-		} else {
-			other = at
-		}
-		return nil
-	}
-	for step := int64(1); base+step < other; step *= 2 {
-		if err := probe(base + step); err != nil {
-			return 0, err
-		}
-	}
-	for other-same > 1 {
-		if err := probe(same + (other-same)/2); err != nil {
-			return 0, err
-		}
-	}
-	if other <= offset {
-		return 0, fmt.Errorf("%w: the batch at %d ends before offset %d, for which it was sent", ErrUndecodable, base, offset)
-	}
-	return other, nil
-}
-
 // fetch asks for the partition once.
 func (f *fetcher) fetch(offset int64, wait time.Duration, minBytes, maxBytes int) (*fetch.ResponsePartition, error) {
 	p := f.partition
@@ -223,18 +156,22 @@ func (f *fetcher) fetch(offset int64, wait time.Duration, minBytes, maxBytes int
 	if f.cfg.Isolation == ReadCommitted {
 		isolation = kafka.ReadCommitted
 	}
+	// The limit is the partition's: it is the only one in the request. With one
+	// for the whole response some brokers leave out the aborted transactions
+	// when it cuts the response short.
+	//
 	// The deadline also ends the connection's own wait when ctx is cancelled.
 	ctx, cancel := context.WithTimeout(p.ctx, wait+f.cfg.RequestTimeout)
 	defer cancel()
 	answer, err := f.network.transport.RoundTrip(ctx, f.network.client.Addr, &fetch.Request{
-		ReplicaID: -1, MaxWaitTime: int32(wait.Milliseconds()), MinBytes: int32(minBytes), MaxBytes: int32(maxBytes),
+		ReplicaID: -1, MaxWaitTime: int32(wait.Milliseconds()), MinBytes: int32(minBytes), MaxBytes: math.MaxInt32,
 		IsolationLevel: int8(isolation), SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: p.topic, Partitions: []fetch.RequestPartition{{
 			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: int32(maxBytes),
 		}}}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, err)
+		return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, classify(err))
 	}
 	response, ok := answer.(*fetch.Response)
 	if !ok || response.ErrorCode == 0 && (len(response.Topics) != 1 || len(response.Topics[0].Partitions) != 1) {
@@ -250,57 +187,6 @@ func (f *fetcher) fetch(offset int64, wait time.Duration, minBytes, maxBytes int
 	case kafka.Error(code) == kafka.OffsetOutOfRange:
 		return nil, f.gap(offset)
 	default:
-		return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, kafka.Error(code))
+		return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, classify(kafka.Error(code)))
 	}
-}
-
-// gap describes why an offset is out of range.
-func (f *fetcher) gap(offset int64) error {
-	gap := &OffsetGapError{Topic: f.partition.topic, Partition: f.partition.id, Offset: offset}
-	var err error
-	if gap.First, err = f.listOffset(kafka.FirstOffset); err != nil {
-		return err
-	}
-	if gap.Last, err = f.listOffset(kafka.LastOffset); err != nil {
-		return err
-	}
-	return gap
-}
-
-// listOffset asks for the first or last offset.
-func (f *fetcher) listOffset(at int64) (int64, error) {
-	p := f.partition
-	ctx, cancel := context.WithTimeout(p.ctx, f.cfg.RequestTimeout)
-	defer cancel()
-	answer, err := f.network.transport.RoundTrip(ctx, f.network.client.Addr, &listoffsets.Request{
-		ReplicaID: -1,
-		Topics: []listoffsets.RequestTopic{{Topic: p.topic, Partitions: []listoffsets.RequestPartition{{
-			Partition: int32(p.id), CurrentLeaderEpoch: -1, Timestamp: at,
-		}}}},
-	})
-	if err != nil {
-		return 0, fmt.Errorf("list offsets of %s/%d: %w", p.topic, p.id, err)
-	}
-	response, ok := answer.(*listoffsets.Response)
-	if !ok || len(response.Topics) != 1 || len(response.Topics[0].Partitions) != 1 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer %T is not about it: %w", p.topic, p.id, answer, kafka.Unknown)
-	}
-	found := response.Topics[0].Partitions[0]
-	if found.ErrorCode != 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: %w", p.topic, p.id, kafka.Error(found.ErrorCode))
-	}
-	if found.Offset < 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer is offset %d: %w", p.topic, p.id, found.Offset, kafka.Unknown)
-	}
-	return found.Offset, nil
-}
-
-// retryable tells errors that pass from those that halt the partition.
-func retryable(err error) bool {
-	var gap *OffsetGapError
-	var epoch *EpochError
-	if errors.As(err, &gap) || errors.As(err, &epoch) || errors.Is(err, ErrUndecodable) {
-		return false
-	}
-	return transient(err)
 }

@@ -126,9 +126,12 @@ func (c *Consumer) consume(topics []string) {
 				}
 			})
 			c.left()
-			if groupCtx.Err() != nil {
+			if c.ctx.Err() != nil || groupCtx.Err() != nil {
 				// Returning ends the generation, and unless the group knows by
 				// then that it is being closed it would join again at once.
+				// groupCtx alone may still be alive here: when c.ctx is
+				// cancelled its children are told one after the other, and the
+				// session may be told, and be done, before groupCtx is.
 				<-ctx.Done()
 			}
 		})

@@ -192,9 +192,12 @@ func (a *abortedTransactions) covers(producer, base int64) bool {
 	return len(offsets) > 0 && offsets[0] <= base
 }
 
-// end forgets the producer's transaction that the marker at offset aborts.
+// end forgets what the marker at offset aborts: a producer has one transaction
+// at a time, so everything of it that began before is over.
 func (a *abortedTransactions) end(producer, offset int64) {
-	if offsets := a.byProducer[producer]; len(offsets) > 0 && offsets[0] <= offset {
-		a.byProducer[producer] = offsets[1:]
+	offsets := a.byProducer[producer]
+	for len(offsets) > 0 && offsets[0] <= offset {
+		offsets = offsets[1:]
 	}
+	a.byProducer[producer] = offsets
 }

@@ -97,12 +97,19 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	return nil
 }
 
-// nextDue asks when the next status of a registered handler comes due; zero
+// nextDue asks when the next status of these handlers comes due after at; zero
 // if none is known.
-func (c *claimer) nextDue(ctx context.Context, at time.Time) (time.Time, error) {
+func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at time.Time) (time.Time, error) {
+	if len(handlers) == 0 {
+		return time.Time{}, nil
+	}
+	var keys []string
+	for _, h := range handlers {
+		keys = append(keys, h.Keys()...)
+	}
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
-	due, ok, err := c.store.NextDue(stmt, c.registry.Keys(), at)
+	due, ok, err := c.store.NextDue(stmt, keys, at)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("look for the next due status: %w", err)
 	}

@@ -225,7 +225,8 @@ type stopBudget struct{ soft, cancel, flush time.Time }
 
 func newStopBudget(ctx context.Context, opts Options) stopBudget {
 	now := time.Now()
-	end := now.Add(opts.StopBudget * 5 / 3)
+	// A short budget for handlers must not cut the time for storing short.
+	end := now.Add(opts.StopBudget*5/3 + opts.StatementTimeout)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
 		end = deadline
 	}

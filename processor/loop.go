@@ -28,7 +28,6 @@ type loop struct {
 	notBefore time.Time // no claim before this: the last one failed
 	poll      time.Time // the next look whatever is known
 	nextDue   time.Time // zero if none is known
-	asked     bool      // the database has been asked for nextDue since the last look
 }
 
 // event is what reaches the loop from other goroutines; one field is set.
@@ -43,8 +42,8 @@ type event struct {
 type claimed struct {
 	attempts []*attempt
 	short    map[*handler.Handler]bool // had fewer due statuses than asked for
-	asked    bool                      // next is known
-	next     time.Time                 // when the next status is due; zero if none
+	asked    []*handler.Handler        // whose next due status is in next
+	next     time.Time                 // when that is due; zero if there is none
 	err      error
 }
 
@@ -93,7 +92,8 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
 
 // lookAnew forgets what is known of the database and makes every handler ask.
 func (l *loop) lookAnew() {
-	l.nextDue, l.asked, l.poll = time.Time{}, false, time.Now().Add(l.p.opts.PollingInterval)
+	l.nextDue, l.poll = time.Time{}, time.Now().Add(l.p.opts.PollingInterval)
+	l.board.forgetDue()
 	l.board.wake(nil, true)
 }
 
@@ -175,7 +175,9 @@ func (l *loop) noteClaimed(c *claimed) {
 		s := l.board.byHandler[a.handler]
 		s.queue = append(s.queue, a)
 	}
-	l.asked = l.asked || c.asked
+	for _, h := range c.asked {
+		l.board.byHandler[h].asked = true
+	}
 	l.noteDue(c.next)
 }
 
@@ -198,25 +200,39 @@ func (l *loop) claim() {
 		return
 	}
 	limits := make(map[*handler.Handler]int, len(shares))
+	unasked := map[*handler.Handler]bool{}
 	for s, n := range shares {
 		limits[s.handler] = n
+		unasked[s.handler] = !s.asked
 		// Set again by a full claim, and by a wake-up that comes while the
 		// claim is under way and whose status it may have missed.
 		s.more = false
 	}
 	l.claiming = true
-	go l.claimRound(limits, !l.asked)
+	go l.claimRound(limits, unasked)
 }
 
-func (l *loop) claimRound(limits map[*handler.Handler]int, askNext bool) {
+// claimRound claims, and asks when the next status comes due for each handler
+// that has no more now and was not asked for yet: not only when none has more,
+// or one handler's backlog would hide another's due times. Both look at the
+// same moment: a status that came due after the claim and before the question
+// would be in neither answer.
+func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
 	ctx := l.session.attempts
 	var c claimed
 	if c.err = l.act.claimer.reconcile(ctx, l.session.id); c.err == nil {
-		c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, l.p.clock.Now())
-	}
-	if c.err == nil && askNext && allShort(c.short) {
-		c.next, c.err = l.act.claimer.nextDue(ctx, l.p.clock.Now())
-		c.asked = c.err == nil
+		now := l.p.clock.Now()
+		c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, now)
+		if c.err == nil {
+			for h, short := range c.short {
+				if short && unasked[h] {
+					c.asked = append(c.asked, h)
+				}
+			}
+			if c.next, c.err = l.act.claimer.nextDue(ctx, c.asked, now); c.err != nil {
+				c.asked = nil
+			}
+		}
 	}
 	switch {
 	case c.err == nil:
@@ -227,15 +243,6 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, askNext bool) {
 	if !l.send(event{claimed: &c}) {
 		l.giveBack(c.attempts) // nobody is left to run them
 	}
-}
-
-func allShort(short map[*handler.Handler]bool) bool {
-	for _, s := range short {
-		if !s {
-			return false
-		}
-	}
-	return true
 }
 
 // start fills the free slots from the queues.

@@ -22,8 +22,8 @@ type Drained struct {
 }
 
 // ProcessPending claims and runs everything that is due at the moment of the
-// call, and what handlers accept meanwhile, until nothing is left; a batch in
-// which all failed does not end it. It works in the caller's goroutine's time,
+// call, and what comes due meanwhile, until it meets nothing but statuses that
+// it has attempted already; a batch in which all failed does not end it. It works in the caller's goroutine's time,
 // with or without a started processor, and leaves nothing running behind. Its
 // claims have no worker: should the process die, they are released after
 // StuckMessageThreshold, by the next ProcessPending or by any running worker
@@ -34,7 +34,7 @@ type Drained struct {
 func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var d Drained
 	h := newHeld()
-	m := &manual{p: p, drained: &d}
+	m := &manual{p: p, drained: &d, met: map[string]bool{}}
 	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(r result, applied bool) {
 		h.drop(r.claim.StatusID)
 		p.settled(r, applied)
@@ -42,18 +42,21 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 			d.count(r.outcome)
 		}
 	}, func() {})
-	m.claimer = p.newClaimer(h, m.completer.add)
+	m.claimer = p.newClaimer(h, func(r result) {
+		m.meet(r.claim.StatusID)
+		m.completer.add(r)
+	})
 	if err := m.prepare(ctx); err != nil {
 		return d, err
 	}
-	at := p.clock.Now()
 	for {
 		if err := ctx.Err(); err != nil {
 			return d, fmt.Errorf("process pending: %w", err)
 		}
-		picked, err := m.batch(ctx, at)
+		m.fresh = false
+		picked, err := m.batch(ctx)
 		d.Picked += picked
-		if err != nil || picked == 0 {
+		if err != nil || !m.fresh {
 			return d, err
 		}
 	}
@@ -78,6 +81,17 @@ type manual struct {
 	completer *completer
 	claimer   *claimer
 	drained   *Drained
+
+	// met are the statuses claimed so far. A snooze or a retry can come due
+	// while the drain goes on, and for ever again: a batch of nothing else
+	// ends it.
+	met   map[string]bool
+	fresh bool // the batch under way has a status not met before
+}
+
+func (m *manual) meet(statusID string) {
+	m.fresh = m.fresh || !m.met[statusID]
+	m.met[statusID] = true
 }
 
 // prepare does what sweeps do for a running worker: stuck claims, unknown
@@ -106,8 +120,8 @@ func (m *manual) prepare(ctx context.Context) error {
 }
 
 // batch claims once, runs what it got on Concurrency goroutines, and stores
-// the results.
-func (m *manual) batch(ctx context.Context, at time.Time) (picked int, err error) {
+// the results. The time of each claim is its own: claims are judged by it.
+func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	p := m.p
 	var handlers []*handler.Handler
 	for _, h := range p.registry.Handlers() {
@@ -122,9 +136,12 @@ func (m *manual) batch(ctx context.Context, at time.Time) (picked int, err error
 	for _, h := range handlers {
 		limits[h] = max(1, p.opts.BatchSize/len(handlers))
 	}
-	attempts, _, err := m.claimer.claim(ctx, "", limits, at)
+	attempts, _, err := m.claimer.claim(ctx, "", limits, p.clock.Now())
 	if err != nil {
 		return 0, err
+	}
+	for _, a := range attempts {
+		m.meet(a.claim.StatusID)
 	}
 	picked = len(attempts) + m.completer.backlog()
 	attemptsCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -137,16 +154,16 @@ func (m *manual) batch(ctx context.Context, at time.Time) (picked int, err error
 		go func() {
 			defer workers.Done()
 			for a := range queue {
+				if attemptsCtx.Err() != nil {
+					m.completer.add(result{attempt: a, verdict: p.opts.judge(a.claim, errStopping, errStopping, 0, p.clock.Now())})
+					continue
+				}
 				p.runner.run(attemptsCtx, a, watcher{overdue: func() { m.reportOverdue(a) }, returned: func() {}})
 				m.completer.add(p.resultOf(a))
 			}
 		}()
 	}
 	for _, a := range attempts {
-		if attemptsCtx.Err() != nil {
-			m.completer.add(result{attempt: a, verdict: p.opts.judge(a.claim, errStopping, errStopping, 0, p.clock.Now())})
-			continue
-		}
 		queue <- a
 	}
 	close(queue)

@@ -10,6 +10,7 @@ type share struct {
 	stuck   int // runs that ignore their cancelled context; they hold no slot
 	// more is true while the database may have due statuses for the handler.
 	more   bool
+	asked  bool // when its next status comes due has been asked since the last look
 	paused bool
 }
 
@@ -147,5 +148,12 @@ func (b *board) wake(keys map[string]bool, all bool) {
 		if all || keys[s.handler.Key()] {
 			s.more = true
 		}
+	}
+}
+
+// forgetDue makes the database be asked again what comes due when.
+func (b *board) forgetDue() {
+	for _, s := range b.shares {
+		s.asked = false
 	}
 }

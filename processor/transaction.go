@@ -70,12 +70,26 @@ func (r *runner) runTx(ctx context.Context, a *attempt, d handler.Delivery, w wa
 		return
 	}
 	ended = true
-	err = within(func() error { return tx.Commit().Error })
+	err = within(func() error { return commit(txCtx, tx) })
 	if err == nil {
 		a.stored = true
 		return
 	}
 	a.stored, a.err = r.afterCommitError(ctx, a.claim, err)
+}
+
+// commit ends the handler's transaction. On SQLite a commit that is refused (a
+// deferred constraint) leaves the transaction open. database/sql takes it for
+// ended, and not every driver rolls it back: the connection would go back to
+// the pool with the transaction, and the write lock, on it. So the statement is
+// sent by hand, while a rollback is still possible.
+func commit(ctx context.Context, tx *gorm.DB) error {
+	if tx.Dialector.Name() != "sqlite" {
+		return tx.Commit().Error
+	}
+	_, err := tx.Statement.ConnPool.ExecContext(ctx, "COMMIT")
+	_ = tx.Rollback() // after a commit there is nothing left to roll back
+	return err
 }
 
 // afterCommitError finds out what a failed commit did. If the database

@@ -83,8 +83,8 @@ func (o Options) judge(c store.Claim, err error, cause error, timeout time.Durat
 		settle.ErrorCount++
 		return poisonedBy(settle, err)
 	case errors.As(err, &snooze):
-		// At least a microsecond ahead: a drain that began before never
-		// meets the status again.
+		// At least a microsecond ahead: a drain with a clock that stands
+		// still never meets the status again.
 		return putOff(snoozed, settle, nil, now.Add(max(snooze.Delay, time.Microsecond)))
 	case errors.Is(cause, errStopping), errors.Is(cause, errFenced):
 		settle.AbandonedCount = c.AbandonedCount

@@ -49,7 +49,7 @@ func Brisk() inbox.Option {
 	o := inbox.DefaultOptions()
 	o.Migrate = true
 	p := &o.Processor
-	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = 100*time.Millisecond, 100*time.Millisecond, 900*time.Millisecond
+	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = 100*time.Millisecond, 100*time.Millisecond, 5*time.Second
 	p.RestartDelay, p.GroupWindow, p.StopBudget = 100*time.Millisecond, time.Millisecond, time.Second
 	return inbox.WithOptions(o)
 }

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+)
+
+// Event is one record to produce.
+type Event struct {
+	Order     *OrderPlaced // nil if the record is malformed
+	Duplicate bool         // the order has been produced before
+	Key       string
+	Value     []byte // a CloudEvent as JSON
+}
+
+// Shares of the records: one in so many is a duplicate, malformed, fails its
+// first attempt, fails every attempt.
+const (
+	oneDuplicateIn = 10
+	oneMalformedIn = 50
+	oneFailsOnceIn = 25
+	oneAlwaysFails = 100
+)
+
+// MakeEvents makes n records in the order in which they are to be produced.
+// Duplicates are equal to an order anywhere before them, as when a producer
+// resends after a timeout, or replays a day.
+func MakeEvents(n int, random *rand.Rand) []Event {
+	duplicates, malformed := n/oneDuplicateIn, n/oneMalformedIn
+	fresh := makeOrders(n, n-duplicates-malformed, random)
+	events, originals := make([]Event, 0, n), make([]Event, 0, len(fresh))
+	for len(events) < n {
+		switch pick := random.IntN(n - len(events)); {
+		case pick < malformed:
+			events = append(events, makeMalformed(malformed))
+			malformed--
+		case pick < malformed+duplicates && len(originals) > 0:
+			again := originals[random.IntN(len(originals))]
+			again.Duplicate = true
+			events = append(events, again)
+			duplicates--
+		default:
+			e := makeEvent(fresh[0])
+			events, originals, fresh = append(events, e), append(originals, e), fresh[1:]
+		}
+	}
+	return events
+}
+
+// makeOrders makes the distinct orders among n records, with trouble for some
+// of them, shared between the handlers.
+func makeOrders(n, count int, random *rand.Rand) []*OrderPlaced {
+	orders := make([]*OrderPlaced, count)
+	for i := range orders {
+		orders[i] = &OrderPlaced{OrderID: fmt.Sprintf("order-%06d", i+1), Customer: fmt.Sprintf("customer-%d@example.com", random.IntN(n)+1), Cents: random.Int64N(100_000) + 1}
+	}
+	failOnce, failAlways := n/oneFailsOnceIn, n/oneAlwaysFails
+	keys := HandlerKeys()
+	for i, unlucky := range random.Perm(count) {
+		switch key := keys[i%len(keys)]; {
+		case i < failAlways:
+			orders[unlucky].Trouble = map[string]string{key: always}
+		case i < failAlways+failOnce:
+			orders[unlucky].Trouble = map[string]string{key: once}
+		}
+	}
+	return orders
+}
+
+// HandlerKeys are the keys under which every order gets a status.
+func HandlerKeys() []string { return []string{bookRevenue, notifyCustomer} }
+
+func makeEvent(order *OrderPlaced) Event {
+	return Event{Order: order, Key: order.Customer, Value: cloudEvent(order.OrderID, order)}
+}
+
+func cloudEvent(id string, order *OrderPlaced) []byte {
+	envelope := map[string]any{
+		"specversion": "1.0", "type": "order.placed", "source": "/shop", "datacontenttype": "application/json", "data": order,
+	}
+	if id != "" {
+		envelope["id"] = id
+	}
+	value, err := json.Marshal(envelope)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return value
+}
+
+// makeMalformed makes a record of which no message can be made, each time for
+// another reason.
+func makeMalformed(which int) Event {
+	nobody := &OrderPlaced{Customer: "nobody@example.com"}
+	values := [][]byte{
+		[]byte(`{"specversion": "1.0", "type": "order.pla`),
+		cloudEvent("", nobody),                       // no ID
+		cloudEvent(strings.Repeat("x", 201), nobody), // an ID that does not fit
+	}
+	return Event{Key: nobody.Customer, Value: values[which%len(values)]}
+}

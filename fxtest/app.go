@@ -1,0 +1,47 @@
+package fxtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/fx"
+	"go.uber.org/fx/fxtest"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// App starts an Fx application, usually the user's own with a test database
+// provided in place of its own (see OpenDB), and stops it when the test ends.
+// An application that cannot start or stop fails the test. With Manual among
+// the options nothing is processed in the background; Use gives its inboxes to
+// the test.
+func App(t testing.TB, opts ...fx.Option) *fxtest.App {
+	t.Helper()
+	app := fxtest.New(t, opts...)
+	app.RequireStart()
+	t.Cleanup(app.RequireStop)
+	return app
+}
+
+// Manual turns the background processing, cleanup and consumers of every inbox
+// in an Fx application off, and gives them one Clock, which stands at the
+// current time at first and which is in the graph as *Clock. The test runs
+// handlers by a Kit's Process, or by Inbox.ProcessPending.
+func Manual() fx.Option { return manual(NewClock(time.Now())) }
+
+func manual(clock *Clock) fx.Option {
+	return fx.Supply(clock, &inbox.Override{Manual: true, Clock: clock})
+}
+
+// Use sets *kit to a Kit for the inbox that inbox.Module(name, …) made, "" for
+// the unnamed. It is one of App's options.
+func Use(t testing.TB, name string, kit **Kit) fx.Option {
+	tag := ""
+	if name != "" {
+		tag = fmt.Sprintf("name:%q", name)
+	}
+	return fx.Invoke(fx.Annotate(func(ib *inbox.Inbox, clock *Clock) {
+		*kit = &Kit{Inbox: ib, DB: ib.DB(), Clock: clock, t: t}
+	}, fx.ParamTags(tag, `optional:"true"`)))
+}

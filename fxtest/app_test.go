@@ -1,0 +1,67 @@
+package fxtest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/fx"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+)
+
+// shop is an application as a user would have it: its database is a parameter,
+// everything else is its own.
+func shop(db *gorm.DB) fx.Option {
+	return fx.Options(
+		fx.Supply(fx.Annotate(db, fx.ResultTags(`name:"shop"`)), &bank{away: 1}),
+		inbox.Module("shop", inbox.Migrate(), inbox.MaxRetries(3), inbox.GroupWindow(time.Millisecond),
+			orders(inbox.From[*bank]("charge"),
+				inbox.Func("reject", func(context.Context, inbox.Message[placed]) error {
+					return inbox.Poison(errors.New("no such customer"))
+				})),
+		),
+	)
+}
+
+func TestManualAppProcessesNothingByItself(t *testing.T) {
+	var kit *fxtest.Kit
+	fxtest.App(t, shop(fxtest.OpenDB(t)), fxtest.Manual(), fxtest.Use(t, "shop", &kit))
+	require.WithinDuration(t, time.Now(), kit.Now(), time.Minute)
+	require.False(t, kit.Inbox.Health().Processor.Running)
+
+	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{1}))
+	require.Equal(t, inbox.Drained{Picked: 2, Failed: 1, Poisoned: 1}, kit.Process())
+	kit.RequireFailed("o-1", "charge")
+	kit.RequirePoisoned("o-1", "reject")
+	kit.ProcessAll()
+	kit.RequireCompleted("o-1", "charge")
+}
+
+func TestRunningAppIsWaitedFor(t *testing.T) {
+	var kit *fxtest.Kit
+	fxtest.App(t, shop(fxtest.OpenDB(t)), fxtest.Use(t, "shop", &kit))
+	require.Nil(t, kit.Clock)
+	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{1}))
+
+	const within = 20 * time.Second
+	fxtest.WaitPoisoned(t, kit.Inbox, within, "o-1", "reject")
+	fxtest.WaitFailed(t, kit.Inbox, within, "o-1", "charge")
+	require.Equal(t, 1, fxtest.WaitCompleted(t, kit.Inbox, within, "o-1", "charge").ErrorCount)
+
+	t.Run("a wait that cannot end well ends at once", func(t *testing.T) {
+		require.Contains(t, run(t, func(t testing.TB) { fxtest.WaitCompleted(t, kit.Inbox, time.Hour, "o-1", "reject") }),
+			"fxtest: will not be completed: message \"o-1\", handler key \"reject\" is poisoned, 1 errors charged\nlast error: poison: no such customer")
+	})
+	t.Run("a wait ends in time", func(t *testing.T) {
+		require.Equal(t, `fxtest: not completed within 20ms: message "o-2" was never accepted, or is cleaned`,
+			run(t, func(t testing.TB) { fxtest.WaitCompleted(t, kit.Inbox, 20*time.Millisecond, "o-2", "charge") }))
+	})
+	t.Run("the clock belongs to the system", func(t *testing.T) {
+		require.Contains(t, failure(t, kit, func(k *fxtest.Kit) { k.Advance(time.Second) }), "fxtest.Manual()")
+	})
+}

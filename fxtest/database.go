@@ -1,0 +1,42 @@
+package fxtest
+
+import (
+	"path/filepath"
+	"testing"
+
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+	_ "modernc.org/sqlite" // the "sqlite" driver, in pure Go
+)
+
+// A WAL file as in production. Only synchronous is off: what a power failure
+// would do to a test's database is of no interest, waiting for the disk is.
+const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)" +
+	"&_pragma=synchronous(OFF)&_pragma=foreign_keys(1)&_txlock=immediate"
+
+// poolSize is more than an inbox with default options needs (contract 3.7).
+const poolSize = 20
+
+// OpenDB returns a session on a new, empty SQLite file in a temporary
+// directory of the test: no server and no C compiler needed. It is closed when
+// the test ends. Provide it in place of an application's production database.
+func OpenDB(t testing.TB) *gorm.DB {
+	t.Helper()
+	dsn := "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "inbox.db")) + sqliteParameters
+	db, err := gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: dsn}, &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		t.Fatalf("fxtest: open SQLite: %v", err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatalf("fxtest: open SQLite: %v", err)
+	}
+	pool.SetMaxOpenConns(poolSize)
+	t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			t.Errorf("fxtest: close SQLite: %v", err)
+		}
+	})
+	return db
+}

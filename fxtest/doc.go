@@ -1,0 +1,21 @@
+// Package fxtest tests applications on an inbox, without a server, without a C
+// compiler and without waiting (contract 13).
+//
+// New gives an inbox on a temporary SQLite file, wired by the same
+// inbox.Module, with nothing in the background and a clock that only the test
+// moves:
+//
+//	kit := fxtest.New(t, inbox.Channel("orders", inbox.On("order.placed", inbox.Func("charge", charge))))
+//	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", OrderPlaced{Total: 12}))
+//	kit.Process()
+//	kit.RequireFailed("o-1", "charge") // the bank was away
+//	kit.Advance(time.Minute)
+//	kit.Process()
+//	kit.RequireCompleted("o-1", "charge")
+//
+// App runs an application of yours as it is; Manual stops its background
+// processing, and Use gives its inboxes to the test as kits. Without Manual,
+// WaitCompleted and its siblings wait for what happens in the background.
+//
+// Import the package under an alias where Uber's of the same name is used too.
+package fxtest

@@ -1,0 +1,197 @@
+// Package kafkatest is an in-process Kafka for tests and demonstrations: a
+// fake broker that speaks enough of the protocol for producers, consumer
+// groups and transactions, starts in milliseconds and can be told to fail.
+//
+// It is a fake: log compaction, quotas, replication and the timing of a real
+// broker are not its business. Run what depends on them against Apache Kafka.
+package kafkatest
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+)
+
+// Option configures a Kafka.
+type Option func(*options)
+
+type options struct {
+	kfake []kfake.Opt
+	tls   *tls.Config
+	user  *user
+}
+
+type user struct{ mechanism, name, password string }
+
+// Port makes the broker listen on this port of 127.0.0.1 instead of a free
+// one. Do not use it in tests that may run beside others.
+func Port(port int) Option {
+	return func(o *options) { o.kfake = append(o.kfake, kfake.Ports(port)) }
+}
+
+// DataDir keeps records and committed offsets in a directory, which is made if
+// it is missing, so that the next Kafka on it goes on where this one ended.
+// Not needed for Stop and Restart.
+func DataDir(dir string) Option {
+	return func(o *options) { o.kfake = append(o.kfake, kfake.DataDir(dir), kfake.SyncWrites()) }
+}
+
+// Topic creates a topic at start.
+func Topic(name string, partitions int) Option {
+	return func(o *options) { o.kfake = append(o.kfake, kfake.SeedTopics(int32(partitions), name)) }
+}
+
+// AutoCreateTopics lets clients create topics by asking for them, as brokers
+// do by default. Off by default here: tests should see what they depend on.
+func AutoCreateTopics() Option {
+	return func(o *options) { o.kfake = append(o.kfake, kfake.AllowAutoTopicCreation()) }
+}
+
+// SASL makes clients authenticate as this user; mechanism is "PLAIN",
+// "SCRAM-SHA-256" or "SCRAM-SHA-512".
+func SASL(mechanism, name, password string) Option {
+	return func(o *options) {
+		o.user = &user{mechanism, name, password}
+		o.kfake = append(o.kfake, kfake.EnableSASL(), kfake.Superuser(mechanism, name, password))
+	}
+}
+
+// TLS makes the broker speak TLS with server's certificates; Produce trusts
+// what client trusts.
+func TLS(server, client *tls.Config) Option {
+	return func(o *options) {
+		o.tls = client
+		o.kfake = append(o.kfake, kfake.TLS(server))
+	}
+}
+
+// Kafka is a cluster of one broker. Its methods are safe for concurrent use.
+type Kafka struct {
+	cluster *kfake.Cluster
+	network *network
+	options options
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// New starts a Kafka. Close it when done.
+func New(opts ...Option) (*Kafka, error) {
+	k := &Kafka{network: newNetwork()}
+	for _, o := range opts {
+		o(&k.options)
+	}
+	cluster, err := kfake.NewCluster(append([]kfake.Opt{
+		kfake.NumBrokers(1), kfake.ListenFn(k.network.listen), kfake.DefaultNumPartitions(1), kfake.GroupMinSessionTimeout(1),
+	}, k.options.kfake...)...)
+	if err != nil {
+		return nil, fmt.Errorf("start in-process Kafka: %w", err)
+	}
+	k.cluster = cluster
+	return k, nil
+}
+
+// Start is New for tests: it fails the test on errors and closes the Kafka
+// when the test ends.
+func Start(t testing.TB, opts ...Option) *Kafka {
+	t.Helper()
+	k, err := New(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	return k
+}
+
+// Brokers are the addresses for clients (host:port). They stay the same over
+// Stop and Restart.
+func (k *Kafka) Brokers() []string { return k.cluster.ListenAddrs() }
+
+// Cluster is the fake itself, for what this package does not wrap.
+func (k *Kafka) Cluster() *kfake.Cluster { return k.cluster }
+
+// CreateTopic creates a topic; an existing one is an error.
+func (k *Kafka) CreateTopic(name string, partitions int) error {
+	if err := k.cluster.CreateTopic(name, int32(partitions), nil); err != nil {
+		return fmt.Errorf("create topic %q: %w", name, err)
+	}
+	return nil
+}
+
+// DeleteTopic deletes a topic, its records and the offsets committed for it.
+func (k *Kafka) DeleteTopic(name string) error {
+	if err := k.cluster.DeleteTopic(name); err != nil {
+		return fmt.Errorf("delete topic %q: %w", name, err)
+	}
+	return nil
+}
+
+// DeleteRecords removes a partition's records below offset, as retention does.
+func (k *Kafka) DeleteRecords(topic string, partition int, offset int64) error {
+	if err := k.cluster.DeleteRecords(topic, int32(partition), offset); err != nil {
+		return fmt.Errorf("delete records of %s/%d below %d: %w", topic, partition, offset, err)
+	}
+	return nil
+}
+
+// HasTopic says whether a topic exists.
+func (k *Kafka) HasTopic(name string) bool { return k.cluster.TopicInfo(name) != nil }
+
+// Committed returns the group's committed offsets by partition; partitions
+// without one are not in it.
+func (k *Kafka) Committed(group, topic string) map[int]int64 {
+	offsets := map[int]int64{}
+	info := k.cluster.GroupInfo(group)
+	if info == nil {
+		return offsets
+	}
+	for partition, commit := range info.Commits[topic] {
+		offsets[int(partition)] = commit.Offset
+	}
+	return offsets
+}
+
+// Members counts the group's members.
+func (k *Kafka) Members(group string) int {
+	info := k.cluster.GroupInfo(group)
+	if info == nil {
+		return 0
+	}
+	return len(info.Members)
+}
+
+// Stop makes the broker unreachable as if its network were cut: connections
+// break and new ones are refused. Its state is kept, and group sessions run
+// out as they would. Stopping twice does nothing.
+func (k *Kafka) Stop() { k.network.stop() }
+
+// Restart makes a stopped or frozen broker reachable again at its address.
+func (k *Kafka) Restart() error {
+	if err := k.network.restart(); err != nil {
+		return fmt.Errorf("restart in-process Kafka: %w", err)
+	}
+	return nil
+}
+
+// Freeze lets connections stand open without an answer, as a hanging broker or
+// a silent network does, until Restart or Close.
+func (k *Kafka) Freeze() { k.network.freeze() }
+
+// Close ends the broker; its records are gone unless it has a DataDir.
+// Closing twice does nothing.
+func (k *Kafka) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return
+	}
+	k.closed = true
+	k.network.close()
+	k.cluster.Close()
+}
+
+var errClosed = errors.New("in-process Kafka is closed")

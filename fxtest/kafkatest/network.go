@@ -1,0 +1,180 @@
+package kafkatest
+
+import (
+	"net"
+	"sync"
+)
+
+// network is what the broker listens on. It can be cut and frozen while the
+// broker itself goes on.
+type network struct {
+	mu        sync.Mutex
+	changed   *sync.Cond
+	listeners []*listener
+	conns     map[*conn]struct{}
+	frozen    bool
+	stopped   bool
+	closed    bool
+}
+
+func newNetwork() *network {
+	n := &network{conns: map[*conn]struct{}{}}
+	n.changed = sync.NewCond(&n.mu)
+	return n
+}
+
+// listen is a kfake.ListenFn.
+func (n *network) listen(network, address string) (net.Listener, error) {
+	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
+		address = net.JoinHostPort("127.0.0.1", port)
+	}
+	real, err := net.Listen(network, address)
+	if err != nil {
+		return nil, err
+	}
+	l := &listener{network: n, addr: real.Addr(), real: real}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listeners = append(n.listeners, l)
+	return l, nil
+}
+
+func (n *network) stop() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stopped || n.closed {
+		return
+	}
+	n.stopped = true
+	for _, l := range n.listeners {
+		_ = l.real.Close()
+	}
+	n.cut()
+}
+
+// cut breaks all connections; the caller holds the lock.
+func (n *network) cut() {
+	n.frozen = false
+	for c := range n.conns {
+		_ = c.Conn.Close()
+	}
+	n.changed.Broadcast()
+}
+
+func (n *network) restart() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return errClosed
+	}
+	if n.stopped {
+		for _, l := range n.listeners {
+			real, err := net.Listen(l.addr.Network(), l.addr.String())
+			if err != nil {
+				return err
+			}
+			l.real = real
+		}
+	}
+	n.stopped, n.frozen = false, false
+	n.changed.Broadcast()
+	return nil
+}
+
+func (n *network) freeze() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.frozen = !n.stopped && !n.closed
+}
+
+func (n *network) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	for _, l := range n.listeners {
+		_ = l.real.Close()
+	}
+	n.cut()
+}
+
+// thawed waits while the network is frozen.
+func (n *network) thawed() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for n.frozen {
+		n.changed.Wait()
+	}
+}
+
+// listener survives being stopped: Accept waits for the restart.
+type listener struct {
+	network *network
+	addr    net.Addr
+	real    net.Listener // guarded by network.mu
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	n := l.network
+	for {
+		n.mu.Lock()
+		for n.stopped && !n.closed {
+			n.changed.Wait()
+		}
+		real := l.real
+		n.mu.Unlock()
+		accepted, err := real.Accept()
+		n.mu.Lock()
+		switch {
+		case n.closed:
+			n.mu.Unlock()
+			if err == nil {
+				_ = accepted.Close()
+			}
+			return nil, net.ErrClosed
+		case err != nil && (n.stopped || real != l.real):
+			n.mu.Unlock()
+		case err != nil:
+			n.mu.Unlock()
+			return nil, err
+		case n.stopped:
+			n.mu.Unlock()
+			_ = accepted.Close()
+		default:
+			c := &conn{Conn: accepted, network: n}
+			n.conns[c] = struct{}{}
+			n.mu.Unlock()
+			return c, nil
+		}
+	}
+}
+
+func (l *listener) Close() error {
+	l.network.close()
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return l.addr }
+
+// conn passes nothing while the network is frozen.
+type conn struct {
+	net.Conn
+	network *network
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	count, err := c.Conn.Read(b)
+	c.network.thawed()
+	return count, err
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	c.network.thawed()
+	return c.Conn.Write(b)
+}
+
+func (c *conn) Close() error {
+	c.network.mu.Lock()
+	delete(c.network.conns, c)
+	c.network.mu.Unlock()
+	return c.Conn.Close()
+}

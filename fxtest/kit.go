@@ -1,0 +1,58 @@
+package fxtest
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// Start is when the clock of a Kit stands at first.
+var Start = time.Date(2026, time.January, 1, 12, 0, 0, 0, time.UTC)
+
+// Kit is one inbox under test. Its methods end the test when something is not
+// as required, so call them from the test's own goroutine.
+type Kit struct {
+	Inbox *inbox.Inbox
+	// DB is the database the inbox lives in.
+	DB *gorm.DB
+	// Clock is the inbox's clock; nil for an application without Manual.
+	Clock *Clock
+
+	t testing.TB
+}
+
+// New makes an inbox for one test: on a temporary SQLite file, wired by
+// inbox.Module, with nothing running in the background and a Clock that stands
+// at Start. Everything goes away when the test ends. Options are those of
+// inbox.Module: channels, MaxRetries and so on. Warnings and errors go to the
+// test's log; inbox.WithLogger changes that.
+//
+// Handlers declared with inbox.From need values from an Fx graph: NewWithFx.
+func New(t testing.TB, opts ...inbox.Option) *Kit {
+	t.Helper()
+	return NewWithFx(t, fx.Options(), opts...)
+}
+
+// NewWithFx is New with more for the Fx graph, combined by fx.Options: the
+// constructors of handlers that inbox.From declares, and what they need. The
+// kit's database is in the graph as the unnamed *gorm.DB, its clock as *Clock.
+func NewWithFx(t testing.TB, more fx.Option, opts ...inbox.Option) *Kit {
+	t.Helper()
+	opts = append([]inbox.Option{inbox.Migrate(), inbox.WithLogger(zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)))}, opts...)
+	var kit *Kit
+	App(t,
+		fx.NopLogger,
+		fx.Supply(OpenDB(t)),
+		inbox.Module("", opts...),
+		manual(NewClock(Start)),
+		Use(t, "", &kit),
+		more,
+	)
+	return kit
+}

@@ -1,0 +1,115 @@
+package fxtest
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// patience bounds every call of a Kit to its inbox, in real time.
+const patience = time.Minute
+
+// maxRounds bounds ProcessAll: with the longest backoff it is half a year.
+const maxRounds = 50_000
+
+// Accept accepts messages and returns what became of each. An invalid message
+// fails the test; use Inbox.Accept to test for one.
+func (k *Kit) Accept(messages ...inbox.RawMessage) []inbox.Result {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	results, err := k.Inbox.Accept(ctx, messages...)
+	if err != nil {
+		k.t.Fatalf("fxtest: accept: %v", err)
+	}
+	return results
+}
+
+// Process runs everything that is due by the inbox's clock, and what becomes
+// due by that, until nothing is, and returns the counts. Failed messages wait
+// for their next attempt: Advance the clock and call it again, or see
+// ProcessAll.
+func (k *Kit) Process() inbox.Drained {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var total inbox.Drained
+	for {
+		d, err := k.Inbox.ProcessPending(ctx)
+		if err != nil {
+			k.t.Fatalf("fxtest: process: %v", err)
+		}
+		if d.Picked == 0 {
+			return total
+		}
+		add(&total, d)
+	}
+}
+
+// ProcessAll is Process, and moves the clock to the next attempt and on, until
+// every status is completed or poisoned. Do not use it with handlers that
+// snooze until something outside changes: it would never end, which fails the
+// test after a while.
+func (k *Kit) ProcessAll() inbox.Drained {
+	k.t.Helper()
+	total := k.Process()
+	for range maxRounds {
+		due, waiting := k.nextAttempt()
+		if !waiting {
+			return total
+		}
+		if k.clock().Now().Before(due) {
+			k.clock().Set(due)
+		}
+		add(&total, k.Process())
+	}
+	k.t.Fatalf("fxtest: ProcessAll: messages are still pending after %d rounds, at %s", maxRounds, k.Clock.Now())
+	return total
+}
+
+// Advance moves the clock on by d. Nothing runs before the next Process.
+func (k *Kit) Advance(d time.Duration) {
+	k.t.Helper()
+	k.clock().Advance(d)
+}
+
+// Now is the time of the inbox's clock.
+func (k *Kit) Now() time.Time {
+	k.t.Helper()
+	return k.clock().Now()
+}
+
+func (k *Kit) clock() *Clock {
+	k.t.Helper()
+	if k.Clock == nil {
+		k.t.Fatal("fxtest: the application runs on the system's clock: start it with fxtest.Manual()")
+	}
+	return k.Clock
+}
+
+// nextAttempt tells when the next attempt of a pending status is due, if it
+// waits for one.
+func (k *Kit) nextAttempt() (due time.Time, waiting bool) {
+	k.t.Helper()
+	var next []struct{ NextAttemptAt sql.NullTime }
+	err := k.DB.Scopes(k.Inbox.Statuses).Select("next_attempt_at").
+		Where("next_attempt_at IS NOT NULL AND completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL").
+		Order("next_attempt_at").Limit(1).Find(&next).Error
+	if err != nil {
+		k.t.Fatalf("fxtest: look for the next attempt: %v", err)
+	}
+	if len(next) == 0 {
+		return time.Time{}, false
+	}
+	return next[0].NextAttemptAt.Time, true
+}
+
+func add(total *inbox.Drained, d inbox.Drained) {
+	total.Picked += d.Picked
+	total.Completed += d.Completed
+	total.Failed += d.Failed
+	total.Poisoned += d.Poisoned
+	total.Released += d.Released
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/integration/servers"
+)
+
+// commandEnv makes this test binary the command itself.
+const commandEnv = "INBOX_TEST_WITHSERVERS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(commandEnv) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+func TestCommandFindsRunningServersWhichEndWithIt(t *testing.T) {
+	output, status := withservers(t, nil, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA; exit 7")
+	require.Equal(t, 7, status, output)
+	fields := strings.Fields(output)
+	require.Len(t, fields, 2)
+	require.True(t, strings.HasPrefix(fields[0], "postgres://"), output)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	require.ErrorIs(t, servers.PingPostgres(ctx, fields[0]), syscall.ECONNREFUSED)
+	require.ErrorIs(t, servers.NewAdmin(fields[1]).Ping(ctx), syscall.ECONNREFUSED)
+}
+
+func TestNamedServersAreUsedAsTheyAre(t *testing.T) {
+	postgres, err := servers.StartPostgres(servers.PostgresOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, postgres.Close()) })
+	kafka, err := servers.StartKafka(servers.KafkaOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, kafka.Close()) })
+	named := []string{servers.PostgresEnv + "=" + postgres.DSN(), servers.KafkaEnv + "=" + kafka.Brokers()[0]}
+
+	t.Run("answering", func(t *testing.T) {
+		output, status := withservers(t, named, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA")
+		require.Zero(t, status, output)
+		require.Equal(t, postgres.DSN()+" "+kafka.Brokers()[0]+"\n", output)
+	})
+	t.Run("silent", func(t *testing.T) {
+		require.NoError(t, postgres.Stop())
+		output, status := withservers(t, named, "echo", "ran")
+		require.Equal(t, 1, status)
+		require.Contains(t, output, servers.PostgresEnv+"="+postgres.DSN()+" does not answer")
+		require.NotContains(t, output, "ran\n")
+	})
+}
+
+func TestMissingServersAreNamedOneLineEach(t *testing.T) {
+	output, status := withservers(t, []string{
+		servers.PostgresEnv + "=postgres://postgres@127.0.0.1:1/postgres", "PATH=" + t.TempDir(), "JAVA_HOME=",
+	}, "/bin/sh", "-c", "echo ran")
+	require.Equal(t, 1, status)
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	require.Len(t, lines, 2, output)
+	require.Contains(t, lines[0], "withservers: INBOX_TEST_POSTGRES=")
+	require.Contains(t, lines[1], "withservers: Kafka: no INBOX_TEST_KAFKA")
+}
+
+func TestSignalEndsTheWholeCommandAndTheServers(t *testing.T) {
+	command := prepare(nil, "sh", "-c", `echo "$INBOX_TEST_POSTGRES"; sleep 1000 & wait`)
+	output, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	t.Cleanup(func() { _ = command.Process.Kill() })
+	line := make([]byte, 200)
+	n, err := output.Read(line) // the command runs
+	require.NoError(t, err)
+	dsn := strings.TrimSpace(string(line[:n]))
+
+	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+	var rest bytes.Buffer
+	_, err = rest.ReadFrom(output) // ends when nobody holds the pipe, so not before the sleep has ended
+	require.NoError(t, err)
+	var exit *exec.ExitError
+	require.ErrorAs(t, command.Wait(), &exit)
+	require.Equal(t, 128+int(syscall.SIGTERM), exit.ExitCode())
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	require.ErrorIs(t, servers.PingPostgres(ctx, dsn), syscall.ECONNREFUSED)
+}
+
+func withservers(t *testing.T, environment []string, arguments ...string) (output string, status int) {
+	t.Helper()
+	command := prepare(environment, arguments...)
+	combined, err := command.CombinedOutput()
+	if err != nil {
+		require.ErrorAs(t, err, new(*exec.ExitError))
+	}
+	return string(combined), command.ProcessState.ExitCode()
+}
+
+// prepare keeps the servers of the test run itself out of the environment.
+func prepare(environment []string, arguments ...string) *exec.Cmd {
+	command := exec.Command(os.Args[0], append([]string{"--"}, arguments...)...)
+	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=")
+	command.Env = append(command.Env, environment...)
+	return command
+}

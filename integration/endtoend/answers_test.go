@@ -1,0 +1,156 @@
+package endtoend
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+)
+
+var losses = []struct {
+	name string
+	how  loss
+	done bool // the database has committed
+}{
+	{"the answer is lost", answerLost, true},
+	{"the request is lost", requestLost, false},
+	{"the answer never comes", answerSilent, true},
+}
+
+// start runs an inbox in this process until the test ends.
+func (r *rig) start(ib *inbox.Inbox) {
+	r.t.Helper()
+	require.NoError(r.t, ib.Start(r.t.Context()))
+	r.t.Cleanup(func() { require.NoError(r.t, ib.Stop(r.t.Context())) })
+}
+
+// claimedAndCompleted is the version of a status that was claimed once and
+// completed by that claim: it starts with 1.
+const claimedAndCompleted = 3
+
+// Contract 5.10: a commit with unknown outcome is resolved by reading back.
+func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
+	for _, c := range losses {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			proxy, proxied := newProxy(t, r.settings.DSN)
+			r.accept(r.newInbox(r.settings.DSN), r.jobs(20, same(workload.Job{}))...)
+			proxy.loseCommits(c.how, 6)
+			r.start(r.newInbox(proxied)) // only its transactional handlers send commits
+			r.awaitSettled()
+			require.Zero(t, proxy.left(), "the losses took place")
+			r.verdict()
+			require.Equal(t, 20, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND error_count = 0 AND abandoned_count = 0`, workload.EffectKey),
+				"the handlers are not to blame")
+			again := r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND version > $2`, workload.EffectKey, claimedAndCompleted)
+			if c.done {
+				require.Zero(t, again, "what had committed is not run again")
+			} else {
+				require.NotZero(t, again, "what had not committed was released and claimed again")
+			}
+		})
+	}
+}
+
+// Contract 4.1, 2: accepting again is safe, whatever became of the first try.
+func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
+	for _, c := range losses {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			proxy, proxied := newProxy(t, r.settings.DSN)
+			ib := r.newInbox(proxied)
+			messages := r.jobs(10, same(workload.Job{}))
+			for _, m := range messages {
+				r.ledger.Produced(m.ID)
+			}
+			proxy.loseCommits(c.how, 1)
+			results, err := ib.Accept(t.Context(), messages...)
+			require.Error(t, err)
+			require.Nil(t, results)
+			require.Zero(t, proxy.left())
+
+			results, err = ib.Accept(t.Context(), messages...)
+			require.NoError(t, err)
+			want := inbox.OutcomeAccepted
+			if c.done {
+				want = inbox.OutcomeDuplicate
+			}
+			for _, result := range results {
+				require.Equal(t, want, result.Outcome)
+			}
+			r.start(ib)
+			r.awaitSettled()
+			require.Zero(t, r.verdict().Reruns)
+		})
+	}
+}
+
+// Contract 5.9, 5.10: claims, completions, releases, heartbeats and accepts
+// lose their answers as well.
+func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
+	for seed := range uint64(2) {
+		t.Run(fmt.Sprintf("seed %d", seed+1), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			unhurried(&r.settings)
+			r.settings.StatementTimeout = 500 * time.Millisecond // claims with a lost answer are looked for twice as long
+			proxy, proxied := newProxy(t, r.settings.DSN)
+			ib := r.newInbox(proxied)
+			r.start(ib)
+			proxy.loseAnswers(seed + 1)
+			for range 15 {
+				r.accept(ib, r.jobs(20, mixed)...)
+				pause(t.Context(), 50*time.Millisecond)
+			}
+			r.await("plenty is lost", func() bool { return proxy.answersLost() >= 10 })
+			proxy.loseAnswers(0)
+			r.awaitSettled()
+			v := r.verdict()
+			t.Logf("%d answers lost, %d reruns", proxy.answersLost(), v.Reruns)
+			require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE abandoned_count > 0`), "the worker lived")
+		})
+	}
+}
+
+// Contract 2, "partition": cut off from the database, a worker is replaced,
+// and changes nothing when it is back.
+func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	proxy, proxied := newProxy(t, r.settings.DSN)
+	// Only the plain handler works: a transaction open across a partition
+	// keeps its row locked until the server gives the connection up.
+	producer := r.newInbox(r.settings.DSN)
+	require.NoError(t, producer.Pause(t.Context(), workload.EffectKey))
+	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxied, r.settings.DSN })
+	r.accept(producer, r.jobs(6, same(workload.Job{DelayMS: 3_000, Stubborn: true}))...)
+	r.await("the worker runs all of them", func() bool { return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, isolated.PID()) == 6 })
+	proxy.partition()
+	cut := time.Now()
+	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
+	require.NoError(t, err)
+	successor := r.worker()
+	r.await("the successor completes them", func() bool {
+		return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND completed_at IS NOT NULL`, workload.RunKey) == 6
+	})
+	t.Logf("replaced after %s, bound %s", time.Since(cut), r.settings.RecoveryBound())
+	require.LessOrEqual(t, time.Since(cut), r.settings.RecoveryBound()+slack)
+	require.Equal(t, 6, r.number(`SELECT count(*) FROM runs WHERE pid = $1 AND step = 'done'`, successor.PID()))
+	r.await("its stubborn handlers have ended", func() bool {
+		return r.number(`SELECT count(*) FROM runs WHERE pid = $1 AND step = 'done'`, isolated.PID()) == 6
+	})
+	before := r.statuses()
+	proxy.heal()
+	r.await("it is back under a new worker ID", func() bool {
+		return r.number(`SELECT count(*) FROM inbox_workers WHERE pid = $1`, isolated.PID()) == 2
+	})
+	require.NoError(t, isolated.Terminate())
+	require.NoError(t, isolated.Wait(patience), "its last results are written")
+	require.Equal(t, before, r.statuses())
+}

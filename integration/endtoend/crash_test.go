@@ -1,0 +1,79 @@
+package endtoend
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+)
+
+// slack is what a busy machine may add to a bound.
+const slack = 3 * time.Second
+
+// Contract 2, "crash"; 5.9.
+func TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	victim := r.worker()
+	r.accept(r.newInbox(r.settings.DSN), r.jobs(8, same(workload.Job{DelayMS: 20_000}))...)
+	r.await("the victim runs all of them", func() bool {
+		return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, victim.PID()) == 8 &&
+			r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 16
+	})
+	// The successor only meets quick work: what it is asked to redo is edited.
+	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
+	require.NoError(t, err)
+	successor := r.worker()
+	killed := time.Now()
+	require.NoError(t, victim.Kill())
+	r.awaitSettled()
+
+	took := r.lines(`SELECT max(extract(epoch FROM at))::text FROM (
+		SELECT at FROM runs WHERE pid = $1 AND step = 'began' UNION ALL SELECT at FROM effects WHERE pid = $1) resumed`, successor.PID())
+	last, err := time.ParseDuration(took[0] + "s")
+	require.NoError(t, err)
+	resumed := time.Unix(0, int64(last)).Sub(killed)
+	t.Logf("all 16 claims resumed %s after the kill, bound %s", resumed, r.settings.RecoveryBound())
+	require.LessOrEqual(t, resumed, r.settings.RecoveryBound()+slack)
+	require.Equal(t, 8, r.verdict().Reruns, "each plain run was interrupted once")
+	require.Equal(t, 16, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count = 0`), "a crash charges nothing")
+}
+
+// Contract 2, "a resumed stale worker changes nothing"; 5.10.
+func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	stale := r.worker()
+	// Stubborn handlers finish in spite of the fencing and return nil: only
+	// the version stands between them and the row.
+	job := workload.Job{DelayMS: 4_000, Stubborn: true}
+	r.accept(r.newInbox(r.settings.DSN), r.jobs(6, same(job))...)
+	r.await("the worker runs all of them", func() bool {
+		return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, stale.PID()) == 6 &&
+			r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 12
+	})
+	require.NoError(t, stale.Freeze())
+	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
+	require.NoError(t, err)
+	successor := r.worker()
+	r.await("the successor completes the plain ones", func() bool {
+		return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND completed_at IS NOT NULL`, workload.RunKey) == 6
+	})
+	before := r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE handler_key = $1 ORDER BY id`, workload.RunKey)
+
+	require.NoError(t, stale.Thaw())
+	r.await("its stubborn handlers have ended", func() bool {
+		return r.number(`SELECT count(*) FROM runs WHERE pid = $1 AND step = 'done'`, stale.PID()) == 6
+	})
+	r.await("it is back under a new worker ID", func() bool {
+		return r.number(`SELECT count(*) FROM inbox_workers WHERE pid = $1`, stale.PID()) == 2
+	})
+	r.awaitSettled()
+	require.NoError(t, stale.Terminate())
+	require.NoError(t, stale.Wait(patience), "its last results are written")
+	require.Equal(t, before, r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE handler_key = $1 ORDER BY id`, workload.RunKey))
+	require.Equal(t, 6, r.verdict().Reruns)
+	require.Equal(t, 6, r.number(`SELECT count(*) FROM runs WHERE pid = $1 AND step = 'done'`, successor.PID()), "the successor ran each once")
+}

@@ -1,0 +1,91 @@
+// Package endtoend proves the guarantees with real processes and real servers
+// that are killed, frozen, cut off and stopped under load. The verdict is a
+// ledger read back from the database.
+package endtoend
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// The servers of this package are its own, whatever the environment names:
+// tests here stop and kill them. They start when first asked for.
+var (
+	ownPostgres = sync.OnceValues(func() (*servers.Postgres, error) {
+		postgres, err := servers.StartPostgres(servers.PostgresOptions{})
+		if err == nil {
+			closeAtEnd(postgres.Close)
+		}
+		return postgres, err
+	})
+	ownKafka = sync.OnceValues(func() (*servers.Kafka, error) {
+		kafka, err := servers.StartKafka(servers.KafkaOptions{})
+		if err == nil {
+			closeAtEnd(kafka.Close)
+		}
+		return kafka, err
+	})
+	closers struct {
+		sync.Mutex
+		all []func() error
+	}
+)
+
+func closeAtEnd(f func() error) {
+	closers.Lock()
+	defer closers.Unlock()
+	closers.all = append(closers.all, f)
+}
+
+func TestMain(m *testing.M) {
+	workload.MainIfWorker()
+	status := m.Run()
+	for _, closer := range closers.all {
+		if err := closer(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			status = 1
+		}
+	}
+	if status == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			status = 1
+		}
+	}
+	os.Exit(status)
+}
+
+func postgresServer(t *testing.T) *servers.Postgres {
+	t.Helper()
+	server, err := ownPostgres()
+	leaveOutIf(t, err)
+	return server
+}
+
+func kafkaServer(t *testing.T) *servers.Kafka {
+	t.Helper()
+	server, err := ownKafka()
+	leaveOutIf(t, err)
+	return server
+}
+
+// leaveOutIf ends a test whose server cannot be started, as testenv.LeaveOut
+// does where one is not named.
+func leaveOutIf(t *testing.T, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv(testenv.RequireVariable) == "1":
+		t.Fatalf("a server of its own is required (%s=1): %v", testenv.RequireVariable, err)
+	default:
+		t.Skipf("LEFT OUT: a server of its own cannot be started: %v", err)
+	}
+}

@@ -1,0 +1,234 @@
+package endtoend
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+)
+
+const patience = 45 * time.Second
+
+// rig is one test's database with the inbox's tables, its ledger and workers.
+type rig struct {
+	t        *testing.T
+	settings workload.Settings
+	db       *sql.DB // the test's own way to the database
+	ledger   *workload.Ledger
+	produced int
+}
+
+var databases atomic.Int64
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	server, err := url.Parse(postgresServer(t).DSN())
+	require.NoError(t, err)
+	name := fmt.Sprintf("test_%d", databases.Add(1))
+	admin := openSQL(t, server.String())
+	_, err = admin.ExecContext(t.Context(), "CREATE DATABASE "+name+" TEMPLATE template0")
+	require.NoError(t, err)
+	server.Path = "/" + name
+
+	r := &rig{t: t, settings: workload.Quick(server.String()), db: openSQL(t, server.String()), ledger: &workload.Ledger{}}
+	require.NoError(t, workload.CreateTables(t.Context(), r.db))
+	require.NoError(t, r.newInbox(r.settings.DSN).Migrate(t.Context()))
+	return r
+}
+
+func openSQL(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", dsn)
+	require.NoError(t, err)
+	db.SetMaxIdleConns(4)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// newInbox makes an inbox in this process, not started, whose plain handler
+// writes by the test's own way.
+func (r *rig) newInbox(dsn string) *inbox.Inbox {
+	r.t.Helper()
+	db := openGORM(r.t, dsn)
+	ib, err := inbox.New(workload.InboxName, db, r.settings.Options(workload.NewHandlers(r.db), zap.NewNop())...)
+	require.NoError(r.t, err)
+	return ib
+}
+
+func openGORM(t *testing.T, dsn string) *gorm.DB {
+	t.Helper()
+	db, err := workload.Open(dsn)
+	require.NoError(t, err)
+	pool, err := db.DB()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	return db
+}
+
+// worker starts a worker process; it must neither race nor panic.
+func (r *rig) worker(change ...func(*workload.Settings)) *workload.Worker {
+	r.t.Helper()
+	settings := r.settings
+	for _, c := range change {
+		c(&settings)
+	}
+	w, err := workload.StartWorker(settings, r.t.TempDir())
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() {
+		require.NoError(r.t, w.Kill())
+		complaints, err := w.Complaints()
+		require.NoError(r.t, err)
+		require.Empty(r.t, complaints)
+		if r.t.Failed() {
+			r.t.Log(w.LogTail())
+		}
+	})
+	return w
+}
+
+// id makes the next message ID.
+func (r *rig) id() string {
+	r.produced++
+	return fmt.Sprintf("m-%06d", r.produced)
+}
+
+// jobs makes n messages.
+func (r *rig) jobs(n int, job func(i int) workload.Job) []inbox.RawMessage {
+	messages := make([]inbox.RawMessage, n)
+	for i := range messages {
+		messages[i] = job(i).Message(r.id())
+	}
+	return messages
+}
+
+// same is the same job for every message.
+func same(job workload.Job) func(int) workload.Job { return func(int) workload.Job { return job } }
+
+// mixed is quick jobs, of which some fail once or twice and a few poison.
+func mixed(i int) workload.Job {
+	job := workload.Job{DelayMS: i % 7 * 3}
+	switch {
+	case i%50 == 49:
+		job.Poison = true
+	case i%10 == 9:
+		job.Fails = 1 + i%2
+	}
+	return job
+}
+
+// accept accepts directly and notes the messages; while that fails it tries
+// again, as a producer does.
+func (r *rig) accept(ib *inbox.Inbox, messages ...inbox.RawMessage) {
+	r.t.Helper()
+	ids := make([]string, len(messages))
+	for i, m := range messages {
+		ids[i] = m.ID
+	}
+	r.ledger.Produced(ids...)
+	deadline := time.Now().Add(patience)
+	for {
+		_, err := ib.Accept(r.t.Context(), messages...)
+		if err == nil {
+			return
+		}
+		require.NoError(r.t, r.t.Context().Err())
+		require.True(r.t, time.Now().Before(deadline), "accept still fails: %v", err)
+		pause(r.t.Context(), 100*time.Millisecond)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// progress reads how far things are; a database that is away is no progress.
+func (r *rig) progress() (workload.Progress, error) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
+	defer cancel()
+	return workload.ReadProgress(ctx, r.db)
+}
+
+// awaitSettled waits until everything produced has come to its end.
+func (r *rig) awaitSettled() {
+	r.t.Helper()
+	var last workload.Progress
+	deadline := time.Now().Add(patience)
+	for {
+		p, err := r.progress()
+		if err == nil && r.ledger.Settled(p) {
+			return
+		}
+		if err == nil {
+			last = p
+		}
+		if time.Now().After(deadline) {
+			suspects, suspectsErr := r.ledger.Suspects(context.Background(), r.db)
+			require.FailNow(r.t, "not settled", "%d produced, %+v, %v, %v\n%s", r.ledger.Count(), last, err, suspectsErr, strings.Join(suspects, "\n"))
+		}
+		pause(r.t.Context(), 20*time.Millisecond)
+	}
+}
+
+// verdict reads the ledger and fails the test if a promise was broken.
+func (r *rig) verdict() workload.Verdict {
+	r.t.Helper()
+	v, err := r.ledger.Verdict(r.t.Context(), r.db)
+	require.NoError(r.t, err)
+	r.t.Logf("%+v", v)
+	if v.Broken() {
+		suspects, err := r.ledger.Suspects(r.t.Context(), r.db)
+		require.NoError(r.t, err)
+		require.FailNow(r.t, "a promise was broken", "%+v\n%s", v, strings.Join(suspects, "\n"))
+	}
+	return v
+}
+
+// number runs a query that returns one number.
+func (r *rig) number(query string, args ...any) int {
+	r.t.Helper()
+	var n int
+	require.NoError(r.t, r.db.QueryRowContext(r.t.Context(), query, args...).Scan(&n))
+	return n
+}
+
+// lines runs a query that returns one text per row.
+func (r *rig) lines(query string, args ...any) []string {
+	r.t.Helper()
+	rows, err := r.db.QueryContext(r.t.Context(), query, args...)
+	require.NoError(r.t, err)
+	defer rows.Close()
+	var lines []string
+	for rows.Next() {
+		var line string
+		require.NoError(r.t, rows.Scan(&line))
+		lines = append(lines, line)
+	}
+	require.NoError(r.t, rows.Err())
+	return lines
+}
+
+// await waits for a condition.
+func (r *rig) await(what string, condition func() bool) {
+	r.t.Helper()
+	require.Eventually(r.t, condition, patience, 20*time.Millisecond, what)
+}
+
+// statuses are all columns of all statuses but for those that only locate.
+func (r *rig) statuses() []string {
+	r.t.Helper()
+	return r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s ORDER BY id`)
+}

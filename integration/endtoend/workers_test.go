@@ -1,0 +1,100 @@
+package endtoend
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+)
+
+// unhurried makes heartbeats that a busy machine does not miss, for tests
+// that count reruns of living workers.
+func unhurried(s *workload.Settings) {
+	s.WorkerTimeout, s.StatementTimeout = 10*time.Second, 5*time.Second
+}
+
+// Contract 5.3: many workers claim disjoint rows.
+func TestWorkersShareTheWorkAndRunEachMessageOnce(t *testing.T) {
+	for _, n := range []int{2, 4} {
+		t.Run(fmt.Sprintf("%d workers", n), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			var workers []*workload.Worker
+			for range n {
+				workers = append(workers, r.worker(unhurried))
+			}
+			producer := r.newInbox(r.settings.DSN)
+			for range 10 {
+				r.accept(producer, r.jobs(100, mixed)...)
+			}
+			r.awaitSettled()
+			v := r.verdict()
+			require.Equal(t, 0, v.Reruns)
+			require.Equal(t, 40, v.Poisoned)
+			require.Equal(t, n, r.number(`SELECT count(DISTINCT pid) FROM runs`), "every worker has done some")
+			for _, w := range workers {
+				require.NoError(t, w.Terminate())
+			}
+			for _, w := range workers {
+				require.NoError(t, w.Wait(patience))
+			}
+			require.Equal(t, n, r.number(`SELECT count(*) FROM inbox_workers WHERE stopped_at IS NOT NULL`))
+		})
+	}
+}
+
+// Contract 2, "graceful stop"; 5.8.
+func TestTerminatedWorkerChargesNothingAndLeavesNoClaim(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	worker := r.worker(unhurried)
+	producer := r.newInbox(r.settings.DSN)
+	// Some return within the soft budget (3 s), some must be interrupted.
+	quick := r.jobs(4, same(workload.Job{DelayMS: 1_500}))
+	slow := r.jobs(4, same(workload.Job{DelayMS: 60_000}))
+	r.accept(producer, append(quick, slow...)...)
+	r.await("all run", func() bool {
+		return r.number(`SELECT count(*) FROM runs`) == 8 && r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 16
+	})
+	// What waits in memory or in the database behind them is not to be lost.
+	r.accept(producer, r.jobs(200, same(workload.Job{}))...)
+	require.NoError(t, worker.Terminate())
+	require.NoError(t, worker.Wait(patience))
+
+	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL OR worker_id IS NOT NULL AND completed_at IS NULL`), "no claim is left")
+	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count > 0 OR abandoned_count > 0`), "nothing is charged")
+	require.Equal(t, 8, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id <= 'm-000004'`), "handlers that return in time complete")
+	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id BETWEEN 'm-000005' AND 'm-000008'`))
+	require.Equal(t, 1, r.number(`SELECT count(*) FROM inbox_workers WHERE stopped_at IS NOT NULL`))
+
+	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
+	require.NoError(t, err)
+	next, restarted := r.worker(unhurried), time.Now()
+	r.awaitSettled()
+	t.Logf("the rest took %s", time.Since(restarted))
+	require.Less(t, time.Since(restarted), 10*time.Second, "released claims wait for no timeout")
+	require.Equal(t, 4, r.verdict().Reruns, "the interrupted ones")
+	require.NoError(t, next.Terminate())
+	require.NoError(t, next.Wait(patience))
+}
+
+// Contract 5.8: a deploy under load.
+func TestWorkersComeAndGoUnderLoad(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	producer := r.newInbox(r.settings.DSN)
+	worker := r.worker(unhurried)
+	for range 4 {
+		r.accept(producer, r.jobs(150, mixed)...)
+		next := r.worker(unhurried)
+		require.NoError(t, worker.Terminate())
+		require.NoError(t, worker.Wait(patience))
+		worker = next
+	}
+	r.awaitSettled()
+	require.Equal(t, 0, r.verdict().Reruns, "handlers that fit into the stop's budget are never interrupted")
+	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE abandoned_count > 0`))
+}

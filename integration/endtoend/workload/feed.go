@@ -1,0 +1,78 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// idHeader is where plain records have their message ID.
+const idHeader = "MessageId"
+
+// Feed produces jobs to a topic and notes them in the ledger. The client keeps
+// trying while the broker is away, and neither loses nor repeats a record.
+type Feed struct {
+	client *kgo.Client
+	topic  string
+	ledger *Ledger
+
+	mu     sync.Mutex
+	failed error
+}
+
+// NewFeed returns a feed to a topic. Close it.
+func NewFeed(brokers []string, topic string, ledger *Ledger) (*Feed, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0),
+		kgo.MaxBufferedRecords(1_000_000))
+	if err != nil {
+		return nil, fmt.Errorf("feed: %w", err)
+	}
+	return &Feed{client: client, topic: topic, ledger: ledger}, nil
+}
+
+// Produce hands a job to the client, which sends it in its own time, copies
+// times. The ledger has it once it is acknowledged, by Flush at the latest.
+func (f *Feed) Produce(ctx context.Context, id string, job Job, copies int) {
+	var once sync.Once
+	for range copies {
+		record := &kgo.Record{Key: []byte(id), Value: job.Content(), Headers: []kgo.RecordHeader{{Key: idHeader, Value: []byte(id)}}}
+		f.client.Produce(context.WithoutCancel(ctx), record, f.note(func() { once.Do(func() { f.ledger.Produced(id) }) }))
+	}
+}
+
+// ProduceBad sends a record without a message ID.
+func (f *Feed) ProduceBad(ctx context.Context) {
+	record := &kgo.Record{Value: fmt.Appendf(nil, "bad %d", rand.Uint64())}
+	f.client.Produce(context.WithoutCancel(ctx), record, f.note(func() { f.ledger.ProducedBad(1) }))
+}
+
+func (f *Feed) note(acknowledged func()) func(*kgo.Record, error) {
+	return func(_ *kgo.Record, err error) {
+		if err == nil {
+			acknowledged()
+			return
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.failed = errors.Join(f.failed, err)
+	}
+}
+
+// Flush waits until everything is acknowledged. An error means that what was
+// produced is not known: the ledger is void.
+func (f *Feed) Flush(ctx context.Context) error {
+	err := f.client.Flush(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := errors.Join(err, f.failed); err != nil {
+		return fmt.Errorf("feed: %w", err)
+	}
+	return nil
+}
+
+// Close gives up what is not acknowledged.
+func (f *Feed) Close() { f.client.Close() }

@@ -1,0 +1,118 @@
+package workload
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// schema is where handlers leave their rows. There is no constraint that
+// could hide a second effect.
+const schema = `
+CREATE TABLE IF NOT EXISTS effects (
+	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE IF NOT EXISTS runs (
+	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, step text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`
+
+// What a row of runs says: each run begins, and ends in one of three ways
+// unless it was interrupted.
+const (
+	stepBegan    = "began"
+	stepDone     = "done"
+	stepFailed   = "failed"
+	stepPoisoned = "poisoned"
+)
+
+// CreateTables makes the tables that handlers write to.
+func CreateTables(ctx context.Context, db *sql.DB) error {
+	if _, err := db.ExecContext(ctx, schema); err != nil {
+		return fmt.Errorf("create the handlers' tables: %w", err)
+	}
+	return nil
+}
+
+// Handlers are the two handlers of every message.
+type Handlers struct {
+	effects *sql.DB
+}
+
+// NewHandlers returns handlers of which the plain one writes to effects.
+func NewHandlers(effects *sql.DB) *Handlers { return &Handlers{effects: effects} }
+
+var errAsked = errors.New("the job asks for a failure")
+
+// RecordEffect is transactional: its row and the completion are one.
+func (h *Handlers) RecordEffect(ctx context.Context, tx *gorm.DB, m inbox.Message[Job]) error {
+	if m.Payload.Stubborn {
+		ctx = context.WithoutCancel(ctx)
+		tx = tx.WithContext(ctx)
+	}
+	err := tx.Exec("INSERT INTO effects (message_id, attempt, pid) VALUES (?, ?, ?)", m.ID, m.Attempt, os.Getpid()).Error
+	if err != nil {
+		return fmt.Errorf("record effect: %w", err)
+	}
+	if err := dwell(ctx, m.Payload.delay()); err != nil {
+		return err
+	}
+	switch {
+	case m.Payload.Poison:
+		return inbox.Poison(errAsked)
+	case m.Attempt <= m.Payload.Fails:
+		return errAsked
+	}
+	return nil
+}
+
+// LogRun is plain: it says that it began and how it ended, each committed at
+// once.
+func (h *Handlers) LogRun(ctx context.Context, m inbox.Message[Job]) error {
+	if m.Payload.Stubborn {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if err := h.log(ctx, m, stepBegan); err != nil {
+		return err
+	}
+	if err := dwell(ctx, m.Payload.delay()); err != nil {
+		return err
+	}
+	switch {
+	case m.Payload.Poison:
+		return inbox.Poison(errors.Join(errAsked, h.log(ctx, m, stepPoisoned)))
+	case m.Attempt <= m.Payload.Fails:
+		return errors.Join(errAsked, h.log(ctx, m, stepFailed))
+	}
+	return h.log(ctx, m, stepDone)
+}
+
+// logTimeout bounds one row; a handler whose database is away fails.
+const logTimeout = 5 * time.Second
+
+func (h *Handlers) log(ctx context.Context, m inbox.Message[Job], step string) error {
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
+	defer cancel()
+	_, err := h.effects.ExecContext(ctx, "INSERT INTO runs (message_id, attempt, pid, step) VALUES ($1, $2, $3, $4)", m.ID, m.Attempt, os.Getpid(), step)
+	if err != nil {
+		return fmt.Errorf("log run: %w", err)
+	}
+	return nil
+}
+
+// dwell is the handler's work.
+func dwell(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

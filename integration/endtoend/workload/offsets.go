@@ -1,0 +1,229 @@
+package workload
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/gorm-inbox/inbox/integration/servers"
+)
+
+// Offsets watches a group's committed offsets: they may never move back, and
+// never pass a record that is not stored (contract 7.1). What stands at each
+// offset it reads from the topic itself.
+//
+// A sample is judged by what was stored when it was taken: a message's
+// received_at lies before its commit, so one that was received after the
+// sample, or is not there, was passed by.
+type Offsets struct {
+	admin  *servers.Admin
+	tail   *kgo.Client
+	group  string
+	topic  string
+	db     *sql.DB
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+
+	mu        sync.Mutex
+	arrived   chan struct{}    // closed and replaced when log grows
+	log       map[int][]string // partition → message ID by offset, "" for a bad record
+	committed map[int]int64    // the highest seen; -1 is none
+	checked   map[int]int64    // everything below is known to be stored
+	report    OffsetReport
+}
+
+// OffsetReport is what was seen.
+type OffsetReport struct {
+	Samples      int
+	Backwards    int // partitions found further back than before
+	PastUnstored int // records that a committed offset had passed unstored
+	Details      []string
+}
+
+const sampleInterval = 100 * time.Millisecond
+
+// WatchOffsets begins to sample. Stop it. An unreachable broker or database
+// says nothing and is asked again.
+func WatchOffsets(admin *servers.Admin, brokers []string, group, topic string, db *sql.DB) (*Offsets, error) {
+	tail, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		return nil, fmt.Errorf("watch offsets: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	o := &Offsets{admin: admin, tail: tail, group: group, topic: topic, db: db, cancel: cancel,
+		arrived: make(chan struct{}), log: map[int][]string{}, committed: map[int]int64{}, checked: map[int]int64{}}
+	o.ended.Go(func() { o.follow(ctx) })
+	o.ended.Go(func() { o.sample(ctx) })
+	return o, nil
+}
+
+// follow reads the topic.
+func (o *Offsets) follow(ctx context.Context) {
+	for {
+		fetches := o.tail.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		o.mu.Lock()
+		fetches.EachRecord(func(r *kgo.Record) {
+			p := int(r.Partition)
+			if r.Offset != int64(len(o.log[p])) {
+				o.report.Details = append(o.report.Details, fmt.Sprintf("topic %s/%d has a gap: offset %d follows %d", o.topic, p, r.Offset, len(o.log[p])-1))
+				o.report.PastUnstored++
+			}
+			id := ""
+			for _, h := range r.Headers {
+				if h.Key == idHeader {
+					id = string(h.Value)
+				}
+			}
+			o.log[p] = append(o.log[p], id)
+		})
+		close(o.arrived)
+		o.arrived = make(chan struct{})
+		o.mu.Unlock()
+	}
+}
+
+func (o *Offsets) sample(ctx context.Context) {
+	ticker := time.NewTicker(sampleInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		o.look(ctx)
+	}
+}
+
+// look takes one sample and judges it before the next is taken.
+func (o *Offsets) look(ctx context.Context) {
+	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	offsets, err := o.admin.Committed(ask, o.group, o.topic)
+	if err != nil {
+		return // the broker is away
+	}
+	at := time.Now()
+	o.mu.Lock()
+	o.report.Samples++
+	for partition, offset := range offsets {
+		before, known := o.committed[partition]
+		if known && offset < before {
+			o.report.Backwards++
+			o.report.Details = append(o.report.Details, fmt.Sprintf("%s/%d: committed offset %d after %d", o.topic, partition, offset, before))
+		}
+		if !known || offset > before {
+			o.committed[partition] = offset
+		}
+	}
+	o.mu.Unlock()
+	for partition, offset := range offsets {
+		o.judge(ctx, partition, offset, at)
+	}
+}
+
+const storedQuery = `
+SELECT u.position - 1 FROM unnest($1::text[]) WITH ORDINALITY AS u(id, position)
+WHERE u.id <> '' AND NOT EXISTS (SELECT FROM inbox_messages m WHERE m.id = u.id AND m.received_at <= $2)
+UNION ALL
+SELECT u.position - 1 FROM unnest($1::text[]) WITH ORDINALITY AS u(id, position)
+WHERE u.id = '' AND NOT EXISTS (SELECT FROM inbox_rejected_messages r
+	WHERE r.topic = $3 AND r."partition" = $4 AND r.record_offset = $5 + u.position - 1 AND r.rejected_at <= $2)`
+
+// judge looks up every record below a committed offset, as it was at a moment.
+func (o *Offsets) judge(ctx context.Context, partition int, offset int64, at time.Time) {
+	for {
+		o.mu.Lock()
+		from, have, arrived := o.checked[partition], int64(len(o.log[partition])), o.arrived
+		var ids []string
+		if have >= offset && offset > from {
+			ids = o.log[partition][from:offset]
+		}
+		o.mu.Unlock()
+		if offset <= from {
+			return
+		}
+		if ids == nil { // committed before we have read so far
+			select {
+			case <-arrived:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		passed, err := o.unstored(ctx, ids, partition, from, at)
+		if err != nil {
+			select { // the database is away; what it will say is as of then all the same
+			case <-time.After(sampleInterval):
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		o.mu.Lock()
+		o.checked[partition] = offset
+		o.report.PastUnstored += len(passed)
+		for _, i := range passed[:min(len(passed), 5)] {
+			o.report.Details = append(o.report.Details, fmt.Sprintf("%s/%d: committed offset %d passed offset %d (%q), which was not stored then", o.topic, partition, offset, from+i, ids[i]))
+		}
+		o.mu.Unlock()
+		return
+	}
+}
+
+func (o *Offsets) unstored(ctx context.Context, ids []string, partition int, from int64, at time.Time) ([]int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	rows, err := o.db.QueryContext(ctx, storedQuery, ids, at.UTC(), o.topic, partition, from)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var passed []int64
+	for rows.Next() {
+		var i int64
+		if err := rows.Scan(&i); err != nil {
+			return nil, err
+		}
+		passed = append(passed, i)
+	}
+	return passed, rows.Err()
+}
+
+// Committed tells the highest committed offsets seen, and the topic's length
+// as far as it was read.
+func (o *Offsets) Committed() (committed, length int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, offset := range o.committed {
+		committed += max(offset, 0)
+	}
+	for _, ids := range o.log {
+		length += int64(len(ids))
+	}
+	return committed, length
+}
+
+// Report is what was seen so far.
+func (o *Offsets) Report() OffsetReport {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := o.report
+	r.Details = append([]string(nil), r.Details...)
+	return r
+}
+
+// Stop ends the watch and returns what was seen.
+func (o *Offsets) Stop() OffsetReport {
+	o.cancel()
+	o.ended.Wait()
+	o.tail.Close()
+	return o.Report()
+}

@@ -1,0 +1,187 @@
+package workload
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Worker is a process of its own that runs the inbox. Its methods are safe for
+// concurrent use.
+type Worker struct {
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when it has ended
+	err  error         // how; read after done
+
+	mu    sync.Mutex
+	alive *os.File // the other end of its standard input
+}
+
+// startPatience is how long a worker may take until it runs.
+const startPatience = 30 * time.Second
+
+// StartWorker runs this very program again as a worker, see MainIfWorker, and
+// waits until it has started. Its log goes to a file in dir. The worker dies
+// with this process.
+func StartWorker(s Settings, dir string) (*Worker, error) {
+	settings, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	log, err := os.CreateTemp(dir, "worker-*.log")
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	defer log.Close()
+	input, alive, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	defer input.Close()
+	said, output, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("worker: %w", err), alive.Close())
+	}
+	defer said.Close()
+
+	w := &Worker{cmd: exec.Command(program), log: log.Name(), done: make(chan struct{}), alive: alive}
+	w.cmd.Env = append(os.Environ(), workerEnv+"="+string(settings))
+	w.cmd.Stdin, w.cmd.Stdout, w.cmd.Stderr = input, output, log
+	w.cmd.SysProcAttr = attributes()
+	started := make(chan error, 1)
+	go w.run(started, output)
+	if err := <-started; err != nil {
+		return nil, errors.Join(fmt.Errorf("worker: %w", err), alive.Close())
+	}
+	if err := said.SetReadDeadline(time.Now().Add(startPatience)); err != nil {
+		return nil, errors.Join(fmt.Errorf("worker: %w", err), w.Kill())
+	}
+	line, err := bufio.NewReader(said).ReadString('\n')
+	if strings.TrimSpace(line) != readyLine {
+		return nil, errors.Join(fmt.Errorf("worker did not start: %q, %w; its log: %s", line, err, w.LogTail()), w.Kill())
+	}
+	return w, nil
+}
+
+// run starts the process and waits for it on one thread: the kernel ties a
+// child's life to the thread that made it.
+func (w *Worker) run(started chan<- error, output *os.File) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := w.cmd.Start()
+	_ = output.Close() // the child has its own
+	started <- err
+	if err != nil {
+		return
+	}
+	w.err = w.cmd.Wait()
+	w.release()
+	close(w.done)
+}
+
+func (w *Worker) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.alive != nil {
+		_ = w.alive.Close()
+		w.alive = nil
+	}
+}
+
+// PID is the process's number.
+func (w *Worker) PID() int { return w.cmd.Process.Pid }
+
+// Running tells whether it has not ended.
+func (w *Worker) Running() bool {
+	select {
+	case <-w.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill ends it by SIGKILL, also while frozen, and waits until it is gone.
+func (w *Worker) Kill() error {
+	if err := w.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-w.done
+	return nil
+}
+
+// Freeze stops it in its tracks; Thaw lets it go on.
+func (w *Worker) Freeze() error { return w.signal(syscall.SIGSTOP) }
+
+// Thaw lets a frozen worker go on where it was.
+func (w *Worker) Thaw() error { return w.signal(syscall.SIGCONT) }
+
+// Terminate asks it to stop in order and does not wait.
+func (w *Worker) Terminate() error { return w.signal(syscall.SIGTERM) }
+
+// Wait waits for its end. An exit status other than 0 is an error.
+func (w *Worker) Wait(patience time.Duration) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-w.done:
+	case <-timer.C:
+		return fmt.Errorf("worker %d still runs after %s; its log: %s", w.PID(), patience, w.LogTail())
+	}
+	if w.err != nil {
+		return fmt.Errorf("worker %d: %w; its log: %s", w.PID(), w.err, w.LogTail())
+	}
+	return nil
+}
+
+func (w *Worker) signal(sig syscall.Signal) error {
+	if !w.Running() {
+		return nil
+	}
+	if err := w.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %v to worker %d: %w", sig, w.PID(), err)
+	}
+	return nil
+}
+
+// LogTail returns the end of what it logged.
+func (w *Worker) LogTail() string {
+	content, err := os.ReadFile(w.log)
+	if err != nil {
+		return err.Error()
+	}
+	const most = 4000
+	if len(content) > most {
+		content = content[len(content)-most:]
+	}
+	return filepath.Base(w.log) + ":\n" + string(content)
+}
+
+// Complaints returns what no worker may ever log: races and panics.
+func (w *Worker) Complaints() (string, error) {
+	content, err := os.ReadFile(w.log)
+	if err != nil {
+		return "", err
+	}
+	for _, sign := range []string{"DATA RACE", "panic:", "fatal error:"} {
+		if at := bytes.Index(content, []byte(sign)); at >= 0 {
+			return string(content[at:min(at+4000, len(content))]), nil
+		}
+	}
+	return "", nil
+}

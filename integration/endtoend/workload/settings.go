@@ -1,0 +1,83 @@
+package workload
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// Settings configure one worker. Start from Quick.
+type Settings struct {
+	// DSN is the inbox's database.
+	DSN string
+	// EffectsDSN is where plain handlers write that they ran; empty means
+	// DSN. Another way to the same database lets a handler leave its rows
+	// while its inbox is cut off.
+	EffectsDSN string
+	// Brokers, Topic and Group make the channel consume Kafka; without
+	// brokers it takes what is accepted directly.
+	Brokers []string
+	Topic   string
+	Group   string
+
+	Concurrency       int
+	HeartbeatInterval time.Duration
+	SweepInterval     time.Duration
+	WorkerTimeout     time.Duration
+	StatementTimeout  time.Duration
+	StopBudget        time.Duration
+	CommitInterval    time.Duration
+}
+
+// Quick returns timings at which recovery takes seconds.
+func Quick(dsn string) Settings {
+	return Settings{
+		DSN: dsn, Concurrency: 16,
+		HeartbeatInterval: 300 * time.Millisecond, SweepInterval: 300 * time.Millisecond, WorkerTimeout: 1500 * time.Millisecond,
+		StatementTimeout: 2 * time.Second, StopBudget: 3 * time.Second, CommitInterval: 100 * time.Millisecond,
+	}
+}
+
+// RecoveryBound is how soon after a worker's death its claims are due again
+// elsewhere: WorkerTimeout, two sweeps (contract 5.9), and the backoff of a
+// release, which maxRetryDelay caps.
+func (s Settings) RecoveryBound() time.Duration {
+	return s.WorkerTimeout + 2*s.SweepInterval + maxRetryDelay
+}
+
+// maxRetryDelay keeps failed attempts from dominating a test's time.
+const maxRetryDelay = 200 * time.Millisecond
+
+// pollingInterval is how soon a worker sees what another process accepted.
+const pollingInterval = 100 * time.Millisecond
+
+// Options are the inbox's options for these settings. MaxRetries is high
+// because handlers fail whenever their database is away.
+func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
+	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect), inbox.Func(RunKey, h.LogRun))}
+	if len(s.Brokers) > 0 {
+		channel = append(channel, inbox.Kafka(s.consumer()))
+	}
+	return []inbox.Option{
+		inbox.WithLogger(log), inbox.Concurrency(s.Concurrency),
+		inbox.MaxRetries(50), inbox.MaxRetryDelay(maxRetryDelay), inbox.PollingInterval(pollingInterval),
+		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval), inbox.WorkerTimeout(s.WorkerTimeout),
+		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget), inbox.RestartDelay(200 * time.Millisecond),
+		inbox.Channel(Channel, channel...),
+	}
+}
+
+func (s Settings) consumer() kafkaconsumer.Config {
+	return kafkaconsumer.Config{
+		Brokers: s.Brokers, Topics: []string{s.Topic}, GroupID: s.Group,
+		Decoder:        envelope.DecoderConfig{Type: JobType, Source: "endtoend"},
+		CommitInterval: s.CommitInterval, AcceptTimeout: s.StatementTimeout + time.Second,
+		SessionTimeout: 3 * time.Second, HeartbeatInterval: 300 * time.Millisecond, RebalanceTimeout: 10 * time.Second,
+		JoinBackoff: 200 * time.Millisecond, WatchInterval: time.Second, FetchMaxWait: 200 * time.Millisecond,
+		DialTimeout: 2 * time.Second, RequestTimeout: 3 * time.Second,
+	}
+}

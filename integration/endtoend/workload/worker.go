@@ -1,0 +1,106 @@
+package workload
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// workerEnv carries the settings to a process that is to be a worker.
+const workerEnv = "INBOX_TEST_WORKER"
+
+// readyLine is what a worker writes to its standard output once it runs.
+const readyLine = "ready"
+
+// Exit statuses of a worker beside those of Fx.
+const (
+	exitSettings = 2
+	exitOrphaned = 3
+)
+
+// MainIfWorker does not return in a process that StartWorker started: it is
+// the worker. Call it first in main or TestMain.
+func MainIfWorker() {
+	text := os.Getenv(workerEnv)
+	if text == "" {
+		return
+	}
+	var s Settings
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", workerEnv, err)
+		os.Exit(exitSettings)
+	}
+	go func() { // whoever started us holds the other end until it dies
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(exitOrphaned)
+	}()
+	app(s).Run() // exits by itself if start or stop failed
+	os.Exit(0)
+}
+
+// app is an application as a user would write it.
+func app(s Settings) *fx.App {
+	config := zap.NewDevelopmentConfig()
+	config.Level.SetLevel(zap.InfoLevel)
+	config.DisableStacktrace = true
+	log, err := config.Build()
+	if err != nil {
+		return fx.New(fx.Error(err))
+	}
+	h := &Handlers{}
+	return fx.New(
+		fx.NopLogger,
+		fx.StopTimeout(2*s.StopBudget+4*time.Second),
+		fx.Provide(fx.Annotate(func(lc fx.Lifecycle) (*gorm.DB, error) {
+			db, err := Open(s.DSN)
+			if err != nil {
+				return nil, err
+			}
+			pool, err := db.DB()
+			if err != nil {
+				return nil, err
+			}
+			lc.Append(fx.StopHook(pool.Close))
+			h.effects = pool
+			if s.EffectsDSN != "" {
+				if h.effects, err = sql.Open("pgx", s.EffectsDSN); err != nil {
+					return nil, err
+				}
+				lc.Append(fx.StopHook(h.effects.Close))
+			}
+			return db, nil
+		}, fx.ResultTags(fmt.Sprintf("name:%q", InboxName)))),
+		inbox.Module(InboxName, s.Options(h, log)...),
+		fx.Invoke(func(lc fx.Lifecycle) {
+			lc.Append(fx.StartHook(func(context.Context) { fmt.Println(readyLine) }))
+		}),
+	)
+}
+
+// Open opens a session on a database that has room for a worker.
+func Open(dsn string) (*gorm.DB, error) {
+	db, err := gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		return nil, err
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, err
+	}
+	pool.SetMaxOpenConns(40)
+	pool.SetMaxIdleConns(20)
+	return db, nil
+}

@@ -1,0 +1,102 @@
+// Command mutants proves that tests can fail: it puts known defects, one at a
+// time, into a copy of the tree and expects the named test to notice.
+//
+//	go run ./mutants            all
+//	go run ./mutants -run lane  those whose name matches
+//
+// It runs in a directory of the git repository. A defect that no test notices,
+// one that does not apply or compile, and a test that fails without any defect
+// are all failures: the exit status is then 1.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+	"time"
+)
+
+func main() {
+	pattern := flag.String("run", "", "only mutants whose `name` matches this regular expression")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ok, err := runAll(ctx, os.Stdout, ".", *pattern, mutants)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// runAll reports one line per mutant and a closing one, and says whether all
+// were caught.
+func runAll(ctx context.Context, out io.Writer, directory, pattern string, all []mutant) (ok bool, err error) {
+	selected, err := choose(all, pattern)
+	if err != nil {
+		return false, err
+	}
+	tree, err := copyTree(ctx, directory)
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		if removed := tree.remove(); err == nil {
+			err = removed
+		}
+	}()
+	passed, failed := 0, 0
+	baselines := map[string]error{} // of each test command, run once
+	for _, m := range selected {
+		start := time.Now()
+		verdict := tree.check(ctx, m, baselines)
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		seconds := time.Since(start).Seconds()
+		if verdict == nil {
+			passed++
+			fmt.Fprintf(out, "caught    %s (%.1fs)\n", m.Name, seconds)
+			continue
+		}
+		failed++
+		fmt.Fprintf(out, "FAILED    %s (%.1fs): %v\n          %s\n", m.Name, seconds, verdict, m.Why)
+	}
+	fmt.Fprintf(out, "mutants: %d passed, %d failed\n", passed, failed)
+	return failed == 0, nil
+}
+
+// choose checks the table as a whole, so that a slip in an entry is not hidden
+// by a pattern, and refuses to choose none.
+func choose(all []mutant, pattern string) ([]mutant, error) {
+	expression, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("-run: %w", err)
+	}
+	names := map[string]bool{}
+	var selected []mutant
+	for _, m := range all {
+		switch {
+		case m.Name == "" || m.Why == "" || m.File == "" || m.Old == "" || m.Test.Package == "" || m.Test.Run == "":
+			return nil, fmt.Errorf("mutant %q: name, why, file, old text, package and run are all required", m.Name)
+		case m.Old == m.New:
+			return nil, fmt.Errorf("mutant %q: old and new text are the same", m.Name)
+		case names[m.Name]:
+			return nil, fmt.Errorf("mutant %q is there twice", m.Name)
+		}
+		names[m.Name] = true
+		if expression.MatchString(m.Name) {
+			selected = append(selected, m)
+		}
+	}
+	if len(selected) == 0 {
+		return nil, fmt.Errorf("no mutant matches %q", pattern)
+	}
+	return selected, nil
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A tree of one module, half of whose code is tested.
+var sample = map[string]string{
+	".gitignore": "built\n",
+	"built":      "not copied",
+	"go.mod":     "module example.com/sample\n\ngo 1.24\n",
+	"sum.go":     "package sample\n\nfunc Sum(a, b int) int { return a + b }\n\nfunc Untested() int { return 1 }\n\nfunc Twice(a int) int { return a + a }\n",
+	"sum_test.go": `package sample
+
+import "testing"
+
+func TestSum(t *testing.T) {
+	if Sum(1, 2) != 3 {
+		t.Fatal("wrong sum")
+	}
+}
+
+func TestBroken(t *testing.T) { t.Fatal("always") }
+
+func TestLeftOut(t *testing.T) { t.Skip("no server") }
+`,
+}
+
+func TestRunnerTellsCaughtFromEverythingElse(t *testing.T) {
+	repository := sampleRepository(t)
+	sum := test{Package: ".", Run: "^TestSum$"}
+	for name, c := range map[string]struct {
+		mutant mutant
+		want   string // of the report; "" means caught
+	}{
+		"caught by a test":                    {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: sum}, ""},
+		"caught by a test's panic":            {mutant{File: "sum.go", Old: "return a + b", New: `panic("no")`, Test: sum}, ""},
+		"caught by a test's timeout":          {mutant{File: "sum.go", Old: "return a + b", New: "select {}", Test: test{Package: ".", Run: "^TestSum$", Timeout: 1e9}}, ""},
+		"survives":                            {mutant{File: "sum.go", Old: "return 1", New: "return 2", Test: sum}, "survived: no test noticed"},
+		"does not compile":                    {mutant{File: "sum.go", Old: "a + b", New: "a +", Test: sum}, "does not compile"},
+		"exits before any test":               {mutant{File: "sum.go", Old: "package sample\n", New: "package sample\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n", Test: sum}, "no test failed, the command did"},
+		"old text not there":                  {mutant{File: "sum.go", Old: "a * b", New: "a - b", Test: sum}, "occurs 0 times in sum.go"},
+		"old text there twice":                {mutant{File: "sum.go", Old: "int {", New: "int{", Test: sum}, "not once"},
+		"file not there":                      {mutant{File: "other.go", Old: "a", New: "b", Test: sum}, "does not apply"},
+		"test fails without the defect":       {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestBroken$"}}, "fails without the defect"},
+		"expression selects no test":          {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestNone$"}}, "no test ran and passed"},
+		"test left out for want of something": {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestLeftOut$"}}, "no test ran and passed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.mutant.Name, c.mutant.Why = name, "the reason"
+			var report strings.Builder
+			ok, err := runAll(t.Context(), &report, repository, "", []mutant{c.mutant})
+			require.NoError(t, err)
+			require.Equal(t, c.want == "", ok, report.String())
+			if ok {
+				require.Contains(t, report.String(), "mutants: 1 passed, 0 failed\n")
+				return
+			}
+			require.Contains(t, report.String(), c.want)
+			require.Contains(t, report.String(), "the reason")
+			require.Contains(t, report.String(), "mutants: 0 passed, 1 failed\n")
+		})
+	}
+}
+
+func TestEachMutantIsTakenBackBeforeTheNext(t *testing.T) {
+	sum := test{Package: ".", Run: "^TestSum$"}
+	var report strings.Builder
+	ok, err := runAll(t.Context(), &report, sampleRepository(t), "", []mutant{
+		{Name: "first", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: sum},
+		{Name: "second", Why: "w", File: "sum.go", Old: "return 1", New: "return 2", Test: sum},
+	})
+	require.NoError(t, err)
+	require.False(t, ok)
+	require.Contains(t, report.String(), "caught    first")
+	require.Contains(t, report.String(), "FAILED    second")
+	require.Contains(t, report.String(), "mutants: 1 passed, 1 failed\n")
+}
+
+func TestWorkingTreeIsNotTouchedAndTheCopyIsRemoved(t *testing.T) {
+	repository := sampleRepository(t)
+	scratch := t.TempDir()
+	t.Setenv("TMPDIR", scratch)
+	_, err := runAll(t.Context(), &strings.Builder{}, repository, "", []mutant{
+		{Name: "one", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestSum$"}},
+	})
+	require.NoError(t, err)
+	content, err := os.ReadFile(filepath.Join(repository, "sum.go"))
+	require.NoError(t, err)
+	require.Equal(t, sample["sum.go"], string(content))
+	left, err := filepath.Glob(filepath.Join(scratch, "inbox-mutants-*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func TestCopyHoldsUntrackedButNotIgnoredFiles(t *testing.T) {
+	copied, err := copyTree(t.Context(), sampleRepository(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, copied.remove()) })
+	require.FileExists(t, filepath.Join(copied.path, "sum.go"))
+	require.NoFileExists(t, filepath.Join(copied.path, "built"))
+}
+
+func TestTableIsSound(t *testing.T) {
+	selected, err := choose(mutants, "")
+	require.NoError(t, err)
+	require.Len(t, selected, len(mutants))
+
+	valid := mutant{Name: "n", Why: "w", File: "f", Old: "a", New: "b", Test: test{Package: ".", Run: "x"}}
+	unfinished, same := valid, valid
+	unfinished.Why, same.New = "", "a"
+	for want, table := range map[string][]mutant{
+		"all required":    {unfinished},
+		"the same":        {same},
+		"there twice":     {valid, valid},
+		"no mutant match": {},
+	} {
+		_, err := choose(table, "")
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func sampleRepository(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	for name, content := range sample {
+		require.NoError(t, os.WriteFile(filepath.Join(directory, name), []byte(content), 0o644))
+	}
+	output, err := exec.Command("git", "-C", directory, "init", "-q").CombinedOutput()
+	require.NoError(t, err, string(output))
+	return directory
+}

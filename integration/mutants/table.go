@@ -1,0 +1,45 @@
+package main
+
+import "time"
+
+// mutant is one defect, put into a copy of the tree to see a test fail.
+type mutant struct {
+	Name string // short, unique
+	Why  string // what the defect breaks, with the contract's clause
+	File string // from the top of the tree
+	Old  string // must occur exactly once in File
+	New  string
+	Test test
+}
+
+// test is the command that must fail: go test in a module's directory.
+type test struct {
+	Module  string // directory of the module; "" is the root
+	Package string // as go test takes it, such as ./processor
+	Run     string // -run expression; must select at least one test
+	Env     []string
+	Timeout time.Duration // of go test; 0 means two minutes
+}
+
+// mutants are checked in this order. Add one for every rule whose breach would
+// cost a user data: write the defect a hurried change could bring, not noise.
+var mutants = concat(harnessMutants, storeMutants)
+
+func concat(tables ...[]mutant) []mutant {
+	var all []mutant
+	for _, table := range tables {
+		all = append(all, table...)
+	}
+	return all
+}
+
+var harnessMutants = []mutant{
+	{
+		Name: "required servers are skipped",
+		Why:  "a test run that left servers out would pass as complete",
+		File: "internal/testenv/leaveout.go",
+		Old:  `if os.Getenv(RequireVariable) == "1" {`,
+		New:  `if os.Getenv(RequireVariable) == "never" {`,
+		Test: test{Package: "./internal/testenv", Run: "^TestMissingServerSkipsOrFailsWhereRequired$"},
+	},
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tree is a copy of the working tree that may be damaged.
+type tree struct{ path string }
+
+// copyTree copies what git tracks or would track: what is being written counts,
+// what is built does not.
+func copyTree(ctx context.Context, directory string) (*tree, error) {
+	top, err := git(ctx, directory, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return nil, err
+	}
+	root := strings.TrimSpace(top)
+	listed, err := git(ctx, root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		return nil, err
+	}
+	path, err := os.MkdirTemp("", "inbox-mutants-")
+	if err != nil {
+		return nil, err
+	}
+	t := &tree{path: path}
+	for name := range strings.SplitSeq(strings.TrimRight(listed, "\x00"), "\x00") {
+		if err := copyFile(filepath.Join(root, name), filepath.Join(path, name)); err != nil {
+			return nil, errors.Join(fmt.Errorf("copy %s: %w", name, err), t.remove())
+		}
+	}
+	return t, nil
+}
+
+func git(ctx context.Context, directory string, arguments ...string) (string, error) {
+	output, err := exec.CommandContext(ctx, "git", append([]string{"-C", directory}, arguments...)...).Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w", arguments[0], err)
+	}
+	return string(output), nil
+}
+
+func copyFile(from, to string) error {
+	info, err := os.Lstat(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // tracked, but deleted in the working tree
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, info.Mode().Perm())
+}
+
+func (t *tree) remove() error { return os.RemoveAll(t.path) }
+
+// check returns nil when the mutant's test passes without the defect and fails
+// with it.
+func (t *tree) check(ctx context.Context, m mutant, baselines map[string]error) error {
+	key := fmt.Sprint(m.Test)
+	baseline, known := baselines[key]
+	if !known {
+		baseline = t.baseline(ctx, m.Test)
+		baselines[key] = baseline
+	}
+	if baseline != nil {
+		return baseline
+	}
+	path := filepath.Join(t.path, filepath.FromSlash(m.File))
+	original, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("does not apply: %w", err)
+	}
+	if found := bytes.Count(original, []byte(m.Old)); found != 1 {
+		return fmt.Errorf("does not apply: the old text occurs %d times in %s, not once", found, m.File)
+	}
+	mutated := bytes.Replace(original, []byte(m.Old), []byte(m.New), 1)
+	if err := os.WriteFile(path, mutated, 0o644); err != nil {
+		return err
+	}
+	output, failed := t.goTest(ctx, m.Test)
+	if err := os.WriteFile(path, original, 0o644); err != nil {
+		return err
+	}
+	return judge(output, failed)
+}
+
+// baseline expects tests, and all of them to pass.
+func (t *tree) baseline(ctx context.Context, test test) error {
+	output, err := t.goTest(ctx, test)
+	switch {
+	case err != nil:
+		return fmt.Errorf("fails without the defect: %w\n%s", err, end(output))
+	case !strings.Contains(output, "--- PASS"):
+		return fmt.Errorf("no test ran and passed without the defect (-run %s, or all left out)\n%s", test.Run, end(output))
+	}
+	return nil
+}
+
+// judge wants a test that says so: a compiler's error or a crash before any
+// test is a bad mutant, which proves nothing. Go prints "--- FAIL" for a test
+// that failed and for none else; a panic or a timeout inside a running test
+// comes with it or with the name of the test that ran.
+func judge(output string, failed error) error {
+	switch {
+	case failed == nil:
+		return errors.New("survived: no test noticed")
+	case strings.Contains(output, "[build failed]") || strings.Contains(output, "[setup failed]"):
+		return fmt.Errorf("does not compile\n%s", end(output))
+	case strings.Contains(output, "--- FAIL"):
+		return nil
+	case strings.Contains(output, "panic: test timed out after") && strings.Contains(output, "running tests:"):
+		return nil
+	}
+	return fmt.Errorf("no test failed, the command did: %w\n%s", failed, end(output))
+}
+
+// goTest runs a test in the copy. Whatever it starts ends with it.
+func (t *tree) goTest(ctx context.Context, test test) (output string, err error) {
+	limit := test.Timeout
+	if limit == 0 {
+		limit = 2 * time.Minute
+	}
+	// Compiling comes on top; go test itself keeps the tests' limit.
+	ctx, cancel := context.WithTimeout(ctx, limit+3*time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-timeout", limit.String(), "-run", test.Run, test.Package)
+	command.Dir = filepath.Join(t.path, filepath.FromSlash(test.Module))
+	command.Env = append(os.Environ(), test.Env...)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	combined, err := command.CombinedOutput()
+	if ctx.Err() != nil {
+		err = errors.Join(ctx.Err(), err)
+	}
+	return string(combined), err
+}
+
+// end is the last lines of an output, set off from the report's own.
+func end(output string) string {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	if len(lines) > 15 {
+		lines = lines[len(lines)-15:]
+	}
+	return "          | " + strings.Join(lines, "\n          | ")
+}

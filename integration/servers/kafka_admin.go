@@ -1,0 +1,174 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// Admin does to a broker what tests need done, by kafka-go. It works as well
+// with a broker that this package did not start.
+type Admin struct {
+	brokers []string
+	client  *kafka.Client
+}
+
+const adminClientID = "inbox-test-admin"
+
+// NewAdmin returns an Admin that connects to the brokers (host:port) when used.
+func NewAdmin(brokers ...string) *Admin {
+	// The transport caches metadata; a test looks for what it just made.
+	transport := &kafka.Transport{DialTimeout: 3 * time.Second, MetadataTTL: 100 * time.Millisecond, ClientID: adminClientID}
+	return &Admin{brokers: brokers, client: &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: 15 * time.Second, Transport: transport}}
+}
+
+// Close ends the connections to the broker and forgets what it said about
+// itself. The Admin remains usable.
+func (a *Admin) Close() {
+	if transport, ok := a.client.Transport.(*kafka.Transport); ok {
+		transport.CloseIdleConnections()
+	}
+}
+
+// Ping says whether a broker answers, on a connection of its own, and every
+// partition has a leader.
+func (a *Admin) Ping(ctx context.Context) (err error) {
+	conn, err := (&kafka.Dialer{ClientID: adminClientID}).DialContext(ctx, "tcp", a.brokers[0])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return err
+		}
+	}
+	partitions, err := conn.ReadPartitions() // of all topics
+	if err != nil {
+		return err
+	}
+	for _, partition := range partitions {
+		if partition.Error != nil {
+			return fmt.Errorf("%s/%d: %w", partition.Topic, partition.ID, partition.Error)
+		}
+	}
+	return nil
+}
+
+// CreateTopic creates a topic, unreplicated, with topic configs such as
+// "cleanup.policy", and waits until every partition has a leader. An existing
+// topic is an error (kafka.TopicAlreadyExists).
+func (a *Admin) CreateTopic(ctx context.Context, name string, partitions int, configs map[string]string) error {
+	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: 1}
+	for key, value := range configs {
+		topic.ConfigEntries = append(topic.ConfigEntries, kafka.ConfigEntry{ConfigName: key, ConfigValue: value})
+	}
+	response, err := a.client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}})
+	if err == nil {
+		err = response.Errors[name]
+	}
+	if err != nil {
+		return fmt.Errorf("create topic %s: %w", name, err)
+	}
+	for {
+		found, err := a.partitions(ctx, name)
+		if err == nil && len(found) == partitions {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("create topic %s: leaders: %w", name, errors.Join(ctx.Err(), err))
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// DeleteTopic deletes a topic.
+func (a *Admin) DeleteTopic(ctx context.Context, name string) error {
+	response, err := a.client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{name}})
+	if err == nil {
+		err = response.Errors[name]
+	}
+	return wrap("delete topic "+name, err)
+}
+
+// Produce writes messages, acknowledged by all replicas. A message's Partition
+// is not looked at: its key decides as with Java's client, else chance.
+func (a *Admin) Produce(ctx context.Context, topic string, messages ...kafka.Message) error {
+	writer := &kafka.Writer{
+		Addr: a.client.Addr, Topic: topic, Transport: a.client.Transport,
+		Balancer: &kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond,
+	}
+	err := writer.WriteMessages(ctx, messages...)
+	var each kafka.WriteErrors // which errors.Is cannot look into
+	if errors.As(err, &each) {
+		err = errors.Join(each...)
+	}
+	return wrap("produce to "+topic, errors.Join(err, writer.Close()))
+}
+
+// Committed returns a group's committed offset for each partition of a topic;
+// -1 where there is none.
+func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int64, error) {
+	partitions, err := a.partitions(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("committed offsets of %s for %s: %w", group, topic, err)
+	}
+	response, err := a.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: partitions}})
+	if err == nil {
+		err = response.Error
+	}
+	if err != nil {
+		return nil, fmt.Errorf("committed offsets of %s for %s: %w", group, topic, err)
+	}
+	offsets := make(map[int]int64, len(partitions))
+	for _, partition := range response.Topics[topic] {
+		if partition.Error != nil {
+			return nil, fmt.Errorf("committed offsets of %s for %s/%d: %w", group, topic, partition.Partition, partition.Error)
+		}
+		offsets[partition.Partition] = partition.CommittedOffset
+	}
+	return offsets, nil
+}
+
+// partitions lists a topic's partitions, all of which have a leader.
+func (a *Admin) partitions(ctx context.Context, topic string) ([]int, error) {
+	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		return nil, err
+	}
+	var ids []int
+	for _, found := range response.Topics {
+		if found.Name != topic {
+			continue
+		}
+		if found.Error != nil {
+			return nil, found.Error
+		}
+		for _, partition := range found.Partitions {
+			if partition.Error != nil {
+				return nil, partition.Error
+			}
+			ids = append(ids, partition.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, kafka.UnknownTopicOrPartition
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// findCoordinator says whether the broker serves groups. The first call makes
+// the topic that keeps their offsets.
+func (a *Admin) findCoordinator(ctx context.Context) error {
+	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: "inbox-test", KeyType: kafka.CoordinatorKeyTypeConsumer})
+	if err != nil {
+		return err
+	}
+	return response.Error
+}

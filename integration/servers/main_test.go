@@ -1,0 +1,47 @@
+package servers
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// ownerEnv makes this test binary a process that owns servers, for the test
+// that kills their owner.
+const ownerEnv = "INBOX_TEST_SERVERS_OWNER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(ownerEnv) != "" {
+		ownServers()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// ownServers starts one frozen PostgreSQL and one running one, says which
+// processes and directories they have, and stays until it is killed.
+func ownServers() {
+	for _, freeze := range []bool{true, false} {
+		p, err := StartPostgres(PostgresOptions{})
+		if err != nil {
+			panic(err)
+		}
+		children, err := childrenOf(p.process.pid())
+		if err != nil {
+			panic(err)
+		}
+		if freeze {
+			if err := p.Freeze(); err != nil {
+				panic(err)
+			}
+		}
+		fmt.Println("directory", p.directory.path)
+		for _, pid := range append(children, p.process.pid()) {
+			fmt.Println("process", pid)
+		}
+	}
+	fmt.Println("ready")
+	select {}
+}

@@ -1,0 +1,61 @@
+package servers
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestServersDieWithAKilledOwner(t *testing.T) {
+	owner := exec.Command(os.Args[0])
+	owner.Env = append(os.Environ(), ownerEnv+"=1")
+	owner.Stderr = os.Stderr
+	output, err := owner.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, owner.Start())
+	t.Cleanup(func() { _ = owner.Process.Kill() })
+
+	var pids []int
+	var directories []string
+	lines := bufio.NewScanner(output)
+	for lines.Scan() && lines.Text() != "ready" {
+		kind, value, _ := strings.Cut(lines.Text(), " ")
+		if kind == "directory" {
+			directories = append(directories, value)
+			continue
+		}
+		pid, err := strconv.Atoi(value)
+		require.NoError(t, err)
+		if !gone(pid) { // the session that asked whether the server is up may have ended since
+			pids = append(pids, pid)
+		}
+	}
+	require.Equal(t, "ready", lines.Text())
+	require.Greater(t, len(pids), 8, "each server has at least five processes")
+
+	require.NoError(t, owner.Process.Kill())
+	require.Error(t, owner.Wait())
+	require.Eventually(t, func() bool {
+		for _, pid := range pids {
+			if !gone(pid) {
+				return false
+			}
+		}
+		return true
+	}, 20*time.Second, 50*time.Millisecond, "processes outlive their owner")
+
+	// The next start removes what the dead owner could not.
+	for _, path := range directories {
+		require.DirExists(t, path)
+	}
+	startPostgres(t, PostgresOptions{})
+	for _, path := range directories {
+		require.NoDirExists(t, path)
+	}
+}

@@ -1,0 +1,230 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresOptions says how StartPostgres starts its server. The zero value is
+// right for most tests.
+type PostgresOptions struct {
+	// Binaries is the directory of initdb and postgres. Default: looked up on
+	// the PATH, then in /usr/lib/postgresql (the newest version), then fetched
+	// from Maven Central. Not for tests that must run on other machines.
+	Binaries string
+	// Settings are added to, or replace, the server's own: fsync on,
+	// synchronous_commit on, max_connections 300. Don't set
+	// listen_addresses, port or unix_socket_directories.
+	Settings map[string]string
+
+	finder *postgresFinder // default: newPostgresFinder
+}
+
+// Postgres is a PostgreSQL cluster of its own.
+type Postgres struct {
+	binaries  string
+	account   *account
+	port      int
+	settings  map[string]string
+	directory *directory
+
+	mu      sync.Mutex
+	process *process // nil when not running
+	frozen  []int    // processes stopped by Freeze, the server's own first
+	guard   *guard   // while frozen
+	closed  bool
+}
+
+// StartPostgres makes a new cluster and waits until it answers. The superuser
+// is "postgres", without a password. As root the server runs as the account
+// "postgres", else "nobody". The error, one line, says what was looked for and
+// how to install it.
+func StartPostgres(options PostgresOptions) (*Postgres, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	p, err := newPostgres(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("PostgreSQL: %w", err)
+	}
+	for range 3 {
+		if p.port, err = freePort(); err != nil {
+			break
+		}
+		if err = p.Start(); !portTaken(err) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+func newPostgres(ctx context.Context, options PostgresOptions) (*Postgres, error) {
+	binaries := options.Binaries
+	if binaries == "" {
+		found, err := options.find()
+		if err != nil {
+			return nil, err
+		}
+		binaries = found
+	}
+	account, err := unprivilegedAccount()
+	if err != nil {
+		return nil, err
+	}
+	directory, err := newDirectory("postgres", account)
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{binaries: binaries, account: account, directory: directory, settings: map[string]string{
+		"fsync": "on", "synchronous_commit": "on", "max_connections": "300",
+	}}
+	for name, value := range options.Settings {
+		p.settings[name] = value
+	}
+	initdb := p.command("initdb", "--pgdata", p.data(), "--username", "postgres", "--auth", "trust",
+		"--encoding", "UTF8", "--locale", "C", "--no-sync")
+	if err := run(ctx, initdb, account, p.log()); err != nil {
+		return nil, errors.Join(fmt.Errorf("make a cluster: %w", err), directory.remove())
+	}
+	return p, nil
+}
+
+func (o PostgresOptions) find() (string, error) {
+	if o.finder != nil {
+		return o.finder.find()
+	}
+	finder, err := newPostgresFinder()
+	if err != nil {
+		return "", err
+	}
+	return finder.find()
+}
+
+// DSN is the URL of the database "postgres". It stays the same over restarts.
+func (p *Postgres) DSN() string {
+	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", address(p.port))
+}
+
+// Start starts the server again on the same port and data and waits until it
+// answers; does nothing when it runs.
+func (p *Postgres) Start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return errors.New("PostgreSQL: start: closed")
+	}
+	if p.process != nil && p.process.running() {
+		return nil
+	}
+	arguments := []string{"-D", p.data(), "-p", fmt.Sprint(p.port),
+		"-c", "listen_addresses=" + loopback, "-c", "unix_socket_directories=" + p.data()}
+	for name, value := range p.settings {
+		arguments = append(arguments, "-c", name+"="+value)
+	}
+	process, err := startProcess(p.command("postgres", arguments...), p.account, p.log())
+	if err != nil {
+		return fmt.Errorf("PostgreSQL: %w", err)
+	}
+	p.process = process
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	err = process.waitUntil(ctx, func(ctx context.Context) error { return PingPostgres(ctx, p.DSN()) })
+	if err != nil {
+		err = fmt.Errorf("PostgreSQL: start: %w; its log: %s", err, logTail(p.log()))
+		return errors.Join(err, p.kill())
+	}
+	return nil
+}
+
+// Stop shuts down fast, as pg_ctl does: sessions are cut, everything is
+// written. A frozen server is thawed first.
+func (p *Postgres) Stop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.process == nil {
+		return nil
+	}
+	thawed := p.thaw()
+	ended := p.process.end(syscall.SIGINT, stopTimeout)
+	p.process = nil
+	return wrap("PostgreSQL: stop", errors.Join(thawed, ended))
+}
+
+// Kill ends every process of the server with SIGKILL, as a crash does; the next
+// Start recovers from the write-ahead log.
+func (p *Postgres) Kill() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return wrap("PostgreSQL: kill", p.kill())
+}
+
+// Freeze stops every process of the server in its tracks (SIGSTOP): connections
+// stay open and nothing answers, as behind a partition. Connections that are
+// tried meanwhile are taken by the kernel and hang as well.
+func (p *Postgres) Freeze() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen != nil {
+		return nil
+	}
+	if p.process == nil || !p.process.running() {
+		return errors.New("PostgreSQL: freeze: not running")
+	}
+	return wrap("PostgreSQL: freeze", p.freeze())
+}
+
+// Thaw lets a frozen server go on where it was.
+func (p *Postgres) Thaw() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return wrap("PostgreSQL: thaw", p.thaw())
+}
+
+// Close kills the server and removes its data.
+func (p *Postgres) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	return wrap("PostgreSQL: close", errors.Join(p.kill(), p.directory.remove()))
+}
+
+// command keeps PGPORT, PGDATA and their like from reaching the server.
+func (p *Postgres) command(name string, arguments ...string) *exec.Cmd {
+	command := exec.Command(filepath.Join(p.binaries, name), arguments...)
+	command.Dir = p.directory.path
+	command.Env = environmentWithout([]string{"PG", "LC_", "LANG"}, "LC_ALL=C", "TZ=UTC")
+	return command
+}
+
+func (p *Postgres) data() string { return p.directory.join("data") }
+func (p *Postgres) log() string  { return p.directory.join("server.log") }
+
+// PingPostgres says whether the server at dsn answers a query.
+func PingPostgres(ctx context.Context, dsn string) (err error) {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
+	_, err = conn.Exec(ctx, "SELECT 1")
+	return err
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

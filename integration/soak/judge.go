@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+)
+
+const (
+	// progressInterval lies between two ledger lines.
+	progressInterval = 5 * time.Second
+	// settlePatience is how long the end may take once all is up again.
+	settlePatience = 3 * time.Minute
+	// askTimeout bounds one question to the database.
+	askTimeout = 30 * time.Second
+)
+
+// reportProgress prints the ledger again and again until ctx ends.
+func (w *world) reportProgress(ctx context.Context) {
+	for pause(ctx, progressInterval) {
+		ask, cancel := context.WithTimeout(ctx, progressInterval)
+		p, err := workload.ReadProgress(ask, w.db)
+		cancel()
+		committed, length := w.offsets.Committed()
+		if err != nil {
+			w.say("ledger: produced %d, committed %d of %d, the database is away", w.ledger.Count(), committed, length)
+			continue
+		}
+		w.say("ledger: produced %d, accepted %d, completed %d, poisoned %d, pending %d, processing %d, rejected %d, committed %d of %d",
+			w.ledger.Count(), p.Messages, p.Completed, p.Poisoned, p.Pending, p.Processing, p.Rejected, committed, length)
+	}
+}
+
+var errUnsettled = errors.New("something is left to do though everything is up again")
+
+// settle waits until everything produced is acknowledged, handled and
+// committed.
+func (w *world) settle(l *load) error {
+	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	defer cancel()
+	if err := l.feed.Flush(ctx); err != nil {
+		return err
+	}
+	for {
+		p, err := workload.ReadProgress(ctx, w.db)
+		committed, length := w.offsets.Committed()
+		if err == nil && w.ledger.Settled(p) && committed == length {
+			return nil
+		}
+		if !pause(ctx, 200*time.Millisecond) {
+			return errors.Join(fmt.Errorf("%w: %+v, committed %d of %d", errUnsettled, p, committed, length), err)
+		}
+	}
+}
+
+// judge prints the final figures and tells whether every promise was kept.
+func (w *world) judge(began time.Time, f *fleet, stopped error) (whole bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	v, err := w.ledger.Verdict(ctx, w.db)
+	if err != nil {
+		return false, err
+	}
+	offsets := w.offsets.Stop()
+	committed, length := w.offsets.Committed()
+	if v.Broken() {
+		suspects, err := w.ledger.Suspects(ctx, w.db)
+		if err != nil {
+			return false, err
+		}
+		for _, suspect := range suspects {
+			w.say("suspect: %s", suspect)
+		}
+	}
+	for _, detail := range offsets.Details {
+		w.say("offsets: %s", detail)
+	}
+	if stopped != nil {
+		f.crashes.Add(1)
+		w.say("a worker did not stop in order: %v", stopped)
+	}
+	for _, figure := range []struct {
+		name  string
+		value any
+	}{
+		{"produced", v.Produced}, {"accepted", v.Accepted}, {"completed", v.Completed}, {"poisoned", v.Poisoned}, {"pending", v.Pending},
+		{"kills_worker", f.kills.Load()}, {"outages_postgres", w.outagesPostgres.Load()}, {"outages_kafka", w.outagesKafka.Load()},
+		{"reruns", v.Reruns}, {"lost", v.Lost}, {"doubled", v.Doubled}, {"misjudged", v.Misjudged}, {"unknown", v.Unknown},
+		{"offset_samples", offsets.Samples}, {"committed_backwards", offsets.Backwards}, {"committed_past_unstored", offsets.PastUnstored},
+		{"uncommitted", length - committed}, {"worker_failures", f.crashes.Load()},
+		{"seconds", fmt.Sprintf("%.1f", time.Since(began).Seconds())},
+	} {
+		fmt.Printf("%s: %v\n", figure.name, figure.value)
+	}
+	return !v.Broken() && offsets.Backwards == 0 && offsets.PastUnstored == 0 && offsets.Samples > 0 &&
+		committed == length && f.crashes.Load() == 0, nil
+}

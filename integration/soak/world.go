@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/integration/servers"
+)
+
+// world is everything a soak is about but its workers.
+type world struct {
+	seed     uint64
+	began    time.Time
+	dir      string // of the workers' logs
+	postgres *servers.Postgres
+	kafka    *servers.Kafka
+	admin    *servers.Admin
+	db       *sql.DB
+	ledger   *workload.Ledger
+	offsets  *workload.Offsets
+	settings workload.Settings
+
+	outagesPostgres, outagesKafka atomic.Int64
+
+	saying sync.Mutex
+}
+
+const (
+	topic      = "jobs"
+	group      = "soak"
+	partitions = 6
+)
+
+func newWorld(ctx context.Context, seed uint64) (*world, error) {
+	w := &world{seed: seed, began: time.Now(), ledger: &workload.Ledger{}}
+	if err := w.start(ctx); err != nil {
+		return nil, errors.Join(err, w.close(true))
+	}
+	w.say("seed %d, %s, Kafka at %s, logs in %s", seed, w.postgres.DSN(), w.kafka.Brokers()[0], w.dir)
+	return w, nil
+}
+
+func (w *world) start(ctx context.Context) (err error) {
+	if w.dir, err = os.MkdirTemp("", "inbox-soak-"); err != nil {
+		return err
+	}
+	if w.postgres, err = servers.StartPostgres(servers.PostgresOptions{}); err != nil {
+		return err
+	}
+	if w.kafka, err = servers.StartKafka(servers.KafkaOptions{}); err != nil {
+		return err
+	}
+	if err = w.kafka.CreateTopic(ctx, topic, partitions, nil); err != nil {
+		return err
+	}
+	if w.db, err = sql.Open("pgx", w.postgres.DSN()); err != nil {
+		return err
+	}
+	if err = workload.CreateTables(ctx, w.db); err != nil {
+		return err
+	}
+	w.settings = workload.Quick(w.postgres.DSN())
+	ib, closeInbox, err := w.inbox() // of no channel with Kafka: it is never started
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(ib.Migrate(ctx), closeInbox()); err != nil {
+		return err
+	}
+	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.kafka.Brokers(), topic, group
+	w.admin = servers.NewAdmin(w.kafka.Brokers()...)
+	w.offsets, err = workload.WatchOffsets(w.admin, w.kafka.Brokers(), group, topic, w.db)
+	return err
+}
+
+// inbox makes an inbox in this process, to accept by.
+func (w *world) inbox() (*inbox.Inbox, func() error, error) {
+	db, err := workload.Open(w.settings.DSN)
+	if err != nil {
+		return nil, nil, err
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, nil, err
+	}
+	ib, err := inbox.New(workload.InboxName, db, w.settings.Options(workload.NewHandlers(w.db), zap.NewNop())...)
+	if err != nil {
+		return nil, nil, errors.Join(err, pool.Close())
+	}
+	return ib, pool.Close, nil
+}
+
+// close ends the servers. The workers' logs go too unless they are wanted.
+func (w *world) close(tidy bool) error {
+	var problems []error
+	if tidy && w.dir != "" {
+		problems = append(problems, os.RemoveAll(w.dir))
+	}
+	if w.offsets != nil {
+		w.offsets.Stop()
+	}
+	if w.admin != nil {
+		w.admin.Close()
+	}
+	if w.db != nil {
+		problems = append(problems, w.db.Close())
+	}
+	if w.kafka != nil {
+		problems = append(problems, w.kafka.Close())
+	}
+	if w.postgres != nil {
+		problems = append(problems, w.postgres.Close())
+	}
+	return errors.Join(problems...)
+}
+
+// say prints one line with the time since the start.
+func (w *world) say(format string, args ...any) {
+	w.saying.Lock()
+	defer w.saying.Unlock()
+	fmt.Printf("%7.1fs  %s\n", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// pause waits, and reports false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

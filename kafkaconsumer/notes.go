@@ -1,0 +1,80 @@
+package kafkaconsumer
+
+import (
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+)
+
+// setState notes what is done next; stopping is left only for stopped.
+func (c *Consumer) setState(s State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped || s == StateStopped {
+		c.state = s
+	}
+}
+
+func (c *Consumer) joined(s *session) {
+	c.mu.Lock()
+	c.session, c.member, c.generation, c.downSince = s, s.gen.MemberID, s.gen.ID, time.Time{}
+	c.joins++
+	if !c.stopped {
+		c.state = StateRunning
+	}
+	c.mu.Unlock()
+	c.grouping.end(nil)
+	c.log.Info("inbox: kafka consumer joined its group", zap.String("member", s.gen.MemberID), zap.Int32("generation", s.gen.ID),
+		zap.Int("partitions", len(s.partitions)))
+}
+
+func (c *Consumer) left() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session, c.downSince = nil, c.clock.Now()
+}
+
+func (c *Consumer) setMissing(topics []string) {
+	c.mu.Lock()
+	before := c.missing
+	c.missing = topics
+	c.mu.Unlock()
+	switch {
+	case slices.Equal(before, topics):
+	case len(topics) > 0:
+		c.log.Warn("inbox: topics do not exist, waiting for them", zap.Strings("topics", topics))
+	default:
+		c.log.Info("inbox: all topics exist now", zap.Strings("appeared", before))
+	}
+}
+
+// halt stops a partition.
+func (c *Consumer) halt(p *partition, reason error) {
+	p.halt(reason)
+	h := p.health()
+	c.log.Error("inbox: partition is halted, others go on", zap.String("topic", p.topic), zap.Int("partition", p.id),
+		zap.Int64("offset", h.Accepted), zap.Error(reason))
+	if c.cfg.OnHalt == nil {
+		return
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			c.log.Error("inbox: OnHalt panicked", zap.Any("panic", r))
+		}
+	}()
+	c.cfg.OnHalt(p.topic, p.id, reason)
+}
+
+// committed notes a commit's result.
+func (c *Consumer) committed(err error) {
+	if err != nil {
+		c.committing.begin(nil, err)
+		return
+	}
+	c.committing.end(nil)
+}
+
+func (c *Consumer) decode(r envelope.Record) envelope.Received { return c.decoder.Decode(c.channel, r) }

@@ -1,0 +1,92 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// message is one of another type than inboxtest.Message's.
+func message(id, typ string) inbox.RawMessage {
+	m := inboxtest.Message(id)
+	m.Type = typ
+	return m
+}
+
+func TestRetriesComeDueBesideAnotherHandlersBacklog(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const backlog = 3000
+		busy := func(ctx context.Context, _ inboxtest.Bytes) error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
+			return ctx.Err()
+		}
+		delays := map[string]time.Duration{"first": 300 * time.Millisecond, "second": 600 * time.Millisecond}
+		again := make(chan string, len(delays))
+		retrying := func(_ context.Context, m inboxtest.Bytes) error {
+			if m.Attempt == 1 {
+				return inbox.RetryAfter(delays[m.ID], errBoom)
+			}
+			again <- m.ID
+			return nil
+		}
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2),
+			inbox.Channel("c", inbox.On("t", inboxtest.Do("busy", busy)), inbox.On("u", inboxtest.Do("retrying", retrying))))
+		inboxtest.Accept(t, ib, many(backlog)...)
+		_, err := ib.Accept(context.Background(), message("first", "u"), message("second", "u"))
+		require.NoError(t, err)
+		inboxtest.Start(t, ib)
+		for range delays {
+			select {
+			case <-again:
+			case <-time.After(inboxtest.Patience):
+				t.Fatal("a retry that was due did not come")
+			}
+		}
+		var left int64
+		require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = 'busy' AND completed_at IS NULL").Count(&left).Error)
+		require.Positive(t, left, "the retries had to wait for the backlog's end")
+	})
+}
+
+// A status may come due while the one before it is being claimed: too late
+// for that claim, too early for the question what is due next.
+func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		began := time.Now().Add(500 * time.Millisecond)
+		const messages = 30
+		due := map[string]time.Time{}
+		done := make(chan string, messages)
+		retrying := func(_ context.Context, m inboxtest.Bytes) error {
+			if m.Attempt == 1 {
+				return inbox.RetryAfter(time.Until(due[m.ID]), errBoom)
+			}
+			done <- m.ID
+			return nil
+		}
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("retrying", retrying)))
+		// Pairs, a little further apart each time.
+		for i := range messages {
+			due[fmt.Sprint(i)] = began.Add(time.Duration(i/2)*100*time.Millisecond + time.Duration(i%2*i)*50*time.Microsecond)
+		}
+		inboxtest.Start(t, ib)
+		for id := range due {
+			inboxtest.Accept(t, ib, id)
+		}
+		for range messages {
+			select {
+			case <-done:
+			case <-time.After(10 * time.Second):
+				t.Fatal("a retry that was due did not come")
+			}
+		}
+	})
+}

@@ -1,0 +1,100 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// hanging is a handler whose calls wait until they are let go, and the number
+// that do.
+type hanging struct {
+	running atomic.Int64
+	letGo   chan struct{}
+}
+
+func newHanging() *hanging { return &hanging{letGo: make(chan struct{})} }
+
+func (h *hanging) run(ctx context.Context, _ inboxtest.Bytes) error {
+	h.running.Add(1)
+	defer h.running.Add(-1)
+	select {
+	case <-h.letGo:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func TestBacklogAndHangingCallsLeaveOtherHandlersTheirShare(t *testing.T) {
+	for _, tc := range []struct{ concurrency, handlers int }{{4, 2}, {6, 3}, {2, 5}} {
+		t.Run(fmt.Sprintf("%d slots, %d handlers", tc.concurrency, tc.handlers), func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				// All handlers but the last have a backlog of calls that hang.
+				share := int64(max(1, tc.concurrency/tc.handlers))
+				var specs []*inbox.HandlerSpec
+				var hang []*hanging
+				for i := range tc.handlers {
+					hang = append(hang, newHanging())
+					specs = append(specs, inboxtest.Do(fmt.Sprint("h", i), hang[i].run))
+				}
+				last := tc.handlers - 1
+				backlog := inbox.Channel("backlog", inbox.On("t", specs[:last]...))
+				late := inbox.Channel("late", inbox.On("t", specs[last]))
+				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(tc.concurrency), backlog, late)
+				accept := func(channel string, n int) {
+					messages := make([]inbox.RawMessage, n)
+					for i := range messages {
+						messages[i] = inboxtest.Message(fmt.Sprintf("%s-%d", channel, i))
+						messages[i].Channel = channel
+					}
+					_, err := ib.Accept(context.Background(), messages...)
+					require.NoError(t, err)
+				}
+				accept("backlog", 60)
+				inboxtest.Start(t, ib)
+				for i := range last {
+					inboxtest.Eventually(t, func() bool { return hang[i].running.Load() >= share }, "a handler of the backlog has its share")
+				}
+				inboxtest.Eventually(t, func() bool {
+					var running int64
+					for _, h := range hang {
+						running += h.running.Load()
+					}
+					return running >= int64(tc.concurrency)
+				}, "all slots are taken")
+
+				accept("late", 20)
+				inboxtest.Eventually(t, func() bool { return hang[last].running.Load() >= share }, "the late handler reached its share")
+				close(hang[last].letGo)
+				inboxtest.Eventually(t, func() bool {
+					var left int64
+					require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = ? AND completed_at IS NULL", fmt.Sprint("h", last)).Count(&left).Error)
+					return left == 0
+				}, "the late handler worked its messages off")
+				for i := range last {
+					require.GreaterOrEqual(t, hang[i].running.Load(), share, "the others still hang")
+				}
+			})
+		})
+	}
+}
+
+func TestOneHandlerAloneHasAllSlots(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		h := newHanging()
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(5), inboxtest.Handlers(inboxtest.Do("busy", h.run)),
+			inbox.Channel("idle", inbox.On("t", inboxtest.Do("idle", inboxtest.Nothing))))
+		inboxtest.Accept(t, ib, many(20)...)
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return h.running.Load() == 5 }, "it has all slots")
+		close(h.letGo)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
+	})
+}

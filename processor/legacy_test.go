@@ -1,0 +1,120 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+func TestRowsUnderALegacyKeyDrainAndAreNeverDoubled(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))
+		inboxtest.Accept(t, old, "pending", "done")
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note, inbox.LegacyKeys("older", "old"))))
+		require.Equal(t, []inbox.Result{{MessageID: "pending", Outcome: inbox.OutcomeDuplicate}}, inboxtest.Accept(t, renamed, "pending"),
+			"a row under a legacy key counts as the handler's row")
+		require.Equal(t, inbox.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, renamed))
+		inboxtest.Accept(t, renamed, "pending", "done", "fresh")
+		require.Equal(t, 1, inboxtest.Process(t, renamed).Completed)
+		require.Equal(t, map[string]int{"pending/old": 1, "done/old": 1, "fresh/new": 1}, ran.runs)
+	})
+}
+
+// both accepts messages so that each has a row under the new and the old key,
+// as a rolling rename leaves them.
+func both(t *testing.T, renamed, old *inbox.Inbox, ids ...string) {
+	t.Helper()
+	inboxtest.Accept(t, renamed, ids...)
+	for _, r := range inboxtest.Accept(t, old, ids...) {
+		require.Equal(t, 1, r.Handlers, "the old program knows nothing of the new key")
+	}
+}
+
+func TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note, inbox.LegacyKeys("old"))))
+
+		t.Run("both pending", func(t *testing.T) {
+			both(t, renamed, old, many(25)...)
+			d := inboxtest.Process(t, renamed)
+			require.Zero(t, d.Failed+d.Poisoned+d.Released)
+			require.Len(t, ran.runs, 25)
+			outcomes := map[models.Outcome]int{}
+			for _, s := range inboxtest.Statuses(t, renamed) {
+				require.NotNil(t, s.CompletedAt)
+				outcomes[s.Outcome]++
+			}
+			require.Equal(t, map[models.Outcome]int{models.OutcomeProcessed: 25, models.OutcomeSuperseded: 25}, outcomes)
+		})
+		t.Run("the old program ran its row", func(t *testing.T) {
+			both(t, renamed, old, "x")
+			claimed := claim(t, d, system, "", 1, "old")
+			require.Len(t, claimed, 1)
+			applied, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now())
+			require.NoError(t, err)
+			require.Equal(t, []bool{true}, applied)
+			inboxtest.Process(t, renamed)
+			require.Equal(t, models.OutcomeSuperseded, inboxtest.Status(t, renamed, "x", "new").Outcome)
+			require.Zero(t, ran.runs["x/new"])
+		})
+		t.Run("the old program's row is poisoned", func(t *testing.T) {
+			both(t, renamed, old, "y")
+			inboxtest.Exec(t, renamed.DB(), "UPDATE inbox_handler_statuses SET is_poisoned = true WHERE message_id = 'y' AND handler_key = 'old'")
+			inboxtest.Process(t, renamed)
+			require.Equal(t, models.OutcomeSuperseded, inboxtest.Status(t, renamed, "y", "new").Outcome, "one row is left to decide about")
+			require.True(t, inboxtest.Status(t, renamed, "y", "old").IsPoisoned)
+		})
+		t.Run("the old program is running its row", func(t *testing.T) {
+			both(t, renamed, old, "z")
+			claimed := claim(t, d, system, "", 1, "old")
+			require.Equal(t, inbox.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, renamed), "its row is put off until the sibling's fate is known")
+			s := inboxtest.Status(t, renamed, "z", "new")
+			require.Zero(t, s.ErrorCount)
+			require.NotNil(t, s.NextAttemptAt)
+			require.Zero(t, ran.runs["z/new"])
+			_, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now())
+			require.NoError(t, err)
+		})
+	})
+}
+
+func TestRollingRenameRunsEveryMessageOnce(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const messages = 100
+		ran := newLedger()
+		byMessage := func(ctx context.Context, m inboxtest.Bytes) error {
+			m.HandlerKey = ""
+			return ran.note(ctx, m)
+		}
+		sweep := inbox.SweepInterval(20 * time.Millisecond) // bounds how long a row is put off
+		program := func(db *gorm.DB, h *inbox.HandlerSpec) *inbox.Inbox {
+			return inboxtest.New(t, db, inboxtest.Brisk(), sweep, inboxtest.Handlers(h))
+		}
+		old := program(d.DB, inboxtest.Do("old", byMessage))
+		renamed := program(d.Another(t), inboxtest.Do("new", byMessage, inbox.LegacyKeys("old")))
+		another := program(d.Another(t), inboxtest.Do("new", byMessage, inbox.LegacyKeys("old")))
+		both(t, renamed, old, many(messages)...)
+		for _, ib := range []*inbox.Inbox{old, renamed, another} {
+			inboxtest.Start(t, ib)
+		}
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, old) }, "all were completed")
+		for id, n := range ran.runs {
+			require.Equal(t, 1, n, "message %s ran more than once", id)
+		}
+		require.Len(t, ran.runs, messages)
+		var superseded int64
+		require.NoError(t, d.DB.Scopes(old.Statuses).Where("outcome = ?", models.OutcomeSuperseded).Count(&superseded).Error)
+		require.EqualValues(t, messages, superseded, fmt.Sprint(old.Counters(), renamed.Counters(), another.Counters()))
+	})
+}

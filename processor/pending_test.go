@@ -1,0 +1,173 @@
+package processor_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+func TestDrainGoesOnAfterABatchInWhichAllFailed(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.BatchSize(10), inbox.MaxRetries(2), inboxtest.Handlers(
+			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				switch {
+				case m.ID == "z-snoozes":
+					return inbox.Snooze(time.Second)
+				case m.ID[0] == 'z':
+					return nil
+				}
+				return errBoom
+			})))
+		inboxtest.Accept(t, ib, append(many(40), "z1", "z2", "z-snoozes")...)
+		require.Equal(t, inbox.Drained{Picked: 43, Completed: 2, Failed: 40, Released: 1}, inboxtest.Process(t, ib))
+		clock.Advance(2 * time.Second)
+		require.Equal(t, inbox.Drained{Picked: 41, Poisoned: 40, Released: 1}, inboxtest.Process(t, ib))
+	})
+}
+
+func TestProcessPendingRunsWhatHandlersAccept(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var ib *inbox.Inbox
+		ib = inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			if len(m.ID) == 5 {
+				return nil
+			}
+			_, err := ib.Accept(ctx, inboxtest.Message(m.ID+"+"))
+			return err
+		})))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, inbox.Drained{Picked: 5, Completed: 5}, inboxtest.Process(t, ib))
+	})
+}
+
+func TestProcessPendingLeavesNothingBehind(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Process(t, ib)
+		require.Empty(t, workers(t, d), "no worker")
+		require.False(t, ib.Health().Processor.Running)
+		require.Zero(t, inboxtest.Process(t, ib))
+	})
+}
+
+func TestClaimWithoutAWorkerIsStuckFromTheThresholdOn(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		attempts := make(chan int, 10)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.StuckMessageThreshold(time.Minute), inboxtest.Handlers(
+			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })))
+		inboxtest.Accept(t, ib, "1")
+		claim(t, d, clock, "", 1, "h") // and its process dies
+
+		clock.Advance(time.Minute - time.Microsecond)
+		require.Zero(t, inboxtest.Process(t, ib), "a moment before, it may still be running")
+		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").ProcessingStartedAt)
+
+		clock.Advance(time.Microsecond)
+		require.Zero(t, inboxtest.Process(t, ib), "released with a delay")
+		s := inboxtest.Status(t, ib, "1", "h")
+		require.Nil(t, s.ProcessingStartedAt)
+		require.Equal(t, 1, s.AbandonedCount)
+		require.Zero(t, s.ErrorCount)
+		wait := s.NextAttemptAt.Sub(clock.Now())
+		require.GreaterOrEqual(t, wait, time.Second)
+		require.LessOrEqual(t, wait, 2*time.Second)
+		require.EqualValues(t, 1, ib.Counters().Recovered)
+
+		clock.Advance(2 * time.Second)
+		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, 2, <-attempts, "the handler can tell a rerun")
+		require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount, "a finished attempt resets it")
+	})
+}
+
+func TestClaimOfAWorkerIsNotJudgedByTheStuckThreshold(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1")
+		w := worker("0192f000-0000-7000-8000-000000000001", "h")
+		require.NoError(t, heartbeat(t, d, clock, w))
+		claim(t, d, clock, w.ID, 1, "h")
+		clock.Advance(1000 * time.Hour)
+		require.Zero(t, inboxtest.Process(t, ib), "a long handler in a worker is never run twice")
+	})
+}
+
+func TestAbandonedTooOftenIsPoisoned(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxAbandoned(3), inbox.StuckMessageThreshold(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1")
+		for n := 1; n <= 3; n++ {
+			require.False(t, inboxtest.Status(t, ib, "1", "h").IsPoisoned)
+			claim(t, d, clock, "", 1, "h")
+			clock.Advance(time.Second)
+			// Nothing but the release may happen: nobody is to run it.
+			ctx := context.Background()
+			require.NoError(t, ib.Pause(ctx, "h"))
+			inboxtest.Process(t, ib)
+			require.Equal(t, n, inboxtest.Status(t, ib, "1", "h").AbandonedCount)
+			clock.Advance(time.Minute)
+		}
+		s := inboxtest.Status(t, ib, "1", "h")
+		require.True(t, s.IsPoisoned)
+		require.Equal(t, "workers vanish while running it", *s.LastError)
+		require.Zero(t, s.ErrorCount)
+		require.Nil(t, s.NextAttemptAt)
+		require.EqualValues(t, 1, ib.Counters().Poisoned)
+	})
+}
+
+func TestFailureResetsTheAbandonedCount(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Do("h", boom)))
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 5")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
+		require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount)
+	})
+}
+
+func TestDrainEndsAlthoughAStatusComesDueAgainAndAgain(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.BatchSize(2), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+			if m.ID == "m00000" {
+				return inbox.Snooze(0)
+			}
+			return nil
+		})))
+		inboxtest.Accept(t, ib, many(10)...)
+		drained := inboxtest.Process(t, ib)
+		require.Equal(t, 9, drained.Completed)
+		require.Positive(t, drained.Released)
+		require.Equal(t, drained.Picked, drained.Completed+drained.Released)
+	})
+}
+
+func TestClaimsOfALongDrainAreStampedWithTheirOwnTime(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		var ib *inbox.Inbox
+		h := inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
+			for _, s := range inboxtest.Statuses(t, ib) {
+				if s.ProcessingStartedAt != nil {
+					require.Equal(t, clock.Now(), s.ProcessingStartedAt.UTC())
+				}
+			}
+			clock.Advance(time.Hour) // as long as a whole batch may take
+			return nil
+		})
+		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.BatchSize(1), inboxtest.Handlers(h))
+		inboxtest.Accept(t, ib, "1", "2", "3")
+		require.Equal(t, inbox.Drained{Picked: 3, Completed: 3}, inboxtest.Process(t, ib))
+	})
+}

@@ -1,0 +1,85 @@
+package processor_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// deleteMessage deletes a message and leaves its statuses, which the foreign
+// key would not allow.
+func deleteMessage(t *testing.T, d *inboxtest.Database, id string) {
+	t.Helper()
+	if d.Dialect == "postgres" {
+		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk")
+		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_messages WHERE id = ?", id)
+		return
+	}
+	require.NoError(t, d.DB.Connection(func(c *gorm.DB) error {
+		inboxtest.Exec(t, c, "PRAGMA foreign_keys = 0")
+		inboxtest.Exec(t, c, "DELETE FROM inbox_messages WHERE id = ?", id)
+		return c.Exec("PRAGMA foreign_keys = 1").Error
+	}))
+}
+
+func TestWhatCanNeverSucceedIsPoisonedAtOnceUncharged(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		kinds := []*inbox.HandlerSpec{inboxtest.Do("plain", inboxtest.Nothing), inboxtest.Tx("tx", nothingTx)}
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(append(kinds, inboxtest.Do("gone", inboxtest.Nothing))...))
+		inboxtest.Accept(t, ib, "deleted", "unreadable", "fine")
+		deleteMessage(t, d, "deleted")
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_messages SET serialized_properties = '{' WHERE id = 'unreadable'")
+
+		// A new release without the third handler.
+		ib = inboxtest.New(t, d.DB, inboxtest.Handlers(kinds...))
+		require.Equal(t, inbox.Drained{Picked: 6, Completed: 2, Poisoned: 4}, inboxtest.Process(t, ib))
+		for _, key := range []string{"plain", "tx", "gone"} {
+			for id, reason := range map[string]string{"deleted": `message "deleted" is deleted`, "unreadable": "stored properties are unreadable", "fine": ""} {
+				s := inboxtest.Status(t, ib, id, key)
+				if key == "gone" {
+					reason = `unknown handler key "gone"`
+				}
+				require.Equal(t, reason != "", s.IsPoisoned, "%s/%s", id, key)
+				require.Zero(t, s.ErrorCount)
+				require.Nil(t, s.ProcessingStartedAt)
+				if reason != "" {
+					require.Contains(t, *s.LastError, reason)
+				}
+			}
+		}
+		require.EqualValues(t, 7, ib.Counters().Poisoned)
+	})
+}
+
+func TestUnknownKeyWaitsForItsGrace(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		old := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing), inboxtest.Do("kept", inboxtest.Nothing)))
+		inboxtest.Accept(t, old, "1")
+		log, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.UnknownKeyGrace(1500*time.Millisecond), inboxtest.Handlers(inboxtest.Do("kept", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		began := time.Now()
+		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet("no worker knows").Len() == 1 }, "the unknown key was noticed")
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "old").IsPoisoned }, "the unknown key was poisoned")
+		require.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond)
+		require.Equal(t, 1, logs.FilterMessageSnippet("does not register").Len(), "the start said so, too")
+	})
+}
+
+func TestKeyOfAnotherLivingWorkerIsNotUnknown(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		other := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("theirs", inboxtest.Nothing), inboxtest.Do("ours", inboxtest.Nothing)))
+		inboxtest.Accept(t, other, "1")
+		require.NoError(t, heartbeat(t, d, clock, worker("0192f000-0000-7000-8000-000000000001", "theirs")))
+		ib := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
+		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+		require.False(t, inboxtest.Status(t, ib, "1", "theirs").IsPoisoned)
+	})
+}

@@ -1,0 +1,159 @@
+package processor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+func TestHandlersSteerByTheirErrors(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		wrapped := func(err error) error { return fmt.Errorf("outer: %w", errors.Join(err, errors.New("and more"))) }
+		for name, tc := range map[string]struct {
+			err             error
+			poisoned        bool
+			errors          int
+			next            time.Duration
+			lastError       string
+			drained         inbox.Drained
+			failed, snoozed int64
+		}{
+			"RetryAfter":          {err: inbox.RetryAfter(time.Hour, errBoom), errors: 1, next: time.Hour, lastError: "retry after 1h0m0s: boom", drained: inbox.Drained{Picked: 1, Failed: 1}, failed: 1},
+			"RetryAfter, wrapped": {err: wrapped(inbox.RetryAfter(time.Hour, errBoom)), errors: 1, next: time.Hour, lastError: "outer: retry after 1h0m0s: boom\nand more", drained: inbox.Drained{Picked: 1, Failed: 1}, failed: 1},
+			"RetryAfter(0)":       {err: inbox.RetryAfter(0, errBoom), errors: 1, next: time.Microsecond, lastError: "retry after 0s: boom", drained: inbox.Drained{Picked: 1, Failed: 1}, failed: 1},
+			"Poison":              {err: inbox.Poison(errBoom), poisoned: true, errors: 1, lastError: "poison: boom", drained: inbox.Drained{Picked: 1, Poisoned: 1}, failed: 1},
+			"Poison, wrapped":     {err: wrapped(inbox.Poison(errBoom)), poisoned: true, errors: 1, lastError: "outer: poison: boom\nand more", drained: inbox.Drained{Picked: 1, Poisoned: 1}, failed: 1},
+			"Snooze":              {err: inbox.Snooze(time.Hour), next: time.Hour, drained: inbox.Drained{Picked: 1, Released: 1}, snoozed: 1},
+			"Snooze, wrapped":     {err: wrapped(inbox.Snooze(time.Hour)), next: time.Hour, drained: inbox.Drained{Picked: 1, Released: 1}, snoozed: 1},
+			"Snooze(0)":           {err: inbox.Snooze(0), next: time.Microsecond, drained: inbox.Drained{Picked: 1, Released: 1}, snoozed: 1},
+		} {
+			clock := fxtest.NewClock(inboxtest.Noon)
+			ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return tc.err })))
+			inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses")
+			inboxtest.Accept(t, ib, name)
+			require.Equal(t, tc.drained, inboxtest.Process(t, ib), name)
+			s := inboxtest.Status(t, ib, name, "h")
+			require.Equal(t, tc.poisoned, s.IsPoisoned, name)
+			require.Equal(t, tc.errors, s.ErrorCount, name)
+			require.Nil(t, s.ProcessingStartedAt, name)
+			if tc.next > 0 {
+				require.Equal(t, inboxtest.Noon.Add(tc.next), s.NextAttemptAt.UTC(), name)
+			} else {
+				require.Nil(t, s.NextAttemptAt, name)
+			}
+			if tc.lastError == "" {
+				require.Nil(t, s.LastError, name)
+			} else {
+				require.Equal(t, tc.lastError, *s.LastError, name)
+			}
+			require.Equal(t, tc.failed, ib.Counters().Failed, name)
+			require.Equal(t, tc.snoozed, ib.Counters().Snoozed, name)
+		}
+	})
+}
+
+func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(3), inboxtest.Handlers(
+			inboxtest.Do("retries", func(context.Context, inboxtest.Bytes) error { return inbox.RetryAfter(time.Second, errBoom) }),
+			inboxtest.Do("snoozes", func(context.Context, inboxtest.Bytes) error { return inbox.Snooze(time.Second) }),
+		))
+		inboxtest.Accept(t, ib, "1")
+		for range 10 {
+			inboxtest.Process(t, ib)
+			clock.Advance(time.Second)
+		}
+		require.True(t, inboxtest.Status(t, ib, "1", "retries").IsPoisoned)
+		require.Equal(t, 3, inboxtest.Status(t, ib, "1", "retries").ErrorCount)
+		s := inboxtest.Status(t, ib, "1", "snoozes")
+		require.False(t, s.IsPoisoned)
+		require.Zero(t, s.ErrorCount)
+		require.EqualValues(t, 10, ib.Counters().Snoozed)
+	})
+}
+
+func TestUndecodableBodyIsAnOrdinaryFailure(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+			inbox.Func("h", func(context.Context, inbox.Message[struct{ N int }]) error { return nil })))
+		inboxtest.Accept(t, ib, "not json")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
+		s := inboxtest.Status(t, ib, "not json", "h")
+		require.Equal(t, 1, s.ErrorCount)
+		require.Contains(t, *s.LastError, `decode body for handler "h"`)
+	})
+}
+
+func TestRecordingAFailureNeverFails(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for name, tc := range map[string]struct{ text, want string }{
+			"2,000 characters":      {strings.Repeat("é", 2000), strings.Repeat("é", 2000)},
+			"2,001 characters":      {strings.Repeat("é", 2001), strings.Repeat("é", 2000)},
+			"cut within a sequence": {"x" + strings.Repeat("🦊", 2500), "x" + strings.Repeat("🦊", 1999)},
+			"NUL":                   {"a\x00b", "a\uFFFDb"},
+			"invalid UTF-8":         {"a\xff\xfeb", "a\uFFFDb"},
+			"empty":                 {"", ""},
+			"megabytes":             {strings.Repeat("\xff\x00", 5<<20), ""},
+		} {
+			ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+				inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return errors.New(tc.text) })))
+			inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses")
+			inboxtest.Accept(t, ib, name)
+			require.Equal(t, 1, inboxtest.Process(t, ib).Failed, name)
+			got := *inboxtest.Status(t, ib, name, "h").LastError
+			require.True(t, utf8.ValidString(got))
+			require.LessOrEqual(t, utf8.RuneCountInString(got), 2000)
+			if name != "megabytes" {
+				require.Equal(t, tc.want, got, name)
+			}
+		}
+	})
+}
+
+func explode(context.Context, inboxtest.Bytes) error {
+	var nothing map[string]int
+	nothing["x"] = 1 // panics
+	return nil
+}
+
+func TestPanicIsAFailureWithItsStack(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Do("h", explode), inboxtest.Do("sibling", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, inbox.Drained{Picked: 2, Failed: 1, Completed: 1}, inboxtest.Process(t, ib))
+		s := inboxtest.Status(t, ib, "1", "h")
+		require.Equal(t, 1, s.ErrorCount)
+		require.Contains(t, *s.LastError, "handler panicked: assignment to entry in nil map")
+		require.Contains(t, *s.LastError, "explode", "the stack names the culprit within what is kept")
+	})
+}
+
+func TestPanicWithASteeringErrorSteers(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { panic(inbox.Poison(errBoom)) })))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Poisoned)
+	})
+}
+
+func TestGoexitIsAFailure(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { runtime.Goexit(); return nil })))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
+		require.Contains(t, *inboxtest.Status(t, ib, "1", "h").LastError, "runtime.Goexit")
+	})
+}

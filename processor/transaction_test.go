@@ -1,0 +1,173 @@
+package processor_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// effects is a table of the application's with a row per effect.
+func effects(t *testing.T, d *inboxtest.Database) func() []string {
+	t.Helper()
+	inboxtest.Exec(t, d.DB, "CREATE TABLE effects(id varchar(200))")
+	return func() (ids []string) {
+		require.NoError(t, d.DB.Table("effects").Order("id").Pluck("id", &ids).Error)
+		return ids
+	}
+}
+
+func write(tx *gorm.DB, id string) error {
+	return tx.Exec("INSERT INTO effects VALUES (?)", id).Error
+}
+
+func TestTransactionalWritesHappenExactlyOnce(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			require.NotNil(t, handler.DB(ctx))
+			if err := write(tx, m.ID); err != nil {
+				return err
+			}
+			if m.Attempt < 3 {
+				return errBoom
+			}
+			return nil
+		})))
+		inboxtest.Accept(t, ib, "1")
+		for attempt := 1; attempt <= 2; attempt++ {
+			require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
+			require.Empty(t, written(), "rolled back with the failure")
+			s := inboxtest.Status(t, ib, "1", "h")
+			require.Equal(t, attempt, s.ErrorCount)
+			require.Equal(t, "boom", *s.LastError, "recorded outside the aborted transaction")
+			require.Nil(t, s.CompletedAt)
+			clock.Advance(time.Minute)
+		}
+		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
+		require.Equal(t, []string{"1"}, written())
+		require.EqualValues(t, 1+3*2, inboxtest.Status(t, ib, "1", "h").Version)
+	})
+}
+
+func TestPanicAndGoexitRollBack(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+			inboxtest.Tx("panics", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { _ = write(tx, m.ID); panic("boom") })))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
+		require.Empty(t, written())
+	})
+}
+
+func TestStaleClaimOfATransactionalHandlerChangesNothing(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			// Whatever else is claimed is taken over by somebody meanwhile.
+			return errors.Join(tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id <> ?", m.ID).Error, write(tx, m.ID))
+		})))
+		inboxtest.Accept(t, ib, "1", "2")
+		require.Equal(t, inbox.Drained{Picked: 2, Completed: 1}, inboxtest.Process(t, ib))
+		require.Len(t, written(), 1, "the stale one did not run")
+		require.EqualValues(t, 1, ib.Counters().Fenced)
+		stale := 0
+		for _, s := range inboxtest.Statuses(t, ib) {
+			if s.CompletedAt == nil {
+				stale++
+				require.NotNil(t, s.ProcessingStartedAt, "it is its new owner's")
+				require.EqualValues(t, 3, s.Version)
+			}
+		}
+		require.Equal(t, 1, stale)
+	})
+}
+
+func TestClaimTakenOverWhileItsHandlerRunsRollsBack(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		if d.Dialect == "sqlite" {
+			return // one writer: while the handler's transaction is open nobody can take over
+		}
+		written := effects(t, d)
+		// The completion's row lock keeps a take-over away until the commit:
+		// it waits, and then finds another version.
+		taken := make(chan int64, 1)
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			go func() {
+				taken <- d.DB.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = ? AND version = 2", m.ID).RowsAffected
+			}()
+			inboxtest.Eventually(t, func() bool {
+				var waiting int
+				require.NoError(t, d.DB.Raw("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting).Error)
+				return waiting > 0
+			}, "the other waits for the row")
+			return write(tx, m.ID)
+		})))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
+		require.Zero(t, inboxtest.Receive(t, taken, "the other"))
+		require.Equal(t, []string{"1"}, written())
+	})
+}
+
+func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
+		inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			return tx.Exec("INSERT INTO children VALUES (?)", m.ID).Error // judged at commit
+		})))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, inbox.Drained{Picked: 1, Failed: 1}, inboxtest.Process(t, ib))
+		s := inboxtest.Status(t, ib, "1", "h")
+		require.Equal(t, 1, s.ErrorCount)
+		require.Contains(t, *s.LastError, "commit handler transaction")
+		require.Nil(t, s.CompletedAt)
+		var children int64
+		require.NoError(t, d.DB.Table("children").Count(&children).Error)
+		require.Zero(t, children)
+
+		inboxtest.Exec(t, d.DB, "INSERT INTO parents VALUES ('1')")
+		clock.Advance(time.Minute)
+		require.Equal(t, 1, inboxtest.Process(t, ib).Completed, "and the pool is fit for use")
+		inboxtest.Accept(t, ib, "2")
+	})
+}
+
+func TestSwallowedErrorIsToldInLastError(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			_ = write(tx, m.ID)
+			_ = tx.Exec("INSERT INTO no_such_table VALUES (1)").Error
+			return nil
+		})))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
+		require.Empty(t, written())
+		require.NotEmpty(t, *inboxtest.Status(t, ib, "1", "h").LastError)
+	})
+}
+
+func TestPlainHandlerHasASessionOfItsOwn(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			return errors.Join(write(handler.DB(ctx), m.ID), errBoom)
+		})))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
+		require.Equal(t, []string{"1"}, written(), "at least once: its writes stand although it failed")
+	})
+}
