@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -73,7 +74,7 @@ func (b *Broker) Unread(ctx context.Context) (int64, error) {
 		return 0, fmt.Errorf("end of topic %q: %w", b.Topic, err)
 	}
 	committed, err := b.admin.FetchOffsets(ctx, b.Group)
-	if err = errors.Join(err, committed.Error()); err != nil {
+	if err = errors.Join(err, committed.Error()); err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // before the first join
 		return 0, fmt.Errorf("offsets of group %q: %w", b.Group, err)
 	}
 	var unread int64

@@ -116,22 +116,24 @@ func (w *work) run(ctx context.Context) error {
 
 // moment chooses when to kill the service: when it has settled some of a
 // portion's statuses, when it has accepted some of its messages, or at any
-// time, which may be while it starts or joins its group.
+// time before, which may be while it starts or joins its group.
 func (w *work) moment(before Tally, portion []Event) func(context.Context, Tally) (bool, error) {
-	some := w.random.Float64() * 0.8
-	enough := func(t Tally) bool {
-		return t.Settled() >= before.Settled()+int64(some*float64(statuses(portion)))
-	}
-	switch w.random.IntN(3) {
-	case 0:
-		enough = func(t Tally) bool {
-			return t.Accepted > before.Accepted+int64(some*float64(statuses(portion)/len(HandlerKeys())))
+	messages := int64(statuses(portion) / len(HandlerKeys()))
+	settled := before.Settled() + w.random.Int64N(messages+1)*8/10*int64(len(HandlerKeys()))
+	accepted := before.Accepted + w.random.Int64N(messages+1)
+	at := time.Now().Add(time.Duration(w.random.Int64N(int64(w.broker.Session * 3 / 2))))
+	kind := w.random.IntN(3)
+	return func(_ context.Context, t Tally) (bool, error) {
+		switch {
+		case t.Settled() >= settled:
+			return true, nil
+		case kind == 0:
+			return t.Accepted >= accepted, nil
+		case kind == 1:
+			return time.Now().After(at), nil
 		}
-	case 1:
-		at := time.Now().Add(time.Duration(w.random.Int64N(int64(w.broker.Session * 3 / 2))))
-		enough = func(Tally) bool { return time.Now().After(at) }
+		return false, nil
 	}
-	return func(_ context.Context, t Tally) (bool, error) { return enough(t), nil }
 }
 
 // send sends events and, meanwhile, watches the service until it has done

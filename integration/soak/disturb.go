@@ -68,9 +68,19 @@ func (f *fleet) disturb(s *slot, how int, lasts time.Duration) {
 	case 1:
 		act(true, "terminated", (*workload.Worker).Terminate)
 	default:
-		if act(false, fmt.Sprintf("frozen for %.1fs", lasts.Seconds()), (*workload.Worker).Freeze) {
+		var frozen *workload.Worker
+		freeze := func(worker *workload.Worker) error {
+			frozen = worker
+			return worker.Freeze()
+		}
+		if act(false, fmt.Sprintf("frozen for %.1fs", lasts.Seconds()), freeze) {
 			pause(context.Background(), lasts)
-			act(false, "thawed", (*workload.Worker).Thaw)
+			// Whatever was done to it meanwhile: one that is to terminate
+			// must wake for it.
+			if err := frozen.Thaw(); err != nil {
+				f.crashes.Add(1)
+				f.world.say("worker %d: %v", s.number, err)
+			}
 		}
 	}
 }

@@ -73,12 +73,10 @@ func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers in
 	w.disturb(timed, fleet) // returns with everything up again
 	loading.Wait()
 	w.say("the disturbances are over, waiting for what is left")
-	err = w.settle(l)
+	unsettled := w.settle(l)
 	endReport()
 	reporting.Wait()
 	stopped := fleet.stop()
-	if err != nil {
-		w.say("%v", err)
-	}
-	return w.judge(began, fleet, stopped)
+	whole, err = w.judge(began, fleet, stopped)
+	return whole && unsettled == nil, errors.Join(unsettled, err)
 }
