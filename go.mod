@@ -3,6 +3,7 @@ module github.com/gorm-inbox/inbox
 go 1.24.0
 
 require (
+	github.com/caarlos0/env/v11 v11.3.1 // indirect
 	github.com/cloudevents/sdk-go/v2 v2.16.2 // indirect
 	github.com/davecgh/go-spew v1.1.1 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect

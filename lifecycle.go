@@ -16,8 +16,10 @@ import (
 
 // Start checks the schema (or migrates), then starts processor, cleanup and
 // consumers, in this order (contract 10.5). The end of ctx does not end what
-// runs. If it fails, nothing is left running. Starting twice does nothing; a
-// stopped inbox can be started again.
+// runs. If it fails, nothing is left running. It fails while the database
+// cannot be reached (but not while a broker cannot): whoever supervises the
+// process starts it again. Starting twice does nothing; a stopped inbox can be
+// started again.
 func (ib *Inbox) Start(ctx context.Context) error {
 	ib.lifecycle.Lock()
 	defer ib.lifecycle.Unlock()
@@ -73,8 +75,8 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	return ib.name(ib.halt(ctx))
 }
 
-// halt ends what run started. The consumers, stopped side by side, get a
-// third of the time at most, so that running handlers and the last results
+// halt ends what run started. Consumers and cleanup, stopped side by side, get
+// a third of the time at most, so that running handlers and the last results
 // have theirs.
 func (ib *Inbox) halt(ctx context.Context) error {
 	ib.mu.Lock()
@@ -87,8 +89,13 @@ func (ib *Inbox) halt(ctx context.Context) error {
 		short, cancel = context.WithTimeout(ctx, time.Until(deadline)/3)
 	}
 	defer cancel()
-	problems := make([]error, len(consumers)+1)
+	problems := make([]error, len(consumers)+2)
 	var stopping sync.WaitGroup
+	stopping.Add(1)
+	go func() {
+		defer stopping.Done()
+		problems[len(consumers)] = ib.cleaner.Stop(short)
+	}()
 	for i, c := range consumers {
 		stopping.Add(1)
 		go func() {
@@ -97,13 +104,18 @@ func (ib *Inbox) halt(ctx context.Context) error {
 		}()
 	}
 	stopping.Wait()
-	ib.cleaner.Stop()
-	problems[len(consumers)] = ib.processor.Stop(ctx)
+	problems[len(consumers)+1] = ib.processor.Stop(ctx)
 	return errors.Join(problems...)
 }
 
+// prepareTimeout bounds what a start does in the database, where the caller
+// does not: a migration may have to wait for other replicas.
+const prepareTimeout = 5 * time.Minute
+
 // prepare looks at the database before anything runs on it.
 func (ib *Inbox) prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
+	defer cancel()
 	if ib.cfg.options.Migrate {
 		if err := models.Migrate(ctx, ib.db, ib.naming, ib.cfg.name); err != nil {
 			return err
@@ -128,7 +140,7 @@ func (ib *Inbox) warnPool() {
 	}
 	limit := pool.Stats().MaxOpenConnections
 	if want := ib.cfg.options.Processor.Concurrency + spareConnections; limit > 0 && limit < want {
-		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, or for ever if one uses two",
+		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
 			zap.Int("max_open_connections", limit), zap.Int("wanted", want))
 	}
 }

@@ -18,7 +18,8 @@ import (
 // the unnamed one, and with the name "" so is the inbox. Several modules live
 // side by side, each with its own database, processor, options and leases.
 //
-// Everything wrong with the declaration fails the application's start, naming
+// Two modules of one name are refused by Fx itself, which names the inbox.
+// Everything else wrong with the declaration fails the application's start, naming
 // inbox, channel, option and handler key. The inbox starts and stops with the
 // application.
 func Module(name string, opts ...Option) fx.Option {
@@ -32,9 +33,8 @@ func Module(name string, opts ...Option) fx.Option {
 	}
 	parts := []fx.Option{
 		fx.Supply(fx.Annotate(registrations(name, cfg.channels), fx.ResultTags(`group:"inbox.registrations,flatten"`))),
-		fx.Supply(fx.Annotate(moduleName(name), fx.ResultTags(`group:"inbox.modules"`))),
 		fx.Provide(fx.Annotate(cfg.provide, fx.ParamTags(cfg.dbTag(), `optional:"true"`, `optional:"true"`, cfg.handlersTag(),
-			`group:"inbox.registrations"`, `group:"inbox.modules"`), fx.ResultTags(tag(name, "")))),
+			`group:"inbox.registrations"`), fx.ResultTags(tag(name, "")))),
 		fx.Invoke(fx.Annotate(func(lc fx.Lifecycle, ib *Inbox) {
 			lc.Append(fx.Hook{OnStart: ib.Start, OnStop: ib.Stop})
 		}, fx.ParamTags("", tag(name, "")))),
@@ -59,28 +59,13 @@ type Override struct {
 	Clock Clock
 }
 
-type moduleName string
-
 // provide is the Fx constructor of the inbox.
-func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, found []graphHandlerValue, all []handler.Registration, modules []moduleName) (*Inbox, error) {
+func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, found []graphHandlerValue, all []handler.Registration) (*Inbox, error) {
 	if db == nil {
 		return nil, fmt.Errorf("inbox %q: %w", cfg.name, cfg.missingDB())
 	}
-	var problems []error
-	same := 0
-	for _, m := range modules {
-		if string(m) == cfg.name {
-			same++
-		}
-	}
-	if same > 1 {
-		problems = append(problems, fmt.Errorf("inbox %q: the module is declared twice", cfg.name))
-	}
 	if err := checkKeys(append([]handler.Registration(nil), all...)); err != nil {
-		problems = append(problems, fmt.Errorf("inbox %q: %w", cfg.name, err))
-	}
-	if len(problems) > 0 {
-		return nil, errors.Join(problems...)
+		return nil, fmt.Errorf("inbox %q: %w", cfg.name, err)
 	}
 	own := *cfg // the same Module may be built into several applications
 	if own.logger == nil {

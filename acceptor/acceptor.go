@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"go.uber.org/zap"
@@ -98,6 +100,8 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 	}
 	if len(p.batch.Messages) > 0 {
 		p.batch.Now = a.clock.Now()
+		ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+		defer cancel()
 		stored, err := a.store.AcceptTx(ctx, tx, p.batch)
 		if err != nil {
 			return nil, fmt.Errorf("accept in transaction: %w", err)
@@ -135,6 +139,8 @@ type plan struct {
 	batch    store.AcceptBatch
 	// rows maps each row of the batch to its message.
 	rows []int
+	// repeats maps messages to the row of an earlier one with the same ID.
+	repeats map[int]int
 	// keys are the handlers that may get new statuses.
 	keys map[string]bool
 }
@@ -142,7 +148,7 @@ type plan struct {
 // plan routes and checks the messages. Routing comes before the ID is looked
 // at (contract 4.6).
 func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
-	p := &plan{messages: messages, results: make([]Result, len(messages)), keys: map[string]bool{}}
+	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
 	row := make(map[string]int, len(messages)) // message ID to its row
 	for i, m := range messages {
 		r := &p.results[i]
@@ -165,7 +171,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 			continue
 		}
 		if first, known := row[m.ID]; known {
-			p.repeat(i, p.rows[first])
+			p.repeat(i, first, checked.Handlers)
 			continue
 		}
 		row[m.ID] = len(p.batch.Messages)
@@ -178,15 +184,24 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 	return p
 }
 
-// repeat settles message i, whose ID message first of the same accept has.
-func (p *plan) repeat(i, first int) {
-	a, b := p.messages[i], p.messages[first]
+// repeat settles message i, whose ID the given row of the same accept has. On
+// another channel it may bring the row further handlers.
+func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
+	a, b := p.messages[i], p.messages[p.rows[row]]
 	r := &p.results[i]
 	if a.Type != b.Type || a.Source != b.Source {
 		r.Outcome, r.Err = Invalid, conflict(a.ID, b.Type, b.Source)
 		return
 	}
 	r.Outcome, r.ContentDiffers = Duplicate, string(a.Content) != string(b.Content)
+	p.repeats[i] = row
+	first := &p.batch.Messages[row]
+	for _, h := range handlers {
+		if !slices.ContainsFunc(first.Handlers, func(known store.NewStatus) bool { return known.HandlerKey == h.HandlerKey }) {
+			first.Handlers = append(first.Handlers, h)
+			p.keys[h.HandlerKey] = true
+		}
+	}
 }
 
 // take notes what the store said of each row.
@@ -201,6 +216,12 @@ func (p *plan) take(stored []store.Accepted) {
 			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
 		default:
 			r.Outcome = Duplicate
+		}
+	}
+	for i, row := range p.repeats { // what is wrong with the first is wrong with them
+		if s := stored[row]; s.Conflict {
+			r := &p.results[i]
+			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
 		}
 	}
 }
@@ -224,14 +245,15 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// report counts, calls hooks and wakes the processor, all after the commit.
+// report wakes the processor, counts and calls hooks, all after the commit.
 func (a *Acceptor) report(ctx context.Context, p *plan) {
-	added := false
+	if slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
+		a.wake(slices.Collect(maps.Keys(p.keys)))
+	}
 	for i, r := range p.results {
 		if r.ContentDiffers {
 			a.counters.DuplicateContentDiffers.Add(1)
 		}
-		added = added || r.Handlers > 0
 		m := p.messages[i]
 		switch r.Outcome {
 		case Accepted:
@@ -248,13 +270,6 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 		case Invalid:
 			a.counters.Invalid.Add(1)
 		}
-	}
-	if added {
-		keys := make([]string, 0, len(p.keys))
-		for key := range p.keys {
-			keys = append(keys, key)
-		}
-		a.wake(keys)
 	}
 }
 

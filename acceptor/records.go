@@ -36,62 +36,64 @@ func (a *Acceptor) AcceptRecords(ctx context.Context, channel string, received [
 // bad record alone in a small batch is only a bad record.
 const mostlyRefused = 3
 
-// bisect finds the records the database refuses and stores all others.
+// bisect halves the batch until what the database takes is stored and every
+// record it refuses stands alone.
 func (a *Acceptor) bisect(ctx context.Context, channel string, received []envelope.Received, cause error) ([]envelope.Result, error) {
-	refused, err := a.findRefused(ctx, channel, received, cause, 0)
-	if err != nil {
+	results := make([]envelope.Result, len(received))
+	refused := map[int]error{}
+	if err := a.narrow(ctx, channel, received, cause, 0, results, refused); err != nil {
 		return nil, err
 	}
-	marked := make([]envelope.Received, len(received))
-	copy(marked, received)
 	halt := len(refused) >= mostlyRefused && len(refused) > len(received)/2
-	for i, why := range refused {
-		marked[i].Messages, marked[i].Err = nil, &InvalidError{Reason: ReasonRefused, Err: why}
-	}
 	if halt {
 		a.log.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
 			zap.String("channel", channel), zap.Int("refused", len(refused)), zap.Int("records", len(received)), zap.Error(cause))
-		results := make([]envelope.Result, len(received))
-		for i := range results {
-			results[i] = envelope.Result{Disposition: envelope.Halt, Err: marked[i].Err}
-			if results[i].Err == nil {
-				results[i].Err = fmt.Errorf("the database refuses %d of %d records of its batch: %w", len(refused), len(received), cause)
-			}
-		}
-		return results, nil
 	}
-	return a.acceptRecords(ctx, channel, marked)
+	for i := range received {
+		why, bad := refused[i]
+		if !bad {
+			continue
+		}
+		problem := &InvalidError{Reason: ReasonRefused, Err: why}
+		if halt {
+			results[i] = envelope.Result{Disposition: envelope.Halt, Err: problem}
+			continue
+		}
+		alone, err := a.acceptRecords(ctx, channel, []envelope.Received{{Record: received[i].Record, Err: problem}})
+		if err != nil {
+			return nil, err
+		}
+		results[i] = alone[0]
+	}
+	haltedRecords(received, results) // some of what lies behind is stored already, and will be a duplicate
+	return results, nil
 }
 
-// findRefused returns the refused records by index. Halves that the database
-// takes are stored by the way and are duplicates when the batch is repeated
-// without the refused ones.
-func (a *Acceptor) findRefused(ctx context.Context, channel string, received []envelope.Received, cause error, offset int) (map[int]error, error) {
+// narrow stores the halves of a refused batch, in their order, and notes the
+// single records that are refused by index.
+func (a *Acceptor) narrow(ctx context.Context, channel string, received []envelope.Received, cause error, offset int, results []envelope.Result, refused map[int]error) error {
 	if len(received) == 1 {
-		return map[int]error{offset: cause}, nil
+		refused[offset] = cause
+		return nil
 	}
-	refused := map[int]error{}
 	half := len(received) / 2
 	for _, part := range []struct {
 		records []envelope.Received
 		offset  int
 	}{{received[:half], offset}, {received[half:], offset + half}} {
-		_, err := a.acceptRecords(ctx, channel, part.records)
-		if err == nil {
-			continue
-		}
-		if !store.IsData(err) {
-			return nil, err
-		}
-		found, err := a.findRefused(ctx, channel, part.records, err, part.offset)
-		if err != nil {
-			return nil, err
-		}
-		for i, why := range found {
-			refused[i] = why
+		stored, err := a.acceptRecords(ctx, channel, part.records)
+		switch {
+		case err == nil:
+			copy(results[part.offset:], stored)
+		case !store.IsData(err):
+			return err
+		default:
+			if err := a.narrow(ctx, channel, part.records, err, part.offset, results, refused); err != nil {
+				return err
+			}
 		}
 	}
-	return refused, nil
+	return nil
 }
 
 type partition struct {
@@ -106,6 +108,11 @@ func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received [
 	if halted := haltedRecords(received, results); len(halted) > 0 {
 		// What lies behind a halted record waits with it: plan again without.
 		p, owner = a.planRecords(channel, received, halted)
+		for i, r := range a.judge(received, p, owner) {
+			if !halted[i] {
+				results[i] = r
+			}
+		}
 	}
 	for i, r := range results {
 		if r.Err != nil && r.Disposition == envelope.Durable {
@@ -119,6 +126,9 @@ func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received [
 		}
 	}
 	if err := a.persist(ctx, p); err != nil {
+		return nil, err
+	}
+	if err := a.rejectRepeats(ctx, channel, received, p, owner); err != nil {
 		return nil, err
 	}
 	a.report(ctx, p)
@@ -144,6 +154,23 @@ func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received [
 		}
 	}
 	return results, nil
+}
+
+// rejectRepeats keeps the records of messages that repeat, within the batch,
+// an ID which turned out to be a conflict: only the first one's record was
+// stored with it. They follow in a transaction of their own, still before any
+// offset is committed.
+func (a *Acceptor) rejectRepeats(ctx context.Context, channel string, received []envelope.Received, p *plan, owner []int) error {
+	if a.opts.BadRecords != BadRecordStore {
+		return nil
+	}
+	var late plan
+	for i := range p.repeats {
+		if p.results[i].Err != nil {
+			late.batch.Rejected = append(late.batch.Rejected, a.rejection(channel, received[owner[i]].Record, p.results[i].Err))
+		}
+	}
+	return a.persist(ctx, &late)
 }
 
 // planRecords plans the messages of all records that are not skipped; owner

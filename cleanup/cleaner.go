@@ -35,7 +35,7 @@ type Cleaner struct {
 // New makes a Cleaner. It fails only on invalid options.
 func New(st store.Store, opts Options, statementTimeout time.Duration, c clock.Clock, log *zap.Logger) (*Cleaner, error) {
 	if problems := opts.Validate(); len(problems) > 0 {
-		return nil, problems[0]
+		return nil, errors.Join(problems...)
 	}
 	return &Cleaner{store: st, opts: opts, statementTimeout: statementTimeout, clock: c, log: log}, nil
 }
@@ -57,17 +57,24 @@ func (c *Cleaner) Start() {
 	}(c.done)
 }
 
-// Stop ends cleaning; the batch under way is rolled back. Stopping twice, or
-// before Start, does nothing.
-func (c *Cleaner) Stop() {
+// Stop ends cleaning; the batch under way is rolled back. It returns by ctx's
+// end, with an error if the run has not ended then. Stopping twice, or before
+// Start, does nothing.
+func (c *Cleaner) Stop(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stop == nil {
-		return
+		return nil
 	}
 	c.stop()
-	<-c.done
+	done := c.done
 	c.stop, c.done = nil, nil
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stop cleanup: %w", ctx.Err())
+	}
 }
 
 func (c *Cleaner) run(ctx context.Context) {
@@ -79,7 +86,7 @@ func (c *Cleaner) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		deleted, err := c.Clean(ctx)
+		deleted, err := c.clean(ctx)
 		switch {
 		case err == nil:
 			c.log.Info("inbox: cleaned", zap.Int64("messages", deleted.Messages), zap.Int64("statuses", deleted.Statuses))
@@ -124,16 +131,16 @@ func (c *Cleaner) Clean(ctx context.Context) (Deleted, error) {
 			total.Messages += result.Messages
 			total.Statuses += result.Statuses
 			after = result.Next
-		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && batch > minBatch:
+		case ctx.Err() == nil && store.IsTransient(err) && batch > minBatch:
 			batch = max(batch/2, minBatch)
-			c.log.Warn("inbox: cleanup batch timed out, halving it", zap.Int("batch", batch))
+			c.log.Warn("inbox: cleanup batch timed out or failed, halving it", zap.Int("batch", batch), zap.Error(err))
 		default:
 			c.release(ctx, owner)
 			return total, fmt.Errorf("cleanup: %w", err)
 		}
 		if result.Done {
 			c.release(ctx, owner)
-			return total, nil
+			return total, c.prune(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -142,6 +149,29 @@ func (c *Cleaner) Clean(ctx context.Context) (Deleted, error) {
 		case <-time.After(pauseBetweenBatches):
 		}
 	}
+}
+
+// expiredLeaseAge is how long an expired lease stays to be looked at.
+const expiredLeaseAge = 24 * time.Hour
+
+// prune removes leases that ended long ago, of owners that vanished.
+func (c *Cleaner) prune(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.statementTimeout)
+	defer cancel()
+	if _, err := c.store.DeleteExpiredLeases(ctx, expiredLeaseAge, c.clock.Now()); err != nil {
+		return fmt.Errorf("cleanup: %w", err)
+	}
+	return nil
+}
+
+// clean is Clean whose panic is an error: it must not end the process.
+func (c *Cleaner) clean(ctx context.Context) (deleted Deleted, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("cleanup panicked: %v", v)
+		}
+	}()
+	return c.Clean(ctx)
 }
 
 func (c *Cleaner) batch(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
@@ -169,7 +199,7 @@ func (c *Cleaner) lease(ctx context.Context, owner string) error {
 }
 
 func (c *Cleaner) release(ctx context.Context, owner string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.statementTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(c.statementTimeout, time.Second))
 	defer cancel()
 	if err := c.store.ReleaseLease(ctx, c.opts.CleanupLockName, owner); err != nil {
 		c.log.Warn("inbox: cleanup lease could not be given up, it runs out by itself", zap.Error(err))

@@ -28,8 +28,9 @@ type Metadata struct {
 	// HandlerKey is the key of the status this attempt belongs to. After a
 	// rename it may be one of the handler's legacy keys.
 	HandlerKey string
-	// Attempt counts this handler's attempts at this message from 1. Attempts
-	// that a crash interrupted count too, so that a handler can tell a rerun.
+	// Attempt is 1 for the first attempt, and one more for each failure
+	// charged and for each worker that vanished during an attempt since the
+	// last one that finished: above 1 the handler may have run before.
 	Attempt int
 }
 

@@ -30,10 +30,13 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
+	quota := map[string]int{}
 	for _, h := range c.registry.Handlers() {
 		if n := limits[h]; n > 0 {
-			for _, key := range h.Keys() {
-				req.Limits = append(req.Limits, store.KeyLimit{HandlerKey: key, Limit: n})
+			quotas := split(n, h.Keys())
+			for i, key := range h.Keys() {
+				req.Limits = append(req.Limits, store.KeyLimit{HandlerKey: key, Limit: quotas[i]})
+				quota[key] = quotas[i]
 			}
 		}
 	}
@@ -58,11 +61,22 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 		attempts = append(attempts, &attempt{claim: claim, handler: h, timeout: timeout})
 	}
 	short := map[*handler.Handler]bool{}
-	for h, n := range limits {
-		short[h] = !slices.ContainsFunc(h.Keys(), func(key string) bool { return got[key] >= n })
+	for h := range limits {
+		short[h] = !slices.ContainsFunc(h.Keys(), func(key string) bool { return got[key] >= quota[key] })
 	}
 	attempts, err = c.resolveSiblings(stmt, attempts)
 	return attempts, short, err
+}
+
+// split divides a handler's limit over its keys, at least one for each: a
+// legacy key's rows are asked for as long as the key is registered.
+func split(n int, keys []string) []int {
+	quotas := make([]int, len(keys))
+	for i := range keys {
+		quotas[i] = max(1, n/len(keys))
+	}
+	quotas[0] = max(1, n-(len(keys)-1)*quotas[len(keys)-1])
+	return quotas
 }
 
 // reconcile releases claims of this worker that it does not run: those of a

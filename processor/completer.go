@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,12 +16,15 @@ import (
 type result struct {
 	*attempt
 	verdict
+	// tried: an earlier write of it returned an error, and may yet have been
+	// committed.
+	tried bool
 }
 
 // completer stores results. The first one is stored at once; while a write is
 // under way, and until GroupWindow has passed since the last one, further
 // results gather and are stored together (contract 5.1). It retries for as
-// long as the database is away: a result is only given up when stop ends.
+// long as the database is away: a result is only given up when a stop ends.
 type completer struct {
 	store            store.Store
 	window           time.Duration
@@ -29,7 +33,7 @@ type completer struct {
 	now              func() time.Time
 	log              *stateLog
 	// settled is told of each stored result; applied is false for a stale one.
-	settled func(r result, applied bool)
+	settled func(ctx context.Context, r result, applied bool)
 	// drained is told when results have left the queue: claiming waits for
 	// that when too many are in it.
 	drained func()
@@ -37,9 +41,16 @@ type completer struct {
 	mu      sync.Mutex
 	queue   []result
 	arrived chan struct{} // holds one token while queue may have something new
+
+	// Of the goroutine that flushes: results whose rows others have locked,
+	// and when to try them again.
+	locked     []result
+	lockedNext time.Time
 }
 
-func newCompleter(st store.Store, opts Options, now func() time.Time, log *stateLog, settled func(result, bool), drained func()) *completer {
+func newCompleter(st store.Store, opts Options, now func() time.Time, log *stateLog,
+	settled func(context.Context, result, bool), drained func(),
+) *completer {
 	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
 		now: now, log: log, settled: settled, drained: drained, arrived: make(chan struct{}, 1)}
 }
@@ -62,21 +73,25 @@ func (c *completer) backlog() int {
 	return len(c.queue)
 }
 
+// lockedRetry is the pause between looks at rows that others have locked.
+const lockedRetry = time.Second
+
 // run stores results until ctx ends. What is left then is for flush. No
 // statement goes on after hard ends.
 func (c *completer) run(ctx, hard context.Context) {
 	var last time.Time
 	for {
+		var again <-chan time.Time
+		if len(c.locked) > 0 {
+			again = time.After(time.Until(c.lockedNext))
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-again:
 		case <-c.arrived:
-		}
-		if wait := c.window - time.Since(last); wait > 0 && c.backlog() < c.batchSize {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(wait):
+			if wait := c.window - time.Since(last); wait > 0 && c.backlog() < c.batchSize {
+				sleep(ctx, wait)
 			}
 		}
 		if !c.flush(ctx, hard) {
@@ -87,40 +102,59 @@ func (c *completer) run(ctx, hard context.Context) {
 }
 
 // flush stores everything queued, retrying until ctx ends, and reports
-// whether it got to the end. It must not run twice at a time.
+// whether it got to the end; results whose rows are locked are put aside. It
+// must not run twice at a time.
 func (c *completer) flush(ctx, hard context.Context) bool {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+	pause := 50 * time.Millisecond
+	careful := false
+	for {
 		c.mu.Lock()
-		batch := c.queue
+		if len(c.locked) > 0 && !time.Now().Before(c.lockedNext) {
+			c.queue, c.locked = append(c.queue, c.locked...), nil
+			careful = true
+		}
+		batch := slices.Clone(c.queue)
 		c.mu.Unlock()
 		if len(batch) == 0 {
 			return true
 		}
-		err := c.write(hard, batch)
+		left, err := c.write(hard, batch, careful)
 		if err == nil {
+			c.locked, c.lockedNext = append(c.locked, left...), time.Now().Add(lockedRetry)
+			pause, careful = 50*time.Millisecond, false
 			// Results that arrived meanwhile stand behind the batch.
 			c.mu.Lock()
-			c.queue = c.queue[len(batch):]
-			if len(c.queue) == 0 {
-				c.queue = nil
-			}
+			c.queue = slices.Clone(c.queue[len(batch):])
 			c.mu.Unlock()
 			c.log.healthy()
 			c.drained()
 			continue
 		}
-		c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)))
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(pause):
+		c.mu.Lock()
+		for i := range batch {
+			c.queue[i].tried = true
 		}
+		c.mu.Unlock()
+		c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)))
+		// If one row is locked by a transaction that does not end (a lost
+		// connection the server still waits for), the others must not wait.
+		careful = true
+		sleep(ctx, pause)
+		if ctx.Err() != nil {
+			return false
+		}
+		pause = min(2*pause, 2*time.Second)
 	}
 }
 
 // write stores one batch: completions in one statement, everything else in
-// another.
-func (c *completer) write(ctx context.Context, batch []result) error {
+// another. Careful, it passes over rows that others have locked and returns
+// their results.
+func (c *completer) write(ctx context.Context, batch []result, careful bool) (left []result, err error) {
+	complete, settle := c.store.Complete, c.store.Settle
+	if careful {
+		complete, settle = c.store.CompleteUnlocked, c.store.SettleUnlocked
+	}
 	var (
 		completions []store.Completion
 		completes   []int
@@ -144,58 +178,71 @@ func (c *completer) write(ctx context.Context, batch []result) error {
 	stmt, cancel := context.WithTimeout(ctx, c.statementTimeout)
 	defer cancel()
 	if len(completions) > 0 {
-		done, err := c.store.Complete(stmt, completions, c.now())
+		done, err := complete(stmt, completions, c.now())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for k, ok := range done {
 			applied[completes[k]] = ok
 		}
 	}
 	if len(settlements) > 0 {
-		done, err := c.store.Settle(stmt, settlements)
+		done, err := settle(stmt, settlements)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for k, ok := range done {
 			applied[settles[k]] = ok
 		}
 	}
-	if err := c.readBack(stmt, batch, applied); err != nil {
-		return err
+	waiting, err := c.readBack(stmt, batch, applied, careful)
+	if err != nil {
+		return nil, err
 	}
 	for i, r := range batch {
-		c.settled(r, applied[i])
+		if waiting[i] {
+			left = append(left, r)
+			continue
+		}
+		c.settled(ctx, r, applied[i])
 	}
-	return nil
+	return left, nil
 }
 
-// readBack looks at the rows that seem stale before they are called so: an
-// earlier try of the same batch may have been committed although its answer
-// was lost, and then these writes are our own. A version one ahead of the
-// claim, in the state we wrote, can only be ours: whoever else takes a claim
-// over leaves it neither completed nor, with these counts, poisoned.
-func (c *completer) readBack(ctx context.Context, batch []result, applied []bool) error {
+// readBack looks at the rows that were not changed before they are called
+// stale. A row that a careful write passed over and that still is at the
+// claim's version is locked: waiting. And if an earlier try of the result
+// returned an error it may have been committed although its answer was lost:
+// a row one version ahead of the claim, in the state we wrote, is then taken
+// for our own writing.
+func (c *completer) readBack(ctx context.Context, batch []result, applied []bool, careful bool) (waiting []bool, err error) {
+	waiting = make([]bool, len(batch))
 	var ids []string
 	for i, r := range batch {
-		if !applied[i] && !r.fenced {
+		if !applied[i] && !r.fenced && (careful || r.tried) {
 			ids = append(ids, r.claim.StatusID)
 		}
 	}
 	if len(ids) == 0 {
-		return nil
+		return waiting, nil
 	}
 	states, err := c.store.States(ctx, ids)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for i, r := range batch {
 		if applied[i] || r.fenced {
 			continue
 		}
 		s, found := states[r.claim.StatusID]
-		applied[i] = found && s.Version == r.claim.Version+1 &&
-			s.Completed == (r.outcome == completed || r.outcome == superseded) && s.Poisoned == (r.outcome == poisoned) && !s.Processing
+		switch {
+		case !found:
+		case careful && s.Version == r.claim.Version:
+			waiting[i] = true
+		case r.tried:
+			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
+				s.Completed == (r.outcome == completed || r.outcome == superseded) && s.Poisoned == (r.outcome == poisoned)
+		}
 	}
-	return nil
+	return waiting, nil
 }

@@ -67,7 +67,12 @@ func (p *Processor) Start(context.Context) error {
 	a.hard, a.endHard = context.WithCancel(context.Background())
 	go func() {
 		defer close(a.storing)
-		completer.run(storing, a.hard)
+		for storing.Err() == nil {
+			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
+				p.storeLog.failing("inbox: storing results crashed, restarting", err)
+				sleep(storing, p.opts.RestartDelay)
+			}
+		}
 	}()
 	go func() {
 		defer close(a.done)
@@ -83,25 +88,32 @@ func (p *Processor) Start(context.Context) error {
 // the worker was fenced or its loop crashed (contract 5.9, 5.15).
 func (p *Processor) supervise(work, alive context.Context, a *activity) {
 	for work.Err() == nil {
-		s := newSession(alive)
+		s := newSession(alive, p.opts.WorkerTimeout)
 		h := newHeart(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.beatLog, p.setPaused, func() { p.wakeup.wake() })
 		if !p.register(work, h, s) {
-			s.cancel(errStopping)
+			s.end(errStopping)
 			return
 		}
 		a.use(s)
+		p.loopLog.healthy()
 		services, end := context.WithCancel(alive)
 		a.services.Add(2)
 		var ended sync.WaitGroup
 		ended.Add(2)
-		go func() { defer a.services.Done(); defer ended.Done(); h.keep(services, s) }()
-		go func() { defer a.services.Done(); defer ended.Done(); p.sweep(services, h, s) }()
+		service := func(run func()) {
+			defer a.services.Done()
+			defer ended.Done()
+			if err := protect(run); err != nil {
+				p.loopLog.failing("inbox: a service of the processor crashed, restarting", err)
+				s.end(errFenced)
+			}
+		}
+		go service(func() { h.keep(services, s) })
+		go service(func() { p.sweep(services, h, s) })
 		err := protect(func() { a.left = newLoop(p, a, s).run(work, a.giveUp) })
-		if err == nil {
-			p.loopLog.healthy()
-		} else {
+		if err != nil {
 			p.loopLog.failing("inbox: processing loop crashed, restarting", err, zap.Duration("after", p.opts.RestartDelay))
-			s.cancel(errFenced)
+			s.end(errFenced)
 			sleep(work, p.opts.RestartDelay)
 		}
 		if work.Err() != nil {
@@ -110,7 +122,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		}
 		end()
 		ended.Wait()
-		s.cancel(errFenced)
+		s.end(errFenced)
 	}
 }
 
@@ -132,7 +144,7 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 
 // sweep runs the sweeper until ctx ends.
 func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.wakeup.at)
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.wakeup.at, p.tell)
 	ticker := time.NewTicker(p.opts.SweepInterval)
 	defer ticker.Stop()
 	for {
@@ -180,7 +192,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	a.stop()
 	if !waitFor(a.done, budget.soft) {
 		if s := a.current(); s != nil {
-			s.cancel(errStopping)
+			s.end(errStopping)
 		}
 		if !waitFor(a.done, budget.cancel) {
 			close(a.giveUp)
@@ -188,11 +200,14 @@ func (p *Processor) Stop(ctx context.Context) error {
 		}
 	}
 	// Everything that will have a result has it in the completer's queue.
+	// Should a hook hang in the completer's goroutine, it is left behind.
 	a.endStoring()
-	<-a.storing
-	stored := a.completer.flush(a.hard, a.hard)
+	stored := false
+	if waitFor(a.storing, budget.flush) {
+		stored = a.completer.flush(a.hard, a.hard) && len(a.completer.locked) == 0
+	}
 	if s := a.current(); s != nil {
-		s.cancel(errStopping)
+		s.end(errStopping)
 		if stored && a.left == 0 {
 			p.farewell(a.hard, s)
 		}
@@ -204,8 +219,8 @@ func (p *Processor) Stop(ctx context.Context) error {
 	if a.left > 0 {
 		problems = append(problems, fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker", a.left))
 	}
-	if n := a.completer.backlog(); n > 0 {
-		problems = append(problems, fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", n))
+	if n := a.completer.backlog(); n > 0 || !stored {
+		problems = append(problems, fmt.Errorf("stop: not all results could be stored (%d are queued), their claims are recovered by another worker", n))
 	}
 	return errors.Join(problems...)
 }

@@ -56,6 +56,8 @@ func newLoop(p *Processor, a *activity, s *session) *loop {
 // is closed. It returns the number of handlers still running.
 func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
 	defer close(l.gone)
+	defer l.p.health.stuck(nil)
+	defer l.releaseQueued() // also if this panics: nobody else knows of them
 	look := time.NewTimer(0)
 	defer look.Stop()
 	l.lookAnew()
@@ -191,7 +193,7 @@ func (l *loop) noteDue(due time.Time) {
 // due, nothing is free, or the database is too slow for the results already
 // waiting to be stored.
 func (l *loop) claim() {
-	if l.claiming || time.Now().Before(l.notBefore) || !l.session.mayClaim(l.p.opts.WorkerTimeout) ||
+	if l.claiming || time.Now().Before(l.notBefore) || !l.session.mayClaim() ||
 		l.act.completer.backlog() > 2*l.p.opts.BatchSize+l.p.opts.Concurrency {
 		return
 	}
@@ -218,8 +220,23 @@ func (l *loop) claim() {
 // same moment: a status that came due after the claim and before the question
 // would be in neither answer.
 func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
-	ctx := l.session.attempts
 	var c claimed
+	if err := protect(func() { l.lookUp(&c, limits, unasked) }); err != nil {
+		c.err = err
+	}
+	switch {
+	case c.err == nil:
+		l.p.claimLog.healthy()
+	case l.session.attempts.Err() == nil:
+		l.p.claimLog.failing("inbox: claiming failed, trying again", c.err, zap.Duration("after", l.p.opts.RestartDelay))
+	}
+	if !l.send(event{claimed: &c}) {
+		l.giveBack(c.attempts) // nobody is left to run them
+	}
+}
+
+func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
+	ctx := l.session.attempts
 	if c.err = l.act.claimer.reconcile(ctx, l.session.id); c.err == nil {
 		now := l.p.clock.Now()
 		c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, now)
@@ -234,15 +251,6 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 			}
 		}
 	}
-	switch {
-	case c.err == nil:
-		l.p.claimLog.healthy()
-	case ctx.Err() == nil:
-		l.p.claimLog.failing("inbox: claiming failed, trying again", c.err, zap.Duration("after", l.p.opts.RestartDelay))
-	}
-	if !l.send(event{claimed: &c}) {
-		l.giveBack(c.attempts) // nobody is left to run them
-	}
 }
 
 // start fills the free slots from the queues.
@@ -254,10 +262,15 @@ func (l *loop) start() {
 }
 
 func (l *loop) attempt(a *attempt) {
-	l.p.runner.run(l.session.attempts, a, watcher{
-		overdue:  func() { l.send(event{overdue: a}) },
-		returned: func() { l.send(event{returned: a.handler}) },
+	err := protect(func() {
+		l.p.runner.run(l.session.attempts, a, watcher{
+			overdue:  func() { l.send(event{overdue: a}) },
+			returned: func() { l.send(event{returned: a.handler}) },
+		})
 	})
+	if err != nil { // ours or the driver's: the handler's own panics are its failures
+		a.err, a.stored = err, false
+	}
 	l.act.completer.add(l.p.resultOf(a))
 	l.send(event{finished: a})
 }
@@ -295,5 +308,8 @@ func (l *loop) untilNextLook() time.Duration {
 	if !l.nextDue.IsZero() {
 		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
 	}
-	return max(wait, time.Until(l.notBefore))
+	if pause := time.Until(l.notBefore); pause > 0 {
+		return pause
+	}
+	return wait
 }

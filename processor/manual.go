@@ -2,13 +2,16 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // Drained counts what one ProcessPending did. A status that was attempted
@@ -23,11 +26,14 @@ type Drained struct {
 
 // ProcessPending claims and runs everything that is due at the moment of the
 // call, and what comes due meanwhile, until it meets nothing but statuses that
-// it has attempted already; a batch in which all failed does not end it. It works in the caller's goroutine's time,
-// with or without a started processor, and leaves nothing running behind. Its
-// claims have no worker: should the process die, they are released after
+// it has attempted already; a batch in which all failed does not end it. It
+// works with or without a started processor and returns when all it began has
+// ended, but for handlers that ignore their cancelled context.
+//
+// Its claims have no worker: should the process die, they are released after
 // StuckMessageThreshold, by the next ProcessPending or by any running worker
-// (contract 5.14).
+// (contract 5.14). Therefore it claims no more than Concurrency at a time, and
+// an attempt without a shorter limit has nine tenths of that threshold.
 //
 // It returns when ctx ends, too, with the counts so far and ctx's error;
 // running handlers are cancelled by it and released uncharged.
@@ -35,9 +41,9 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var d Drained
 	h := newHeld()
 	m := &manual{p: p, drained: &d, met: map[string]bool{}}
-	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(r result, applied bool) {
+	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim.StatusID)
-		p.settled(r, applied)
+		p.settled(ctx, r, applied)
 		if applied {
 			d.count(r.outcome)
 		}
@@ -95,10 +101,11 @@ func (m *manual) meet(statusID string) {
 }
 
 // prepare does what sweeps do for a running worker: stuck claims, unknown
-// handler keys (without grace, as nobody will come) and paused handlers.
+// handler keys and paused handlers. Unknown keys have no grace, as nobody will
+// come who knows them, unless there are workers: then the sweep is theirs.
 func (m *manual) prepare(ctx context.Context) error {
 	p := m.p
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, func(time.Time) {})
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, func(time.Time) {}, p.tell)
 	if err := sw.releaseStuck(ctx); err != nil {
 		return err
 	}
@@ -106,8 +113,11 @@ func (m *manual) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := sw.poisonUnknown(ctx, workers, 0); err != nil {
-		return err
+	alone := !slices.ContainsFunc(workers, func(w store.WorkerState) bool { return w.SilentFor <= p.opts.WorkerTimeout+p.opts.UnknownKeyGrace })
+	if alone {
+		if err := sw.poisonUnknown(ctx, workers, 0); err != nil {
+			return err
+		}
 	}
 	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	defer cancel()
@@ -134,19 +144,30 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	}
 	limits := make(map[*handler.Handler]int, len(handlers))
 	for _, h := range handlers {
-		limits[h] = max(1, p.opts.BatchSize/len(handlers))
+		limits[h] = max(1, min(p.opts.BatchSize, p.opts.Concurrency)/len(handlers))
 	}
 	attempts, _, err := m.claimer.claim(ctx, "", limits, p.clock.Now())
 	if err != nil {
-		return 0, err
+		return 0, errors.Join(err, m.flush(ctx)) // it may have given claims back
 	}
+	longest := p.opts.StuckMessageThreshold * 9 / 10
 	for _, a := range attempts {
 		m.meet(a.claim.StatusID)
+		if a.timeout == 0 || a.timeout > longest {
+			a.timeout = longest
+		}
 	}
 	picked = len(attempts) + m.completer.backlog()
 	attemptsCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
+	// Each result is stored as it comes, not when the slowest handler ends.
+	storeCtx, endStoring := context.WithCancel(context.WithoutCancel(ctx))
+	stored := make(chan struct{})
+	go func() {
+		defer close(stored)
+		m.completer.run(storeCtx, context.WithoutCancel(ctx))
+	}()
 	queue := make(chan *attempt)
 	var workers sync.WaitGroup
 	for range min(p.opts.Concurrency, len(attempts)) {
@@ -168,12 +189,19 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	}
 	close(queue)
 	workers.Wait()
-	store, done := context.WithTimeout(context.WithoutCancel(ctx), p.opts.StatementTimeout)
+	endStoring()
+	<-stored
+	return picked, m.flush(ctx)
+}
+
+// flush stores what is left, also after ctx has ended.
+func (m *manual) flush(ctx context.Context) error {
+	last, done := context.WithTimeout(context.WithoutCancel(ctx), m.p.opts.StatementTimeout)
 	defer done()
-	if !m.completer.flush(store, store) {
-		return picked, fmt.Errorf("process pending: %d results could not be stored: %w", m.completer.backlog(), p.storeLog.trouble())
+	if !m.completer.flush(last, last) {
+		return fmt.Errorf("process pending: %d results could not be stored: %w", m.completer.backlog(), m.p.storeLog.trouble())
 	}
-	return picked, nil
+	return nil
 }
 
 func (m *manual) reportOverdue(a *attempt) {

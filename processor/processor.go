@@ -6,7 +6,9 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -63,7 +65,12 @@ type Config struct {
 // New makes a Processor. It fails only on invalid options, joined.
 func New(cfg Config) (*Processor, error) {
 	if problems := cfg.Options.Validate(); len(problems) > 0 {
-		return nil, problems[0]
+		return nil, errors.Join(problems...)
+	}
+	for _, h := range cfg.Registry.Handlers() {
+		if h.Timeout() >= cfg.Options.StuckMessageThreshold {
+			return nil, fmt.Errorf("handler %q: its Timeout is %s, allowed is less than StuckMessageThreshold (%s)", h.Key(), h.Timeout(), cfg.Options.StuckMessageThreshold)
+		}
 	}
 	p := &Processor{
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks,
@@ -83,9 +90,9 @@ func New(cfg Config) (*Processor, error) {
 func (p *Processor) Wake(handlerKeys ...string) { p.wakeup.wake(handlerKeys...) }
 
 func (p *Processor) newCompleter(h *held) *completer {
-	return newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(r result, applied bool) {
+	return newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim.StatusID)
-		p.settled(r, applied)
+		p.settled(ctx, r, applied)
 	}, p.wakeup.ring)
 }
 
@@ -93,21 +100,38 @@ func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
 	return &claimer{store: p.store, registry: p.registry, opts: p.opts, now: p.clock.Now, held: h, settle: settle}
 }
 
-func (p *Processor) resultOf(a *attempt) result {
-	return result{attempt: a, verdict: p.opts.judge(a.claim, a.err, a.cause, a.timeout, p.clock.Now())}
+// resultOf judges a finished attempt. The handler's error is the
+// application's code, too: a nil pointer in an error's clothes panics when it
+// is asked for its text, and that must not end the process.
+func (p *Processor) resultOf(a *attempt) (r result) {
+	judge := func(err error) result {
+		return result{attempt: a, verdict: p.opts.judge(a.claim, err, a.cause, a.timeout, p.clock.Now())}
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			r = judge(&PanicError{Value: fmt.Sprintf("the handler's error: %v", v), Stack: debug.Stack()})
+		}
+	}()
+	if a.err != nil {
+		_ = a.err.Error()
+	}
+	return judge(a.err)
 }
 
 // settled counts a result that has reached the database, or that turned out
 // to be stale, and tells the hooks.
-func (p *Processor) settled(r result, applied bool) {
+func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	fields := []zap.Field{zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID), zap.Int("attempt", r.claim.ErrorCount+r.claim.AbandonedCount+1)}
 	if !applied {
 		p.counters.Fenced.Add(1)
 		p.log.Warn("inbox: result of a stale claim changed nothing", append(fields, zap.String("outcome", r.outcome), zap.NamedError("handler_error", r.failure))...)
 		return
 	}
-	if !r.next.IsZero() {
+	switch {
+	case !r.next.IsZero():
 		p.wakeup.at(r.next)
+	case r.outcome == released: // due now, perhaps for a later session of this very worker
+		p.wakeup.wake(r.handler.Key())
 	}
 	switch r.outcome {
 	case completed:
@@ -127,10 +151,11 @@ func (p *Processor) settled(r result, applied bool) {
 		p.counters.Superseded.Add(1)
 		return
 	}
-	p.tell(r)
+	p.tell(ctx, r)
 }
 
-func (p *Processor) tell(r result) {
+// tell calls the hooks; ctx ends when a stop can wait for them no longer.
+func (p *Processor) tell(ctx context.Context, r result) {
 	if p.hooks.OnAttempt == nil && p.hooks.OnPoisoned == nil {
 		return
 	}
@@ -139,7 +164,6 @@ func (p *Processor) tell(r result) {
 	if r.claim.Message != nil {
 		e.Type = r.claim.Message.Type
 	}
-	ctx := context.Background()
 	if err := handler.Call(ctx, p.hooks.OnAttempt, e); err != nil {
 		p.log.Error("inbox hook OnAttempt failed", zap.String("message_id", e.MessageID), zap.Error(err))
 	}

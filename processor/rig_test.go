@@ -3,6 +3,7 @@ package processor_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -51,6 +52,18 @@ func workers(t *testing.T, d *inboxtest.Database) []models.Worker {
 	var rows []models.Worker
 	require.NoError(t, d.DB.Order("started_at, id").Find(&rows).Error)
 	return rows
+}
+
+// lastBeat is when the last worker gave a sign of life.
+func lastBeat(t *testing.T, d *inboxtest.Database) time.Time {
+	t.Helper()
+	var last time.Time
+	for _, w := range workers(t, d) {
+		if w.HeartbeatAt.After(last) {
+			last = w.HeartbeatAt
+		}
+	}
+	return last
 }
 
 var system clock.Clock = clock.System{}

@@ -15,36 +15,54 @@ import (
 // session is one worker ID's life: from its registration to the stop, or to
 // the moment the worker must take itself for dead (contract 5.9).
 type session struct {
-	id string
+	id            string
+	workerTimeout time.Duration
 	// attempts is the context of everything that runs under this ID.
 	attempts context.Context
 	cancel   context.CancelCauseFunc
 
-	mu   sync.Mutex
-	last time.Time // of the last successful heartbeat, monotonic
+	mu    sync.Mutex
+	last  time.Time   // of the last successful heartbeat, monotonic
+	fence *time.Timer // cancels everything when that is WorkerTimeout ago
 }
 
-func newSession(parent context.Context) *session {
+func newSession(parent context.Context, workerTimeout time.Duration) *session {
 	ctx, cancel := context.WithCancelCause(parent)
-	return &session{id: uuid.Must(uuid.NewV7()).String(), attempts: ctx, cancel: cancel, last: time.Now()}
+	return &session{id: uuid.Must(uuid.NewV7()).String(), workerTimeout: workerTimeout, attempts: ctx, cancel: cancel, last: time.Now()}
 }
 
-func (s *session) beat(at time.Time) {
+// beat notes a successful heartbeat sent at that time and reports whether the
+// worker may claim again because of it. The fence is a timer of its own:
+// whatever a later heartbeat hangs on, it comes in time, and if the process
+// was stopped meanwhile, it comes first thing when that is continued.
+func (s *session) beat(at time.Time) (back bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	back = time.Since(s.last) >= s.workerTimeout*2/3
 	s.last = at
+	if s.fence != nil {
+		s.fence.Stop()
+	}
+	s.fence = time.AfterFunc(time.Until(at.Add(s.workerTimeout)), func() { s.cancel(errFenced) })
+	return back
 }
 
-func (s *session) silentFor() time.Duration {
+// end cancels everything under this ID, for cause.
+func (s *session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.last)
+	if s.fence != nil {
+		s.fence.Stop()
+	}
+	s.cancel(cause)
 }
 
 // mayClaim: a worker without a heartbeat stops claiming early, so that no
 // claim of its is younger than the silence the others judge it by.
-func (s *session) mayClaim(workerTimeout time.Duration) bool {
-	return s.attempts.Err() == nil && s.silentFor() < workerTimeout*2/3
+func (s *session) mayClaim() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attempts.Err() == nil && time.Since(s.last) < s.workerTimeout*2/3
 }
 
 // heart keeps a worker alive in the database and fences it when that fails.
@@ -78,7 +96,9 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	s.beat(at)
+	if s.beat(at) {
+		h.onBack()
+	}
 	paused, err := h.store.Paused(stmt)
 	if err != nil {
 		return err
@@ -88,45 +108,36 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 }
 
 // keep beats until ctx ends or the session must be taken for dead: when the
-// others have declared it so, or when no heartbeat succeeded for
-// WorkerTimeout. Its handlers are then cancelled; their claims are no longer
-// this worker's, whatever they still write is judged by the version.
+// others have declared it so, or when its fence has fallen because no
+// heartbeat succeeded for WorkerTimeout. Its handlers are then cancelled; their
+// claims are no longer this worker's, whatever they still write is judged by
+// the version.
+//
+// A SQLite file that is busy does not count as silence: while somebody holds
+// its only write lock (a long transactional handler, perhaps our own), nobody
+// else can declare this worker dead either.
 func (h *heart) keep(ctx context.Context, s *session) {
 	ticker := time.NewTicker(h.opts.HeartbeatInterval)
 	defer ticker.Stop()
 	for {
-		// A tick may come late (the process was stopped and continued): look
-		// at the silence before anything else.
-		wait := h.opts.WorkerTimeout - s.silentFor()
-		if wait <= 0 {
-			s.cancel(errFenced)
-			return
-		}
-		fence := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			fence.Stop()
 			return
-		case <-fence.C:
-			continue
+		case <-s.attempts.Done():
+			return
 		case <-ticker.C:
-			fence.Stop()
 		}
-		if s.silentFor() >= h.opts.WorkerTimeout {
-			continue
-		}
-		claiming := s.mayClaim(h.opts.WorkerTimeout)
+		at := time.Now()
 		err := h.beat(ctx, s)
 		switch {
 		case err == nil:
 			h.log.healthy()
-			if !claiming {
-				h.onBack()
-			}
 		case errors.Is(err, store.ErrWorkerReleased):
 			h.log.failing("inbox: this worker was taken for dead, coming back under a new ID", err)
-			s.cancel(errFenced)
+			s.end(errFenced)
 			return
+		case store.IsBusy(err):
+			s.beat(at)
 		case ctx.Err() == nil:
 			h.log.failing("inbox: heartbeat failed", err)
 		}

@@ -10,11 +10,12 @@ import (
 	"gorm.io/gorm"
 )
 
-// watchedTx makes SQLite treat a swallowed SQL error as PostgreSQL does
-// (contract 5.11). There, a failed statement aborts the transaction, so a
-// handler that ignores the error cannot commit. SQLite would commit the rest,
-// and a handler tested on SQLite would fail in production. An error inside a
-// savepoint that is rolled back to is forgiven by both.
+// watchedTx makes a swallowed SQL error a failure (contract 5.11), on every
+// database alike. On PostgreSQL a failed statement aborts the transaction, and
+// a cancelled one costs the connection: a handler that ignores the error cannot
+// commit, but what the commit says then may look like the database's trouble.
+// SQLite would commit the rest, and a handler tested on SQLite would fail in
+// production. An error inside a savepoint that is rolled back to is forgiven.
 type watchedTx struct {
 	gorm.ConnPool // the transaction's own
 	pool          func() (*sql.DB, error)
@@ -44,7 +45,7 @@ func (w *watchedTx) swallowed() error {
 	if w.failed == nil {
 		return nil
 	}
-	return fmt.Errorf("handler swallowed a SQL error: %w", w.failed)
+	return fmt.Errorf("handler swallowed an error of its transaction: %w", w.failed)
 }
 
 // ExecContext runs a statement and notes its failure.
@@ -61,12 +62,19 @@ func (w *watchedTx) QueryContext(ctx context.Context, query string, args ...any)
 	return rows, err
 }
 
-// Commit is refused: the transaction is the inbox's. With Rollback it tells
-// GORM that this is a transaction, so that nested ones become savepoints.
-func (w *watchedTx) Commit() error { return gorm.ErrInvalidTransaction }
+// Commit is refused and fails the attempt: the transaction is the inbox's.
+// With Rollback it tells GORM that this is a transaction, so that nested ones
+// become savepoints.
+func (w *watchedTx) Commit() error { return w.refuse("commit") }
 
 // Rollback is refused, see Commit.
-func (w *watchedTx) Rollback() error { return gorm.ErrInvalidTransaction }
+func (w *watchedTx) Rollback() error { return w.refuse("roll back") }
+
+func (w *watchedTx) refuse(what string) error {
+	err := fmt.Errorf("%w: a handler must not %s the transaction that completes its status", gorm.ErrInvalidTransaction, what)
+	w.note("", err)
+	return err
+}
 
 // GetDBConn lets gorm.DB.DB find the pool.
 func (w *watchedTx) GetDBConn() (*sql.DB, error) { return w.pool() }

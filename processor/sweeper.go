@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -27,14 +28,18 @@ type sweeper struct {
 	known    []string
 	// recovered wakes the loop: released claims come due.
 	recovered func(next time.Time)
+	// poisoned is told of each status the sweep poisons.
+	poisoned func(ctx context.Context, r result)
 
 	suspects  map[string]int       // silent workers: sweeps in a row
 	unknown   map[string]time.Time // unknown keys: first seen, monotonic
 	lastStuck time.Time
 }
 
-func newSweeper(st store.Store, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters, recovered func(time.Time)) *sweeper {
-	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, recovered: recovered,
+func newSweeper(st store.Store, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters,
+	recovered func(time.Time), poisoned func(context.Context, result),
+) *sweeper {
+	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, recovered: recovered, poisoned: poisoned,
 		suspects: map[string]int{}, unknown: map[string]time.Time{}}
 }
 
@@ -48,8 +53,8 @@ func (s *sweeper) sweep(ctx context.Context, self string) error {
 	seen := map[string]bool{}
 	for _, w := range workers {
 		seen[w.ID] = true
-		if w.ID == self || w.Released {
-			continue
+		if w.ID == self || w.Released || (w.Stopped && w.SilentFor < 2*s.opts.WorkerTimeout) {
+			continue // one that took its leave has no claims to be released soon
 		}
 		if w.SilentFor < s.opts.WorkerTimeout {
 			delete(s.suspects, w.ID)
@@ -103,11 +108,23 @@ func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 	if err != nil {
 		return fmt.Errorf("sweep: release claims of worker %s: %w", w.ID, err)
 	}
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	if left {
+		// A partitioned worker, or one whose machine lost its power: the
+		// server may hold the transaction open until TCP gives up, hours
+		// later. The next sweep finds the rows free.
+		ended, err := s.store.EvictWorker(stmt, w.ID)
+		if err != nil {
+			return fmt.Errorf("sweep: end the transactions of worker %s: %w", w.ID, err)
+		}
+		if ended > 0 {
+			s.log.Warn("inbox: ended transactions that a dead worker left open", zap.String("worker", w.ID), zap.Int("transactions", ended))
+		}
+	}
 	if left || w.SilentFor < 2*s.opts.WorkerTimeout {
 		return nil
 	}
-	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
-	defer cancel()
 	if err := s.store.MarkReleased(stmt, w.ID, s.now()); err != nil {
 		return fmt.Errorf("sweep: mark worker %s released: %w", w.ID, err)
 	}
@@ -165,6 +182,9 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 		applied++
 		if settlements[i].Poisoned {
 			s.counters.Poisoned.Add(1)
+			s.log.Error("inbox: message poisoned", zap.String("handler_key", refs[i].HandlerKey), zap.String("message_id", refs[i].MessageID),
+				zap.Stringp("last_error", settlements[i].LastError))
+			s.poisoned(ctx, result{attempt: &attempt{claim: store.Claim{Ref: refs[i]}}, verdict: poisonedBy(settlements[i], errors.New(*settlements[i].LastError))})
 		} else {
 			s.counters.Recovered.Add(1)
 			if next := settlements[i].NextAttemptAt; next != nil {

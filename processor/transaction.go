@@ -56,14 +56,10 @@ func (r *runner) runTx(ctx context.Context, a *attempt, d handler.Delivery, w wa
 		return
 	}
 
-	session, swallowed := tx.WithContext(ctx), func() error { return nil }
-	if tx.Dialector.Name() == "sqlite" {
-		watched, statements := watch(ctx, tx)
-		session, swallowed = watched, statements.swallowed
-	}
+	session, statements := watch(ctx, tx)
 	err = r.call(handler.ContextWithDB(ctx, session), a.handler, session, d, w)
 	if err == nil {
-		err = swallowed()
+		err = statements.swallowed()
 	}
 	if err != nil {
 		a.err = err

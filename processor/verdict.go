@@ -1,7 +1,6 @@
 package processor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -60,7 +59,7 @@ var (
 //
 // nil always completes, even in spite of a cancelled context. When the
 // processor interrupted the attempt, an error is taken for the interruption's
-// echo and nothing is charged, unless the handler steered explicitly.
+// echo and nothing is charged, unless the handler poisoned or snoozed.
 func (o Options) judge(c store.Claim, err error, cause error, timeout time.Duration, now time.Time) verdict {
 	if err == nil {
 		return verdict{outcome: completed}
@@ -89,11 +88,11 @@ func (o Options) judge(c store.Claim, err error, cause error, timeout time.Durat
 	case errors.Is(cause, errStopping), errors.Is(cause, errFenced):
 		settle.AbandonedCount = c.AbandonedCount
 		return verdict{outcome: released, failure: err, settlement: settle}
-	case errors.As(err, &cut):
+	case errors.As(err, &cut) && !errors.Is(cause, errTimeout):
 		settle.AbandonedCount = c.AbandonedCount
 		return putOff(released, settle, err, now.Add(cut.delay))
 	}
-	if errors.Is(cause, errTimeout) || (timeout > 0 && errors.Is(cause, context.DeadlineExceeded)) {
+	if errors.Is(cause, errTimeout) {
 		err = fmt.Errorf("handler timed out after %s: %w", timeout, err)
 	}
 	settle.ErrorCount++

@@ -24,7 +24,7 @@ func main() {
 	fx.New(
 		fx.Provide(
 			fx.Annotate(openOrdersDB, fx.ResultTags(`name:"orders"`)), // *gorm.DB
-			NewFulfilOrder, // *FulfilOrder, has Handle(ctx, inbox.Message[OrderPlaced]) error
+			NewFulfilOrder, // *FulfilOrder: Handle(ctx context.Context, m inbox.Message[OrderPlaced]) error
 		),
 		inbox.Module("orders",
 			inbox.Migrate(),
@@ -32,8 +32,8 @@ func main() {
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{Brokers: brokers, Topics: []string{"orders.events"}, GroupID: "fulfilment"}),
 				inbox.On("order.placed",
-					inbox.From[*FulfilOrder]("fulfil-order", inbox.LegacyKeys("order-handler")), // from the Fx graph
-					inbox.Tx("reserve-stock", reserveStock),                                     // func(ctx, tx *gorm.DB, m inbox.Message[OrderPlaced]) error
+					inbox.From[*FulfilOrder]("fulfil-order", inbox.LegacyKeys("order-handler")), // at least once
+					inbox.Tx("reserve-stock", reserveStock),                                     // exactly once
 				),
 			),
 		),

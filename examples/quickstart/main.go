@@ -10,7 +10,8 @@
 // orders fail once, some always.
 //
 // The application is a process of its own: this program, started again. With
-// -crash N it is killed by SIGKILL N times in the middle of its work. At last
+// -crash N it is killed by SIGKILL N times in the middle of its work: while it
+// starts, joins its group, accepts or processes, as chance has it. At last
 // it is stopped by SIGTERM, and only then is the ledger read:
 //
 //	produced              records the broker acknowledged: orders, duplicates, malformed ones
@@ -25,7 +26,7 @@
 //	reruns                mails sent again: a kill came between sending one and recording that it was sent
 //	lost                  orders and malformed records that are not in the database
 //	doubled               revenue entries beyond the first of an order, written by a transactional handler
-//	seconds               from the first record to the last
+//	seconds               from the start of the service until nothing was left to do
 //
 // All figures but kills come from the database, from the broker (what was
 // produced, what was read) and, for reruns, from the file that stands for the

@@ -72,6 +72,12 @@ func transientState(state string) bool {
 	return strings.HasPrefix(state, "57P") // shutting down, starting up, dropped
 }
 
+// IsBusy reports whether a SQLite file was locked by another connection.
+func IsBusy(err error) bool {
+	code, ok := sqliteCode(err)
+	return ok && (code&0xff == 5 || code&0xff == 6) // BUSY, LOCKED
+}
+
 // OutcomeUnknown reports whether a commit that returned err may have taken
 // place all the same: the connection was lost, or the context ended, before
 // the database had answered. What the database itself refused is known.

@@ -32,10 +32,29 @@ UPDATE {statuses} s SET ` + postgresCompleted + `
 FROM (VALUES ($4::text)) AS c(outcome)
 WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND s.completed_at IS NULL`
 
+// The same for rows that nobody has locked, see postgresSettleUnlocked.
+const postgresCompleteUnlocked = `
+WITH free AS MATERIALIZED (
+	SELECT id FROM {statuses} WHERE id = ANY ($2::text[]::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {statuses} s SET ` + postgresCompleted + `
+FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
+WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
+RETURNING c.position - 1`
+
 const postgresCompleted = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, version = s.version + 1`
 
 func (p *postgres) Complete(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
+	return p.complete(ctx, completions, at, postgresComplete, postgresCompleteMoved)
+}
+
+func (p *postgres) CompleteUnlocked(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
+	return p.complete(ctx, completions, at, postgresCompleteUnlocked)
+}
+
+// complete runs one statement after the other for what is not applied yet.
+func (p *postgres) complete(ctx context.Context, completions []Completion, at time.Time, statements ...string) ([]bool, error) {
 	applied := make([]bool, len(completions))
 	if len(completions) == 0 {
 		return applied, nil
@@ -48,7 +67,7 @@ func (p *postgres) Complete(ctx context.Context, completions []Completion, at ti
 	slices.SortFunc(order, func(a, b int) int { return strings.Compare(completions[a].StatusID, completions[b].StatusID) })
 
 	pool := p.pool(ctx)
-	for _, statement := range []string{postgresComplete, postgresCompleteMoved} {
+	for _, statement := range statements {
 		ids, versions, outcomes, places := completionColumns(completions, order)
 		args := []any{at.UTC(), ids, versions, outcomes}
 		if statement == postgresComplete {

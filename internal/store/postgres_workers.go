@@ -84,6 +84,23 @@ func parseHandlerKeys(text string, w *WorkerState) error {
 	return nil
 }
 
+// Claims by the due index, once. A row that an open transaction has changed
+// carries its ID in xmax, and the transaction holds a lock on its own ID.
+const postgresEvict = `
+SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
+	SELECT DISTINCT l.pid FROM {statuses} s
+	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
+	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned
+) holders`
+
+func (p *postgres) EvictWorker(ctx context.Context, workerID string) (int, error) {
+	ended, err := query(ctx, p.pool(ctx), p.text(postgresEvict), value[int], workerID)
+	if err != nil {
+		return 0, doing("evict worker", err)
+	}
+	return ended[0], nil
+}
+
 func (p *postgres) MarkReleased(ctx context.Context, workerID string, _ time.Time) error {
 	_, err := exec(ctx, p.pool(ctx), p.text(postgresMarkReleased), workerID)
 	return doing("mark worker released", err)

@@ -64,6 +64,9 @@ func (s *sqlite) Workers(ctx context.Context, now time.Time) ([]WorkerState, err
 	return workers, doing("list workers", err)
 }
 
+// EvictWorker has nothing to do: a SQLite transaction dies with its process.
+func (s *sqlite) EvictWorker(context.Context, string) (int, error) { return 0, nil }
+
 func (s *sqlite) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
 	_, err := exec(ctx, s.pool(ctx), s.text(sqliteMarkReleased), workerID, SQLiteTime(now))
 	return doing("mark worker released", err)

@@ -49,6 +49,9 @@ type Store interface {
 	// Complete ends statuses; applied is aligned with the argument. One row's
 	// stale version never keeps the others from completing.
 	Complete(ctx context.Context, completions []Completion, at time.Time) (applied []bool, err error)
+	// CompleteUnlocked is Complete that passes over rows another transaction
+	// has locked; they are reported as not applied.
+	CompleteUnlocked(ctx context.Context, completions []Completion, at time.Time) (applied []bool, err error)
 	// CompleteTx ends one status inside a handler's transaction.
 	CompleteTx(ctx context.Context, tx *gorm.DB, completion Completion, at time.Time) (applied bool, err error)
 	// Settle gives claims back: failed, poisoned, snoozed or released.
@@ -80,6 +83,12 @@ type Store interface {
 	// ClaimsOf returns up to limit statuses that workerID has claimed. It
 	// reads every pending status: for sweeps, not for loops.
 	ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error)
+	// EvictWorker ends the transactions that hold locks on statuses workerID
+	// has claimed: those of transactional handlers whose worker is gone while
+	// the server still waits for its connection. It returns how many it
+	// ended; the database's user may be forbidden to. Nothing on SQLite, where
+	// a transaction dies with its process.
+	EvictWorker(ctx context.Context, workerID string) (int, error)
 	// StuckClaims returns up to limit claims without a worker whose
 	// processing started at or before the given time (contract 5.14).
 	StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error)

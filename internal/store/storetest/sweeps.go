@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -28,6 +29,49 @@ var sweepTests = []test{
 		refs, err = s.store.ClaimsOf(s.ctx, mine, 10)
 		require.NoError(s, err)
 		require.Empty(s, refs)
+	}},
+	{"a dead worker's open transaction is ended, others are not", func(s *suite) {
+		if !s.postgres() {
+			ended, err := s.store.EvictWorker(s.ctx, s.worker("mail"))
+			require.NoError(s, err)
+			require.Zero(s, ended, "a SQLite transaction dies with its process")
+			return
+		}
+		dead, alive := s.worker("mail"), s.worker("stock")
+		s.accept(message("m1", "mail", "stock"))
+		theirs, ours := s.claimAs(dead, noon, 1, "mail")[0], s.claimAs(alive, noon, 1, "stock")[0]
+		left, kept := s.begin(), s.begin()
+		for tx, claim := range map[*gorm.DB]store.Claim{left: theirs, kept: ours} {
+			applied, err := s.store.CompleteTx(s.ctx, tx, completion(claim), noon)
+			require.NoError(s, err)
+			require.True(s, applied)
+		}
+		ended, err := s.store.EvictWorker(s.ctx, dead)
+		require.NoError(s, err)
+		require.Equal(s, 1, ended)
+		require.Error(s, left.Commit().Error)
+		require.NoError(s, kept.Commit().Error)
+		applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(theirs)})
+		require.NoError(s, err)
+		require.Equal(s, []bool{true}, applied)
+	}},
+	{"CompleteUnlocked passes over what another transaction has locked", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite locks no rows")
+			return
+		}
+		s.accept(message("m1", "mail"), message("m2", "mail"))
+		claims := s.claim(noon, 2, "mail")
+		tx := s.begin()
+		_, err := s.store.CompleteTx(s.ctx, tx, completion(claims[0]), noon)
+		require.NoError(s, err)
+		applied, err := s.store.CompleteUnlocked(s.ctx, []store.Completion{completion(claims[0]), completion(claims[1])}, noon)
+		require.NoError(s, err)
+		require.Equal(s, []bool{false, true}, applied)
+		require.NoError(s, tx.Rollback().Error)
+		applied, err = s.store.CompleteUnlocked(s.ctx, []store.Completion{completion(claims[0])}, noon)
+		require.NoError(s, err)
+		require.Equal(s, []bool{true}, applied)
 	}},
 	{"StuckClaims lists old claims without a worker", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))

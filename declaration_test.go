@@ -1,0 +1,170 @@
+package inbox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+func nothing(key string, opts ...handler.Option) *inbox.HandlerSpec {
+	return inboxtest.Do(key, inboxtest.Nothing, opts...)
+}
+
+type graphHandler struct{ handled []string }
+
+func (h *graphHandler) Handle(_ context.Context, m inboxtest.Bytes) error {
+	h.handled = append(h.handled, m.ID)
+	return nil
+}
+
+func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
+	long := strings.Repeat("x", 201)
+	for name, tc := range map[string]struct {
+		inbox string
+		opts  []inbox.Option
+		want  []string
+	}{
+		"no channels":            {"orders", nil, []string{`inbox "orders": it has no channels`}},
+		"bad inbox name":         {"a b", []inbox.Option{inboxtest.Handlers(nothing("h"))}, []string{`inbox "a b": the name is not 1 to 100 letters`}},
+		"inbox name too long":    {long, []inbox.Option{inboxtest.Handlers(nothing("h"))}, []string{"the name is not 1 to 100 letters"}},
+		"channel without a name": {"orders", []inbox.Option{inbox.Channel("", inbox.On("t", nothing("h")))}, []string{`channel "": the name is not 1 to 200 characters`}},
+		"channel name too long":  {"orders", []inbox.Option{inbox.Channel(long, inbox.On("t", nothing("h")))}, []string{"the name is not 1 to 200 characters"}},
+		"channel without handlers": {"orders", []inbox.Option{inbox.Channel("events")}, []string{
+			`inbox "orders": channel "events" has no handlers: declare them with inbox.On`}},
+		"duplicate channel": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a"))), inbox.Channel("events", inbox.On("t", nothing("b")))}, []string{
+			`channel "events" is declared twice`}},
+		"empty message type":   {"orders", []inbox.Option{inbox.Channel("events", inbox.On("", nothing("a")))}, []string{`channel "events", type "", handler "a": the message type is empty`}},
+		"nil handler":          {"orders", []inbox.Option{inboxtest.Handlers(nil)}, []string{`channel "c", type "t": a handler is nil`}},
+		"nil function":         {"orders", []inbox.Option{inboxtest.Handlers(inboxtest.Do("a", nil))}, []string{`handler "a": its function is nil`}},
+		"handler without key":  {"orders", []inbox.Option{inboxtest.Handlers(nothing(""))}, []string{`channel "c", type "t", handler "": handler key is empty`}},
+		"handler key too long": {"orders", []inbox.Option{inboxtest.Handlers(nothing(long))}, []string{"handler key of 201 characters, allowed are 1 to 200"}},
+		"handler key with NUL": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a\x00"))}, []string{`handler key "a\x00" is not valid UTF-8 without NUL`}},
+		"empty legacy key":     {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", inbox.LegacyKeys("")))}, []string{`handler "a": handler key is empty`}},
+		"duplicate key": {"orders", []inbox.Option{inbox.Channel("one", inbox.On("t", nothing("a"))), inbox.Channel("two", inbox.On("u", nothing("a")))}, []string{
+			`handler key "a" is registered twice: as key of inbox "orders", channel "one", type "t", and as key of inbox "orders", channel "two", type "u"`}},
+		"duplicate key, legacy": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a"), nothing("b", inbox.LegacyKeys("a")))}, []string{
+			`handler key "a" is registered twice: as key of inbox "orders", channel "c", type "t", and as legacy key of inbox "orders", channel "c", type "t"`}},
+		"From without Fx": {"orders", []inbox.Option{inboxtest.Handlers(inbox.From[*graphHandler]("a"))}, []string{
+			`handler "a": it comes from the Fx graph (*inbox_test.graphHandler); without Fx use inbox.Func or inbox.Tx`}},
+		"codec of another type": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", inbox.WithCodec(handler.JSON[int]{})))}, []string{`its codec handler.JSON[int] does not decode into []uint8`}},
+		"negative timeout":      {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", inbox.Timeout(-1)))}, []string{`handler "a": Timeout is -1ns, allowed is 0 or more`}},
+		"Kafka twice": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{}), inbox.Kafka(kafkaconsumer.Config{}))}, []string{
+			`channel "events" has inbox.Kafka twice`}},
+		"Kafka without topics": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, GroupID: "g"}))}, []string{
+			`inbox "orders"`, `"events"`, "Topics"}},
+		"all at once": {"orders", []inbox.Option{inbox.Channel("empty"), inbox.Channel("events", inbox.On("t", nothing("a"), nil))}, []string{`channel "empty" has no handlers`, `a handler is nil`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ib, err := inbox.New(tc.inbox, fxtest.OpenDB(t), tc.opts...)
+			require.Nil(t, ib)
+			for _, want := range tc.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
+	}
+}
+
+func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
+	const positive = "allowed is more than 0"
+	for want, options := range map[string][]inbox.Option{
+		"option MaxRetries is -1, allowed is 0 or more":                                                                 {inbox.MaxRetries(-1)},
+		"option MaxRetryDelay is 0s, " + positive:                                                                       {inbox.MaxRetryDelay(0)},
+		"option PollingInterval is -1ns, " + positive:                                                                   {inbox.PollingInterval(-1)},
+		"option BatchSize is 0, allowed is 1 or more":                                                                   {inbox.BatchSize(0)},
+		"option Concurrency is 0, allowed is 1 or more":                                                                 {inbox.Concurrency(0)},
+		"option Prefetch is -2, allowed is 0 or more, or -1 for as many as Concurrency":                                 {inbox.Prefetch(-2)},
+		"option HandlerTimeout is -1ns, allowed is 0 (no limit) or more":                                                {inbox.HandlerTimeout(-1)},
+		"option StuckHandlerGrace is 0s, " + positive:                                                                   {inbox.StuckHandlerGrace(0)},
+		"option StuckMessageThreshold is 0s, " + positive:                                                               {inbox.StuckMessageThreshold(0)},
+		"option StuckMessageThreshold is 1m0s, allowed is more than HandlerTimeout (1m0s)":                              {inbox.StuckMessageThreshold(time.Minute), inbox.HandlerTimeout(time.Minute)},
+		"option HeartbeatInterval is 0s, " + positive:                                                                   {inbox.HeartbeatInterval(0)},
+		"option SweepInterval is 0s, " + positive:                                                                       {inbox.SweepInterval(0)},
+		"option WorkerTimeout is 14.999999999s, allowed is at least three HeartbeatIntervals (15s)":                     {inbox.WorkerTimeout(15*time.Second - 1)},
+		"option MaxAbandoned is 0, allowed is 1 or more":                                                                {inbox.MaxAbandoned(0)},
+		"option UnknownKeyGrace is -1ns, allowed is 0 or more":                                                          {inbox.UnknownKeyGrace(-1)},
+		"option GroupWindow is 0s, " + positive:                                                                         {inbox.GroupWindow(0)},
+		"option StatementTimeout is 0s, " + positive:                                                                    {inbox.StatementTimeout(0)},
+		"option StopBudget is 0s, " + positive:                                                                          {inbox.StopBudget(0)},
+		"option RestartDelay is 0s, " + positive:                                                                        {inbox.RestartDelay(0)},
+		"option Retention is -1ns, allowed is 0 (for ever) or more":                                                     {inbox.Retention(-1)},
+		"option CleanupInterval is 0s, " + positive:                                                                     {inbox.CleanupInterval(0)},
+		"option CleanupBatchSize is 0, allowed is 1 or more":                                                            {inbox.CleanupBatchSize(0)},
+		`option CleanupLockName is "` + strings.Repeat("x", 201) + `", allowed is 1 to 200 characters`:                  {inbox.CleanupLockName(strings.Repeat("x", 201))},
+		`option Unrouted is "keep", allowed are ignore, reject and halt`:                                                {inbox.Unrouted("keep")},
+		`option BadRecords is "", allowed are store and halt`:                                                           {inbox.BadRecords("")},
+		`schema "a b" is not an identifier`:                                                                             {inbox.Schema("a b")},
+		`table prefix "a-b" is not the beginning of an identifier`:                                                      {inbox.TablePrefix("a-b")},
+		"options are zero: start from inbox.DefaultOptions()":                                                           {inbox.WithOptions(inbox.Options{})},
+		"option BatchSize is 0, allowed is 1 or more\noption Concurrency is -5, allowed is 1 or more":                   {inbox.BatchSize(0), inbox.Concurrency(-5)},
+		"option MaxRetries is -1, allowed is 0 or more\noption CleanupInterval is 0s, allowed is more than 0":           {inbox.MaxRetries(-1), inbox.CleanupInterval(0)},
+		`option CleanupBatchSize is -1, allowed is 1 or more` + "\n" + `option Unrouted is "x", allowed are ignore, re`: {inbox.CleanupBatchSize(-1), inbox.Unrouted("x")},
+	} {
+		t.Run(want, func(t *testing.T) {
+			_, err := inbox.New("orders", fxtest.OpenDB(t), append(options, inboxtest.Handlers(nothing("h")))...)
+			require.ErrorContains(t, err, `inbox "orders": `)
+			require.ErrorContains(t, err, want)
+		})
+	}
+	limits := []inbox.Option{inbox.MaxRetries(0), inbox.Prefetch(0), inbox.HandlerTimeout(0), inbox.UnknownKeyGrace(0), inbox.Retention(0), inbox.BatchSize(1), inbox.Concurrency(1),
+		inbox.MaxAbandoned(1), inbox.CleanupBatchSize(1), inbox.WorkerTimeout(15 * time.Second), inbox.MaxRetryDelay(1), inbox.CleanupLockName(strings.Repeat("x", 200)), nil}
+	_, err := inbox.New("orders", fxtest.OpenDB(t), append(limits, inboxtest.Handlers(nothing("h")))...)
+	require.NoError(t, err, "what is just within its range")
+}
+
+// unheardOf is a dialect that nobody supports.
+type unheardOf struct{ gorm.Dialector }
+
+func (unheardOf) Name() string { return "oracle" }
+
+func TestUnusableDatabaseIsAnError(t *testing.T) {
+	_, err := inbox.New("orders", nil, inboxtest.Handlers(nothing("h")))
+	require.EqualError(t, err, `inbox "orders": the *gorm.DB is nil`)
+
+	db, err := gorm.Open(unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + t.TempDir() + "/x.db"}}, &gorm.Config{Logger: logger.Discard})
+	require.NoError(t, err)
+	pool, err := db.DB()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	_, err = inbox.New("orders", db, inboxtest.Handlers(nothing("h")))
+	require.ErrorContains(t, err, `inbox "orders"`)
+	require.ErrorContains(t, err, `dialect "oracle" is not supported`)
+
+	sqliteDB := fxtest.OpenDB(t)
+	_, err = inbox.New("orders", sqliteDB, inbox.Schema("shop"), inboxtest.Handlers(nothing("h")))
+	require.ErrorContains(t, err, "SQLite has no schemas")
+
+	require.NoError(t, sqliteDB.Transaction(func(tx *gorm.DB) error {
+		_, err = inbox.New("orders", tx, inboxtest.Handlers(nothing("h")))
+		require.ErrorContains(t, err, "inside a transaction")
+		return nil
+	}))
+}
+
+func TestValidateChecksInboxesAgainstEachOther(t *testing.T) {
+	shared, own := fxtest.OpenDB(t), fxtest.OpenDB(t)
+	build := func(name string, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
+		ib, err := inbox.New(name, db, opts...)
+		require.NoError(t, err)
+		return ib
+	}
+	orders := build("orders", shared, inboxtest.Handlers(nothing("a")))
+	require.NoError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b")))))
+	require.NoError(t, inbox.Validate(orders, build("billing", shared, inbox.TablePrefix("billing_"), inboxtest.Handlers(nothing("b")))))
+	require.EqualError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b", inbox.LegacyKeys("a"))))),
+		`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`)
+	require.EqualError(t, inbox.Validate(orders, build("orders", own, inboxtest.Handlers(nothing("b")))), `two inboxes are called "orders"`)
+	require.EqualError(t, inbox.Validate(orders, build("billing", shared, inboxtest.Handlers(nothing("b")))),
+		`inboxes "orders" and "billing" use the same database with the same table prefix "inbox_"`)
+}

@@ -1,0 +1,99 @@
+package inbox_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+func TestAThousandStartsAndStopsLeakNothing(t *testing.T) {
+	t.Parallel()
+	db := fxtest.OpenDB(t)
+	ib := inboxtest.New(t, db, inboxtest.Brisk(), inbox.Retention(1e15), inboxtest.Handlers(nothing("h")))
+	pool, err := db.DB()
+	require.NoError(t, err)
+	ctx := context.Background()
+	cycle := func(accept bool) {
+		require.NoError(t, ib.Start(ctx))
+		if accept {
+			inboxtest.Accept(t, ib, "1")
+		}
+		require.NoError(t, ib.Stop(ctx))
+		require.Zero(t, pool.Stats().InUse, "connections in use after a stop")
+	}
+	for range 10 { // what is made once
+		cycle(true)
+	}
+	before, opened := runtime.NumGoroutine(), pool.Stats().OpenConnections
+	for range 990 {
+		cycle(false)
+	}
+	inboxtest.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, "no goroutine is left")
+	require.LessOrEqual(t, pool.Stats().OpenConnections, opened+2)
+	var workers int64
+	require.NoError(t, db.Model(&models.Worker{}).Where("stopped_at IS NULL").Count(&workers).Error)
+	require.Zero(t, workers, "every worker said goodbye")
+}
+
+func TestFailedStartLeavesNothingRunning(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, err := inbox.New("test", d.DB, inboxtest.Handlers(nothing("h")))
+		require.NoError(t, err)
+		ctx := context.Background()
+		for range 3 {
+			require.ErrorIs(t, ib.Start(ctx), models.ErrSchemaMissing)
+			require.False(t, ib.Health().Processor.Running)
+		}
+		require.NoError(t, ib.Stop(ctx))
+		require.NoError(t, ib.Migrate(ctx))
+		inboxtest.Start(t, ib)
+	})
+}
+
+func TestStartJudgesTheSchema(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ctx := context.Background()
+		start := func(name string) error {
+			ib, err := inbox.New(name, d.DB, inboxtest.Handlers(nothing("h")))
+			require.NoError(t, err)
+			return ib.Start(ctx)
+		}
+		err := start("orders")
+		require.ErrorIs(t, err, models.ErrSchemaMissing)
+		require.ErrorContains(t, err, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): run `inboxctl migrate up`")
+
+		require.NoError(t, models.Migrate(ctx, d.DB, models.Naming{}, "orders"))
+		err = start("billing")
+		require.ErrorIs(t, err, models.ErrOtherInbox)
+		require.ErrorContains(t, err, `theirs is named "orders", this one "billing"`)
+
+		inboxtest.Exec(t, d.DB, `UPDATE inbox_meta SET "value" = '0' WHERE "key" = 'schema_version'`)
+		require.ErrorIs(t, start("orders"), models.ErrSchemaMissing, "never finished")
+		inboxtest.Exec(t, d.DB, `UPDATE inbox_meta SET "value" = '99' WHERE "key" = 'schema_version'`)
+		newer, err := inbox.New("orders", d.DB, inboxtest.Handlers(nothing("h")))
+		require.NoError(t, err)
+		inboxtest.Start(t, newer) // a newer schema is fine: rolling deploys
+	})
+}
+
+func TestStartWarnsOfAPoolTooSmall(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for open, warnings := range map[int]int{13: 1, 14: 0, 0: 0} {
+			log, logs := inboxtest.Observe()
+			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inboxtest.Handlers(nothing("h")))
+			pool, err := d.DB.DB()
+			require.NoError(t, err)
+			pool.SetMaxOpenConns(open)
+			require.NoError(t, ib.Start(context.Background()))
+			require.NoError(t, ib.Stop(context.Background()))
+			require.Equal(t, warnings, logs.FilterMessageSnippet("pool is smaller").Len(), "%d connections", open)
+		}
+	})
+}

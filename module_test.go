@@ -1,0 +1,169 @@
+package inbox_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// named puts a database into the graph under a name.
+func named(name string, db *gorm.DB) fx.Option {
+	return fx.Supply(fx.Annotate(db, fx.ResultTags(`name:"`+name+`"`)))
+}
+
+// startError is what an application fails to start with.
+func startError(opts ...fx.Option) error {
+	app := fx.New(append(opts, fx.NopLogger)...)
+	if err := app.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), inboxtest.Patience)
+	defer cancel()
+	err := app.Start(ctx)
+	if err == nil {
+		err = app.Stop(ctx)
+	}
+	return err
+}
+
+func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
+	db := fxtest.OpenDB(t)
+	fine := inboxtest.Handlers(nothing("a"))
+	type missing struct{ graphHandler }
+	for name, tc := range map[string]struct {
+		opts []fx.Option
+		want string
+	}{
+		"missing named database": {[]fx.Option{fx.Supply(db), inbox.Module("orders", inbox.Migrate(), fine)},
+			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph, or something it needs is missing: provide it with fx.ResultTags(`name:\"orders\"`), or use inbox.UnnamedDB()"},
+		"missing unnamed database": {[]fx.Option{named("orders", db), inbox.Module("", inbox.Migrate(), fine)}, "no unnamed *gorm.DB in the Fx graph"},
+		"database that cannot be opened": {[]fx.Option{fx.Provide(fx.Annotate(func() (*gorm.DB, error) { return nil, context.DeadlineExceeded }, fx.ResultTags(`name:"orders"`))),
+			inbox.Module("orders", fine)}, context.DeadlineExceeded.Error()},
+		"missing handler": {[]fx.Option{named("orders", db), inbox.Module("orders", inboxtest.Handlers(inbox.From[*missing]("a")))},
+			`inbox "orders": channel "c", type "t", handler "a": no *inbox_test.missing in the Fx graph, or something it needs is missing: fx.Provide its constructor`},
+		"bad option": {[]fx.Option{named("orders", db), inbox.Module("orders", inbox.BatchSize(0), fine)}, `inbox "orders": option BatchSize is 0, allowed is 1 or more`},
+		"duplicate module": {[]fx.Option{named("orders", db), inbox.Module("orders", fine), inbox.Module("orders", inboxtest.Handlers(nothing("b")))},
+			`orders`},
+		"duplicate key across modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), fine),
+			inbox.Module("billing", inbox.Migrate(), inboxtest.Handlers(nothing("b", inbox.LegacyKeys("a"))))},
+			`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`},
+		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)}, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): run `inboxctl migrate up` or set the option Migrate"},
+	} {
+		t.Run(name, func(t *testing.T) { require.ErrorContains(t, startError(tc.opts...), tc.want) })
+	}
+}
+
+func TestTwoModulesLiveSideBySide(t *testing.T) {
+	orders, billing := fxtest.OpenDB(t), fxtest.OpenDB(t)
+	ran := make(chan string, 10)
+	note := func(inboxName string) inbox.Option {
+		return inboxtest.Handlers(inboxtest.Do(inboxName+"-h", func(_ context.Context, m inboxtest.Bytes) error { ran <- inboxName + " " + m.ID; return nil }))
+	}
+	var one, two *fxtest.Kit
+	fxtest.App(t, named("orders", orders), named("billing", billing),
+		inbox.Module("orders", inboxtest.Brisk(), note("orders")),
+		inbox.Module("billing", inboxtest.Brisk(), inbox.TablePrefix("b_"), note("billing")),
+		fxtest.Use(t, "orders", &one), fxtest.Use(t, "billing", &two))
+	require.Equal(t, "orders", one.Inbox.Name())
+	one.Accept(inboxtest.Message("1"))
+	require.Equal(t, "orders 1", inboxtest.Receive(t, ran, "the message of orders"))
+	two.Accept(inboxtest.Message("1"), inboxtest.Message("2"))
+	require.ElementsMatch(t, []string{"billing 1", "billing 2"}, []string{inboxtest.Receive(t, ran, "a message"), inboxtest.Receive(t, ran, "a message")})
+	require.Equal(t, 1, inboxtest.CountMessages(t, one.Inbox))
+	require.Equal(t, 2, inboxtest.CountMessages(t, two.Inbox))
+	require.EqualValues(t, 1, one.Inbox.Counters().Accepted)
+	for db, table := range map[*gorm.DB]string{orders: "b_messages", billing: "inbox_messages"} {
+		require.False(t, db.Migrator().HasTable(table))
+	}
+}
+
+func TestTwoPrefixesShareADatabaseWithoutSeeingEachOther(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := make(chan string, 10)
+		build := func(name string) *inbox.Inbox {
+			ib, err := inbox.New(name, d.DB, inboxtest.Brisk(), inbox.TablePrefix(name+"_"), inboxtest.Handlers(
+				inboxtest.Do("h-"+name, func(_ context.Context, m inboxtest.Bytes) error { ran <- name; return nil })))
+			require.NoError(t, err)
+			inboxtest.Start(t, ib)
+			return ib
+		}
+		one, two := build("one"), build("two")
+		require.NoError(t, inbox.Validate(one, two))
+		inboxtest.Accept(t, one, "1")
+		require.Equal(t, "one", inboxtest.Receive(t, ran, "the message"))
+		require.Zero(t, inboxtest.CountMessages(t, two))
+		require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, two, "1")[0].Outcome, "the same ID is another message there")
+		require.Equal(t, "two", inboxtest.Receive(t, ran, "the message"))
+		require.NoError(t, one.Pause(context.Background(), "h-one"))
+		var paused int64
+		require.NoError(t, d.DB.Table("two_handlers").Count(&paused).Error)
+		require.Zero(t, paused)
+	})
+}
+
+func TestHandlersComeFromTheGraph(t *testing.T) {
+	h := &graphHandler{}
+	var kit *fxtest.Kit
+	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Provide(func() *graphHandler { return h }), fxtest.Manual(), fxtest.Use(t, "orders", &kit),
+		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(inbox.From[*graphHandler]("a", inbox.LegacyKeys("b")))))
+	kit.Accept(inboxtest.Message("1"))
+	kit.Process()
+	require.Equal(t, []string{"1"}, h.handled)
+}
+
+func TestModuleMayBeBuiltIntoSeveralApplications(t *testing.T) {
+	module := inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(inbox.From[*graphHandler]("a")))
+	for range 2 {
+		h := &graphHandler{}
+		var kit *fxtest.Kit
+		fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Supply(h), module, fxtest.Manual(), fxtest.Use(t, "orders", &kit))
+		kit.Accept(inboxtest.Message("1"))
+		kit.Process()
+		require.Equal(t, []string{"1"}, h.handled)
+	}
+}
+
+func TestModuleLogsWithTheGraphsLogger(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	db := fxtest.OpenDB(t)
+	pool, err := db.DB()
+	require.NoError(t, err)
+	pool.SetMaxOpenConns(2)
+	fxtest.App(t, fx.Supply(zap.New(core), db), inbox.Module("orders", inbox.UnnamedDB(), inbox.Migrate(), inboxtest.Handlers(nothing("a"))), fxtest.Manual())
+	found := logs.FilterMessageSnippet("pool is smaller than Concurrency needs").All()
+	require.Len(t, found, 1)
+	require.Equal(t, map[string]any{"inbox": "orders", "max_open_connections": int64(2), "wanted": int64(14)}, found[0].ContextMap())
+}
+
+func TestFxDeadlineIsNeverExceeded(t *testing.T) {
+	running, release := make(chan string, 1), make(chan struct{})
+	defer close(release)
+	closed := false
+	db := fxtest.OpenDB(t)
+	var kit *fxtest.Kit
+	app := fx.New(fx.NopLogger, fx.StopTimeout(3*time.Second), named("orders", db),
+		fx.Invoke(func(lc fx.Lifecycle) { lc.Append(fx.StopHook(func() { closed = true })) }), // begun before the inbox, so ended after it
+		inbox.Module("orders", inboxtest.Brisk(), inbox.StopBudget(time.Minute), inboxtest.Handlers(
+			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil }))),
+		fxtest.Use(t, "orders", &kit))
+	ctx := context.Background()
+	require.NoError(t, app.Start(ctx))
+	kit.Accept(inboxtest.Message("1"))
+	inboxtest.Receive(t, running, "the handler")
+	stop, cancel := context.WithTimeout(ctx, app.StopTimeout())
+	defer cancel()
+	err := app.Stop(stop)
+	require.ErrorContains(t, err, "1 handlers still run")
+	require.NoError(t, stop.Err(), "there was time left")
+	require.True(t, closed, "the hooks after the inbox ran")
+}

@@ -1,0 +1,74 @@
+package inbox_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+	"github.com/stretchr/testify/require"
+	"gopkg.in/yaml.v3"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+func TestDefaultsAreThoseOfTheContract(t *testing.T) {
+	o := inbox.DefaultOptions()
+	require.NoError(t, o.Validate())
+	p, c := o.Processor, o.Cleanup
+	require.Equal(t, []any{5, 5 * time.Minute, 30 * time.Second, 100, 10, -1}, []any{p.MaxRetries, p.MaxRetryDelay, p.PollingInterval, p.BatchSize, p.Concurrency, p.Prefetch})
+	require.Equal(t, []any{time.Duration(0), time.Minute, 5 * time.Minute}, []any{p.HandlerTimeout, p.StuckHandlerGrace, p.StuckMessageThreshold})
+	require.Equal(t, []any{5 * time.Second, 5 * time.Second, 30 * time.Second, 10, 10 * time.Minute}, []any{p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout, p.MaxAbandoned, p.UnknownKeyGrace})
+	require.Equal(t, []any{20 * time.Millisecond, 10 * time.Second, 10 * time.Second, 5 * time.Second}, []any{p.GroupWindow, p.StatementTimeout, p.StopBudget, p.RestartDelay})
+	require.Equal(t, []any{time.Duration(0), time.Hour, 10_000}, []any{c.Retention, c.CleanupInterval, c.CleanupBatchSize})
+	require.Equal(t, []any{inbox.UnroutedIgnore, inbox.BadRecordStore}, []any{o.Acceptor.Unrouted, o.Acceptor.BadRecords})
+	require.Equal(t, []any{false, "", "inbox_"}, []any{o.Migrate, o.Schema, o.TablePrefix})
+}
+
+func TestOptionsLoadFromYAML(t *testing.T) {
+	o := inbox.DefaultOptions()
+	require.NoError(t, yaml.Unmarshal([]byte(`
+max_retries: 7
+max_retry_delay: 90s
+handler_timeout: 1m30s
+unrouted: reject
+retention: 168h
+cleanup_lock_name: tidy
+migrate: true
+table_prefix: shop_
+`), &o))
+	want := inbox.DefaultOptions()
+	want.Processor.MaxRetries, want.Processor.MaxRetryDelay, want.Processor.HandlerTimeout = 7, 90*time.Second, 90*time.Second
+	want.Acceptor.Unrouted = inbox.UnroutedReject
+	want.Cleanup.Retention, want.Cleanup.CleanupLockName = 168*time.Hour, "tidy"
+	want.Migrate, want.TablePrefix = true, "shop_"
+	require.Equal(t, want, o)
+	require.NoError(t, o.Validate())
+}
+
+func TestOptionsLoadFromTheEnvironment(t *testing.T) {
+	t.Setenv("ORDERS_MAX_RETRIES", "7")
+	t.Setenv("ORDERS_POLLING_INTERVAL", "1m")
+	t.Setenv("ORDERS_BAD_RECORDS", "halt")
+	t.Setenv("ORDERS_RETENTION", "24h")
+	t.Setenv("ORDERS_SCHEMA", "shop")
+	o := inbox.DefaultOptions()
+	require.NoError(t, env.ParseWithOptions(&o, env.Options{Prefix: "ORDERS_"}))
+	want := inbox.DefaultOptions()
+	want.Processor.MaxRetries, want.Processor.PollingInterval = 7, time.Minute
+	want.Acceptor.BadRecords = inbox.BadRecordHalt
+	want.Cleanup.Retention, want.Schema = 24*time.Hour, "shop"
+	require.Equal(t, want, o)
+}
+
+func TestLoadedOptionsApplyAndLaterOptionsWin(t *testing.T) {
+	o := inbox.DefaultOptions()
+	o.Processor.MaxRetries, o.TablePrefix = 1, "shop_"
+	db := fxtest.OpenDB(t)
+	ib := inboxtest.New(t, db, inbox.WithOptions(o), inbox.MaxRetries(2), inboxtest.Handlers(nothing("h")))
+	inboxtest.Accept(t, ib, "1")
+	var n int64
+	require.NoError(t, db.Table("shop_messages").Count(&n).Error)
+	require.EqualValues(t, 1, n)
+}

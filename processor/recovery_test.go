@@ -1,0 +1,188 @@
+package processor_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// hasty finds vanished workers quickly.
+func hasty() inbox.Option {
+	o := inbox.DefaultOptions()
+	o.Migrate = true
+	p := &o.Processor
+	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = 50*time.Millisecond, 50*time.Millisecond, time.Second
+	p.RestartDelay, p.GroupWindow, p.StopBudget, p.MaxRetryDelay = 50*time.Millisecond, time.Millisecond, time.Second, time.Second
+	return inbox.WithOptions(o)
+}
+
+const vanishing = "0192f000-0000-7000-8000-000000000001"
+
+func TestClaimsOfAVanishedWorkerAreRecovered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		attempts := make(chan int, 10)
+		log, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.DB, hasty(), log, inboxtest.Handlers(
+			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })))
+		inboxtest.Accept(t, ib, "1")
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		claim(t, d, system, vanishing, 1, "h") // and its process dies
+		began := time.Now()
+		inboxtest.Start(t, ib)
+		require.Equal(t, 2, inboxtest.Receive(t, attempts, "the recovered message"), "the handler can tell a rerun")
+		require.GreaterOrEqual(t, time.Since(began), 900*time.Millisecond, "not before the worker's timeout")
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it was completed")
+		s := inboxtest.Status(t, ib, "1", "h")
+		require.Zero(t, s.ErrorCount, "nothing is charged")
+		require.Zero(t, s.AbandonedCount, "a finished attempt resets it")
+		require.EqualValues(t, 1, ib.Counters().Recovered)
+		require.Equal(t, 1, logs.FilterMessageSnippet("released abandoned claims").Len())
+		inboxtest.Eventually(t, func() bool {
+			for _, w := range workers(t, d) {
+				if w.ID == vanishing {
+					return w.ReleasedAt != nil
+				}
+			}
+			return true
+		}, "its row is marked released")
+	})
+}
+
+func TestWorkerThatHeartbeatsKeepsItsClaims(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1")
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		claim(t, d, system, vanishing, 1, "h")
+		inboxtest.Start(t, ib)
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+			require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")), "it was taken for dead")
+			require.NotNil(t, inboxtest.Status(t, ib, "1", "h").ProcessingStartedAt)
+			pause(t, 20*time.Millisecond)
+		}
+	})
+}
+
+// pause lets time pass while other goroutines work.
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+	}
+}
+
+func TestStatusThatTakesWorkersWithItIsPoisoned(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.MaxAbandoned(4), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "deadly", "suspect")
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		claim(t, d, system, vanishing, 2, "h")
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 3 WHERE message_id = 'deadly'")
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 2 WHERE message_id = 'suspect'")
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "deadly", "h").IsPoisoned }, "it was poisoned")
+		s := inboxtest.Status(t, ib, "deadly", "h")
+		require.Equal(t, "workers vanish while running it", *s.LastError)
+		require.Equal(t, 4, s.AbandonedCount)
+		require.Zero(t, s.ErrorCount)
+		require.Nil(t, s.ProcessingStartedAt)
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "suspect", "h").CompletedAt != nil }, "the other ran")
+	})
+}
+
+func TestWorkerTakenForDeadComesBackUnderANewID(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		running := make(chan string, 10)
+		causes := make(chan error, 10)
+		var interrupted atomic.Bool
+		log, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.DB, hasty(), log, inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			running <- m.ID
+			if m.ID == "long" && !interrupted.Swap(true) {
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				return ctx.Err()
+			}
+			return nil
+		})))
+		inboxtest.Start(t, ib)
+		inboxtest.Accept(t, ib, "long")
+		inboxtest.Receive(t, running, "the handler")
+		first := workers(t, d)
+		require.Len(t, first, 1)
+		require.NoError(t, inboxtest.Store(t, d.DB).MarkReleased(context.Background(), first[0].ID, system.Now()))
+
+		require.ErrorContains(t, inboxtest.Receive(t, causes, "its handlers' cancellation"), "lost its heartbeat")
+		require.Equal(t, "long", inboxtest.Receive(t, running, "the message, by the new worker"))
+		inboxtest.Accept(t, ib, "next")
+		require.Equal(t, "next", inboxtest.Receive(t, running, "a message, by the new worker"))
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
+		require.Zero(t, inboxtest.Status(t, ib, "long", "h").ErrorCount, "nothing is charged")
+		ids := map[string]bool{}
+		for _, w := range workers(t, d) {
+			ids[w.ID] = true
+		}
+		delete(ids, first[0].ID)
+		require.Len(t, ids, 1)
+		require.Equal(t, 1, logs.FilterMessageSnippet("was taken for dead").Len())
+		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
+	})
+}
+
+func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := make(chan string, 10)
+		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		require.NoError(t, ib.Pause(context.Background(), "h"))
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "the worker registered")
+		self := workers(t, d)
+		inboxtest.Accept(t, ib, "1", "2")
+		// A claim of this worker that it does not know of; and then a claim
+		// statement that fails, which makes it look.
+		claim(t, d, system, self[0].ID, 1, "h")
+		hide, show := "ALTER TABLE inbox_messages RENAME TO hidden", "ALTER TABLE hidden RENAME TO inbox_messages"
+		inboxtest.Exec(t, d.DB, hide)
+		require.NoError(t, ib.Resume(context.Background(), "h"))
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["claiming"] != nil }, "a claim failed")
+		require.Error(t, ib.Health().Degraded())
+		inboxtest.Exec(t, d.DB, show)
+		both := []string{inboxtest.Receive(t, ran, "the lost claim or the other"), inboxtest.Receive(t, ran, "the lost claim or the other")}
+		require.ElementsMatch(t, []string{"1", "2"}, both)
+		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
+		for _, s := range inboxtest.Statuses(t, ib) {
+			require.Zero(t, s.AbandonedCount)
+			require.Zero(t, s.ErrorCount)
+		}
+	})
+}
+
+func TestStuckClaimsOfDrainsAreReleasedByRunningWorkers(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := make(chan string, 10)
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.StuckMessageThreshold(300*time.Millisecond), inboxtest.Handlers(
+			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		inboxtest.Accept(t, ib, "1")
+		claim(t, d, system, "", 1, "h") // and its process dies
+		inboxtest.Start(t, ib)
+		require.Equal(t, "1", inboxtest.Receive(t, ran, "the stuck message"))
+	})
+}
+
+func TestRowsOfDeadWorkersArePruned(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.UnknownKeyGrace(0), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { all := workers(t, d); return len(all) == 1 && all[0].ID != vanishing }, "the dead worker's row was pruned")
+	})
+}
