@@ -4,42 +4,53 @@ import (
 	"context"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
+// Not parallel: it counts goroutines.
 func TestAThousandStartsAndStopsLeakNothing(t *testing.T) {
-	t.Parallel()
-	db := fxtest.OpenDB(t)
-	ib := inboxtest.New(t, db, inboxtest.Brisk(), inbox.Retention(1e15), inboxtest.Handlers(nothing("h")))
-	pool, err := db.DB()
-	require.NoError(t, err)
-	ctx := context.Background()
-	cycle := func(accept bool) {
-		require.NoError(t, ib.Start(ctx))
-		if accept {
-			inboxtest.Accept(t, ib, "1")
-		}
-		require.NoError(t, ib.Stop(ctx))
-		require.Zero(t, pool.Stats().InUse, "connections in use after a stop")
+	for name, tc := range map[string]struct {
+		open   func(testing.TB) *gorm.DB
+		cycles int
+	}{"sqlite": {fxtest.OpenDB, 1000}, "postgres": {testenv.Postgres, 200}} {
+		t.Run(name, func(t *testing.T) {
+			db := tc.open(t)
+			ib := inboxtest.New(t, db, inboxtest.Brisk(), inbox.Retention(time.Hour), inboxtest.Handlers(nothing("h")))
+			pool, err := db.DB()
+			require.NoError(t, err)
+			ctx := context.Background()
+			cycle := func(accept bool) {
+				require.NoError(t, ib.Start(ctx))
+				if accept {
+					inboxtest.Accept(t, ib, "1")
+				}
+				require.NoError(t, ib.Stop(ctx))
+				require.Zero(t, pool.Stats().InUse, "connections in use after a stop")
+			}
+			const first = 10 // what is made once
+			for range first {
+				cycle(true)
+			}
+			before, opened := runtime.NumGoroutine(), pool.Stats().OpenConnections
+			for range tc.cycles - first {
+				cycle(false)
+			}
+			inboxtest.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, "no goroutine is left")
+			require.LessOrEqual(t, pool.Stats().OpenConnections, opened+2)
+			var workers int64
+			require.NoError(t, db.Model(&models.Worker{}).Where("stopped_at IS NULL").Count(&workers).Error)
+			require.Zero(t, workers, "every worker said goodbye")
+		})
 	}
-	for range 10 { // what is made once
-		cycle(true)
-	}
-	before, opened := runtime.NumGoroutine(), pool.Stats().OpenConnections
-	for range 990 {
-		cycle(false)
-	}
-	inboxtest.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, "no goroutine is left")
-	require.LessOrEqual(t, pool.Stats().OpenConnections, opened+2)
-	var workers int64
-	require.NoError(t, db.Model(&models.Worker{}).Where("stopped_at IS NULL").Count(&workers).Error)
-	require.Zero(t, workers, "every worker said goodbye")
 }
 
 func TestFailedStartLeavesNothingRunning(t *testing.T) {

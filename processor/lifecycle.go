@@ -90,11 +90,13 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 	for work.Err() == nil {
 		s := newSession(alive, p.opts.WorkerTimeout)
 		h := newHeart(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.beatLog, p.setPaused, func() { p.wakeup.wake() })
+		// Known before its first heartbeat: that may be stored although a stop
+		// cuts it short, and then the stop has to mark the worker, too.
+		a.use(s)
 		if !p.register(work, h, s) {
 			s.end(errStopping)
 			return
 		}
-		a.use(s)
 		p.loopLog.healthy()
 		services, end := context.WithCancel(alive)
 		a.services.Add(2)

@@ -138,6 +138,40 @@ func TestWorkerTakenForDeadComesBackUnderANewID(t *testing.T) {
 	})
 }
 
+func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran, causes := make(chan string, 10), make(chan error, 10)
+		var interrupted atomic.Bool
+		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			ran <- m.ID
+			if !interrupted.Swap(true) {
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				return ctx.Err()
+			}
+			return nil
+		})))
+		inboxtest.Start(t, ib)
+		inboxtest.Accept(t, ib, "long")
+		inboxtest.Receive(t, ran, "the handler")
+		before := workers(t, d)[0].ID
+		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_workers RENAME TO hidden")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["heartbeat"] != nil }, "health told of the heartbeat")
+		require.ErrorContains(t, inboxtest.Receive(t, causes, "the handler's cancellation"), "lost its heartbeat")
+		inboxtest.Accept(t, ib, "meanwhile")
+		require.Empty(t, ran, "nothing is claimed without a heartbeat")
+
+		inboxtest.Exec(t, d.DB, "ALTER TABLE hidden RENAME TO inbox_workers")
+		both := []string{inboxtest.Receive(t, ran, "a message"), inboxtest.Receive(t, ran, "a message")}
+		require.ElementsMatch(t, []string{"long", "meanwhile"}, both)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
+		require.Zero(t, inboxtest.Status(t, ib, "long", "h").ErrorCount, "nothing is charged")
+		all := workers(t, d)
+		require.NotEqual(t, before, all[len(all)-1].ID)
+		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
+	})
+}
+
 func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
