@@ -124,8 +124,7 @@ func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	proxy, proxied := newProxy(t, r.settings.DSN)
-	// Only the plain handler works: a transaction open across a partition
-	// keeps its row locked until the server gives the connection up.
+	// Only the plain handler works; for the transactional one see below.
 	producer := r.newInbox(r.settings.DSN)
 	require.NoError(t, producer.Pause(t.Context(), workload.EffectKey))
 	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxied, r.settings.DSN })
@@ -153,4 +152,28 @@ func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
 	require.NoError(t, isolated.Terminate())
 	require.NoError(t, isolated.Wait(patience), "its last results are written")
 	require.Equal(t, before, r.statuses())
+}
+
+// The server keeps a partitioned worker's transactions open, with the locks on
+// their rows, until TCP gives the connections up.
+func TestTransactionsOfAPartitionedWorkerAreEnded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	proxy, proxied := newProxy(t, r.settings.DSN)
+	producer := r.newInbox(r.settings.DSN)
+	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxied, r.settings.DSN })
+	r.accept(producer, r.jobs(6, same(workload.Job{DelayMS: 60_000}))...)
+	r.await("the worker runs all of them, in open transactions", func() bool {
+		return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, isolated.PID()) == 6 &&
+			r.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`) >= 6
+	})
+	proxy.partition()
+	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`) // quick from now on
+	require.NoError(t, err)
+	r.worker()
+	r.await("the successor completes plain and transactional handlers", func() bool {
+		return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL`) == 12
+	})
+	require.Equal(t, 6, r.number(`SELECT count(*) FROM effects`))
+	require.NoError(t, isolated.Kill())
 }
