@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// ErrLeaseHeld: another worker is cleaning this inbox at the moment.
+// ErrLeaseHeld says that another worker is cleaning this inbox at the moment.
 var ErrLeaseHeld = errors.New("another worker holds the cleanup lease")
 
 // Cleaner cleans one inbox, at intervals or by hand. It is safe for

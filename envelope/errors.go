@@ -30,7 +30,7 @@ var (
 	ErrMalformed = errors.New("malformed CloudEvent")
 )
 
-// IDTooLongError: a message ID has more characters than are allowed.
+// IDTooLongError says that a message ID has more characters than are allowed.
 type IDTooLongError struct {
 	// Length is in characters, not bytes.
 	Length int

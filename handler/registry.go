@@ -104,7 +104,7 @@ func (r Registration) String() string {
 	return fmt.Sprintf("%s of inbox %q, channel %q, type %q", kind, r.Inbox, r.Channel, r.Type)
 }
 
-// DuplicateKeyError: two registrations share a handler key (contract 5.16).
+// DuplicateKeyError says that two registrations share a handler key (contract 5.16).
 type DuplicateKeyError struct {
 	Key           string
 	First, Second Registration

@@ -31,7 +31,7 @@ func (c Config) Validate() error {
 
 func (c Config) validateBrokers() error {
 	if len(c.Brokers) == 0 {
-		return errors.New("Brokers is empty, allowed is at least one host:port")
+		return errors.New("option Brokers is empty, allowed is at least one host:port")
 	}
 	for _, broker := range c.Brokers {
 		host, port, err := net.SplitHostPort(broker)
@@ -45,7 +45,7 @@ func (c Config) validateBrokers() error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("Brokers has %q, allowed is host:port with a port of 1 to 65535", broker)
+			return fmt.Errorf("option Brokers has %q, allowed is host:port with a port of 1 to 65535", broker)
 		}
 	}
 	return nil
@@ -53,16 +53,16 @@ func (c Config) validateBrokers() error {
 
 func (c Config) validateTopics() error {
 	if len(c.Topics) == 0 {
-		return errors.New("Topics is empty, allowed is at least one topic")
+		return errors.New("option Topics is empty, allowed is at least one topic")
 	}
 	seen := map[string]bool{}
 	for _, topic := range c.Topics {
 		if seen[topic] {
-			return fmt.Errorf("Topics has %q twice", topic)
+			return fmt.Errorf("option Topics has %q twice", topic)
 		}
 		seen[topic] = true
 		if topic == "" || len(topic) > 249 || topic == "." || topic == ".." || strings.Trim(topic, topicCharacters) != "" {
-			return fmt.Errorf("Topics has %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", topic)
+			return fmt.Errorf("option Topics has %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", topic)
 		}
 	}
 	return nil

@@ -107,15 +107,20 @@ func TestBackoffDoublesWithJitterUpToItsLimit(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(math.MaxInt32), inbox.MaxRetryDelay(5*time.Second),
 			inboxtest.Handlers(inboxtest.Do("h", boom)))
 		inboxtest.Accept(t, ib, many(messages)...)
-		for i, limits := range [][2]time.Duration{{1 * time.Second, 2 * time.Second}, {2 * time.Second, 4 * time.Second}, {2500 * time.Millisecond, 5 * time.Second}} {
-			if i == 2 { // far beyond what a shift could hold
-				inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET error_count = 1000000000")
-			}
+		second := time.Second
+		for _, tc := range []struct {
+			errors   int // before this failure
+			from, to time.Duration
+		}{
+			{0, 1 * second, 2 * second}, {1, 2 * second, 4 * second}, {2, 5 * second / 2, 5 * second}, {20, 5 * second / 2, 5 * second},
+			{31, 5 * second / 2, 5 * second}, {62, 5 * second / 2, 5 * second}, {1_000_000_000, 5 * second / 2, 5 * second},
+		} {
+			inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET error_count = ?", tc.errors)
 			found := delays(t, ib, clock, messages)
-			lower, middle := 0, (limits[0]+limits[1])/2
+			lower, middle := 0, (tc.from+tc.to)/2
 			for _, delay := range found {
-				require.GreaterOrEqual(t, delay, limits[0])
-				require.LessOrEqual(t, delay, limits[1])
+				require.GreaterOrEqual(t, delay, tc.from, tc.errors)
+				require.LessOrEqual(t, delay, tc.to, tc.errors)
 				if delay < middle {
 					lower++
 				}
@@ -123,7 +128,7 @@ func TestBackoffDoublesWithJitterUpToItsLimit(t *testing.T) {
 			// Even at a million runs 200 fair coins do not stray this far.
 			require.Greater(t, lower, 50, "the jitter is spread over its whole range")
 			require.Less(t, lower, 150, "the jitter is spread over its whole range")
-			clock.Advance(limits[1])
+			clock.Advance(tc.to)
 		}
 	})
 }

@@ -317,7 +317,7 @@ func TestCompactedTopicWithEmptyBatchesIsReadToItsEnd(t *testing.T) {
 				}
 				b.produce(client, records...)
 			}
-			time.Sleep(250 * time.Millisecond) // a segment's age is the broker's own clock
+			await(t.Context(), 250*time.Millisecond) // a segment's age is the broker's own clock
 		}
 	}
 	written := int64(6 * 3 * 10 * 4)

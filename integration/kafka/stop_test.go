@@ -166,11 +166,21 @@ func TestStoppingAtAnyMomentLeaksNothing(t *testing.T) {
 		c, err := kafkaconsumer.New("orders.events", config(r.kafka.Brokers(), topic), r.ledger, nil, nil)
 		require.NoError(t, err)
 		require.NoError(t, c.Start(t.Context()))
-		time.Sleep(rand.N(30 * time.Millisecond)) // any moment is the point of this test
+		await(t.Context(), rand.N(30*time.Millisecond)) // any moment is the point of this test
 		stop(t, c)
 	}
 	goleak.VerifyNone(t, running)
 	require.Zero(t, r.kafka.Members(group))
 	r.start()
 	r.awaitAll()
+}
+
+// await lets time pass where there is nothing to wait for.
+func await(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }

@@ -12,10 +12,10 @@ import (
 	"gorm.io/gorm"
 )
 
-// ErrWorkerReleased: the worker was taken for dead and its claims released.
+// ErrWorkerReleased says that the worker was taken for dead and its claims released.
 var ErrWorkerReleased = errors.New("worker was declared dead and its claims were released")
 
-// ErrNoTransaction: a method that works in the caller's transaction was given
+// ErrNoTransaction says that a method that works in the caller's transaction was given
 // a session without one.
 var ErrNoTransaction = errors.New("no open transaction")
 

@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// ErrUnstorable: a text column cannot hold this text as it is.
+// ErrUnstorable says that a text column cannot hold this text as it is.
 var ErrUnstorable = errors.New("text cannot be stored")
 
 // CheckText returns nil if a text column of at most limit characters holds the
