@@ -135,6 +135,10 @@ func (l *loop) noteOverdue(a *attempt) {
 	a.overdue = true
 	s.running--
 	s.stuck++
+	if s.stuck >= l.board.maxStuck() { // what waits for a slot is for another worker
+		l.giveBack(s.queue)
+		s.queue = nil
+	}
 	l.p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", a.claim.HandlerKey),
 		zap.String("message_id", a.claim.MessageID), zap.Int("stuck", s.stuck), zap.Int("claiming_stops_at", l.board.maxStuck()))
 }

@@ -201,6 +201,9 @@ func (m *manual) flush(ctx context.Context) error {
 	if !m.completer.flush(last, last) {
 		return fmt.Errorf("process pending: %d results could not be stored: %w", m.completer.backlog(), m.p.storeLog.trouble())
 	}
+	if n := len(m.completer.locked); n > 0 {
+		return fmt.Errorf("process pending: %d results could not be stored: others have locked their statuses", n)
+	}
 	return nil
 }
 

@@ -54,7 +54,7 @@ func TestNilInSpiteOfACancelledContextCompletes(t *testing.T) {
 				err := tx.Exec("INSERT INTO effects VALUES ('a')").Error
 				<-ctx.Done()
 				return err
-			}),
+			}, inbox.Timeout(2*time.Second)), // enough for the statement on a busy machine
 		))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, inbox.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, ib))
