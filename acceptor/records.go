@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -39,58 +41,103 @@ const mostlyRefused = 3
 // bisect halves the batch until what the database takes is stored and every
 // record it refuses stands alone.
 func (a *Acceptor) bisect(ctx context.Context, channel string, received []envelope.Received, cause error) ([]envelope.Result, error) {
-	results := make([]envelope.Result, len(received))
-	refused := map[int]error{}
-	if err := a.narrow(ctx, channel, received, cause, 0, results, refused); err != nil {
+	b := &bisection{acceptor: a, channel: channel, received: received, results: make([]envelope.Result, len(received)),
+		stored: make([]bool, len(received)), refused: map[int]error{}, stopped: map[partition]int64{}}
+	all := make([]int, len(received))
+	for i := range all {
+		all[i] = i
+	}
+	if err := b.narrow(ctx, all, cause); err != nil {
 		return nil, err
 	}
-	halt := len(refused) >= mostlyRefused && len(refused) > len(received)/2
-	if halt {
+	if b.mostlyRefused() {
 		a.log.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
-			zap.String("channel", channel), zap.Int("refused", len(refused)), zap.Int("records", len(received)), zap.Error(cause))
+			zap.String("channel", channel), zap.Int("refused", len(b.refused)), zap.Int("records", len(received)), zap.Error(cause))
+		for i := range received {
+			if !b.stored[i] {
+				b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: &InvalidError{Reason: ReasonRefused, Err: cause}}
+			}
+		}
+	} else if err := b.reject(ctx); err != nil {
+		return nil, err
 	}
-	for i := range received {
-		why, bad := refused[i]
-		if !bad {
-			continue
-		}
-		problem := &InvalidError{Reason: ReasonRefused, Err: why}
-		if halt {
-			results[i] = envelope.Result{Disposition: envelope.Halt, Err: problem}
-			continue
-		}
-		alone, err := a.acceptRecords(ctx, channel, []envelope.Received{{Record: received[i].Record, Err: problem}})
-		if err != nil {
-			return nil, err
-		}
-		results[i] = alone[0]
-	}
-	haltedRecords(received, results) // some of what lies behind is stored already, and will be a duplicate
-	return results, nil
+	haltedRecords(received, b.results)
+	return b.results, nil
 }
 
-// narrow stores the halves of a refused batch, in their order, and notes the
-// single records that are refused by index.
-func (a *Acceptor) narrow(ctx context.Context, channel string, received []envelope.Received, cause error, offset int, results []envelope.Result, refused map[int]error) error {
-	if len(received) == 1 {
-		refused[offset] = cause
+// bisection is one bisect under way.
+type bisection struct {
+	acceptor *Acceptor
+	channel  string
+	received []envelope.Received
+	results  []envelope.Result
+	stored   []bool
+	refused  map[int]error
+	stopped  map[partition]int64 // under Halt: what lies behind a refused record is not stored
+}
+
+// mostlyRefused: the verdict is known before every record was tried, and must
+// be, or a wrong schema would cost more time than an accept has.
+func (b *bisection) mostlyRefused() bool {
+	return len(b.refused) >= mostlyRefused && len(b.refused) > len(b.received)/2
+}
+
+// narrow stores what it can of a refused part of the batch, in its order, and
+// notes the single records that are refused.
+func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
+	if len(part) == 1 {
+		i := part[0]
+		b.refused[i] = cause
+		if b.acceptor.opts.BadRecords == BadRecordHalt {
+			r := b.received[i].Record
+			b.stopped[partition{r.Topic, r.Partition}] = r.Offset
+		}
 		return nil
 	}
-	half := len(received) / 2
-	for _, part := range []struct {
-		records []envelope.Received
-		offset  int
-	}{{received[:half], offset}, {received[half:], offset + half}} {
-		stored, err := a.acceptRecords(ctx, channel, part.records)
+	for _, half := range [][]int{part[:len(part)/2], part[len(part)/2:]} {
+		half = slices.DeleteFunc(slices.Clone(half), func(i int) bool {
+			r := b.received[i].Record
+			_, behind := b.stopped[partition{r.Topic, r.Partition}]
+			return behind
+		})
+		if len(half) == 0 || b.mostlyRefused() {
+			continue
+		}
+		records := make([]envelope.Received, len(half))
+		for k, i := range half {
+			records[k] = b.received[i]
+		}
+		results, err := b.acceptor.acceptRecords(ctx, b.channel, records)
 		switch {
 		case err == nil:
-			copy(results[part.offset:], stored)
+			for k, i := range half {
+				b.results[i], b.stored[i] = results[k], true
+			}
 		case !store.IsData(err):
 			return err
 		default:
-			if err := a.narrow(ctx, channel, part.records, err, part.offset, results, refused); err != nil {
+			if err := b.narrow(ctx, half, err); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// reject treats the refused records as bad. A database that refuses even the
+// rejected row leaves nothing but to halt.
+func (b *bisection) reject(ctx context.Context) error {
+	for _, i := range slices.Sorted(maps.Keys(b.refused)) {
+		problem := &InvalidError{Reason: ReasonRefused, Err: b.refused[i]}
+		bad, err := b.acceptor.acceptRecords(ctx, b.channel, []envelope.Received{{Record: b.received[i].Record, Err: problem}})
+		switch {
+		case err == nil:
+			b.results[i] = bad[0]
+		case store.IsData(err):
+			b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: fmt.Errorf("it cannot be kept as rejected either: %w", err)}
+			b.acceptor.logBad(b.channel, b.received[i].Record, b.results[i])
+		default:
+			return err
 		}
 	}
 	return nil
@@ -148,7 +195,7 @@ func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received [
 		}
 	}
 	for i, r := range results {
-		if r.Err != nil {
+		if behind := (*behindError)(nil); r.Err != nil && !errors.As(r.Err, &behind) {
 			a.counters.Rejected.Add(1)
 			a.logBad(channel, received[i].Record, r)
 		}
@@ -220,6 +267,13 @@ func (a *Acceptor) badDisposition(err error) envelope.Disposition {
 	return envelope.Durable
 }
 
+// behindError is why a good record halts.
+type behindError struct{ offset int64 }
+
+func (e *behindError) Error() string {
+	return fmt.Sprintf("behind the halted record at offset %d", e.offset)
+}
+
 // haltedRecords finds the records at which a partition halts and marks those
 // behind them, which must not be stored either.
 func haltedRecords(received []envelope.Received, results []envelope.Result) map[int]bool {
@@ -228,7 +282,7 @@ func haltedRecords(received []envelope.Received, results []envelope.Result) map[
 	for i, r := range received {
 		at := partition{r.Record.Topic, r.Record.Partition}
 		if offset, behind := stopped[at]; behind {
-			results[i] = envelope.Result{Disposition: envelope.Halt, Err: fmt.Errorf("behind the halted record at offset %d", offset)}
+			results[i] = envelope.Result{Disposition: envelope.Halt, Err: &behindError{offset}}
 			skip[i] = true
 		} else if results[i].Disposition == envelope.Halt {
 			stopped[at] = r.Record.Offset

@@ -2,6 +2,7 @@ package kafkaconsumer
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/sasl"
 )
 
 // ErrStopped is returned by Start after Stop: make a new Consumer.
@@ -51,6 +53,34 @@ func (e *EpochError) Error() string {
 	return fmt.Sprintf("leader epoch fell from %d to %d: the topic was deleted and created again, or a leader was elected that lacks records", e.From, e.To)
 }
 
+// authenticationError marks what a custom SASL mechanism failed with, for
+// example a credential service that is down.
+type authenticationError struct{ err error }
+
+func (e *authenticationError) Error() string { return "authenticate: " + e.err.Error() }
+func (e *authenticationError) Unwrap() error { return e.err }
+
+// customSASL marks the errors of a mechanism that is not ours.
+type customSASL struct{ sasl.Mechanism }
+
+func (m customSASL) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	session, first, err := m.Mechanism.Start(ctx)
+	if err != nil {
+		return nil, nil, &authenticationError{err}
+	}
+	return customSASLSession{session}, first, nil
+}
+
+type customSASLSession struct{ sasl.StateMachine }
+
+func (s customSASLSession) Next(ctx context.Context, challenge []byte) (bool, []byte, error) {
+	done, response, err := s.StateMachine.Next(ctx, challenge)
+	if err != nil {
+		err = &authenticationError{err}
+	}
+	return done, response, err
+}
+
 // fatal tells errors that halt the partition from those that pass.
 func fatal(err error) bool {
 	var gap *OffsetGapError
@@ -76,7 +106,15 @@ func transient(err error) bool {
 		part     *protocol.TopicPartitionError
 		netErr   net.Error
 		errno    syscall.Errno
+		// A handshake that fails is the connection's trouble, not the data's.
+		certificate *tls.CertificateVerificationError
+		header      tls.RecordHeaderError
+		alert       tls.AlertError
+		login       *authenticationError
 	)
+	if errors.As(err, &certificate) || errors.As(err, &header) || errors.As(err, &alert) || errors.As(err, &login) {
+		return true
+	}
 	if errors.As(err, &kafkaErr) {
 		return kafkaErr != kafka.InvalidMessage // the broker's own copy is corrupt
 	}

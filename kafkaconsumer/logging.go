@@ -70,6 +70,16 @@ func (t *trouble) forget(source any) {
 	delete(t.sources, source)
 }
 
+// clear forgets a trouble whose sources are all gone: whoever comes next says
+// anew how things are.
+func (t *trouble) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.sources) == 0 {
+		t.err, t.since = nil, time.Time{}
+	}
+}
+
 // current returns the last error and since when it lasts; nil if all is well.
 func (t *trouble) current() (time.Time, error) {
 	t.mu.Lock()

@@ -18,6 +18,9 @@ type network struct {
 	transport *kafka.Transport // for everything else
 	client    *kafka.Client    // requests on the transport
 
+	cutting  context.Context // ends with cut
+	endDials context.CancelFunc
+
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
 	closed bool
@@ -33,6 +36,7 @@ func newNetwork(cfg Config) (*network, error) {
 		return nil, err
 	}
 	n := &network{cfg: cfg, conns: map[*conn]struct{}{}}
+	n.cutting, n.endDials = context.WithCancel(context.Background())
 	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dial, TLS: cfg.TLS, SASLMechanism: mechanism}
 	n.transport = &kafka.Transport{
 		Dial: n.dial, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: mechanism,
@@ -43,7 +47,13 @@ func newNetwork(cfg Config) (*network, error) {
 }
 
 func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(n.cutting, cancel)() // kafka-go dials on contexts of its own
 	dialed, err := (&net.Dialer{Timeout: n.cfg.DialTimeout, KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
+	if n.cutting.Err() != nil && err != nil {
+		return nil, net.ErrClosed
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +70,7 @@ func (n *network) dial(ctx context.Context, network, address string) (net.Conn, 
 
 // cut closes all connections and refuses new ones, for good.
 func (n *network) cut() {
+	n.endDials()
 	n.transport.CloseIdleConnections()
 	n.mu.Lock()
 	n.closed = true

@@ -96,7 +96,10 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		if s.Username != "" || s.Password != "" {
 			return nil, errors.New("SASL has a username or password but no mechanism, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
 		}
-		return s.Custom, nil
+		if s.Custom == nil {
+			return nil, nil
+		}
+		return customSASL{s.Custom}, nil
 	}
 	if s.Custom != nil {
 		return nil, fmt.Errorf("SASL has both mechanism %q and a custom one, allowed is one of them", s.Mechanism)

@@ -42,7 +42,7 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 	}
 	claims, err := c.store.Claim(stmt, req)
 	if err != nil {
-		c.doubt = time.Now().Add(2 * c.opts.StatementTimeout)
+		c.doubt = time.Now().Add(c.opts.StatementTimeout)
 		return nil, nil, fmt.Errorf("claim: %w", err)
 	}
 	c.held.add(claims)
@@ -80,18 +80,19 @@ func split(n int, keys []string) []int {
 }
 
 // reconcile releases claims of this worker that it does not run: those of a
-// claim statement whose answer was lost (contract 5.9). It only looks while
-// such a statement may have existed, and only between two claims of this
-// worker, so that it never takes a claim for lost whose answer is on its way.
+// claim statement whose answer was lost (contract 5.9). The look reads all
+// pending statuses, so it happens once after such a failure, when the statement
+// cannot be under way any more, and between two claims of this worker, so that
+// it never takes a claim for lost whose answer is on its way.
 func (c *claimer) reconcile(ctx context.Context, workerID string) error {
-	if c.doubt.IsZero() {
+	if c.doubt.IsZero() || time.Now().Before(c.doubt) {
 		return nil
 	}
-	over := time.Now().After(c.doubt)
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
-	refs, err := c.store.ClaimsOf(stmt, workerID, sweepBatch)
+	refs, err := c.store.ClaimsOf(stmt, workerID, sweepBatch+c.held.count())
 	if err != nil {
+		c.doubt = time.Now().Add(2 * c.opts.StatementTimeout)
 		return fmt.Errorf("look for claims whose answer was lost: %w", err)
 	}
 	var lost []store.Settlement
@@ -102,12 +103,11 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	}
 	if len(lost) > 0 {
 		if _, err := c.store.Settle(stmt, lost); err != nil {
+			c.doubt = time.Now().Add(2 * c.opts.StatementTimeout)
 			return fmt.Errorf("release claims whose answer was lost: %w", err)
 		}
 	}
-	if over {
-		c.doubt = time.Time{}
-	}
+	c.doubt = time.Time{}
 	return nil
 }
 
@@ -136,16 +136,22 @@ func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at t
 // held knows the statuses this process has claimed and not settled yet.
 type held struct {
 	mu  sync.Mutex
-	ids map[string]struct{}
+	ids map[string]int64 // with the claim's version
 }
 
-func newHeld() *held { return &held{ids: map[string]struct{}{}} }
+func newHeld() *held { return &held{ids: map[string]int64{}} }
+
+func (h *held) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.ids)
+}
 
 func (h *held) add(claims []store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range claims {
-		h.ids[c.StatusID] = struct{}{}
+		h.ids[c.StatusID] = c.Version
 	}
 }
 
@@ -156,10 +162,13 @@ func (h *held) has(statusID string) bool {
 	return ok
 }
 
-func (h *held) drop(statusID string) {
+// drop forgets a claim, unless the status has been claimed anew meanwhile.
+func (h *held) drop(c store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.ids, statusID)
+	if h.ids[c.StatusID] == c.Version {
+		delete(h.ids, c.StatusID)
+	}
 }
 
 // resolveSiblings keeps a renamed handler from running one message twice. A

@@ -60,6 +60,10 @@ func (c *completer) add(r result) {
 	c.mu.Lock()
 	c.queue = append(c.queue, r)
 	c.mu.Unlock()
+	c.ring()
+}
+
+func (c *completer) ring() {
 	select {
 	case c.arrived <- struct{}{}:
 	default:
@@ -120,7 +124,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		}
 		left, err := c.write(hard, batch, careful)
 		if err == nil {
-			c.locked, c.lockedNext = append(c.locked, left...), time.Now().Add(lockedRetry)
+			c.putAside(left)
 			pause, careful = 50*time.Millisecond, false
 			// Results that arrived meanwhile stand behind the batch.
 			c.mu.Lock()
@@ -145,6 +149,46 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		}
 		pause = min(2*pause, 2*time.Second)
 	}
+}
+
+// putAside keeps results whose rows are locked for another try a while later,
+// counted from the first of them: others that join must not put it off.
+func (c *completer) putAside(left []result) {
+	if len(left) > 0 && len(c.locked) == 0 {
+		c.lockedNext = time.Now().Add(lockedRetry)
+	}
+	c.locked = append(c.locked, left...)
+}
+
+// flushLast stores everything, waiting for locked rows, until hard ends, and
+// returns how many results are left. From the start it passes over locked rows:
+// there may be no time for a second try.
+func (c *completer) flushLast(hard context.Context) (left int) {
+	for hard.Err() == nil {
+		c.mu.Lock()
+		batch := append(c.queue, c.locked...)
+		c.queue, c.locked = nil, nil
+		c.mu.Unlock()
+		if len(batch) == 0 {
+			return 0
+		}
+		locked, err := c.write(hard, batch, true)
+		if err == nil {
+			c.log.healthy()
+			c.drained()
+			c.locked = locked
+		} else {
+			for i := range batch {
+				batch[i].tried = true
+			}
+			c.locked = batch
+			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)))
+		}
+		if len(c.locked) > 0 {
+			sleep(hard, 100*time.Millisecond)
+		}
+	}
+	return c.backlog() + len(c.locked)
 }
 
 // write stores one batch: completions in one statement, everything else in

@@ -71,6 +71,7 @@ func (p *Processor) Start(context.Context) error {
 			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
 				p.storeLog.failing("inbox: storing results crashed, restarting", err)
 				sleep(storing, p.opts.RestartDelay)
+				completer.ring() // the signal for what is queued may be used up
 			}
 		}
 	}()
@@ -123,7 +124,12 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 			return // the heart goes on beating while Stop stores the last results
 		}
 		end()
-		ended.Wait()
+		over := make(chan struct{})
+		go func() { ended.Wait(); close(over) }()
+		select {
+		case <-over:
+		case <-a.giveUp: // a hook ignores its context
+		}
 		s.end(errFenced)
 	}
 }
@@ -204,25 +210,28 @@ func (p *Processor) Stop(ctx context.Context) error {
 	// Everything that will have a result has it in the completer's queue.
 	// Should a hook hang in the completer's goroutine, it is left behind.
 	a.endStoring()
-	stored := false
+	unstored := a.completer.backlog()
 	if waitFor(a.storing, budget.flush) {
-		stored = a.completer.flush(a.hard, a.hard) && len(a.completer.locked) == 0
+		unstored = a.completer.flushLast(a.hard)
 	}
 	if s := a.current(); s != nil {
 		s.end(errStopping)
-		if stored && a.left == 0 {
+		if unstored == 0 && a.left == 0 {
 			p.farewell(a.hard, s)
 		}
 	}
 	a.endHard()
 	a.endServices()
-	a.services.Wait()
+	// A hook that ignores its context must not hold up the stop.
+	ended := make(chan struct{})
+	go func() { a.services.Wait(); close(ended) }()
+	waitFor(ended, time.Now().Add(max(time.Until(budget.flush), time.Second)))
 	var problems []error
 	if a.left > 0 {
 		problems = append(problems, fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker", a.left))
 	}
-	if n := a.completer.backlog(); n > 0 || !stored {
-		problems = append(problems, fmt.Errorf("stop: not all results could be stored (%d are queued), their claims are recovered by another worker", n))
+	if unstored > 0 {
+		problems = append(problems, fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", unstored))
 	}
 	return errors.Join(problems...)
 }

@@ -28,6 +28,7 @@ type loop struct {
 	notBefore time.Time // no claim before this: the last one failed
 	poll      time.Time // the next look whatever is known
 	nextDue   time.Time // zero if none is known
+	doubt     time.Time // see claimed
 }
 
 // event is what reaches the loop from other goroutines; one field is set.
@@ -44,6 +45,7 @@ type claimed struct {
 	short    map[*handler.Handler]bool // had fewer due statuses than asked for
 	asked    []*handler.Handler        // whose next due status is in next
 	next     time.Time                 // when that is due; zero if there is none
+	doubt    time.Time                 // when to look for claims whose answer was lost; zero if there is no need
 	err      error
 }
 
@@ -94,7 +96,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
 
 // lookAnew forgets what is known of the database and makes every handler ask.
 func (l *loop) lookAnew() {
-	l.nextDue, l.poll = time.Time{}, time.Now().Add(l.p.opts.PollingInterval)
+	l.nextDue, l.doubt, l.poll = time.Time{}, time.Time{}, time.Now().Add(l.p.opts.PollingInterval)
 	l.board.forgetDue()
 	l.board.wake(nil, true)
 }
@@ -168,6 +170,7 @@ func (l *loop) onlyOverdue() bool {
 // noteClaimed queues what was claimed and learns what is left in the database.
 func (l *loop) noteClaimed(c *claimed) {
 	l.claiming = false
+	l.doubt = c.doubt
 	if c.err != nil {
 		l.notBefore = time.Now().Add(l.p.opts.RestartDelay)
 		l.board.wake(nil, true)
@@ -179,6 +182,10 @@ func (l *loop) noteClaimed(c *claimed) {
 	}
 	for _, a := range c.attempts {
 		s := l.board.byHandler[a.handler]
+		if s.stuck >= l.board.maxStuck() {
+			l.giveBack([]*attempt{a})
+			continue
+		}
 		s.queue = append(s.queue, a)
 	}
 	for _, h := range c.asked {
@@ -228,6 +235,7 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 	if err := protect(func() { l.lookUp(&c, limits, unasked) }); err != nil {
 		c.err = err
 	}
+	c.doubt = l.act.claimer.doubt
 	switch {
 	case c.err == nil:
 		l.p.claimLog.healthy()
@@ -241,19 +249,20 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 
 func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
 	ctx := l.session.attempts
-	if c.err = l.act.claimer.reconcile(ctx, l.session.id); c.err == nil {
-		now := l.p.clock.Now()
-		c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, now)
-		if c.err == nil {
-			for h, short := range c.short {
-				if short && unasked[h] {
-					c.asked = append(c.asked, h)
-				}
-			}
-			if c.next, c.err = l.act.claimer.nextDue(ctx, c.asked, now); c.err != nil {
-				c.asked = nil
-			}
+	if err := l.act.claimer.reconcile(ctx, l.session.id); err != nil && ctx.Err() == nil {
+		l.p.log.Warn("inbox: will look again for lost claims", zap.Error(err))
+	}
+	now := l.p.clock.Now()
+	if c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, now); c.err != nil {
+		return
+	}
+	for h, short := range c.short {
+		if short && unasked[h] {
+			c.asked = append(c.asked, h)
 		}
+	}
+	if c.next, c.err = l.act.claimer.nextDue(ctx, c.asked, now); c.err != nil {
+		c.asked = nil
 	}
 }
 
@@ -311,6 +320,9 @@ func (l *loop) untilNextLook() time.Duration {
 	wait := time.Until(l.poll)
 	if !l.nextDue.IsZero() {
 		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
+	}
+	if !l.doubt.IsZero() {
+		wait = min(wait, max(time.Until(l.doubt), time.Millisecond))
 	}
 	if pause := time.Until(l.notBefore); pause > 0 {
 		return pause

@@ -42,7 +42,7 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	h := newHeld()
 	m := &manual{p: p, drained: &d, met: map[string]bool{}}
 	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(ctx context.Context, r result, applied bool) {
-		h.drop(r.claim.StatusID)
+		h.drop(r.claim)
 		p.settled(ctx, r, applied)
 		if applied {
 			d.count(r.outcome)
@@ -150,13 +150,10 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	if err != nil {
 		return 0, errors.Join(err, m.flush(ctx)) // it may have given claims back
 	}
-	longest := p.opts.StuckMessageThreshold * 9 / 10
 	for _, a := range attempts {
 		m.meet(a.claim.StatusID)
-		if a.timeout == 0 || a.timeout > longest {
-			a.timeout = longest
-		}
 	}
+	claimedAt := time.Now()
 	picked = len(attempts) + m.completer.backlog()
 	attemptsCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -179,7 +176,7 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 					m.completer.add(result{attempt: a, verdict: p.opts.judge(a.claim, errStopping, errStopping, 0, p.clock.Now())})
 					continue
 				}
-				p.runner.run(attemptsCtx, a, watcher{overdue: func() { m.reportOverdue(a) }, returned: func() {}})
+				m.run(attemptsCtx, a, p.opts.StuckMessageThreshold*9/10-time.Since(claimedAt))
 				m.completer.add(p.resultOf(a))
 			}
 		}()
@@ -194,15 +191,30 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	return picked, m.flush(ctx)
 }
 
+// run runs an attempt that must end within limit: after that, others may take
+// its claim for stuck.
+func (m *manual) run(ctx context.Context, a *attempt, limit time.Duration) {
+	if limit <= 0 {
+		a.err = &uncharged{reason: errors.New("its claim waited too long behind others")}
+		return
+	}
+	if a.timeout == 0 || a.timeout > limit {
+		a.timeout = limit
+	}
+	err := protect(func() {
+		m.p.runner.run(ctx, a, watcher{overdue: func() { m.reportOverdue(a) }, returned: func() {}})
+	})
+	if err != nil {
+		a.err, a.stored = err, false
+	}
+}
+
 // flush stores what is left, also after ctx has ended.
 func (m *manual) flush(ctx context.Context) error {
 	last, done := context.WithTimeout(context.WithoutCancel(ctx), m.p.opts.StatementTimeout)
 	defer done()
-	if !m.completer.flush(last, last) {
-		return fmt.Errorf("process pending: %d results could not be stored: %w", m.completer.backlog(), m.p.storeLog.trouble())
-	}
-	if n := len(m.completer.locked); n > 0 {
-		return fmt.Errorf("process pending: %d results could not be stored: others have locked their statuses", n)
+	if n := m.completer.flushLast(last); n > 0 {
+		return errors.Join(fmt.Errorf("process pending: %d results could not be stored", n), m.p.storeLog.trouble())
 	}
 	return nil
 }

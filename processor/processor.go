@@ -91,7 +91,7 @@ func (p *Processor) Wake(handlerKeys ...string) { p.wakeup.wake(handlerKeys...) 
 
 func (p *Processor) newCompleter(h *held) *completer {
 	return newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(ctx context.Context, r result, applied bool) {
-		h.drop(r.claim.StatusID)
+		h.drop(r.claim)
 		p.settled(ctx, r, applied)
 	}, p.wakeup.ring)
 }
@@ -109,7 +109,8 @@ func (p *Processor) resultOf(a *attempt) (r result) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			r = judge(&PanicError{Value: fmt.Sprintf("the handler's error: %v", v), Stack: debug.Stack()})
+			a.err = &PanicError{Value: fmt.Sprintf("the handler's error: %v", v), Stack: debug.Stack()}
+			r = judge(a.err)
 		}
 	}()
 	if a.err != nil {

@@ -175,7 +175,7 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.StatementTimeout(2*time.Second), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
 		require.NoError(t, ib.Pause(context.Background(), "h"))
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "the worker registered")

@@ -50,6 +50,7 @@ func (s *sweeper) sweep(ctx context.Context, self string) error {
 	if err != nil {
 		return err
 	}
+	var problems []error // one dead worker's trouble must not keep the others' claims
 	seen := map[string]bool{}
 	for _, w := range workers {
 		seen[w.ID] = true
@@ -64,27 +65,21 @@ func (s *sweeper) sweep(ctx context.Context, self string) error {
 		if s.suspects[w.ID] < 2 {
 			continue
 		}
-		if err := s.bury(ctx, w); err != nil {
-			return err
-		}
+		problems = append(problems, s.bury(ctx, w))
 	}
 	for id := range s.suspects {
 		if !seen[id] {
 			delete(s.suspects, id)
 		}
 	}
-	if err := s.prune(ctx, workers); err != nil {
-		return err
-	}
+	problems = append(problems, s.prune(ctx, workers))
 	// The look for claims without a worker reads all pending statuses, so it
 	// is not repeated more often than its threshold can matter.
 	if time.Since(s.lastStuck) >= s.opts.StuckMessageThreshold/2 {
-		if err := s.releaseStuck(ctx); err != nil {
-			return err
-		}
 		s.lastStuck = time.Now()
+		problems = append(problems, s.releaseStuck(ctx))
 	}
-	return s.poisonUnknown(ctx, workers, s.opts.UnknownKeyGrace)
+	return errors.Join(append(problems, s.poisonUnknown(ctx, workers, s.opts.UnknownKeyGrace))...)
 }
 
 func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
@@ -115,8 +110,9 @@ func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 		// server may hold the transaction open until TCP gives up, hours
 		// later. The next sweep finds the rows free.
 		ended, err := s.store.EvictWorker(stmt, w.ID)
-		if err != nil {
-			return fmt.Errorf("sweep: end the transactions of worker %s: %w", w.ID, err)
+		if err != nil { // the database's user may not be allowed to
+			s.log.Warn("inbox: transactions that a dead worker left open cannot be ended, their statuses wait for the server to give them up",
+				zap.String("worker", w.ID), zap.Error(err))
 		}
 		if ended > 0 {
 			s.log.Warn("inbox: ended transactions that a dead worker left open", zap.String("worker", w.ID), zap.Int("transactions", ended))
@@ -201,6 +197,14 @@ func (s *sweeper) prune(ctx context.Context, workers []store.WorkerState) error 
 	for _, w := range workers {
 		if w.Released && w.SilentFor > s.opts.WorkerTimeout+s.opts.UnknownKeyGrace {
 			ids = append(ids, w.ID)
+			// Once more, now that it can claim nothing any more: a claim that
+			// was under way when it was marked came after the last look.
+			_, err := s.release(ctx, "worker "+w.ID+" is gone", func(stmt context.Context) ([]store.Ref, error) {
+				return s.store.ClaimsOf(stmt, w.ID, sweepBatch)
+			})
+			if err != nil {
+				return fmt.Errorf("sweep: release claims of worker %s: %w", w.ID, err)
+			}
 		}
 	}
 	if len(ids) == 0 {

@@ -94,6 +94,14 @@ var processingMutants = []mutant{
 		Test: hanging(processing("TestWorkerThatCannotHeartbeatStopsAndComesBack")),
 	},
 	{
+		Name: "one locked status holds up all results",
+		Why:  "a single open transaction would stop the worker (contract 5.10)",
+		File: "processor/completer.go",
+		Old:  "	if careful {",
+		New:  "	if careful && c.store == nil {",
+		Test: hanging(processing("TestLockedStatusHoldsUpNoOtherAndIsStoredWhenFree")),
+	},
+	{
 		Name: "an accept wakes nobody",
 		Why:  "every message would wait for the next poll (contract 4.7)",
 		File: "acceptor/acceptor.go",

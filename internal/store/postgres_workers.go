@@ -85,11 +85,13 @@ func parseHandlerKeys(text string, w *WorkerState) error {
 }
 
 // Claims by the due index, once. A row that an open transaction has changed
-// carries its ID in xmax, and the transaction holds a lock on its own ID.
+// carries its ID in xmax, and the transaction holds a lock on its own ID. One
+// that is idle waits for a client; another sweeper's statement is active.
 const postgresEvict = `
 SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
 	SELECT DISTINCT l.pid FROM {statuses} s
 	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
+	JOIN pg_stat_activity a ON a.pid = l.pid AND a.state LIKE 'idle in transaction%'
 	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned
 ) holders`
 
