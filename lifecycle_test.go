@@ -83,7 +83,7 @@ func TestStartJudgesTheSchema(t *testing.T) {
 		}
 		err := start("orders")
 		require.ErrorIs(t, err, models.ErrSchemaMissing)
-		require.ErrorContains(t, err, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): run `inboxctl migrate up`")
+		require.ErrorContains(t, err, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate()")
 
 		require.NoError(t, models.Migrate(ctx, d.DB, models.Naming{}, "orders"))
 		err = start("billing")

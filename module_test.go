@@ -57,7 +57,7 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		"duplicate key across modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), fine),
 			inbox.Module("billing", inbox.Migrate(), inboxtest.Handlers(nothing("b", inbox.LegacyKeys("a"))))},
 			`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`},
-		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)}, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): run `inboxctl migrate up` or set the option Migrate"},
+		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)}, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate(), call Inbox.Migrate, or run the SQL of models.SQL"},
 	} {
 		t.Run(name, func(t *testing.T) { require.ErrorContains(t, startError(tc.opts...), tc.want) })
 	}

@@ -130,7 +130,7 @@ func UnnamedDB() Option { return func(c *config) { c.unnamedDB = true } }
 
 // Migrate creates or updates the tables at start. It is safe with any number
 // of replicas. Do not use it where the application's database user may not
-// change the schema: run `inboxctl migrate up` instead.
+// change the schema: have the SQL of models.SQL run instead.
 func Migrate() Option { return func(c *config) { c.options.Migrate = true } }
 
 // Schema puts the tables into this PostgreSQL schema. Do not set it on SQLite.

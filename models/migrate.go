@@ -20,7 +20,7 @@ import (
 // AutoMigrate. Everything happens in one transaction, so an error leaves
 // nothing half done. A PostgreSQL schema that does not exist is created. Don't
 // call it where the application's database user may not create tables: have
-// `inboxctl migrate up` or the plain SQL run by one who may.
+// the SQL that SQL returns run by one who may.
 func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
 	migrations, err := SQL(db.Dialector.Name(), naming)
 	if err != nil {
