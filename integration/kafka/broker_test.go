@@ -16,6 +16,8 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -39,9 +41,9 @@ func onEachBroker(t *testing.T, test func(t *testing.T, b *bench)) {
 // realBench is for tests of what only a real broker does.
 func realBench(t *testing.T) *bench {
 	t.Helper()
-	address := os.Getenv("INBOX_TEST_KAFKA")
+	address := os.Getenv(servers.KafkaEnv)
 	if address == "" {
-		t.Skip("LEFT OUT: no real Kafka broker, set INBOX_TEST_KAFKA=host:port")
+		testenv.LeaveOut(t, "Apache Kafka", servers.KafkaEnv)
 	}
 	return newBench(t, []string{address})
 }
