@@ -116,8 +116,8 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 		for id, reason := range map[string]acceptor.Reason{
 			strings.Repeat("é", 201): acceptor.ReasonIDTooLong,
 			"":                       acceptor.ReasonMissingID,
-			"a\x00b":                 acceptor.ReasonBadText,
-			"a\xffb":                 acceptor.ReasonBadText,
+			"a\x00b":                 acceptor.ReasonBadID,
+			"a\xffb":                 acceptor.ReasonBadID,
 		} {
 			results, err := ib.Accept(context.Background(), inboxtest.Message(id), inboxtest.Message("valid-"+string(reason)))
 			var invalid *inbox.InvalidError

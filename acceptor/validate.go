@@ -2,9 +2,6 @@ package acceptor
 
 import (
 	"errors"
-	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
@@ -21,33 +18,28 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	if transport == "" {
 		transport = defaultTransport
 	}
-	if m.IDErr != nil {
-		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonOfID(m.IDErr), Err: m.IDErr}
+	err := m.IDErr
+	if err == nil {
+		err = envelope.CheckID(m.ID)
 	}
-	if m.ID == "" {
-		return store.NewMessage{}, &InvalidError{Reason: ReasonMissingID, Detail: "a message ID has 1 to 200 characters"}
-	}
-	if n := utf8.RuneCountInString(m.ID); n > models.MaxMessageID {
-		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonIDTooLong,
-			Detail: fmt.Sprintf("the ID has %d characters, allowed are 1 to %d", n, models.MaxMessageID)}
+	if err != nil {
+		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonOfID(err), Err: err}
 	}
 	for _, field := range []struct {
 		name, value string
 		limit       int
 	}{
-		{"ID", m.ID, models.MaxMessageID},
 		{"type", m.Type, models.MaxType},
 		{"source", m.Source, models.MaxSource},
 		{"content type", m.ContentType, models.MaxContentType},
 		{"transport", transport, models.MaxTransportName},
 	} {
-		if !utf8.ValidString(field.value) || strings.ContainsRune(field.value, 0) {
-			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadText,
-				Detail: fmt.Sprintf("its %s is not valid UTF-8 without NUL", field.name)}
-		}
-		if n := utf8.RuneCountInString(field.value); n > field.limit {
-			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonTooLong,
-				Detail: fmt.Sprintf("its %s has %d characters, allowed are %d", field.name, n, field.limit)}
+		if err := store.CheckText(field.value, field.limit); err != nil {
+			reason := ReasonTooLong
+			if store.CheckText(field.value, 0) != nil {
+				reason = ReasonBadText
+			}
+			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reason, Detail: "its " + field.name, Err: err}
 		}
 	}
 	m.Properties.Channel = m.Channel
@@ -69,7 +61,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	return row, nil
 }
 
-// reasonOfID classifies what a decoder said of an ID.
+// reasonOfID classifies what is wrong with an ID.
 func reasonOfID(err error) Reason {
 	var long *envelope.IDTooLongError
 	switch {

@@ -209,7 +209,7 @@ func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) 
 	}
 	id, err := strategy.find(channel, r, event)
 	if err == nil {
-		err = checkID(id)
+		err = CheckID(id)
 	}
 	if err == nil && n > 1 && !strategy.ofEvent {
 		return id, fmt.Errorf("%w: %s cannot tell the %d events of a batch apart", ErrSharedID, strategy, n)
@@ -226,5 +226,5 @@ func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) 
 	if n > 1 {
 		id += "#" + strconv.Itoa(i)
 	}
-	return id, checkID(id)
+	return id, CheckID(id)
 }

@@ -41,8 +41,9 @@ func (e *IDTooLongError) Error() string {
 	return fmt.Sprintf("message ID has %d characters, allowed are 1 to %d", e.Length, models.MaxMessageID)
 }
 
-// checkID reports what keeps id from being a message ID.
-func checkID(id string) error {
+// CheckID reports what keeps id from being a message ID: ErrMissingID, ErrBadID
+// or an *IDTooLongError (contract 4.4).
+func CheckID(id string) error {
 	if id == "" {
 		return ErrMissingID
 	}

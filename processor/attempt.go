@@ -18,7 +18,6 @@ type attempt struct {
 	claim   store.Claim
 	handler *handler.Handler
 	timeout time.Duration
-	started time.Time // monotonic, for durations only
 
 	// Set by the attempt's goroutine before it is announced as finished.
 	err      error
@@ -60,8 +59,17 @@ var ErrStuck = errors.New("handler ignores its cancelled context")
 // run executes the attempt to its end. It returns whatever the handler does:
 // panics and runtime.Goexit are failures, and a handler that does not return
 // is given up StuckHandlerGrace after its context was cancelled.
+//
+// A panic that is not the handler's (a driver's, a plugin's) is its failure
+// too: it must not end the process.
 func (r *runner) run(ctx context.Context, a *attempt, w watcher) {
-	a.started = time.Now()
+	if err := protect(func() { r.attempt(ctx, a, w) }); err != nil {
+		a.err, a.stored = err, false
+	}
+}
+
+func (r *runner) attempt(ctx context.Context, a *attempt, w watcher) {
+	started := time.Now()
 	if a.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, a.timeout, errTimeout)
@@ -78,7 +86,7 @@ func (r *runner) run(ctx context.Context, a *attempt, w watcher) {
 		a.err = r.call(handler.ContextWithDB(ctx, session), a.handler, nil, delivery, w)
 	}
 	a.cause = context.Cause(ctx)
-	a.duration = time.Since(a.started)
+	a.duration = time.Since(started)
 }
 
 // deliver makes the handler's input of what is stored. An error means that

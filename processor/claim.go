@@ -22,7 +22,9 @@ type claimer struct {
 	held     *held
 	settle   func(r result) // for claims that end without an attempt
 
-	doubt time.Time // claims of ours may exist that we do not know, until then
+	// doubt is when to look for claims of ours that we do not know of, because
+	// a claim statement's answer was lost; zero if there is no need.
+	doubt time.Time
 }
 
 // claim asks for due statuses and sorts out siblings under legacy keys.
@@ -42,7 +44,7 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 	}
 	claims, err := c.store.Claim(stmt, req)
 	if err != nil {
-		c.doubt = time.Now().Add(c.opts.StatementTimeout)
+		c.doubtFromNow()
 		return nil, nil, fmt.Errorf("claim: %w", err)
 	}
 	c.held.add(claims)
@@ -92,7 +94,7 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	defer cancel()
 	refs, err := c.store.ClaimsOf(stmt, workerID, sweepBatch+c.held.count())
 	if err != nil {
-		c.doubt = time.Now().Add(2 * c.opts.StatementTimeout)
+		c.doubtFromNow()
 		return fmt.Errorf("look for claims whose answer was lost: %w", err)
 	}
 	var lost []store.Settlement
@@ -103,13 +105,16 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	}
 	if len(lost) > 0 {
 		if _, err := c.store.Settle(stmt, lost); err != nil {
-			c.doubt = time.Now().Add(2 * c.opts.StatementTimeout)
+			c.doubtFromNow()
 			return fmt.Errorf("release claims whose answer was lost: %w", err)
 		}
 	}
 	c.doubt = time.Time{}
 	return nil
 }
+
+// doubtFromNow puts the look off until no statement of before can be under way.
+func (c *claimer) doubtFromNow() { c.doubt = time.Now().Add(c.opts.StatementTimeout) }
 
 // nextDue asks when the next status of these handlers comes due after at; zero
 // if none is known.

@@ -140,9 +140,8 @@ func (l *loop) noteOverdue(a *attempt) {
 	if s.stuck >= l.board.maxStuck() { // what waits for a slot is for another worker
 		l.giveBack(s.queue)
 		s.queue = nil
+		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return", zap.String("handler_key", a.handler.Key()), zap.Int("stuck", s.stuck))
 	}
-	l.p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", a.claim.HandlerKey),
-		zap.String("message_id", a.claim.MessageID), zap.Int("stuck", s.stuck), zap.Int("claiming_stops_at", l.board.maxStuck()))
 }
 
 func (l *loop) stuckHandlers() map[string]int {
@@ -275,15 +274,10 @@ func (l *loop) start() {
 }
 
 func (l *loop) attempt(a *attempt) {
-	err := protect(func() {
-		l.p.runner.run(l.session.attempts, a, watcher{
-			overdue:  func() { l.send(event{overdue: a}) },
-			returned: func() { l.send(event{returned: a.handler}) },
-		})
+	l.p.runner.run(l.session.attempts, a, watcher{
+		overdue:  func() { l.p.reportOverdue(a); l.send(event{overdue: a}) },
+		returned: func() { l.send(event{returned: a.handler}) },
 	})
-	if err != nil { // ours or the driver's: the handler's own panics are its failures
-		a.err, a.stored = err, false
-	}
 	l.act.completer.add(l.p.resultOf(a))
 	l.send(event{finished: a})
 }
@@ -298,7 +292,7 @@ func (l *loop) releaseQueued() {
 
 func (l *loop) giveBack(attempts []*attempt) {
 	for _, a := range attempts {
-		l.act.completer.add(result{attempt: a, verdict: l.p.opts.judge(a.claim, errStopping, errStopping, 0, l.p.clock.Now())})
+		l.act.completer.add(l.p.opts.interrupted(a, l.p.clock.Now()))
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -173,7 +171,7 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 			defer workers.Done()
 			for a := range queue {
 				if attemptsCtx.Err() != nil {
-					m.completer.add(result{attempt: a, verdict: p.opts.judge(a.claim, errStopping, errStopping, 0, p.clock.Now())})
+					m.completer.add(p.opts.interrupted(a, p.clock.Now()))
 					continue
 				}
 				m.run(attemptsCtx, a, p.opts.StuckMessageThreshold*9/10-time.Since(claimedAt))
@@ -201,12 +199,7 @@ func (m *manual) run(ctx context.Context, a *attempt, limit time.Duration) {
 	if a.timeout == 0 || a.timeout > limit {
 		a.timeout = limit
 	}
-	err := protect(func() {
-		m.p.runner.run(ctx, a, watcher{overdue: func() { m.reportOverdue(a) }, returned: func() {}})
-	})
-	if err != nil {
-		a.err, a.stored = err, false
-	}
+	m.p.runner.run(ctx, a, watcher{overdue: func() { m.p.reportOverdue(a) }, returned: func() {}})
 }
 
 // flush stores what is left, also after ctx has ended.
@@ -217,8 +210,4 @@ func (m *manual) flush(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("process pending: %d results could not be stored", n), m.p.storeLog.trouble())
 	}
 	return nil
-}
-
-func (m *manual) reportOverdue(a *attempt) {
-	m.p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", a.claim.HandlerKey), zap.String("message_id", a.claim.MessageID))
 }

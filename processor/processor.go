@@ -119,6 +119,10 @@ func (p *Processor) resultOf(a *attempt) (r result) {
 	return judge(a.err)
 }
 
+func (p *Processor) reportOverdue(a *attempt) {
+	p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", a.claim.HandlerKey), zap.String("message_id", a.claim.MessageID))
+}
+
 // settled counts a result that has reached the database, or that turned out
 // to be stale, and tells the hooks.
 func (p *Processor) settled(ctx context.Context, r result, applied bool) {

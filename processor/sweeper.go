@@ -97,11 +97,9 @@ func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
 // it sent with its last breath may reach the database after the first look,
 // and a transactional handler of its may still hold its row's lock.
 func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
-	left, err := s.release(ctx, "worker "+w.ID+" is gone", func(stmt context.Context) ([]store.Ref, error) {
-		return s.store.ClaimsOf(stmt, w.ID, sweepBatch)
-	})
+	left, err := s.releaseClaimsOf(ctx, w.ID)
 	if err != nil {
-		return fmt.Errorf("sweep: release claims of worker %s: %w", w.ID, err)
+		return err
 	}
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
@@ -125,6 +123,16 @@ func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 		return fmt.Errorf("sweep: mark worker %s released: %w", w.ID, err)
 	}
 	return nil
+}
+
+func (s *sweeper) releaseClaimsOf(ctx context.Context, worker string) (left bool, err error) {
+	left, err = s.release(ctx, "worker "+worker+" is gone", func(stmt context.Context) ([]store.Ref, error) {
+		return s.store.ClaimsOf(stmt, worker, sweepBatch)
+	})
+	if err != nil {
+		return left, fmt.Errorf("sweep: release claims of worker %s: %w", worker, err)
+	}
+	return left, nil
 }
 
 func (s *sweeper) releaseStuck(ctx context.Context) error {
@@ -199,11 +207,8 @@ func (s *sweeper) prune(ctx context.Context, workers []store.WorkerState) error 
 			ids = append(ids, w.ID)
 			// Once more, now that it can claim nothing any more: a claim that
 			// was under way when it was marked came after the last look.
-			_, err := s.release(ctx, "worker "+w.ID+" is gone", func(stmt context.Context) ([]store.Ref, error) {
-				return s.store.ClaimsOf(stmt, w.ID, sweepBatch)
-			})
-			if err != nil {
-				return fmt.Errorf("sweep: release claims of worker %s: %w", w.ID, err)
+			if _, err := s.releaseClaimsOf(ctx, w.ID); err != nil {
+				return err
 			}
 		}
 	}

@@ -119,6 +119,11 @@ func putOff(outcome string, settle store.Settlement, err error, next time.Time) 
 	return verdict{outcome: outcome, failure: err, settlement: settle, next: next}
 }
 
+// interrupted gives back a claim that was never run.
+func (o Options) interrupted(a *attempt, now time.Time) result {
+	return result{attempt: a, verdict: o.judge(a.claim, errStopping, errStopping, 0, now)}
+}
+
 // abandon is what recovery does to a claim whose worker vanished: released
 // with a backoff of its own, so that suspects drift apart, or poisoned when it
 // took too many workers with it (contract 5.9).

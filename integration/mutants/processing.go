@@ -112,7 +112,7 @@ var processingMutants = []mutant{
 	{
 		Name: "a message ID has 201 characters",
 		Why:  "longer than 200 is a typed error naming the length (contract 4.4)",
-		File: "acceptor/validate.go",
+		File: "envelope/errors.go",
 		Old:  "n > models.MaxMessageID {",
 		New:  "n > models.MaxMessageID+1 {",
 		Test: accepting("TestMessageIDHasOneTo200Characters"),
