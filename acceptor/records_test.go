@@ -217,6 +217,7 @@ func TestRefusedRecordHaltsUnderHalt(t *testing.T) {
 		refuse(t, d)
 		require.Equal(t, "durable, halt bad, halt bad, halt bad", dispositions(r.accept(batch("0", "no-1", "2", "3")...)))
 		require.Empty(t, r.rejected())
+		require.Equal(t, []string{"0"}, r.messages(), "what lies behind waits with it")
 	})
 }
 
@@ -261,5 +262,48 @@ func TestBatchLargerThanAnyParameterLimit(t *testing.T) {
 			require.Equal(t, 1, result.Accepted, i)
 		}
 		require.Len(t, r.messages(), records)
+	})
+}
+
+func TestMassRefusalIsKnownBeforeEveryRecordWasTried(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		refuse(t, d)
+		ids := make([]string, 100)
+		for i := range ids {
+			ids[i] = fmt.Sprintf("no-%02d", i)
+		}
+		ids[99] = "fine"
+		for i, result := range r.accept(batch(ids...)...) {
+			require.Equal(t, envelope.Halt, result.Disposition, i)
+		}
+		require.Empty(t, r.messages(), "the last was not even tried")
+	})
+}
+
+func TestRecordThatCannotEvenBeRejectedHalts(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		refuse(t, d)
+		if d.Dialect == "sqlite" {
+			inboxtest.Exec(t, d.DB, `CREATE TRIGGER none BEFORE INSERT ON inbox_rejected_messages BEGIN SELECT RAISE(ABORT, 'none'); END`)
+		} else {
+			inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_rejected_messages ADD CHECK (record_offset < 0)`)
+		}
+		require.Equal(t, "durable, halt bad, halt bad", dispositions(r.accept(batch("0", "no-1", "2")...)))
+		require.Empty(t, r.rejected())
+	})
+}
+
+func TestEveryRecordOfARepeatedConflictIsKept(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		r.accept(at(0, "1"))
+		first, second := at(1, "1"), at(2, "1")
+		first.Messages[0].Source, second.Messages[0].Source = "elsewhere", "elsewhere"
+		require.Equal(t, "durable bad, durable bad", dispositions(r.accept(first, second)))
+		rows := r.rejected()
+		require.Len(t, rows, 2)
+		require.Equal(t, []int64{1, 2}, []int64{rows[0].Offset, rows[1].Offset})
 	})
 }

@@ -137,7 +137,10 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 // register sends a session's first heartbeat, however long that takes.
 func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 	for {
-		err := h.beat(work, s)
+		var err error
+		if crash := protect(func() { err = h.beat(work, s) }); crash != nil {
+			err = crash
+		}
 		if err == nil {
 			p.beatLog.healthy()
 			return true

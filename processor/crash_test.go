@@ -1,0 +1,143 @@
+package processor_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// brokenClock panics once each time it is broken, in whichever of the
+// processor's goroutines asks it first.
+type brokenClock struct {
+	clock.System
+	broken atomic.Bool
+}
+
+func (c *brokenClock) Now() time.Time {
+	if c.broken.CompareAndSwap(true, false) {
+		panic("the clock is broken")
+	}
+	return c.System.Now()
+}
+
+func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		c := &brokenClock{}
+		ran := make(chan string, 100)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(c), inboxtest.Handlers(
+			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		inboxtest.Start(t, ib)
+		for _, id := range many(10) {
+			c.broken.Store(true)
+			inboxtest.Eventually(t, func() bool { return !c.broken.Load() }, "something crashed")
+			inboxtest.Accept(t, ib, id)
+			require.Equal(t, id, inboxtest.Receive(t, ran, "the message"))
+		}
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
+	})
+}
+
+func TestFailedClaimIsRetriedAfterRestartDelayNotByThePoll(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := make(chan string, 1)
+		// Polls come later than any test waits.
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(
+			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		require.NoError(t, ib.Pause(context.Background(), "h"))
+		inboxtest.Start(t, ib)
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_messages RENAME TO hidden")
+		require.NoError(t, ib.Resume(context.Background(), "h"))
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["claiming"] != nil }, "a claim failed")
+		inboxtest.Exec(t, d.DB, "ALTER TABLE hidden RENAME TO inbox_messages")
+		require.Equal(t, "1", inboxtest.Receive(t, ran, "the message"))
+	})
+}
+
+func TestHangingHookDoesNotHoldUpTheStop(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		hanging, letGo := make(chan struct{}), make(chan struct{})
+		t.Cleanup(func() { close(letGo) })
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithHooks(handler.Hooks{OnAttempt: func(context.Context, handler.AttemptEvent) {
+			close(hanging)
+			<-letGo
+		}}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, ib.Start(context.Background()))
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Receive(t, hanging, "the hook")
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		began := time.Now()
+		require.Error(t, ib.Stop(ctx))
+		require.Less(t, time.Since(began), 4*time.Second)
+		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").CompletedAt)
+	})
+}
+
+func TestHandlerMustNotEndItsTransaction(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(1), inboxtest.Handlers(
+			inboxtest.Tx("rolls back", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error { tx.Rollback(); return nil }),
+			inboxtest.Tx("commits", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error { tx.Commit(); return nil }),
+			inboxtest.Tx("swallows its own cancellation", func(ctx context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
+				short, cancel := context.WithCancel(ctx)
+				cancel()
+				if err := tx.WithContext(short).Exec("SELECT 1").Error; err == nil {
+					return errors.New("no error")
+				}
+				return nil
+			})))
+		inboxtest.Accept(t, ib, "1")
+		require.Equal(t, inbox.Drained{Picked: 3, Poisoned: 3}, inboxtest.Process(t, ib), "each is charged")
+		for _, s := range inboxtest.Statuses(t, ib) {
+			require.Contains(t, *s.LastError, "swallowed an error of its transaction", s.HandlerKey)
+		}
+	})
+}
+
+func TestDrainLeavesUnknownKeysToLivingWorkers(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		newer := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("new", inboxtest.Nothing)))
+		inboxtest.Accept(t, newer, "1")
+		ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "a worker registered")
+		inboxtest.Process(t, ib)
+		require.False(t, inboxtest.Status(t, ib, "1", "new").IsPoisoned)
+	})
+}
+
+// Only SQLite has one write lock for all: a transactional handler that runs for
+// longer than WorkerTimeout keeps its own worker from heartbeating.
+func TestLongTransactionOnSQLiteFencesNobody(t *testing.T) {
+	t.Parallel()
+	db := testenv.OpenSQLite(t, strings.Replace(testenv.SQLiteDSN(t), "busy_timeout(5000)", "busy_timeout(50)", 1))
+	var runs atomic.Int64
+	ib := inboxtest.New(t, db, hasty(), inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {
+		runs.Add(1)
+		select {
+		case <-time.After(2500 * time.Millisecond): // WorkerTimeout is 1 s
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})))
+	inboxtest.Start(t, ib)
+	inboxtest.Accept(t, ib, "1")
+	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it completed")
+	require.EqualValues(t, 1, runs.Load())
+}
