@@ -30,6 +30,10 @@ type (
 	UnroutedPolicy = acceptor.UnroutedPolicy
 	// BadRecordPolicy says what happens to bad records.
 	BadRecordPolicy = acceptor.BadRecordPolicy
+	// Middleware runs around handlers' calls, see handler.Middleware.
+	Middleware = handler.Middleware
+	// Breaker configures CircuitBreaker, see handler.Breaker.
+	Breaker = handler.Breaker
 )
 
 // The policies of Unrouted and BadRecords, and the outcomes of Accept.
@@ -54,6 +58,24 @@ func Timeout(d time.Duration) handler.Option { return handler.Timeout(d) }
 
 // WithCodec decodes one handler's bodies, see handler.WithCodec.
 func WithCodec(codec any) handler.Option { return handler.WithCodec(codec) }
+
+// Ordered runs one handler's messages in order per ordering key, see handler.Ordered.
+func Ordered() handler.Option { return handler.Ordered() }
+
+// OrderedBy is Ordered with an ordering key of its own, see handler.OrderedBy.
+func OrderedBy(key func(m RawMessage) []byte) handler.Option { return handler.OrderedBy(key) }
+
+// SkipPoisoned lets a lane go on past a poisoned message, see handler.SkipPoisoned.
+func SkipPoisoned() handler.Option { return handler.SkipPoisoned() }
+
+// TxGroup lets messages of a transactional handler share a commit, see handler.TxGroup.
+func TxGroup(n int) handler.Option { return handler.TxGroup(n) }
+
+// CircuitBreaker stops trying a handler that keeps failing, see handler.CircuitBreaker.
+func CircuitBreaker(b Breaker) handler.Option { return handler.CircuitBreaker(b) }
+
+// BatchResult is what a batch handler returns to tell its messages apart, see handler.BatchResult.
+func BatchResult(results ...error) error { return handler.BatchResult(results...) }
 
 // RetryAfter fails an attempt and sets when the next one is due, see handler.RetryAfter.
 func RetryAfter(d time.Duration, err error) error { return handler.RetryAfter(d, err) }

@@ -60,7 +60,8 @@ func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 	return func(c *channel) { c.kafka = append(c.kafka, cfg) }
 }
 
-// HandlerSpec declares one handler: made by Func, Tx, From or FromTx.
+// HandlerSpec declares one handler: made by Func, Tx, Batch or TxBatch, or for
+// a value of the Fx graph by From, FromTx, FromBatch or FromTxBatch.
 type HandlerSpec struct {
 	key     string
 	handler *handler.Handler // nil if it comes from the Fx graph
@@ -96,6 +97,35 @@ func FromTx[H interface {
 	Handle(context.Context, *gorm.DB, Message[T]) error
 }, T any](key string, opts ...handler.Option) *HandlerSpec {
 	return graphHandler(key, func(h H) *handler.Handler { return handler.NewTx(key, h.Handle, opts...) }, handler.New[T](key, nil, opts...))
+}
+
+// Batch declares a plain handler that takes up to size messages in one call,
+// see handler.NewBatch. Do not use it where messages have nothing to share: it
+// only makes failures wider.
+func Batch[T any](key string, size int, fn func(ctx context.Context, batch []Message[T]) error, opts ...handler.Option) *HandlerSpec {
+	return &HandlerSpec{key: key, handler: handler.NewBatch(key, size, fn, opts...)}
+}
+
+// TxBatch declares a transactional handler that takes up to size messages in
+// one call, see handler.NewTxBatch. Do not use it for calls to other services.
+func TxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []Message[T]) error, opts ...handler.Option) *HandlerSpec {
+	return &HandlerSpec{key: key, handler: handler.NewTxBatch(key, size, fn, opts...)}
+}
+
+// FromBatch declares a plain batch handler whose value of type H comes from
+// the Fx graph. Without Fx use Batch with a method value.
+func FromBatch[H interface {
+	HandleBatch(context.Context, []Message[T]) error
+}, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
+	return graphHandler(key, func(h H) *handler.Handler { return handler.NewBatch(key, size, h.HandleBatch, opts...) }, handler.New[T](key, nil, opts...))
+}
+
+// FromTxBatch declares a transactional batch handler whose value of type H
+// comes from the Fx graph. Without Fx use TxBatch with a method value.
+func FromTxBatch[H interface {
+	HandleBatch(context.Context, *gorm.DB, []Message[T]) error
+}, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
+	return graphHandler(key, func(h H) *handler.Handler { return handler.NewTxBatch(key, size, h.HandleBatch, opts...) }, handler.New[T](key, nil, opts...))
 }
 
 // graphHandler keeps what is known of a handler before the graph is there;

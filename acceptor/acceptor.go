@@ -259,7 +259,7 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 		case Accepted:
 			a.counters.Accepted.Add(1)
 			event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: r.Handlers}
-			if err := handler.Call(ctx, a.hooks.OnAccepted, event); err != nil {
+			if err := handler.CallHook(ctx, a.hooks.OnAccepted, event); err != nil {
 				a.log.Error("inbox hook OnAccepted failed", zap.String("message_id", m.ID), zap.Error(err))
 			}
 		case Duplicate:

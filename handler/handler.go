@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"time"
 
 	"gorm.io/gorm"
 )
@@ -31,34 +30,29 @@ func (k Kind) String() string {
 }
 
 // Handler is one registered handler: a key and what to run for it. Make one
-// with New or NewTx. It is immutable and safe for concurrent use.
+// with New, NewTx, NewBatch or NewTxBatch. It is immutable and safe for
+// concurrent use.
 type Handler struct {
-	key        string
-	legacyKeys []string
-	kind       Kind
-	payload    string
-	timeout    time.Duration
-	run        func(ctx context.Context, tx *gorm.DB, d Delivery) error
-	err        error
-}
-
-// Option adjusts one handler.
-type Option func(*settings)
-
-type settings struct {
-	legacyKeys []string
-	timeout    time.Duration
-	codec      any
+	key     string
+	kind    Kind
+	payload string
+	// batch is how many messages one call takes at most; 0 if it takes one by
+	// its own type.
+	batch int
+	settings
+	run func(ctx context.Context, tx *gorm.DB, ds []Delivery) error
+	err error
 }
 
 // New makes a plain handler of fn: it runs first, then its status is
 // completed, so after a crash in between it runs again. fn must be safe for
-// concurrent use. A missing key, an empty legacy key, a nil fn or a codec of
-// another payload type is reported by Err and fails the inbox's start.
+// concurrent use. A missing key, an empty legacy key, a nil fn, a codec of
+// another payload type or an option out of range is reported by Err and fails
+// the inbox's start.
 func New[T any](key string, fn func(ctx context.Context, m Message[T]) error, opts ...Option) *Handler {
 	h, codec := build[T](key, Plain, fn == nil, opts)
-	h.run = func(ctx context.Context, _ *gorm.DB, d Delivery) error {
-		m, err := decode(key, codec, d)
+	h.run = func(ctx context.Context, _ *gorm.DB, ds []Delivery) error {
+		m, err := decode(key, codec, ds[0])
 		if err != nil {
 			return err
 		}
@@ -74,8 +68,8 @@ func New[T any](key string, fn func(ctx context.Context, m Message[T]) error, op
 // transaction and its locks last as long as the handler.
 func NewTx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m Message[T]) error, opts ...Option) *Handler {
 	h, codec := build[T](key, Transactional, fn == nil, opts)
-	h.run = func(ctx context.Context, tx *gorm.DB, d Delivery) error {
-		m, err := decode(key, codec, d)
+	h.run = func(ctx context.Context, tx *gorm.DB, ds []Delivery) error {
+		m, err := decode(key, codec, ds[0])
 		if err != nil {
 			return err
 		}
@@ -85,26 +79,26 @@ func NewTx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m Messag
 }
 
 func build[T any](key string, kind Kind, missing bool, opts []Option) (*Handler, Codec[T]) {
-	var s settings
+	h := &Handler{key: key, kind: kind, payload: reflect.TypeFor[T]().String()}
 	for _, o := range opts {
-		o(&s)
+		if o != nil {
+			o(&h.settings)
+		}
 	}
-	h := &Handler{key: key, legacyKeys: s.legacyKeys, kind: kind, payload: reflect.TypeFor[T]().String(), timeout: s.timeout}
+	problems := h.settings.problems(kind)
 	if missing {
-		h.err = errors.New("its function is nil")
+		problems = append(problems, errors.New("its function is nil"))
 	}
 	codec := defaultCodec[T]()
-	if s.codec != nil {
-		own, ok := s.codec.(Codec[T])
+	if h.codec != nil {
+		own, ok := h.codec.(Codec[T])
 		if ok {
 			codec = own
 		} else {
-			h.err = fmt.Errorf("its codec %T does not decode into %s", s.codec, h.payload)
+			problems = append(problems, fmt.Errorf("its codec %T does not decode into %s", h.codec, h.payload))
 		}
 	}
-	if s.timeout < 0 {
-		h.err = fmt.Errorf("Timeout is %s, allowed is 0 or more", s.timeout)
-	}
+	h.err = errors.Join(problems...)
 	return h, codec
 }
 
@@ -133,29 +127,22 @@ func (h *Handler) Kind() Kind { return h.kind }
 // Payload names the payload type, for messages to people.
 func (h *Handler) Payload() string { return h.payload }
 
-// Timeout is the handler's own time limit per attempt; zero means the
-// inbox's HandlerTimeout.
-func (h *Handler) Timeout() time.Duration { return h.timeout }
-
 // Err says what is wrong with the handler's declaration; nil if nothing is.
 func (h *Handler) Err() error { return h.err }
 
-// Run decodes the body and runs one attempt; tx is nil for plain handlers.
-func (h *Handler) Run(ctx context.Context, tx *gorm.DB, d Delivery) error { return h.run(ctx, tx, d) }
+// BatchSize is how many messages one call takes at most: 1 unless made by
+// NewBatch or NewTxBatch.
+func (h *Handler) BatchSize() int { return max(h.batch, 1) }
 
-// LegacyKeys names the keys a handler had before it was renamed, so that its
-// stored statuses stay its own (contract 4.2). A legacy key should be kept for
-// as long as Retention. Do not use it to merge two handlers that both still
-// run: one of their statuses would be superseded.
-func LegacyKeys(keys ...string) Option {
-	return func(s *settings) { s.legacyKeys = append(s.legacyKeys, keys...) }
+// Run decodes the bodies and runs one attempt of one message, or of up to
+// BatchSize; tx is nil for plain handlers. Around the handler's own middleware
+// runs outer, the first outermost. The results are aligned with ds. A panic of
+// the handler, of a codec or of middleware passes through.
+func (h *Handler) Run(ctx context.Context, tx *gorm.DB, outer []Middleware, ds ...Delivery) []error {
+	call := Call{HandlerKey: h.key, Kind: h.kind, Messages: make([]Metadata, len(ds))}
+	for i, d := range ds {
+		call.Messages[i] = d.Metadata
+	}
+	run := func(ctx context.Context) error { return h.run(ctx, tx, ds) }
+	return resultsOf(wrap(run, call, outer, h.middleware)(ctx), len(ds))
 }
-
-// Timeout limits each attempt of this handler instead of the inbox's
-// HandlerTimeout; zero keeps the inbox's. Do not set it for handlers that
-// ignore their context: it cannot stop them, only report them (contract 5.4).
-func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
-
-// WithCodec decodes bodies with codec, which must be a Codec of the handler's
-// payload type, instead of JSON (or raw bytes for []byte). Not needed for JSON.
-func WithCodec(codec any) Option { return func(s *settings) { s.codec = codec } }

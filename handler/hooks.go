@@ -42,9 +42,9 @@ type Hooks struct {
 	OnPoisoned func(ctx context.Context, e AttemptEvent)
 }
 
-// Call runs one hook and turns its panic into an error for the log; it does
+// CallHook runs one hook and turns its panic into an error for the log; it does
 // nothing if hook is nil.
-func Call[E any](ctx context.Context, hook func(context.Context, E), event E) (err error) {
+func CallHook[E any](ctx context.Context, hook func(context.Context, E), event E) (err error) {
 	if hook == nil {
 		return nil
 	}

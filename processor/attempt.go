@@ -142,7 +142,7 @@ func (r *runner) call(ctx context.Context, h *handler.Handler, tx *gorm.DB, d ha
 			}
 			result <- err
 		}()
-		err = h.Run(ctx, tx, d)
+		err = h.Run(ctx, tx, nil, d)[0]
 	}()
 	select {
 	case err := <-result:

@@ -169,13 +169,13 @@ func (p *Processor) tell(ctx context.Context, r result) {
 	if r.claim.Message != nil {
 		e.Type = r.claim.Message.Type
 	}
-	if err := handler.Call(ctx, p.hooks.OnAttempt, e); err != nil {
+	if err := handler.CallHook(ctx, p.hooks.OnAttempt, e); err != nil {
 		p.log.Error("inbox hook OnAttempt failed", zap.String("message_id", e.MessageID), zap.Error(err))
 	}
 	if r.outcome != poisoned {
 		return
 	}
-	if err := handler.Call(ctx, p.hooks.OnPoisoned, e); err != nil {
+	if err := handler.CallHook(ctx, p.hooks.OnPoisoned, e); err != nil {
 		p.log.Error("inbox hook OnPoisoned failed", zap.String("message_id", e.MessageID), zap.Error(err))
 	}
 }

@@ -1,0 +1,40 @@
+package handler
+
+import "context"
+
+// Middleware runs around a handler's calls: logging, tracing, tenancy, limits.
+// It calls next at most once, with ctx or a context made of it, and returns
+// next's error or one of its own; not calling next and returning nil completes
+// the messages unhandled. For a batch handler it runs once per call and next
+// may return a *BatchError. It runs inside the attempt: its time counts
+// towards the timeout, its panic is the attempt's failure. It must be safe for
+// concurrent use. (Contract 5.13.)
+type Middleware func(ctx context.Context, call Call, next func(context.Context) error) error
+
+// Call says what a middleware runs around.
+type Call struct {
+	// HandlerKey is the handler's primary key.
+	HandlerKey string
+	Kind       Kind
+	// Messages are the messages of the call: one unless it is a batch
+	// handler. Do not change them.
+	Messages []Metadata
+}
+
+// Use runs middleware around this handler, the first outermost, inside the
+// inbox's own. Do not use it for what must happen exactly once: it runs with
+// every attempt.
+func Use(middleware ...Middleware) Option {
+	return func(s *settings) { s.middleware = append(s.middleware, middleware...) }
+}
+
+// wrap puts chains around run, the first one's first outermost.
+func wrap(run func(context.Context) error, call Call, chains ...[]Middleware) func(context.Context) error {
+	for c := len(chains) - 1; c >= 0; c-- {
+		for i := len(chains[c]) - 1; i >= 0; i-- {
+			around, next := chains[c][i], run
+			run = func(ctx context.Context) error { return around(ctx, call, next) }
+		}
+	}
+	return run
+}
