@@ -90,7 +90,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	ib.processor, err = processor.New(processor.Config{DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks})
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff})
 	if err != nil {
 		return fail(err)
 	}

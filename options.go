@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -81,7 +82,10 @@ type config struct {
 	logger    *zap.Logger
 	clock     Clock
 	hooks     handler.Hooks
-	manual    bool
+	// middleware and backoff are the inbox's own, handlers may have more.
+	middleware []handler.Middleware
+	backoff    func(errorCount int) time.Duration
+	manual     bool
 }
 
 // Clock tells the time that due times, backoff and thresholds are judged by.
@@ -98,6 +102,9 @@ func newConfig(name string, opts []Option) (*config, error) {
 	}
 	if c.name != "" && !validName.MatchString(c.name) {
 		return c, fmt.Errorf("inbox %q: the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit", name)
+	}
+	if slices.ContainsFunc(c.middleware, func(m Middleware) bool { return m == nil }) {
+		return c, fmt.Errorf("inbox %q: option Use: a middleware is nil", name)
 	}
 	if err := c.options.Validate(); err != nil {
 		return c, fmt.Errorf("inbox %q: %w", name, err)
@@ -122,6 +129,23 @@ func WithClock(clock Clock) Option { return func(c *config) { c.clock = clock } 
 // WithHooks calls the application on events. Do not use hooks for effects
 // that must happen: a crash can lose the call (contract 10.6).
 func WithHooks(h handler.Hooks) Option { return func(c *config) { c.hooks = h } }
+
+// Use runs middleware around the calls of every handler of the inbox, the
+// first outermost, outside the handlers' own (handler.Use). Do not use it for
+// what must happen exactly once: it runs with every attempt (contract 5.13).
+func Use(middleware ...Middleware) Option {
+	return func(c *config) { c.middleware = append(c.middleware, middleware...) }
+}
+
+// Backoff replaces the exponential backoff of all handlers without one of
+// their own (handler.Backoff): delay tells the wait after a failure, given the
+// error count with it. MaxRetryDelay does not cap it. It is called
+// concurrently; a panic falls back to the exponential one. Do not return a
+// constant: messages that failed together would come back together
+// (contract 5.6).
+func Backoff(delay func(errorCount int) time.Duration) Option {
+	return func(c *config) { c.backoff = delay }
+}
 
 // UnnamedDB makes Module take the graph's unnamed *gorm.DB although the inbox
 // has a name. Do not use it where several databases are in the graph: name

@@ -17,16 +17,19 @@ import (
 type attempt struct {
 	claim   store.Claim
 	handler *handler.Handler
-	timeout time.Duration
+	policy  *policy
+	timeout time.Duration // 0: none
+	alone   bool          // it must not share a call or a transaction with others
 
-	// Set by the attempt's goroutine before it is announced as finished.
+	report func(error) // tells the circuit breaker that has let it run
+
+	// Set by the group's goroutine before it is announced as finished.
 	err      error
 	cause    error
 	stored   bool // a transactional handler's completion is committed already
 	fenced   bool // the claim was stale, nothing was run or everything rolled back
+	again    bool // it has no result and is to run again at once
 	duration time.Duration
-
-	overdue bool // owned by the loop: it holds no slot any more (5.4)
 }
 
 // runner runs attempts; it keeps no state between them.
@@ -34,6 +37,7 @@ type runner struct {
 	db               *gorm.DB
 	store            store.Store
 	now              func() time.Time
+	middleware       []handler.Middleware
 	statementTimeout time.Duration
 	maxRetryDelay    time.Duration
 	stuckGrace       time.Duration
@@ -56,37 +60,87 @@ const overdueTolerance = time.Second
 // context for StuckHandlerGrace. The handler may still be running.
 var ErrStuck = errors.New("handler ignores its cancelled context")
 
-// run executes the attempt to its end. It returns whatever the handler does:
+// run executes a group to its end. It returns whatever the handler does:
 // panics and runtime.Goexit are failures, and a handler that does not return
 // is given up StuckHandlerGrace after its context was cancelled.
 //
 // A panic that is not the handler's (a driver's, a plugin's) is its failure
 // too: it must not end the process.
-func (r *runner) run(ctx context.Context, a *attempt, w watcher) {
-	if err := protect(func() { r.attempt(ctx, a, w) }); err != nil {
-		a.err, a.stored = err, false
+func (r *runner) run(ctx context.Context, g *group, w watcher) {
+	started := time.Now()
+	members := g.deliverable()
+	if len(members) > 0 {
+		if err := protect(func() { r.runMembers(ctx, members, w) }); err != nil {
+			r.crashed(members, err)
+		}
+	}
+	for _, a := range g.attempts {
+		a.duration = time.Since(started)
 	}
 }
 
-func (r *runner) attempt(ctx context.Context, a *attempt, w watcher) {
-	started := time.Now()
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, a.timeout, errTimeout)
-		defer cancel()
+// crashed settles members whose attempt panicked outside the handler.
+func (r *runner) crashed(members []member, err error) {
+	for _, m := range members {
+		m.stored, m.again = false, false
+		if members[0].handler.TxGroup() > 1 && len(members) > 1 {
+			m.repeat(true)
+		} else {
+			m.err = err
+		}
 	}
-	delivery, err := deliver(a.claim)
+}
+
+func (r *runner) runMembers(ctx context.Context, members []member, w watcher) {
+	h := members[0].handler
 	switch {
-	case err != nil:
-		a.err = &unrecoverable{err}
-	case a.handler.Kind() == handler.Transactional:
-		r.runTx(ctx, a, delivery, w)
+	case h.Kind() != handler.Transactional:
+		r.runPlain(ctx, members, w)
+	case len(members) > 1 && h.TxGroup() > 1:
+		r.runTxGroup(ctx, members, w)
 	default:
-		session := r.db.Session(&gorm.Session{NewDB: true, Context: ctx})
-		a.err = r.call(handler.ContextWithDB(ctx, session), a.handler, nil, delivery, w)
+		r.runTx(ctx, members, w)
 	}
-	a.cause = context.Cause(ctx)
-	a.duration = time.Since(started)
+}
+
+// runPlain runs one call outside any transaction.
+func (r *runner) runPlain(ctx context.Context, members []member, w watcher) {
+	ctx, cancel := members[0].limited(ctx)
+	defer cancel()
+	session := r.db.Session(&gorm.Session{NewDB: true, Context: ctx})
+	errs := r.call(handler.ContextWithDB(ctx, session), nil, members, w)
+	for i, m := range members {
+		m.err, m.cause = errs[i], context.Cause(ctx)
+	}
+}
+
+// member is an attempt with its input.
+type member struct {
+	*attempt
+	delivery handler.Delivery
+}
+
+// limited applies the attempt's timeout.
+func (a *attempt) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if a.timeout <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, a.timeout, errTimeout)
+}
+
+// deliverable makes the input of each attempt; those of which none can be made
+// have failed for good.
+func (g *group) deliverable() []member {
+	members := make([]member, 0, len(g.attempts))
+	for _, a := range g.attempts {
+		d, err := deliver(a.claim)
+		if err != nil {
+			a.err = &unrecoverable{err}
+			continue
+		}
+		members = append(members, member{a, d})
+	}
+	return members
 }
 
 // deliver makes the handler's input of what is stored. An error means that
@@ -131,41 +185,53 @@ func (e *PanicError) Unwrap() error {
 var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
 
 // call runs the handler's own code in a goroutine of its own: neither Goexit
-// nor a handler that never returns can be recovered from in ours.
-func (r *runner) call(ctx context.Context, h *handler.Handler, tx *gorm.DB, d handler.Delivery, w watcher) error {
-	result := make(chan error, 1)
+// nor a handler that never returns can be recovered from in ours. The results
+// are aligned with the members.
+func (r *runner) call(ctx context.Context, tx *gorm.DB, members []member, w watcher) []error {
+	deliveries := make([]handler.Delivery, len(members))
+	for i, m := range members {
+		deliveries[i] = m.delivery
+	}
+	every := func(err error) []error {
+		errs := make([]error, len(members))
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	results := make(chan []error, 1)
 	go func() {
-		err := errGoexit
+		errs := every(errGoexit)
 		defer func() {
 			if v := recover(); v != nil {
-				err = &PanicError{Value: v, Stack: debug.Stack()}
+				errs = every(&PanicError{Value: v, Stack: debug.Stack()})
 			}
-			result <- err
+			results <- errs
 		}()
-		err = h.Run(ctx, tx, nil, d)[0]
+		errs = members[0].handler.Run(ctx, tx, r.middleware, deliveries...)
 	}()
 	select {
-	case err := <-result:
-		return err
+	case errs := <-results:
+		return errs
 	case <-ctx.Done():
 	}
 	patience := time.NewTimer(overdueTolerance)
 	defer patience.Stop()
 	select {
-	case err := <-result:
-		return err
+	case errs := <-results:
+		return errs
 	case <-patience.C:
 		w.overdue()
 	}
 	patience.Reset(r.stuckGrace)
 	select {
-	case err := <-result:
-		return err
+	case errs := <-results:
+		return errs
 	case <-patience.C:
 		go func() { // ends when the handler does
-			<-result
+			<-results
 			w.returned()
 		}()
-		return fmt.Errorf("%w for %s", ErrStuck, r.stuckGrace)
+		return every(fmt.Errorf("%w for %s", ErrStuck, r.stuckGrace))
 	}
 }

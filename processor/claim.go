@@ -17,6 +17,7 @@ import (
 type claimer struct {
 	store    store.Store
 	registry *handler.Registry
+	policies map[*handler.Handler]*policy
 	opts     Options
 	now      func() time.Time
 	held     *held
@@ -56,11 +57,8 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 			return nil, nil, fmt.Errorf("claim: the database returned unknown handler key %q", claim.HandlerKey)
 		}
 		got[claim.HandlerKey]++
-		timeout := c.opts.HandlerTimeout
-		if h.Timeout() > 0 {
-			timeout = h.Timeout()
-		}
-		attempts = append(attempts, &attempt{claim: claim, handler: h, timeout: timeout})
+		policy := c.policies[h]
+		attempts = append(attempts, &attempt{claim: claim, handler: h, policy: policy, timeout: policy.timeout})
 	}
 	short := map[*handler.Handler]bool{}
 	for h := range limits {
@@ -276,6 +274,6 @@ func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, 
 func (c *claimer) giveBack(attempts []*attempt, reason error) {
 	for _, a := range attempts {
 		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
-		c.settle(result{attempt: a, verdict: c.opts.judge(a.claim, &uncharged{reason: reason, delay: delay}, nil, 0, c.now())})
+		c.settle(result{attempt: a, verdict: judge(a, &uncharged{reason: reason, delay: delay}, nil, c.now())})
 	}
 }

@@ -2,7 +2,7 @@ package processor
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,7 +23,7 @@ type loop struct {
 	events  chan event
 	gone    chan struct{} // closed when the loop returns
 
-	running   map[*attempt]bool
+	running   map[*group]bool
 	claiming  bool
 	notBefore time.Time // no claim before this: the last one failed
 	poll      time.Time // the next look whatever is known
@@ -33,8 +33,8 @@ type loop struct {
 
 // event is what reaches the loop from other goroutines; one field is set.
 type event struct {
-	finished *attempt
-	overdue  *attempt
+	finished *group
+	overdue  *group
 	returned *handler.Handler // a call that was given up as stuck
 	claimed  *claimed
 }
@@ -50,7 +50,7 @@ type claimed struct {
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
-	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.opts), events: make(chan event), gone: make(chan struct{}), running: map[*attempt]bool{}}
+	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.policies, p.opts), events: make(chan event), gone: make(chan struct{}), running: map[*group]bool{}}
 }
 
 // run works until ctx ends (a stop) or the session is fenced, and then until
@@ -72,6 +72,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
 			}
 		} else {
 			l.applyPauses()
+			l.applyBreakers()
 			l.start()
 			l.claim()
 		}
@@ -114,12 +115,7 @@ func (l *loop) send(e event) bool {
 func (l *loop) handle(e event) {
 	switch {
 	case e.finished != nil:
-		delete(l.running, e.finished)
-		if !e.finished.overdue {
-			l.board.byHandler[e.finished.handler].running--
-		} else if !errors.Is(e.finished.err, ErrStuck) {
-			l.board.byHandler[e.finished.handler].stuck--
-		}
+		l.noteFinished(e.finished)
 	case e.overdue != nil:
 		l.noteOverdue(e.overdue)
 	case e.returned != nil:
@@ -130,17 +126,33 @@ func (l *loop) handle(e event) {
 	l.p.health.stuck(l.stuckHandlers())
 }
 
+// noteFinished frees the group's slot. What is to run again goes to the front
+// of the queue: it has waited already.
+func (l *loop) noteFinished(g *group) {
+	delete(l.running, g)
+	s := l.board.byHandler[g.handler]
+	if !g.overdue {
+		s.running--
+	} else if !g.stuck() {
+		s.stuck--
+	}
+	s.queue = append(g.again(), s.queue...)
+}
+
 // noteOverdue replaces the slot of a handler that ignores its cancelled
-// context; its claim stays until it returns or the grace ends (contract 5.4).
-func (l *loop) noteOverdue(a *attempt) {
-	s := l.board.byHandler[a.handler]
-	a.overdue = true
+// context; its claims stay until it returns or the grace ends (contract 5.4).
+func (l *loop) noteOverdue(g *group) {
+	if g.overdue { // an earlier call of the same group was
+		return
+	}
+	s := l.board.byHandler[g.handler]
+	g.overdue = true
 	s.running--
 	s.stuck++
 	if s.stuck >= l.board.maxStuck() { // what waits for a slot is for another worker
 		l.giveBack(s.queue)
 		s.queue = nil
-		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return", zap.String("handler_key", a.handler.Key()), zap.Int("stuck", s.stuck))
+		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return", zap.String("handler_key", g.handler.Key()), zap.Int("stuck", s.stuck))
 	}
 }
 
@@ -158,8 +170,8 @@ func (l *loop) stuckHandlers() map[string]int {
 }
 
 func (l *loop) onlyOverdue() bool {
-	for a := range l.running {
-		if !a.overdue {
+	for g := range l.running {
+		if !g.overdue {
 			return false
 		}
 	}
@@ -267,19 +279,49 @@ func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*
 
 // start fills the free slots from the queues.
 func (l *loop) start() {
-	for a := l.board.next(); a != nil; a = l.board.next() {
-		l.running[a] = true
-		go l.attempt(a)
+	for g := l.board.next(); g != nil; g = l.board.next() {
+		if !l.admit(g) {
+			continue
+		}
+		l.running[g] = true
+		go l.attempt(g)
 	}
 }
 
-func (l *loop) attempt(a *attempt) {
-	l.p.runner.run(l.session.attempts, a, watcher{
-		overdue:  func() { l.p.reportOverdue(a); l.send(event{overdue: a}) },
-		returned: func() { l.send(event{returned: a.handler}) },
+// admit asks the circuit breaker, which may have opened since the last look,
+// for each attempt of the group, and puts back what it refuses.
+func (l *loop) admit(g *group) bool {
+	s := l.board.byHandler[g.handler]
+	for i, a := range g.attempts {
+		if !s.policy.breaker.admit(a) {
+			s.queue = append(slices.Clone(g.attempts[i:]), s.queue...)
+			g.attempts = g.attempts[:i]
+			break
+		}
+	}
+	if len(g.attempts) == 0 {
+		s.running--
+		l.applyBreakers()
+		return false
+	}
+	return true
+}
+
+func (l *loop) attempt(g *group) {
+	l.p.runner.run(l.session.attempts, g, watcher{
+		overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
+		returned: func() { l.send(event{returned: g.handler}) },
 	})
-	l.act.completer.add(l.p.resultOf(a))
-	l.send(event{finished: a})
+	for _, a := range g.attempts {
+		if !a.again {
+			r := l.p.resultOf(a)
+			r.note()
+			l.act.completer.add(r)
+		}
+	}
+	if !l.send(event{finished: g}) {
+		l.giveBack(g.again()) // nobody is left to run them
+	}
 }
 
 // releaseQueued gives back what was claimed and never started.
@@ -292,7 +334,7 @@ func (l *loop) releaseQueued() {
 
 func (l *loop) giveBack(attempts []*attempt) {
 	for _, a := range attempts {
-		l.act.completer.add(l.p.opts.interrupted(a, l.p.clock.Now()))
+		l.act.completer.add(interrupted(a, l.p.clock.Now()))
 	}
 }
 
@@ -303,6 +345,27 @@ func (l *loop) applyPauses() {
 			s.more = true
 		}
 		s.paused = paused
+	}
+}
+
+// applyBreakers gives back what waits for a handler whose circuit has opened:
+// another worker's may be closed. When it lets a probe through there may be
+// work again.
+func (l *loop) applyBreakers() {
+	for _, s := range l.board.shares {
+		open := s.policy.breaker.open()
+		if open {
+			l.giveBack(s.queue)
+			s.queue = nil
+		}
+		if s.broken && !open {
+			s.more = true
+		}
+		if open && !s.broken {
+			l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while", zap.String("handler_key", s.handler.Key()),
+				zap.Time("until", s.policy.breaker.opensUp()))
+		}
+		s.broken = open
 	}
 }
 
@@ -317,6 +380,11 @@ func (l *loop) untilNextLook() time.Duration {
 	}
 	if !l.doubt.IsZero() {
 		wait = min(wait, max(time.Until(l.doubt), time.Millisecond))
+	}
+	for _, s := range l.board.shares {
+		if s.broken {
+			wait = min(wait, max(time.Until(s.policy.breaker.opensUp()), time.Millisecond))
+		}
 	}
 	if pause := time.Until(l.notBefore); pause > 0 {
 		return pause

@@ -133,7 +133,7 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	p := m.p
 	var handlers []*handler.Handler
 	for _, h := range p.registry.Handlers() {
-		if !p.isPaused(h) {
+		if !p.isPaused(h) && !p.policies[h].breaker.open() {
 			handlers = append(handlers, h)
 		}
 	}
@@ -142,7 +142,14 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	}
 	limits := make(map[*handler.Handler]int, len(handlers))
 	for _, h := range handlers {
-		limits[h] = max(1, min(p.opts.BatchSize, p.opts.Concurrency)/len(handlers))
+		slots := max(1, min(p.opts.BatchSize, p.opts.Concurrency)/len(handlers))
+		if own := h.Concurrency(); own > 0 {
+			slots = min(slots, own)
+		}
+		limits[h] = slots * p.policies[h].share
+		if p.policies[h].breaker.probing() {
+			limits[h] = 1
+		}
 	}
 	attempts, _, err := m.claimer.claim(ctx, "", limits, p.clock.Now())
 	if err != nil {
@@ -163,24 +170,32 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 		defer close(stored)
 		m.completer.run(storeCtx, context.WithoutCancel(ctx))
 	}()
-	queue := make(chan *attempt)
+	groups := m.groups(attempts)
+	queue := make(chan *group)
 	var workers sync.WaitGroup
-	for range min(p.opts.Concurrency, len(attempts)) {
+	limited := map[*handler.Handler]chan struct{}{}
+	for _, h := range handlers {
+		if own := h.Concurrency(); own > 0 {
+			limited[h] = make(chan struct{}, own)
+		}
+	}
+	for range min(p.opts.Concurrency, len(groups)) {
 		workers.Add(1)
 		go func() {
 			defer workers.Done()
-			for a := range queue {
-				if attemptsCtx.Err() != nil {
-					m.completer.add(p.opts.interrupted(a, p.clock.Now()))
+			for g := range queue {
+				if slots := limited[g.handler]; slots != nil {
+					slots <- struct{}{}
+					m.finish(attemptsCtx, g, claimedAt)
+					<-slots
 					continue
 				}
-				m.run(attemptsCtx, a, p.opts.StuckMessageThreshold*9/10-time.Since(claimedAt))
-				m.completer.add(p.resultOf(a))
+				m.finish(attemptsCtx, g, claimedAt)
 			}
 		}()
 	}
-	for _, a := range attempts {
-		queue <- a
+	for _, g := range groups {
+		queue <- g
 	}
 	close(queue)
 	workers.Wait()
@@ -189,17 +204,66 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	return picked, m.flush(ctx)
 }
 
-// run runs an attempt that must end within limit: after that, others may take
-// its claim for stuck.
-func (m *manual) run(ctx context.Context, a *attempt, limit time.Duration) {
-	if limit <= 0 {
-		a.err = &uncharged{reason: errors.New("its claim waited too long behind others")}
-		return
+// groups puts together what may run together.
+func (m *manual) groups(attempts []*attempt) []*group {
+	byHandler := map[*handler.Handler][]*attempt{}
+	var order []*handler.Handler
+	for _, a := range attempts {
+		if byHandler[a.handler] == nil {
+			order = append(order, a.handler)
+		}
+		byHandler[a.handler] = append(byHandler[a.handler], a)
 	}
-	if a.timeout == 0 || a.timeout > limit {
-		a.timeout = limit
+	var groups []*group
+	for _, h := range order {
+		for queue := byHandler[h]; len(queue) > 0; {
+			var g *group
+			g, queue = takeGroup(queue, m.p.policies[h].share)
+			groups = append(groups, g)
+		}
 	}
-	m.p.runner.run(ctx, a, watcher{overdue: func() { m.p.reportOverdue(a) }, returned: func() {}})
+	return groups
+}
+
+// finish runs a group, and what of it has to run again, to the end.
+func (m *manual) finish(ctx context.Context, g *group, claimedAt time.Time) {
+	for queue := g.attempts; len(queue) > 0; queue = append(g.again(), queue...) {
+		g, queue = takeGroup(queue, m.p.policies[g.handler].share)
+		m.run(ctx, g, m.p.opts.StuckMessageThreshold*9/10-time.Since(claimedAt))
+		for _, a := range g.attempts {
+			if !a.again {
+				r := m.p.resultOf(a)
+				r.note()
+				m.completer.add(r)
+			}
+		}
+	}
+}
+
+// run runs a group that must end within limit: after that, others may take its
+// claims for stuck.
+func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
+	admitted := &group{handler: g.handler}
+	for _, a := range g.attempts {
+		switch {
+		case ctx.Err() != nil:
+			a.err, a.cause = errStopping, errStopping
+		case limit <= 0:
+			a.err = &uncharged{reason: errors.New("its claim waited too long behind others")}
+		case !a.policy.breaker.admit(a):
+			a.err = &uncharged{reason: errors.New("its handler's circuit breaker is open")}
+		default:
+			if a.timeout == 0 || a.timeout > limit {
+				a.timeout = limit // a failure, not an interruption
+			}
+			admitted.attempts = append(admitted.attempts, a)
+		}
+	}
+	if len(admitted.attempts) > 0 {
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout) // of all its calls together
+		defer cancel()
+		m.p.runner.run(ctx, admitted, watcher{overdue: func() { m.p.reportOverdue(g) }, returned: func() {}})
+	}
 }
 
 // flush stores what is left, also after ctx has ended.

@@ -2,19 +2,39 @@ package processor
 
 import "github.com/gorm-inbox/inbox/handler"
 
-// share is one handler's share of the work in this process.
+// share is one handler's share of the work in this process. It is counted in
+// slots: a group of messages takes one.
 type share struct {
 	handler *handler.Handler
+	policy  *policy
 	queue   []*attempt // claimed, not started
-	running int
-	stuck   int // runs that ignore their cancelled context; they hold no slot
+	running int        // groups
+	stuck   int        // groups that ignore their cancelled context; they hold no slot
 	// more is true while the database may have due statuses for the handler.
 	more   bool
 	asked  bool // when its next status comes due has been asked since the last look
 	paused bool
+	broken bool // the circuit breaker was open at the last look
 }
 
-func (s *share) busy() int { return s.running + len(s.queue) }
+// queued is how many slots the queue is going to take.
+func (s *share) queued() int { return (len(s.queue) + s.policy.share - 1) / s.policy.share }
+
+func (s *share) busy() int { return s.running + s.queued() }
+
+// limit is how many slots the handler may hold at once: its own limit, and one
+// while its circuit breaker tries a probe. Calls that do not return hold none
+// of the inbox's, but go on running, and count here.
+func (s *share) limit(concurrency int) int {
+	limit := concurrency
+	if own := s.handler.Concurrency(); own > 0 {
+		limit = own - s.stuck
+	}
+	if s.policy.breaker.probing() {
+		limit = min(limit, 1)
+	}
+	return max(limit, 0)
+}
 
 // board is what the loop knows: every handler's share and the limits. It
 // belongs to the loop's goroutine.
@@ -27,10 +47,10 @@ type board struct {
 	turn        int // where the next round of claiming and starting begins
 }
 
-func newBoard(registry *handler.Registry, opts Options) *board {
+func newBoard(registry *handler.Registry, policies map[*handler.Handler]*policy, opts Options) *board {
 	b := &board{byHandler: map[*handler.Handler]*share{}, concurrency: opts.Concurrency, prefetch: opts.prefetch(), batchSize: opts.BatchSize}
 	for _, h := range registry.Handlers() {
-		s := &share{handler: h}
+		s := &share{handler: h, policy: policies[h]}
 		b.shares = append(b.shares, s)
 		b.byHandler[h] = s
 	}
@@ -41,12 +61,29 @@ func newBoard(registry *handler.Registry, opts Options) *board {
 // at that many its claiming stops (contract 5.4).
 func (b *board) maxStuck() int { return b.concurrency }
 
-func (b *board) claimable(s *share) bool { return s.more && !s.paused && s.stuck < b.maxStuck() }
+func (b *board) claimable(s *share) bool {
+	return s.more && !s.paused && s.stuck < b.maxStuck() && !s.policy.breaker.open() && b.room(s) > 0
+}
+
+// room is how many more slots' worth may be claimed for a handler with a limit
+// of its own: what runs and as much again, that no worker hoards what others
+// could run. A probe comes alone.
+func (b *board) room(s *share) int {
+	limit := s.limit(b.concurrency)
+	switch {
+	case s.policy.breaker.probing():
+		return limit - s.busy()
+	case s.handler.Concurrency() > 0:
+		return limit + min(limit, b.prefetch) - s.busy()
+	default:
+		return b.concurrency + b.prefetch + b.batchSize
+	}
+}
 
 func (b *board) totals() (running, queued int) {
 	for _, s := range b.shares {
 		running += s.running
-		queued += len(s.queue)
+		queued += s.queued()
 	}
 	return running, queued
 }
@@ -63,11 +100,11 @@ func (b *board) fair() int {
 	return max(1, b.concurrency/max(h, 1))
 }
 
-// limits says how much to claim for each share now: together no more than
-// min(BatchSize, free slots + prefetch), spread evenly over the handlers that
-// may have work, and beyond that whatever lifts a handler to its fair share,
-// so that no other handler's backlog or hanging calls keep it from it. nil
-// means that there is nothing to claim.
+// limits says how many messages to claim for each share now: together no more
+// slots' worth than min(BatchSize, free slots + prefetch), spread evenly over
+// the handlers that may have work, and beyond that whatever lifts a handler to
+// its fair share, so that no other handler's backlog or hanging calls keep it
+// from it. nil means that there is nothing to claim.
 func (b *board) limits() map[*share]int {
 	running, queued := b.totals()
 	free := max(0, min(b.batchSize, b.concurrency+b.prefetch-running-queued))
@@ -78,7 +115,7 @@ func (b *board) limits() map[*share]int {
 		s := b.shares[(b.turn+i)%len(b.shares)]
 		if b.claimable(s) {
 			wanting = append(wanting, s)
-			starving = starving || s.busy() < fair
+			starving = starving || s.busy() < min(fair, s.limit(b.concurrency))
 		}
 	}
 	if len(wanting) == 0 {
@@ -90,25 +127,42 @@ func (b *board) limits() map[*share]int {
 		return nil
 	}
 	b.turn++
-	limits := make(map[*share]int, len(wanting))
+	slots := make(map[*share]int, len(wanting))
 	total := 0
 	for i, s := range wanting {
 		part := free / len(wanting)
 		if i < free%len(wanting) {
 			part++
 		}
-		limits[s] = part
-		total += part
+		slots[s] = min(part, b.room(s))
+		total += slots[s]
 	}
 	for _, s := range wanting {
-		if short := fair - s.busy() - limits[s]; short > 0 && total < b.batchSize {
+		if short := min(fair, s.limit(b.concurrency)) - s.busy() - slots[s]; short > 0 && total < b.batchSize {
 			short = min(short, b.batchSize-total)
-			limits[s] += short
+			slots[s] += short
 			total += short
 		}
 	}
+	return b.messages(slots)
+}
+
+// messages turns slots into messages: as many as may share one, but of all
+// handlers no more than BatchSize beyond a full group.
+func (b *board) messages(slots map[*share]int) map[*share]int {
+	limits := make(map[*share]int, len(slots))
+	for s, n := range slots {
+		if s.policy.breaker.probing() {
+			limits[s] = min(n, 1)
+			continue
+		}
+		limits[s] = n
+		if s.policy.share > 1 {
+			limits[s] = min(n*s.policy.share, max(b.batchSize/len(slots), s.policy.share))
+		}
+	}
 	for s, n := range limits {
-		if n == 0 {
+		if n <= 0 {
 			delete(limits, s)
 		}
 	}
@@ -118,15 +172,16 @@ func (b *board) limits() map[*share]int {
 	return limits
 }
 
-// next takes the attempt to start now, if a slot is free: handlers take
-// turns, and one below its fair share may start although all slots are taken.
-func (b *board) next() *attempt {
+// next takes the group to start now, if a slot is free: handlers take turns,
+// and one below its fair share may start although all slots are taken.
+func (b *board) next() *group {
 	running, _ := b.totals()
 	fair := b.fair()
 	var best *share
 	for i := range b.shares {
 		s := b.shares[(b.turn+i)%len(b.shares)]
-		if len(s.queue) == 0 || (running >= b.concurrency && s.running >= fair) {
+		if len(s.queue) == 0 || (running >= b.concurrency && s.running >= fair) ||
+			s.running >= s.limit(b.concurrency) || s.policy.breaker.open() {
 			continue
 		}
 		if best == nil || s.running < best.running {
@@ -136,10 +191,14 @@ func (b *board) next() *attempt {
 	if best == nil {
 		return nil
 	}
-	a := best.queue[0]
-	best.queue = best.queue[1:]
+	size := best.policy.share
+	if best.policy.breaker.probing() {
+		size = 1
+	}
+	var g *group
+	g, best.queue = takeGroup(best.queue, size)
 	best.running++
-	return a
+	return g
 }
 
 // wake marks handlers as possibly having due statuses; no keys means all.

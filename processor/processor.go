@@ -32,6 +32,7 @@ type Processor struct {
 	counters *telemetry.Counters
 	hooks    handler.Hooks
 
+	policies map[*handler.Handler]*policy
 	runner   *runner
 	wakeup   *wakeup
 	health   *health
@@ -49,7 +50,8 @@ type Processor struct {
 	now       *activity // nil unless started
 }
 
-// Config is what a Processor works with; every field but Hooks is required.
+// Config is what a Processor works with; Hooks, Middleware and Backoff may be
+// left out.
 type Config struct {
 	// DB is where handlers get their sessions and transactions from.
 	DB       *gorm.DB
@@ -60,6 +62,11 @@ type Config struct {
 	Logger   *zap.Logger
 	Counters *telemetry.Counters
 	Hooks    handler.Hooks
+	// Middleware runs around every handler's calls, outside its own.
+	Middleware []handler.Middleware
+	// Backoff replaces the exponential backoff of handlers without one of
+	// their own, see handler.Backoff.
+	Backoff func(errorCount int) time.Duration
 }
 
 // New makes a Processor. It fails only on invalid options, joined.
@@ -74,12 +81,15 @@ func New(cfg Config) (*Processor, error) {
 	}
 	p := &Processor{
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks,
-		wakeup: newWakeup(), paused: map[string]bool{},
+		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{},
 		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
 		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"),
 	}
 	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog}}
-	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, statementTimeout: cfg.Options.StatementTimeout,
+	for _, h := range cfg.Registry.Handlers() {
+		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff)
+	}
+	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
 		maxRetryDelay: cfg.Options.MaxRetryDelay, stuckGrace: cfg.Options.StuckHandlerGrace}
 	return p, nil
 }
@@ -97,7 +107,7 @@ func (p *Processor) newCompleter(h *held) *completer {
 }
 
 func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
-	return &claimer{store: p.store, registry: p.registry, opts: p.opts, now: p.clock.Now, held: h, settle: settle}
+	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h, settle: settle}
 }
 
 // resultOf judges a finished attempt. The handler's error is the
@@ -105,7 +115,7 @@ func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
 // is asked for its text, and that must not end the process.
 func (p *Processor) resultOf(a *attempt) (r result) {
 	judge := func(err error) result {
-		return result{attempt: a, verdict: p.opts.judge(a.claim, err, a.cause, a.timeout, p.clock.Now())}
+		return result{attempt: a, verdict: judge(a, err, a.cause, p.clock.Now())}
 	}
 	defer func() {
 		if v := recover(); v != nil {
@@ -119,8 +129,9 @@ func (p *Processor) resultOf(a *attempt) (r result) {
 	return judge(a.err)
 }
 
-func (p *Processor) reportOverdue(a *attempt) {
-	p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", a.claim.HandlerKey), zap.String("message_id", a.claim.MessageID))
+func (p *Processor) reportOverdue(g *group) {
+	p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", g.handler.Key()),
+		zap.String("message_id", g.attempts[0].claim.MessageID), zap.Int("messages", len(g.attempts)))
 }
 
 // settled counts a result that has reached the database, or that turned out

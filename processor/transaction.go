@@ -13,65 +13,144 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// runTx runs a transactional handler (contract 5.11). The completion is
-// written first, in the handler's transaction: a stale claim is found before
-// the handler runs, and while it runs the row's lock keeps recovery away from
-// it. What fails is rolled back, the completion with it, and recorded outside.
-//
-// The transaction does not end with the attempt's context: a handler that
-// returns nil in spite of a cancelled context has completed, so its commit
-// must still be possible. Only begin and commit have deadlines of their own.
-func (r *runner) runTx(ctx context.Context, a *attempt, d handler.Delivery, w watcher) {
-	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+// runTx runs one call of a transactional handler (contract 5.11): of one
+// message, or of a batch. The completions are written first, in the handler's
+// transaction: a stale claim is found before the handler runs, and while it
+// runs the rows' locks keep recovery away from them. What fails is rolled back,
+// the completions with it, and recorded outside; if only some messages of a
+// batch failed, the others run again without them, so that nothing a failed
+// message wrote is ever committed.
+func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
+	ctx, cancel := members[0].limited(ctx)
 	defer cancel()
-	within := func(step func() error) error {
-		guard := time.AfterFunc(r.statementTimeout, cancel)
-		defer guard.Stop()
-		return step()
-	}
-
-	tx := r.db.Session(&gorm.Session{NewDB: true, Context: txCtx})
-	if err := within(func() error { tx = tx.Begin(); return tx.Error }); err != nil {
-		a.err = r.cutShort(fmt.Errorf("begin handler transaction: %w", err))
-		return
-	}
-	ended := false
 	defer func() {
-		if !ended {
-			_ = within(func() error { return tx.Rollback().Error }) // the connection is discarded if this fails
+		for _, m := range members {
+			m.cause = context.Cause(ctx)
 		}
 	}()
+	t, err := r.begin(ctx)
+	if err != nil {
+		fail(members, err)
+		return
+	}
+	defer t.rollback()
+	current, err := t.complete(members)
+	if err != nil {
+		fail(members, err)
+		return
+	}
+	if len(current) == 0 {
+		return
+	}
 
-	var current bool
-	err := within(func() (err error) {
-		current, err = r.store.CompleteTx(txCtx, tx, completionOf(a.claim, models.OutcomeProcessed), r.now())
-		return err
+	session, statements := watch(ctx, t.tx)
+	errs := r.call(handler.ContextWithDB(ctx, session), session, current, w)
+	if failed := settle(current, errs, statements.swallowed()); failed {
+		return
+	}
+	committed, err := t.commit(ctx, current)
+	for _, m := range current {
+		m.stored, m.err = committed, err
+	}
+}
+
+// settle gives the members of one call their results and reports whether any
+// has failed. Those that have not are then to run again, without the others.
+func settle(members []member, errs []error, swallowed error) (failed bool) {
+	for _, err := range errs {
+		failed = failed || err != nil
+	}
+	if !failed && swallowed != nil {
+		fail(members, swallowed)
+		return true
+	}
+	if !failed {
+		return false
+	}
+	for i, m := range members {
+		if m.err = errs[i]; m.err == nil {
+			m.repeat(false)
+		}
+	}
+	return true
+}
+
+func fail(members []member, err error) {
+	for _, m := range members {
+		m.err = err
+	}
+}
+
+// handlerTx is a transaction that handlers run in.
+//
+// It does not end with the context of an attempt: a handler that returns nil
+// in spite of a cancelled context has completed, so its commit must still be
+// possible. Only the inbox's own statements in it have deadlines.
+type handlerTx struct {
+	*runner
+	ctx    context.Context
+	cancel context.CancelFunc
+	tx     *gorm.DB
+	ended  bool
+}
+
+func (r *runner) begin(ctx context.Context) (*handlerTx, error) {
+	t := &handlerTx{runner: r}
+	t.ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	t.tx = r.db.Session(&gorm.Session{NewDB: true, Context: t.ctx})
+	if err := t.within(func() error { t.tx = t.tx.Begin(); return t.tx.Error }); err != nil {
+		t.cancel()
+		return nil, r.cutShort(fmt.Errorf("begin handler transaction: %w", err))
+	}
+	return t, nil
+}
+
+// within gives a step of the inbox's own its deadline.
+func (t *handlerTx) within(step func() error) error {
+	guard := time.AfterFunc(t.statementTimeout, t.cancel)
+	defer guard.Stop()
+	return step()
+}
+
+// rollback undoes everything unless the transaction has ended; the connection
+// is discarded if that fails.
+func (t *handlerTx) rollback() {
+	if !t.ended {
+		t.ended = true
+		_ = t.within(func() error { return t.tx.Rollback().Error })
+	}
+	t.cancel()
+}
+
+// complete writes the members' completions and returns those whose claims are
+// current; the others are marked as fenced.
+func (t *handlerTx) complete(members []member) (current []member, err error) {
+	err = t.within(func() error {
+		for _, m := range members {
+			ok, err := t.store.CompleteTx(t.ctx, t.tx, completionOf(m.claim, models.OutcomeProcessed), t.now())
+			if err != nil {
+				return err
+			}
+			if m.fenced = !ok; ok {
+				current = append(current, m)
+			}
+		}
+		return nil
 	})
 	if err != nil {
-		a.err = r.cutShort(fmt.Errorf("complete in handler transaction: %w", err))
-		return
+		return nil, t.cutShort(fmt.Errorf("complete in handler transaction: %w", err))
 	}
-	if !current {
-		a.fenced = true
-		return
-	}
+	return current, nil
+}
 
-	session, statements := watch(ctx, tx)
-	err = r.call(handler.ContextWithDB(ctx, session), a.handler, session, d, w)
-	if err == nil {
-		err = statements.swallowed()
+// commit ends the transaction and reports whether it was committed; if not,
+// err says what that means for its members.
+func (t *handlerTx) commit(ctx context.Context, members []member) (committed bool, err error) {
+	t.ended = true
+	if err := t.within(func() error { return commit(t.ctx, t.tx) }); err != nil {
+		return t.afterCommitError(ctx, members[0].claim, err)
 	}
-	if err != nil {
-		a.err = err
-		return
-	}
-	ended = true
-	err = within(func() error { return commit(txCtx, tx) })
-	if err == nil {
-		a.stored = true
-		return
-	}
-	a.stored, a.err = r.afterCommitError(ctx, a.claim, err)
+	return true, nil
 }
 
 // commit ends the handler's transaction. On SQLite a commit that is refused (a
@@ -92,7 +171,7 @@ func commit(ctx context.Context, tx *gorm.DB) error {
 // answered, it did not commit, and the handler is to blame (a swallowed SQL
 // error, a deferred constraint). If the connection was lost nobody knows: the
 // status row tells, because the completion is part of the transaction
-// (contract 5.10).
+// (contract 5.10); one row tells for all that share it.
 func (r *runner) afterCommitError(ctx context.Context, c store.Claim, commitErr error) (committed bool, err error) {
 	err = fmt.Errorf("commit handler transaction: %w", commitErr)
 	if !store.OutcomeUnknown(commitErr) {

@@ -60,10 +60,11 @@ var (
 // nil always completes, even in spite of a cancelled context. When the
 // processor interrupted the attempt, an error is taken for the interruption's
 // echo and nothing is charged, unless the handler poisoned or snoozed.
-func (o Options) judge(c store.Claim, err error, cause error, timeout time.Duration, now time.Time) verdict {
+func judge(a *attempt, err error, cause error, now time.Time) verdict {
 	if err == nil {
 		return verdict{outcome: completed}
 	}
+	c := a.claim
 	settle := store.Settlement{
 		StatusID: c.StatusID, Version: c.Version, Locator: c.Locator,
 		ErrorCount: c.ErrorCount, AbandonedCount: 0, // any finished attempt resets it
@@ -93,16 +94,19 @@ func (o Options) judge(c store.Claim, err error, cause error, timeout time.Durat
 		return putOff(released, settle, err, now.Add(cut.delay))
 	}
 	if errors.Is(cause, errTimeout) {
-		err = fmt.Errorf("handler timed out after %s: %w", timeout, err)
+		err = fmt.Errorf("handler timed out after %s: %w", a.timeout, err)
 	}
 	settle.ErrorCount++
-	if settle.ErrorCount >= max(o.MaxRetries, 1) {
+	if settle.ErrorCount >= max(a.policy.maxRetries, 1) {
 		return poisonedBy(settle, err)
 	}
-	delay := backoff(settle.ErrorCount, o.MaxRetryDelay)
+	var delay time.Duration
 	if errors.As(err, &retryAfter) {
-		delay = max(retryAfter.Delay, time.Microsecond)
+		delay = retryAfter.Delay
+	} else {
+		delay = a.policy.delay(settle.ErrorCount)
 	}
+	delay = max(delay, time.Microsecond)
 	text := store.SanitizeError(err.Error())
 	settle.LastError = &text
 	return putOff(failed, settle, err, now.Add(delay))
@@ -120,8 +124,8 @@ func putOff(outcome string, settle store.Settlement, err error, next time.Time) 
 }
 
 // interrupted gives back a claim that was never run.
-func (o Options) interrupted(a *attempt, now time.Time) result {
-	return result{attempt: a, verdict: o.judge(a.claim, errStopping, errStopping, 0, now)}
+func interrupted(a *attempt, now time.Time) result {
+	return result{attempt: a, verdict: judge(a, errStopping, errStopping, now)}
 }
 
 // abandon is what recovery does to a claim whose worker vanished: released
