@@ -178,6 +178,9 @@ func (h Health) Degraded() error {
 	for key, n := range h.Processor.Stuck {
 		problems = append(problems, fmt.Errorf("handler %q: %d calls ignore their cancelled context", key, n))
 	}
+	for _, key := range h.Processor.OpenCircuits {
+		problems = append(problems, fmt.Errorf("handler %q: its circuit breaker is open", key))
+	}
 	for _, c := range h.Consumers {
 		if err := c.Err(); err != nil {
 			problems = append(problems, fmt.Errorf("channel %q: %w", c.Channel, err))

@@ -24,10 +24,15 @@ type Health struct {
 	Troubles map[string]error
 	// Stuck counts, by handler key, calls that ignore their cancelled context.
 	Stuck map[string]int
+	// OpenCircuits are the keys of handlers whose circuit breaker is open, or
+	// trying a probe.
+	OpenCircuits []string
 }
 
 // Degraded is true if anything is wrong.
-func (h Health) Degraded() bool { return len(h.Troubles) > 0 || len(h.Stuck) > 0 }
+func (h Health) Degraded() bool {
+	return len(h.Troubles) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0
+}
 
 // Health tells how the processor is (contract 5.15).
 func (p *Processor) Health() Health {
@@ -38,6 +43,11 @@ func (p *Processor) Health() Health {
 	for _, log := range p.health.logs {
 		if err := log.trouble(); err != nil {
 			h.Troubles[log.what] = err
+		}
+	}
+	for _, registered := range p.registry.Handlers() {
+		if b := p.policies[registered].breaker; b.open() || b.probing() {
+			h.OpenCircuits = append(h.OpenCircuits, registered.Key())
 		}
 	}
 	p.health.mu.Lock()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
@@ -131,14 +130,40 @@ func (m *manual) prepare(ctx context.Context) error {
 // the results. The time of each claim is its own: claims are judged by it.
 func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	p := m.p
+	limits := m.limits()
+	if len(limits) == 0 {
+		return 0, nil
+	}
+	attempts, _, err := m.claimer.claim(ctx, "", limits, p.clock.Now())
+	if err != nil {
+		return 0, errors.Join(err, m.flush(ctx)) // it may have given claims back
+	}
+	for _, a := range attempts {
+		m.meet(a.claim.StatusID)
+	}
+	claimedAt := time.Now()
+	picked = len(attempts) + m.completer.backlog()
+	// Each result is stored as it comes, not when the slowest handler ends.
+	storeCtx, endStoring := context.WithCancel(context.WithoutCancel(ctx))
+	stored := make(chan struct{})
+	go func() {
+		defer close(stored)
+		m.completer.run(storeCtx, context.WithoutCancel(ctx))
+	}()
+	m.runAll(ctx, m.groups(attempts), claimedAt)
+	endStoring()
+	<-stored
+	return picked, m.flush(ctx)
+}
+
+// limits spreads Concurrency over the handlers that may run.
+func (m *manual) limits() map[*handler.Handler]int {
+	p := m.p
 	var handlers []*handler.Handler
 	for _, h := range p.registry.Handlers() {
 		if !p.isPaused(h) && !p.policies[h].breaker.open() {
 			handlers = append(handlers, h)
 		}
-	}
-	if len(handlers) == 0 {
-		return 0, nil
 	}
 	limits := make(map[*handler.Handler]int, len(handlers))
 	for _, h := range handlers {
@@ -151,119 +176,7 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 			limits[h] = 1
 		}
 	}
-	attempts, _, err := m.claimer.claim(ctx, "", limits, p.clock.Now())
-	if err != nil {
-		return 0, errors.Join(err, m.flush(ctx)) // it may have given claims back
-	}
-	for _, a := range attempts {
-		m.meet(a.claim.StatusID)
-	}
-	claimedAt := time.Now()
-	picked = len(attempts) + m.completer.backlog()
-	attemptsCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
-	// Each result is stored as it comes, not when the slowest handler ends.
-	storeCtx, endStoring := context.WithCancel(context.WithoutCancel(ctx))
-	stored := make(chan struct{})
-	go func() {
-		defer close(stored)
-		m.completer.run(storeCtx, context.WithoutCancel(ctx))
-	}()
-	groups := m.groups(attempts)
-	queue := make(chan *group)
-	var workers sync.WaitGroup
-	limited := map[*handler.Handler]chan struct{}{}
-	for _, h := range handlers {
-		if own := h.Concurrency(); own > 0 {
-			limited[h] = make(chan struct{}, own)
-		}
-	}
-	for range min(p.opts.Concurrency, len(groups)) {
-		workers.Add(1)
-		go func() {
-			defer workers.Done()
-			for g := range queue {
-				if slots := limited[g.handler]; slots != nil {
-					slots <- struct{}{}
-					m.finish(attemptsCtx, g, claimedAt)
-					<-slots
-					continue
-				}
-				m.finish(attemptsCtx, g, claimedAt)
-			}
-		}()
-	}
-	for _, g := range groups {
-		queue <- g
-	}
-	close(queue)
-	workers.Wait()
-	endStoring()
-	<-stored
-	return picked, m.flush(ctx)
-}
-
-// groups puts together what may run together.
-func (m *manual) groups(attempts []*attempt) []*group {
-	byHandler := map[*handler.Handler][]*attempt{}
-	var order []*handler.Handler
-	for _, a := range attempts {
-		if byHandler[a.handler] == nil {
-			order = append(order, a.handler)
-		}
-		byHandler[a.handler] = append(byHandler[a.handler], a)
-	}
-	var groups []*group
-	for _, h := range order {
-		for queue := byHandler[h]; len(queue) > 0; {
-			var g *group
-			g, queue = takeGroup(queue, m.p.policies[h].share)
-			groups = append(groups, g)
-		}
-	}
-	return groups
-}
-
-// finish runs a group, and what of it has to run again, to the end.
-func (m *manual) finish(ctx context.Context, g *group, claimedAt time.Time) {
-	for queue := g.attempts; len(queue) > 0; queue = append(g.again(), queue...) {
-		g, queue = takeGroup(queue, m.p.policies[g.handler].share)
-		m.run(ctx, g, m.p.opts.StuckMessageThreshold*9/10-time.Since(claimedAt))
-		for _, a := range g.attempts {
-			if !a.again {
-				r := m.p.resultOf(a)
-				r.note()
-				m.completer.add(r)
-			}
-		}
-	}
-}
-
-// run runs a group that must end within limit: after that, others may take its
-// claims for stuck.
-func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
-	admitted := &group{handler: g.handler}
-	for _, a := range g.attempts {
-		switch {
-		case ctx.Err() != nil:
-			a.err, a.cause = errStopping, errStopping
-		case limit <= 0:
-			a.err = &uncharged{reason: errors.New("its claim waited too long behind others")}
-		case !a.policy.breaker.admit(a):
-			a.err = &uncharged{reason: errors.New("its handler's circuit breaker is open")}
-		default:
-			if a.timeout == 0 || a.timeout > limit {
-				a.timeout = limit // a failure, not an interruption
-			}
-			admitted.attempts = append(admitted.attempts, a)
-		}
-	}
-	if len(admitted.attempts) > 0 {
-		ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout) // of all its calls together
-		defer cancel()
-		m.p.runner.run(ctx, admitted, watcher{overdue: func() { m.p.reportOverdue(g) }, returned: func() {}})
-	}
+	return limits
 }
 
 // flush stores what is left, also after ctx has ended.

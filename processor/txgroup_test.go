@@ -1,0 +1,252 @@
+package processor_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// company runs one transactional handler with TxGroup for messages "1" to "4"
+// by hand, in one slot, and returns what was called.
+func company(t *testing.T, d *inboxtest.Database, clock inbox.Clock, fn func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error, opts ...handler.Option) (*inbox.Inbox, *calls) {
+	t.Helper()
+	var seen calls
+	ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(
+		inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			seen.note(m.ID)
+			if err := write(tx, m.ID); err != nil {
+				return err
+			}
+			return fn(ctx, tx, m)
+		}, append(opts, inbox.TxGroup(4))...)))
+	inboxtest.Accept(t, ib, "1", "2", "3", "4")
+	return ib, &seen
+}
+
+func (c *calls) order() string {
+	text := ""
+	for _, call := range c.all {
+		text += call[0]
+	}
+	return text
+}
+
+func TestGroupSharesOneTransaction(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			var inside int64
+			require.NoError(t, tx.Table("effects").Count(&inside).Error)
+			require.Empty(t, written(), "nothing is committed yet")
+			require.Equal(t, m.ID, string(rune('0'+inside)), "the writes of those before are in the same transaction")
+			return nil
+		})
+		require.Equal(t, inbox.Drained{Picked: 4, Completed: 4}, inboxtest.Process(t, ib))
+		require.Equal(t, "1234", seen.order())
+		require.Equal(t, []string{"1", "2", "3", "4"}, written())
+		require.True(t, inboxtest.AllCompleted(t, ib))
+	})
+}
+
+func TestOneMembersFailureIsUndoneAlone(t *testing.T) {
+	for name, fail := range map[string]func(tx *gorm.DB) error{
+		"an error":                         func(*gorm.DB) error { return errBoom },
+		"a panic":                          func(*gorm.DB) error { panic("boom") },
+		"a unique violation of its own":    func(tx *gorm.DB) error { return tx.Exec("INSERT INTO singles VALUES ('x')").Error },
+		"a swallowed SQL error":            func(tx *gorm.DB) error { _ = tx.Exec("INSERT INTO singles VALUES ('x')").Error; return nil },
+		"an error after a savepoint undid": func(tx *gorm.DB) error { return tx.Transaction(func(*gorm.DB) error { return errBoom }) },
+		"an attempt to commit":             func(tx *gorm.DB) error { return tx.Commit().Error },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				written := effects(t, d)
+				inboxtest.Exec(t, d.DB, "CREATE TABLE singles(id varchar(9) primary key)")
+				inboxtest.Exec(t, d.DB, "INSERT INTO singles VALUES ('x')")
+				clock := fxtest.NewClock(inboxtest.Noon)
+				ib, seen := company(t, d, clock, func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+					if m.ID == "2" && m.Attempt == 1 {
+						return fail(tx)
+					}
+					return nil
+				})
+				require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+				require.Equal(t, "1234", seen.order(), "each ran once")
+				require.Equal(t, []string{"1", "3", "4"}, written())
+				require.Equal(t, 1, inboxtest.Status(t, ib, "2", "h").ErrorCount)
+				clock.Advance(time.Minute)
+				require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
+				require.Equal(t, []string{"1", "2", "3", "4"}, written())
+			})
+		})
+	}
+}
+
+// requireUncharged is for all but the culprit.
+func requireUncharged(t *testing.T, ib *inbox.Inbox, culprit string) {
+	t.Helper()
+	for _, s := range inboxtest.Statuses(t, ib) {
+		if s.MessageID == culprit {
+			require.Equal(t, 1, s.ErrorCount)
+			continue
+		}
+		require.Zero(t, s.ErrorCount, s.MessageID)
+		require.NotNil(t, s.CompletedAt, s.MessageID)
+	}
+}
+
+func TestOneMembersTimeoutRepeatsAllAlone(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
+			if m.ID == "3" {
+				return untilCancelled(ctx, m)
+			}
+			return nil
+		}, inbox.Timeout(time.Second))
+		require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, "1231234", seen.order())
+		require.Equal(t, []string{"1", "2", "4"}, written())
+		requireUncharged(t, ib, "3")
+	})
+}
+
+func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		if d.Dialect == "sqlite" {
+			return // its transaction would hold the only write lock
+		}
+		written := effects(t, d)
+		goOn, returned := make(chan bool), make(chan bool)
+		var seen calls
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
+			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				seen.note(m.ID)
+				if m.ID == "2" {
+					defer close(returned)
+					<-goOn
+					return nil
+				}
+				return write(tx, m.ID)
+			}, inbox.TxGroup(4), inbox.Timeout(soon))))
+		inboxtest.Accept(t, ib, "1", "2", "3")
+		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, "1213", seen.order())
+		require.Equal(t, []string{"1", "3"}, written())
+		requireUncharged(t, ib, "2")
+		close(goOn)
+		inboxtest.Receive(t, returned, "the stubborn handler")
+	})
+}
+
+func TestLostConnectionRepeatsAllAlone(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		if d.Dialect == "sqlite" {
+			return // it has no connection to lose
+		}
+		written := effects(t, d)
+		killed := false
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			if m.ID == "3" && !killed {
+				killed = true
+				return tx.Exec("SELECT pg_terminate_backend(pg_backend_pid())").Error
+			}
+			return nil
+		})
+		require.Equal(t, inbox.Drained{Picked: 4, Completed: 4}, inboxtest.Process(t, ib))
+		require.Equal(t, "1231234", seen.order())
+		require.Equal(t, []string{"1", "2", "3", "4"}, written())
+		requireUncharged(t, ib, "")
+	})
+}
+
+func TestDeadlockInCompanyIsTriedAlone(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		if d.Dialect == "sqlite" {
+			return // one writer has nobody to deadlock with
+		}
+		once := true
+		effects(t, d)
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			if m.ID == "2" && once {
+				once = false
+				return tx.Exec("DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$").Error
+			}
+			return nil
+		})
+		require.Equal(t, 4, inboxtest.Process(t, ib).Completed)
+		require.Equal(t, "121234", seen.order())
+		requireUncharged(t, ib, "")
+	})
+}
+
+func TestStaleMemberChangesNothingAndHoldsUpNobody(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			if m.ID == "1" { // somebody takes "3" over before its turn
+				return tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '3'").Error
+			}
+			return nil
+		})
+		require.Equal(t, 3, inboxtest.Process(t, ib).Completed)
+		require.Equal(t, "124", seen.order())
+		require.Equal(t, []string{"1", "2", "4"}, written())
+		require.EqualValues(t, 1, ib.Counters().Fenced)
+		require.Nil(t, inboxtest.Status(t, ib, "3", "h").CompletedAt)
+	})
+}
+
+func TestCommitThatIsRefusedChargesOnlyTheCulprit(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
+		inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			if m.ID != "3" {
+				return nil
+			}
+			return tx.Exec("INSERT INTO children VALUES ('orphan')").Error // judged at commit
+		})
+		require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, "12341234", seen.order())
+		require.Equal(t, []string{"1", "2", "4"}, written())
+		requireUncharged(t, ib, "3")
+	})
+}
+
+func TestStopKeepsWhatPassedAndReleasesTheRest(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		running := make(chan string, 10)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.StopBudget(soon), inboxtest.Handlers(
+			inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if err := write(tx, m.ID); err != nil {
+					return err
+				}
+				if m.ID == "2" { // it is cancelled and completes in spite of it
+					running <- m.ID
+					<-ctx.Done()
+				}
+				return nil
+			}, inbox.TxGroup(4))))
+		inboxtest.Accept(t, ib, "1", "2", "3", "4")
+		require.NoError(t, ib.Start(context.Background()))
+		inboxtest.Receive(t, running, "the second")
+		require.NoError(t, ib.Stop(context.Background()))
+		require.Equal(t, []string{"1", "2"}, written())
+		for _, s := range inboxtest.Statuses(t, ib) {
+			require.Equal(t, slices.Contains([]string{"1", "2"}, s.MessageID), s.CompletedAt != nil, s.MessageID)
+			require.Zero(t, s.ErrorCount)
+			require.Nil(t, s.ProcessingStartedAt)
+		}
+	})
+}
