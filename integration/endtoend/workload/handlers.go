@@ -32,8 +32,10 @@ const (
 
 // CreateTables makes the tables that handlers write to.
 func CreateTables(ctx context.Context, db *sql.DB) error {
-	if _, err := db.ExecContext(ctx, schema); err != nil {
-		return fmt.Errorf("create the handlers' tables: %w", err)
+	for _, tables := range []string{schema, steps} {
+		if _, err := db.ExecContext(ctx, tables); err != nil {
+			return fmt.Errorf("create the handlers' tables: %w", err)
+		}
 	}
 	return nil
 }

@@ -24,6 +24,10 @@ type Settings struct {
 	Topic   string
 	Group   string
 
+	// Generation, if not zero, declares the ordered handlers of that version
+	// of the program instead of those of jobs.
+	Generation Generation
+
 	Concurrency       int
 	HeartbeatInterval time.Duration
 	SweepInterval     time.Duration
@@ -59,6 +63,9 @@ const pollingInterval = 100 * time.Millisecond
 // because handlers fail whenever their database is away.
 func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect), inbox.Func(RunKey, h.LogRun))}
+	if s.Generation != 0 {
+		channel = []inbox.ChannelOption{s.laneOptions(h)}
+	}
 	if len(s.Brokers) > 0 {
 		channel = append(channel, inbox.Kafka(s.consumer()))
 	}

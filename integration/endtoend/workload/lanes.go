@@ -1,0 +1,135 @@
+package workload
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// StepType is the type of messages that belong to lanes.
+const StepType = "lane.step"
+
+// Generation is a version of the program, whose ordered handlers were renamed
+// from one to the next.
+type Generation int
+
+// The generations; the zero value has no ordered handlers but the others.
+const (
+	Original Generation = 1 + iota
+	Renamed
+	RenamedTwice
+)
+
+// Step is the payload of the n-th message of a lane.
+type Step struct {
+	Lane string `json:"lane"`
+	N    int    `json:"n"`
+	// Fails is how many of the first attempts fail.
+	Fails int `json:"fails,omitempty"`
+	// Snoozes makes the first attempt be put off.
+	Snoozes bool `json:"snoozes,omitempty"`
+}
+
+// Message is the step as a message to accept directly.
+func (s Step) Message() inbox.RawMessage {
+	content, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("a struct of strings and numbers always encodes: %v", err))
+	}
+	return inbox.RawMessage{Channel: Channel, ID: fmt.Sprintf("%s/%d", s.Lane, s.N), Type: StepType, Source: "endtoend", Content: content, OrderingKey: []byte(s.Lane)}
+}
+
+// steps is where ordered handlers leave their rows; at is in the order of the
+// inserts.
+const steps = `
+CREATE TABLE IF NOT EXISTS steps (at bigserial PRIMARY KEY, handler text NOT NULL, lane text NOT NULL, n integer NOT NULL, pid integer NOT NULL)`
+
+// laneOptions declares the two ordered handlers of a generation.
+func (s Settings) laneOptions(h *Handlers) inbox.ChannelOption {
+	names := func(key string) (string, []handler.Option) {
+		switch s.Generation {
+		case Renamed:
+			return key + "-2", []handler.Option{inbox.LegacyKeys(key), inbox.Ordered()}
+		case RenamedTwice:
+			return key + "-3", []handler.Option{inbox.LegacyKeys(key+"-2", key), inbox.Ordered()}
+		default:
+			return key, []handler.Option{inbox.Ordered()}
+		}
+	}
+	txKey, txOptions := names("step-tx")
+	plainKey, plainOptions := names("step-plain")
+	return inbox.On(StepType,
+		inbox.Tx(txKey, func(ctx context.Context, tx *gorm.DB, m inbox.Message[Step]) error {
+			if err := tx.Exec("INSERT INTO steps (handler, lane, n, pid) VALUES ('tx', ?, ?, ?)", m.Payload.Lane, m.Payload.N, os.Getpid()).Error; err != nil {
+				return fmt.Errorf("record step: %w", err)
+			}
+			return m.Payload.outcome(m.Attempt)
+		}, append(txOptions, inbox.TxGroup(5))...),
+		inbox.Func(plainKey, func(ctx context.Context, m inbox.Message[Step]) error {
+			if err := m.Payload.outcome(m.Attempt); err != nil {
+				return err
+			}
+			return h.logStep(ctx, m.Payload)
+		}, plainOptions...))
+}
+
+func (s Step) outcome(attempt int) error {
+	if attempt <= s.Fails {
+		return errAsked
+	}
+	if s.Snoozes && time.Now().UnixNano()%2 == 0 { // a snooze charges nothing, so nothing tells that it has been
+		return inbox.Snooze(20 * time.Millisecond)
+	}
+	return nil
+}
+
+func (h *Handlers) logStep(ctx context.Context, s Step) error {
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
+	defer cancel()
+	_, err := h.effects.ExecContext(ctx, "INSERT INTO steps (handler, lane, n, pid) VALUES ('plain', $1, $2, $3)", s.Lane, s.N, os.Getpid())
+	if err != nil {
+		return fmt.Errorf("log step: %w", err)
+	}
+	return nil
+}
+
+// LaneVerdict is what the rows of ordered handlers say.
+type LaneVerdict struct {
+	Lanes, Steps int
+	// Missing counts steps without a row, OutOfOrder rows that follow a later
+	// step of their lane, Doubled second rows of the transactional handler.
+	Missing, OutOfOrder, Doubled int
+	// Reruns counts second rows of the plain handler: allowed, next to the first.
+	Reruns int
+}
+
+// laneQuery orders each lane's rows as they were inserted. A plain handler may
+// have run again what it ran last, before anything later.
+const laneQuery = `
+WITH followed AS (
+	SELECT handler, lane, n, lag(n) OVER (PARTITION BY handler, lane ORDER BY at) AS before FROM steps
+)
+SELECT count(DISTINCT lane), count(DISTINCT (lane, n)),
+	2 * $1 - count(DISTINCT (handler, lane, n)),
+	count(*) FILTER (WHERE n <> COALESCE(before, 0) + 1 AND n <> COALESCE(before, 0)),
+	count(*) FILTER (WHERE handler = 'tx') - count(DISTINCT (lane, n)) FILTER (WHERE handler = 'tx'),
+	count(*) FILTER (WHERE handler = 'plain') - count(DISTINCT (lane, n)) FILTER (WHERE handler = 'plain')
+FROM followed`
+
+// ReadLanes judges the rows, given how many steps were produced.
+func ReadLanes(ctx context.Context, db *sql.DB, produced int) (LaneVerdict, error) {
+	var v LaneVerdict
+	err := db.QueryRowContext(ctx, laneQuery, produced).Scan(&v.Lanes, &v.Steps, &v.Missing, &v.OutOfOrder, &v.Doubled, &v.Reruns)
+	if err != nil {
+		return v, fmt.Errorf("read lanes: %w", err)
+	}
+	return v, nil
+}
