@@ -47,6 +47,7 @@ const (
 	ReasonTooLong        Reason = "too_long"
 	ReasonBadText        Reason = "bad_text"
 	ReasonBadProperties  Reason = "bad_properties"
+	ReasonBadOrderingKey Reason = "bad_ordering_key" // OrderedBy panicked
 	ReasonIDConflict     Reason = "id_conflict"
 	ReasonRefused        Reason = "refused_by_database"
 )

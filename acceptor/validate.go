@@ -1,7 +1,9 @@
 package acceptor
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
@@ -56,9 +58,27 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		SerializedProperties: properties, OrderingKey: m.OrderingKey,
 	}}
 	for _, h := range handlers {
-		row.Handlers = append(row.Handlers, store.NewStatus{HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(), Retention: a.opts.Retention})
+		key, err := orderingKey(h, m)
+		if err != nil {
+			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadOrderingKey, Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
+		}
+		row.Handlers = append(row.Handlers, store.NewStatus{
+			HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(), Retention: cmp.Or(h.Retention(), a.opts.Retention),
+			Lane: store.LaneOf(h.LaneKey(), key),
+		})
 	}
 	return row, nil
+}
+
+// orderingKey asks the handler for the message's ordering key. A panic of the
+// user's function is this message's fault, not the others' in its batch.
+func orderingKey(h *handler.Handler, m handler.RawMessage) (key []byte, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("its ordering key: panic: %v", cause)
+		}
+	}()
+	return h.OrderingKey(m), nil
 }
 
 // reasonOfID classifies what is wrong with an ID.

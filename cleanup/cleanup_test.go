@@ -60,8 +60,9 @@ func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE message_id = 'bare'")
 		inboxtest.Accept(t, ib, "processing")
 		st := inboxtest.Store(t, d.DB)
-		claims, err := st.Claim(context.Background(), store.ClaimRequest{Now: clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}, {HandlerKey: "b", Limit: 1}}})
+		claimed, err := st.Claim(context.Background(), store.ClaimRequest{Now: clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}, {HandlerKey: "b", Limit: 1}}})
 		require.NoError(t, err)
+		claims := claimed.Claims
 		require.Len(t, claims, 2)
 		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_rejected_messages (id, channel, topic, "partition", record_offset, record_timestamp, headers, reason, rejected_at)
 			VALUES ('0192f000-0000-7000-8000-000000000001', 'c', 'topic', 0, 0, '2020-01-01 00:00:00+00:00', '[]', 'bad', '2020-01-01 00:00:00+00:00')`)

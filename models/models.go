@@ -55,11 +55,17 @@ type Message struct {
 // due first. Claiming itself touches no indexed column, so that PostgreSQL
 // keeps it a heap-only update: nothing may index processing_started_at,
 // worker_id or version.
+//
+// LaneHandler and LaneKey name the row's lane (contract 5.12): hashes of the
+// handler's oldest key and of the ordering key, nil where it has none.
+// IsWaiting marks a row that was found behind another of its lane: it is in no
+// claim's way until the first of its lane ends. HoldsLane is true while the row
+// is claimed in its lane, which a unique index allows to one.
 type HandlerStatus struct {
-	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2"`
+	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
 	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
-	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL"`
-	Sequence            Sequence   `gorm:"column:sequence;not null"`
+	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
+	Sequence            Sequence   `gorm:"column:sequence;not null;index:inbox_handler_statuses_lane,priority:4"`
 	ErrorCount          int        `gorm:"column:error_count;type:integer;not null;default:0"`
 	AbandonedCount      int        `gorm:"column:abandoned_count;type:integer;not null;default:0"`
 	RequeuedCount       int        `gorm:"column:requeued_count;type:integer;not null;default:0"`
@@ -68,10 +74,14 @@ type HandlerStatus struct {
 	ProcessingStartedAt *time.Time `gorm:"column:processing_started_at"`
 	WorkerID            *string    `gorm:"column:worker_id;type:uuid"`
 	NextAttemptAt       *time.Time `gorm:"column:next_attempt_at;index:inbox_handler_statuses_due,priority:2,expression:COALESCE(next_attempt_at\\,created_at)"`
-	IsPoisoned          bool       `gorm:"column:is_poisoned;not null;default:false"`
+	IsPoisoned          bool       `gorm:"column:is_poisoned;not null;default:false;index:inbox_handler_statuses_lane,priority:3"`
 	CompletedAt         *time.Time `gorm:"column:completed_at"`
 	Outcome             Outcome    `gorm:"column:outcome;type:varchar(20);not null;default:('')"`
 	Version             int64      `gorm:"column:version;not null;default:1"`
+	LaneHandler         *int64     `gorm:"column:lane_handler;index:inbox_handler_statuses_lane,priority:1,where:completed_at IS NULL AND lane_key IS NOT NULL;uniqueIndex:inbox_handler_statuses_lane_holder,priority:1,where:holds_lane;index:inbox_handler_statuses_waiting_lane,priority:1,where:is_waiting"`
+	LaneKey             *int64     `gorm:"column:lane_key;index:inbox_handler_statuses_lane,priority:2;uniqueIndex:inbox_handler_statuses_lane_holder,priority:2;index:inbox_handler_statuses_waiting_lane,priority:2"`
+	IsWaiting           bool       `gorm:"column:is_waiting;not null;default:false"`
+	HoldsLane           bool       `gorm:"column:holds_lane;not null;default:false"`
 
 	// Message is the message it belongs to, loaded by Preload("Message").
 	Message *Message `gorm:"foreignKey:MessageID;references:ID;constraint:inbox_handler_statuses_message_fk,OnDelete:CASCADE"`

@@ -43,11 +43,12 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 			}
 		}
 	}
-	claims, err := c.store.Claim(stmt, req)
+	claimed, err := c.store.Claim(stmt, req)
 	if err != nil {
 		c.doubtFromNow()
 		return nil, nil, fmt.Errorf("claim: %w", err)
 	}
+	claims := claimed.Claims
 	c.held.add(claims)
 	got := map[string]int{}
 	attempts := make([]*attempt, 0, len(claims))

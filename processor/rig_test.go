@@ -33,10 +33,10 @@ func claim(t *testing.T, d *inboxtest.Database, clock clock.Clock, workerID stri
 	for _, key := range keys {
 		req.Limits = append(req.Limits, store.KeyLimit{HandlerKey: key, Limit: limit})
 	}
-	claims, err := inboxtest.Store(t, d.DB).Claim(context.Background(), req)
+	claimed, err := inboxtest.Store(t, d.DB).Claim(context.Background(), req)
 	require.NoError(t, err)
-	require.NotEmpty(t, claims)
-	return claims
+	require.NotEmpty(t, claimed.Claims)
+	return claimed.Claims
 }
 
 func completionsOf(claims []store.Claim) (completions []store.Completion) {

@@ -27,6 +27,7 @@ type statusRow struct {
 	id         string
 	messageID  string
 	handlerKey string
+	lane       *Lane
 	message    int // index in the batch
 	position   int
 }
@@ -169,7 +170,7 @@ func statusRows(messages []NewMessage) ([][]statusRow, error) {
 			if err != nil {
 				return nil, fmt.Errorf("make a status ID: %w", err)
 			}
-			rows[i][j] = statusRow{id: id.String(), messageID: message.ID, handlerKey: handler.HandlerKey, message: i, position: position}
+			rows[i][j] = statusRow{id: id.String(), messageID: message.ID, handlerKey: handler.HandlerKey, lane: handler.Lane, message: i, position: position}
 			position++
 		}
 	}

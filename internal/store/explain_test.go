@@ -81,12 +81,12 @@ func TestPostgresPlans(t *testing.T) {
 	} {
 		require.NoError(t, db.Exec(statement).Error)
 	}
-	claims, err := p.Claim(t.Context(), ClaimRequest{Now: now, Limits: []KeyLimit{{"hot", 100}}})
+	claims, err := p.Claim(t.Context(), ClaimRequest{Now: now, Limits: []KeyLimit{{HandlerKey: "hot", Limit: 100}}})
 	require.NoError(t, err)
-	require.Len(t, claims, 100)
+	require.Len(t, claims.Claims, 100)
 	var ids, places, outcomes, messageIDs []string
 	var versions []int64
-	for _, c := range claims {
+	for _, c := range claims.Claims {
 		ids, places, messageIDs = append(ids, c.StatusID), append(places, c.Locator), append(messageIDs, c.MessageID)
 		versions, outcomes = append(versions, c.Version), append(outcomes, "processed")
 	}
@@ -184,9 +184,9 @@ func TestPostgresClaimsAreHeapOnlyUpdates(t *testing.T) {
 	}
 	_, err = opened.Accept(t.Context(), batch)
 	require.NoError(t, err)
-	claims, err := opened.Claim(t.Context(), ClaimRequest{Now: now, Limits: []KeyLimit{{"mail", rows}}})
+	claims, err := opened.Claim(t.Context(), ClaimRequest{Now: now, Limits: []KeyLimit{{HandlerKey: "mail", Limit: rows}}})
 	require.NoError(t, err)
-	require.Len(t, claims, rows)
+	require.Len(t, claims.Claims, rows)
 	var updates struct{ All, HeapOnly int64 }
 	require.Eventually(t, func() bool { // sessions report their counts when they are idle
 		err := db.Raw(`SELECT n_tup_upd AS "all", n_tup_hot_upd AS heap_only FROM pg_stat_user_tables WHERE relname = 'inbox_handler_statuses'`).Scan(&updates).Error

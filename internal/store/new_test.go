@@ -53,8 +53,9 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 		for _, naming := range namings {
 			opened, err := store.New(chatty, naming)
 			require.NoError(t, err)
-			claims, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 5}}})
+			claimed, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 5}}})
 			require.NoError(t, err)
+			claims := claimed.Claims
 			require.Len(t, claims, 1)
 			require.Equal(t, naming.Prefix, claims[0].Message.Type)
 			applied, err := opened.Complete(t.Context(), []store.Completion{{

@@ -26,9 +26,10 @@ WITH fresh AS (
 	ON CONFLICT (id) DO NOTHING
 	RETURNING id
 ), added AS (
-	INSERT INTO {statuses} (id, message_id, handler_key, created_at)
-	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp())
-	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[]) WITH ORDINALITY AS s(id, message_id, handler_key, position)
+	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
 	ORDER BY s.position
 )
@@ -53,9 +54,10 @@ SELECT message_id, handler_key FROM {statuses} WHERE message_id = ANY ($1::text[
 
 // Conflicts by the unique index on (message_id, handler_key).
 const postgresAcceptStatuses = `
-INSERT INTO {statuses} (id, message_id, handler_key, created_at)
-SELECT s.id, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp())
-FROM unnest($1::text[]::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS s(id, message_id, handler_key, position)
+INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
+SELECT s.id, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[])
+	WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 ORDER BY s.position
 ON CONFLICT (message_id, handler_key) DO NOTHING
 RETURNING id`
@@ -91,9 +93,9 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 		ids[i], transports[i], types[i], sources[i] = m.ID, m.TransportName, m.Type, m.Source
 		contents[i], contentTypes[i], properties[i], orderings[i] = filled(m.Content), m.ContentType, m.SerializedProperties, m.OrderingKey
 	}
-	statusIDs, messageIDs, keys := columns(statuses)
+	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
 	return query(ctx, pool, p.text(postgresAcceptNew), value[string],
-		ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys)
+		ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys)
 }
 
 func (p *postgres) insertsStatuses() bool { return true }
@@ -116,8 +118,8 @@ func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageI
 }
 
 func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
-	ids, messageIDs, keys := columns(statuses)
-	return query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC())
+	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
+	return query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys)
 }
 
 func (p *postgres) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
@@ -143,12 +145,17 @@ func (p *postgres) insertRejected(ctx context.Context, pool gorm.ConnPool, rejec
 }
 
 // columns turns rows into arrays.
-func columns(statuses []statusRow) (ids, messageIDs, handlerKeys []string) {
-	ids, messageIDs, handlerKeys = make([]string, len(statuses)), make([]string, len(statuses)), make([]string, len(statuses))
+func columns(statuses []statusRow) (ids, messageIDs, handlerKeys []string, laneHandlers, laneKeys []*int64) {
+	n := len(statuses)
+	ids, messageIDs, handlerKeys = make([]string, n), make([]string, n), make([]string, n)
+	laneHandlers, laneKeys = make([]*int64, n), make([]*int64, n)
 	for i, row := range statuses {
 		ids[i], messageIDs[i], handlerKeys[i] = row.id, row.messageID, row.handlerKey
+		if row.lane != nil {
+			laneHandlers[i], laneKeys[i] = &row.lane.Handler, &row.lane.Key
+		}
 	}
-	return ids, messageIDs, handlerKeys
+	return ids, messageIDs, handlerKeys, laneHandlers, laneKeys
 }
 
 // filled makes empty content empty rather than NULL.

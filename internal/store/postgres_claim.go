@@ -42,30 +42,37 @@ WITH due AS MATERIALIZED (
 // what a claimer whose clock is behind must leave is filtered.
 const postgresDueOfKey = `
 		SELECT ctid AS place FROM {statuses}
-		WHERE handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned
-			AND COALESCE(next_attempt_at, created_at) <= GREATEST($3::timestamptz, statement_timestamp())
-			AND (next_attempt_at IS NULL OR next_attempt_at <= $3::timestamptz) AND processing_started_at IS NULL
+		WHERE ` + postgresIsDue + `
 		ORDER BY COALESCE(next_attempt_at, created_at), id
 		LIMIT k.quota
 		FOR NO KEY UPDATE SKIP LOCKED`
 
+const postgresIsDue = `handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+			AND COALESCE(next_attempt_at, created_at) <= GREATEST($3::timestamptz, statement_timestamp())
+			AND (next_attempt_at IS NULL OR next_attempt_at <= $3::timestamptz) AND processing_started_at IS NULL`
+
 const postgresClaimDue = `, claimed AS (
 	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1
 	WHERE ctid = ANY (ARRAY(SELECT place FROM due))
-	RETURNING id, message_id, handler_key, version, ctid::text AS place, error_count, abandoned_count, requeued_count,
-		created_at, COALESCE(next_attempt_at, created_at) AS due
-)
-SELECT c.id, c.message_id, c.handler_key, c.version, c.place, c.error_count, c.abandoned_count, c.requeued_count, c.created_at, c.due,
-	m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at
+	RETURNING ` + postgresClaimColumns + `
+)` + postgresClaimResult + `
 FROM claimed c LEFT JOIN {messages} m ON m.id = c.message_id
 ORDER BY c.handler_key, c.due, c.id`
+
+const postgresClaimColumns = `id, message_id, handler_key, version, ctid::text AS place, error_count, abandoned_count, requeued_count,
+		created_at, COALESCE(next_attempt_at, created_at) AS due, lane_handler, lane_key`
+
+const postgresClaimResult = `
+SELECT c.id, c.message_id, c.handler_key, c.version, c.place, c.error_count, c.abandoned_count, c.requeued_count, c.created_at, c.due,
+	c.lane_handler, c.lane_key,
+	m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
 
 // By the due index: per key the first row behind now.
 const postgresNextDue = `
 SELECT min(s.due) FROM unnest($1::text[]) AS k(handler_key)
 CROSS JOIN LATERAL (
 	SELECT COALESCE(next_attempt_at, created_at) AS due FROM {statuses}
-	WHERE handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned
+	WHERE handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
 		AND COALESCE(next_attempt_at, created_at) > $2::timestamptz AND processing_started_at IS NULL
 	ORDER BY COALESCE(next_attempt_at, created_at), id
 	LIMIT 1
@@ -73,12 +80,16 @@ CROSS JOIN LATERAL (
 
 // By the unique index on (message_id, handler_key).
 const postgresSiblings = `
-SELECT id, message_id, handler_key, version, ctid::text, error_count, abandoned_count,
+SELECT id, message_id, handler_key, version, ctid::text, error_count, abandoned_count, lane_handler, lane_key,
 	processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
 FROM {statuses} WHERE message_id = ANY ($1::text[]) AND handler_key = ANY ($2::text[])
 ORDER BY message_id, handler_key`
 
-func (p *postgres) Claim(ctx context.Context, req ClaimRequest) ([]Claim, error) {
+func (p *postgres) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
+	if req.ordered() {
+		claimed, err := p.claimLanes(ctx, req)
+		return claimed, doing("claim", err)
+	}
 	keys, quotas := make([]string, 0, len(req.Limits)), make([]int64, 0, len(req.Limits))
 	for _, limit := range req.Limits {
 		if limit.Limit > 0 {
@@ -86,23 +97,24 @@ func (p *postgres) Claim(ctx context.Context, req ClaimRequest) ([]Claim, error)
 		}
 	}
 	if len(keys) == 0 {
-		return nil, nil
+		return Claimed{}, nil
 	}
 	statement, worker := postgresClaim, &req.WorkerID
 	if req.WorkerID == "" {
 		statement, worker = postgresClaimManual, nil
 	}
 	claims, err := query(ctx, p.pool(ctx), p.text(statement), scanClaim, keys, quotas, req.Now.UTC(), worker)
-	return claims, doing("claim", err)
+	return Claimed{Claims: claims}, doing("claim", err)
 }
 
 func scanClaim(rows *sql.Rows, c *Claim) error {
 	var m storedMessage
+	var lane laneColumns
 	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.Locator, &c.ErrorCount, &c.AbandonedCount,
-		&c.RequeuedCount, &c.CreatedAt, &c.Due,
+		&c.RequeuedCount, &c.CreatedAt, &c.Due, &lane.handler, &lane.key,
 		&m.id, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &m.receivedAt)
 	c.CreatedAt, c.Due = c.CreatedAt.UTC(), c.Due.UTC()
-	c.Message = m.message()
+	c.Lane, c.Message = lane.lane(), m.message()
 	return err
 }
 
@@ -120,6 +132,9 @@ func (p *postgres) Siblings(ctx context.Context, messageIDs, keys []string) ([]S
 }
 
 func scanSibling(rows *sql.Rows, s *Sibling) error {
-	return rows.Scan(&s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount, &s.AbandonedCount,
-		&s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
+	var lane laneColumns
+	err := rows.Scan(&s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount, &s.AbandonedCount,
+		&lane.handler, &lane.key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
+	s.Lane = lane.lane()
+	return err
 }

@@ -43,7 +43,7 @@ WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AN
 RETURNING c.position - 1`
 
 const postgresCompleted = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
-	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, version = s.version + 1`
+	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
 
 func (p *postgres) Complete(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
 	return p.complete(ctx, completions, at, postgresComplete, postgresCompleteMoved)

@@ -24,7 +24,7 @@ RETURNING c.position - 1`
 const postgresSettled = `error_count = c.error_count, abandoned_count = c.abandoned_count,
 	last_error = COALESCE(c.last_error, s.last_error), is_poisoned = c.poisoned,
 	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
-	processing_started_at = NULL, worker_id = NULL, version = s.version + 1
+	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1
 FROM unnest($1::text[]::uuid[], $2::bigint[], $3::integer[], $4::integer[], $5::text[], $6::timestamptz[], $7::boolean[]) WITH ORDINALITY
 	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, position)`
 

@@ -41,35 +41,52 @@ func byID(rows []identified) map[string]State {
 // one, and claims are a thousand times as frequent.
 const postgresClaimsOf = `
 SELECT ` + refColumns + ` FROM {statuses}
-WHERE completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
+WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
 LIMIT $2`
 
 // Likewise.
 const postgresStuckClaims = `
 SELECT ` + refColumns + ` FROM {statuses}
-WHERE completed_at IS NULL AND NOT is_poisoned AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
+WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
 LIMIT $2`
 
-// By the due index, oldest due first.
+// By the due index, oldest due first, then what waits behind others, by the
+// index on waiting rows.
 const postgresPendingOf = `
-SELECT ` + refColumns + ` FROM {statuses}
-WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL
-ORDER BY COALESCE(next_attempt_at, created_at), id
+SELECT ` + postgresRefColumns + ` FROM (
+	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, ctid AS place, * FROM {statuses}
+	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT $2)
+	UNION ALL
+	(SELECT 2, NULL, ctid, * FROM {statuses} WHERE handler_key = $1 AND is_waiting ORDER BY id LIMIT $2)
+) s
+ORDER BY part, due, id
 LIMIT $2`
 
-const refColumns = `id, message_id, handler_key, version, ctid::text, error_count, abandoned_count`
+const (
+	postgresRefColumns = `id, message_id, handler_key, version, place::text, error_count, abandoned_count, lane_handler, lane_key`
+	refColumns         = `id, message_id, handler_key, version, ctid::text, error_count, abandoned_count, lane_handler, lane_key`
+)
 
-// By the due index, one step per key (a loose index scan), however many rows
-// each key has. SQLite runs the same text.
+// By the due index and the one on waiting rows, one step per key (a loose index
+// scan), however many rows each key has. SQLite runs the same text.
 const pendingKeys = `
 WITH RECURSIVE pending(handler_key) AS (
-	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned ORDER BY handler_key LIMIT 1)
+	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting ORDER BY handler_key LIMIT 1)
 	UNION ALL
-	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
 		AND s.handler_key > p.handler_key ORDER BY s.handler_key LIMIT 1)
 	FROM pending p WHERE p.handler_key IS NOT NULL
+), waiting(handler_key) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE is_waiting ORDER BY handler_key LIMIT 1)
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_waiting AND s.handler_key > w.handler_key ORDER BY s.handler_key LIMIT 1)
+	FROM waiting w WHERE w.handler_key IS NOT NULL
 )
-SELECT handler_key FROM pending WHERE handler_key IS NOT NULL`
+SELECT handler_key FROM pending WHERE handler_key IS NOT NULL
+UNION
+SELECT handler_key FROM waiting WHERE handler_key IS NOT NULL`
 
 func (p *postgres) ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error) {
 	refs, err := query(ctx, p.pool(ctx), p.text(postgresClaimsOf), scanRef, workerID, limit)
@@ -92,5 +109,8 @@ func (p *postgres) PendingOf(ctx context.Context, handlerKey string, limit int) 
 }
 
 func scanRef(rows *sql.Rows, r *Ref) error {
-	return rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.Locator, &r.ErrorCount, &r.AbandonedCount)
+	var lane laneColumns
+	err := rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.Locator, &r.ErrorCount, &r.AbandonedCount, &lane.handler, &lane.key)
+	r.Lane = lane.lane()
+	return err
 }

@@ -34,7 +34,7 @@ const postgresDeleteWorkers = `
 DELETE FROM {workers} w
 WHERE w.id = ANY ($1::text[]::uuid[]) AND (w.stopped_at IS NOT NULL OR w.released_at IS NOT NULL)
 	AND NOT EXISTS (
-		SELECT FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned
+		SELECT FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
 			AND s.processing_started_at IS NOT NULL AND s.worker_id = w.id
 	)`
 
@@ -92,7 +92,7 @@ SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
 	SELECT DISTINCT l.pid FROM {statuses} s
 	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
 	JOIN pg_stat_activity a ON a.pid = l.pid AND a.state LIKE 'idle in transaction%'
-	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned
+	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
 ) holders`
 
 func (p *postgres) EvictWorker(ctx context.Context, workerID string) (int, error) {

@@ -43,8 +43,9 @@ UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequenc
 
 // Conflicts by the unique index on (message_id, handler_key).
 const sqliteAcceptStatuses = `
-INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at)
-SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key)
+SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]')
 FROM json_each(?1) r WHERE true
 ON CONFLICT (message_id, handler_key) DO NOTHING
 RETURNING id`
@@ -139,9 +140,12 @@ func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 	if err != nil {
 		return nil, err
 	}
-	rows := make([][3]string, len(statuses))
+	rows := make([][5]any, len(statuses))
 	for i, row := range statuses {
-		rows[i] = [3]string{row.id, row.messageID, row.handlerKey}
+		rows[i] = [5]any{row.id, row.messageID, row.handlerKey}
+		if row.lane != nil {
+			rows[i][3], rows[i][4] = row.lane.Handler, row.lane.Key
+		}
 	}
 	list, err := jsonList(rows)
 	if err != nil {

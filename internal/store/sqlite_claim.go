@@ -16,13 +16,18 @@ const sqliteClaim = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1
 WHERE rowid IN (
 	SELECT rowid FROM {statuses}
-	WHERE handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned
-		AND COALESCE(next_attempt_at, created_at) <= ?1 AND processing_started_at IS NULL
+	WHERE ` + sqliteIsDue + `
 		AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))
 	ORDER BY COALESCE(next_attempt_at, created_at), id
 	LIMIT ?4
 )
-RETURNING id, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at)`
+RETURNING ` + sqliteClaimColumns
+
+const sqliteIsDue = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+		AND COALESCE(next_attempt_at, created_at) <= ?1 AND processing_started_at IS NULL`
+
+const sqliteClaimColumns = `id, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
+	lane_handler, lane_key`
 
 // By the messages' primary key.
 const sqliteMessages = `
@@ -32,52 +37,70 @@ FROM json_each(?1) k JOIN {messages} m ON m.id = k.value`
 // By the due index: the first row behind now.
 const sqliteNextDue = `
 SELECT COALESCE(next_attempt_at, created_at) FROM {statuses}
-WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned
+WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
 	AND COALESCE(next_attempt_at, created_at) > ?2 AND processing_started_at IS NULL
 ORDER BY COALESCE(next_attempt_at, created_at), id
 LIMIT 1`
 
 // By the unique index on (message_id, handler_key).
 const sqliteSiblings = `
-SELECT id, message_id, handler_key, version, '', error_count, abandoned_count,
+SELECT id, message_id, handler_key, version, '', error_count, abandoned_count, lane_handler, lane_key,
 	processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
 FROM {statuses} WHERE message_id IN (SELECT value FROM json_each(?1)) AND handler_key IN (SELECT value FROM json_each(?2))
 ORDER BY message_id, handler_key`
 
-func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) ([]Claim, error) {
+func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	limits := slices.DeleteFunc(slices.Clone(req.Limits), func(l KeyLimit) bool { return l.Limit <= 0 })
 	if len(limits) == 0 {
-		return nil, nil
+		return Claimed{}, nil
 	}
 	slices.SortFunc(limits, func(a, b KeyLimit) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) })
 	var worker any
 	if req.WorkerID != "" {
 		worker = req.WorkerID
 	}
-	var claims []Claim
+	now := SQLiteTime(req.Now)
+	var claimed Claimed
 	err := s.transaction(ctx, func(pool gorm.ConnPool) error {
-		claims = nil
+		claimed = Claimed{}
 		for _, limit := range limits {
-			claimed, err := query(ctx, pool, s.text(sqliteClaim), scanSQLiteClaim, SQLiteTime(req.Now), worker, limit.HandlerKey, limit.Limit)
+			if limit.Lanes != nil {
+				claims, marked, err := s.claimHeads(ctx, pool, now, worker, limit)
+				if err != nil {
+					return err
+				}
+				claimed.Claims = append(claimed.Claims, claims...)
+				if marked {
+					claimed.Behind = append(claimed.Behind, limit.HandlerKey)
+				}
+				continue
+			}
+			claims, err := query(ctx, pool, s.text(sqliteClaim), scanSQLiteClaim, now, worker, limit.HandlerKey, limit.Limit)
 			if err != nil {
 				return err
 			}
-			// RETURNING promises no order.
-			slices.SortFunc(claimed, func(a, b Claim) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.StatusID, b.StatusID)) })
-			claims = append(claims, claimed...)
+			sortClaims(claims)
+			claimed.Claims = append(claimed.Claims, claims...)
 		}
-		return s.attachMessages(ctx, pool, claims)
+		return s.attachMessages(ctx, pool, claimed.Claims)
 	})
 	if err != nil {
-		return nil, doing("claim", err)
+		return Claimed{}, doing("claim", err)
 	}
-	return claims, nil
+	return claimed, nil
+}
+
+// sortClaims: RETURNING promises no order.
+func sortClaims(claims []Claim) {
+	slices.SortFunc(claims, func(a, b Claim) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.StatusID, b.StatusID)) })
 }
 
 func scanSQLiteClaim(rows *sql.Rows, c *Claim) error {
 	var created, due anyTime
-	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due)
-	c.CreatedAt, c.Due = created.Time, due.Time
+	var lane laneColumns
+	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due,
+		&lane.handler, &lane.key)
+	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.lane()
 	return err
 }
 

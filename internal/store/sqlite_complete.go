@@ -22,7 +22,7 @@ FROM (SELECT ?2 AS outcome) AS c
 WHERE {statuses}.id = ?3 AND {statuses}.version = ?4 AND {statuses}.completed_at IS NULL`
 
 const sqliteCompleted = `completed_at = ?1, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
-	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, version = {statuses}.version + 1`
+	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = {statuses}.version + 1`
 
 func (s *sqlite) Complete(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
 	applied := make([]bool, len(completions))

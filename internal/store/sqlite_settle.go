@@ -7,7 +7,7 @@ const sqliteSettle = `
 UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count,
 	last_error = COALESCE(c.last_error, {statuses}.last_error), is_poisoned = c.poisoned,
 	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
-	processing_started_at = NULL, worker_id = NULL, version = {statuses}.version + 1
+	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = {statuses}.version + 1
 FROM (
 	SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS error_count,
 		json_extract(value, '$[3]') AS abandoned_count, json_extract(value, '$[4]') AS last_error,

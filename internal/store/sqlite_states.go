@@ -13,23 +13,27 @@ FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
 // Pending rows by the due index, which holds nothing else.
 const sqliteClaimsOf = `
 SELECT ` + sqliteRefColumns + ` FROM {statuses}
-WHERE completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NOT NULL AND worker_id = ?1
+WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = ?1
 LIMIT ?2`
 
 // Likewise.
 const sqliteStuckClaims = `
 SELECT ` + sqliteRefColumns + ` FROM {statuses}
-WHERE completed_at IS NULL AND NOT is_poisoned AND processing_started_at <= ?1 AND worker_id IS NULL
+WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= ?1 AND worker_id IS NULL
 LIMIT ?2`
 
 // By the due index, oldest due first.
 const sqlitePendingOf = `
 SELECT ` + sqliteRefColumns + ` FROM {statuses}
-WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL
+WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL
 ORDER BY COALESCE(next_attempt_at, created_at), id
 LIMIT ?2`
 
-const sqliteRefColumns = `id, message_id, handler_key, version, '', error_count, abandoned_count`
+// By the index on waiting rows.
+const sqliteWaitingOf = `
+SELECT ` + sqliteRefColumns + ` FROM {statuses} WHERE handler_key = ?1 AND is_waiting ORDER BY id LIMIT ?2`
+
+const sqliteRefColumns = `id, message_id, handler_key, version, '', error_count, abandoned_count, lane_handler, lane_key`
 
 func (s *sqlite) States(ctx context.Context, statusIDs []string) (map[string]State, error) {
 	list, err := jsonList(statusIDs)
@@ -56,6 +60,13 @@ func (s *sqlite) PendingKeys(ctx context.Context) ([]string, error) {
 }
 
 func (s *sqlite) PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error) {
-	refs, err := query(ctx, s.pool(ctx), s.text(sqlitePendingOf), scanRef, handlerKey, limit)
-	return refs, doing("find pending statuses", err)
+	var refs []Ref
+	for _, statement := range []string{sqlitePendingOf, sqliteWaitingOf} {
+		found, err := query(ctx, s.pool(ctx), s.text(statement), scanRef, handlerKey, limit-len(refs))
+		if err != nil {
+			return nil, doing("find pending statuses", err)
+		}
+		refs = append(refs, found...)
+	}
+	return refs, nil
 }

@@ -30,7 +30,7 @@ const sqliteDeleteWorkers = `
 DELETE FROM {workers}
 WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)
 	AND id NOT IN (
-		SELECT worker_id FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned
+		SELECT worker_id FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
 			AND processing_started_at IS NOT NULL AND worker_id IS NOT NULL
 	)`
 

@@ -38,10 +38,37 @@ type Store interface {
 	// work take turns by age, neither starves the other. Rows that another
 	// transaction has locked are skipped. With a worker ID, nothing is claimed
 	// unless that worker's row exists and is not marked released.
-	Claim(ctx context.Context, req ClaimRequest) ([]Claim, error)
+	//
+	// Of a key with Lanes, only the first row of each lane is claimed, and only
+	// while no other row of the lane is (contract 5.12). Where a claim passes
+	// over more rows behind others than it may claim, it marks them as waiting:
+	// no claim meets them again before AdvanceLanes lets them go.
+	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
+	// AdvanceLanes lets the first row of each lane be claimed if it is marked
+	// as waiting, and returns the handler keys of those that became free or
+	// are due since they were accepted, marked or not: wake these handlers.
+	//
+	// Call it after the commit of everything that ends a claim of a row with a
+	// lane, or a pending or poisoned row with one: completed, failed, snoozed,
+	// released, poisoned, discarded, superseded, deleted. A claim that marks a
+	// row as waiting may not have seen that end, and whoever ended it may not
+	// have seen the mark; as both look after their own commit, the one who
+	// looks second sees the other's. Letting a row go never breaks the order:
+	// each claim judges anew.
+	AdvanceLanes(ctx context.Context, turns []LaneTurn) (keys []string, err error)
+	// CheckLanes does so for a page of the lanes of a rule that have waiting
+	// rows, at most limit, for looks that never took place because a process
+	// died before. next is nil at the end; after is nil to begin.
+	CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int) (next *Lane, keys []string, err error)
+	// WaitingLaneHandlers returns every Lane.Handler that has waiting rows,
+	// also those that no registered handler goes by any more.
+	WaitingLaneHandlers(ctx context.Context) ([]int64, error)
+	// ReleaseWaiting lets up to limit waiting rows of these keys be claimed,
+	// whatever is before them: for handlers that are not ordered any more.
+	ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (released int64, err error)
 	// NextDue returns the earliest due time (next_attempt_at, else created_at)
-	// after now among unclaimed pending statuses of these keys; ok is false if
-	// there is none.
+	// after now among unclaimed pending statuses of these keys that are not
+	// waiting behind others; ok is false if there is none.
 	NextDue(ctx context.Context, keys []string, now time.Time) (due time.Time, ok bool, err error)
 	// Siblings returns the statuses of these messages under these keys.
 	Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error)
@@ -94,7 +121,8 @@ type Store interface {
 	StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error)
 	// PendingKeys returns the distinct handler keys of pending statuses.
 	PendingKeys(ctx context.Context) ([]string, error)
-	// PendingOf returns up to limit unclaimed pending statuses of one key.
+	// PendingOf returns up to limit unclaimed pending statuses of one key,
+	// waiting ones last.
 	PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error)
 	// Paused returns the handler keys operators have paused.
 	Paused(ctx context.Context) ([]string, error)
@@ -143,6 +171,8 @@ type NewStatus struct {
 	// Retention, if positive: a known message received longer ago than this
 	// gets no row any more, because it was cleaned, not missing (4.2).
 	Retention time.Duration
+	// Lane is nil if the message has none with this handler.
+	Lane *Lane
 }
 
 // Accepted says what became of one message.
@@ -172,6 +202,20 @@ type ClaimRequest struct {
 type KeyLimit struct {
 	HandlerKey string
 	Limit      int
+	// Lanes is nil if the handler is not ordered; lanes are then ignored.
+	Lanes *LaneRule
+}
+
+// Claimed is what one claim got.
+type Claimed struct {
+	Claims []Claim
+	// Behind are keys of ordered handlers that may have more due rows, which
+	// this claim did not come to: claim again, however few of theirs are in
+	// Claims. They are sorted and distinct.
+	Behind []string
+	// Unlooked is not nil if the claim stands but the look after the lanes of
+	// the rows it marked as waiting failed: CheckLanes makes up for it.
+	Unlooked error
 }
 
 // Ref names a status at a version.
@@ -185,6 +229,8 @@ type Ref struct {
 	Locator        string
 	ErrorCount     int
 	AbandonedCount int
+	// Lane is nil if the row has none.
+	Lane *Lane
 }
 
 // Claim is a claimed status. Version is the one after the claim.

@@ -94,11 +94,11 @@ var claimTests = []test{
 		}
 		s.accept(backlog...)
 		s.accept(message("z1", "calm"), message("z2", "calm"))
-		claims, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{
+		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{
 			{HandlerKey: "calm", Limit: 10}, {HandlerKey: "none", Limit: 0}, {HandlerKey: "busy", Limit: 3}, {HandlerKey: "idle", Limit: 5},
 		}})
 		require.NoError(s, err)
-		require.Equal(s, []string{"m00/busy", "m01/busy", "m02/busy", "z1/calm", "z2/calm"}, claimed(claims))
+		require.Equal(s, []string{"m00/busy", "m01/busy", "m02/busy", "z1/calm", "z2/calm"}, claimed(got.Claims))
 		require.Empty(s, s.claim(noon, 0, "busy"))
 		require.Empty(s, s.claim(noon, 5))
 	}},
@@ -123,11 +123,11 @@ var claimTests = []test{
 				if err != nil {
 					return err
 				}
-				if len(claims) == 0 {
+				if len(claims.Claims) == 0 {
 					idle++ // others may have locked what is left
 				}
 				lock.Lock()
-				for _, claim := range claims {
+				for _, claim := range claims.Claims {
 					seen[claim.MessageID]++
 				}
 				lock.Unlock()
@@ -183,7 +183,7 @@ var claimTests = []test{
 				done <- -1
 				return
 			}
-			done <- len(claims)
+			done <- len(claims.Claims)
 		}()
 		s.waitForLock()
 		marked := make(chan error, 1)

@@ -32,6 +32,8 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 		{"AcceptTx", acceptTxTests},
 		{"Concurrent accepts", acceptRaceTests},
 		{"Claim", claimTests},
+		{"Lanes", laneTests},
+		{"Concurrent lanes", laneRaceTests},
 		{"Complete", completeTests},
 		{"Settle", settleTests},
 		{"Sweeps", sweepTests},
@@ -108,9 +110,9 @@ func (s *suite) claimAs(worker string, now time.Time, limit int, keys ...string)
 	for _, key := range keys {
 		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: key, Limit: limit})
 	}
-	claims, err := s.store.Claim(s.ctx, request)
+	claimed, err := s.store.Claim(s.ctx, request)
 	require.NoError(s, err)
-	return claims
+	return claimed.Claims
 }
 
 func (s *suite) worker(keys ...string) string {

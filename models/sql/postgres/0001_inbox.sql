@@ -35,6 +35,10 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
     "completed_at" timestamptz,
     "outcome" varchar(20) NOT NULL DEFAULT (''),
     "version" bigint NOT NULL DEFAULT 1,
+    "lane_handler" bigint,
+    "lane_key" bigint,
+    "is_waiting" boolean NOT NULL DEFAULT false,
+    "holds_lane" boolean NOT NULL DEFAULT false,
     CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_id")
         REFERENCES ${schema}"${prefix}messages" ("id") ON DELETE CASCADE
 ) WITH (fillfactor = 50);
@@ -43,11 +47,24 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
 CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler" ON ${schema}"${prefix}handler_statuses" ("message_id", "handler_key");
 
 -- What claims walk: one handler key's pending rows, oldest due first. Led by
--- the key, so that another handler's backlog costs nothing.
-CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_due" ON ${schema}"${prefix}handler_statuses" ("handler_key", COALESCE("next_attempt_at", "created_at"), "id") WHERE "completed_at" IS NULL AND NOT "is_poisoned";
+-- the key, so that another handler's backlog costs nothing; without the rows
+-- known to wait behind another of their lane, so that they cost nothing either.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_due" ON ${schema}"${prefix}handler_statuses" ("handler_key", COALESCE("next_attempt_at", "created_at"), "id") WHERE "completed_at" IS NULL AND NOT "is_poisoned" AND NOT "is_waiting";
 
 -- Poisoned rows are few and looked at often.
 CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_poisoned" ON ${schema}"${prefix}handler_statuses" ("handler_key", "id") WHERE "is_poisoned" AND "completed_at" IS NULL;
+
+-- Who is first in a lane. Poisoned rows stand apart: where lanes skip them they
+-- may be many.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_lane" ON ${schema}"${prefix}handler_statuses" ("lane_handler", "lane_key", "is_poisoned", "sequence", "id") WHERE "completed_at" IS NULL AND "lane_key" IS NOT NULL;
+
+-- No lane has two claimed rows.
+CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_lane_holder" ON ${schema}"${prefix}handler_statuses" ("lane_handler", "lane_key") WHERE "holds_lane";
+
+-- Waiting rows: by handler key where they are to be found for their own sake,
+-- by lane where a lost wake-up is looked for.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_waiting" ON ${schema}"${prefix}handler_statuses" ("handler_key", "id") WHERE "is_waiting";
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_waiting_lane" ON ${schema}"${prefix}handler_statuses" ("lane_handler", "lane_key") WHERE "is_waiting";
 
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}rejected_messages" (
     "id" uuid NOT NULL PRIMARY KEY,

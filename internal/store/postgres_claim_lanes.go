@@ -1,0 +1,149 @@
+package store
+
+import "context"
+
+// The claim where some handlers are ordered (contract 5.12): "plain" is what
+// postgresClaim does, "heads" the same for keys with lanes, "passed" what heads
+// passed over.
+//
+// Heads walk a window of the key's due rows by the due index, judge each by the
+// index on lanes, lock by place what is first and stop as soon as they have
+// enough. Nothing is locked before it is judged: another claimer takes the next
+// row instead of waiting, and a row that was changed since it was judged is at
+// another version and place, and left. NOT EXISTS stays inside OR on purpose:
+// on its own it could be planned as a join over whole tables, after the lock.
+//
+// Two claimers can judge by different snapshots. A lane without SkipPoisoned
+// has one first row in both, and its lock decides. With it, an operator's retry
+// can put a row before one that is claimed at this moment, and both look first
+// to somebody. Then the second claim meets the unique index on claimed lanes,
+// waits for the first one's commit, fails, and is tried again: the next
+// snapshot shows it.
+//
+// Rows passed over stay where they are as long as they are no more than what
+// may be claimed: they cost a look each. If they are more, they are marked as
+// waiting and are in no claim's way any more (AdvanceLanes lets them go).
+const postgresClaimLanes = `
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR SHARE
+), plain AS MATERIALIZED (
+	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
+	CROSS JOIN LATERAL (` + postgresDueOfKey + `) s
+	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
+), keys AS MATERIALIZED (
+	SELECT handler_key, quota, names::bigint[] AS names, skips, quota + $9::bigint AS reach
+	FROM unnest($5::text[], $6::bigint[], $7::text[], $8::boolean[]) AS k(handler_key, quota, names, skips)
+	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
+), heads AS MATERIALIZED (
+	SELECT k.handler_key, h.place, h.position FROM keys k
+	CROSS JOIN LATERAL (
+		SELECT l.place, w.position FROM (` + postgresWindow + `) w
+		CROSS JOIN LATERAL (` + postgresLockSeen + `) l
+		WHERE ` + postgresHead + `
+		LIMIT k.quota
+	) h
+), reached AS MATERIALIZED (
+	SELECT k.handler_key, k.quota, k.names, k.skips,
+		CASE WHEN h.found < k.quota THEN k.reach WHEN h.last - h.found > k.quota THEN h.last ELSE 0 END AS reach
+	FROM keys k
+	CROSS JOIN LATERAL (SELECT count(*) AS found, max(position) AS last FROM heads WHERE handler_key = k.handler_key) h
+), passed AS MATERIALIZED (
+	SELECT w.place, w.version, k.quota, count(*) OVER (PARTITION BY k.handler_key) AS passed FROM reached k
+	CROSS JOIN LATERAL (` + postgresWindow + `) w
+	WHERE NOT ` + postgresHead + `
+), waiting AS MATERIALIZED (
+	SELECT l.place FROM passed w CROSS JOIN LATERAL (` + postgresLockSeen + `) l WHERE w.passed > w.quota
+), claimed AS (
+	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1,
+		holds_lane = lane_key IS NOT NULL AND handler_key = ANY ($5::text[])
+	WHERE ctid = ANY (ARRAY(SELECT place FROM plain UNION ALL SELECT place FROM heads))
+	RETURNING ` + postgresClaimColumns + `
+), marked AS (
+	UPDATE {statuses} SET is_waiting = true, version = version + 1
+	WHERE ctid = ANY (ARRAY(SELECT place FROM waiting))
+	RETURNING handler_key, lane_handler, lane_key
+)` + postgresClaimResult + `
+FROM (
+	SELECT * FROM claimed
+	UNION ALL
+	SELECT DISTINCT '00000000-0000-0000-0000-000000000000'::uuid, '', handler_key, 0, '', 0, 0, 0,
+		'epoch'::timestamptz, 'epoch'::timestamptz, lane_handler, lane_key FROM marked
+) c LEFT JOIN {messages} m ON m.id = c.message_id
+ORDER BY c.handler_key, c.due, c.id`
+
+// By the due index, as far as k.reach.
+const postgresWindow = `
+			SELECT ctid AS place, version, id, sequence, lane_handler, lane_key,
+				row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
+			FROM {statuses}
+			WHERE ` + postgresIsDue + `
+			ORDER BY COALESCE(next_attempt_at, created_at), id
+			LIMIT k.reach`
+
+// By the row's place.
+const postgresLockSeen = `
+			SELECT ctid AS place FROM {statuses} WHERE ctid = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED`
+
+// Whether row w is first in its lane, under any of the handler's names, and
+// none is claimed there. By the index on lanes and the one on claimed lanes.
+const postgresHead = `(w.lane_key IS NULL OR NOT (
+			EXISTS (
+				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
+					AND p.completed_at IS NULL AND NOT p.is_poisoned AND (p.sequence, p.id) < (w.sequence, w.id)
+			) OR NOT k.skips AND EXISTS (
+				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
+					AND p.completed_at IS NULL AND p.is_poisoned AND (p.sequence, p.id) < (w.sequence, w.id)
+			) OR EXISTS (
+				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key AND p.holds_lane
+			)
+		))`
+
+func (p *postgres) claimLanes(ctx context.Context, req ClaimRequest) (Claimed, error) {
+	var keys, orderedKeys, names []string
+	var quotas, orderedQuotas []int64
+	var skips []bool
+	rules := map[string]LaneRule{}
+	for _, limit := range req.Limits {
+		switch {
+		case limit.Limit <= 0:
+		case limit.Lanes == nil:
+			keys, quotas = append(keys, limit.HandlerKey), append(quotas, int64(limit.Limit))
+		default:
+			rules[limit.HandlerKey] = *limit.Lanes
+			orderedKeys, orderedQuotas = append(orderedKeys, limit.HandlerKey), append(orderedQuotas, int64(limit.Limit))
+			names, skips = append(names, numbers(limit.Lanes.Handlers)), append(skips, limit.Lanes.SkipPoisoned)
+		}
+	}
+	var worker *string
+	if req.WorkerID != "" {
+		worker = &req.WorkerID
+	}
+	var rows []Claim
+	for attempt := 1; ; attempt++ {
+		var err error
+		rows, err = query(ctx, p.pool(ctx), p.text(postgresClaimLanes), scanClaim,
+			keys, quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, laneWindow)
+		if err == nil {
+			break
+		}
+		if attempt == claimAttempts || ctx.Err() != nil || !IsUniqueViolation(err) && !collided(err) {
+			return Claimed{}, err
+		}
+	}
+	var result Claimed
+	var turns []LaneTurn
+	for _, row := range rows {
+		if row.Version == 0 { // a lane with marked rows
+			turns = append(turns, rules[row.HandlerKey].Turn(*row.Lane))
+			result.Behind = append(result.Behind, row.HandlerKey)
+			continue
+		}
+		result.Claims = append(result.Claims, row)
+	}
+	// What was before the marked rows may have ended since the statement's
+	// snapshot, and who ended it may have looked before the marks were there.
+	free, err := p.AdvanceLanes(ctx, turns)
+	result.Unlooked = err
+	result.Behind = distinct(append(result.Behind, free...))
+	return result, nil
+}

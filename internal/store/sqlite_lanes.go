@@ -1,0 +1,205 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"strings"
+
+	"gorm.io/gorm"
+)
+
+// The claim of a key with lanes (contract 5.12): a window of its due rows by
+// the due index, each judged by the index on lanes, as far as the limit.
+const sqliteClaimHeads = `
+UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, holds_lane = lane_key IS NOT NULL
+WHERE rowid IN (
+	SELECT w.place FROM (
+		SELECT rowid AS place, id, sequence, lane_handler, lane_key FROM {statuses}
+		WHERE ` + sqliteIsDue + `
+		ORDER BY COALESCE(next_attempt_at, created_at), id
+		LIMIT ?5
+	) w
+	WHERE (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL)) AND ` + sqliteHead + `
+	LIMIT ?4
+)
+RETURNING ` + sqliteClaimColumns
+
+// Whether row w is first in its lane, under any of the handler's names, and
+// none is claimed there. By the index on lanes and the one on claimed lanes.
+const sqliteHead = `(w.lane_key IS NULL OR NOT (
+		EXISTS (
+			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN ` + sqliteNames + ` AND p.lane_key = w.lane_key
+				AND p.completed_at IS NULL AND p.is_poisoned = 0 AND (p.sequence, p.id) < (w.sequence, w.id)
+		) OR NOT ?7 AND EXISTS (
+			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN ` + sqliteNames + ` AND p.lane_key = w.lane_key
+				AND p.completed_at IS NULL AND p.is_poisoned = 1 AND (p.sequence, p.id) < (w.sequence, w.id)
+		) OR EXISTS (
+			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN ` + sqliteNames + ` AND p.lane_key = w.lane_key AND p.holds_lane
+		)
+	))`
+
+const sqliteNames = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_handler)`
+
+// By the due index: what a claim has passed over, ?4 rows at most, before the
+// last row it got if it got all it wanted. There is one writer, and it is us:
+// none of these rows can be first now. They are marked if they are more than ?5.
+const sqliteMarkPassed = `
+WITH passed AS MATERIALIZED (
+	SELECT rowid AS place FROM {statuses}
+	WHERE ` + sqliteIsDue + ` AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))
+		AND (?6 IS NULL OR (COALESCE(next_attempt_at, created_at), id) < (?6, ?7))
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT ?4
+)
+UPDATE {statuses} SET is_waiting = true, version = version + 1
+WHERE rowid IN (SELECT place FROM passed) AND (SELECT count(*) FROM passed) > ?5`
+
+// claimHeads claims rows that are first in their lanes and reports whether it
+// marked others as waiting. It need not look after their lanes: what ended
+// before this transaction was seen by it, and who ends later sees its marks.
+func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string, worker any, limit KeyLimit) (claims []Claim, marked bool, err error) {
+	names, err := jsonList(append([]int64{}, limit.Lanes.Handlers...))
+	if err != nil {
+		return nil, false, err
+	}
+	window := limit.Limit + laneWindow
+	claims, err = query(ctx, pool, s.text(sqliteClaimHeads), scanSQLiteClaim,
+		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
+	if err != nil {
+		return nil, false, err
+	}
+	sortClaims(claims)
+	var due, id any
+	if len(claims) == limit.Limit {
+		last := claims[len(claims)-1]
+		due, id = SQLiteTime(last.Due), last.StatusID
+	}
+	changed, err := exec(ctx, pool, s.text(sqliteMarkPassed), now, worker, limit.HandlerKey, window-len(claims), limit.Limit, due, id)
+	return claims, changed > 0, err
+}
+
+// The first row of each lane under each of its names, poisoned ones apart from
+// the others, by the index on lanes; whether one is claimed there by the index
+// on claimed lanes.
+const sqliteFirsts = `
+SELECT t.key, f.id, f.handler_key, f.sequence, f.is_poisoned, f.is_waiting, f.processing_started_at IS NOT NULL, f.next_attempt_at IS NULL,
+	EXISTS (
+		SELECT 1 FROM {statuses} h WHERE h.lane_handler = n.value AND h.lane_key = json_extract(t.value, '$[1]') AND h.holds_lane
+	)
+FROM json_each(?1) t
+JOIN json_each(t.value, '$[0]') n
+JOIN (SELECT 0 AS is_poisoned UNION ALL SELECT 1) b
+JOIN {statuses} f ON f.rowid = (
+	SELECT p.rowid FROM {statuses} p
+	WHERE p.lane_handler = n.value AND p.lane_key = json_extract(t.value, '$[1]') AND p.is_poisoned = b.is_poisoned AND p.completed_at IS NULL
+	ORDER BY p.sequence, p.id LIMIT 1
+)`
+
+// By the primary key.
+const sqliteFree = `
+UPDATE {statuses} SET is_waiting = false, version = version + 1
+WHERE id IN (SELECT value FROM json_each(?1)) AND is_waiting
+RETURNING handler_key`
+
+// first is a row of sqliteFirsts.
+type first struct {
+	turn                                             int
+	id, handlerKey                                   string
+	sequence                                         int64
+	poisoned, waiting, processing, untried, laneHeld bool
+}
+
+// AdvanceLanes reads and only then writes, in a transaction each: a row that
+// was let go although it is not first any more is judged again by the claim.
+func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, error) {
+	if len(turns) == 0 {
+		return nil, nil
+	}
+	list := make([][2]any, len(turns))
+	for i, turn := range turns {
+		list[i] = [2]any{append([]int64{}, turn.Handlers...), turn.Key}
+	}
+	asked, err := jsonList(list)
+	if err != nil {
+		return nil, doing("advance lanes", err)
+	}
+	rows, err := query(ctx, s.pool(ctx), s.text(sqliteFirsts), func(rows *sql.Rows, f *first) error {
+		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.untried, &f.laneHeld)
+	}, asked)
+	if err != nil {
+		return nil, doing("advance lanes", err)
+	}
+	var keys, waiting []string
+	for _, f := range firstOf(rows, turns) {
+		switch {
+		case f.poisoned || f.processing || f.laneHeld:
+		case f.waiting:
+			waiting = append(waiting, f.id)
+		case f.untried:
+			keys = append(keys, f.handlerKey)
+		}
+	}
+	if len(waiting) > 0 {
+		ids, err := jsonList(waiting)
+		if err != nil {
+			return nil, doing("advance lanes", err)
+		}
+		freed, err := query(ctx, s.pool(ctx), s.text(sqliteFree), value[string], ids)
+		if err != nil {
+			return nil, doing("advance lanes", err)
+		}
+		keys = append(keys, freed...)
+	}
+	return distinct(keys), nil
+}
+
+// firstOf chooses each turn's first row among those of its names.
+func firstOf(rows []first, turns []LaneTurn) map[int]first {
+	firsts, held := map[int]first{}, map[int]bool{}
+	for _, row := range rows {
+		held[row.turn] = held[row.turn] || row.laneHeld
+		if row.poisoned && turns[row.turn].SkipPoisoned {
+			continue
+		}
+		known, found := firsts[row.turn]
+		if !found || cmp.Or(cmp.Compare(row.sequence, known.sequence), cmp.Compare(row.id, known.id)) < 0 {
+			firsts[row.turn] = row
+		}
+	}
+	for turn, row := range firsts {
+		row.laneHeld = held[turn]
+		firsts[turn] = row
+	}
+	return firsts
+}
+
+func (s *sqlite) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int) (*Lane, []string, error) {
+	return checkLanes(ctx, s, rule, after, limit)
+}
+
+// numbered is a statement of both dialects in this one's parameters.
+func numbered(statement string) string { return strings.ReplaceAll(statement, "$", "?") }
+
+func (s *sqlite) waitingLanes(ctx context.Context, name, after int64, limit int) ([]Lane, error) {
+	return query(ctx, s.pool(ctx), s.text(numbered(waitingLanes)), scanLaneOf(name), name, after, limit)
+}
+
+func (s *sqlite) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
+	names, err := query(ctx, s.pool(ctx), s.text(waitingLaneHandlers), value[int64])
+	return names, doing("find lanes with waiting statuses", err)
+}
+
+// By the index on waiting rows.
+const sqliteReleaseWaiting = `
+UPDATE {statuses} SET is_waiting = false, version = version + 1
+WHERE rowid IN (SELECT rowid FROM {statuses} WHERE is_waiting AND handler_key IN (SELECT value FROM json_each(?1)) LIMIT ?2)`
+
+func (s *sqlite) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
+	list, err := jsonList(handlerKeys)
+	if err != nil {
+		return 0, doing("release waiting statuses", err)
+	}
+	released, err := exec(ctx, s.pool(ctx), s.text(sqliteReleaseWaiting), list, limit)
+	return released, doing("release waiting statuses", err)
+}
