@@ -21,6 +21,7 @@ type claimer struct {
 	opts     Options
 	now      func() time.Time
 	held     *held
+	lanes    *lanes
 	settle   func(r result) // for claims that end without an attempt
 
 	// doubt is when to look for claims of ours that we do not know of, because
@@ -38,7 +39,7 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 		if n := limits[h]; n > 0 {
 			quotas := split(n, h.Keys())
 			for i, key := range h.Keys() {
-				req.Limits = append(req.Limits, store.KeyLimit{HandlerKey: key, Limit: quotas[i]})
+				req.Limits = append(req.Limits, store.KeyLimit{HandlerKey: key, Limit: quotas[i], Lanes: c.policies[h].lanes})
 				quota[key] = quotas[i]
 			}
 		}
@@ -47,6 +48,9 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 	if err != nil {
 		c.doubtFromNow()
 		return nil, nil, fmt.Errorf("claim: %w", err)
+	}
+	if claimed.Unlooked != nil {
+		c.lanes.unlooked(claimed.Unlooked)
 	}
 	claims := claimed.Claims
 	c.held.add(claims)
@@ -63,7 +67,9 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 	}
 	short := map[*handler.Handler]bool{}
 	for h := range limits {
-		short[h] = !slices.ContainsFunc(h.Keys(), func(key string) bool { return got[key] >= quota[key] })
+		short[h] = !slices.ContainsFunc(h.Keys(), func(key string) bool {
+			return got[key] >= quota[key] || slices.Contains(claimed.Behind, key)
+		})
 	}
 	attempts, err = c.resolveSiblings(stmt, attempts)
 	return attempts, short, err
@@ -97,8 +103,10 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 		return fmt.Errorf("look for claims whose answer was lost: %w", err)
 	}
 	var lost []store.Settlement
+	var ended []store.Ref
 	for _, r := range refs {
 		if !c.held.has(r.StatusID) {
+			ended = append(ended, r)
 			lost = append(lost, store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
 		}
 	}
@@ -107,6 +115,7 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 			c.doubtFromNow()
 			return fmt.Errorf("release claims whose answer was lost: %w", err)
 		}
+		c.lanes.advance(stmt, ended)
 	}
 	c.doubt = time.Time{}
 	return nil
@@ -243,6 +252,7 @@ func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, 
 		return false, nil
 	}
 	var pending []store.Completion
+	var ended []store.Ref
 	for _, s := range rows {
 		switch {
 		case s.StatusID == a.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
@@ -255,6 +265,7 @@ func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, 
 			return false, fmt.Errorf("its sibling under handler key %q is being processed", s.HandlerKey)
 		default:
 			pending = append(pending, store.Completion{StatusID: s.StatusID, Version: s.Version, Locator: s.Locator, Outcome: models.OutcomeSuperseded})
+			ended = append(ended, s.Ref)
 		}
 	}
 	if len(pending) > 0 {
@@ -265,6 +276,7 @@ func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, 
 		if slices.Contains(applied, false) {
 			return false, fmt.Errorf("a sibling of message %q was claimed meanwhile", a.claim.MessageID)
 		}
+		c.lanes.advance(ctx, ended)
 	}
 	chosen[this] = true
 	return true, nil

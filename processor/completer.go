@@ -32,6 +32,7 @@ type completer struct {
 	statementTimeout time.Duration
 	now              func() time.Time
 	log              *stateLog
+	lanes            *lanes
 	// settled is told of each stored result; applied is false for a stale one.
 	settled func(ctx context.Context, r result, applied bool)
 	// drained is told when results have left the queue: claiming waits for
@@ -48,11 +49,11 @@ type completer struct {
 	lockedNext time.Time
 }
 
-func newCompleter(st store.Store, opts Options, now func() time.Time, log *stateLog,
+func newCompleter(st store.Store, opts Options, now func() time.Time, log *stateLog, lanes *lanes,
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
 	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
-		now: now, log: log, settled: settled, drained: drained, arrived: make(chan struct{}, 1)}
+		now: now, log: log, lanes: lanes, settled: settled, drained: drained, arrived: make(chan struct{}, 1)}
 }
 
 // add queues a result; it never blocks.
@@ -243,6 +244,13 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 	if err != nil {
 		return nil, err
 	}
+	var ended []store.Ref
+	for i, r := range batch {
+		if applied[i] {
+			ended = append(ended, r.claim.Ref)
+		}
+	}
+	c.lanes.advance(stmt, ended)
 	for i, r := range batch {
 		if waiting[i] {
 			left = append(left, r)

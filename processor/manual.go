@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -38,7 +39,7 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var d Drained
 	h := newHeld()
 	m := &manual{p: p, drained: &d, met: map[string]bool{}}
-	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(ctx context.Context, r result, applied bool) {
+	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, p.lanes, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
 		if applied {
@@ -102,8 +103,8 @@ func (m *manual) meet(statusID string) {
 // come who knows them, unless there are workers: then the sweep is theirs.
 func (m *manual) prepare(ctx context.Context) error {
 	p := m.p
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, func(time.Time) {}, p.tell)
-	if err := sw.releaseStuck(ctx); err != nil {
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {}, p.tell)
+	if err := errors.Join(sw.releaseStuck(ctx), p.lanes.check(ctx)); err != nil {
 		return err
 	}
 	workers, err := sw.workers(ctx)
@@ -134,9 +135,14 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	if len(limits) == 0 {
 		return 0, nil
 	}
-	attempts, _, err := m.claimer.claim(ctx, "", limits, p.clock.Now())
+	attempts, short, err := m.claimer.claim(ctx, "", limits, p.clock.Now())
 	if err != nil {
 		return 0, errors.Join(err, m.flush(ctx)) // it may have given claims back
+	}
+	if len(attempts) == 0 {
+		// It may have met nothing but rows that wait behind others: there are
+		// fewer of them now.
+		m.fresh = m.fresh || slices.Contains(slices.Collect(maps.Values(short)), false)
 	}
 	for _, a := range attempts {
 		m.meet(a.claim.StatusID)

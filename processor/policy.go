@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // policy is how one handler's attempts are run and tried again: its own
@@ -15,6 +16,8 @@ type policy struct {
 	breaker    *breaker // nil: none
 	// share is how many messages may share a call or a transaction.
 	share int
+	// lanes says how its lanes run; nil if it is not ordered.
+	lanes *store.LaneRule
 }
 
 func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration) *policy {
@@ -34,6 +37,12 @@ func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int)
 	}
 	if settings, own := h.CircuitBreaker(); own {
 		p.breaker = newBreaker(settings)
+	}
+	if h.Ordered() {
+		p.lanes = &store.LaneRule{SkipPoisoned: h.SkipsPoisoned()}
+		for _, key := range h.Keys() {
+			p.lanes.Handlers = append(p.lanes.Handlers, store.LaneHandler(key))
+		}
 	}
 	return p
 }

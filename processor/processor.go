@@ -34,6 +34,7 @@ type Processor struct {
 
 	policies map[*handler.Handler]*policy
 	runner   *runner
+	lanes    *lanes
 	wakeup   *wakeup
 	health   *health
 	claimLog *stateLog
@@ -89,6 +90,7 @@ func New(cfg Config) (*Processor, error) {
 	for _, h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff)
 	}
+	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, log: cfg.Logger, wake: p.wakeup.wake}
 	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
 		maxRetryDelay: cfg.Options.MaxRetryDelay, stuckGrace: cfg.Options.StuckHandlerGrace}
 	return p, nil
@@ -100,14 +102,14 @@ func New(cfg Config) (*Processor, error) {
 func (p *Processor) Wake(handlerKeys ...string) { p.wakeup.wake(handlerKeys...) }
 
 func (p *Processor) newCompleter(h *held) *completer {
-	return newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, func(ctx context.Context, r result, applied bool) {
+	return newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, p.lanes, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
 	}, p.wakeup.ring)
 }
 
 func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
-	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h, settle: settle}
+	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h, lanes: p.lanes, settle: settle}
 }
 
 // resultOf judges a finished attempt. The handler's error is the

@@ -26,6 +26,7 @@ type sweeper struct {
 	log      *zap.Logger
 	counters *telemetry.Counters
 	known    []string
+	lanes    *lanes
 	// recovered wakes the loop: released claims come due.
 	recovered func(next time.Time)
 	// poisoned is told of each status the sweep poisons.
@@ -37,9 +38,9 @@ type sweeper struct {
 }
 
 func newSweeper(st store.Store, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters,
-	recovered func(time.Time), poisoned func(context.Context, result),
+	lanes *lanes, recovered func(time.Time), poisoned func(context.Context, result),
 ) *sweeper {
-	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, recovered: recovered, poisoned: poisoned,
+	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, lanes: lanes, recovered: recovered, poisoned: poisoned,
 		suspects: map[string]int{}, unknown: map[string]time.Time{}}
 }
 
@@ -79,7 +80,11 @@ func (s *sweeper) sweep(ctx context.Context, self string) error {
 		s.lastStuck = time.Now()
 		problems = append(problems, s.releaseStuck(ctx))
 	}
-	return errors.Join(append(problems, s.poisonUnknown(ctx, workers, s.opts.UnknownKeyGrace))...)
+	problems = append(problems, s.poisonUnknown(ctx, workers, s.opts.UnknownKeyGrace))
+	if s.lanes.checkDue() {
+		problems = append(problems, s.lanes.check(ctx))
+	}
+	return errors.Join(problems...)
 }
 
 func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
@@ -97,6 +102,7 @@ func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
 // it sent with its last breath may reach the database after the first look,
 // and a transactional handler of its may still hold its row's lock.
 func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
+	s.lanes.doubt() // it may have died before it looked after lanes
 	left, err := s.releaseClaimsOf(ctx, w.ID)
 	if err != nil {
 		return err
@@ -179,6 +185,13 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 	if err != nil {
 		return len(refs), 0, err
 	}
+	var ended []store.Ref
+	for i, ok := range done {
+		if ok {
+			ended = append(ended, refs[i])
+		}
+	}
+	s.lanes.advance(stmt, ended)
 	for i, ok := range done {
 		if !ok {
 			continue

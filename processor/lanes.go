@@ -1,0 +1,186 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// lanes lets the next row of a lane go when one before it has ended
+// (contract 5.12). The claims' side of it is in the store: see AdvanceLanes.
+type lanes struct {
+	store    store.Store
+	registry *handler.Registry
+	policies map[*handler.Handler]*policy
+	timeout  time.Duration // of a statement
+	log      *zap.Logger
+	// wake is told of handlers whose rows came free.
+	wake func(handlerKeys ...string)
+
+	mu      sync.Mutex
+	checked time.Time // when all lanes were looked after; zero if that is due
+}
+
+// laneInterval is how often all lanes are looked after although nothing tells
+// that a look is missing: a process without a worker may have died.
+const laneInterval = time.Minute
+
+// doubt makes the next sweep look after all lanes.
+func (l *lanes) doubt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.checked = time.Time{}
+}
+
+func (l *lanes) checkDue() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.checked) < laneInterval {
+		return false
+	}
+	l.checked = time.Now()
+	return true
+}
+
+// advance looks after the lanes of claims that have ended, whatever became of
+// them; their ends are committed. A look that fails is made up for by a sweep.
+func (l *lanes) advance(ctx context.Context, ended []store.Ref) {
+	var turns []store.LaneTurn
+	for _, r := range ended {
+		h, known := l.registry.Lookup(r.HandlerKey)
+		if r.Lane == nil || !known || l.policies[h].lanes == nil {
+			continue
+		}
+		turns = append(turns, l.policies[h].lanes.Turn(*r.Lane))
+	}
+	if len(turns) == 0 {
+		return
+	}
+	keys, err := l.store.AdvanceLanes(ctx, turns)
+	if err != nil {
+		l.unlooked(err)
+		return
+	}
+	l.free(keys)
+}
+
+func (l *lanes) unlooked(err error) {
+	l.doubt()
+	l.log.Warn("inbox: lanes could not be looked after, the next sweep does", zap.Error(err))
+}
+
+// free wakes the handlers of these keys.
+func (l *lanes) free(keys []string) {
+	var primary []string
+	for _, key := range keys {
+		if h, known := l.registry.Lookup(key); known {
+			primary = append(primary, h.Key())
+		}
+	}
+	if len(primary) > 0 {
+		slices.Sort(primary)
+		l.wake(slices.Compact(primary)...)
+	}
+}
+
+// lanePage is how many lanes one statement of a check looks after.
+const lanePage = 500
+
+// check makes up for looks that never took place, because a process died
+// between the commit and the look: it walks all lanes with waiting rows. Those
+// of handlers that are not ordered any more need no order, so their rows are
+// let go; those of names nobody goes by any more are looked after as they are.
+func (l *lanes) check(ctx context.Context) error {
+	err := l.checkAll(ctx)
+	if err != nil {
+		l.doubt()
+	}
+	return err
+}
+
+func (l *lanes) checkAll(ctx context.Context) error {
+	var waiting []int64
+	err := l.within(ctx, func(ctx context.Context) (err error) { waiting, err = l.store.WaitingLaneHandlers(ctx); return err })
+	if err != nil || len(waiting) == 0 {
+		return err
+	}
+	var problems []error
+	known := map[int64]bool{}
+	var unordered []string
+	for _, h := range l.registry.Handlers() {
+		rule := l.policies[h].lanes
+		if rule == nil {
+			unordered = append(unordered, h.Keys()...)
+			for _, key := range h.Keys() {
+				known[store.LaneHandler(key)] = true
+			}
+			continue
+		}
+		for _, name := range rule.Handlers {
+			known[name] = true
+		}
+		if slices.ContainsFunc(rule.Handlers, func(name int64) bool { return slices.Contains(waiting, name) }) {
+			problems = append(problems, l.walk(ctx, *rule))
+		}
+	}
+	for _, name := range waiting {
+		if !known[name] {
+			problems = append(problems, l.walk(ctx, store.LaneRule{Handlers: []int64{name}}))
+		}
+	}
+	return errors.Join(append(problems, l.letGo(ctx, unordered))...)
+}
+
+func (l *lanes) walk(ctx context.Context, rule store.LaneRule) error {
+	var after *store.Lane
+	for {
+		var next *store.Lane
+		var keys []string
+		err := l.within(ctx, func(ctx context.Context) (err error) {
+			next, keys, err = l.store.CheckLanes(ctx, rule, after, lanePage)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		l.free(keys)
+		if next == nil {
+			return nil
+		}
+		after = next
+	}
+}
+
+func (l *lanes) letGo(ctx context.Context, handlerKeys []string) error {
+	for len(handlerKeys) > 0 {
+		var released int64
+		err := l.within(ctx, func(ctx context.Context) (err error) {
+			released, err = l.store.ReleaseWaiting(ctx, handlerKeys, lanePage)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("let waiting statuses of handlers go that are not ordered any more: %w", err)
+		}
+		if released > 0 {
+			l.free(handlerKeys)
+		}
+		if released < lanePage {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (l *lanes) within(ctx context.Context, statement func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	return statement(ctx)
+}
