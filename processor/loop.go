@@ -21,7 +21,8 @@ type loop struct {
 	session *session
 	board   *board
 	events  chan event
-	gone    chan struct{} // closed when the loop returns
+	gone    chan struct{}   // closed when the loop returns
+	term    context.Context // under which it works, see obeyLock
 
 	running   map[*attempt]bool
 	claiming  bool
@@ -70,7 +71,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
 			if !l.claiming && l.onlyOverdue() {
 				return len(l.running)
 			}
-		} else {
+		} else if l.obeyLock() {
 			l.applyPauses()
 			l.start()
 			l.claim()
@@ -251,6 +252,9 @@ func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*
 	if err := l.act.claimer.reconcile(ctx, l.session.id); err != nil && ctx.Err() == nil {
 		l.p.log.Warn("inbox: will look again for lost claims", zap.Error(err))
 	}
+	if len(limits) == 0 {
+		return
+	}
 	now := l.p.clock.Now()
 	if c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, now); c.err != nil {
 		return
@@ -274,7 +278,7 @@ func (l *loop) start() {
 }
 
 func (l *loop) attempt(a *attempt) {
-	l.p.runner.run(l.session.attempts, a, watcher{
+	l.p.runner.run(l.session.work(), a, watcher{
 		overdue:  func() { l.p.reportOverdue(a); l.send(event{overdue: a}) },
 		returned: func() { l.send(event{returned: a.handler}) },
 	})
