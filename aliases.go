@@ -30,13 +30,16 @@ type (
 	UnroutedPolicy = acceptor.UnroutedPolicy
 	// BadRecordPolicy says what happens to bad records.
 	BadRecordPolicy = acceptor.BadRecordPolicy
+	// ProcessingMode says how an inbox's workers share its work, see Mode.
+	ProcessingMode = processor.Mode
 	// Middleware runs around handlers' calls, see handler.Middleware.
 	Middleware = handler.Middleware
 	// Breaker configures CircuitBreaker, see handler.Breaker.
 	Breaker = handler.Breaker
 )
 
-// The policies of Unrouted and BadRecords, and the outcomes of Accept.
+// The policies of Unrouted and BadRecords, the modes, and the outcomes of
+// Accept.
 const (
 	UnroutedIgnore = acceptor.UnroutedIgnore
 	UnroutedReject = acceptor.UnroutedReject
@@ -44,11 +47,18 @@ const (
 	BadRecordStore = acceptor.BadRecordStore
 	BadRecordHalt  = acceptor.BadRecordHalt
 
+	ModeCompeting = processor.ModeCompeting
+	ModeExclusive = processor.ModeExclusive
+
 	OutcomeAccepted  = acceptor.Accepted
 	OutcomeDuplicate = acceptor.Duplicate
 	OutcomeUnrouted  = acceptor.Unrouted
 	OutcomeInvalid   = acceptor.Invalid
 )
+
+// ErrLockHeld is ProcessPending's error while another worker holds the lock,
+// see processor.ErrLockHeld.
+var ErrLockHeld = processor.ErrLockHeld
 
 // LegacyKeys names the keys a handler had before, see handler.LegacyKeys.
 func LegacyKeys(keys ...string) handler.Option { return handler.LegacyKeys(keys...) }

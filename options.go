@@ -46,6 +46,9 @@ func DefaultOptions() Options {
 
 // resolve fills in what depends on the inbox's name or on other options.
 func (o Options) resolve(name string) Options {
+	if o.Processor.LockName == "" {
+		o.Processor.LockName = "InboxProcessor_" + name
+	}
 	if o.Cleanup.CleanupLockName == "" {
 		o.Cleanup.CleanupLockName = "InboxCleanup_" + name
 	}
@@ -60,7 +63,11 @@ func (o Options) Validate() error {
 	if o == (Options{}) {
 		return errors.New("options are zero: start from inbox.DefaultOptions()")
 	}
-	problems := append(o.Processor.Validate(), o.resolve("").Cleanup.Validate()...)
+	named := o.resolve("")
+	problems := append(named.Processor.Validate(), named.Cleanup.Validate()...)
+	if named.Processor.LockName == named.Cleanup.CleanupLockName {
+		problems = append(problems, fmt.Errorf("option LockName is %q, allowed is another name than CleanupLockName", named.Processor.LockName))
+	}
 	if err := o.Acceptor.Validate(); err != nil {
 		problems = append(problems, err)
 	}
@@ -275,6 +282,31 @@ func StopBudget(d time.Duration) Option {
 // Default 5 s.
 func RestartDelay(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.RestartDelay = d }
+}
+
+// Mode says how the workers of one inbox share its work: ModeCompeting, where
+// each claims for itself, or ModeExclusive, where one at a time holds a lease
+// and the others stand by, to take over within WorkerTimeout and a third of it
+// if it dies, and within a third of it if it stops. Do not set ModeExclusive
+// for order: Ordered handlers have it in both modes, with all workers working.
+// Do not set ModeCompeting for speed on SQLite, which has one writer at a time.
+// All workers of an inbox must have the same mode. Where several processes use
+// one SQLite file, a message that one of them accepts while another holds the
+// lease waits for that one's PollingInterval. Default: ModeCompeting on
+// PostgreSQL, ModeExclusive on SQLite (contract 5.3).
+func Mode(m ProcessingMode) Option { return func(c *config) { c.options.Processor.Mode = m } }
+
+// LockName names the lease of ModeExclusive. Do not share it with
+// CleanupLockName, and do not give it another name in one of an inbox's
+// processes: both would process. Default "InboxProcessor_{inbox}".
+func LockName(name string) Option { return func(c *config) { c.options.Processor.LockName = name } }
+
+// LockAcquireTimeout is how long ProcessPending waits, in ModeExclusive, for
+// another worker to give the lease up, in real time. Do not set it below
+// WorkerTimeout where a process may die: its lease would outlast the wait.
+// Default 60 s (contract 5.14).
+func LockAcquireTimeout(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.LockAcquireTimeout = d }
 }
 
 // Retention is how long completed statuses and finished messages are kept; 0

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -117,7 +118,7 @@ func (c *Cleaner) Clean(ctx context.Context) (Deleted, error) {
 	if c.opts.Retention == 0 {
 		return total, nil
 	}
-	owner := uuid.Must(uuid.NewV7()).String()
+	owner := lease.New(c.store, c.opts.CleanupLockName, uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)
 	cutoff := c.clock.Now().Add(-c.opts.Retention)
 	batch := c.opts.CleanupBatchSize
 	var after store.CleanupCursor
@@ -185,10 +186,8 @@ func (c *Cleaner) batch(ctx context.Context, req store.CleanupRequest) (store.Cl
 }
 
 // lease takes or renews the lease; it outlasts a batch and its pause.
-func (c *Cleaner) lease(ctx context.Context, owner string) error {
-	ctx, cancel := context.WithTimeout(ctx, c.statementTimeout)
-	defer cancel()
-	held, err := c.store.AcquireLease(ctx, c.opts.CleanupLockName, owner, 3*c.statementTimeout+pauseBetweenBatches, c.clock.Now())
+func (c *Cleaner) lease(ctx context.Context, owner *lease.Lease) error {
+	held, err := owner.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("cleanup: lease %q: %w", c.opts.CleanupLockName, err)
 	}
@@ -198,10 +197,10 @@ func (c *Cleaner) lease(ctx context.Context, owner string) error {
 	return nil
 }
 
-func (c *Cleaner) release(ctx context.Context, owner string) {
+func (c *Cleaner) release(ctx context.Context, owner *lease.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(c.statementTimeout, time.Second))
 	defer cancel()
-	if err := c.store.ReleaseLease(ctx, c.opts.CleanupLockName, owner); err != nil {
+	if err := owner.Release(ctx); err != nil {
 		c.log.Warn("inbox: cleanup lease could not be given up, it runs out by itself", zap.Error(err))
 	}
 }

@@ -20,6 +20,11 @@ func (h *health) stuck(handlers map[string]int) {
 type Health struct {
 	// Running is true between Start and Stop.
 	Running bool
+	// Mode is Exclusive or Competing; HoldsLock is true in a started processor
+	// that processes in Exclusive mode, and false in one that stands by, which
+	// is as healthy (contract 5.3).
+	Mode      Mode
+	HoldsLock bool
 	// Troubles are the errors that last, by what they concern.
 	Troubles map[string]error
 	// Stuck counts, by handler key, calls that ignore their cancelled context.
@@ -37,9 +42,9 @@ func (h Health) Degraded() bool {
 // Health tells how the processor is (contract 5.15).
 func (p *Processor) Health() Health {
 	p.mu.Lock()
-	running := p.now != nil
+	now := p.now
 	p.mu.Unlock()
-	h := Health{Running: running, Troubles: map[string]error{}, Stuck: map[string]int{}}
+	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Troubles: map[string]error{}, Stuck: map[string]int{}}
 	for _, log := range p.health.logs {
 		if err := log.trouble(); err != nil {
 			h.Troubles[log.what] = err

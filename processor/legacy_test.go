@@ -99,7 +99,7 @@ func TestRollingRenameRunsEveryMessageOnce(t *testing.T) {
 		}
 		sweep := inbox.SweepInterval(20 * time.Millisecond) // bounds how long a row is put off
 		program := func(db *gorm.DB, h *inbox.HandlerSpec) *inbox.Inbox {
-			return inboxtest.New(t, db, inboxtest.Brisk(), sweep, inboxtest.Handlers(h))
+			return inboxtest.New(t, db, inboxtest.Brisk(), sweep, inbox.Mode(inbox.ModeCompeting), inboxtest.Handlers(h))
 		}
 		old := program(d.DB, inboxtest.Do("old", byMessage))
 		renamed := program(d.Another(t), inboxtest.Do("new", byMessage, inbox.LegacyKeys("old")))

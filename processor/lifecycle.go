@@ -90,6 +90,7 @@ func (p *Processor) Start(context.Context) error {
 func (p *Processor) supervise(work, alive context.Context, a *activity) {
 	for work.Err() == nil {
 		s := newSession(alive, p.opts.WorkerTimeout)
+		s.lock = p.sessionLock(s)
 		h := newHeart(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.beatLog, p.setPaused, func() { p.wakeup.wake() })
 		// Known before its first heartbeat: that may be stored although a stop
 		// cuts it short, and then the stop has to mark the worker, too.
@@ -113,6 +114,11 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		}
 		go service(func() { h.keep(services, s) })
 		go service(func() { p.sweep(services, h, s) })
+		if s.lock != nil {
+			a.services.Add(1)
+			ended.Add(1)
+			go service(func() { p.tryLock(services, s.lock); p.keepLock(services, s.attempts, s.lock) })
+		}
 		err := protect(func() { a.left = newLoop(p, a, s).run(work, a.giveUp) })
 		if err != nil {
 			p.loopLog.failing("inbox: processing loop crashed, restarting", err, zap.Duration("after", p.opts.RestartDelay))
@@ -131,6 +137,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		case <-a.giveUp: // a hook ignores its context
 		}
 		s.end(errFenced)
+		p.leaveLock(work, alive, a, s)
 	}
 }
 
@@ -225,9 +232,11 @@ func (p *Processor) Stop(ctx context.Context) error {
 	}
 	if s := a.current(); s != nil {
 		s.end(errStopping)
-		if unstored == 0 && a.left == 0 {
+		settled := unstored == 0 && a.left == 0
+		if settled {
 			p.farewell(a.hard, s)
 		}
+		p.stopLock(a.hard, s, settled)
 	}
 	a.endHard()
 	a.endServices()

@@ -21,7 +21,8 @@ type loop struct {
 	session *session
 	board   *board
 	events  chan event
-	gone    chan struct{} // closed when the loop returns
+	gone    chan struct{}   // closed when the loop returns
+	term    context.Context // under which it works, see obeyLock
 
 	running   map[*group]bool
 	claiming  bool
@@ -70,7 +71,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
 			if !l.claiming && l.onlyOverdue() {
 				return len(l.running)
 			}
-		} else {
+		} else if l.obeyLock() {
 			l.applyPauses()
 			l.applyBreakers()
 			l.start()
@@ -263,6 +264,9 @@ func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*
 	if err := l.act.claimer.reconcile(ctx, l.session.id); err != nil && ctx.Err() == nil {
 		l.p.log.Warn("inbox: will look again for lost claims", zap.Error(err))
 	}
+	if len(limits) == 0 {
+		return
+	}
 	now := l.p.clock.Now()
 	if c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, now); c.err != nil {
 		return
@@ -308,7 +312,7 @@ func (l *loop) admit(g *group) bool {
 }
 
 func (l *loop) attempt(g *group) {
-	l.p.runner.run(l.session.attempts, g, watcher{
+	l.p.runner.run(l.session.work(), g, watcher{
 		overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
 		returned: func() { l.send(event{returned: g.handler}) },
 	})

@@ -33,6 +33,14 @@ type Drained struct {
 // (contract 5.14). Therefore it claims no more than Concurrency at a time, and
 // an attempt without a shorter limit has nine tenths of that threshold.
 //
+// In Exclusive mode it takes the inbox's lock for as long as it runs, or shares
+// it if this very processor is started and holds it. Another holder is waited
+// for, LockAcquireTimeout at most; then the error wraps ErrLockHeld and nothing
+// was run. If the lock is lost on the way, or the processor that shares it is
+// stopped, running handlers are cancelled and released uncharged, and the error
+// wraps ErrLockHeld, too, with the counts so far. Handlers must not call it in
+// Exclusive mode: it would wait for itself.
+//
 // It returns when ctx ends, too, with the counts so far and ctx's error;
 // running handlers are cancelled by it and released uncharged.
 func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
@@ -50,6 +58,11 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		m.meet(r.claim.StatusID)
 		m.completer.add(r)
 	})
+	var err error
+	if m.turn, err = p.takeTurn(ctx); err != nil {
+		return d, err
+	}
+	defer m.turn.leave()
 	if err := m.prepare(ctx); err != nil {
 		return d, err
 	}
@@ -57,10 +70,13 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		if err := ctx.Err(); err != nil {
 			return d, fmt.Errorf("process pending: %w", err)
 		}
+		if err := m.turn.lost(); err != nil {
+			return d, err
+		}
 		m.fresh = false
 		picked, err := m.batch(ctx)
 		d.Picked += picked
-		if err != nil || !m.fresh {
+		if err = errors.Join(err, m.turn.lost()); err != nil || !m.fresh {
 			return d, err
 		}
 	}
@@ -85,6 +101,7 @@ type manual struct {
 	completer *completer
 	claimer   *claimer
 	drained   *Drained
+	turn      *turn
 
 	// met are the statuses claimed so far. A snooze or a retry can come due
 	// while the drain goes on, and for ever again: a batch of nothing else

@@ -15,6 +15,7 @@ func (m *manual) runAll(ctx context.Context, groups []*group, claimedAt time.Tim
 	attemptsCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
+	defer context.AfterFunc(m.turn.term, func() { cancel(context.Cause(m.turn.term)) })()
 	slots := map[*handler.Handler]chan struct{}{}
 	for _, g := range groups {
 		if own := g.handler.Concurrency(); own > 0 && slots[g.handler] == nil {

@@ -57,9 +57,41 @@ type Options struct {
 	// RestartDelay is the wait before a crashed loop or a failed claim is
 	// tried again. Default 5 s.
 	RestartDelay time.Duration `yaml:"restart_delay" env:"RESTART_DELAY"`
+	// Mode says how the workers of one inbox share its work. Default "": by
+	// the database, ModeCompeting on PostgreSQL and ModeExclusive on SQLite.
+	Mode Mode `yaml:"mode" env:"MODE"`
+	// LockName names the lease of ModeExclusive, which lasts WorkerTimeout.
+	// Default "InboxProcessor_{inbox}".
+	LockName string `yaml:"lock_name" env:"LOCK_NAME"`
+	// LockAcquireTimeout is how long ProcessPending waits for it, in real
+	// time. Default 60 s.
+	LockAcquireTimeout time.Duration `yaml:"lock_acquire_timeout" env:"LOCK_ACQUIRE_TIMEOUT"`
 }
 
-// DefaultOptions returns the defaults of contract 9.
+// Mode says how the workers of one inbox share its work (contract 5.3).
+type Mode string
+
+const (
+	// ModeCompeting lets all workers claim, each its own statuses.
+	ModeCompeting Mode = "competing"
+	// ModeExclusive lets one worker at a time claim, which holds a lease; the
+	// others stand by.
+	ModeExclusive Mode = "exclusive"
+)
+
+// defaultMode: SQLite has one writer at a time whoever claims.
+func defaultMode(dialect string) Mode {
+	if dialect == "sqlite" {
+		return ModeExclusive
+	}
+	return ModeCompeting
+}
+
+// maxLockName is what the lease's column holds.
+const maxLockName = 200
+
+// DefaultOptions returns the defaults of contract 9. LockName is the one it
+// does not know: it contains the inbox's name.
 func DefaultOptions() Options {
 	return Options{
 		MaxRetries: 5, MaxRetryDelay: 5 * time.Minute,
@@ -68,7 +100,7 @@ func DefaultOptions() Options {
 		HeartbeatInterval: 5 * time.Second, SweepInterval: 5 * time.Second, WorkerTimeout: 30 * time.Second,
 		MaxAbandoned: 10, UnknownKeyGrace: 10 * time.Minute,
 		GroupWindow: 20 * time.Millisecond, StatementTimeout: 10 * time.Second, StopBudget: 10 * time.Second,
-		RestartDelay: 5 * time.Second,
+		RestartDelay: 5 * time.Second, LockAcquireTimeout: time.Minute,
 	}
 }
 
@@ -86,6 +118,7 @@ func (o Options) Validate() []error {
 		{"MaxRetryDelay", o.MaxRetryDelay}, {"PollingInterval", o.PollingInterval}, {"StuckHandlerGrace", o.StuckHandlerGrace},
 		{"StuckMessageThreshold", o.StuckMessageThreshold}, {"HeartbeatInterval", o.HeartbeatInterval}, {"SweepInterval", o.SweepInterval},
 		{"GroupWindow", o.GroupWindow}, {"StatementTimeout", o.StatementTimeout}, {"StopBudget", o.StopBudget}, {"RestartDelay", o.RestartDelay},
+		{"LockAcquireTimeout", o.LockAcquireTimeout},
 	} {
 		if positive.value <= 0 {
 			refuse(positive.name, positive.value, "more than 0")
@@ -115,6 +148,12 @@ func (o Options) Validate() []error {
 	}
 	if o.HeartbeatInterval > 0 && o.WorkerTimeout < 3*o.HeartbeatInterval {
 		refuse("WorkerTimeout", o.WorkerTimeout, fmt.Sprintf("at least three HeartbeatIntervals (%s)", 3*o.HeartbeatInterval))
+	}
+	if o.Mode != "" && o.Mode != ModeCompeting && o.Mode != ModeExclusive {
+		refuse("Mode", fmt.Sprintf("%q", o.Mode), `"competing", "exclusive", or "" for the database's default`)
+	}
+	if n := len([]rune(o.LockName)); n < 1 || n > maxLockName {
+		refuse("LockName", fmt.Sprintf("%q", o.LockName), "1 to 200 characters")
 	}
 	return problems
 }

@@ -20,7 +20,7 @@ func TestPausedHandlerIsNotClaimedByAnyWorker(t *testing.T) {
 			if another {
 				pool = db.Another(t)
 			}
-			return inboxtest.New(t, pool, hasty(), inboxtest.Handlers(inboxtest.Do("paused", note, inbox.LegacyKeys("before")), inboxtest.Do("other", note)))
+			return inboxtest.New(t, pool, hasty(), inbox.Mode(inbox.ModeCompeting), inboxtest.Handlers(inboxtest.Do("paused", note, inbox.LegacyKeys("before")), inboxtest.Do("other", note)))
 		}
 		one, two := program(d, false), program(d, true)
 		require.NoError(t, one.Pause(ctx, "before"), "by a legacy key as well")

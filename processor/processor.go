@@ -42,6 +42,9 @@ type Processor struct {
 	sweepLog *stateLog
 	storeLog *stateLog
 	loopLog  *stateLog
+	lockLog  *stateLog
+
+	lockFreed chan struct{} // a ProcessPending of this process has given the lock up
 
 	pauseMu sync.Mutex
 	paused  map[string]bool
@@ -84,9 +87,13 @@ func New(cfg Config) (*Processor, error) {
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks,
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{},
 		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
-		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"),
+		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"), lockLog: newStateLog(cfg.Logger, "lock"),
+		lockFreed: make(chan struct{}, 1),
 	}
-	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog}}
+	if p.opts.Mode == "" {
+		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())
+	}
+	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog}}
 	for _, h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff)
 	}

@@ -20,6 +20,7 @@ type session struct {
 	// attempts is the context of everything that runs under this ID.
 	attempts context.Context
 	cancel   context.CancelCauseFunc
+	lock     *lock // nil in Competing mode
 
 	mu    sync.Mutex
 	last  time.Time   // of the last successful heartbeat, monotonic
@@ -62,7 +63,7 @@ func (s *session) end(cause error) {
 func (s *session) mayClaim() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.attempts.Err() == nil && time.Since(s.last) < s.workerTimeout*2/3
+	return s.attempts.Err() == nil && time.Since(s.last) < s.workerTimeout*2/3 && s.holdsLock()
 }
 
 // heart keeps a worker alive in the database and fences it when that fails.

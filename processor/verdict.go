@@ -51,6 +51,7 @@ func (e *uncharged) Unwrap() error { return e.reason }
 var (
 	errStopping = errors.New("inbox is stopping")
 	errFenced   = errors.New("worker lost its heartbeat")
+	errLockLost = errors.New("worker lost the lock of the inbox")
 	errTimeout  = errors.New("handler timeout")
 )
 
@@ -86,7 +87,7 @@ func judge(a *attempt, err error, cause error, now time.Time) verdict {
 		// At least a microsecond ahead: a drain with a clock that stands
 		// still never meets the status again.
 		return putOff(snoozed, settle, nil, now.Add(max(snooze.Delay, time.Microsecond)))
-	case errors.Is(cause, errStopping), errors.Is(cause, errFenced):
+	case errors.Is(cause, errStopping), errors.Is(cause, errFenced), errors.Is(cause, errLockLost):
 		settle.AbandonedCount = c.AbandonedCount
 		return verdict{outcome: released, failure: err, settlement: settle}
 	case errors.As(err, &cut) && !errors.Is(cause, errTimeout):

@@ -46,7 +46,7 @@ func TestTwoWorkersRunEveryRowOnce(t *testing.T) {
 		ran := newLedger()
 		var inboxes []*inbox.Inbox
 		for _, db := range []*gorm.DB{d.DB, d.Another(t)} {
-			inboxes = append(inboxes, inboxtest.New(t, db, inboxtest.Brisk(), inbox.BatchSize(20),
+			inboxes = append(inboxes, inboxtest.New(t, db, inboxtest.Brisk(), inbox.Mode(inbox.ModeCompeting), inbox.BatchSize(20),
 				inboxtest.Handlers(inboxtest.Do("a", ran.note), inboxtest.Do("b", ran.note))))
 		}
 		for _, ib := range inboxes {

@@ -23,12 +23,14 @@ type Counters struct {
 	Superseded atomic.Int64 // statuses ended in favour of a sibling (contract 4.2)
 	Fenced     atomic.Int64 // results of stale claims, which changed nothing (contract 5.10)
 	Recovered  atomic.Int64 // claims of vanished workers released (contract 5.9)
+	LockLost   atomic.Int64 // times the lock of Exclusive mode was lost (contract 5.3)
 }
 
 // Snapshot is a copy of the counters at one moment.
 type Snapshot struct {
 	Accepted, Duplicates, DuplicateContentDiffers, Unrouted, Rejected, Invalid    int64
 	Processed, Failed, Poisoned, Snoozed, Released, Superseded, Fenced, Recovered int64
+	LockLost                                                                      int64
 }
 
 // Snapshot reads all counters, one after the other.
@@ -38,5 +40,6 @@ func (c *Counters) Snapshot() Snapshot {
 		Unrouted: c.Unrouted.Load(), Rejected: c.Rejected.Load(), Invalid: c.Invalid.Load(),
 		Processed: c.Processed.Load(), Failed: c.Failed.Load(), Poisoned: c.Poisoned.Load(), Snoozed: c.Snoozed.Load(),
 		Released: c.Released.Load(), Superseded: c.Superseded.Load(), Fenced: c.Fenced.Load(), Recovered: c.Recovered.Load(),
+		LockLost: c.LockLost.Load(),
 	}
 }

@@ -33,8 +33,8 @@ var processingMutants = []mutant{
 		Name: "a stop charges what it interrupts",
 		Why:  "deploys would poison slow messages (contract 5.8)",
 		File: "processor/verdict.go",
-		Old:  "case errors.Is(cause, errStopping), errors.Is(cause, errFenced):",
-		New:  "case errors.Is(cause, errFenced):",
+		Old:  "case errors.Is(cause, errStopping), errors.Is(cause, errFenced),",
+		New:  "case errors.Is(cause, errFenced),",
 		Test: processing("TestStopReleasesInterruptedAttemptsUncharged"),
 	},
 	{
@@ -138,7 +138,7 @@ var processingMutants = []mutant{
 		Why:  "two workers would clean at once (contract 6.1)",
 		File: "cleanup/cleaner.go",
 		Old:  "if !held {",
-		New:  "if !held && owner == \"\" {",
+		New:  "if !held && owner == nil {",
 		Test: test{Package: "./cleanup", Run: "^TestCleanupWithoutTheLeaseChangesNothing$"},
 	},
 }

@@ -1,0 +1,109 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// turn is a ProcessPending's right to run handlers.
+type turn struct {
+	term  context.Context
+	leave func()
+}
+
+// lost returns the error of a turn that has ended before its time.
+func (t *turn) lost() error {
+	if t.term.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("process pending: interrupted, %w: %w", context.Cause(t.term), ErrLockHeld)
+}
+
+// longestTry is the longest pause between two tries for the lock.
+const longestTry = time.Second
+
+// takeTurn waits for the lock in Exclusive mode, up to LockAcquireTimeout. If
+// this very processor runs and holds it, it is joined.
+func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
+	if p.opts.Mode != ModeExclusive {
+		return &turn{term: context.Background(), leave: func() {}}, nil
+	}
+	own := p.newLock(context.WithoutCancel(ctx), uuid.Must(uuid.NewV7()).String(), func() {})
+	deadline := time.NewTimer(p.opts.LockAcquireTimeout)
+	defer deadline.Stop()
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, longestTry, p.opts.WorkerTimeout/3) {
+		if t := p.joinLock(ctx); t != nil {
+			p.giveUpLock(ctx, own.leave)
+			return t, nil
+		}
+		err := own.hold.Try(ctx)
+		if err == nil && own.hold.Held() {
+			return p.ownTurn(ctx, own), nil
+		}
+		if err == nil || store.IsBusy(err) {
+			select {
+			case <-time.After(pause):
+				continue
+			case <-deadline.C:
+				err = fmt.Errorf("lock %q, waited for %s: %w", p.opts.LockName, p.opts.LockAcquireTimeout, ErrLockHeld)
+			case <-ctx.Done():
+				err = fmt.Errorf("lock %q: %w: %w", p.opts.LockName, ErrLockHeld, ctx.Err())
+			}
+		}
+		p.giveUpLock(ctx, own.leave) // a lost answer may have been a yes
+		return nil, fmt.Errorf("process pending: %w", err)
+	}
+}
+
+func (p *Processor) joinLock(ctx context.Context) *turn {
+	p.mu.Lock()
+	a := p.now
+	p.mu.Unlock()
+	if a == nil {
+		return nil
+	}
+	s := a.current()
+	if s == nil || s.lock == nil || !s.lock.join() {
+		return nil
+	}
+	return &turn{term: s.lock.hold.Term(), leave: func() {
+		p.giveUpLock(ctx, func(ctx context.Context, _ bool) error { return s.lock.part(ctx) })
+	}}
+}
+
+// ownTurn keeps the lock until it is left.
+func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
+	keep, end := context.WithCancel(context.WithoutCancel(ctx))
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		for keep.Err() == nil {
+			if err := protect(func() { p.keepLock(keep, keep, own) }); err != nil {
+				p.lockLog.failing("inbox: keeping the lock crashed, restarting", err)
+				sleep(keep, p.opts.RestartDelay)
+			}
+		}
+	}()
+	return &turn{term: own.hold.Term(), leave: func() {
+		end()
+		<-kept
+		p.giveUpLock(ctx, own.leave)
+		select {
+		case p.lockFreed <- struct{}{}: // for this process's own worker
+		default:
+		}
+	}}
+}
+
+// giveUpLock gives it up also when ctx has ended.
+func (p *Processor) giveUpLock(ctx context.Context, leave func(ctx context.Context, giveUp bool) error) {
+	if err := leave(context.WithoutCancel(ctx), true); err != nil {
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String("lock", p.opts.LockName), zap.Error(err))
+	}
+}
