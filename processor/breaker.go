@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
 )
@@ -84,5 +85,26 @@ func (r result) note() {
 		r.report(errNeutral) // the message's fault, or nobody's
 	default:
 		r.report(r.failure)
+	}
+}
+
+// applyBreakers gives back what waits for a handler whose circuit has opened:
+// another worker's may be closed. When it lets a probe through there may be
+// work again.
+func (l *loop) applyBreakers() {
+	for _, s := range l.board.shares {
+		open := s.policy.breaker.open()
+		if open {
+			l.giveBack(s.queue)
+			s.queue = nil
+		}
+		if s.broken && !open {
+			s.more = true
+		}
+		if open && !s.broken {
+			l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while", zap.String("handler_key", s.handler.Key()),
+				zap.Time("until", s.policy.breaker.opensUp()))
+		}
+		s.broken = open
 	}
 }

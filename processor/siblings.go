@@ -1,0 +1,120 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// resolveSiblings keeps a renamed handler from running one message twice. A
+// rolling rename can leave a row under the new key and one under the old one:
+// one of them runs, the other is completed as superseded (contract 4.2).
+//
+// The old program knows nothing of the new key, so the row under the legacy
+// key decides: before a row runs, its pending siblings are completed
+// conditionally on their version. If the old program claims such a sibling
+// first, the completion finds another version, changes nothing, and our row is
+// put off until the sibling's fate is known; if it comes second, there is
+// nothing left to claim. Two new programs that hold one row each both see the
+// other's as processing and put theirs off by random times, until one of them
+// claims alone.
+func (c *claimer) resolveSiblings(ctx context.Context, attempts []*attempt) ([]*attempt, error) {
+	var ids, keys []string
+	for _, a := range attempts {
+		if len(a.handler.LegacyKeys()) > 0 {
+			ids = append(ids, a.claim.MessageID)
+			keys = append(keys, a.handler.Keys()...)
+		}
+	}
+	if len(ids) == 0 {
+		return attempts, nil
+	}
+	slices.Sort(keys)
+	siblings, err := c.store.Siblings(ctx, ids, slices.Compact(keys))
+	if err != nil {
+		c.giveBack(attempts, fmt.Errorf("look for siblings: %w", err))
+		return nil, fmt.Errorf("claim: look for siblings: %w", err)
+	}
+	own := map[string]bool{}
+	for _, a := range attempts {
+		own[a.claim.StatusID] = true
+	}
+	of := map[pair][]store.Sibling{}
+	for _, s := range siblings {
+		if h, known := c.registry.Lookup(s.HandlerKey); known {
+			at := pair{s.MessageID, h}
+			of[at] = append(of[at], s)
+		}
+	}
+	chosen := map[pair]bool{}
+	kept := attempts[:0]
+	for _, a := range attempts {
+		run, err := c.choose(ctx, a, of[pair{a.claim.MessageID, a.handler}], own, chosen)
+		if err != nil {
+			c.giveBack([]*attempt{a}, err)
+			continue
+		}
+		if run {
+			kept = append(kept, a)
+		}
+	}
+	return kept, nil
+}
+
+type pair struct {
+	messageID string
+	handler   *handler.Handler
+}
+
+// choose decides whether a runs, given all rows of its message and handler.
+func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, own map[string]bool, chosen map[pair]bool) (run bool, err error) {
+	this := pair{a.claim.MessageID, a.handler}
+	if chosen[this] { // both rows came in this very claim
+		c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})
+		return false, nil
+	}
+	var pending []store.Completion
+	var ended []store.Ref
+	for _, s := range rows {
+		switch {
+		case s.StatusID == a.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
+		case s.Completed || s.Poisoned:
+			c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})
+			return false, nil
+		case own[s.StatusID]:
+			// It came in this claim too and will find this one chosen.
+		case s.Processing:
+			return false, fmt.Errorf("its sibling under handler key %q is being processed", s.HandlerKey)
+		default:
+			pending = append(pending, store.Completion{StatusID: s.StatusID, Version: s.Version, Locator: s.Locator, Outcome: models.OutcomeSuperseded})
+			ended = append(ended, s.Ref)
+		}
+	}
+	if len(pending) > 0 {
+		applied, err := c.store.Complete(ctx, pending, c.now())
+		if err != nil {
+			return false, fmt.Errorf("supersede siblings: %w", err)
+		}
+		if slices.Contains(applied, false) {
+			return false, fmt.Errorf("a sibling of message %q was claimed meanwhile", a.claim.MessageID)
+		}
+		c.lanes.advance(ctx, ended)
+	}
+	chosen[this] = true
+	return true, nil
+}
+
+// giveBack releases claims that cannot run now; random delays keep two
+// programs from meeting over the same message again and again.
+func (c *claimer) giveBack(attempts []*attempt, reason error) {
+	for _, a := range attempts {
+		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
+		c.settle(result{attempt: a, verdict: judge(a, &uncharged{reason: reason, delay: delay}, nil, c.now())})
+	}
+}
