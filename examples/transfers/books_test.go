@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// books books transfers in this process, without workers, kills or failures,
+// bookHere books transfers in this process, without workers, kills or failures,
 // in tables of a place.
 func bookHere(t *testing.T, server string) (place *Place, judge func() *Ledger) {
 	t.Helper()

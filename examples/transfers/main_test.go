@@ -109,7 +109,7 @@ func TestCommandNeedsNothingButGo(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "run", "-C", "examples", "./transfers", "-transfers", "300", "-kills", "1")
 	cmd.Dir = filepath.Join("..", "..")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "PWD=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "PWD=", "TMPDIR="+t.TempDir())
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	requireWhole(t, parseFigures(t, string(out)), 300, 1)
