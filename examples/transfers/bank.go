@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// applyTransfer is the handler's key: stored with every status, so it stays
+// for ever.
+const applyTransfer = "apply-transfer"
+
+// Transfer is the payload of "transfer.requested".
+type Transfer struct {
+	ID    string `json:"id"`
+	From  int    `json:"from"`
+	To    int    `json:"to"`
+	Cents int64  `json:"cents"`
+	// Number counts the transfers of the paying account, from 1, in the order
+	// of acceptance: the judge's measure of order. The handler does not use it.
+	Number int `json:"number"`
+	// Failures says, for the demonstration, how many attempts are to fail.
+	Failures int `json:"failures,omitempty"`
+}
+
+// Account is a bank account. Its row is written by transfers it pays, and by
+// no others: they are its lane.
+type Account struct {
+	ID int `gorm:"primaryKey;autoIncrement:false"`
+	// Available is what it may still spend today. What it is paid today it may
+	// spend tomorrow, so that refusals depend on its own transfers only, and
+	// on their order.
+	Available int64 `gorm:"not null"`
+	// Transfers counts those it was to pay, refused ones included.
+	Transfers int `gorm:"not null"`
+}
+
+// JournalEntry records what became of one transfer. Nothing but the inbox
+// keeps a transfer from having two.
+type JournalEntry struct {
+	ID         int64  `gorm:"primaryKey"` // ascending in the order of booking within a lane
+	TransferID string `gorm:"not null"`
+	Account    int    `gorm:"not null"` // the paying one
+	// Position is the account's count of transfers, as the handler found it.
+	Position int    `gorm:"not null"`
+	Refused  bool   `gorm:"not null"`
+	Worker   string `gorm:"not null"`
+}
+
+// Posting is one side of a booked transfer. A balance is the sum of an
+// account's postings, and no column: transfers from different accounts to the
+// same one would write the same row, and wait for each other's commit.
+type Posting struct {
+	ID         int64  `gorm:"primaryKey"`
+	TransferID string `gorm:"not null"`
+	Account    int    `gorm:"not null"`
+	Cents      int64  `gorm:"not null"` // negative: paid
+}
+
+// Bank is what the handler needs.
+type Bank struct {
+	worker string
+	// calls notes each call of the handler, outside the transaction: it tells
+	// how often the handler ran, whatever came of it.
+	calls *os.File
+}
+
+// ApplyTransfer is a transactional handler: what it writes through tx is
+// committed together with the completion of its status, or not at all.
+//
+// It reads the account, decides and writes, without a lock: the transfers of
+// one account are a lane, of which one runs at a time, on all workers
+// together. Nobody else is between the read and the write.
+func (b *Bank) ApplyTransfer(_ context.Context, tx *gorm.DB, m inbox.Message[Transfer]) error {
+	t := m.Payload
+	// One write appends one line, so that a kill cannot tear it.
+	if _, err := b.calls.WriteString(t.ID + "\n"); err != nil {
+		return fmt.Errorf("note the call: %w", err)
+	}
+	var payer Account
+	if err := tx.Take(&payer, t.From).Error; err != nil {
+		return fmt.Errorf("read account %d: %w", t.From, err)
+	}
+	entry := JournalEntry{TransferID: t.ID, Account: t.From, Position: payer.Transfers + 1, Refused: payer.Available < t.Cents, Worker: b.worker}
+	payer.Transfers++
+	if !entry.Refused {
+		payer.Available -= t.Cents
+		sides := []Posting{{TransferID: t.ID, Account: t.From, Cents: -t.Cents}, {TransferID: t.ID, Account: t.To, Cents: t.Cents}}
+		if err := tx.Create(&sides).Error; err != nil {
+			return fmt.Errorf("post transfer %s: %w", t.ID, err)
+		}
+	}
+	if err := tx.Save(&payer).Error; err != nil {
+		return fmt.Errorf("save account %d: %w", t.From, err)
+	}
+	if err := tx.Create(&entry).Error; err != nil {
+		return fmt.Errorf("journal transfer %s: %w", t.ID, err)
+	}
+	// After the writes, so that a failure has something to take back.
+	if m.Attempt <= t.Failures {
+		return fmt.Errorf("transfer %s: attempt %d of %d that are to fail", t.ID, m.Attempt, t.Failures)
+	}
+	return nil
+}
+
+// OpenAccounts makes the bank's tables, and accounts 1 to n with so much money.
+func OpenAccounts(ctx context.Context, db *gorm.DB, n int, cents int64) error {
+	db = db.WithContext(ctx)
+	if err := db.AutoMigrate(&Account{}, &JournalEntry{}, &Posting{}); err != nil {
+		return fmt.Errorf("create the bank's tables: %w", err)
+	}
+	accounts := make([]Account, n)
+	for i := range accounts {
+		accounts[i] = Account{ID: i + 1, Available: cents}
+	}
+	if err := db.CreateInBatches(accounts, 1000).Error; err != nil {
+		return fmt.Errorf("open accounts: %w", err)
+	}
+	return nil
+}

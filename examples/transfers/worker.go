@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// Where transfers arrive, and what their messages are called.
+const (
+	payments          = "payments"
+	transferRequested = "transfer.requested"
+)
+
+// NewInbox declares the bank's inbox: the workers run it, the producer only
+// accepts with it. It differs from one in production in its impatience:
+// retries, and the recovery from a killed worker, take seconds, not minutes.
+func NewInbox(db *gorm.DB, bank *Bank, group int, log *zap.Logger) (*inbox.Inbox, error) {
+	return inbox.New("bank", db,
+		inbox.WithLogger(log),
+		inbox.Migrate(),
+		inbox.MaxRetries(10),
+		inbox.MaxRetryDelay(200*time.Millisecond),
+		inbox.PollingInterval(100*time.Millisecond), // transfers are accepted by another process, which cannot wake this one
+		inbox.HeartbeatInterval(500*time.Millisecond),
+		inbox.SweepInterval(500*time.Millisecond),
+		inbox.WorkerTimeout(3*time.Second),
+		inbox.RestartDelay(500*time.Millisecond),
+		inbox.MaxAbandoned(2*maxKills), // they are killed on purpose
+
+		inbox.Channel(payments,
+			inbox.On(transferRequested,
+				inbox.Tx(applyTransfer, bank.ApplyTransfer, inbox.Ordered(), inbox.TxGroup(group)),
+			),
+		),
+	)
+}
+
+// Config is what a worker takes from its environment.
+type Config struct {
+	Name     string
+	Database string // a DSN, see OpenDatabase
+	Calls    string // the file in which the handler notes its calls
+	Group    int
+}
+
+// ConfigFromEnv reads the variables that Config.Env writes.
+func ConfigFromEnv() (Config, error) {
+	group, err := strconv.Atoi(os.Getenv("TRANSFERS_GROUP"))
+	if err != nil {
+		err = fmt.Errorf("TRANSFERS_GROUP: %w", err)
+	}
+	c := Config{Name: os.Getenv("WORKER_NAME"), Database: os.Getenv("DATABASE"), Calls: os.Getenv("CALLS"), Group: group}
+	if c.Name == "" || c.Database == "" || c.Calls == "" {
+		err = errors.Join(err, errors.New("WORKER_NAME, DATABASE and CALLS must be set"))
+	}
+	return c, err
+}
+
+// Env writes the variables that ConfigFromEnv reads.
+func (c Config) Env() []string {
+	return []string{"WORKER_NAME=" + c.Name, "DATABASE=" + c.Database, "CALLS=" + c.Calls, "TRANSFERS_GROUP=" + strconv.Itoa(c.Group)}
+}
+
+// RunWorker is a worker's main function: it books until ctx ends, which a
+// signal does, and returns the exit status.
+func RunWorker(ctx context.Context) (status int) {
+	go endWithParent()
+	cfg, err := ConfigFromEnv()
+	if err == nil {
+		err = book(ctx, cfg)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		return 1
+	}
+	return 0
+}
+
+// endWithParent leaves no orphan behind: the parent holds the other end of
+// standard input and never writes.
+func endWithParent() {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(1)
+}
+
+func book(ctx context.Context, cfg Config) (err error) {
+	log, err := zap.NewProduction()
+	if err != nil {
+		return err
+	}
+	db, err := OpenDatabase(cfg.Database)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeDatabase(db)) }()
+	calls, err := os.OpenFile(cfg.Calls, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("calls: %w", err)
+	}
+	defer func() { err = errors.Join(err, calls.Close()) }()
+
+	ib, err := NewInbox(db, &Bank{worker: cfg.Name, calls: calls}, cfg.Group, log)
+	if err != nil {
+		return err
+	}
+	// A stop that comes during the start follows it.
+	if err := ib.Start(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+	defer cancel()
+	return ib.Stop(stopping)
+}
