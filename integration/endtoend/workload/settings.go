@@ -24,6 +24,9 @@ type Settings struct {
 	Topic   string
 	Group   string
 
+	// Mode is the inbox's; empty means that of the database.
+	Mode inbox.ProcessingMode
+
 	Concurrency       int
 	HeartbeatInterval time.Duration
 	SweepInterval     time.Duration
@@ -63,7 +66,7 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 		channel = append(channel, inbox.Kafka(s.consumer()))
 	}
 	return []inbox.Option{
-		inbox.WithLogger(log), inbox.Concurrency(s.Concurrency),
+		inbox.WithLogger(log), inbox.Mode(s.Mode), inbox.Concurrency(s.Concurrency),
 		inbox.MaxRetries(50), inbox.MaxRetryDelay(maxRetryDelay), inbox.PollingInterval(pollingInterval),
 		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval), inbox.WorkerTimeout(s.WorkerTimeout),
 		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget), inbox.RestartDelay(200 * time.Millisecond),
