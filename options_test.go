@@ -21,6 +21,7 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	require.Equal(t, []any{time.Duration(0), time.Minute, 5 * time.Minute}, []any{p.HandlerTimeout, p.StuckHandlerGrace, p.StuckMessageThreshold})
 	require.Equal(t, []any{5 * time.Second, 5 * time.Second, 30 * time.Second, 10, 10 * time.Minute}, []any{p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout, p.MaxAbandoned, p.UnknownKeyGrace})
 	require.Equal(t, []any{20 * time.Millisecond, 10 * time.Second, 10 * time.Second, 5 * time.Second}, []any{p.GroupWindow, p.StatementTimeout, p.StopBudget, p.RestartDelay})
+	require.Equal(t, []any{inbox.ProcessingMode(""), "", time.Minute}, []any{p.Mode, p.LockName, p.LockAcquireTimeout}, "by database, by name")
 	require.Equal(t, []any{time.Duration(0), time.Hour, 10_000}, []any{c.Retention, c.CleanupInterval, c.CleanupBatchSize})
 	require.Equal(t, []any{inbox.UnroutedIgnore, inbox.BadRecordStore}, []any{o.Acceptor.Unrouted, o.Acceptor.BadRecords})
 	require.Equal(t, []any{false, "", "inbox_"}, []any{o.Migrate, o.Schema, o.TablePrefix})
@@ -33,6 +34,9 @@ max_retries: 7
 max_retry_delay: 90s
 handler_timeout: 1m30s
 unrouted: reject
+mode: exclusive
+lock_name: alone
+lock_acquire_timeout: 2m
 retention: 168h
 cleanup_lock_name: tidy
 migrate: true
@@ -40,6 +44,7 @@ table_prefix: shop_
 `), &o))
 	want := inbox.DefaultOptions()
 	want.Processor.MaxRetries, want.Processor.MaxRetryDelay, want.Processor.HandlerTimeout = 7, 90*time.Second, 90*time.Second
+	want.Processor.Mode, want.Processor.LockName, want.Processor.LockAcquireTimeout = inbox.ModeExclusive, "alone", 2*time.Minute
 	want.Acceptor.Unrouted = inbox.UnroutedReject
 	want.Cleanup.Retention, want.Cleanup.CleanupLockName = 168*time.Hour, "tidy"
 	want.Migrate, want.TablePrefix = true, "shop_"
@@ -51,6 +56,7 @@ func TestOptionsLoadFromTheEnvironment(t *testing.T) {
 	t.Setenv("ORDERS_MAX_RETRIES", "7")
 	t.Setenv("ORDERS_POLLING_INTERVAL", "1m")
 	t.Setenv("ORDERS_BAD_RECORDS", "halt")
+	t.Setenv("ORDERS_MODE", "competing")
 	t.Setenv("ORDERS_RETENTION", "24h")
 	t.Setenv("ORDERS_SCHEMA", "shop")
 	o := inbox.DefaultOptions()
@@ -58,6 +64,7 @@ func TestOptionsLoadFromTheEnvironment(t *testing.T) {
 	want := inbox.DefaultOptions()
 	want.Processor.MaxRetries, want.Processor.PollingInterval = 7, time.Minute
 	want.Acceptor.BadRecords = inbox.BadRecordHalt
+	want.Processor.Mode = inbox.ModeCompeting
 	want.Cleanup.Retention, want.Schema = 24*time.Hour, "shop"
 	require.Equal(t, want, o)
 }

@@ -145,7 +145,7 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 		running, causes, finish := make(chan string, 10), make(chan error, 10), make(chan struct{})
 		log, logs := inboxtest.Observe()
 		slow := inbox.WorkerTimeout(3 * time.Second)
-		one := exclusive(t, d, log, slow, inbox.StuckHandlerGrace(time.Minute), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+		one := exclusive(t, d, log, slow, inbox.PollingInterval(time.Hour), inbox.StuckHandlerGrace(time.Minute), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			running <- m.ID
 			<-ctx.Done()
 			if m.ID == "obedient" {
@@ -287,6 +287,7 @@ func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
 		require.NoError(t, ib.Resume(context.Background(), "h"))
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["claiming"] != nil }, "a claim failed")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00' WHERE name = ?", vanishing, lockName)
+		inboxtest.Eventually(t, func() bool { return !holdsLock(ib) }, "it noticed")
 		inboxtest.Exec(t, d.DB, "ALTER TABLE hidden RENAME TO inbox_messages")
 		inboxtest.Eventually(t, func() bool {
 			return inboxtest.Status(t, ib, "1", "h").ProcessingStartedAt == nil && inboxtest.Status(t, ib, "2", "h").ProcessingStartedAt == nil

@@ -37,6 +37,7 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 	own := p.newLock(context.WithoutCancel(ctx), uuid.Must(uuid.NewV7()).String(), func() {})
 	deadline := time.NewTimer(p.opts.LockAcquireTimeout)
 	defer deadline.Stop()
+	refused := false // by the database, at least once
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, longestTry, p.opts.WorkerTimeout/3) {
 		if t := p.joinLock(ctx); t != nil {
 			p.giveUpLock(ctx, own.leave)
@@ -46,18 +47,23 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 		if err == nil && own.hold.Held() {
 			return p.ownTurn(ctx, own), nil
 		}
+		refused = refused || err == nil
 		if err == nil || store.IsBusy(err) {
 			select {
 			case <-time.After(pause):
 				continue
 			case <-deadline.C:
-				err = fmt.Errorf("lock %q, waited for %s: %w", p.opts.LockName, p.opts.LockAcquireTimeout, ErrLockHeld)
+				err = fmt.Errorf("waited for %s", p.opts.LockAcquireTimeout)
+				refused = true // by a busy file, if by nothing else
 			case <-ctx.Done():
-				err = fmt.Errorf("lock %q: %w: %w", p.opts.LockName, ErrLockHeld, ctx.Err())
+				err = ctx.Err()
 			}
 		}
 		p.giveUpLock(ctx, own.leave) // a lost answer may have been a yes
-		return nil, fmt.Errorf("process pending: %w", err)
+		if refused {
+			err = fmt.Errorf("%w: %w", ErrLockHeld, err)
+		}
+		return nil, fmt.Errorf("process pending: lock %q: %w", p.opts.LockName, err)
 	}
 }
 

@@ -50,7 +50,8 @@ func (c Config) Env() []string {
 
 // Service is the application: a database, what its handlers need, and an
 // inbox. It differs from one in production in its impatience only: retries
-// and the recovery of a killed worker's claims take seconds, not minutes.
+// and the recovery of a killed worker's claims and of its lock take seconds,
+// not minutes.
 func Service(cfg Config) *fx.App {
 	return fx.New(
 		fx.Supply(cfg),
@@ -70,9 +71,9 @@ func Service(cfg Config) *fx.App {
 			inbox.Migrate(),
 			inbox.MaxRetries(3),
 			inbox.MaxRetryDelay(time.Second),
-			inbox.HeartbeatInterval(time.Second),
-			inbox.SweepInterval(time.Second),
-			inbox.WorkerTimeout(3*time.Second),
+			inbox.HeartbeatInterval(500*time.Millisecond),
+			inbox.SweepInterval(500*time.Millisecond),
+			inbox.WorkerTimeout(2*time.Second),
 			inbox.MaxAbandoned(100), // it is killed on purpose
 			inbox.RestartDelay(time.Second),
 

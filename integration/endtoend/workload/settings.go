@@ -27,6 +27,8 @@ type Settings struct {
 	// Generation, if not zero, declares the ordered handlers of that version
 	// of the program instead of those of jobs.
 	Generation Generation
+	// Mode is the inbox's; empty means that of the database.
+	Mode inbox.ProcessingMode
 
 	Concurrency       int
 	HeartbeatInterval time.Duration
@@ -70,7 +72,7 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 		channel = append(channel, inbox.Kafka(s.consumer()))
 	}
 	return []inbox.Option{
-		inbox.WithLogger(log), inbox.Concurrency(s.Concurrency),
+		inbox.WithLogger(log), inbox.Mode(s.Mode), inbox.Concurrency(s.Concurrency),
 		inbox.MaxRetries(50), inbox.MaxRetryDelay(maxRetryDelay), inbox.PollingInterval(pollingInterval),
 		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval), inbox.WorkerTimeout(s.WorkerTimeout),
 		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget), inbox.RestartDelay(200 * time.Millisecond),
