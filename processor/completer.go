@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,13 @@ type result struct {
 	// tried: an earlier write of it returned an error, and may yet have been
 	// committed.
 	tried bool
+}
+
+// mayHaveCommitted: its transaction was sent to commit, and had not when the
+// status was read back.
+func (r result) mayHaveCommitted() bool {
+	var cut *uncharged
+	return errors.As(r.failure, &cut) && cut.unknown
 }
 
 // completer stores results. The first one is stored at once; while a write is
@@ -258,12 +266,14 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 // claim's version is locked: waiting. And if an earlier try of the result
 // returned an error it may have been committed although its answer was lost:
 // a row one version ahead of the claim, in the state we wrote, is then taken
-// for our own writing.
+// for our own writing. So is a completed one if the attempt's commit was still
+// under way when it was asked for: only a claim's own holder can complete it at
+// that version, so the commit has won and the attempt has completed.
 func (c *completer) readBack(ctx context.Context, batch []result, applied []bool, careful bool) (waiting []bool, err error) {
 	waiting = make([]bool, len(batch))
 	var ids []string
 	for i, r := range batch {
-		if !applied[i] && !r.fenced && (careful || r.tried) {
+		if !applied[i] && !r.fenced && (careful || r.tried || r.mayHaveCommitted()) {
 			ids = append(ids, r.claim.StatusID)
 		}
 	}
@@ -283,6 +293,8 @@ func (c *completer) readBack(ctx context.Context, batch []result, applied []bool
 		case !found:
 		case careful && s.Version == r.claim.Version:
 			waiting[i] = true
+		case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:
+			applied[i], batch[i].verdict = true, verdict{outcome: completed}
 		case r.tried:
 			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
 				s.Completed == (r.outcome == completed || r.outcome == superseded) && s.Poisoned == (r.outcome == poisoned)
