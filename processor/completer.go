@@ -48,12 +48,14 @@ type completer struct {
 
 	mu      sync.Mutex
 	queue   []result
+	refused int           // of the results put aside
 	arrived chan struct{} // holds one token while queue may have something new
 
-	// Of the goroutine that flushes: results whose rows others have locked,
-	// and when to try them again.
-	locked     []result
-	lockedNext time.Time
+	// Of the goroutine that flushes: results put aside because others have
+	// locked their rows or the database refuses to change them, and when to
+	// try them again.
+	aside     []result
+	asideNext time.Time
 }
 
 func newCompleter(st store.Store, opts Options, now func() time.Time, log *stateLog,
@@ -78,15 +80,16 @@ func (c *completer) ring() {
 	}
 }
 
-// backlog is the number of results not stored yet.
+// backlog is the number of results not stored yet, but for those that wait for
+// a lock: whoever holds it, it is about single rows.
 func (c *completer) backlog() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue)
+	return len(c.queue) + c.refused
 }
 
-// lockedRetry is the pause between looks at rows that others have locked.
-const lockedRetry = time.Second
+// asideRetry is the pause between tries of results that were put aside.
+const asideRetry = time.Second
 
 // run stores results until ctx ends. What is left then is for flush. No
 // statement goes on after hard ends.
@@ -94,8 +97,8 @@ func (c *completer) run(ctx, hard context.Context) {
 	var last time.Time
 	for {
 		var again <-chan time.Time
-		if len(c.locked) > 0 {
-			again = time.After(time.Until(c.lockedNext))
+		if len(c.aside) > 0 {
+			again = time.After(time.Until(c.asideNext))
 		}
 		select {
 		case <-ctx.Done():
@@ -114,15 +117,15 @@ func (c *completer) run(ctx, hard context.Context) {
 }
 
 // flush stores everything queued, retrying until ctx ends, and reports
-// whether it got to the end; results whose rows are locked are put aside. It
-// must not run twice at a time.
+// whether it got to the end; results whose rows are locked, or refused, are put
+// aside. It must not run twice at a time.
 func (c *completer) flush(ctx, hard context.Context) bool {
 	pause := 50 * time.Millisecond
 	careful := false
 	for {
 		c.mu.Lock()
-		if len(c.locked) > 0 && !time.Now().Before(c.lockedNext) {
-			c.queue, c.locked = append(c.queue, c.locked...), nil
+		if len(c.aside) > 0 && !time.Now().Before(c.asideNext) {
+			c.queue, c.aside, c.refused = append(c.queue, c.aside...), nil, 0
 			careful = true
 		}
 		batch := slices.Clone(c.queue)
@@ -130,15 +133,19 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		if len(batch) == 0 {
 			return true
 		}
-		left, err := c.write(hard, batch, careful)
+		left, refused, err := c.writeGroup(hard, batch, careful)
 		if err == nil {
 			c.putAside(left)
 			pause, careful = 50*time.Millisecond, false
 			// Results that arrived meanwhile stand behind the batch.
 			c.mu.Lock()
 			c.queue = slices.Clone(c.queue[len(batch):])
+			c.refused += refused
+			healthy := c.refused == 0
 			c.mu.Unlock()
-			c.log.healthy()
+			if healthy {
+				c.log.healthy()
+			}
 			c.drained()
 			continue
 		}
@@ -159,13 +166,42 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 	}
 }
 
-// putAside keeps results whose rows are locked for another try a while later,
-// counted from the first of them: others that join must not put it off.
+// putAside keeps results for another try a while later, counted from the first
+// of them: others that join must not put it off.
 func (c *completer) putAside(left []result) {
-	if len(left) > 0 && len(c.locked) == 0 {
-		c.lockedNext = time.Now().Add(lockedRetry)
+	if len(left) > 0 && len(c.aside) == 0 {
+		c.asideNext = time.Now().Add(asideRetry)
 	}
-	c.locked = append(c.locked, left...)
+	c.aside = append(c.aside, left...)
+}
+
+// writeGroup stores a batch together or, if the database refuses that, each
+// result alone: what it refuses of one status (a damaged page, a trigger of
+// the application's) must not strand the others (contract 5.10). left are
+// those to put aside, refused of them not for a lock's sake; an error says that
+// nothing is known of any.
+func (c *completer) writeGroup(ctx context.Context, batch []result, careful bool) (left []result, refused int, err error) {
+	left, err = c.write(ctx, batch, careful)
+	if err == nil || store.IsTransient(err) {
+		return left, 0, err
+	}
+	for i := range batch { // one of its two statements may have passed
+		batch[i].tried = true
+	}
+	for i, r := range batch {
+		waiting, err := c.write(ctx, []result{r}, true)
+		switch {
+		case err == nil:
+			left = append(left, waiting...)
+			continue
+		case store.IsTransient(err): // and so it would be for the others
+			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)-i))
+			return append(left, batch[i:]...), refused + len(batch) - i, nil
+		}
+		left, refused = append(left, r), refused+1
+		c.log.failing("inbox: results cannot be stored, retrying", err, zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID))
+	}
+	return left, refused, nil
 }
 
 // flushLast stores everything, waiting for locked rows, until hard ends, and
@@ -174,29 +210,31 @@ func (c *completer) putAside(left []result) {
 func (c *completer) flushLast(hard context.Context) (left int) {
 	for hard.Err() == nil {
 		c.mu.Lock()
-		batch := append(c.queue, c.locked...)
-		c.queue, c.locked = nil, nil
+		batch := append(c.queue, c.aside...)
+		c.queue, c.aside, c.refused = nil, nil, 0
 		c.mu.Unlock()
 		if len(batch) == 0 {
 			return 0
 		}
-		locked, err := c.write(hard, batch, true)
+		left, refused, err := c.writeGroup(hard, batch, true)
 		if err == nil {
-			c.log.healthy()
+			if refused == 0 {
+				c.log.healthy()
+			}
 			c.drained()
-			c.locked = locked
+			c.aside = left
 		} else {
 			for i := range batch {
 				batch[i].tried = true
 			}
-			c.locked = batch
+			c.aside = batch
 			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)))
 		}
-		if len(c.locked) > 0 {
+		if len(c.aside) > 0 {
 			sleep(hard, 100*time.Millisecond)
 		}
 	}
-	return c.backlog() + len(c.locked)
+	return c.backlog() + len(c.aside)
 }
 
 // write stores one batch: completions in one statement, everything else in
