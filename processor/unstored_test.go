@@ -22,6 +22,7 @@ func claimed(t *testing.T, ib *inbox.Inbox) (n int64) {
 // stored, however long that takes.
 func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const timeout = 4 * time.Second
 		const messages, batch, concurrency = 150, 5, 2
 		// Claiming stops when this many results wait; one claim may be under
 		// way then, and its catch runs.
@@ -29,7 +30,7 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 		ran := newLedger()
 		log, logs := inboxtest.Observe()
 		build := func(db *gorm.DB) *inbox.Inbox {
-			return inboxtest.New(t, db, hasty(), log, inbox.BatchSize(batch), inbox.Concurrency(concurrency), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		}
 		one, other := build(d.DB), build(d.Another(t))
 		allow := refuseResults(t, d, "NEW.id IS NOT NULL")
@@ -39,7 +40,7 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 		for _, ib := range []*inbox.Inbox{one, other} {
 			inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
 		}
-		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); pause(t, 50*time.Millisecond) { // WorkerTimeout is 1 s
+		for end := time.Now().Add(timeout + time.Second); time.Now().Before(end); pause(t, 50*time.Millisecond) {
 			require.LessOrEqual(t, claimed(t, one), int64(2*bound), "claiming goes on without storing")
 		}
 		require.Greater(t, claimed(t, one), int64(2*batch))
@@ -65,7 +66,7 @@ func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
 		const messages = 40
 		ran := newLedger()
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, hasty(), log, inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inboxtest.Handlers(
 			inboxtest.Do("refused", ran.note), inboxtest.Do("completes", ran.note),
 			inboxtest.Do("fails", func(ctx context.Context, m inboxtest.Bytes) error {
 				_ = ran.note(ctx, m)
@@ -80,7 +81,7 @@ func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
 		}
 		inboxtest.Eventually(t, func() bool { return ended() == 2*messages }, "the others' results are stored")
 		require.ErrorContains(t, ib.Health().Degraded(), "refused by the test")
-		pause(t, 1500*time.Millisecond) // WorkerTimeout is 1 s
+		pause(t, 1500*time.Millisecond) // it is tried again each second
 		require.EqualValues(t, 2*messages, ended())
 		require.Error(t, ib.Health().Degraded(), "the others' success hides nothing")
 		allow()
