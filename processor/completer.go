@@ -50,6 +50,7 @@ type completer struct {
 	queue   []result
 	refused int           // of the results put aside
 	arrived chan struct{} // holds one token while queue may have something new
+	hurried chan struct{} // holds one token when the pause of a retry is to end
 
 	// Of the goroutine that flushes: results put aside because others have
 	// locked their rows or the database refuses to change them, and when to
@@ -62,7 +63,7 @@ func newCompleter(st store.Store, opts Options, now func() time.Time, log *state
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
 	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
-		now: now, log: log, settled: settled, drained: drained, arrived: make(chan struct{}, 1)}
+		now: now, log: log, settled: settled, drained: drained, arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1)}
 }
 
 // add queues a result; it never blocks.
@@ -71,6 +72,16 @@ func (c *completer) add(r result) {
 	c.queue = append(c.queue, r)
 	c.mu.Unlock()
 	c.ring()
+}
+
+// hurry ends the pause of a retry: the database is back. The claims of the
+// results that wait are those of a worker ID that is given up, perhaps, and the
+// next sweeps would release them.
+func (c *completer) hurry() {
+	select {
+	case c.hurried <- struct{}{}:
+	default:
+	}
 }
 
 func (c *completer) ring() {
@@ -104,6 +115,8 @@ func (c *completer) run(ctx, hard context.Context) {
 		case <-ctx.Done():
 			return
 		case <-again:
+		case <-c.hurried:
+			c.asideNext = time.Now()
 		case <-c.arrived:
 			if wait := c.window - time.Since(last); wait > 0 && c.backlog() < c.batchSize {
 				sleep(ctx, wait)
@@ -158,9 +171,11 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		// If one row is locked by a transaction that does not end (a lost
 		// connection the server still waits for), the others must not wait.
 		careful = true
-		sleep(ctx, pause)
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return false
+		case <-c.hurried:
+		case <-time.After(pause):
 		}
 		pause = min(2*pause, 2*time.Second)
 	}

@@ -14,11 +14,11 @@ func refuse(t *testing.T, d *inboxtest.Database, events, table, condition string
 	t.Helper()
 	if d.Dialect == "postgres" {
 		inboxtest.Exec(t, d.DB, `CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused by the test''; END'`)
-		inboxtest.Exec(t, d.DB, fmt.Sprintf("CREATE TRIGGER refused BEFORE %s ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION refuse()", events, table, condition))
-		return func() { t.Helper(); inboxtest.Exec(t, d.DB, "DROP TRIGGER refused ON "+table) }
+		inboxtest.Exec(t, d.DB, fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s FOR EACH ROW WHEN (%[3]s) EXECUTE FUNCTION refuse()", events, table, condition))
+		return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %[1]s_refused ON %[1]s", table)) }
 	}
-	inboxtest.Exec(t, d.DB, fmt.Sprintf("CREATE TRIGGER refused BEFORE %s ON %s WHEN %s BEGIN SELECT RAISE(ABORT, 'refused by the test'); END", events, table, condition))
-	return func() { t.Helper(); inboxtest.Exec(t, d.DB, "DROP TRIGGER refused") }
+	inboxtest.Exec(t, d.DB, fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s WHEN %[3]s BEGIN SELECT RAISE(ABORT, 'refused by the test'); END", events, table, condition))
+	return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %s_refused", table)) }
 }
 
 // refuseHeartbeats leaves everything else to workers.

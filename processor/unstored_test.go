@@ -59,6 +59,28 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 	})
 }
 
+// Contract 5.1, 5.9: a worker that was silent too long takes its results into
+// its new life, and stores them before it looks for claims of the dead.
+func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "it registered")
+		allowResults, allowHeartbeats := refuseResults(t, d, "NEW.id IS NOT NULL"), refuseHeartbeats(t, d)
+		inboxtest.Accept(t, ib, "1", "2", "3")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
+		pause(t, 1500*time.Millisecond+lag) // it is fenced, and cannot return
+		allowResults()
+		allowHeartbeats()
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all are stored")
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "it is back under a new ID")
+		ran.requireOnce(t, 3)
+		require.Zero(t, ib.Counters().Fenced)
+		require.Zero(t, ib.Counters().Recovered)
+	})
+}
+
 // Contract 5.10: what the database refuses of one status (a damaged page, a
 // trigger of the application's) strands no other.
 func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
