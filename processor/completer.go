@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,13 @@ type result struct {
 	// tried: an earlier write of it returned an error, and may yet have been
 	// committed.
 	tried bool
+}
+
+// mayHaveCommitted: its transaction was sent to commit, and had not when the
+// status was read back.
+func (r result) mayHaveCommitted() bool {
+	var cut *uncharged
+	return errors.As(r.failure, &cut) && cut.unknown
 }
 
 // completer stores results. The first one is stored at once; while a write is
@@ -41,19 +49,22 @@ type completer struct {
 
 	mu      sync.Mutex
 	queue   []result
+	refused int           // of the results put aside
 	arrived chan struct{} // holds one token while queue may have something new
+	hurried chan struct{} // holds one token when the pause of a retry is to end
 
-	// Of the goroutine that flushes: results whose rows others have locked,
-	// and when to try them again.
-	locked     []result
-	lockedNext time.Time
+	// Of the goroutine that flushes: results put aside because others have
+	// locked their rows or the database refuses to change them, and when to
+	// try them again.
+	aside     []result
+	asideNext time.Time
 }
 
 func newCompleter(st store.Store, opts Options, now func() time.Time, log *stateLog, lanes *lanes,
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
 	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
-		now: now, log: log, lanes: lanes, settled: settled, drained: drained, arrived: make(chan struct{}, 1)}
+		now: now, log: log, lanes: lanes, settled: settled, drained: drained, arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1)}
 }
 
 // add queues a result; it never blocks.
@@ -64,6 +75,16 @@ func (c *completer) add(r result) {
 	c.ring()
 }
 
+// hurry ends the pause of a retry: the database is back. The claims of the
+// results that wait are those of a worker ID that is given up, perhaps, and the
+// next sweeps would release them.
+func (c *completer) hurry() {
+	select {
+	case c.hurried <- struct{}{}:
+	default:
+	}
+}
+
 func (c *completer) ring() {
 	select {
 	case c.arrived <- struct{}{}:
@@ -71,15 +92,16 @@ func (c *completer) ring() {
 	}
 }
 
-// backlog is the number of results not stored yet.
+// backlog is the number of results not stored yet, but for those that wait for
+// a lock: whoever holds it, it is about single rows.
 func (c *completer) backlog() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue)
+	return len(c.queue) + c.refused
 }
 
-// lockedRetry is the pause between looks at rows that others have locked.
-const lockedRetry = time.Second
+// asideRetry is the pause between tries of results that were put aside.
+const asideRetry = time.Second
 
 // run stores results until ctx ends. What is left then is for flush. No
 // statement goes on after hard ends.
@@ -87,13 +109,15 @@ func (c *completer) run(ctx, hard context.Context) {
 	var last time.Time
 	for {
 		var again <-chan time.Time
-		if len(c.locked) > 0 {
-			again = time.After(time.Until(c.lockedNext))
+		if len(c.aside) > 0 {
+			again = time.After(time.Until(c.asideNext))
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-again:
+		case <-c.hurried:
+			c.asideNext = time.Now()
 		case <-c.arrived:
 			if wait := c.window - time.Since(last); wait > 0 && c.backlog() < c.batchSize {
 				sleep(ctx, wait)
@@ -107,15 +131,15 @@ func (c *completer) run(ctx, hard context.Context) {
 }
 
 // flush stores everything queued, retrying until ctx ends, and reports
-// whether it got to the end; results whose rows are locked are put aside. It
-// must not run twice at a time.
+// whether it got to the end; results whose rows are locked, or refused, are put
+// aside. It must not run twice at a time.
 func (c *completer) flush(ctx, hard context.Context) bool {
 	pause := 50 * time.Millisecond
 	careful := false
 	for {
 		c.mu.Lock()
-		if len(c.locked) > 0 && !time.Now().Before(c.lockedNext) {
-			c.queue, c.locked = append(c.queue, c.locked...), nil
+		if len(c.aside) > 0 && !time.Now().Before(c.asideNext) {
+			c.queue, c.aside, c.refused = append(c.queue, c.aside...), nil, 0
 			careful = true
 		}
 		batch := slices.Clone(c.queue)
@@ -123,15 +147,19 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		if len(batch) == 0 {
 			return true
 		}
-		left, err := c.write(hard, batch, careful)
+		left, refused, err := c.writeGroup(hard, batch, careful)
 		if err == nil {
 			c.putAside(left)
 			pause, careful = 50*time.Millisecond, false
 			// Results that arrived meanwhile stand behind the batch.
 			c.mu.Lock()
 			c.queue = slices.Clone(c.queue[len(batch):])
+			c.refused += refused
+			healthy := c.refused == 0
 			c.mu.Unlock()
-			c.log.healthy()
+			if healthy {
+				c.log.healthy()
+			}
 			c.drained()
 			continue
 		}
@@ -144,21 +172,52 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		// If one row is locked by a transaction that does not end (a lost
 		// connection the server still waits for), the others must not wait.
 		careful = true
-		sleep(ctx, pause)
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return false
+		case <-c.hurried:
+		case <-time.After(pause):
 		}
 		pause = min(2*pause, 2*time.Second)
 	}
 }
 
-// putAside keeps results whose rows are locked for another try a while later,
-// counted from the first of them: others that join must not put it off.
+// putAside keeps results for another try a while later, counted from the first
+// of them: others that join must not put it off.
 func (c *completer) putAside(left []result) {
-	if len(left) > 0 && len(c.locked) == 0 {
-		c.lockedNext = time.Now().Add(lockedRetry)
+	if len(left) > 0 && len(c.aside) == 0 {
+		c.asideNext = time.Now().Add(asideRetry)
 	}
-	c.locked = append(c.locked, left...)
+	c.aside = append(c.aside, left...)
+}
+
+// writeGroup stores a batch together or, if the database refuses that, each
+// result alone: what it refuses of one status (a damaged page, a trigger of
+// the application's) must not strand the others (contract 5.10). left are
+// those to put aside, refused of them not for a lock's sake; an error says that
+// nothing is known of any.
+func (c *completer) writeGroup(ctx context.Context, batch []result, careful bool) (left []result, refused int, err error) {
+	left, err = c.write(ctx, batch, careful)
+	if err == nil || store.IsTransient(err) {
+		return left, 0, err
+	}
+	for i := range batch { // one of its two statements may have passed
+		batch[i].tried = true
+	}
+	for i, r := range batch {
+		waiting, err := c.write(ctx, []result{r}, true)
+		switch {
+		case err == nil:
+			left = append(left, waiting...)
+			continue
+		case store.IsTransient(err): // and so it would be for the others
+			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)-i))
+			return append(left, batch[i:]...), refused + len(batch) - i, nil
+		}
+		left, refused = append(left, r), refused+1
+		c.log.failing("inbox: results cannot be stored, retrying", err, zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID))
+	}
+	return left, refused, nil
 }
 
 // flushLast stores everything, waiting for locked rows, until hard ends, and
@@ -167,29 +226,31 @@ func (c *completer) putAside(left []result) {
 func (c *completer) flushLast(hard context.Context) (left int) {
 	for hard.Err() == nil {
 		c.mu.Lock()
-		batch := append(c.queue, c.locked...)
-		c.queue, c.locked = nil, nil
+		batch := append(c.queue, c.aside...)
+		c.queue, c.aside, c.refused = nil, nil, 0
 		c.mu.Unlock()
 		if len(batch) == 0 {
 			return 0
 		}
-		locked, err := c.write(hard, batch, true)
+		left, refused, err := c.writeGroup(hard, batch, true)
 		if err == nil {
-			c.log.healthy()
+			if refused == 0 {
+				c.log.healthy()
+			}
 			c.drained()
-			c.locked = locked
+			c.aside = left
 		} else {
 			for i := range batch {
 				batch[i].tried = true
 			}
-			c.locked = batch
+			c.aside = batch
 			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)))
 		}
-		if len(c.locked) > 0 {
+		if len(c.aside) > 0 {
 			sleep(hard, 100*time.Millisecond)
 		}
 	}
-	return c.backlog() + len(c.locked)
+	return c.backlog() + len(c.aside)
 }
 
 // write stores one batch: completions in one statement, everything else in
@@ -266,12 +327,14 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 // claim's version is locked: waiting. And if an earlier try of the result
 // returned an error it may have been committed although its answer was lost:
 // a row one version ahead of the claim, in the state we wrote, is then taken
-// for our own writing.
+// for our own writing. So is a completed one if the attempt's commit was still
+// under way when it was asked for: only a claim's own holder can complete it at
+// that version, so the commit has won and the attempt has completed.
 func (c *completer) readBack(ctx context.Context, batch []result, applied []bool, careful bool) (waiting []bool, err error) {
 	waiting = make([]bool, len(batch))
 	var ids []string
 	for i, r := range batch {
-		if !applied[i] && !r.fenced && (careful || r.tried) {
+		if !applied[i] && !r.fenced && (careful || r.tried || r.mayHaveCommitted()) {
 			ids = append(ids, r.claim.StatusID)
 		}
 	}
@@ -291,6 +354,8 @@ func (c *completer) readBack(ctx context.Context, batch []result, applied []bool
 		case !found:
 		case careful && s.Version == r.claim.Version:
 			waiting[i] = true
+		case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:
+			applied[i], batch[i].verdict = true, verdict{outcome: completed}
 		case r.tried:
 			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
 				s.Completed == (r.outcome == completed || r.outcome == superseded) && s.Poisoned == (r.outcome == poisoned)

@@ -98,6 +98,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 			s.end(errStopping)
 			return
 		}
+		a.completer.hurry()
 		p.loopLog.healthy()
 		services, end := context.WithCancel(alive)
 		a.services.Add(2)

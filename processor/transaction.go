@@ -180,15 +180,16 @@ func (r *runner) afterCommitError(ctx context.Context, c store.Claim, commitErr 
 	// Between the lost commit and this reading the server may still be
 	// working on it. A claim that is still ours after the row could be
 	// locked is settled by the release that follows: it carries the version,
-	// so if the commit wins the race against it, it changes nothing.
+	// so if the commit wins the race against it, it changes nothing, and is
+	// read back in its turn.
 	states, readErr := r.states(ctx, c.StatusID)
 	if readErr != nil {
-		return false, &uncharged{reason: errors.Join(err, readErr), delay: time.Second}
+		return false, &uncharged{reason: errors.Join(err, readErr), delay: time.Second, unknown: true}
 	}
 	if s, found := states[c.StatusID]; found && s.Completed && s.Version == c.Version+1 {
 		return true, nil
 	}
-	return false, &uncharged{reason: err, delay: time.Second}
+	return false, &uncharged{reason: err, delay: time.Second, unknown: true}
 }
 
 // states reads a status back, trying for as long as a statement may take.

@@ -42,6 +42,8 @@ func (e *unrecoverable) Unwrap() error { return e.reason }
 type uncharged struct {
 	reason error
 	delay  time.Duration
+	// unknown: its transaction may yet be committed.
+	unknown bool
 }
 
 func (e *uncharged) Error() string { return e.reason.Error() }

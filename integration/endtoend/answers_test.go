@@ -9,16 +9,18 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 var losses = []struct {
 	name string
-	how  loss
+	how  pgproxy.Fault
 	done bool // the database has committed
 }{
-	{"the answer is lost", answerLost, true},
-	{"the request is lost", requestLost, false},
-	{"the answer never comes", answerSilent, true},
+	{"the answer is lost", pgproxy.AnswerLost, true},
+	{"the request is lost", pgproxy.RequestLost, false},
+	{"the answer never comes", pgproxy.AnswerSilent, true},
+	{"the connection is lost meanwhile", pgproxy.ConnectionLost, true},
 }
 
 // start runs an inbox in this process until the test ends.
@@ -38,12 +40,12 @@ func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			proxy, proxied := newProxy(t, r.settings.DSN)
+			proxy := pgproxy.New(t, r.settings.DSN)
 			r.accept(r.newInbox(r.settings.DSN), r.jobs(20, same(workload.Job{}))...)
-			proxy.loseCommits(c.how, 6)
-			r.start(r.newInbox(proxied)) // only its transactional handlers send commits
+			proxy.LoseCommits(c.how, 6)
+			r.start(r.newInbox(proxy.DSN())) // only its transactional handlers send commits
 			r.awaitSettled()
-			require.Zero(t, proxy.left(), "the losses took place")
+			require.Zero(t, proxy.Left(), "the losses took place")
 			r.verdict()
 			require.Equal(t, 20, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND error_count = 0 AND abandoned_count = 0`, workload.EffectKey),
 				"the handlers are not to blame")
@@ -63,17 +65,17 @@ func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			proxy, proxied := newProxy(t, r.settings.DSN)
-			ib := r.newInbox(proxied)
+			proxy := pgproxy.New(t, r.settings.DSN)
+			ib := r.newInbox(proxy.DSN())
 			messages := r.jobs(10, same(workload.Job{}))
 			for _, m := range messages {
 				r.ledger.Produced(m.ID)
 			}
-			proxy.loseCommits(c.how, 1)
+			proxy.LoseCommits(c.how, 1)
 			results, err := ib.Accept(t.Context(), messages...)
 			require.Error(t, err)
 			require.Nil(t, results)
-			require.Zero(t, proxy.left())
+			require.Zero(t, proxy.Left())
 
 			results, err = ib.Accept(t.Context(), messages...)
 			require.NoError(t, err)
@@ -100,19 +102,19 @@ func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
 			r := newRig(t)
 			unhurried(&r.settings)
 			r.settings.StatementTimeout = 500 * time.Millisecond // claims with a lost answer are looked for twice as long
-			proxy, proxied := newProxy(t, r.settings.DSN)
-			ib := r.newInbox(proxied)
+			proxy := pgproxy.New(t, r.settings.DSN)
+			ib := r.newInbox(proxy.DSN())
 			r.start(ib)
-			proxy.loseAnswers(seed + 1)
+			proxy.LoseAnswers(seed + 1)
 			for range 15 {
 				r.accept(ib, r.jobs(20, mixed)...)
 				pause(t.Context(), 50*time.Millisecond)
 			}
-			r.await("plenty is lost", func() bool { return proxy.answersLost() >= 10 })
-			proxy.loseAnswers(0)
+			r.await("plenty is lost", func() bool { return proxy.AnswersLost() >= 10 })
+			proxy.LoseAnswers(0)
 			r.awaitSettled()
 			v := r.verdict()
-			t.Logf("%d answers lost, %d reruns", proxy.answersLost(), v.Reruns)
+			t.Logf("%d answers lost, %d reruns", proxy.AnswersLost(), v.Reruns)
 			require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE abandoned_count > 0`), "the worker lived")
 		})
 	}
@@ -123,14 +125,14 @@ func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
 func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	proxy, proxied := newProxy(t, r.settings.DSN)
+	proxy := pgproxy.New(t, r.settings.DSN)
 	// Only the plain handler works; for the transactional one see below.
 	producer := r.newInbox(r.settings.DSN)
 	require.NoError(t, producer.Pause(t.Context(), workload.EffectKey))
-	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxied, r.settings.DSN })
+	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxy.DSN(), r.settings.DSN })
 	r.accept(producer, r.jobs(6, same(workload.Job{DelayMS: 3_000, Stubborn: true}))...)
 	r.await("the worker runs all of them", func() bool { return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, isolated.PID()) == 6 })
-	proxy.partition()
+	proxy.Partition()
 	cut := time.Now()
 	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
 	require.NoError(t, err)
@@ -145,7 +147,7 @@ func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
 		return r.number(`SELECT count(*) FROM runs WHERE pid = $1 AND step = 'done'`, isolated.PID()) == 6
 	})
 	before := r.statuses()
-	proxy.heal()
+	proxy.Heal()
 	r.await("it is back under a new worker ID", func() bool {
 		return r.number(`SELECT count(*) FROM inbox_workers WHERE pid = $1`, isolated.PID()) == 2
 	})
@@ -159,15 +161,15 @@ func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
 func TestTransactionsOfAPartitionedWorkerAreEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	proxy, proxied := newProxy(t, r.settings.DSN)
+	proxy := pgproxy.New(t, r.settings.DSN)
 	producer := r.newInbox(r.settings.DSN)
-	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxied, r.settings.DSN })
+	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxy.DSN(), r.settings.DSN })
 	r.accept(producer, r.jobs(6, same(workload.Job{DelayMS: 60_000}))...)
 	r.await("the worker runs all of them, in open transactions", func() bool {
 		return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, isolated.PID()) == 6 &&
 			r.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`) >= 6
 	})
-	proxy.partition()
+	proxy.Partition()
 	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`) // quick from now on
 	require.NoError(t, err)
 	r.worker()

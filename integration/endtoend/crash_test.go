@@ -41,7 +41,9 @@ func TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound(t *testing.T) {
 	require.Equal(t, 16, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count = 0`), "a crash charges nothing")
 }
 
-// Contract 2, "a resumed stale worker changes nothing"; 5.10.
+// Contract 2, "a resumed stale worker changes nothing"; 5.10. It is frozen in
+// the middle of transactions, whose row locks keep recovery away until the
+// successor has ended them.
 func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -50,18 +52,19 @@ func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
 	// the version stands between them and the row.
 	job := workload.Job{DelayMS: 4_000, Stubborn: true}
 	r.accept(r.newInbox(r.settings.DSN), r.jobs(6, same(job))...)
-	r.await("the worker runs all of them", func() bool {
+	r.await("the worker runs all of them, in open transactions", func() bool {
 		return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, stale.PID()) == 6 &&
+			r.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`) >= 6 &&
 			r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 12
 	})
 	require.NoError(t, stale.Freeze())
 	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
 	require.NoError(t, err)
 	successor := r.worker()
-	r.await("the successor completes the plain ones", func() bool {
-		return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND completed_at IS NOT NULL`, workload.RunKey) == 6
-	})
-	before := r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE handler_key = $1 ORDER BY id`, workload.RunKey)
+	r.awaitSettled() // the stale worker still lies frozen
+	require.Equal(t, 6, r.number(`SELECT count(*) FROM effects WHERE pid = $1`, successor.PID()))
+	require.Equal(t, 6, r.number(`SELECT count(*) FROM effects`))
+	before := r.statuses()
 
 	require.NoError(t, stale.Thaw())
 	r.await("its stubborn handlers have ended", func() bool {
@@ -70,10 +73,19 @@ func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
 	r.await("it is back under a new worker ID", func() bool {
 		return r.number(`SELECT count(*) FROM inbox_workers WHERE pid = $1`, stale.PID()) == 2
 	})
-	r.awaitSettled()
 	require.NoError(t, stale.Terminate())
 	require.NoError(t, stale.Wait(patience), "its last results are written")
-	require.Equal(t, before, r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE handler_key = $1 ORDER BY id`, workload.RunKey))
+	require.Equal(t, before, r.statuses())
+	require.Equal(t, 6, r.number(`SELECT count(*) FROM effects`), "exactly once")
 	require.Equal(t, 6, r.verdict().Reruns)
 	require.Equal(t, 6, r.number(`SELECT count(*) FROM runs WHERE pid = $1 AND step = 'done'`, successor.PID()), "the successor ran each once")
+	require.Equal(t, 12, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count = 0 AND abandoned_count = 0`), "nothing is charged")
+	for _, rerun := range r.lines(`SELECT message_id || ': ' || string_agg(step || ' by ' || CASE pid WHEN $1 THEN 'the stale worker' ELSE 'its successor' END, ', ' ORDER BY at)
+		FROM runs GROUP BY message_id ORDER BY message_id`, stale.PID()) {
+		t.Log(rerun)
+	}
+	counters, err := stale.Counters()
+	require.NoError(t, err)
+	require.EqualValues(t, 12, counters.Fenced, "each result of the stale worker")
+	require.Zero(t, counters.Processed)
 }

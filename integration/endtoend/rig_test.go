@@ -60,8 +60,16 @@ func openSQL(t *testing.T, dsn string) *sql.DB {
 // writes by the test's own way.
 func (r *rig) newInbox(dsn string) *inbox.Inbox {
 	r.t.Helper()
-	db := openGORM(r.t, dsn)
-	ib, err := inbox.New(workload.InboxName, db, r.settings.Options(workload.NewHandlers(r.db), zap.NewNop())...)
+	settings := r.settings
+	settings.DSN = dsn
+	return r.inboxOf(settings)
+}
+
+// inboxOf makes one with settings of its own.
+func (r *rig) inboxOf(settings workload.Settings) *inbox.Inbox {
+	r.t.Helper()
+	db := openGORM(r.t, settings.DSN)
+	ib, err := inbox.New(workload.InboxName, db, settings.Options(workload.NewHandlers(r.db), zap.NewNop())...)
 	require.NoError(r.t, err)
 	return ib
 }
@@ -231,4 +239,10 @@ func (r *rig) await(what string, condition func() bool) {
 func (r *rig) statuses() []string {
 	r.t.Helper()
 	return r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s ORDER BY id`)
+}
+
+// statusesUpTo are those of the messages up to this one.
+func (r *rig) statusesUpTo(messageID string) []string {
+	r.t.Helper()
+	return r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE message_id <= $1 ORDER BY id`, messageID)
 }

@@ -81,6 +81,38 @@ func TestTerminatedWorkerChargesNothingAndLeavesNoClaim(t *testing.T) {
 	require.NoError(t, next.Wait(patience))
 }
 
+// Contract 5.8: an impatient supervisor asks again, or an operator presses ^C
+// twice; that neither ends the stop nor hastens it.
+func TestWorkerToldToStopTwiceStopsOnceAndInOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	worker := r.worker(unhurried)
+	// Some return within the soft budget (3 s), some must be interrupted.
+	r.accept(r.newInbox(r.settings.DSN), append(r.jobs(3, same(workload.Job{DelayMS: 2_000})), r.jobs(3, same(workload.Job{DelayMS: 60_000}))...)...)
+	r.await("all run", func() bool {
+		return r.number(`SELECT count(*) FROM runs`) == 6 && r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 12
+	})
+	asked := time.Now()
+	require.NoError(t, worker.Terminate())
+	for range 3 {
+		pause(t.Context(), 300*time.Millisecond)
+		require.NoError(t, worker.Terminate())
+		require.NoError(t, worker.Interrupt())
+	}
+	require.NoError(t, worker.Wait(patience), "its exit status is 0")
+	t.Logf("stopped after %s", time.Since(asked))
+	require.GreaterOrEqual(t, time.Since(asked), 2*time.Second, "the handlers had their time")
+	require.LessOrEqual(t, time.Since(asked), r.settings.StopDeadline())
+	require.Equal(t, 6, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id <= 'm-000003'`), "results are stored")
+	require.Equal(t, 12, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NULL AND error_count = 0 AND abandoned_count = 0`),
+		"nothing is left claimed or charged")
+	require.Equal(t, 1, r.number(`SELECT count(*) FROM inbox_workers WHERE stopped_at IS NOT NULL`))
+	counters, err := worker.Counters()
+	require.NoError(t, err)
+	require.EqualValues(t, 6, counters.Processed)
+	require.EqualValues(t, 6, counters.Released)
+}
+
 // Contract 5.8: a deploy under load.
 func TestWorkersComeAndGoUnderLoad(t *testing.T) {
 	t.Parallel()

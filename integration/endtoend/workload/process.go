@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Worker is a process of its own that runs the inbox. Its methods are safe for
@@ -134,6 +136,9 @@ func (w *Worker) Thaw() error { return w.signal(syscall.SIGCONT) }
 // Terminate asks it to stop in order and does not wait.
 func (w *Worker) Terminate() error { return w.signal(syscall.SIGTERM) }
 
+// Interrupt asks likewise, as ^C does.
+func (w *Worker) Interrupt() error { return w.signal(syscall.SIGINT) }
+
 // Wait waits for its end. An exit status other than 0 is an error.
 func (w *Worker) Wait(patience time.Duration) error {
 	timer := time.NewTimer(patience)
@@ -170,6 +175,27 @@ func (w *Worker) LogTail() string {
 		content = content[len(content)-most:]
 	}
 	return filepath.Base(w.log) + ":\n" + string(content)
+}
+
+// Counters are what it counted, known when it has stopped in order.
+func (w *Worker) Counters() (telemetry.Snapshot, error) {
+	var counters telemetry.Snapshot
+	content, err := os.ReadFile(w.log)
+	if err != nil {
+		return counters, err
+	}
+	_, after, found := strings.Cut(string(content), countersLine)
+	if !found {
+		return counters, fmt.Errorf("worker %d has not told its counters; its log: %s", w.PID(), w.LogTail())
+	}
+	line, _, _ := strings.Cut(after, "\n")
+	return counters, json.Unmarshal([]byte(line), &counters)
+}
+
+// Logged counts the lines of its log with this text.
+func (w *Worker) Logged(text string) (int, error) {
+	content, err := os.ReadFile(w.log)
+	return strings.Count(string(content), text), err
 }
 
 // Complaints returns what no worker may ever log: races and panics.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -29,6 +30,8 @@ type Settings struct {
 	Generation Generation
 	// Mode is the inbox's; empty means that of the database.
 	Mode inbox.ProcessingMode
+	// ClockOffset is by how much this worker's own clock is ahead.
+	ClockOffset time.Duration
 
 	Concurrency       int
 	HeartbeatInterval time.Duration
@@ -55,6 +58,9 @@ func (s Settings) RecoveryBound() time.Duration {
 	return s.WorkerTimeout + 2*s.SweepInterval + maxRetryDelay
 }
 
+// StopDeadline is how long the worker's application may take to stop.
+func (s Settings) StopDeadline() time.Duration { return 2*s.StopBudget + 4*time.Second }
+
 // maxRetryDelay keeps failed attempts from dominating a test's time.
 const maxRetryDelay = 200 * time.Millisecond
 
@@ -76,9 +82,15 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 		inbox.MaxRetries(50), inbox.MaxRetryDelay(maxRetryDelay), inbox.PollingInterval(pollingInterval),
 		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval), inbox.WorkerTimeout(s.WorkerTimeout),
 		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget), inbox.RestartDelay(200 * time.Millisecond),
-		inbox.Channel(Channel, channel...),
+		inbox.WithClock(offsetClock(s.ClockOffset)), inbox.Channel(Channel, channel...),
 	}
 }
+
+// offsetClock is a clock that is wrong by a fixed time.
+type offsetClock time.Duration
+
+// Now tells the wrong time.
+func (c offsetClock) Now() time.Time { return clock.System{}.Now().Add(time.Duration(c)) }
 
 func (s Settings) consumer() kafkaconsumer.Config {
 	return kafkaconsumer.Config{

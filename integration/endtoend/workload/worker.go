@@ -4,10 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver
 	"go.uber.org/fx"
@@ -61,9 +61,10 @@ func app(s Settings) *fx.App {
 		return fx.New(fx.Error(err))
 	}
 	h := &Handlers{}
+	var running *inbox.Inbox
 	return fx.New(
 		fx.NopLogger,
-		fx.StopTimeout(2*s.StopBudget+4*time.Second),
+		fx.StopTimeout(s.StopDeadline()),
 		fx.Provide(fx.Annotate(func(lc fx.Lifecycle) (*gorm.DB, error) {
 			db, err := Open(s.DSN)
 			if err != nil {
@@ -73,7 +74,9 @@ func app(s Settings) *fx.App {
 			if err != nil {
 				return nil, err
 			}
-			lc.Append(fx.StopHook(pool.Close))
+			lc.Append(fx.StopHook(func() error { // after the inbox has stopped
+				return errors.Join(sayCounters(running), pool.Close())
+			}))
 			h.effects = pool
 			if s.EffectsDSN != "" {
 				if h.effects, err = sql.Open("pgx", s.EffectsDSN); err != nil {
@@ -84,10 +87,27 @@ func app(s Settings) *fx.App {
 			return db, nil
 		}, fx.ResultTags(fmt.Sprintf("name:%q", InboxName)))),
 		inbox.Module(InboxName, s.Options(h, log)...),
-		fx.Invoke(func(lc fx.Lifecycle) {
+		fx.Invoke(fx.Annotate(func(lc fx.Lifecycle, ib *inbox.Inbox) {
+			running = ib
 			lc.Append(fx.StartHook(func(context.Context) { fmt.Println(readyLine) }))
-		}),
+		}, fx.ParamTags("", fmt.Sprintf("name:%q", InboxName)))),
 	)
+}
+
+// countersLine begins the line of a worker's log with its counters.
+const countersLine = "counters: "
+
+// sayCounters writes to the log: nobody reads the standard output any more.
+func sayCounters(ib *inbox.Inbox) error {
+	if ib == nil {
+		return nil // it never started
+	}
+	text, err := json.Marshal(ib.Counters())
+	if err != nil {
+		return fmt.Errorf("counters: %w", err)
+	}
+	fmt.Fprintf(os.Stderr, "%s%s\n", countersLine, text)
+	return nil
 }
 
 // Open opens a session on a database that has room for a worker.

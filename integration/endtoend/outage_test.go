@@ -1,0 +1,129 @@
+package endtoend
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+)
+
+// count counts runs in memory: it works while the database is away.
+type count struct {
+	mu   sync.Mutex
+	runs map[string]int
+}
+
+func (c *count) run(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.runs[id]++
+}
+
+func (c *count) all() (messages, runs int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.runs {
+		runs += n
+	}
+	return len(c.runs), runs
+}
+
+// Contract 2, 5.9, 5.15: while the database is away longer than WorkerTimeout
+// the worker stops by itself, says so once, charges nothing to handlers that do
+// not need the database, and resumes.
+func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
+	server := postgresServer(t)
+	for _, outage := range []struct {
+		name       string
+		begin, end func() error
+		frozen     bool
+	}{
+		{"frozen", server.Freeze, server.Thaw, true},
+		{"stopped", server.Stop, server.Start, false},
+	} {
+		t.Run(outage.name, func(t *testing.T) {
+			t.Cleanup(func() { require.NoError(t, server.Start()) })
+			t.Cleanup(func() { require.NoError(t, server.Thaw()) })
+			r := newRig(t)
+			r.settings.SweepInterval = time.Second
+			const messages = 400
+			plain := &count{runs: map[string]int{}}
+			core, logs := observer.New(zapcore.WarnLevel)
+			h := workload.NewHandlers(r.db)
+			options := append(r.settings.Options(h, zap.New(core)), inbox.Channel("outage", inbox.On("t",
+				inbox.Tx("tx", func(_ context.Context, tx *gorm.DB, m inbox.Message[workload.Job]) error {
+					return tx.Exec("INSERT INTO effects (message_id, attempt, pid) VALUES (?, ?, 0)", m.ID, m.Attempt).Error
+				}),
+				inbox.Func("plain", func(ctx context.Context, m inbox.Message[workload.Job]) error {
+					plain.run(m.ID)
+					select {
+					case <-time.After(50 * time.Millisecond):
+						return nil
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				}))))
+			ib, err := inbox.New(workload.InboxName, openGORM(t, r.settings.DSN), options...)
+			require.NoError(t, err)
+			require.NoError(t, ib.Start(t.Context()))
+			stopped := false
+			defer func() {
+				if !stopped {
+					_ = ib.Stop(context.Background())
+				}
+			}()
+			accepted := make([]inbox.RawMessage, messages)
+			for i := range accepted {
+				accepted[i] = inbox.RawMessage{Channel: "outage", Type: "t", ID: fmt.Sprint(i), Content: []byte("{}")}
+			}
+			_, err = ib.Accept(t.Context(), accepted...)
+			require.NoError(t, err)
+			r.await("work is under way", func() bool { n, _ := plain.all(); return n > 20 })
+
+			require.NoError(t, outage.begin())
+			r.await("health is degraded", func() bool { return ib.Health().Degraded() != nil })
+			pause(t.Context(), 3*r.settings.WorkerTimeout)
+			before, _ := plain.all()
+			require.Less(t, before, messages, "claiming has ended")
+			require.Error(t, ib.Health().Degraded())
+			require.NoError(t, outage.end())
+
+			r.await("everything completes", func() bool {
+				p, err := r.progress()
+				return err == nil && p.Completed == 2*messages
+			})
+			r.await("health recovers", func() bool { return ib.Health().Degraded() == nil })
+			require.NoError(t, ib.Stop(t.Context()))
+			stopped = true
+			require.Equal(t, messages, r.number(`SELECT count(*) FROM effects`), "nothing lost")
+			require.Equal(t, messages, r.number(`SELECT count(DISTINCT message_id) FROM effects`), "nothing doubled")
+			charged := `SELECT count(*) FROM inbox_handler_statuses WHERE error_count > 0 AND handler_key = ANY ($1)`
+			require.Zero(t, r.number(charged, []string{"plain"}))
+			if outage.frozen { // a handler whose own statement fails has failed
+				require.Zero(t, r.number(charged, []string{"tx"}))
+			}
+			_, runs := plain.all()
+			t.Logf("%d plain runs of %d messages, counters %+v", runs, messages, ib.Counters())
+			require.Zero(t, ib.Counters().Fenced, "what has run is stored before its claims are released")
+			require.LessOrEqual(t, runs-messages, r.settings.Concurrency, "only what was interrupted runs again")
+			lines := map[string]int{}
+			for _, entry := range logs.All() {
+				lines[entry.Message]++
+			}
+			t.Log(lines)
+			for _, line := range []string{"inbox: heartbeat failed", "inbox: claiming failed, trying again", "inbox: results cannot be stored, retrying", "inbox: worker cannot register", "inbox: sweep failed"} {
+				require.LessOrEqual(t, lines[line], 2, line)
+			}
+		})
+	}
+}

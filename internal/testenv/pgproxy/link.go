@@ -1,0 +1,222 @@
+package pgproxy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+)
+
+// link is one connection through the proxy.
+//
+// A client's requests are exchanges: a simple query, or messages of the
+// extended protocol up to a Sync. The server answers each with messages that
+// end with ReadyForQuery, in order. Before an exchange's last message is passed
+// on, what is to happen to it is put into exchanges: the answer finds it there.
+type link struct {
+	proxy          *Proxy
+	client, server net.Conn
+
+	// Of the goroutine that reads requests.
+	prepared map[string]string // statements by name
+	portals  map[string]string // statements by portal
+
+	mu         sync.Mutex
+	exchanges  []Fault // under way, oldest first
+	backendKey []byte  // the server's name for the connection
+}
+
+func newLink(p *Proxy, client, server net.Conn) *link {
+	return &link{proxy: p, client: client, server: server, prepared: map[string]string{}, portals: map[string]string{}}
+}
+
+var (
+	errCut = errors.New("cut")
+	// errDetached: the client's side is cut, the server may go on.
+	errDetached = errors.New("detached")
+)
+
+// run passes on what comes until one end closes its connection or a fault
+// does. In a partition the other end does not hear of that before it heals.
+func (l *link) run() {
+	var both sync.WaitGroup
+	for _, direction := range []func() error{l.requests, l.answers} {
+		both.Add(1)
+		go func() {
+			defer both.Done()
+			err := direction()
+			l.proxy.pass()
+			_ = l.client.Close()
+			if !errors.Is(err, errDetached) {
+				_ = l.server.Close()
+			}
+		}()
+	}
+	both.Wait()
+}
+
+// requests passes on what the client sends.
+func (l *link) requests() error {
+	// The first message has no type; the server answers it with ReadyForQuery
+	// once it knows the client.
+	startup, err := readMessage(l.client, 0)
+	if err != nil {
+		return err
+	}
+	if isCancel(startup) && l.proxy.isLost(startup[8:]) {
+		return errCut
+	}
+	l.begin(0)
+	if err := l.send(startup); err != nil {
+		return err
+	}
+	var fault Fault // of the exchange under way
+	for {
+		message, err := readMessage(l.client, 1)
+		if err != nil {
+			return err
+		}
+		if sql, executed := l.statement(message); executed && fault == 0 {
+			fault = l.proxy.fault(sql)
+		}
+		if fault == RequestLost {
+			return errCut
+		}
+		last := message[0] == 'Q' || message[0] == 'S'
+		if last {
+			if fault == ConnectionLost {
+				l.proxy.lose(l.key())
+			}
+			if fault == 0 && l.proxy.losesThis() {
+				fault = AnswerLost
+			}
+			l.begin(fault)
+		}
+		if err := l.send(message); err != nil {
+			return err
+		}
+		if last && fault == ConnectionLost {
+			return errDetached
+		}
+		if last {
+			fault = 0
+		}
+	}
+}
+
+func (l *link) send(message []byte) error {
+	l.proxy.pass()
+	_, err := l.server.Write(message)
+	return err
+}
+
+func (l *link) begin(fault Fault) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.exchanges = append(l.exchanges, fault)
+}
+
+// statement notes what a message prepares, and tells the text of the statement
+// that it executes.
+func (l *link) statement(message []byte) (sql string, executed bool) {
+	body := message[5:]
+	switch message[0] {
+	case 'Q':
+		sql, _ = text(body)
+		return sql, true
+	case 'P': // Parse: name, text
+		name, rest := text(body)
+		l.prepared[name], _ = text(rest)
+	case 'B': // Bind: portal, name
+		portal, rest := text(body)
+		name, _ := text(rest)
+		l.portals[portal] = l.prepared[name]
+	case 'E': // Execute: portal
+		portal, _ := text(body)
+		return l.portals[portal], true
+	}
+	return "", false
+}
+
+// text cuts the text that ends with a zero off a message.
+func text(body []byte) (string, []byte) {
+	before, after, _ := bytes.Cut(body, []byte{0})
+	return string(before), after
+}
+
+// answers passes on what the server sends.
+func (l *link) answers() error {
+	for {
+		message, err := readMessage(l.server, 1)
+		if err != nil {
+			return err
+		}
+		if message[0] == 'K' {
+			l.mu.Lock()
+			l.backendKey = message[5:]
+			l.mu.Unlock()
+		}
+		ready := message[0] == 'Z'
+		switch l.current(ready) {
+		case AnswerLost, ConnectionLost:
+			if ready {
+				return errCut
+			}
+			continue
+		case AnswerSilent:
+			_, err := io.Copy(io.Discard, l.server) // until the client gives up
+			return err
+		}
+		l.proxy.pass()
+		if _, err := l.client.Write(message); err != nil {
+			return err
+		}
+	}
+}
+
+// current is the fault of the exchange that is being answered; ready ends it.
+// What the server says unasked (that it is shutting down) belongs to none.
+func (l *link) current(ready bool) Fault {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.exchanges) == 0 {
+		return 0
+	}
+	fault := l.exchanges[0]
+	if ready {
+		l.exchanges = l.exchanges[1:]
+	}
+	return fault
+}
+
+func (l *link) key() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.backendKey
+}
+
+// isCancel tells whether a first message asks, on a connection of its own, to
+// cancel what another one is doing. pgx asks for that when a connection fails:
+// by the way that has just failed, so it must not arrive.
+func isCancel(startup []byte) bool {
+	const code = 80877102
+	return len(startup) >= 8 && binary.BigEndian.Uint32(startup[4:]) == code
+}
+
+// readMessage reads one message: a type of that many bytes, a length that
+// counts itself, and a body.
+func readMessage(from io.Reader, typed int) ([]byte, error) {
+	header := make([]byte, typed+4)
+	if _, err := io.ReadFull(from, header); err != nil {
+		return nil, err
+	}
+	length := int(binary.BigEndian.Uint32(header[typed:])) - 4
+	if length < 0 {
+		return nil, errors.New("message shorter than its length")
+	}
+	message := append(header, make([]byte, length)...)
+	_, err := io.ReadFull(from, message[typed+4:])
+	return message, err
+}

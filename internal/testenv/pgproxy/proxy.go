@@ -1,0 +1,152 @@
+// Package pgproxy puts a proxy between a test and PostgreSQL that loses what
+// it is told to: answers, requests, whole connections. It understands the
+// protocol as far as it must, to know which statement each exchange runs.
+// Only tests import it.
+package pgproxy
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// dialTimeout bounds the way to the server.
+const dialTimeout = 10 * time.Second
+
+// Proxy is one proxy in front of one server. It is safe for concurrent use.
+type Proxy struct {
+	listener net.Listener
+	server   string
+	dsn      string
+	ended    sync.WaitGroup
+
+	mu     sync.Mutex
+	conns  map[net.Conn]bool
+	closed bool
+	rules  []*rule
+	lossy  *rand.Rand // if not nil, one answer in lossyEvery is lost
+	lost   int
+	dead   chan struct{}   // while not nil nothing passes; closed to let it
+	gone   map[string]bool // keys of connections that ConnectionLost cut
+}
+
+// New starts a proxy in front of the server that dsn (a postgres:// URL with
+// sslmode=disable) names. It ends with the test; until then DSN leads through
+// it.
+func New(t testing.TB, dsn string) *Proxy {
+	t.Helper()
+	target, err := url.Parse(dsn)
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, gone: map[string]bool{}}
+	target.Host = listener.Addr().String()
+	p.dsn = target.String()
+	p.own(p.serve)
+	t.Cleanup(p.close)
+	return p
+}
+
+// DSN leads to the server's database through the proxy.
+func (p *Proxy) DSN() string { return p.dsn }
+
+func (p *Proxy) own(f func()) {
+	p.ended.Add(1)
+	go func() {
+		defer p.ended.Done()
+		f()
+	}()
+}
+
+func (p *Proxy) close() {
+	p.Heal()
+	p.mu.Lock()
+	p.closed = true
+	_ = p.listener.Close()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+	p.mu.Unlock()
+	p.ended.Wait()
+}
+
+// Partition lets nothing pass, in either direction, as a network does that is
+// cut in two: connections stay open, and that one end closes its own is not
+// seen at the other before Heal.
+func (p *Proxy) Partition() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead == nil && !p.closed {
+		p.dead = make(chan struct{})
+	}
+}
+
+// Heal ends a partition; what was held back passes.
+func (p *Proxy) Heal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead != nil {
+		close(p.dead)
+		p.dead = nil
+	}
+}
+
+// pass waits while there is a partition.
+func (p *Proxy) pass() {
+	p.mu.Lock()
+	dead := p.dead
+	p.mu.Unlock()
+	if dead != nil {
+		<-dead
+	}
+}
+
+func (p *Proxy) serve() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.own(func() { p.connect(client) })
+	}
+}
+
+// track keeps a connection to be closed with the proxy.
+func (p *Proxy) track(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = conn.Close()
+		return false
+	}
+	p.conns[conn] = true
+	return true
+}
+
+func (p *Proxy) forget(conns ...net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close()
+		delete(p.conns, conn)
+	}
+}
+
+func (p *Proxy) connect(client net.Conn) {
+	if !p.track(client) {
+		return
+	}
+	defer p.forget(client)
+	p.pass()
+	server, err := net.DialTimeout("tcp", p.server, dialTimeout)
+	if err != nil || !p.track(server) {
+		return
+	}
+	defer p.forget(server)
+	newLink(p, client, server).run()
+}

@@ -1,0 +1,165 @@
+package pgproxy_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// rig is a database with a table, and two ways to it.
+type rig struct {
+	t               *testing.T
+	proxy           *pgproxy.Proxy
+	direct, proxied *sql.DB
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	r := &rig{t: t, proxy: pgproxy.New(t, dsn)}
+	r.direct, r.proxied = r.open(dsn), r.open(r.proxy.DSN())
+	_, err := r.direct.ExecContext(t.Context(), "CREATE TABLE notes (n integer)")
+	require.NoError(t, err)
+	return r
+}
+
+func (r *rig) open(dsn string) *sql.DB {
+	db, err := sql.Open("pgx", dsn)
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { require.NoError(r.t, db.Close()) })
+	return db
+}
+
+func (r *rig) notes() (n int) {
+	r.t.Helper()
+	require.NoError(r.t, r.direct.QueryRowContext(r.t.Context(), "SELECT count(*) FROM notes").Scan(&n))
+	return n
+}
+
+// note inserts a row in a transaction of its own.
+func (r *rig) note(ctx context.Context) error {
+	tx, err := r.proxied.BeginTx(ctx, nil)
+	require.NoError(r.t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(ctx, "INSERT INTO notes VALUES ($1)", 1)
+	require.NoError(r.t, err)
+	return tx.Commit()
+}
+
+func TestFaultsOfACommit(t *testing.T) {
+	for _, c := range []struct {
+		fault pgproxy.Fault
+		want  int // rows
+	}{{pgproxy.AnswerLost, 1}, {pgproxy.RequestLost, 0}, {pgproxy.AnswerSilent, 1}, {pgproxy.ConnectionLost, 1}} {
+		t.Run(c.fault.String(), func(t *testing.T) {
+			r := newRig(t)
+			r.proxy.LoseCommits(c.fault, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			require.Error(t, r.note(ctx))
+			require.Zero(t, r.proxy.Left())
+			if c.fault == pgproxy.ConnectionLost {
+				require.Eventually(t, func() bool { return r.notes() == 1 }, patience, 5*time.Millisecond)
+			}
+			require.Equal(t, c.want, r.notes())
+			require.NoError(t, r.note(t.Context()), "only one commit is lost")
+			require.Equal(t, c.want+1, r.notes())
+		})
+	}
+}
+
+func TestCutAfterCommit(t *testing.T) {
+	r := newRig(t)
+	r.proxy.CutAfterCommit(true)
+	require.Error(t, r.note(t.Context()))
+	require.Equal(t, 1, r.notes(), "the commit was forwarded")
+	r.proxy.CutAfterCommit(false)
+	require.Error(t, r.note(t.Context()))
+	require.Equal(t, 1, r.notes(), "it was not")
+}
+
+func TestConnectionIsLostWhileTheDatabaseIsStillCommitting(t *testing.T) {
+	r := newRig(t)
+	_, err := r.direct.ExecContext(t.Context(), `
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON notes DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
+	require.NoError(t, err)
+	r.proxy.LoseCommits(pgproxy.ConnectionLost, 1)
+	require.Error(t, r.note(t.Context()))
+	require.Zero(t, r.notes(), "it is still at it")
+	require.Eventually(t, func() bool { return r.notes() == 1 }, patience, 5*time.Millisecond)
+}
+
+func TestPreparedStatementIsMatchedEachTimeItIsExecuted(t *testing.T) {
+	r := newRig(t)
+	insert := func() error {
+		_, err := r.proxied.ExecContext(t.Context(), "INSERT INTO notes VALUES ($1)", 7)
+		return err
+	}
+	require.NoError(t, insert(), "prepared")
+	r.proxy.Lose(pgproxy.AnswerLost, 1, pgproxy.Containing("INSERT", "notes"))
+	var one int
+	require.NoError(t, r.proxied.QueryRowContext(t.Context(), "SELECT 1 WHERE $1 = 1", 1).Scan(&one), "another statement")
+	require.Error(t, insert())
+	require.Equal(t, 2, r.notes())
+	require.NoError(t, insert())
+	r.proxy.Lose(pgproxy.RequestLost, 1, pgproxy.Containing("INSERT", "notes"))
+	require.Error(t, insert())
+	require.Equal(t, 3, r.notes())
+	r.proxy.Lose(pgproxy.RequestLost, 1, pgproxy.Containing("INSERT", "notes"))
+	r.proxy.Mend()
+	require.NoError(t, insert())
+}
+
+func TestPartitionHidesEvenTheEndOfAConnection(t *testing.T) {
+	r := newRig(t)
+	tx, err := r.proxied.BeginTx(context.Background(), nil)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), "INSERT INTO notes VALUES (1)")
+	require.NoError(t, err)
+	open := func() (n int) {
+		require.NoError(t, r.direct.QueryRowContext(t.Context(),
+			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'").Scan(&n))
+		return n
+	}
+	require.Equal(t, 1, open())
+	r.proxy.Partition()
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = tx.ExecContext(short, "INSERT INTO notes VALUES (2)")
+	require.Error(t, err, "nothing passes")
+	require.Error(t, tx.Commit(), "the driver has given the connection up")
+	require.Never(t, func() bool { return open() == 0 }, 200*time.Millisecond, 20*time.Millisecond, "the server does not know")
+	r.proxy.Heal()
+	require.Eventually(t, func() bool { return open() == 0 }, patience, 5*time.Millisecond)
+	require.Zero(t, r.notes())
+	require.NoError(t, r.note(t.Context()))
+}
+
+func TestAnswersLostAtRandom(t *testing.T) {
+	r := newRig(t)
+	r.proxy.LoseAnswers(1)
+	failed := 0
+	for range 300 {
+		if _, err := r.proxied.ExecContext(t.Context(), "INSERT INTO notes VALUES (1)"); err != nil {
+			failed++
+		}
+	}
+	require.NotZero(t, failed)
+	require.GreaterOrEqual(t, r.proxy.AnswersLost(), failed)
+	r.proxy.LoseAnswers(0)
+	_, err := r.proxied.ExecContext(t.Context(), "INSERT INTO notes VALUES (1)")
+	require.NoError(t, err)
+}

@@ -1,0 +1,183 @@
+package processor_test
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
+)
+
+// behindProxy is a PostgreSQL database with a direct way to it, and a way
+// through a proxy that loses what a test wants lost. SQLite has no connection
+// to lose.
+func behindProxy(t *testing.T) (d *inboxtest.Database, proxy *pgproxy.Proxy, proxied *gorm.DB) {
+	t.Helper()
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	d = &inboxtest.Database{Dialect: "postgres", DB: testenv.OpenPostgres(t, dsn)}
+	proxy = pgproxy.New(t, dsn)
+	return d, proxy, testenv.OpenPostgres(t, proxy.DSN())
+}
+
+// lossy is an inbox behind the proxy; it finds what others accept by polls.
+func lossy(t *testing.T, proxied *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
+	t.Helper()
+	return inboxtest.New(t, proxied, append([]inbox.Option{hasty(), inbox.StatementTimeout(2 * time.Second), inbox.PollingInterval(50 * time.Millisecond)}, opts...)...)
+}
+
+// slowCommits makes every commit that wrote an effect take half a second.
+func slowCommits(t *testing.T, d *inboxtest.Database) {
+	t.Helper()
+	inboxtest.Exec(t, d.DB, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END'`)
+	inboxtest.Exec(t, d.DB, `CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
+}
+
+// claimedAndSettled is the version of a status, at first 1, that was claimed
+// once and ended by that claim.
+const claimedAndSettled = 3
+
+// Contract 5.10: a commit with unknown outcome is resolved by reading back.
+func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault pgproxy.Fault
+		slow  bool // the database is still committing when it is asked
+		runs  int64
+	}{
+		{"committed, the answer is lost", pgproxy.AnswerLost, false, 1},
+		{"committed, the answer never comes", pgproxy.AnswerSilent, false, 1},
+		{"not committed, the request is lost", pgproxy.RequestLost, false, 2},
+		{"committed later, the connection is lost", pgproxy.ConnectionLost, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, proxy, proxied := behindProxy(t)
+			written := effects(t, d)
+			if c.slow {
+				slowCommits(t, d)
+			}
+			var runs atomic.Int64
+			outcomes := make(chan string, 10)
+			ib := lossy(t, proxied, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) { outcomes <- e.Outcome }}),
+				inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+					runs.Add(1)
+					return write(tx, m.ID)
+				})))
+			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx)))
+			inboxtest.Start(t, ib)
+			proxy.LoseCommits(c.fault, 1) // the next commit is the handler's
+			inboxtest.Accept(t, producer, "1")
+			inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it was completed")
+			require.Zero(t, proxy.Left())
+			if c.runs == 2 {
+				require.Equal(t, "released", inboxtest.Receive(t, outcomes, "the first attempt's outcome"))
+			}
+			require.Equal(t, "completed", inboxtest.Receive(t, outcomes, "the outcome"))
+			require.Equal(t, []string{"1"}, written())
+			require.Equal(t, c.runs, runs.Load())
+			s := inboxtest.Status(t, ib, "1", "h")
+			require.Zero(t, s.ErrorCount, "the handler is not to blame")
+			require.Zero(t, s.AbandonedCount)
+			require.Nil(t, s.LastError)
+			if c.runs == 1 {
+				require.EqualValues(t, claimedAndSettled, s.Version, "it was never released")
+			}
+			require.EqualValues(t, 1, ib.Counters().Processed)
+			require.Zero(t, ib.Counters().Fenced)
+		})
+	}
+}
+
+// Contract 5.10: the same for results that are written in groups.
+func TestResultsWhoseAnswerIsLostAreNotCalledStale(t *testing.T) {
+	completing, settling := pgproxy.Containing("completed_at = $1::timestamptz"), pgproxy.Containing("error_count = c.error_count")
+	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent, pgproxy.ConnectionLost} {
+		t.Run(fault.String(), func(t *testing.T) {
+			const messages = 20
+			d, proxy, proxied := behindProxy(t)
+			ran := newLedger()
+			ib := lossy(t, proxied, inbox.Concurrency(messages), inboxtest.Handlers(
+				inboxtest.Do("completes", ran.note),
+				inboxtest.Do("poisons", func(ctx context.Context, m inboxtest.Bytes) error { _ = ran.note(ctx, m); return inbox.Poison(errBoom) }),
+				inboxtest.Do("retries", func(ctx context.Context, m inboxtest.Bytes) error {
+					_ = ran.note(ctx, m)
+					return inbox.RetryAfter(time.Hour, errBoom)
+				})))
+			inboxtest.Accept(t, ib, many(messages)...)
+			proxy.Lose(fault, 2, completing)
+			proxy.Lose(fault, 2, settling)
+			inboxtest.Start(t, ib)
+			stored := func(where string) bool {
+				var n int64
+				require.NoError(t, d.DB.Scopes(ib.Statuses).Where(where).Count(&n).Error)
+				return n == messages
+			}
+			inboxtest.Eventually(t, func() bool { return stored("completed_at IS NOT NULL") }, "the completions are stored")
+			inboxtest.Eventually(t, func() bool { return stored("is_poisoned") }, "those that poisoned are stored")
+			inboxtest.Eventually(t, func() bool { return stored("next_attempt_at IS NOT NULL") }, "those to be tried again are stored")
+			inboxtest.Eventually(t, func() bool { return proxy.Left() == 0 }, "all losses took place")
+			ran.requireOnce(t, 3*messages)
+			for _, s := range inboxtest.Statuses(t, ib) {
+				require.EqualValues(t, claimedAndSettled, s.Version, s.MessageID+" "+s.HandlerKey)
+			}
+			inboxtest.Eventually(t, func() bool {
+				c := ib.Counters()
+				return c.Processed == messages && c.Failed == 2*messages && c.Poisoned == messages
+			}, "each was counted once, whatever became of the first answer")
+			require.Zero(t, ib.Counters().Fenced)
+		})
+	}
+}
+
+// Contract 5.11: what shares a transaction shares its unknown outcome.
+func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
+	for _, c := range []struct {
+		fault pgproxy.Fault
+		slow  bool
+		runs  int
+	}{
+		{pgproxy.AnswerLost, false, 1}, {pgproxy.RequestLost, false, 2}, {pgproxy.ConnectionLost, true, 1},
+	} {
+		t.Run(c.fault.String(), func(t *testing.T) {
+			d, proxy, proxied := behindProxy(t)
+			written := effects(t, d)
+			if c.slow {
+				slowCommits(t, d)
+			}
+			const shared = 3
+			ran := newLedger()
+			ib := lossy(t, proxied, inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				_ = ran.note(ctx, m)
+				return write(tx, m.ID)
+			}, inbox.TxGroup(shared))))
+			var ids []string
+			for i := range shared {
+				ids = append(ids, strconv.Itoa(i))
+			}
+			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx)))
+			inboxtest.Start(t, ib)
+			proxy.LoseCommits(c.fault, 1) // the next commit is the handlers'
+			inboxtest.Accept(t, producer, ids...)
+			inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
+			require.Zero(t, proxy.Left())
+			require.Equal(t, ids, written())
+			for what, n := range ran.runs {
+				require.Equal(t, c.runs, n, what)
+			}
+			for _, s := range inboxtest.Statuses(t, ib) {
+				require.Zero(t, s.ErrorCount, "the handler is not to blame")
+			}
+			inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == shared }, "each was counted once")
+			require.Zero(t, ib.Counters().Fenced)
+		})
+	}
+}

@@ -1,0 +1,35 @@
+package processor_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// refuse makes the database refuse writes of rows for which condition (over OLD
+// and NEW, over NEW alone for inserts) holds, until the returned function is
+// called.
+func refuse(t *testing.T, d *inboxtest.Database, events, table, condition string) (allow func()) {
+	t.Helper()
+	if d.Dialect == "postgres" {
+		inboxtest.Exec(t, d.DB, `CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused by the test''; END'`)
+		inboxtest.Exec(t, d.DB, fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s FOR EACH ROW WHEN (%[3]s) EXECUTE FUNCTION refuse()", events, table, condition))
+		return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %[1]s_refused ON %[1]s", table)) }
+	}
+	inboxtest.Exec(t, d.DB, fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s WHEN %[3]s BEGIN SELECT RAISE(ABORT, 'refused by the test'); END", events, table, condition))
+	return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %s_refused", table)) }
+}
+
+// refuseHeartbeats leaves everything else to workers.
+func refuseHeartbeats(t *testing.T, d *inboxtest.Database) (allow func()) {
+	t.Helper()
+	return refuse(t, d, "INSERT", "inbox_workers", "NEW.id IS NOT NULL")
+}
+
+// refuseResults refuses results of attempts of statuses that the condition
+// holds for.
+func refuseResults(t *testing.T, d *inboxtest.Database, condition string) (allow func()) {
+	t.Helper()
+	return refuse(t, d, "UPDATE", "inbox_handler_statuses", "OLD.processing_started_at IS NOT NULL AND NEW.processing_started_at IS NULL AND "+condition)
+}

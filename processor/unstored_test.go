@@ -1,0 +1,153 @@
+package processor_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+func claimed(t *testing.T, ib *inbox.Inbox) (n int64) {
+	t.Helper()
+	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("processing_started_at IS NOT NULL").Count(&n).Error)
+	return n
+}
+
+// Contract 5.1, 5.9: a worker that lives keeps what it has done until it can be
+// stored, however long that takes.
+func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const timeout = 4 * time.Second
+		const messages, batch, concurrency = 150, 5, 2
+		// Claiming stops when this many results wait; one claim may be under
+		// way then, and its catch runs.
+		const bound = 2*batch + concurrency + 2*(batch+concurrency)
+		ran := newLedger()
+		log, logs := inboxtest.Observe()
+		build := func(db *gorm.DB) *inbox.Inbox {
+			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		}
+		one, other := build(d.DB), build(d.Another(t))
+		allow := refuseResults(t, d, "NEW.id IS NOT NULL")
+		inboxtest.Accept(t, one, many(messages)...)
+		inboxtest.Start(t, one)
+		inboxtest.Start(t, other)
+		for _, ib := range []*inbox.Inbox{one, other} {
+			inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
+		}
+		for end := time.Now().Add(timeout + time.Second); time.Now().Before(end); pause(t, 50*time.Millisecond) {
+			require.LessOrEqual(t, claimed(t, one), int64(2*bound), "claiming goes on without storing")
+		}
+		require.Greater(t, claimed(t, one), int64(2*batch))
+		allow()
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, one) }, "everything is stored")
+		ran.requireOnce(t, messages)
+		for _, ib := range []*inbox.Inbox{one, other} {
+			require.Zero(t, ib.Counters().Fenced)
+			require.Zero(t, ib.Counters().Recovered)
+			inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
+		}
+		for _, s := range inboxtest.Statuses(t, one) {
+			require.EqualValues(t, claimedAndSettled, s.Version)
+		}
+		require.LessOrEqual(t, logs.FilterMessageSnippet("results cannot be stored").Len(), 4, "the log is quiet")
+	})
+}
+
+// Contract 5.1, 5.9: a worker that was silent too long takes its results into
+// its new life, and stores them before it looks for claims of the dead.
+func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "it registered")
+		allowResults, allowHeartbeats := refuseResults(t, d, "NEW.id IS NOT NULL"), refuseHeartbeats(t, d)
+		inboxtest.Accept(t, ib, "1", "2", "3")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
+		pause(t, 1500*time.Millisecond+lag) // it is fenced, and cannot return
+		allowResults()
+		allowHeartbeats()
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all are stored")
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "it is back under a new ID")
+		ran.requireOnce(t, 3)
+		require.Zero(t, ib.Counters().Fenced)
+		require.Zero(t, ib.Counters().Recovered)
+	})
+}
+
+// Contract 5.10: what the database refuses of one status (a damaged page, a
+// trigger of the application's) strands no other.
+func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const messages = 40
+		ran := newLedger()
+		log, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inboxtest.Handlers(
+			inboxtest.Do("refused", ran.note), inboxtest.Do("completes", ran.note),
+			inboxtest.Do("fails", func(ctx context.Context, m inboxtest.Bytes) error {
+				_ = ran.note(ctx, m)
+				return inbox.Poison(errBoom)
+			})))
+		allow := refuseResults(t, d, "NEW.handler_key = 'refused'")
+		inboxtest.Accept(t, ib, many(messages)...)
+		inboxtest.Start(t, ib)
+		ended := func() (n int64) {
+			require.NoError(t, d.DB.Scopes(ib.Statuses).Where("completed_at IS NOT NULL OR is_poisoned").Count(&n).Error)
+			return n
+		}
+		inboxtest.Eventually(t, func() bool { return ended() == 2*messages }, "the others' results are stored")
+		require.ErrorContains(t, ib.Health().Degraded(), "refused by the test")
+		pause(t, 1500*time.Millisecond) // it is tried again each second
+		require.EqualValues(t, 2*messages, ended())
+		require.Error(t, ib.Health().Degraded(), "the others' success hides nothing")
+		allow()
+		inboxtest.Eventually(t, func() bool { return ended() == 3*messages }, "all are stored")
+		ran.requireOnce(t, 3*messages)
+		require.Zero(t, ib.Counters().Fenced)
+		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
+		require.LessOrEqual(t, logs.FilterMessageSnippet("results cannot be stored").Len(), 2, "the log is quiet")
+	})
+}
+
+// Contract 5.8: a stop says what it leaves, and another worker takes it up.
+func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		first := newLedger()
+		running, release := make(chan string, 10), make(chan struct{})
+		defer close(release)
+		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(
+			inboxtest.Do("unstored", first.note),
+			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil })))
+		allow := refuseResults(t, d, "NEW.handler_key = 'unstored'")
+		require.NoError(t, ib.Start(context.Background()))
+		inboxtest.Accept(t, ib, "1", "2", "3")
+		for range 3 {
+			inboxtest.Receive(t, running, "a deaf handler")
+		}
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
+		inboxtest.Eventually(t, func() bool { first.mu.Lock(); defer first.mu.Unlock(); return len(first.runs) == 3 }, "the others have run")
+		took, err := stop(t, ib, 2*time.Second)
+		require.Less(t, took, 2*time.Second+lag)
+		require.ErrorContains(t, err, "3 handlers still run, their claims are recovered by another worker")
+		require.ErrorContains(t, err, "3 results could not be stored, their claims are recovered by another worker")
+		require.EqualValues(t, 6, claimed(t, ib))
+		require.Nil(t, workers(t, d)[0].StoppedAt, "its silence must tell")
+		allow()
+
+		second := newLedger()
+		successor := inboxtest.New(t, d.Another(t), hasty(), inboxtest.Handlers(inboxtest.Do("unstored", second.note), inboxtest.Do("deaf", second.note)))
+		inboxtest.Start(t, successor)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, successor) }, "another worker took them up")
+		second.requireOnce(t, 6)
+		for _, s := range inboxtest.Statuses(t, ib) {
+			require.Zero(t, s.ErrorCount, "nothing is charged")
+		}
+		require.EqualValues(t, 6, successor.Counters().Recovered)
+	})
+}
