@@ -94,14 +94,14 @@ func TestTransfersAreBookedOnceAndInOrderAlthoughWorkersAreKilled(t *testing.T) 
 		"PostgreSQL": func(t *testing.T) []string { return []string{"-postgres", testenv.PostgresDSN(t)} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			args := append(database(t), "-transfers", "600", "-accounts", "20", "-kills", "2", "-seed", "3")
-			requireWhole(t, figures(t, args...), 600, 2)
+			args := append(database(t), "-transfers", "300", "-accounts", "20", "-kills", "2", "-seed", "3")
+			requireWhole(t, figures(t, args...), 300, 2)
 		})
 	}
 }
 
 func TestTransfersAreBookedOneCommitEach(t *testing.T) {
-	requireWhole(t, figures(t, "-transfers", "300", "-accounts", "20", "-workers", "2", "-kills", "0", "-group", "1", "-seed", "2"), 300, 0)
+	requireWhole(t, figures(t, "-transfers", "150", "-accounts", "20", "-workers", "2", "-kills", "0", "-group", "1", "-seed", "2"), 150, 0)
 }
 
 func TestCommandNeedsNothingButGo(t *testing.T) {
