@@ -30,7 +30,7 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 		ran := newLedger()
 		log, logs := inboxtest.Observe()
 		build := func(db *gorm.DB) *inbox.Inbox {
-			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.Mode(inbox.ModeCompeting), inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		}
 		one, other := build(d.DB), build(d.Another(t))
 		allow := refuseResults(t, d, "NEW.id IS NOT NULL")
