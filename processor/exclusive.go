@@ -63,7 +63,7 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	switch {
 	case err == nil:
 		p.lockLog.healthy()
-		p.wakeup.ring() // claiming may have stopped because the renewal was late
+		p.wakeup.ring()                                                  // claiming may have stopped because the renewal was late
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
 		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",
