@@ -63,12 +63,13 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	switch {
 	case err == nil:
 		p.lockLog.healthy()
-		p.wakeup.ring() // claiming may have stopped because the renewal was late
-		if !l.told && ctx.Err() == nil && !l.hold.Held() {
+		p.wakeup.ring()                                                  // claiming may have stopped because the renewal was late
+		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
+		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",
 				zap.String("lock", p.opts.LockName), zap.Duration("trying_every", p.opts.WorkerTimeout/3))
 		}
-		l.told = !l.hold.Held()
+		l.told = standsBy
 	case ctx.Err() == nil && !store.IsBusy(err):
 		p.lockLog.failing("inbox: the lock can be neither taken nor renewed", err)
 	}

@@ -209,7 +209,7 @@ func TestDeletedLockIsTakenAgainByItsHolder(t *testing.T) {
 func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, causes := make(chan string, 10), make(chan error, 10)
-		var first = make(chan struct{}, 1)
+		first := make(chan struct{}, 1)
 		first <- struct{}{}
 		log, logs := inboxtest.Observe()
 		ib := exclusive(t, d, log, inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {

@@ -20,7 +20,7 @@ var exclusiveMutants = []mutant{
 	{
 		Name: "the lock is given up before the last results are stored",
 		Why:  "another worker would process beside this one (contract 5.3, 5.8)",
-		File: "processor/lifecycle.go",
+		File: "processor/stop.go",
 		Old:  "	a.endStoring()\n	unstored",
 		New:  "	if s := a.current(); s != nil {\n		p.stopLock(a.hard, s, true)\n	}\n	a.endStoring()\n	unstored",
 		Test: processing("TestStopGivesTheLockUpOnlyWhenTheLastResultIsStored"),
@@ -84,7 +84,7 @@ var exclusiveMutants = []mutant{
 	{
 		Name: "a drain goes on without the lock",
 		Why:  "it would run handlers beside the new holder (contract 5.14)",
-		File: "processor/manual.go",
+		File: "processor/manual_run.go",
 		Old:  "	defer context.AfterFunc(m.turn.term, func() { cancel(context.Cause(m.turn.term)) })()\n",
 		New:  "",
 		Test: hanging(processing("TestProcessPendingThatLosesTheLockIsInterruptedUncharged")),

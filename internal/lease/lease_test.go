@@ -33,7 +33,7 @@ func newLease(st store.Store, ttl time.Duration) *lease.Lease {
 	return lease.New(st, "l", uuid.NewString(), ttl, 10*time.Second, clock.System{}.Now)
 }
 
-// changes collects what a hold says.
+// change is what a hold says.
 type change struct {
 	held bool
 	why  error
