@@ -2,7 +2,9 @@ package processor_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -177,6 +179,52 @@ func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 				require.Zero(t, s.ErrorCount, "the handler is not to blame")
 			}
 			inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == shared }, "each was counted once")
+			require.Zero(t, ib.Counters().Fenced)
+		})
+	}
+}
+
+// Contract 5.10, 5.12: nor does an unknown outcome strand a lane or change its
+// order.
+func TestLaneGoesOnAfterACommitOfUnknownOutcome(t *testing.T) {
+	for _, c := range []struct {
+		fault pgproxy.Fault
+		slow  bool
+	}{{pgproxy.AnswerLost, false}, {pgproxy.RequestLost, false}, {pgproxy.ConnectionLost, true}} {
+		t.Run(c.fault.String(), func(t *testing.T) {
+			d, proxy, proxied := behindProxy(t)
+			written := effects(t, d)
+			if c.slow {
+				slowCommits(t, d)
+			}
+			var mu sync.Mutex
+			var runs []string
+			ordered := inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				mu.Lock()
+				runs = append(runs, m.ID)
+				mu.Unlock()
+				return write(tx, m.ID)
+			}, inbox.Ordered())
+			ib := lossy(t, proxied, inboxtest.Handlers(ordered))
+			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx, inbox.Ordered())))
+			inboxtest.Start(t, ib)
+			proxy.LoseCommits(c.fault, 1) // the next commit is the handler's
+			var messages []inbox.RawMessage
+			ids := []string{"1", "2", "3", "4"}
+			for _, id := range ids {
+				m := inboxtest.Message(id)
+				m.OrderingKey = []byte("lane")
+				messages = append(messages, m)
+			}
+			_, err := producer.Accept(context.Background(), messages...)
+			require.NoError(t, err)
+			// All lanes are looked after each minute; this must be sooner.
+			inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
+			require.Zero(t, proxy.Left())
+			require.Equal(t, ids, written())
+			mu.Lock()
+			defer mu.Unlock()
+			require.Equal(t, ids, slices.Compact(runs))
 			require.Zero(t, ib.Counters().Fenced)
 		})
 	}

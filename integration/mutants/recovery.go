@@ -33,7 +33,7 @@ var recoveryMutants = []mutant{
 	},
 	{
 		Name: "a commit that was under way is not read back again",
-		Why:  "an attempt that completed would count as stale (contract 5.10)",
+		Why:  "an attempt that completed would count as stale, and its lane would stand still (contract 5.10, 5.12)",
 		File: "processor/completer.go",
 		Old:  "case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:",
 		New:  "case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version:",
@@ -114,10 +114,10 @@ var recoveryMutants = []mutant{
 	{
 		Name: "a stop that leaves something says farewell",
 		Why:  "its claims would wait twice as long, taken for those of a worker that has none (contract 5.8)",
-		File: "processor/lifecycle.go",
-		Old:  "if unstored == 0 && a.left == 0 {",
-		New:  "if unstored >= 0 {",
-		Test: recovering("TestWhatAStopCouldNotStoreOrWaitForIsRecovered"),
+		File: "processor/stop.go",
+		Old:  "settled := unstored == 0 && a.left == 0",
+		New:  "settled := unstored == 0",
+		Test: recovering("TestStopThatRunsOutOfTimeReturnsInTimeAndLeavesTheRestToRecovery"),
 	},
 	{
 		Name: "transactions of dead workers are left open",
