@@ -120,5 +120,7 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 		var left []string
 		require.NoError(t, d.DB.Model(&models.Worker{}).Order("id").Pluck("id", &left).Error)
 		require.Equal(t, []string{id["claims"], id["young"]}, left, "a worker with claims keeps its row")
+		require.NoError(t, d.DB.Model(&models.Worker{}).Where("released_at IS NULL").Order("id").Pluck("id", &left).Error)
+		require.Equal(t, []string{id["claims"], id["young"]}, left, "a sweep releases the claims first")
 	})
 }
