@@ -92,7 +92,7 @@ func (c *Cleaner) Start() {
 // idle: nothing that needs a run of its own. Vanished workers and leases are
 // pruned by the runs there are, and by the processor's sweeps.
 func (c *Cleaner) idle() bool {
-	return !c.walked.any() && !c.opts.SweepMarkers && c.opts.AuditRetention == 0 && c.opts.RejectedRetention == 0
+	return len(c.walked.lengths) == 0 && !c.opts.SweepMarkers && c.opts.AuditRetention == 0 && c.opts.RejectedRetention == 0
 }
 
 // Stop ends cleaning; the batch under way is rolled back. It returns by ctx's

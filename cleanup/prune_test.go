@@ -97,9 +97,9 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 			require.NoError(t, st.Heartbeat(ctx, store.Worker{ID: worker, Host: "h"}, clock.Now()))
 		}
 		inboxtest.Accept(t, ib, "1")
-		claims, err := st.Claim(ctx, store.ClaimRequest{WorkerID: id["claims"], Now: clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}}})
+		claimed, err := st.Claim(ctx, store.ClaimRequest{WorkerID: id["claims"], Now: clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}}})
 		require.NoError(t, err)
-		require.Len(t, claims, 1)
+		require.Len(t, claimed.Claims, 1)
 		require.NoError(t, st.StopWorker(ctx, id["stopped"], clock.Now()))
 		require.NoError(t, st.MarkReleased(ctx, id["released"], clock.Now()))
 		held, err := st.AcquireLease(ctx, "left behind", id["silent"], time.Second, clock.Now())

@@ -1,7 +1,7 @@
 package cleanup_test
 
 import (
-	"fmt"
+	"context"
 	"testing"
 	"time"
 
@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // statuses lists what is stored as "message/handler".
@@ -49,6 +50,10 @@ func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 			clock.Set(now.Add(time.Second))
 			require.Equal(t, step.deleted, clean(t, ib))
 			require.Equal(t, step.left, statuses(t, ib))
+			if len(step.left) > 0 {
+				require.Equal(t, inbox.OutcomeDuplicate, inboxtest.Accept(t, ib, "all")[0].Outcome)
+				require.Equal(t, step.left, statuses(t, ib), "a redelivery does not bring back what was cleaned")
+			}
 		}
 		require.Empty(t, stored(t, ib))
 	})
@@ -83,14 +88,28 @@ func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
 		runs := 0
 		for ; clean(t, ib).Statuses == 0; runs++ {
 			require.Less(t, runs, 24)
-			id := fmt.Sprint("new", runs)
-			inboxtest.Accept(t, ib, id)
-			inboxtest.Process(t, ib)
-			clock.Advance(30 * time.Minute)
-			if runs > 2 {
-				inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE handler_key = 'short' AND message_id LIKE 'new%'")
-			}
+			clock.Advance(time.Minute)
 		}
 		require.Greater(t, runs, 0, "not every run looks at what was passed long ago")
+	})
+}
+
+// Processes of one inbox may have different handlers, in a deploy or for good.
+func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		both := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(
+			inboxtest.Do("a", inboxtest.Nothing), inboxtest.Do("b", inboxtest.Nothing, handler.Retention(5*time.Hour))))
+		inboxtest.Accept(t, both, "1")
+		inboxtest.Process(t, both)
+		st := inboxtest.Store(t, d.DB)
+		const worker = "0192f000-0000-7000-8000-000000000001"
+		require.NoError(t, st.Heartbeat(context.Background(), store.Worker{ID: worker, Host: "h", HandlerKeys: []string{"a", "b"}}, clock.Now()))
+		clock.Advance(2 * time.Hour)
+		one := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		require.Equal(t, inbox.Deleted{Statuses: 1}, clean(t, one))
+		require.Equal(t, []string{"1/b"}, statuses(t, one))
+		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_workers")
+		require.Equal(t, inbox.Deleted{Messages: 1, Statuses: 1}, clean(t, one), "what nobody registers is judged by the inbox's")
 	})
 }

@@ -17,9 +17,8 @@ func TestRunsDoNotLookAgainAtWhatALongRetentionKeeps(t *testing.T) {
 		return handler.New(key, func(context.Context, handler.Message[[]byte]) error { return nil }, handler.Retention(time.Duration(hours)*time.Hour))
 	}
 	plan := func(w *walked, now time.Time) []span {
-		latest := w.request(now).Latest()
-		spans, full := w.plan(now, latest)
-		w.done(latest, full, true)
+		spans, full := w.plan(now, false)
+		w.done(now, full, true)
 		return spans
 	}
 	t.Run("one retention: everything behind it", func(t *testing.T) {
@@ -42,11 +41,22 @@ func TestRunsDoNotLookAgainAtWhatALongRetentionKeeps(t *testing.T) {
 		require.Equal(t, []span{{until: at(-2)}}, plan(w, at(0)))
 		require.Equal(t, []span{{at(-3), at(-1)}}, plan(w, at(1)))
 	})
+	t.Run("three: each when it is passed, those that touch as one", func(t *testing.T) {
+		w := &walked{retentions: retentionsOf(Options{Retention: 3 * time.Hour}, []*handler.Handler{own("a", 0), own("b", 2), own("c", 50)})}
+		plan(w, at(0))
+		require.Equal(t, []span{{until: at(1 - 50)}, {at(-4), at(1 - 2)}}, plan(w, at(1)))
+	})
+	t.Run("others' handlers keep messages for nobody knows how long", func(t *testing.T) {
+		w := &walked{retentions: retentionsOf(Options{Retention: 10 * time.Hour}, []*handler.Handler{own("a", 0)})}
+		plan(w, at(0))
+		spans, _ := w.plan(at(1), true)
+		require.Equal(t, []span{{at(-11), at(1 - 10)}}, spans)
+	})
 	t.Run("what was left over is looked at again", func(t *testing.T) {
 		w := &walked{retentions: retentionsOf(Options{}, []*handler.Handler{own("a", 0), own("b", 2)})}
 		plan(w, at(0))
-		_, full := w.plan(at(1), at(-1))
-		w.done(at(-1), full, false)
+		_, full := w.plan(at(1), false)
+		w.done(at(1), full, false)
 		require.Equal(t, []span{{at(-3), at(3)}}, plan(w, at(5)))
 	})
 }

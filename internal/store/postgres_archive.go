@@ -22,7 +22,7 @@ FROM {messages} WHERE id = ANY ($1::text[])`
 // By the unique index on (message_id, handler_key).
 const postgresExpiredStatuses = `
 SELECT id::text, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
-	processing_started_at, worker_id::text, next_attempt_at, is_poisoned, completed_at, outcome, version
+	processing_started_at, worker_id::text, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
 FROM {statuses} WHERE message_id = ANY ($1::text[])`
 
 // By handler_statuses_pkey, at the version that was handed over.
@@ -74,7 +74,8 @@ func scanMessage(rows *sql.Rows, m *models.Message) error {
 func scanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 	var created, started, next, completed anyTime
 	err := rows.Scan(&s.ID, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount, &s.RequeuedCount, &s.LastError, &created,
-		&started, &s.WorkerID, &next, &s.IsPoisoned, &completed, &s.Outcome, &s.Version)
+		&started, &s.WorkerID, &next, &s.IsPoisoned, &completed, &s.Outcome, &s.Version,
+		&s.LaneHandler, &s.LaneKey, &s.IsWaiting, &s.HoldsLane)
 	s.CreatedAt, s.ProcessingStartedAt, s.NextAttemptAt, s.CompletedAt = created.Time, started.pointer(), next.pointer(), completed.pointer()
 	return err
 }

@@ -18,7 +18,7 @@ FROM {messages} WHERE id IN (SELECT value FROM json_each(?1))`
 // By the unique index on (message_id, handler_key).
 const sqliteExpiredStatuses = `
 SELECT id, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
-	processing_started_at, worker_id, next_attempt_at, is_poisoned, completed_at, outcome, version
+	processing_started_at, worker_id, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
 FROM {statuses} WHERE message_id IN (SELECT value FROM json_each(?1))`
 
 // By the statuses' primary key, at the version that was handed over. CROSS JOIN

@@ -74,6 +74,7 @@ var archiveTests = []test{
 		text := "boom"
 		s.settle(store.Settlement{StatusID: row.ID, Version: row.Version, ErrorCount: 2, AbandonedCount: 1, LastError: &text})
 		s.complete(noon, s.claimAs(s.worker("old"), noon, 1, "old")...)
+		require.NoError(s, s.db.Exec(`UPDATE inbox_handler_statuses SET lane_handler = 1, lane_key = -2`).Error)
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 1})
 		require.Len(s, loaded, 1)
 		var stored models.Message
