@@ -135,6 +135,9 @@ func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 	var waiting *WaitingError
 	if errors.As(err, &waiting) {
 		c.held(err)
+		if deleted != (Deleted{}) { // partitions came while it ran
+			c.log.Info("inbox: cleaned in part", deleted.fields()...)
+		}
 		return min(c.opts.CleanupInterval, recheck)
 	}
 	switch {
