@@ -26,6 +26,8 @@ type (
 	Drained = processor.Drained
 	// Deleted is what Cleanup deleted, see cleanup.Deleted.
 	Deleted = cleanup.Deleted
+	// Archived is what the function given to Archive gets, see cleanup.Archived.
+	Archived = cleanup.Archived
 	// UnroutedPolicy says what happens to messages no handler takes.
 	UnroutedPolicy = acceptor.UnroutedPolicy
 	// BadRecordPolicy says what happens to bad records.

@@ -99,7 +99,9 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
-	ib.cleaner, err = cleanup.New(ib.store, cfg.options.Cleanup, cfg.options.Processor.StatementTimeout, cfg.clock, ib.log)
+	ib.cleaner, err = cleanup.New(cleanup.Config{Store: ib.store, Options: cfg.options.Cleanup, Handlers: registry.Handlers(), Archive: cfg.archive,
+		Waiting: ib.waiting, StatementTimeout: cfg.options.Processor.StatementTimeout,
+		WorkerAge: 2*cfg.options.Processor.WorkerTimeout + cfg.options.Processor.UnknownKeyGrace, Clock: cfg.clock, Logger: ib.log})
 	if err != nil {
 		return fail(err)
 	}
@@ -164,7 +166,12 @@ func (ib *Inbox) ProcessPending(ctx context.Context) (Drained, error) {
 	return drained, ib.name(err)
 }
 
-// Cleanup deletes what Retention allows, now, see cleanup.Cleaner.Clean.
+// Cleanup deletes what the retentions allow, now, and says how much of what. It
+// needs no Start. It fails with cleanup.ErrLeaseHeld while another worker is at
+// it, and with a *cleanup.WaitingError while a consumer that this inbox runs in
+// this process has not caught up: by hand, too, nothing is deleted before. Call
+// it from a process that consumes nothing, or try again. See
+// cleanup.Cleaner.Clean (contract 6.5, 6.7).
 func (ib *Inbox) Cleanup(ctx context.Context) (Deleted, error) {
 	deleted, err := ib.cleaner.Clean(ctx)
 	return deleted, ib.name(err)

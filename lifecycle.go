@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
@@ -44,14 +45,15 @@ func (ib *Inbox) run(ctx context.Context) error {
 	if err := ib.processor.Start(ctx); err != nil {
 		return err
 	}
-	ib.cleaner.Start()
 	consumers, err := ib.newConsumers()
 	if err != nil {
 		return err
 	}
+	// Known before cleanup starts, which waits for them.
 	ib.mu.Lock()
 	ib.consumers = consumers
 	ib.mu.Unlock()
+	ib.cleaner.Start()
 	for _, c := range consumers {
 		if err := c.Start(ctx); err != nil {
 			return err
@@ -81,7 +83,6 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 func (ib *Inbox) halt(ctx context.Context) error {
 	ib.mu.Lock()
 	consumers := ib.consumers
-	ib.consumers = nil
 	ib.mu.Unlock()
 
 	short, cancel := ctx, context.CancelFunc(func() {})
@@ -104,6 +105,11 @@ func (ib *Inbox) halt(ctx context.Context) error {
 		}()
 	}
 	stopping.Wait()
+	// Not before cleanup has ended, which would take it for a process that
+	// need not wait for any.
+	ib.mu.Lock()
+	ib.consumers = nil
+	ib.mu.Unlock()
 	problems[len(consumers)+1] = ib.processor.Stop(ctx)
 	return errors.Join(problems...)
 }
@@ -167,6 +173,7 @@ func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 type Health struct {
 	Processor processor.Health
 	Consumers []kafkaconsumer.Health
+	Cleanup   cleanup.Health
 }
 
 // Degraded says what is wrong, nil if nothing is.
@@ -186,12 +193,18 @@ func (h Health) Degraded() error {
 			problems = append(problems, fmt.Errorf("channel %q: %w", c.Channel, err))
 		}
 	}
+	if c := h.Cleanup; c.Overdue {
+		problems = append(problems, fmt.Errorf("cleanup is held since %s: %w", c.HeldSince.Format(time.RFC3339), c.Held))
+	}
+	if err := h.Cleanup.Err; err != nil {
+		problems = append(problems, err)
+	}
 	return errors.Join(problems...)
 }
 
 // Health tells how the inbox is.
 func (ib *Inbox) Health() Health {
-	h := Health{Processor: ib.processor.Health()}
+	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health()}
 	ib.mu.Lock()
 	defer ib.mu.Unlock()
 	for _, c := range ib.consumers {

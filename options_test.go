@@ -23,6 +23,7 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	require.Equal(t, []any{20 * time.Millisecond, 10 * time.Second, 10 * time.Second, 5 * time.Second}, []any{p.GroupWindow, p.StatementTimeout, p.StopBudget, p.RestartDelay})
 	require.Equal(t, []any{inbox.ProcessingMode(""), "", time.Minute}, []any{p.Mode, p.LockName, p.LockAcquireTimeout}, "by database, by name")
 	require.Equal(t, []any{time.Duration(0), time.Hour, 10_000}, []any{c.Retention, c.CleanupInterval, c.CleanupBatchSize})
+	require.Equal(t, []any{false, time.Duration(0), time.Duration(0), time.Minute}, []any{c.SweepMarkers, c.AuditRetention, c.RejectedRetention, c.ArchiveTimeout})
 	require.Equal(t, []any{inbox.UnroutedIgnore, inbox.BadRecordStore}, []any{o.Acceptor.Unrouted, o.Acceptor.BadRecords})
 	require.Equal(t, []any{false, "", "inbox_"}, []any{o.Migrate, o.Schema, o.TablePrefix})
 }
@@ -39,6 +40,9 @@ lock_name: alone
 lock_acquire_timeout: 2m
 retention: 168h
 cleanup_lock_name: tidy
+sweep_markers: true
+audit_retention: 8760h
+archive_timeout: 5m
 migrate: true
 table_prefix: shop_
 `), &o))
@@ -47,6 +51,7 @@ table_prefix: shop_
 	want.Processor.Mode, want.Processor.LockName, want.Processor.LockAcquireTimeout = inbox.ModeExclusive, "alone", 2*time.Minute
 	want.Acceptor.Unrouted = inbox.UnroutedReject
 	want.Cleanup.Retention, want.Cleanup.CleanupLockName = 168*time.Hour, "tidy"
+	want.Cleanup.SweepMarkers, want.Cleanup.AuditRetention, want.Cleanup.ArchiveTimeout = true, 8760*time.Hour, 5*time.Minute
 	want.Migrate, want.TablePrefix = true, "shop_"
 	require.Equal(t, want, o)
 	require.NoError(t, o.Validate())
@@ -58,6 +63,7 @@ func TestOptionsLoadFromTheEnvironment(t *testing.T) {
 	t.Setenv("ORDERS_BAD_RECORDS", "halt")
 	t.Setenv("ORDERS_MODE", "competing")
 	t.Setenv("ORDERS_RETENTION", "24h")
+	t.Setenv("ORDERS_REJECTED_RETENTION", "48h")
 	t.Setenv("ORDERS_SCHEMA", "shop")
 	o := inbox.DefaultOptions()
 	require.NoError(t, env.ParseWithOptions(&o, env.Options{Prefix: "ORDERS_"}))
@@ -65,7 +71,7 @@ func TestOptionsLoadFromTheEnvironment(t *testing.T) {
 	want.Processor.MaxRetries, want.Processor.PollingInterval = 7, time.Minute
 	want.Acceptor.BadRecords = inbox.BadRecordHalt
 	want.Processor.Mode = inbox.ModeCompeting
-	want.Cleanup.Retention, want.Schema = 24*time.Hour, "shop"
+	want.Cleanup.Retention, want.Cleanup.RejectedRetention, want.Schema = 24*time.Hour, 48*time.Hour, "shop"
 	require.Equal(t, want, o)
 }
 

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -19,14 +19,38 @@ import (
 // ErrLeaseHeld says that another worker is cleaning this inbox at the moment.
 var ErrLeaseHeld = errors.New("another worker holds the cleanup lease")
 
+// Config is what a Cleaner is made of.
+type Config struct {
+	Store   store.Store
+	Options Options
+	// Handlers are all of the inbox's, for their own Retention (contract 6.2).
+	Handlers []*handler.Handler
+	// Archive, if not nil, gets rows before they are deleted.
+	Archive Archive
+	// Waiting tells why nothing may be deleted yet, as a *WaitingError; nil if
+	// it may. A nil Waiting never waits (contract 6.5).
+	Waiting func() error
+	// StatementTimeout bounds each database call.
+	StatementTimeout time.Duration
+	// WorkerAge is how long a worker's row counts after its last heartbeat.
+	WorkerAge time.Duration
+	Clock     clock.Clock
+	Logger    *zap.Logger
+}
+
 // Cleaner cleans one inbox, at intervals or by hand. It is safe for
 // concurrent use; of all the processes of an inbox one cleans at a time.
 type Cleaner struct {
 	store            store.Store
 	opts             Options
+	archive          Archive
+	waiting          func() error
 	statementTimeout time.Duration
+	workerAge        time.Duration
 	clock            clock.Clock
 	log              *zap.Logger
+	walked           walked
+	state            state
 
 	mu   sync.Mutex
 	stop context.CancelFunc
@@ -34,20 +58,27 @@ type Cleaner struct {
 }
 
 // New makes a Cleaner. It fails only on invalid options.
-func New(st store.Store, opts Options, statementTimeout time.Duration, c clock.Clock, log *zap.Logger) (*Cleaner, error) {
-	if problems := opts.Validate(); len(problems) > 0 {
+func New(cfg Config) (*Cleaner, error) {
+	if problems := cfg.Options.Validate(); len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
-	return &Cleaner{store: st, opts: opts, statementTimeout: statementTimeout, clock: c, log: log}, nil
+	if cfg.Waiting == nil {
+		cfg.Waiting = func() error { return nil }
+	}
+	return &Cleaner{
+		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, waiting: cfg.Waiting, statementTimeout: cfg.StatementTimeout,
+		workerAge: max(vanishedAge, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers)},
+	}, nil
 }
 
 // Start cleans once every CleanupInterval, first after one interval. Without
-// Retention there is nothing to do. Starting twice does nothing; a stopped
-// cleaner can be started again.
+// any retention, of the inbox or of a handler, and without SweepMarkers there
+// is nothing to do. Starting twice does nothing; a stopped cleaner can be
+// started again.
 func (c *Cleaner) Start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stop != nil || c.opts.Retention == 0 {
+	if c.stop != nil || c.idle() {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -56,6 +87,12 @@ func (c *Cleaner) Start() {
 		defer close(done)
 		c.run(ctx)
 	}(c.done)
+}
+
+// idle: nothing that needs a run of its own. Vanished workers and leases are
+// pruned by the runs there are, and by the processor's sweeps.
+func (c *Cleaner) idle() bool {
+	return len(c.walked.lengths) == 0 && !c.opts.SweepMarkers && c.opts.AuditRetention == 0 && c.opts.RejectedRetention == 0
 }
 
 // Stop ends cleaning; the batch under way is rolled back. It returns by ctx's
@@ -72,6 +109,7 @@ func (c *Cleaner) Stop(ctx context.Context) error {
 	c.stop, c.done = nil, nil
 	select {
 	case <-done:
+		c.state.reset()
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("stop cleanup: %w", ctx.Err())
@@ -79,90 +117,39 @@ func (c *Cleaner) Stop(ctx context.Context) error {
 }
 
 func (c *Cleaner) run(ctx context.Context) {
-	ticker := time.NewTicker(c.opts.CleanupInterval)
-	defer ticker.Stop()
+	timer := time.NewTimer(c.opts.CleanupInterval)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
-		deleted, err := c.clean(ctx)
-		switch {
-		case err == nil:
-			c.log.Info("inbox: cleaned", zap.Int64("messages", deleted.Messages), zap.Int64("statuses", deleted.Statuses))
-		case errors.Is(err, ErrLeaseHeld), ctx.Err() != nil:
-		default:
+		timer.Reset(c.once(ctx))
+	}
+}
+
+// once runs and says when to run again.
+func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
+	deleted, err := c.clean(ctx)
+	var waiting *WaitingError
+	if errors.As(err, &waiting) {
+		c.held(err)
+		if deleted != (Deleted{}) { // partitions came while it ran
+			c.log.Info("inbox: cleaned in part", deleted.fields()...)
+		}
+		return min(c.opts.CleanupInterval, recheck)
+	}
+	switch {
+	case errors.Is(err, ErrLeaseHeld), ctx.Err() != nil:
+	default:
+		c.going(err)
+		if err != nil {
 			c.log.Error("inbox: cleanup failed, trying again after its interval", zap.Error(err))
 		}
+		c.log.Info("inbox: cleaned", deleted.fields()...)
 	}
-}
-
-// Deleted counts what one run deleted.
-type Deleted struct {
-	Messages int64
-	Statuses int64
-}
-
-// pauseBetweenBatches leaves the database to the messages: measured, batches
-// of 10,000 half a second apart cost processing 3 %.
-const pauseBetweenBatches = 500 * time.Millisecond
-
-// minBatch is where halving the batch on timeouts ends.
-const minBatch = 100
-
-// Clean runs once now (contract 6.1, 6.4, 6.7). It returns what it deleted,
-// also with an error; ErrLeaseHeld means that another worker is at it.
-func (c *Cleaner) Clean(ctx context.Context) (Deleted, error) {
-	var total Deleted
-	if c.opts.Retention == 0 {
-		return total, nil
-	}
-	owner := lease.New(c.store, c.opts.CleanupLockName, uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)
-	cutoff := c.clock.Now().Add(-c.opts.Retention)
-	batch := c.opts.CleanupBatchSize
-	var after store.CleanupCursor
-	for {
-		if err := c.lease(ctx, owner); err != nil {
-			return total, err
-		}
-		result, err := c.batch(ctx, store.CleanupRequest{Cutoff: cutoff, After: after, Limit: batch})
-		switch {
-		case err == nil:
-			total.Messages += result.Messages
-			total.Statuses += result.Statuses
-			after = result.Next
-		case ctx.Err() == nil && store.IsTransient(err) && batch > minBatch:
-			batch = max(batch/2, minBatch)
-			c.log.Warn("inbox: cleanup batch timed out or failed, halving it", zap.Int("batch", batch), zap.Error(err))
-		default:
-			c.release(ctx, owner)
-			return total, fmt.Errorf("cleanup: %w", err)
-		}
-		if result.Done {
-			c.release(ctx, owner)
-			return total, c.prune(ctx)
-		}
-		select {
-		case <-ctx.Done():
-			c.release(ctx, owner)
-			return total, fmt.Errorf("cleanup: %w", ctx.Err())
-		case <-time.After(pauseBetweenBatches):
-		}
-	}
-}
-
-// expiredLeaseAge is how long an expired lease stays to be looked at.
-const expiredLeaseAge = 24 * time.Hour
-
-// prune removes leases that ended long ago, of owners that vanished.
-func (c *Cleaner) prune(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, c.statementTimeout)
-	defer cancel()
-	if _, err := c.store.DeleteExpiredLeases(ctx, expiredLeaseAge, c.clock.Now()); err != nil {
-		return fmt.Errorf("cleanup: %w", err)
-	}
-	return nil
+	return c.opts.CleanupInterval
 }
 
 // clean is Clean whose panic is an error: it must not end the process.
@@ -173,16 +160,6 @@ func (c *Cleaner) clean(ctx context.Context) (deleted Deleted, err error) {
 		}
 	}()
 	return c.Clean(ctx)
-}
-
-func (c *Cleaner) batch(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.statementTimeout)
-	defer cancel()
-	result, err := c.store.Cleanup(ctx, req)
-	if err != nil && ctx.Err() != nil {
-		err = errors.Join(err, ctx.Err())
-	}
-	return result, err
 }
 
 // lease takes or renews the lease; it outlasts a batch and its pause.

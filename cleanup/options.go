@@ -15,15 +15,26 @@ type Options struct {
 	// CleanupInterval is the time between runs; the first comes one interval
 	// after start. Default 1 h.
 	CleanupInterval time.Duration `yaml:"cleanup_interval" env:"CLEANUP_INTERVAL"`
-	// CleanupBatchSize bounds the messages of one transaction. Default 10,000.
+	// CleanupBatchSize bounds the rows of one transaction. Default 10,000.
 	CleanupBatchSize int `yaml:"cleanup_batch_size" env:"CLEANUP_BATCH_SIZE"`
+	// SweepMarkers deletes inline markers that have expired. Off, they stay
+	// until something else sweeps them (contract 8.4). Default off.
+	SweepMarkers bool `yaml:"sweep_markers" env:"SWEEP_MARKERS"`
+	// AuditRetention is how long audit rows are kept; 0, the default, keeps
+	// them for ever.
+	AuditRetention time.Duration `yaml:"audit_retention" env:"AUDIT_RETENTION"`
+	// RejectedRetention is how long rejected messages are kept; 0, the
+	// default, keeps them for ever.
+	RejectedRetention time.Duration `yaml:"rejected_retention" env:"REJECTED_RETENTION"`
+	// ArchiveTimeout limits each call of the archive function. Default 1 m.
+	ArchiveTimeout time.Duration `yaml:"archive_timeout" env:"ARCHIVE_TIMEOUT"`
 	// CleanupLockName names the lease; default "InboxCleanup_{inbox}".
 	CleanupLockName string `yaml:"cleanup_lock_name" env:"CLEANUP_LOCK_NAME"`
 }
 
 // DefaultOptions returns the defaults of contract 9 for an inbox.
 func DefaultOptions() Options {
-	return Options{CleanupInterval: time.Hour, CleanupBatchSize: 10_000}
+	return Options{CleanupInterval: time.Hour, CleanupBatchSize: 10_000, ArchiveTimeout: time.Minute}
 }
 
 // maxLockName is what the lease's column holds.
@@ -44,6 +55,15 @@ func (o Options) Validate() []error {
 	}
 	if o.CleanupBatchSize < 1 {
 		refuse("CleanupBatchSize", o.CleanupBatchSize, "1 or more")
+	}
+	if o.AuditRetention < 0 {
+		refuse("AuditRetention", o.AuditRetention, "0 (for ever) or more")
+	}
+	if o.RejectedRetention < 0 {
+		refuse("RejectedRetention", o.RejectedRetention, "0 (for ever) or more")
+	}
+	if o.ArchiveTimeout <= 0 {
+		refuse("ArchiveTimeout", o.ArchiveTimeout, "more than 0")
 	}
 	if n := len([]rune(o.CleanupLockName)); n < 1 || n > maxLockName {
 		refuse("CleanupLockName", fmt.Sprintf("%q", o.CleanupLockName), "1 to 200 characters")

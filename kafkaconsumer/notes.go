@@ -32,10 +32,16 @@ func (c *Consumer) joined(s *session) {
 		zap.Int("partitions", len(s.partitions)))
 }
 
+// left notes the end of a generation, and at once that none is joined: else
+// the consumer would for a moment look like a member without partitions, which
+// has caught up with everything.
 func (c *Consumer) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.session, c.downSince = nil, c.clock.Now()
+	if !c.stopped {
+		c.state = StateJoining
+	}
 }
 
 func (c *Consumer) setMissing(topics []string) {

@@ -1,9 +1,74 @@
 package store
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
 
-// latest bounds the walk: nothing received at or after it can be old enough.
-func (r CleanupRequest) latest() time.Time {
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// CleanupRequest asks for one batch.
+type CleanupRequest struct {
+	// Cutoff: statuses completed before it go. The zero time keeps all.
+	Cutoff time.Time
+	// HandlerCutoffs replace Cutoff for single handler keys (contract 6.2).
+	// Keys are distinct.
+	HandlerCutoffs []HandlerCutoff
+	// Until ends the walk: messages received at or after it are not looked
+	// at. The zero time is the latest of the cutoffs, and it cannot be later:
+	// nothing received after that can be old enough.
+	Until time.Time
+	After CleanupCursor
+	// Limit is how many messages the batch looks at, at least 1.
+	Limit int
+}
+
+// HandlerCutoff is one handler key's own cutoff; the zero time keeps all.
+type HandlerCutoff struct {
+	HandlerKey string
+	Cutoff     time.Time
+}
+
+// CleanupCursor is the last message a batch looked at; the zero value is the
+// beginning. One without a message ID is right before everything received at
+// that time.
+type CleanupCursor struct {
+	ReceivedAt time.Time
+	MessageID  string
+}
+
+// CleanupResult counts what one batch deleted.
+type CleanupResult struct {
+	Messages int64
+	Statuses int64
+	// Passed counts messages with something to delete that were left alone,
+	// because they were locked or had changed.
+	Passed int64
+	Next   CleanupCursor
+	// Done is true when no message before the end is left to look at.
+	Done bool
+}
+
+// ExpiredBatch is what one batch of a walk would delete of.
+type ExpiredBatch struct {
+	// MessageIDs have something to delete, in the order of the walk.
+	MessageIDs []string
+	Next       CleanupCursor
+	Done       bool
+}
+
+// ExpiredMessage is a message with what goes of it.
+type ExpiredMessage struct {
+	Message models.Message
+	// Statuses are those to delete, in the order of acceptance.
+	Statuses []models.HandlerStatus
+	// Stays is true if the message has other statuses, which keep it.
+	Stays bool
+}
+
+// Latest is the latest of the cutoffs.
+func (r CleanupRequest) Latest() time.Time {
 	latest := r.Cutoff
 	for _, own := range r.HandlerCutoffs {
 		if own.Cutoff.After(latest) {
@@ -13,11 +78,112 @@ func (r CleanupRequest) latest() time.Time {
 	return latest
 }
 
-// advance moves the cursor behind the last candidate.
-func (r *CleanupResult) advance(candidates []CleanupCursor, limit int) {
-	r.Done = len(candidates) < limit
-	if len(candidates) > 0 {
-		r.Next = candidates[len(candidates)-1]
-		r.Next.ReceivedAt = r.Next.ReceivedAt.UTC()
+// until bounds the walk.
+func (r CleanupRequest) until() time.Time {
+	latest := r.Latest()
+	if r.Until.IsZero() || r.Until.After(latest) {
+		return latest
 	}
+	return r.Until
+}
+
+// expired says whether a status goes.
+func (r CleanupRequest) expired(s models.HandlerStatus) bool {
+	cutoff := r.Cutoff
+	for _, own := range r.HandlerCutoffs {
+		if own.HandlerKey == s.HandlerKey {
+			cutoff = own.Cutoff
+		}
+	}
+	return s.CompletedAt != nil && s.CompletedAt.Before(cutoff)
+}
+
+// candidate is a message that a walk looked at.
+type candidate struct {
+	CleanupCursor
+	expired bool
+}
+
+// batch is what a walk found in one go.
+func (r CleanupRequest) batch(candidates []candidate) ExpiredBatch {
+	found := ExpiredBatch{Next: r.After, Done: len(candidates) < r.Limit}
+	for _, c := range candidates {
+		if c.expired {
+			found.MessageIDs = append(found.MessageIDs, c.MessageID)
+		}
+	}
+	if n := len(candidates); n > 0 {
+		found.Next = candidates[n-1].CleanupCursor
+		found.Next.ReceivedAt = found.Next.ReceivedAt.UTC()
+	}
+	return found
+}
+
+// sized is a message's place in a list and how many bytes it has.
+type sized struct {
+	id    string
+	bytes int64
+}
+
+// prefix cuts a list of IDs so that the messages that exist have maxBytes
+// together at most, or is the first alone.
+func prefix(ids []string, sizes []sized, maxBytes int64) []string {
+	bytes := make(map[string]int64, len(sizes))
+	for _, s := range sizes {
+		bytes[s.id] = s.bytes
+	}
+	var sum int64
+	for i, id := range ids {
+		if sum += bytes[id]; i > 0 && sum > maxBytes {
+			return ids[:i]
+		}
+	}
+	return ids
+}
+
+// assemble joins messages and their statuses, in the order of the IDs. A
+// message that has statuses of which none goes is left out.
+func (r CleanupRequest) assemble(ids []string, messages []models.Message, statuses []models.HandlerStatus) []ExpiredMessage {
+	slices.SortFunc(statuses, func(a, b models.HandlerStatus) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	byMessage := map[string][]models.HandlerStatus{}
+	for _, s := range statuses {
+		byMessage[s.MessageID] = append(byMessage[s.MessageID], s)
+	}
+	byID := make(map[string]models.Message, len(messages))
+	for _, m := range messages {
+		byID[m.ID] = m
+	}
+	var found []ExpiredMessage
+	for _, id := range ids {
+		message, stored := byID[id]
+		if !stored {
+			continue
+		}
+		each := ExpiredMessage{Message: message}
+		for _, s := range byMessage[id] {
+			if r.expired(s) {
+				each.Statuses = append(each.Statuses, s)
+			} else {
+				each.Stays = true
+			}
+		}
+		if len(each.Statuses) > 0 || !each.Stays {
+			found = append(found, each)
+		}
+	}
+	return found
+}
+
+// parts lists what is to be deleted: messages that go as a whole, and statuses.
+func parts(expired []ExpiredMessage) (whole, statuses []string, versions []int64) {
+	whole, statuses, versions = []string{}, []string{}, []int64{} // nil would be NULL
+	for _, e := range expired {
+		if !e.Stays {
+			whole = append(whole, e.Message.ID)
+		}
+		for _, s := range e.Statuses {
+			statuses, versions = append(statuses, s.ID), append(versions, s.Version)
+		}
+	}
+	return whole, statuses, versions
 }

@@ -77,6 +77,13 @@ func TestPostgresPlans(t *testing.T) {
 				CASE WHEN n <= 100000 THEN 'paused' ELSE 'hot' END, '2026-01-01 12:00:00+00'::timestamptz + n * interval '100 milliseconds',
 				CASE WHEN n > 100000 AND n <= 150000 THEN '2026-02-01 12:00:00+00'::timestamptz + n * interval '1 second' END
 			FROM generate_series(1, 152000) n`,
+		`INSERT INTO inbox_markers SELECT 'm' || n, 'hot', 't', '2026-01-01 12:00:00+00', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
+			FROM generate_series(1, 20000) n`,
+		`INSERT INTO inbox_audit SELECT gen_random_uuid(), 'a', 'retry', '', '', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
+			FROM generate_series(1, 20000) n`,
+		`INSERT INTO inbox_rejected_messages SELECT gen_random_uuid(), 'c', 't', 0, n, now(), NULL, NULL, '[]', 'bad',
+			'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`,
+		`ANALYZE inbox_markers`, `ANALYZE inbox_audit`, `ANALYZE inbox_rejected_messages`,
 		`ANALYZE inbox_messages`, `ANALYZE inbox_handler_statuses`,
 	} {
 		require.NoError(t, db.Exec(statement).Error)
@@ -124,7 +131,16 @@ func TestPostgresPlans(t *testing.T) {
 		{"lock known messages", postgresAcceptLock, []any{messageIDs, hashes}, []string{messageID}, 300},
 		{"handler keys of known messages", postgresAcceptKeys, []any{messageIDs}, []string{byMessage}, 300},
 		{"siblings", postgresSiblings, []any{messageIDs, []string{"hot", "cold"}}, []string{byMessage}, 300},
-		{"cleanup finds messages", postgresCleanupLock, []any{now, time.Time{}, "", 1000}, []string{"inbox_messages_received_at"}, 1100},
+		{"cleanup finds messages", postgresExpired, []any{now, time.Time{}, "", 1000, now, []string{"hot"}, []time.Time{now}}, []string{"inbox_messages_received_at", byMessage}, 5000},
+		{"cleanup locks messages", postgresCleanupLock, []any{messageIDs}, []string{messageID}, 300},
+		{"archive sizes", postgresExpiredSizes, []any{messageIDs}, []string{messageID}, 300},
+		{"archive loads messages", postgresExpiredMessages, []any{messageIDs}, []string{messageID}, 300},
+		{"archive loads statuses", postgresExpiredStatuses, []any{messageIDs}, []string{byMessage}, 300},
+		{"archive deletes statuses", postgresDeleteStatuses, []any{ids, versions}, []string{statusID}, 300},
+		{"archive deletes messages", postgresDeleteMessages, []any{messageIDs}, []string{messageID, byMessage}, 500},
+		{"prune markers", postgresDeleteMarkers, []any{now, 100}, []string{"inbox_markers_expires_at", "Tid Scan inbox_markers"}, 300},
+		{"prune audit rows", postgresDeleteAudit, []any{now, 100}, []string{"inbox_audit_occurred_at", "Tid Scan inbox_audit"}, 300},
+		{"prune rejected messages", postgresDeleteRejected, []any{now, 100}, []string{"inbox_rejected_messages_pkey", "Tid Scan inbox_rejected_messages"}, 300},
 		{"cleanup deletes messages", postgresCleanupMessages, []any{messageIDs, now, []string{}, []time.Time{}}, []string{byMessage}, 700},
 		{"cleanup deletes statuses", postgresCleanupStatuses, []any{messageIDs, now, []string{}, []time.Time{}}, []string{byMessage}, 300},
 	} {
@@ -160,6 +176,9 @@ func TestPostgresPlans(t *testing.T) {
 				}
 				require.NotContains(t, scans, "Seq Scan inbox_messages")
 				require.NotContains(t, scans, "Seq Scan inbox_handler_statuses")
+				require.NotContains(t, scans, "Seq Scan inbox_markers")
+				require.NotContains(t, scans, "Seq Scan inbox_audit")
+				require.NotContains(t, scans, "Seq Scan inbox_rejected_messages")
 				require.LessOrEqual(t, explained.read(), each.most, scans)
 				t.Logf("%.0f rows by\n%s", explained.read(), scans)
 			})

@@ -40,6 +40,8 @@ func New(db *gorm.DB, naming models.Naming) (Store, error) {
 			"{locks}", models.Quote(naming.Locks()),
 			"{workers}", models.Quote(naming.Workers()),
 			"{handlers}", models.Quote(naming.Handlers()),
+			"{markers}", models.Quote(naming.Markers()),
+			"{audit}", models.Quote(naming.Audit()),
 			"{meta}", models.Quote(naming.Meta()),
 		),
 	}

@@ -8,14 +8,31 @@ import (
 	"gorm.io/gorm"
 )
 
-// By the index on (received_at, id). What an accept or another cleanup has
-// locked is passed over: its turn comes with the next run.
+// Messages by the index on (received_at, id); their statuses by the unique
+// index on (message_id, handler_key), message by message: LATERAL, or else the
+// planner might read the whole table for a large batch. It locks nothing, so
+// that a message of which nothing goes costs no write, however often it is
+// looked at.
+const postgresExpired = `
+WITH walked AS MATERIALIZED (
+	SELECT id, received_at FROM {messages}
+	WHERE received_at < $1::timestamptz AND (received_at, id) > ($2::timestamptz, $3::text)
+	ORDER BY received_at, id
+	LIMIT $4
+)
+SELECT w.id, w.received_at, found.expired > 0 OR found.statuses = 0
+FROM walked w CROSS JOIN LATERAL (
+	SELECT count(*) AS statuses, count(*) FILTER (WHERE s.completed_at < COALESCE((
+		SELECT own.cutoff FROM unnest($6::text[], $7::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
+	), $5::timestamptz)) AS expired
+	FROM {statuses} s WHERE s.message_id = w.id
+) found
+ORDER BY w.received_at, w.id`
+
+// By messages_pkey. What an accept or another cleanup has locked is passed
+// over: its turn comes with the next run.
 const postgresCleanupLock = `
-SELECT id, received_at FROM {messages}
-WHERE received_at < $1::timestamptz AND (received_at, id) > ($2::timestamptz, $3::text)
-ORDER BY received_at, id
-LIMIT $4
-FOR UPDATE SKIP LOCKED`
+SELECT id FROM {messages} WHERE id = ANY ($1::text[]) FOR UPDATE SKIP LOCKED`
 
 // Statuses by the unique index on (message_id, handler_key), messages by
 // messages_pkey; the statuses go with their message (ON DELETE CASCADE).
@@ -40,35 +57,49 @@ WHERE s.message_id = ANY ($1::text[])
 		SELECT own.cutoff FROM unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
 	), $2::timestamptz)`
 
-// Cleanup works in three statements, each with a snapshot of its own, because
-// one would not do: an accept that adds a status to a known message only locks
-// the message's row, which leaves no new version of it. A single statement
-// that selects and deletes would take its snapshot, wait for that lock, check
-// the message's row once more (unchanged, so: go on), not look at the statuses
-// again, and the cascade would take the new status along. Here the first
-// statement takes the locks, or passes over messages an accept holds. From
-// then on every accept of these messages waits for us, and whatever an accept
-// added before has been committed, so the second statement's snapshot shows it.
+func (p *postgres) Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch, error) {
+	keys, cutoffs := req.ownCutoffs()
+	candidates, err := query(ctx, p.pool(ctx), p.text(postgresExpired), func(rows *sql.Rows, c *candidate) error {
+		return rows.Scan(&c.MessageID, &c.ReceivedAt, &c.expired)
+	}, req.until().UTC(), req.After.ReceivedAt.UTC(), req.After.MessageID, req.Limit, req.Cutoff.UTC(), keys, cutoffs)
+	if err != nil {
+		return ExpiredBatch{Next: req.After}, doing("find expired messages", err)
+	}
+	return req.batch(candidates), nil
+}
+
+func (r CleanupRequest) ownCutoffs() ([]string, []time.Time) {
+	keys, cutoffs := make([]string, len(r.HandlerCutoffs)), make([]time.Time, len(r.HandlerCutoffs))
+	for i, own := range r.HandlerCutoffs {
+		keys[i], cutoffs[i] = own.HandlerKey, own.Cutoff.UTC()
+	}
+	return keys, cutoffs
+}
+
+// Cleanup works in statements with a snapshot each, because one would not do:
+// an accept that adds a status to a known message only locks the message's
+// row, which leaves no new version of it. A single statement that selects and
+// deletes would take its snapshot, wait for that lock, check the message's row
+// once more (unchanged, so: go on), not look at the statuses again, and the
+// cascade would take the new status along. Here the locks are taken first, or
+// messages that an accept holds are passed over. From then on every accept of
+// these messages waits for us, and whatever an accept added before has been
+// committed, so the next statement's snapshot shows it.
 func (p *postgres) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult, error) {
-	result := CleanupResult{Next: req.After}
-	err := p.transaction(ctx, func(pool gorm.ConnPool) error {
-		candidates, err := query(ctx, pool, p.text(postgresCleanupLock), func(rows *sql.Rows, c *CleanupCursor) error {
-			return rows.Scan(&c.MessageID, &c.ReceivedAt)
-		}, req.latest().UTC(), req.After.ReceivedAt.UTC(), req.After.MessageID, req.Limit)
-		if err != nil {
+	found, err := p.Expired(ctx, req)
+	if err != nil {
+		return CleanupResult{Next: req.After}, err
+	}
+	result := CleanupResult{Next: found.Next, Done: found.Done}
+	if len(found.MessageIDs) == 0 {
+		return result, nil
+	}
+	keys, cutoffs := req.ownCutoffs()
+	err = p.transaction(ctx, func(pool gorm.ConnPool) error {
+		ids, err := query(ctx, pool, p.text(postgresCleanupLock), value[string], found.MessageIDs)
+		result.Passed = int64(len(found.MessageIDs) - len(ids))
+		if err != nil || len(ids) == 0 {
 			return err
-		}
-		result.advance(candidates, req.Limit)
-		if len(candidates) == 0 {
-			return nil
-		}
-		ids := make([]string, len(candidates))
-		for i, candidate := range candidates {
-			ids[i] = candidate.MessageID
-		}
-		keys, cutoffs := make([]string, len(req.HandlerCutoffs)), make([]time.Time, len(req.HandlerCutoffs))
-		for i, own := range req.HandlerCutoffs {
-			keys[i], cutoffs[i] = own.HandlerKey, own.Cutoff.UTC()
 		}
 		counts, err := query(ctx, pool, p.text(postgresCleanupMessages), func(rows *sql.Rows, c *[2]int64) error {
 			return rows.Scan(&c[0], &c[1])

@@ -62,3 +62,11 @@ func (t *anyTime) Scan(source any) error {
 	}
 	return err
 }
+
+// pointer is nil for NULL.
+func (t anyTime) pointer() *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t.Time
+}

@@ -14,15 +14,25 @@ WHERE received_at < ?1 AND (received_at, id) > (?2, ?3)
 ORDER BY received_at, id
 LIMIT ?4`
 
+// What goes: its own cutoff or the common one.
+const sqliteCutoff = `COALESCE((
+		SELECT json_extract(own.value, '$[1]') FROM json_each(?6) own WHERE json_extract(own.value, '$[0]') = {statuses}.handler_key
+	), ?5)`
+
+// Messages as above, statuses by the unique index on (message_id, handler_key).
+const sqliteExpired = `
+SELECT w.id, w.received_at,
+	NOT EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_id = w.id)
+	OR EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_id = w.id AND {statuses}.completed_at < ` + sqliteCutoff + `)
+FROM (` + sqliteCandidates + `) w`
+
 // First, because a transaction must begin with a write. By the unique index on
 // (message_id, handler_key). Not left to ON DELETE CASCADE, which SQLite obeys
 // only where foreign keys are switched on.
 const sqliteCleanupStatuses = `
 DELETE FROM {statuses}
 WHERE message_id IN (SELECT id FROM (` + sqliteCandidates + `))
-	AND completed_at < COALESCE((
-		SELECT json_extract(own.value, '$[1]') FROM json_each(?6) own WHERE json_extract(own.value, '$[0]') = {statuses}.handler_key
-	), ?5)`
+	AND completed_at < ` + sqliteCutoff
 
 // Messages by their primary key, statuses by the unique index on
 // (message_id, handler_key).
@@ -31,44 +41,62 @@ DELETE FROM {messages}
 WHERE id IN (SELECT value FROM json_each(?1))
 	AND NOT EXISTS (SELECT 1 FROM {statuses} s WHERE s.message_id = {messages}.id)`
 
-func (s *sqlite) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult, error) {
+// sqliteWalk makes the arguments of a walk: ?1 to ?4 of the candidates, ?5 and
+// ?6 of the cutoffs.
+func sqliteWalk(req CleanupRequest) ([]any, error) {
 	cutoffs := make([][2]string, len(req.HandlerCutoffs))
 	for i, own := range req.HandlerCutoffs {
 		cutoffs[i] = [2]string{own.HandlerKey, SQLiteTime(own.Cutoff)}
 	}
 	own, err := jsonList(cutoffs)
+	return []any{SQLiteTime(req.until()), SQLiteTime(req.After.ReceivedAt), req.After.MessageID, req.Limit, SQLiteTime(req.Cutoff), own}, err
+}
+
+func (s *sqlite) Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch, error) {
+	walk, err := sqliteWalk(req)
+	if err != nil {
+		return ExpiredBatch{Next: req.After}, doing("find expired messages", err)
+	}
+	candidates, err := query(ctx, s.pool(ctx), s.text(sqliteExpired), func(rows *sql.Rows, c *candidate) error {
+		var received anyTime
+		err := rows.Scan(&c.MessageID, &received, &c.expired)
+		c.ReceivedAt = received.Time
+		return err
+	}, walk...)
+	if err != nil {
+		return ExpiredBatch{Next: req.After}, doing("find expired messages", err)
+	}
+	return req.batch(candidates), nil
+}
+
+func (s *sqlite) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult, error) {
+	walk, err := sqliteWalk(req)
 	if err != nil {
 		return CleanupResult{Next: req.After}, doing("cleanup", err)
 	}
-	walk := []any{SQLiteTime(req.latest()), SQLiteTime(req.After.ReceivedAt), req.After.MessageID, req.Limit}
-	result := CleanupResult{Next: req.After}
+	var result CleanupResult
 	err = s.transaction(ctx, func(pool gorm.ConnPool) error {
 		var err error
-		if result.Statuses, err = exec(ctx, pool, s.text(sqliteCleanupStatuses), append(walk[:4:4], SQLiteTime(req.Cutoff), own)...); err != nil {
+		if result.Statuses, err = exec(ctx, pool, s.text(sqliteCleanupStatuses), walk...); err != nil {
 			return err
 		}
-		candidates, err := query(ctx, pool, s.text(sqliteCandidates), func(rows *sql.Rows, c *CleanupCursor) error {
+		candidates, err := query(ctx, pool, s.text(sqliteCandidates), func(rows *sql.Rows, c *candidate) error {
 			var received anyTime
 			err := rows.Scan(&c.MessageID, &received)
-			c.ReceivedAt = received.Time
+			c.ReceivedAt, c.expired = received.Time, true
 			return err
-		}, walk...)
+		}, walk[:4]...)
 		if err != nil {
 			return err
 		}
-		ids := make([]string, len(candidates))
-		for i, candidate := range candidates {
-			ids[i] = candidate.MessageID
-		}
-		list, err := jsonList(ids)
+		found := req.batch(candidates)
+		list, err := jsonList(found.MessageIDs)
 		if err != nil {
 			return err
 		}
-		if result.Messages, err = exec(ctx, pool, s.text(sqliteCleanupMessages), list); err != nil {
-			return err
-		}
-		result.advance(candidates, req.Limit)
-		return nil
+		result.Messages, err = exec(ctx, pool, s.text(sqliteCleanupMessages), list)
+		result.Next, result.Done = found.Next, found.Done
+		return err
 	})
 	if err != nil {
 		return CleanupResult{Next: req.After}, doing("cleanup", err)

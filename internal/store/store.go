@@ -135,12 +135,35 @@ type Store interface {
 	// ReleaseLease gives the lease up if owner holds it.
 	ReleaseLease(ctx context.Context, name, owner string) error
 
-	// Cleanup walks one batch of messages received before req.Cutoff, in
-	// order of (received_at, id) from req.After: statuses completed before
-	// their cutoff are deleted, and messages without any status left
-	// (contract 6.1, 6.4). Poisoned and pending statuses stay, and so does
-	// any message that an accept has locked.
+	// Cleanup walks one batch of messages received before req.Until, in order
+	// of (received_at, id) from req.After: statuses completed before their
+	// cutoff are deleted, and messages without any status left (contract 6.1,
+	// 6.4). Poisoned and pending statuses stay, and so does any message that
+	// an accept has locked. Messages with nothing to delete are only read.
 	Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult, error)
+	// Expired walks the same way and deletes nothing: it tells which messages
+	// Cleanup would take something of. It takes no locks.
+	Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch, error)
+	// LoadExpired reads the first of these messages, in their order, with the
+	// statuses that go by req's cutoffs: as many as have content of maxBytes
+	// together, but at least one. taken says how many of the IDs that are; those that
+	// have nothing to delete any more are left out of what was loaded.
+	LoadExpired(ctx context.Context, req CleanupRequest, messageIDs []string, maxBytes int64) (loaded []ExpiredMessage, taken int, err error)
+	// DeleteExpired deletes what LoadExpired loaded and nothing else: statuses
+	// that are still at their version, and messages of which nothing stays and
+	// which have gained no status since (contract 6.3). What an accept has
+	// locked stays.
+	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
+
+	// DeleteMarkers removes up to limit markers that expired before the given
+	// time (contract 6.6), as do its siblings by their own times: rows in use
+	// by another transaction are passed over.
+	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
+	// DeleteAudit removes up to limit audit rows of actions before that time.
+	DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error)
+	// DeleteRejected removes rejected messages that were rejected before that
+	// time, of the limit ones stored first.
+	DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error)
 	// DeleteExpiredLeases removes leases that ended more than age ago.
 	DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error)
 }
@@ -303,38 +326,4 @@ type WorkerState struct {
 	Stopped   bool
 	// Released: found dead, its claims released.
 	Released bool
-}
-
-// CleanupRequest asks for one batch.
-type CleanupRequest struct {
-	// Cutoff: statuses completed before it go. The zero time keeps all.
-	Cutoff time.Time
-	// HandlerCutoffs replace Cutoff for single handler keys (contract 6.2).
-	// Keys are distinct.
-	HandlerCutoffs []HandlerCutoff
-	After          CleanupCursor
-	// Limit is how many messages the batch looks at, at least 1.
-	Limit int
-}
-
-// HandlerCutoff is one handler key's own cutoff; the zero time keeps all.
-type HandlerCutoff struct {
-	HandlerKey string
-	Cutoff     time.Time
-}
-
-// CleanupCursor is the last message a batch looked at; the zero value is the
-// beginning.
-type CleanupCursor struct {
-	ReceivedAt time.Time
-	MessageID  string
-}
-
-// CleanupResult counts what one batch deleted.
-type CleanupResult struct {
-	Messages int64
-	Statuses int64
-	Next     CleanupCursor
-	// Done is true when no message before the cutoff is left to look at.
-	Done bool
 }

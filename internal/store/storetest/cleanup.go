@@ -139,6 +139,36 @@ var cleanupTests = []test{
 		request.HandlerCutoffs, request.Cutoff = request.HandlerCutoffs[1:], time.Time{}
 		require.Equal(s, store.CleanupResult{Done: true}, s.cleanAll(request), "no cutoff keeps all")
 	}},
+	{"a walk ends where it is told to, and begins at what was received then", func(s *suite) {
+		for i, id := range []string{"a", "b", "c", "d"} {
+			s.acceptAt(noon.Add(time.Duration(i)*time.Minute), message(id, "old"))
+			s.bring("old", id)
+		}
+		request := store.CleanupRequest{Cutoff: cutoff, Limit: 1, After: store.CleanupCursor{ReceivedAt: noon.Add(time.Minute)}, Until: noon.Add(3 * time.Minute)}
+		require.Equal(s, store.CleanupResult{Messages: 2, Statuses: 2, Done: true}, s.cleanAll(request))
+		require.Equal(s, []string{"a", "d"}, s.messageIDs())
+		request.After, request.Until, request.Cutoff = store.CleanupCursor{}, cutoff.Add(time.Hour), noon.Add(3*time.Minute)
+		found, err := s.store.Expired(s.ctx, request)
+		require.NoError(s, err)
+		require.Equal(s, []string{"a"}, found.MessageIDs, "no walk goes beyond the latest cutoff")
+	}},
+	{"messages of which nothing goes are not written to", func(s *suite) {
+		s.accept(message("m1", "pending"), message("m2", "old", "pending"))
+		s.bring("old", "m2")
+		request := store.CleanupRequest{Cutoff: cutoff, Limit: 10}
+		require.EqualValues(s, 1, s.cleanAll(request).Statuses)
+		if !s.postgres() {
+			s.Log("SQLite locks no rows")
+			return
+		}
+		locks := func() (xmax []string) {
+			require.NoError(s, s.db.Raw(`SELECT xmax::text FROM inbox_messages ORDER BY id`).Scan(&xmax).Error)
+			return xmax
+		}
+		before := locks()
+		s.cleanAll(request)
+		require.Equal(s, before, locks())
+	}},
 	{"foreign keys switched off leave no orphans", func(s *suite) {
 		s.accept(message("m1", "old"))
 		s.bring("old", "m1")
@@ -225,8 +255,15 @@ var cleanupRaceTests = []test{
 		s.complete(noon, s.claim(noon, messages, "old")...)
 		s.noErrors(together(10, func(i int) error {
 			if i%2 == 0 {
-				for range 10 {
-					if _, err := s.store.Cleanup(s.ctx, store.CleanupRequest{Cutoff: cutoff, Limit: messages}); err != nil {
+				request := store.CleanupRequest{Cutoff: cutoff, Limit: messages}
+				for n := range 10 {
+					var err error
+					if (n+i/2)%2 == 0 {
+						err = s.archiveAll(request)
+					} else {
+						_, err = s.store.Cleanup(s.ctx, request)
+					}
+					if err != nil {
 						return err
 					}
 				}
@@ -244,6 +281,20 @@ var cleanupRaceTests = []test{
 		require.ElementsMatch(s, expected, pairs(s.statuses()))
 		require.Len(s, s.messageIDs(), messages)
 	}},
+}
+
+// archiveAll is cleanAll by loading first and deleting then.
+func (s *suite) archiveAll(request store.CleanupRequest) error {
+	found, err := s.store.Expired(s.ctx, request)
+	if err != nil || len(found.MessageIDs) == 0 {
+		return err
+	}
+	loaded, _, err := s.store.LoadExpired(s.ctx, request, found.MessageIDs, 1<<30)
+	if err != nil {
+		return err
+	}
+	_, err = s.store.DeleteExpired(s.ctx, loaded)
+	return err
 }
 
 // acceptBehind starts an accept that must wait for an open transaction, ends

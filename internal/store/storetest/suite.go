@@ -41,6 +41,8 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 		{"Leases", leaseTests},
 		{"Cleanup", cleanupTests},
 		{"Cleanup against accept", cleanupRaceTests},
+		{"Archive", archiveTests},
+		{"Prune", pruneTests},
 		{"Errors", errorTests},
 		{"Size", sizeTests},
 	} {

@@ -1,0 +1,94 @@
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// vanishedAge is how long the rows of vanished processes, their leases and
+// workers, stay to be looked at.
+const vanishedAge = 24 * time.Hour
+
+// prune deletes what is not messages (contract 6.6), under the run's lease.
+func (r *run) prune(ctx context.Context) error {
+	if r.opts.SweepMarkers {
+		if err := r.pruneRows(ctx, &r.deleted.Markers, r.now, r.store.DeleteMarkers); err != nil {
+			return err
+		}
+	}
+	if age := r.opts.AuditRetention; age > 0 {
+		if err := r.pruneRows(ctx, &r.deleted.Audit, r.now.Add(-age), r.store.DeleteAudit); err != nil {
+			return err
+		}
+	}
+	if age := r.opts.RejectedRetention; age > 0 {
+		if err := r.pruneRows(ctx, &r.deleted.Rejected, r.now.Add(-age), r.store.DeleteRejected); err != nil {
+			return err
+		}
+	}
+	if err := r.ready(ctx); err != nil {
+		return err
+	}
+	err := r.bounded(ctx, func(ctx context.Context) (err error) {
+		r.deleted.Leases, err = r.store.DeleteExpiredLeases(ctx, vanishedAge, r.now)
+		return err
+	})
+	if err == nil {
+		err = r.bounded(ctx, r.pruneWorkers)
+	}
+	if err != nil {
+		return fmt.Errorf("cleanup: %w", err)
+	}
+	return nil
+}
+
+// pruneRows deletes in batches until there is less than a batch.
+func (r *run) pruneRows(ctx context.Context, sum *int64, before time.Time, remove func(ctx context.Context, before time.Time, limit int) (int64, error)) error {
+	return r.batches(ctx, func(limit int) (deleted int64, done bool, err error) {
+		err = r.bounded(ctx, func(ctx context.Context) error {
+			deleted, err = remove(ctx, before, limit)
+			return err
+		})
+		*sum += deleted
+		return deleted, deleted < int64(limit), err
+	})
+}
+
+// pruneWorkers deletes the rows of workers that nobody has heard of for long.
+// Running processors prune the dead by themselves, after they have released
+// their claims; what is left here is of an inbox that none runs for any more,
+// such as one that is now processed by hand. A worker with claims keeps its
+// row, because a sweep finds the claims by it. One that neither stopped nor
+// was released is marked first, so that it could not claim between the two
+// statements if it still lived; it would come back under a new ID.
+func (r *run) pruneWorkers(ctx context.Context) error {
+	workers, err := r.store.Workers(ctx, r.now)
+	if err != nil {
+		return err
+	}
+	var gone []string
+	for _, w := range workers {
+		if w.SilentFor <= r.workerAge {
+			continue
+		}
+		if !w.Stopped && !w.Released {
+			claims, err := r.store.ClaimsOf(ctx, w.ID, 1)
+			if err != nil {
+				return err
+			}
+			if len(claims) > 0 {
+				continue
+			}
+			if err := r.store.MarkReleased(ctx, w.ID, r.now); err != nil {
+				return err
+			}
+		}
+		gone = append(gone, w.ID)
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	r.deleted.Workers, err = r.store.DeleteWorkers(ctx, gone)
+	return err
+}

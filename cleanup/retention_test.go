@@ -1,0 +1,115 @@
+package cleanup_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// statuses lists what is stored as "message/handler".
+func statuses(t *testing.T, ib *inbox.Inbox) []string {
+	t.Helper()
+	found := []string{}
+	for _, s := range inboxtest.Statuses(t, ib) {
+		found = append(found, s.MessageID+"/"+s.HandlerKey)
+	}
+	return found
+}
+
+func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(2*time.Hour), inboxtest.Handlers(
+			inboxtest.Do("short", inboxtest.Nothing, handler.Retention(time.Hour), handler.LegacyKeys("was-short")),
+			inboxtest.Do("usual", inboxtest.Nothing),
+			inboxtest.Do("long", inboxtest.Nothing, handler.Retention(3*time.Hour))))
+		inboxtest.Accept(t, ib, "all", "legacy")
+		inboxtest.Process(t, ib)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET handler_key = 'was-short' WHERE handler_key = 'short' AND message_id = 'legacy'")
+		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE handler_key <> 'was-short' AND message_id = 'legacy'")
+		now := inboxtest.Noon
+		for _, step := range []struct {
+			deleted inbox.Deleted
+			left    []string
+		}{
+			{inbox.Deleted{Messages: 1, Statuses: 2}, []string{"all/long", "all/usual"}},
+			{inbox.Deleted{Statuses: 1}, []string{"all/long"}},
+			{inbox.Deleted{Messages: 1, Statuses: 1}, []string{}},
+		} {
+			now = now.Add(time.Hour)
+			clock.Set(now)
+			require.Zero(t, clean(t, ib), "exactly as old as the retention is not older")
+			clock.Set(now.Add(time.Second))
+			require.Equal(t, step.deleted, clean(t, ib))
+			require.Equal(t, step.left, statuses(t, ib))
+			if len(step.left) > 0 {
+				require.Equal(t, inbox.OutcomeDuplicate, inboxtest.Accept(t, ib, "all")[0].Outcome)
+				require.Equal(t, step.left, statuses(t, ib), "a redelivery does not bring back what was cleaned")
+			}
+		}
+		require.Empty(t, stored(t, ib))
+	})
+}
+
+func TestHandlersRetentionWorksWhereTheInboxKeepsForEver(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
+			inboxtest.Do("short", inboxtest.Nothing, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "both", "one")
+		inboxtest.Process(t, ib)
+		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE handler_key = 'kept' AND message_id = 'one'")
+		clock.Advance(100000 * time.Hour)
+		require.Equal(t, inbox.Deleted{Messages: 1, Statuses: 2}, clean(t, ib))
+		require.Equal(t, []string{"both/kept"}, statuses(t, ib))
+	})
+}
+
+// Messages that a short retention has passed and a long one keeps are not
+// looked at by every run: what completes among them late goes with a full walk.
+func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
+			inboxtest.Do("short", byID, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "pending", "done")
+		inboxtest.Process(t, ib)
+		clock.Advance(10 * time.Hour)
+		require.Equal(t, inbox.Deleted{Statuses: 1}, clean(t, ib), "the first run looks at everything")
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'processed' WHERE message_id = 'pending' AND handler_key = 'short'")
+		runs := 0
+		for ; clean(t, ib).Statuses == 0; runs++ {
+			require.Less(t, runs, 24)
+			clock.Advance(time.Minute)
+		}
+		require.Greater(t, runs, 0, "not every run looks at what was passed long ago")
+	})
+}
+
+// Processes of one inbox may have different handlers, in a deploy or for good.
+func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		both := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(
+			inboxtest.Do("a", inboxtest.Nothing), inboxtest.Do("b", inboxtest.Nothing, handler.Retention(5*time.Hour))))
+		inboxtest.Accept(t, both, "1")
+		inboxtest.Process(t, both)
+		st := inboxtest.Store(t, d.DB)
+		const worker = "0192f000-0000-7000-8000-000000000001"
+		require.NoError(t, st.Heartbeat(context.Background(), store.Worker{ID: worker, Host: "h", HandlerKeys: []string{"a", "b"}}, clock.Now()))
+		clock.Advance(2 * time.Hour)
+		one := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		require.Equal(t, inbox.Deleted{Statuses: 1}, clean(t, one))
+		require.Equal(t, []string{"1/b"}, statuses(t, one))
+		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_workers")
+		require.Equal(t, inbox.Deleted{Messages: 1, Statuses: 1}, clean(t, one), "what nobody registers is judged by the inbox's")
+	})
+}

@@ -1,0 +1,87 @@
+package store
+
+import (
+	"context"
+
+	"gorm.io/gorm"
+)
+
+// By the messages' primary key. Lengths are in the rows' headers.
+const sqliteExpiredSizes = `
+SELECT id, length(content) + length(serialized_properties) FROM {messages} WHERE id IN (SELECT value FROM json_each(?1))`
+
+// By the messages' primary key.
+const sqliteExpiredMessages = `
+SELECT id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
+FROM {messages} WHERE id IN (SELECT value FROM json_each(?1))`
+
+// By the unique index on (message_id, handler_key).
+const sqliteExpiredStatuses = `
+SELECT id, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
+	processing_started_at, worker_id, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
+FROM {statuses} WHERE message_id IN (SELECT value FROM json_each(?1))`
+
+// By the statuses' primary key, at the version that was handed over. CROSS JOIN
+// keeps the order: each reference once, not each status.
+const sqliteDeleteStatuses = `
+DELETE FROM {statuses} WHERE rowid IN (
+	SELECT s.rowid FROM json_each(?1) a
+	CROSS JOIN {statuses} s ON s.id = json_extract(a.value, '$[0]') AND s.version = json_extract(a.value, '$[1]')
+	WHERE s.completed_at IS NOT NULL
+)`
+
+func (s *sqlite) LoadExpired(ctx context.Context, req CleanupRequest, ids []string, maxBytes int64) ([]ExpiredMessage, int, error) {
+	list, err := jsonList(ids)
+	if err != nil {
+		return nil, 0, doing("size expired messages", err)
+	}
+	sizes, err := query(ctx, s.pool(ctx), s.text(sqliteExpiredSizes), scanSized, list)
+	if err != nil {
+		return nil, 0, doing("size expired messages", err)
+	}
+	ids = prefix(ids, sizes, maxBytes)
+	if list, err = jsonList(ids); err != nil {
+		return nil, 0, doing("load expired messages", err)
+	}
+	messages, err := query(ctx, s.pool(ctx), s.text(sqliteExpiredMessages), scanMessage, list)
+	if err != nil {
+		return nil, 0, doing("load expired messages", err)
+	}
+	statuses, err := query(ctx, s.pool(ctx), s.text(sqliteExpiredStatuses), scanStatus, list)
+	if err != nil {
+		return nil, 0, doing("load expired statuses", err)
+	}
+	return req.assemble(ids, messages, statuses), len(ids), nil
+}
+
+// DeleteExpired begins with a write and so has the file's only write lock: no
+// accept comes between the statuses and their messages.
+func (s *sqlite) DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error) {
+	whole, statuses, versions := parts(expired)
+	refs := make([][2]any, len(statuses))
+	for i, id := range statuses {
+		refs[i] = [2]any{id, versions[i]}
+	}
+	refList, err := jsonList(refs)
+	if err != nil {
+		return CleanupResult{}, doing("delete archived messages", err)
+	}
+	messageList, err := jsonList(whole)
+	if err != nil {
+		return CleanupResult{}, doing("delete archived messages", err)
+	}
+	var result CleanupResult
+	err = s.transaction(ctx, func(pool gorm.ConnPool) error {
+		var err error
+		if result.Statuses, err = exec(ctx, pool, s.text(sqliteDeleteStatuses), refList); err != nil {
+			return err
+		}
+		result.Messages, err = exec(ctx, pool, s.text(sqliteCleanupMessages), messageList)
+		result.Passed = int64(len(whole)) - result.Messages
+		return err
+	})
+	if err != nil {
+		return CleanupResult{}, doing("delete archived messages", err)
+	}
+	return result, nil
+}

@@ -1,0 +1,34 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// Each by the index its ORDER BY names; the IDs of rejected messages are
+// UUIDv7, so the oldest come first.
+const (
+	sqliteDeleteMarkers = `
+DELETE FROM {markers} WHERE rowid IN (SELECT rowid FROM {markers} WHERE expires_at < ?1 ORDER BY expires_at LIMIT ?2)`
+
+	sqliteDeleteAudit = `
+DELETE FROM {audit} WHERE rowid IN (SELECT rowid FROM {audit} WHERE occurred_at < ?1 ORDER BY occurred_at LIMIT ?2)`
+
+	sqliteDeleteRejected = `
+DELETE FROM {rejected} WHERE rejected_at < ?1 AND rowid IN (SELECT rowid FROM {rejected} ORDER BY id LIMIT ?2)`
+)
+
+func (s *sqlite) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteMarkers), SQLiteTime(before), limit)
+	return deleted, doing("delete expired markers", err)
+}
+
+func (s *sqlite) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteAudit), SQLiteTime(before), limit)
+	return deleted, doing("delete old audit rows", err)
+}
+
+func (s *sqlite) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteRejected), SQLiteTime(before), limit)
+	return deleted, doing("delete old rejected messages", err)
+}

@@ -1,0 +1,190 @@
+package storetest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// load loads everything that a request finds, and expects it to fit.
+func (s *suite) load(request store.CleanupRequest) []store.ExpiredMessage {
+	s.Helper()
+	found, err := s.store.Expired(s.ctx, request)
+	require.NoError(s, err)
+	loaded, taken, err := s.store.LoadExpired(s.ctx, request, found.MessageIDs, 1<<30)
+	require.NoError(s, err)
+	require.Equal(s, len(found.MessageIDs), taken)
+	return loaded
+}
+
+// described tells what was loaded as "message: status status", with a star
+// after messages that go.
+func described(loaded []store.ExpiredMessage) []string {
+	var all []string
+	for _, m := range loaded {
+		text := m.Message.ID
+		if !m.Stays {
+			text += "*"
+		}
+		for _, status := range m.Statuses {
+			text += " " + status.HandlerKey
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+var archiveTests = []test{
+	{"Expired names what Cleanup would take something of, and takes nothing", func(s *suite) {
+		for _, m := range []store.NewMessage{
+			message("m1", "old"), message("m2", "pending"), message("m3", "old", "poisoned"), message("m4"), message("m5", "young"), message("m6", "discarded", "superseded"),
+		} {
+			s.accept(m)
+			for _, h := range m.Handlers {
+				s.bring(h.HandlerKey, m.ID)
+			}
+		}
+		request := store.CleanupRequest{Cutoff: cutoff, Limit: 4}
+		found, err := s.store.Expired(s.ctx, request)
+		require.NoError(s, err)
+		require.Equal(s, store.ExpiredBatch{MessageIDs: []string{"m1", "m3", "m4"}, Next: store.CleanupCursor{ReceivedAt: noon, MessageID: "m4"}}, found)
+		request.After = found.Next
+		found, err = s.store.Expired(s.ctx, request)
+		require.NoError(s, err)
+		require.Equal(s, store.ExpiredBatch{MessageIDs: []string{"m6"}, Next: store.CleanupCursor{ReceivedAt: noon, MessageID: "m6"}, Done: true}, found)
+		require.Len(s, s.messageIDs(), 6)
+
+		request.After, request.Limit = store.CleanupCursor{}, 10
+		require.Equal(s, []string{"m1* old", "m3 old", "m4*", "m6* discarded superseded"}, described(s.load(request)))
+		own := request
+		own.HandlerCutoffs = []store.HandlerCutoff{{HandlerKey: "old"}, {HandlerKey: "young", Cutoff: cutoff.Add(time.Hour)}}
+		require.Equal(s, []string{"m4*", "m5* young", "m6* discarded superseded"}, described(s.load(own)))
+	}},
+	{"what is loaded equals the rows", func(s *suite) {
+		m := message("m1", "old")
+		m.OrderingKey = []byte{}
+		m.Content = []byte{0, 255}
+		s.accept(m)
+		row := s.status("m1", "old")
+		text := "boom"
+		s.settle(store.Settlement{StatusID: row.ID, Version: row.Version, ErrorCount: 2, AbandonedCount: 1, LastError: &text})
+		s.complete(noon, s.claimAs(s.worker("old"), noon, 1, "old")...)
+		require.NoError(s, s.db.Exec(`UPDATE inbox_handler_statuses SET lane_handler = 1, lane_key = -2`).Error)
+		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 1})
+		require.Len(s, loaded, 1)
+		var stored models.Message
+		require.NoError(s, s.db.Take(&stored).Error)
+		stored.ReceivedAt = stored.ReceivedAt.UTC()
+		stored.OrderingKey = []byte{} // some drivers read it as nil
+		require.Equal(s, stored, loaded[0].Message)
+		require.Len(s, loaded[0].Statuses, 1)
+		got, want := loaded[0].Statuses[0], s.status("m1", "old")
+		require.True(s, want.CompletedAt.Equal(*got.CompletedAt))
+		require.True(s, want.CreatedAt.Equal(got.CreatedAt))
+		got.CompletedAt, got.CreatedAt = want.CompletedAt, want.CreatedAt
+		require.Equal(s, want, got)
+	}},
+	{"a hand-over is bounded by bytes, and a message larger than that comes alone", func(s *suite) {
+		var ids []string
+		for i, size := range []int{10, 10, 500, 10} {
+			m := message(fmt.Sprint("m", i), "old")
+			m.Content = []byte(strings.Repeat("x", size))
+			s.accept(m)
+			s.bring("old", m.ID)
+			ids = append(ids, m.ID)
+		}
+		request := store.CleanupRequest{Cutoff: cutoff, Limit: 10}
+		for _, expected := range [][]string{{"m0* old", "m1* old"}, {"m2* old"}, {"m3* old"}} {
+			loaded, taken, err := s.store.LoadExpired(s.ctx, request, ids, 60)
+			require.NoError(s, err)
+			require.Equal(s, len(expected), taken)
+			require.Equal(s, expected, described(loaded))
+			ids = ids[taken:]
+		}
+		require.Empty(s, ids)
+	}},
+	{"DeleteExpired deletes what was loaded and nothing else", func(s *suite) {
+		s.accept(message("m1", "old"), message("m2", "old", "pending"), message("m3"), message("m4", "old"))
+		s.bring("old", "m1")
+		s.bring("old", "m2")
+		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
+		require.Equal(s, []string{"m1* old", "m2 old", "m3*"}, described(loaded))
+		s.bring("old", "m4")
+		result, err := s.store.DeleteExpired(s.ctx, loaded)
+		require.NoError(s, err)
+		require.Equal(s, store.CleanupResult{Messages: 2, Statuses: 2}, result)
+		require.Equal(s, []string{"m2", "m4"}, s.messageIDs())
+		require.ElementsMatch(s, []string{"m2/pending", "m4/old"}, pairs(s.statuses()))
+		result, err = s.store.DeleteExpired(s.ctx, loaded)
+		require.NoError(s, err)
+		require.Zero(s, result.Messages+result.Statuses)
+	}},
+	{"a status added after the hand-over keeps its message", func(s *suite) {
+		s.accept(message("m1", "old"), message("m2"))
+		s.bring("old", "m1")
+		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
+		s.acceptAt(cutoff, message("m1", "old", "late"), message("m2", "late"))
+		result, err := s.store.DeleteExpired(s.ctx, loaded)
+		require.NoError(s, err)
+		require.Equal(s, store.CleanupResult{Statuses: 1, Passed: 2}, result)
+		require.Equal(s, []string{"m1", "m2"}, s.messageIDs())
+		require.ElementsMatch(s, []string{"m1/late", "m2/late"}, pairs(s.statuses()))
+	}},
+	{"a status that changed after the hand-over stays, and its message", func(s *suite) {
+		s.accept(message("m1", "old"), message("m2", "old"))
+		s.bring("old", "m1")
+		s.bring("old", "m2")
+		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
+		require.NoError(s, s.db.Exec(`UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = 'm1'`).Error)
+		// As if another had cleaned it and the message had come again.
+		require.NoError(s, s.db.Exec(`DELETE FROM inbox_handler_statuses WHERE message_id = 'm2'`).Error)
+		require.NoError(s, s.db.Exec(`DELETE FROM inbox_messages WHERE id = 'm2'`).Error)
+		s.acceptAt(cutoff, message("m2", "old"))
+		result, err := s.store.DeleteExpired(s.ctx, loaded)
+		require.NoError(s, err)
+		require.Equal(s, store.CleanupResult{Passed: 2}, result)
+		require.Equal(s, []string{"m1/old", "m2/old"}, pairs(s.statuses()))
+	}},
+	{"a message that an open accept has locked is not deleted", func(s *suite) {
+		s.accept(message("m1", "old"))
+		s.bring("old", "m1")
+		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
+		tx := s.begin()
+		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old", "late")}, Now: cutoff})
+		require.NoError(s, err)
+		deleted := make(chan error, 1)
+		remove := func() {
+			_, err := s.store.DeleteExpired(s.ctx, loaded)
+			deleted <- err
+		}
+		if s.postgres() {
+			remove() // does not wait for the accept
+			require.Len(s, s.statuses(), 1)
+		} else {
+			go remove() // waits its turn
+		}
+		require.NoError(s, tx.Commit().Error)
+		require.NoError(s, <-deleted)
+		require.Equal(s, []string{"m1"}, s.messageIDs())
+		require.Contains(s, pairs(s.statuses()), "m1/late")
+	}},
+	{"hand-overs of a thousand statuses take no longer than a statement may", func(s *suite) {
+		var batch []store.NewMessage
+		for i := range 500 {
+			batch = append(batch, message(fmt.Sprintf("m%03d", i), "a", "b", "c", "d"))
+		}
+		s.accept(batch...)
+		s.complete(noon, s.claim(noon, 500, "a", "b", "c", "d")...)
+		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 500})
+		began := time.Now()
+		result, err := s.store.DeleteExpired(s.ctx, loaded)
+		require.NoError(s, err)
+		require.Equal(s, store.CleanupResult{Messages: 500, Statuses: 2000}, result)
+		require.Less(s, time.Since(began), 10*time.Second)
+	}},
+}

@@ -1,0 +1,41 @@
+package inbox
+
+import (
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// waiting tells cleanup which consumer it has to wait for (contract 6.5); nil
+// if there is none. Before Start and after Stop there are no consumers.
+func (ib *Inbox) waiting() error {
+	ib.mu.Lock()
+	consumers := ib.consumers
+	ib.mu.Unlock()
+	for _, c := range consumers {
+		if h := c.Health(); !h.CaughtUp() {
+			return behind(h)
+		}
+	}
+	return nil
+}
+
+// behind says what keeps a consumer from having caught up.
+func behind(h kafkaconsumer.Health) *cleanup.WaitingError {
+	waiting := &cleanup.WaitingError{Channel: h.Channel, Err: h.GroupErr}
+	if waiting.Err == nil {
+		waiting.Err = h.AcceptErr
+	}
+	for _, p := range h.Partitions {
+		if p.CaughtUp {
+			continue
+		}
+		waiting.Topic, waiting.Partition = p.Topic, p.Partition
+		if p.Halted != nil {
+			waiting.Err = p.Halted
+		} else if p.Err != nil {
+			waiting.Err = p.Err
+		}
+		break
+	}
+	return waiting
+}
