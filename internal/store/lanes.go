@@ -61,8 +61,10 @@ func (r LaneRule) Turn(lane Lane) LaneTurn {
 }
 
 const (
-	// laneWindow is how many rows of a key a claim looks at, beyond its limit,
-	// to find the first of their lanes.
+	// laneWindow is how many rows of a key a claim looks at, beyond twice its
+	// limit, to find the first of their lanes. So a claim that has seen the
+	// whole window has claimed its limit or passed over more, and marks them:
+	// the next one gets further.
 	laneWindow = 1000
 	// claimAttempts bounds how often a claim is tried again because another
 	// one took the same lane at the same moment.

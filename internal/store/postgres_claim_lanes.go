@@ -31,7 +31,7 @@ WITH worker AS MATERIALIZED (
 	CROSS JOIN LATERAL (` + postgresDueOfKey + `) s
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), keys AS MATERIALIZED (
-	SELECT handler_key, quota, names::bigint[] AS names, skips, quota + $9::bigint AS reach
+	SELECT handler_key, quota, names::bigint[] AS names, skips, 2 * quota + $9::bigint AS reach
 	FROM unnest($5::text[], $6::bigint[], $7::text[], $8::boolean[]) AS k(handler_key, quota, names, skips)
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), heads AS MATERIALIZED (
