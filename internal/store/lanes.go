@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -105,7 +106,7 @@ func numbers(list []int64) string {
 // walking is what CheckLanes needs of a dialect.
 type walking interface {
 	// waitingLanes returns up to limit lanes of this name with waiting rows,
-	// in the order of their keys, behind after.
+	// the first ones behind after.
 	waitingLanes(ctx context.Context, name, after int64, limit int) ([]Lane, error)
 	AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, error)
 }
@@ -131,6 +132,7 @@ func checkLanes(ctx context.Context, dialect walking, rule LaneRule, after *Lane
 		if err != nil {
 			return nil, nil, doing("check lanes", err)
 		}
+		slices.SortFunc(lanes, func(a, b Lane) int { return cmp.Compare(a.Key, b.Key) })
 		for _, lane := range lanes {
 			turns = append(turns, rule.Turn(lane))
 		}
