@@ -10,8 +10,8 @@ var lanesMutants = []mutant{
 		Name: "postgres: lanes: any row of a lane may be claimed",
 		Why:  "messages of one ordering key would run out of order (contract 5.12)",
 		File: "internal/store/postgres_claim_lanes.go",
-		Old:  "AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)",
-		New:  "AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id) AND p.version < 0",
+		Old:  "AND NOT p.is_poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)",
+		New:  "AND NOT p.is_poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id) AND p.version < 0",
 		Test: lanesTest("Postgres", "^Lanes$/^the_order_holds"),
 	},
 	{
@@ -26,8 +26,8 @@ var lanesMutants = []mutant{
 		Name: "postgres: lanes: a poisoned row does not park its lane",
 		Why:  "messages would run that build on one that failed (contract 5.12)",
 		File: "internal/store/postgres_claim_lanes.go",
-		Old:  "CASE WHEN skips THEN '{f}' ELSE '{f,t}' END",
-		New:  "CASE WHEN skips THEN '{f}' ELSE '{f}' END",
+		Old:  ") OR NOT k.skips AND EXISTS (",
+		New:  ") OR k.skips AND EXISTS (",
 		Test: lanesTest("Postgres", "^Lanes$/^a_poisoned_row_parks"),
 	},
 	{
@@ -82,8 +82,8 @@ var lanesMutants = []mutant{
 		Name: "postgres: lanes: a name forgotten by the handler does not count",
 		Why:  "rows accepted before a rename would run all at once (contract 5.12)",
 		File: "internal/store/postgres_claim_lanes.go",
-		Old:  "SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key\n\t\t\t\t\tAND p.is_poisoned",
-		New:  "SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names) AND p.lane_key = w.lane_key\n\t\t\t\t\tAND p.is_poisoned",
+		Old:  "SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key\n\t\t\t\t\tAND NOT p.is_poisoned",
+		New:  "SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names) AND p.lane_key = w.lane_key\n\t\t\t\t\tAND NOT p.is_poisoned",
 		Test: lanesTest("Postgres", "^Lanes$/^a_renamed_handler"),
 	},
 	{
