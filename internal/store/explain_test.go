@@ -25,7 +25,10 @@ type plan struct {
 	Rows     float64 `json:"Actual Rows"`
 	Loops    float64 `json:"Actual Loops"`
 	Removed  float64 `json:"Rows Removed by Filter"`
-	Plans    []plan  `json:"Plans"`
+	// Hit and Read are pages, of this node and those below it.
+	Hit   float64 `json:"Shared Hit Blocks"`
+	Read  float64 `json:"Shared Read Blocks"`
+	Plans []plan  `json:"Plans"`
 }
 
 // scans lists every access to a table as "node relation index".
@@ -51,18 +54,55 @@ func (p plan) read() float64 {
 	return count
 }
 
+// openLiteral opens a pool that puts the arguments into the statement: PREPARE
+// and EXECUTE take nothing else.
+func openLiteral(t *testing.T, dsn string) *gorm.DB {
+	t.Helper()
+	literal, err := gorm.Open(postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), &gorm.Config{Logger: logger.Discard})
+	require.NoError(t, err)
+	pool, err := literal.DB()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	return literal
+}
+
+// explain executes a statement as a prepared one, by this plan_cache_mode, and
+// takes back what it did.
+func explain(t *testing.T, literal *gorm.DB, p *postgres, mode, statement string, args ...any) (explained plan) {
+	t.Helper()
+	require.ErrorIs(t, literal.Transaction(func(tx *gorm.DB) error {
+		connection := tx.Statement.ConnPool
+		for _, statement := range []string{`SET LOCAL plan_cache_mode = ` + mode, `PREPARE planned AS ` + p.text(statement)} {
+			_, err := connection.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		execute := `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE planned`
+		if len(args) > 0 {
+			places := make([]string, len(args))
+			for i := range places {
+				places[i] = fmt.Sprintf("$%d", i+1)
+			}
+			execute += "(" + strings.Join(places, ", ") + ")"
+		}
+		text, err := query(t.Context(), connection, execute, value[string], args...)
+		require.NoError(t, err)
+		_, err = connection.ExecContext(t.Context(), `DEALLOCATE planned`)
+		require.NoError(t, err)
+		var plans []struct{ Plan plan }
+		require.NoError(t, json.Unmarshal([]byte(strings.Join(text, "\n")), &plans))
+		explained = plans[0].Plan
+		return errRollBack
+	}), errRollBack)
+	return explained
+}
+
 // Which index serves what, with 150,000 statuses that must not be looked at.
 // The plans are those of a generic prepared statement, which never sees its
 // arguments, as well as those made for them.
 func TestPostgresPlans(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	db := testenv.OpenPostgres(t, dsn)
-	// PREPARE and EXECUTE take literals: this pool puts the arguments in.
-	literal, err := gorm.Open(postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), &gorm.Config{Logger: logger.Discard})
-	require.NoError(t, err)
-	pool, err := literal.DB()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	literal := openLiteral(t, dsn)
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
 	opened, err := New(db, models.Naming{})
 	require.NoError(t, err)
@@ -146,30 +186,7 @@ func TestPostgresPlans(t *testing.T) {
 	} {
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 			t.Run(each.name+" by "+mode, func(t *testing.T) {
-				var explained plan
-				require.ErrorIs(t, literal.Transaction(func(tx *gorm.DB) error {
-					connection := tx.Statement.ConnPool
-					for _, statement := range []string{`SET LOCAL plan_cache_mode = ` + mode, `PREPARE planned AS ` + p.text(each.statement)} {
-						_, err := connection.ExecContext(t.Context(), statement)
-						require.NoError(t, err)
-					}
-					execute := `EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE planned`
-					if len(each.args) > 0 {
-						places := make([]string, len(each.args))
-						for i := range places {
-							places[i] = fmt.Sprintf("$%d", i+1)
-						}
-						execute += "(" + strings.Join(places, ", ") + ")"
-					}
-					text, err := query(t.Context(), connection, execute, value[string], each.args...)
-					require.NoError(t, err)
-					_, err = connection.ExecContext(t.Context(), `DEALLOCATE planned`)
-					require.NoError(t, err)
-					var plans []struct{ Plan plan }
-					require.NoError(t, json.Unmarshal([]byte(strings.Join(text, "\n")), &plans))
-					explained = plans[0].Plan
-					return errRollBack
-				}), errRollBack)
+				explained := explain(t, literal, p, mode, each.statement, each.args...)
 				scans := strings.Join(explained.scans(), "\n")
 				for _, expected := range each.expected {
 					require.Contains(t, scans, expected)

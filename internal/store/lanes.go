@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -61,8 +62,10 @@ func (r LaneRule) Turn(lane Lane) LaneTurn {
 }
 
 const (
-	// laneWindow is how many rows of a key a claim looks at, beyond its limit,
-	// to find the first of their lanes.
+	// laneWindow is how many rows of a key a claim looks at, beyond twice its
+	// limit, to find the first of their lanes. So a claim that has seen the
+	// whole window has claimed its limit or passed over more, and marks them:
+	// the next one gets further.
 	laneWindow = 1000
 	// claimAttempts bounds how often a claim is tried again because another
 	// one took the same lane at the same moment.
@@ -103,7 +106,7 @@ func numbers(list []int64) string {
 // walking is what CheckLanes needs of a dialect.
 type walking interface {
 	// waitingLanes returns up to limit lanes of this name with waiting rows,
-	// in the order of their keys, behind after.
+	// the first ones behind after.
 	waitingLanes(ctx context.Context, name, after int64, limit int) ([]Lane, error)
 	AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, error)
 }
@@ -129,6 +132,7 @@ func checkLanes(ctx context.Context, dialect walking, rule LaneRule, after *Lane
 		if err != nil {
 			return nil, nil, doing("check lanes", err)
 		}
+		slices.SortFunc(lanes, func(a, b Lane) int { return cmp.Compare(a.Key, b.Key) })
 		for _, lane := range lanes {
 			turns = append(turns, rule.Turn(lane))
 		}

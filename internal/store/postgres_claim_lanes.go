@@ -31,7 +31,7 @@ WITH worker AS MATERIALIZED (
 	CROSS JOIN LATERAL (` + postgresDueOfKey + `) s
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), keys AS MATERIALIZED (
-	SELECT handler_key, quota, names::bigint[] AS names, skips, quota + $9::bigint AS reach
+	SELECT handler_key, quota, names::bigint[] AS names, skips, true AS poisoned, 2 * quota + $9::bigint AS reach
 	FROM unnest($5::text[], $6::bigint[], $7::text[], $8::boolean[]) AS k(handler_key, quota, names, skips)
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), heads AS MATERIALIZED (
@@ -43,7 +43,7 @@ WITH worker AS MATERIALIZED (
 		LIMIT k.quota
 	) h
 ), reached AS MATERIALIZED (
-	SELECT k.handler_key, k.quota, k.names, k.skips,
+	SELECT k.handler_key, k.quota, k.names, k.skips, k.poisoned,
 		CASE WHEN h.found < k.quota THEN k.reach WHEN h.last - h.found > k.quota THEN h.last ELSE 0 END AS reach
 	FROM keys k
 	CROSS JOIN LATERAL (SELECT count(*) AS found, max(position) AS last FROM heads WHERE handler_key = k.handler_key) h
@@ -86,13 +86,16 @@ const postgresLockSeen = `
 
 // Whether row w is first in its lane, under any of the handler's names, and
 // none is claimed there. By the index on lanes and the one on claimed lanes.
+// k.poisoned is true: said outright, the index on poisoned rows would look fit
+// where they are few, and they need not stay few. Each question is one range of
+// the index on lanes, which ends at w: rows behind it are not looked at.
 const postgresHead = `(w.lane_key IS NULL OR NOT (
 			EXISTS (
 				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
-					AND p.completed_at IS NULL AND NOT p.is_poisoned AND (p.sequence, p.id) < (w.sequence, w.id)
+					AND NOT p.is_poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)
 			) OR NOT k.skips AND EXISTS (
 				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
-					AND p.completed_at IS NULL AND p.is_poisoned AND (p.sequence, p.id) < (w.sequence, w.id)
+					AND p.is_poisoned = k.poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)
 			) OR EXISTS (
 				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key AND p.holds_lane
 			)

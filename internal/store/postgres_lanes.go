@@ -11,16 +11,19 @@ import (
 // this moment, PostgreSQL looks at its new version.
 const postgresAdvance = `
 WITH turns AS (
-	SELECT names::bigint[] AS names, lane_key, skips
+	SELECT names::bigint[] AS names, lane_key, CASE WHEN skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting
 	FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS t(names, lane_key, skips)
 ), free AS MATERIALIZED (
 	SELECT f.* FROM turns t
 	CROSS JOIN LATERAL (
 		SELECT s.* FROM unnest(t.names) AS n(lane_handler)
+		CROSS JOIN unnest(t.counting) AS c(poisoned)
 		CROSS JOIN LATERAL (
-			(SELECT ` + postgresFirst + ` AND NOT is_poisoned ORDER BY sequence, id LIMIT 1)
-			UNION ALL
-			(SELECT ` + postgresFirst + ` AND is_poisoned AND NOT t.skips ORDER BY sequence, id LIMIT 1)
+			SELECT id, handler_key, sequence, is_poisoned, is_waiting, processing_started_at IS NOT NULL AS processing,
+				next_attempt_at IS NULL AS untried
+			FROM {statuses}
+			WHERE lane_handler = n.lane_handler AND lane_key = t.lane_key AND is_poisoned = c.poisoned AND completed_at IS NULL
+			ORDER BY sequence, id LIMIT 1
 		) s
 		ORDER BY s.sequence, s.id LIMIT 1
 	) f
@@ -37,10 +40,6 @@ UNION
 SELECT handler_key FROM free WHERE NOT is_waiting AND untried
 ORDER BY handler_key`
 
-const postgresFirst = `id, handler_key, sequence, is_poisoned, is_waiting, processing_started_at IS NOT NULL AS processing, next_attempt_at IS NULL AS untried
-			FROM {statuses}
-			WHERE lane_handler = n.lane_handler AND lane_key = t.lane_key AND completed_at IS NULL`
-
 // By the index on lanes with waiting rows, one step per lane (a loose index
 // scan), however many rows wait in it. SQLite runs the same text.
 const waitingLanes = `
@@ -51,7 +50,7 @@ WITH RECURSIVE lanes(lane_key, number) AS (
 		ORDER BY s.lane_key LIMIT 1), l.number + 1
 	FROM lanes l WHERE l.lane_key IS NOT NULL AND l.number < $3
 )
-SELECT lane_key FROM lanes WHERE lane_key IS NOT NULL ORDER BY lane_key`
+SELECT lane_key FROM lanes WHERE lane_key IS NOT NULL`
 
 // Likewise.
 const waitingLaneHandlers = `
@@ -70,7 +69,7 @@ const postgresReleaseWaiting = `
 WITH released AS MATERIALIZED (
 	SELECT s.place FROM unnest($1::text[]) AS k(handler_key)
 	CROSS JOIN LATERAL (
-		SELECT ctid AS place FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+		SELECT ctid AS place FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting ORDER BY id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 	) s
 	LIMIT $2
 )

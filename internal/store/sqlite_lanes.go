@@ -63,7 +63,7 @@ func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string,
 	if err != nil {
 		return nil, false, err
 	}
-	window := limit.Limit + laneWindow
+	window := 2*limit.Limit + laneWindow
 	claims, err = query(ctx, pool, s.text(sqliteClaimHeads), scanSQLiteClaim,
 		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
 	if err != nil {

@@ -25,6 +25,8 @@ func TestSQLitePlans(t *testing.T) {
 		statusID  = "USING INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"
 		messageID = "USING INDEX sqlite_autoindex_inbox_messages_1 (id=?)"
 		byMessage = "INDEX inbox_handler_statuses_message_handler (message_id=?"
+		lane      = "INDEX inbox_handler_statuses_lane (lane_handler=? AND lane_key=?"
+		holder    = "INDEX inbox_handler_statuses_lane_holder (lane_handler=? AND lane_key=?)"
 	)
 	for _, each := range []struct {
 		name, statement string
@@ -32,6 +34,18 @@ func TestSQLitePlans(t *testing.T) {
 		expected        string
 	}{
 		{"claim", sqliteClaim, []any{now, "w", "mail", 10}, due},
+		{"claim from lanes finds the window", sqliteClaimHeads, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, due},
+		{"claim from lanes judges", sqliteClaimHeads, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, lane + " AND is_poisoned=? AND (sequence,id)<(?,?))"},
+		{"claim from lanes asks for the holder", sqliteClaimHeads, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, holder},
+		{"mark what was passed over", sqliteMarkPassed, []any{now, "w", "mail", 1020, 10, now, "id"}, due},
+		{"first of lanes", sqliteFirsts, []any{"[]"}, lane + " AND is_poisoned=?)"},
+		{"holder of lanes", sqliteFirsts, []any{"[]"}, holder},
+		{"let go", sqliteFree, []any{"[]"}, statusID},
+		{"waiting lanes", numbered(waitingLanes), []any{1, 2, 3}, "inbox_handler_statuses_waiting_lane (lane_handler=? AND lane_key>?)"},
+		{"waiting lane handlers", waitingLaneHandlers, nil, "inbox_handler_statuses_waiting_lane (lane_handler>?)"},
+		{"release waiting", sqliteReleaseWaiting, []any{"[]", 10}, "inbox_handler_statuses_waiting (handler_key=?)"},
+		{"waiting of a key", sqliteWaitingOf, []any{"mail", 10}, "USING INDEX inbox_handler_statuses_waiting (handler_key=?)"},
+		{"waiting keys", pendingKeys, nil, "INDEX inbox_handler_statuses_waiting (handler_key>?)"},
 		{"next due", sqliteNextDue, []any{"mail", now}, due},
 		{"messages of claims", sqliteMessages, []any{"[]"}, messageID},
 		{"siblings", sqliteSiblings, []any{"[]", "[]"}, byMessage},

@@ -1,3 +1,292 @@
 package storetest
 
-var laneRaceTests = []test{}
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+var laneRaceTests = []test{
+	{"no two claims of a lane are ever held at once, and none of its rows is forgotten", func(s *suite) {
+		s.race(ruleOf("mail"), 3, 40)
+	}},
+	{"nor where poisoned rows are skipped and retried", func(s *suite) {
+		s.race(skipping(ruleOf("mail")), 3, 40)
+	}},
+	{"nor in many short lanes", func(s *suite) {
+		s.race(ruleOf("mail"), 60, 3)
+	}},
+	{"the database refuses a second claimed row of a lane", func(s *suite) {
+		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "other", "mail"))
+		require.Len(s, s.heads(noon, 5), 2)
+		err := s.db.Exec(`UPDATE inbox_handler_statuses SET holds_lane = true WHERE message_id = 'm2'`).Error
+		require.True(s, store.IsUniqueViolation(err), "%v", err)
+	}},
+	{"a retried row and a later one are not claimed at the same moment", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's one writer rules this out")
+			return
+		}
+		rule := skipping(ruleOf("mail"))
+		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"))
+		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
+		// One claim has found m2 first and written so, not committed; m1 is
+		// retried, and to another claim m1 is first and nobody holds the lane.
+		gate := s.hold("holds_lane")
+		one := s.claimInBackground(rule)
+		s.waitForLock()
+		s.retry("m1", "mail")
+		two := s.claimInBackground(rule)
+		s.waitForLocks(2)
+		require.NoError(s, gate.Rollback().Error)
+		first, second := <-one, <-two
+		require.NoError(s, first.err)
+		require.NoError(s, second.err)
+		require.Equal(s, []string{"m2/mail"}, claimed(first.got.Claims))
+		require.Empty(s, second.got.Claims)
+		s.complete(noon, first.got.Claims...)
+		require.Equal(s, []string{"m1/mail"}, claimed(s.claimUnder(rule, noon, 5, "mail").Claims))
+	}},
+	{"a row marked while its predecessor ends is let go by the claim that marked it", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's one writer rules this out")
+			return
+		}
+		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		head := s.heads(noon, 1)[0]
+		// A claim has judged m2 and m3 by a snapshot in which m1 is pending, and
+		// written the marks, not committed them; m1 ends; who ended it looks,
+		// and sees no mark.
+		gate := s.hold("is_waiting")
+		marking := s.claimInBackground(ruleOf("mail"))
+		s.waitForLock()
+		s.complete(noon, head)
+		s.advance(ruleOf("mail"), head)
+		require.NoError(s, gate.Rollback().Error)
+		done := <-marking
+		require.NoError(s, done.err)
+		require.Empty(s, done.got.Claims)
+		require.Equal(s, []string{"mail"}, done.got.Behind)
+		require.Equal(s, []string{"m3"}, s.waiting())
+		require.Equal(s, []string{"m2/mail"}, claimed(s.heads(noon, 1)))
+	}},
+	{"a row marked while its predecessor's transaction is open is let go when that has committed", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's one writer rules this out")
+			return
+		}
+		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		head := s.heads(noon, 1)[0]
+		tx := s.begin()
+		applied, err := s.store.CompleteTx(s.ctx, tx, completion(head), noon)
+		require.NoError(s, err)
+		require.True(s, applied)
+		require.Empty(s, s.heads(noon, 1), "m1 has not ended yet, and nobody waits for its lock")
+		require.Equal(s, []string{"m2", "m3"}, s.waiting())
+		require.NoError(s, tx.Commit().Error)
+		require.Equal(s, []string{"mail"}, s.advance(ruleOf("mail"), head))
+		require.Equal(s, []string{"m2/mail"}, claimed(s.heads(noon, 1)))
+	}},
+}
+
+type outcome struct {
+	got store.Claimed
+	err error
+}
+
+// claimInBackground claims one "mail" on another connection.
+func (s *suite) claimInBackground(rule store.LaneRule) <-chan outcome {
+	done := make(chan outcome, 1)
+	go func() {
+		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
+		done <- outcome{got, err}
+	}()
+	return done
+}
+
+// hold stops every statement that sets this column of a status, its row
+// written and not committed, until the returned transaction ends.
+func (s *suite) hold(column string) (gate *gorm.DB) {
+	s.Helper()
+	for _, statement := range []string{
+		`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`,
+		`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW WHEN (NEW.` + column + ` AND NOT OLD.` + column + `) EXECUTE FUNCTION hold()`,
+	} {
+		require.NoError(s, s.db.Exec(statement).Error)
+	}
+	gate = s.begin()
+	require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
+	return gate
+}
+
+// race lets claimers claim, fail, release, poison, retry and complete until
+// every row of every lane has completed. Claimers and enders look after lanes,
+// CheckLanes does not: what they forget stays.
+func (s *suite) race(rule store.LaneRule, lanes, rows int) {
+	s.Helper()
+	claimers := 8
+	if !s.postgres() { // they take turns
+		claimers, rows = 3, (rows+3)/4
+	}
+	for i := range rows {
+		var batch []store.NewMessage
+		for lane := range lanes {
+			batch = append(batch, ordered(fmt.Sprintf("%02d-%03d", lane, i), fmt.Sprint(lane), "mail"))
+		}
+		s.accept(batch...)
+	}
+	r := &laneRace{suite: s, rule: rule, claimers: claimers, left: lanes * rows, running: map[store.Lane]string{}, last: map[store.Lane]string{}}
+	r.moved.L = &r.mu
+	s.noErrors(together(claimers, func(int) error {
+		err := r.claimer()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.over = r.over || err != nil
+		r.moved.Broadcast()
+		return err
+	}))
+	require.Zero(s, r.left)
+	require.Empty(s, s.waiting())
+}
+
+type laneRace struct {
+	*suite
+	rule     store.LaneRule
+	claimers int
+
+	mu      sync.Mutex
+	moved   sync.Cond // ends, left or over has changed
+	left    int
+	over    bool // somebody failed
+	ends    int  // claims ended and looked after so far
+	idle    int  // claimers that found nothing since the last end
+	running map[store.Lane]string
+	last    map[store.Lane]string // the last message each lane completed
+}
+
+func (r *laneRace) claimer() error {
+	for last := false; ; {
+		r.mu.Lock()
+		ends, done := r.ends, r.over || r.left == 0
+		r.mu.Unlock()
+		if done {
+			return nil
+		}
+		limit := 1 + rand.N(3)
+		got, err := r.store.Claim(r.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: limit, Lanes: &r.rule}}})
+		if err = errors.Join(err, got.Unlooked); err != nil {
+			return err
+		}
+		for _, claim := range got.Claims {
+			if err := r.begin(claim); err != nil {
+				return err
+			}
+		}
+		for _, claim := range got.Claims {
+			if err := r.end(claim); err != nil {
+				return err
+			}
+		}
+		switch {
+		case len(got.Claims) > 0 || len(got.Behind) > 0:
+			last = false
+		case last:
+			return fmt.Errorf("rows are forgotten: %d left, waiting are %v", r.left, r.waiting())
+		default:
+			last = r.await(ends)
+		}
+	}
+}
+
+// await waits for the next end of a claim. It reports whether there is nobody
+// who could bring it about: then what is left must be free to be claimed.
+func (r *laneRace) await(ends int) (alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle++
+	defer func() { r.idle-- }()
+	for r.ends == ends && r.left > 0 && !r.over {
+		if r.idle == r.claimers {
+			return true
+		}
+		r.moved.Wait()
+	}
+	return false
+}
+
+func (r *laneRace) begin(claim store.Claim) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other := r.running[*claim.Lane]; other != "" {
+		return fmt.Errorf("message %s is claimed while %s is", claim.MessageID, other)
+	}
+	if last := r.last[*claim.Lane]; !r.rule.SkipPoisoned && claim.MessageID <= last {
+		return fmt.Errorf("message %s is claimed after %s", claim.MessageID, last)
+	}
+	r.running[*claim.Lane] = claim.MessageID
+	return nil
+}
+
+// end ends a claim in one way or another and looks after its lane.
+func (r *laneRace) end(claim store.Claim) error {
+	r.mu.Lock()
+	delete(r.running, *claim.Lane)
+	r.mu.Unlock()
+	var applied []bool
+	var err error
+	completed := false
+	switch back := settlement(claim); rand.N(4) {
+	case 0: // failed or released, due again
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back})
+	case 1: // poisoned, and retried by an operator a moment later
+		back.Poisoned = true
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back})
+		if err == nil {
+			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}); err != nil {
+				return err
+			}
+			err = r.db.WithContext(r.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE id = ?`, claim.StatusID).Error
+		}
+	default:
+		r.mu.Lock()
+		r.last[*claim.Lane] = claim.MessageID
+		r.mu.Unlock()
+		completed = true
+		applied, err = r.store.Complete(r.ctx, []store.Completion{completion(claim)}, noon)
+	}
+	if err != nil {
+		return err
+	}
+	if slices.Contains(applied, false) {
+		return fmt.Errorf("the claim of message %s was lost", claim.MessageID)
+	}
+	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ends++
+	if completed {
+		r.left--
+	}
+	r.moved.Broadcast()
+	return nil
+}
+
+// waitForLocks returns once this many connections wait for a lock.
+func (s *suite) waitForLocks(count int) {
+	s.Helper()
+	require.Eventually(s, func() bool {
+		var waiting int
+		err := s.db.WithContext(s.ctx).Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
+		return err == nil && waiting >= count
+	}, patience, 2*time.Millisecond)
+}

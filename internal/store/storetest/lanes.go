@@ -268,6 +268,24 @@ var laneTests = []test{
 		require.Equal(s, []string{"mail"}, s.advance(ruleOf("mail"), claim), "twice is fine")
 		require.Empty(s, s.advance(ruleOf("mail")))
 	}},
+	{"AdvanceLanes does not let a row go while another one of its lane is claimed", func(s *suite) {
+		rule := skipping(ruleOf("mail"))
+		for _, id := range []string{"m1", "m2", "m3"} {
+			s.accept(ordered(id, "k", "mail"))
+		}
+		first := s.claimUnder(rule, noon, 1, "mail").Claims[0]
+		s.poison(first)
+		second := s.claimUnder(rule, noon, 1, "mail").Claims[0]
+		s.retry("m1", "mail")
+		require.Empty(s, s.claimUnder(rule, noon, 1, "mail").Claims)
+		require.Equal(s, []string{"m1", "m3"}, s.waiting())
+		require.Empty(s, s.advance(rule, first))
+		require.Equal(s, []string{"m1", "m3"}, s.waiting())
+		s.settle(settlement(second))
+		require.Equal(s, []string{"mail"}, s.advance(rule, second))
+		require.Equal(s, []string{"m3"}, s.waiting())
+		require.Equal(s, []string{"m1/mail"}, claimed(s.claimUnder(rule, noon, 5, "mail").Claims))
+	}},
 	{"CheckLanes lets go what a process that died has left, page by page", func(s *suite) {
 		const lanes = 7
 		rule := ruleOf("mail", "never")
@@ -344,20 +362,20 @@ var laneTests = []test{
 			return m
 		}
 		s.accept(lane("m1", "old", "old"), lane("m2", "mail", "old"), lane("m3", "old", "old"), lane("m4", "mail", "mail"), lane("m5", "mail", "old"))
-		first := s.claimUnder(after, noon, 1, "mail", "old").Claims
+		first := s.claimUnder(after, noon, 5, "mail", "old").Claims
 		require.Equal(s, []string{"m1/old"}, claimed(first))
 		s.complete(noon, first...)
 		s.advance(after, first...)
 		require.Empty(s, s.claimUnder(before, noon, 5, "old").Claims, "m2 is before m3, under a key the old program does not know")
 		for _, id := range []string{"m2/mail", "m3/old", "m4/mail", "m5/mail"} {
-			claims := s.claimUnder(after, noon, 1, "mail", "old").Claims
+			claims := s.claimUnder(after, noon, 5, "mail", "old").Claims
 			require.Equal(s, []string{id}, claimed(claims))
 			s.complete(noon, claims...)
 			require.NotEmpty(s, append(s.advance(after, claims...), id))
 		}
 		s.accept(lane("n1", "mail", "old"), lane("n2", "mail", "old"), lane("n3", "mail", "old"))
 		for _, id := range []string{"n1", "n2", "n3"} {
-			claims := s.claimUnder(dropped, noon, 1, "mail").Claims
+			claims := s.claimUnder(dropped, noon, 5, "mail").Claims
 			require.Equal(s, []string{id + "/mail"}, claimed(claims), "a row's own name counts")
 			s.complete(noon, claims...)
 			s.advance(dropped, claims...)

@@ -1,0 +1,150 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// 100,000 rows behind one blocked lane cost nobody else anything (contract
+// 5.12): a claim that meets them marks a bounded number, and once they are
+// marked no statement looks at them.
+func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
+	t.Parallel() // much of it waits for disks
+	dsn := testenv.PostgresDSN(t)
+	db := testenv.OpenPostgres(t, dsn)
+	literal := openLiteral(t, dsn)
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	opened, err := New(db, models.Naming{})
+	require.NoError(t, err)
+	p := opened.(*postgres)
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	mail, stock := LaneHandler("mail"), LaneHandler("stock")
+	const blocked = 1
+	for _, statement := range []string{
+		// The first row of lane 1 of "mail" is poisoned, 100,000 wait behind it;
+		// 1,000 more lanes have five rows each, as do 1,000 of "stock"; 2,000
+		// rows have no lane.
+		`INSERT INTO inbox_messages SELECT 'm' || n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+			'2026-01-01 12:00:00+00'::timestamptz + n * interval '100 milliseconds' FROM generate_series(1, 112001) n`,
+		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_id, handler_key, created_at, is_poisoned, lane_handler, lane_key)
+			SELECT gen_random_uuid(), 'm' || n, CASE WHEN n <= 105001 THEN 'mail' WHEN n <= 110001 THEN 'stock' ELSE 'plain' END,
+				'2026-01-01 12:00:00+00'::timestamptz + n * interval '100 milliseconds', n = 1,
+				CASE WHEN n <= 105001 THEN %d WHEN n <= 110001 THEN %d END,
+				CASE WHEN n <= 100001 THEN %d WHEN n <= 110001 THEN 10 + n %% 1000 END
+			FROM generate_series(1, 112001) n`, mail, stock, blocked),
+		`ANALYZE inbox_messages`, `ANALYZE inbox_handler_statuses`,
+	} {
+		require.NoError(t, db.Exec(statement).Error)
+	}
+	modes := []string{"force_custom_plan", "force_generic_plan"}
+	claim := func(plain, ordered []string, skips bool) []any {
+		quotas := func(keys []string) []int64 { return slices.Repeat([]int64{10}, len(keys)) }
+		names := []string{numbers([]int64{mail}), numbers([]int64{stock})}[:len(ordered)]
+		return []any{plain, quotas(plain), now, nil, ordered, quotas(ordered), names, slices.Repeat([]bool{skips}, len(ordered)), laneWindow}
+	}
+	const due = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
+	check := func(name, statement string, args []any, mostRows, mostPages float64, expected ...string) {
+		for _, mode := range modes {
+			t.Run(name+" by "+mode, func(t *testing.T) {
+				explained := explain(t, literal, p, mode, statement, args...)
+				scans := strings.Join(explained.scans(), "\n")
+				t.Logf("%.0f rows, %.0f pages by\n%s", explained.read(), explained.Hit+explained.Read, scans)
+				for _, each := range expected {
+					require.Contains(t, scans, each)
+				}
+				require.NotContains(t, scans, "inbox_handler_statuses_poisoned", "poisoned rows may be many")
+				require.NotContains(t, scans, "Seq Scan inbox_messages")
+				require.NotContains(t, scans, "Seq Scan inbox_handler_statuses")
+				require.LessOrEqual(t, explained.read(), mostRows)
+				require.LessOrEqual(t, explained.Hit+explained.Read, mostPages)
+			})
+		}
+	}
+	const lanes, holders = "Index Only Scan inbox_handler_statuses inbox_handler_statuses_lane\n", "inbox_handler_statuses_lane_holder"
+
+	// A window of 1,020 rows, each read twice, judged twice by one row of its
+	// lane, locked and updated.
+	check("a claim that meets them", postgresClaimLanes, claim(nil, []string{"mail"}, false), 10*1020, 40*1020, due, lanes, "Tid Scan inbox_handler_statuses")
+
+	rule := LaneRule{Handlers: []int64{mail}}
+	request := ClaimRequest{Now: now, Limits: []KeyLimit{{HandlerKey: "mail", Limit: 10, Lanes: &rule}}}
+	waiting := func() (rows int64) {
+		require.NoError(t, db.Model(&models.HandlerStatus{}).Where("is_waiting").Count(&rows).Error)
+		return rows
+	}
+	for claims := range 3 {
+		got, err := p.Claim(t.Context(), request)
+		require.NoError(t, err)
+		require.Empty(t, got.Claims)
+		require.Equal(t, []string{"mail"}, got.Behind)
+		require.EqualValues(t, (claims+1)*(2*10+laneWindow), waiting())
+	}
+	// So they all are after a hundred claims. What the marks leave behind in the
+	// indexes is gone with the next vacuum; until then claims pass its pages.
+	execute := func(statement string, args ...any) {
+		require.NoError(t, db.Exec(statement, args...).Error)
+		require.NoError(t, db.Exec(`VACUUM (ANALYZE) inbox_handler_statuses`).Error)
+	}
+	execute(`UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1
+		WHERE lane_key = ? AND NOT is_poisoned AND NOT is_waiting`, blocked)
+	check("a claim of other lanes", postgresClaimLanes, claim(nil, []string{"mail"}, false), 100, 400, due, lanes, holders)
+	check("a claim of all handlers", postgresClaimLanes, claim([]string{"plain"}, []string{"mail", "stock"}, false), 300, 800, due)
+	check("next due", postgresNextDue, []any{[]string{"mail", "stock", "plain"}, now}, 10, 50, due)
+	names := []string{numbers([]int64{mail, 7}), numbers([]int64{mail}), numbers([]int64{stock})}
+	check("advance lanes", postgresAdvance, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}}, 20, 100, "Index Scan inbox_handler_statuses inbox_handler_statuses_lane\n")
+	check("waiting lanes", waitingLanes, []any{mail, int64(beforeAllLanes), 100}, 10, 50, "inbox_handler_statuses_waiting_lane")
+	check("waiting lane handlers", waitingLaneHandlers, nil, 10, 50, "inbox_handler_statuses_waiting_lane")
+	check("release waiting rows", postgresReleaseWaiting, []any{[]string{"mail", "plain"}, 100}, 400, 5000, "inbox_handler_statuses_waiting")
+	check("pending keys", pendingKeys, nil, 20, 300, "inbox_handler_statuses_due", "inbox_handler_statuses_waiting")
+	check("pending of a key", postgresPendingOf, []any{"mail", 10}, 60, 100, due, "inbox_handler_statuses_waiting")
+
+	// Nor do they slow their own lane, once it moves on: rows behind the first,
+	// nor, where they are skipped, poisoned ones before it.
+	execute(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE message_id = 'm1'`)
+	check("a claim of their lane", postgresClaimLanes, claim(nil, []string{"mail"}, false), 100, 400, lanes, holders)
+	execute(`UPDATE inbox_handler_statuses SET is_poisoned = true, is_waiting = false, version = version + 1
+		WHERE lane_key = ? AND substr(message_id, 2)::int <= 20000`, blocked)
+	check("advance a lane that skips poisoned rows", postgresAdvance, []any{names[:1], []int64{blocked}, []bool{true}}, 20, 100, "inbox_handler_statuses_pkey")
+	keys, err := p.AdvanceLanes(t.Context(), []LaneTurn{{LaneRule: LaneRule{Handlers: []int64{mail}, SkipPoisoned: true}, Key: blocked}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"mail"}, keys)
+	check("a claim of a lane that skips poisoned rows", postgresClaimLanes, claim(nil, []string{"mail"}, true), 100, 400, lanes, holders)
+}
+
+// Rows without a lane pay nothing for lanes: claiming them writes to no index,
+// also where the same claim takes lanes (see TestPostgresClaimsAreHeapOnlyUpdates).
+func TestPostgresClaimsWithoutLanesStayHeapOnlyUpdates(t *testing.T) {
+	db := testenv.Postgres(t)
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	opened, err := New(db, models.Naming{})
+	require.NoError(t, err)
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	const rows = 1000
+	batch := AcceptBatch{Now: now}
+	for i := range rows {
+		batch.Messages = append(batch.Messages, NewMessage{
+			Message: models.Message{ID: fmt.Sprint(i)}, Handlers: []NewStatus{{HandlerKey: "plain"}, {HandlerKey: "ordered"}},
+		})
+	}
+	_, err = opened.Accept(t.Context(), batch)
+	require.NoError(t, err)
+	got, err := opened.Claim(t.Context(), ClaimRequest{Now: now, Limits: []KeyLimit{
+		{HandlerKey: "plain", Limit: rows}, {HandlerKey: "ordered", Limit: rows, Lanes: &LaneRule{Handlers: []int64{LaneHandler("ordered")}}},
+	}})
+	require.NoError(t, err)
+	require.Len(t, got.Claims, 2*rows)
+	var updates struct{ All, HeapOnly int64 }
+	require.Eventually(t, func() bool { // sessions report their counts when they are idle
+		err := db.Raw(`SELECT n_tup_upd AS "all", n_tup_hot_upd AS heap_only FROM pg_stat_user_tables WHERE relname = 'inbox_handler_statuses'`).Scan(&updates).Error
+		return err == nil && updates.All == 2*rows
+	}, 30*time.Second, 20*time.Millisecond)
+	require.Greater(t, updates.HeapOnly, int64(2*rows*9/10))
+}
