@@ -18,6 +18,7 @@ import (
 // were the ones to change, and how much was added and deleted.
 type ledger struct {
 	sync.Mutex
+	// transitions are by the version they left; true if it was a claim.
 	transitions map[version]bool
 	// open are changes that were answered with an error that leaves it open
 	// whether they took place.
@@ -30,14 +31,14 @@ type ledger struct {
 
 // transition notes that somebody changed a status that was at a version. Two
 // who both did have changed it twice on one version.
-func (l *ledger) transition(statusID string, from int64) error {
+func (l *ledger) transition(statusID string, from int64, claim bool) error {
 	l.Lock()
 	defer l.Unlock()
 	at := version{statusID, from}
-	if l.transitions[at] {
+	if _, changed := l.transitions[at]; changed {
 		return fmt.Errorf("status %s was changed twice at version %d", statusID, from)
 	}
-	l.transitions[at] = true
+	l.transitions[at] = claim
 	return nil
 }
 
@@ -53,7 +54,7 @@ func (l *ledger) answered(changes []version, applied []bool, err error) error {
 	}
 	for i, change := range changes {
 		if applied[i] {
-			err = errors.Join(err, l.transition(change.statusID, change.version))
+			err = errors.Join(err, l.transition(change.statusID, change.version, false))
 		}
 	}
 	return err
@@ -92,9 +93,11 @@ func (l *ledger) check(s *suite) {
 	for _, row := range rows {
 		for from := int64(1); from < row.Version; from++ {
 			at := version{row.ID, from}
-			require.True(s, l.transitions[at] || l.open[at], "%s: nobody was told of the change of version %d", inWords(row), from)
+			claim, changed := l.transitions[at]
+			require.True(s, changed || l.open[at], "%s: nobody was told of the change of version %d", inWords(row), from)
+			require.False(s, claim && l.transitions[version{row.ID, from - 1}], "%s: claimed while claimed, at version %d", inWords(row), from)
 		}
-		require.False(s, l.transitions[version{row.ID, row.Version}], "%s: a change that was told is gone", inWords(row))
+		require.NotContains(s, l.transitions, version{row.ID, row.Version}, "%s: a change that was told is gone", inWords(row))
 	}
 	require.EqualValues(s, l.added-l.deletedStatuses, len(rows), "statuses added and not deleted")
 	require.EqualValues(s, l.inserted-l.deletedMessages, len(s.messageIDs()), "messages inserted and not deleted")
@@ -162,12 +165,12 @@ func (s *suite) drain(l *ledger) {
 	}
 	for _, ref := range refs {
 		s.settle(store.Settlement{StatusID: ref.StatusID, Version: ref.Version})
-		require.NoError(s, l.transition(ref.StatusID, ref.Version))
+		require.NoError(s, l.transition(ref.StatusID, ref.Version, false))
 	}
 	claims := s.claim(later, 10_000, handlerKeys...)
 	for _, claim := range claims {
-		require.NoError(s, l.transition(claim.StatusID, claim.Version-1))
-		require.NoError(s, l.transition(claim.StatusID, claim.Version))
+		require.NoError(s, l.transition(claim.StatusID, claim.Version-1, true))
+		require.NoError(s, l.transition(claim.StatusID, claim.Version, false))
 	}
 	s.complete(later, claims...)
 	left := slices.DeleteFunc(s.statuses(), func(row models.HandlerStatus) bool { return row.CompletedAt != nil || row.IsPoisoned })

@@ -120,7 +120,7 @@ func (c *caller) claim(ctx context.Context) error {
 	claims, err := c.store.Claim(ctx, request)
 	for _, claim := range claims {
 		c.learn(claim.Ref)
-		err = errors.Join(err, c.transition(claim.StatusID, claim.Version-1))
+		err = errors.Join(err, c.transition(claim.StatusID, claim.Version-1, true))
 	}
 	return err
 }
@@ -229,7 +229,7 @@ func (c *caller) retry(ctx context.Context) error {
 	if changed.Error != nil || changed.RowsAffected == 0 {
 		return changed.Error
 	}
-	return c.transition(row.ID, row.Version)
+	return c.transition(row.ID, row.Version, false)
 }
 
 func (c *caller) clean(ctx context.Context) error {
