@@ -170,9 +170,12 @@ func FuzzDecodeRecordsOfAnyBytes(f *testing.F) {
 		f.Add(encoded.Bytes()[4:], int64(0), false)
 		f.Add(encoded.Bytes()[4:], int64(1), true)
 	}
-	f.Add([]byte{}, int64(0), false)
+	f.Add(bytes.Repeat([]byte{1}, 61), int64(0), true)
 	f.Fuzz(func(t *testing.T, content []byte, wanted int64, repair bool) {
 		response := &fetch.ResponsePartition{}
+		if len(content) < 61 { // the header of a batch
+			return
+		}
 		if repair {
 			content = bytes.Clone(content) // the fuzzer's own
 			repaired(content)
@@ -196,9 +199,6 @@ func FuzzDecodeRecordsOfAnyBytes(f *testing.F) {
 // repaired gives the bytes the length and checksum of one batch, without which
 // nothing behind them would ever be looked at.
 func repaired(content []byte) {
-	if len(content) < 61 { // the header of a batch
-		return
-	}
 	binary.BigEndian.PutUint32(content[8:], uint32(len(content)-12))
 	if content[16] == 2 {
 		binary.BigEndian.PutUint32(content[17:], crc32.Checksum(content[21:], crc32.MakeTable(crc32.Castagnoli)))
@@ -208,8 +208,12 @@ func repaired(content []byte) {
 }
 
 // readSet has kafka-go read the bytes as it does a response's; what it makes
-// of them, or cannot, is not ours.
+// of them, or cannot, is not ours. It takes memory for as many records as a
+// batch says it has: more than there are bytes would end the process.
 func readSet(set *protocol.RecordSet, content []byte) (read bool) {
+	if content[16] == 2 && binary.BigEndian.Uint32(content[57:]) > uint32(len(content)) {
+		return false
+	}
 	defer func() {
 		if recover() != nil {
 			read = false

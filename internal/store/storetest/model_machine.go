@@ -49,16 +49,18 @@ var modelTests = []test{
 	}},
 }
 
-// hasten spares SQLite the disk: durability is other tests' concern. The
-// pragma is a connection's, so there must be one.
+// hasten spares the database the disk: durability is other tests' concern.
 func (s *suite) hasten() {
 	s.Helper()
-	if s.postgres() {
-		return
-	}
 	pool, err := s.db.DB()
 	require.NoError(s, err)
-	pool.SetMaxOpenConns(1)
+	if s.postgres() {
+		require.NoError(s, s.db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`).Error)
+		pool.SetMaxIdleConns(0) // it holds for connections made from now on
+		pool.SetMaxIdleConns(2)
+		return
+	}
+	pool.SetMaxOpenConns(1) // the pragma is a connection's
 	require.NoError(s, s.db.Exec(`PRAGMA synchronous = off`).Error)
 }
 
@@ -114,15 +116,8 @@ func newMachine(ctx context.Context, t *rapid.T, s *suite) *machine {
 // empty deletes what a sequence before has left: cheaper than a database each.
 func (s *suite) empty(ctx context.Context) {
 	s.Helper()
-	statements := []string{
-		`DELETE FROM inbox_handler_statuses`, `DELETE FROM inbox_messages`, `DELETE FROM inbox_rejected_messages`,
-		`DELETE FROM inbox_workers`, `DELETE FROM inbox_handlers`,
-	}
-	if s.postgres() {
-		statements = []string{`TRUNCATE inbox_handler_statuses, inbox_messages, inbox_rejected_messages, inbox_workers, inbox_handlers`}
-	}
-	for _, statement := range statements {
-		require.NoError(s, s.db.WithContext(ctx).Exec(statement).Error)
+	for _, table := range []string{"handler_statuses", "messages", "rejected_messages", "workers", "handlers"} {
+		require.NoError(s, s.db.WithContext(ctx).Exec("DELETE FROM inbox_"+table).Error)
 	}
 }
 
@@ -177,83 +172,4 @@ func (m *machine) adopt(added []models.HandlerStatus) {
 		added[i].ID, added[i].Sequence = row.ID, row.Sequence
 		m.model.rows[row.ID] = added[i]
 	}
-}
-
-// learn keeps what the store told of a status.
-func (m *machine) learn(refs ...store.Ref) {
-	m.known = append(m.known, refs...)
-}
-
-// places finds where the store said that a status was, at any version: a hint
-// that is out of date must do no harm.
-func (m *machine) place(statusID string) string {
-	for _, ref := range slices.Backward(m.known) {
-		if ref.StatusID == statusID {
-			return ref.Locator
-		}
-	}
-	return ""
-}
-
-// target picks a status: of those in some state, oldest due first, or of what
-// the store ever told, newest first. An Index beyond the last means the last,
-// so that a shorter sequence picks the same ones.
-type target struct {
-	Of    string // claimed, pending, poisoned, known
-	Index int
-}
-
-func (m *machine) pick(t target) (ref store.Ref, found bool) {
-	if t.Of == "known" {
-		if len(m.known) == 0 {
-			return ref, false
-		}
-		return m.known[max(len(m.known)-1-t.Index, 0)], true
-	}
-	rows := m.model.sorted(func(row models.HandlerStatus) bool {
-		switch t.Of {
-		case "claimed":
-			return claimedRow(row)
-		case "pending":
-			return pending(row) && row.ProcessingStartedAt == nil
-		default:
-			return row.IsPoisoned && row.CompletedAt == nil
-		}
-	})
-	if len(rows) == 0 {
-		return ref, false
-	}
-	ref = refOf(rows[min(t.Index, len(rows)-1)])
-	ref.Locator = m.place(ref.StatusID)
-	return ref, true
-}
-
-// picked are the distinct statuses of targets, at one version each.
-func (m *machine) picked(targets []target) (refs []store.Ref) {
-	taken := map[version]bool{}
-	for _, t := range targets {
-		ref, found := m.pick(t)
-		if at := (version{ref.StatusID, ref.Version}); found && !taken[at] {
-			taken[at] = true
-			refs = append(refs, ref)
-		}
-	}
-	return refs
-}
-
-func refOf(row models.HandlerStatus) store.Ref {
-	return store.Ref{
-		StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: row.Version,
-		ErrorCount: row.ErrorCount, AbandonedCount: row.AbandonedCount,
-	}
-}
-
-// unplaced compares references without the hints.
-func unplaced(refs []store.Ref) []store.Ref {
-	bare := make([]store.Ref, len(refs))
-	for i, ref := range refs {
-		ref.Locator = ""
-		bare[i] = ref
-	}
-	return bare
 }
