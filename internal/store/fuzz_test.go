@@ -55,8 +55,9 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 		require.NoError(t, err)
 		require.Equal(t, []store.Accepted{{}}, again, "known by what it was stored as")
 
-		claims, err := s.Claim(ctx, store.ClaimRequest{Now: at, Limits: []store.KeyLimit{{HandlerKey: key, Limit: 1}}})
+		claimed, err := s.Claim(ctx, store.ClaimRequest{Now: at, Limits: []store.KeyLimit{{HandlerKey: key, Limit: 1}}})
 		require.NoError(t, err)
+		claims := claimed.Claims
 		require.Len(t, claims, 1)
 		found := claims[0].Message
 		require.Equal(t, [5]string{id, id, typ, source, key}, [5]string{claims[0].MessageID, found.ID, found.Type, found.Source, claims[0].HandlerKey})

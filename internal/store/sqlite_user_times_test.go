@@ -31,8 +31,9 @@ func TestSQLiteClaimsWhatUsersRescheduled(t *testing.T) {
 			}})
 			require.NoError(t, err)
 			require.NoError(t, db.Model(&models.HandlerStatus{}).Where("message_id = 'm1'").Update("next_attempt_at", at).Error)
-			claims, err := s.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 10}}})
+			claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 10}}})
 			require.NoError(t, err)
+			claims := claimed.Claims
 			require.Len(t, claims, 2)
 			require.True(t, at.Equal(claims[1].Due), claims[1].Due)
 		})

@@ -74,7 +74,11 @@ func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added
 				continue
 			}
 			result.StatusesAdded++
-			added = append(added, models.HandlerStatus{MessageID: each.ID, HandlerKey: h.HandlerKey, CreatedAt: batch.Now, Version: 1})
+			row := models.HandlerStatus{MessageID: each.ID, HandlerKey: h.HandlerKey, CreatedAt: batch.Now, Version: 1}
+			if h.Lane != nil {
+				row.LaneHandler, row.LaneKey = &h.Lane.Handler, &h.Lane.Key
+			}
+			added = append(added, row)
 		}
 		results = append(results, result)
 	}
@@ -109,8 +113,8 @@ func due(row models.HandlerStatus) time.Time {
 	return row.CreatedAt
 }
 
-// waiting are a key's pending rows that nobody has claimed, oldest due first.
-func (m *model) waiting(key string) []models.HandlerStatus {
+// unclaimed are a key's pending rows that nobody has claimed, oldest due first.
+func (m *model) unclaimed(key string) []models.HandlerStatus {
 	return m.sorted(func(row models.HandlerStatus) bool {
 		return row.HandlerKey == key && pending(row) && row.ProcessingStartedAt == nil
 	})
@@ -137,9 +141,12 @@ func (m *model) claim(req store.ClaimRequest) []models.HandlerStatus {
 	slices.SortFunc(limits, func(a, b store.KeyLimit) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) })
 	var claims []models.HandlerStatus
 	for _, limit := range limits {
-		for _, row := range m.waiting(limit.HandlerKey) {
+		for _, row := range m.unclaimed(limit.HandlerKey) {
 			if limit.Limit == 0 {
 				break
+			}
+			if row.IsWaiting || limit.Lanes != nil && !m.head(row, *limit.Lanes) {
+				continue
 			}
 			if (row.NextAttemptAt != nil || m.dueFromCreation) && due(row).After(req.Now) {
 				continue
@@ -151,6 +158,7 @@ func (m *model) claim(req store.ClaimRequest) []models.HandlerStatus {
 				worker := req.WorkerID
 				row.WorkerID = &worker
 			}
+			row.HoldsLane = limit.Lanes != nil && row.LaneKey != nil
 			row.Version++
 			m.rows[row.ID] = row
 			claims = append(claims, row)
@@ -166,8 +174,9 @@ func (m *model) current(statusID string, version int64) (models.HandlerStatus, b
 	return row, found && row.Version == version && row.CompletedAt == nil
 }
 
-func unclaimed(row models.HandlerStatus) models.HandlerStatus {
+func givenBack(row models.HandlerStatus) models.HandlerStatus {
 	row.ProcessingStartedAt, row.WorkerID, row.NextAttemptAt = nil, nil, nil
+	row.IsWaiting, row.HoldsLane = false, false
 	row.Version++
 	return row
 }
@@ -177,7 +186,7 @@ func unclaimed(row models.HandlerStatus) models.HandlerStatus {
 func (m *model) complete(c store.Completion, at time.Time) bool {
 	row, ok := m.current(c.StatusID, c.Version)
 	if ok {
-		row = unclaimed(row)
+		row = givenBack(row)
 		row.CompletedAt, row.Outcome, row.AbandonedCount, row.IsPoisoned = &at, c.Outcome, 0, false
 		m.rows[row.ID] = row
 	}
@@ -188,7 +197,7 @@ func (m *model) complete(c store.Completion, at time.Time) bool {
 func (m *model) settle(s store.Settlement) bool {
 	row, ok := m.current(s.StatusID, s.Version)
 	if ok {
-		row = unclaimed(row)
+		row = givenBack(row)
 		row.ErrorCount, row.AbandonedCount, row.IsPoisoned = s.ErrorCount, s.AbandonedCount, s.Poisoned
 		if s.LastError != nil {
 			row.LastError = s.LastError
@@ -207,50 +216,4 @@ func (m *model) retry(row models.HandlerStatus) {
 	row.RequeuedCount++
 	row.Version++
 	m.rows[row.ID] = row
-}
-
-// cleanup walks one batch (contract 6.1, 6.2, 6.4).
-func (m *model) cleanup(req store.CleanupRequest) store.CleanupResult {
-	cutoffs, latest := map[string]time.Time{}, req.Cutoff
-	for _, own := range req.HandlerCutoffs {
-		cutoffs[own.HandlerKey] = own.Cutoff
-		if own.Cutoff.After(latest) {
-			latest = own.Cutoff
-		}
-	}
-	var walk []models.Message
-	for _, message := range m.messages {
-		behind := cmp.Or(message.ReceivedAt.Compare(req.After.ReceivedAt), cmp.Compare(message.ID, req.After.MessageID)) > 0
-		if behind && message.ReceivedAt.Before(latest) {
-			walk = append(walk, message)
-		}
-	}
-	slices.SortFunc(walk, func(a, b models.Message) int {
-		return cmp.Or(a.ReceivedAt.Compare(b.ReceivedAt), cmp.Compare(a.ID, b.ID))
-	})
-	result := store.CleanupResult{Next: req.After, Done: len(walk) < req.Limit}
-	for _, message := range walk[:min(len(walk), req.Limit)] {
-		left := 0
-		for id, row := range m.rows {
-			if row.MessageID != message.ID {
-				continue
-			}
-			cutoff, own := cutoffs[row.HandlerKey]
-			if !own {
-				cutoff = req.Cutoff
-			}
-			if row.CompletedAt != nil && row.CompletedAt.Before(cutoff) {
-				delete(m.rows, id)
-				result.Statuses++
-			} else {
-				left++
-			}
-		}
-		if left == 0 {
-			delete(m.messages, message.ID)
-			result.Messages++
-		}
-		result.Next = store.CleanupCursor{ReceivedAt: message.ReceivedAt, MessageID: message.ID}
-	}
-	return result
 }

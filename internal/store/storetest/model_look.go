@@ -29,6 +29,7 @@ func drawLook(t *rapid.T) operation {
 func (l lookStep) run(m *machine) {
 	l.lookAtPending(m)
 	l.lookAtRows(m)
+	m.lookAtLanes()
 
 	paused, err := m.store.Paused(m.ctx)
 	require.NoError(m, err)
@@ -60,18 +61,30 @@ func (l lookStep) lookAtPending(m *machine) {
 
 	refs, err := m.store.PendingOf(m.ctx, l.Key, l.Limit)
 	require.NoError(m, err)
-	waiting := m.model.waiting(l.Key)
-	waiting = waiting[:min(l.Limit, len(waiting))]
-	require.Len(m, refs, len(waiting))
+	expected := m.model.unclaimed(l.Key)
+	// Those that wait behind others come last.
+	slices.SortStableFunc(expected, func(a, b models.HandlerStatus) int {
+		switch {
+		case a.IsWaiting && b.IsWaiting:
+			return cmp.Compare(a.ID, b.ID)
+		case a.IsWaiting:
+			return 1
+		case b.IsWaiting:
+			return -1
+		}
+		return 0
+	})
+	expected = expected[:min(l.Limit, len(expected))]
+	require.Len(m, refs, len(expected))
 	for i, ref := range unplaced(refs) {
-		require.Equal(m, refOf(waiting[i]), ref, "oldest due first")
+		require.Equal(m, refOf(expected[i]), ref, "oldest due first")
 	}
 	m.learn(refs...)
 
 	next, ok, err := m.store.NextDue(m.ctx, l.Keys, m.model.now)
 	require.NoError(m, err)
 	later := m.model.sorted(func(row models.HandlerStatus) bool {
-		return pending(row) && row.ProcessingStartedAt == nil && slices.Contains(l.Keys, row.HandlerKey) && due(row).After(m.model.now)
+		return pending(row) && !row.IsWaiting && row.ProcessingStartedAt == nil && slices.Contains(l.Keys, row.HandlerKey) && due(row).After(m.model.now)
 	})
 	require.Equal(m, len(later) > 0, ok, "something due later")
 	if ok {

@@ -90,6 +90,9 @@ type machine struct {
 	seen    map[string]models.HandlerStatus
 	cleaned bool
 	steps   int
+	// unlooked are the lanes of which something ended and nobody looked: their
+	// first row may be marked as waiting until CheckLanes finds it.
+	unlooked map[store.Lane]bool
 }
 
 // version is a status at one of its versions.
@@ -105,7 +108,7 @@ func newMachine(ctx context.Context, t *rapid.T, s *suite) *machine {
 		// A year before noon: no sequence gets ahead of the database's clock.
 		model:     newModel(noon.AddDate(-1, 0, 0), !s.postgres()),
 		workerIDs: []string{"", uuid.NewString(), uuid.NewString()},
-		claimed:   map[version]bool{}, seen: map[string]models.HandlerStatus{},
+		claimed:   map[version]bool{}, seen: map[string]models.HandlerStatus{}, unlooked: map[store.Lane]bool{},
 	}
 	for number := range m.workerIDs[1:] {
 		workerStep{Worker: number + 1, What: "heartbeat"}.run(m)
@@ -130,6 +133,7 @@ func (m *machine) check() {
 		byID[row.ID] = row
 	}
 	checkRows(m, rows)
+	m.checkLanes(rows)
 	checkSteps(m, m.seen, byID, m.cleaned)
 	m.seen, m.cleaned = byID, false
 	for id, expected := range m.model.rows {

@@ -117,8 +117,8 @@ func (c *caller) claim(ctx context.Context) error {
 	for _, i := range c.random.Perm(len(handlerKeys))[:1+c.random.IntN(3)] {
 		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: handlerKeys[i], Limit: 1 + c.random.IntN(5)})
 	}
-	claims, err := c.store.Claim(ctx, request)
-	for _, claim := range claims {
+	claimed, err := c.store.Claim(ctx, request)
+	for _, claim := range claimed.Claims {
 		c.learn(claim.Ref)
 		err = errors.Join(err, c.transition(claim.StatusID, claim.Version-1, true))
 	}

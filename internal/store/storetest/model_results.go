@@ -16,6 +16,7 @@ type completeStep struct {
 	Targets []target
 	Outcome models.Outcome
 	How     string // together, unlocked, or each alone in a transaction that is committed or rolled back
+	Dies    bool   // before it looks after the lanes
 }
 
 func drawComplete(t *rapid.T) operation {
@@ -23,6 +24,7 @@ func drawComplete(t *rapid.T) operation {
 		Targets: targets.Draw(t, "targets"),
 		Outcome: rapid.SampledFrom([]models.Outcome{models.OutcomeProcessed, models.OutcomeProcessed, models.OutcomeSuperseded}).Draw(t, "outcome"),
 		How:     rapid.SampledFrom([]string{"together", "together", "unlocked", "committed", "rolled back"}).Draw(t, "how"),
+		Dies:    rapid.IntRange(0, 3).Draw(t, "dies") == 3,
 	}
 }
 
@@ -31,10 +33,10 @@ func (c completeStep) run(m *machine) {
 	for _, ref := range m.picked(c.Targets) {
 		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: c.Outcome})
 	}
-	m.complete(completions, c.How)
+	m.complete(completions, c.How, c.Dies)
 }
 
-func (m *machine) complete(completions []store.Completion, how string) {
+func (m *machine) complete(completions []store.Completion, how string, dies bool) {
 	m.Helper()
 	expected := make([]bool, len(completions))
 	for i, completion := range completions {
@@ -59,10 +61,14 @@ func (m *machine) complete(completions []store.Completion, how string) {
 	}
 	require.NoError(m, err)
 	require.Equal(m, expected, applied)
+	var ended []string
 	for _, completion := range completions {
-		m.model.complete(completion, m.model.now)
+		if m.model.complete(completion, m.model.now) {
+			ended = append(ended, completion.StatusID)
+		}
 	}
 	m.Logf("applied %v", applied)
+	m.lookAfter(ended, dies)
 }
 
 type settleStep struct {
@@ -70,6 +76,7 @@ type settleStep struct {
 	How      string // failed, poisoned, snoozed, released
 	Delay    time.Duration
 	Unlocked bool
+	Dies     bool // before it looks after the lanes
 }
 
 func drawSettle(t *rapid.T) operation {
@@ -78,6 +85,7 @@ func drawSettle(t *rapid.T) operation {
 		How:      rapid.SampledFrom([]string{"failed", "poisoned", "snoozed", "released"}).Draw(t, "how"),
 		Delay:    delays.Draw(t, "delay"),
 		Unlocked: rapid.Bool().Draw(t, "unlocked"),
+		Dies:     rapid.IntRange(0, 3).Draw(t, "dies") == 3,
 	}
 }
 
@@ -97,10 +105,10 @@ func (s settleStep) run(m *machine) {
 		}
 		settlements = append(settlements, settled)
 	}
-	m.settle(settlements, s.Unlocked)
+	m.settle(settlements, s.Unlocked, s.Dies)
 }
 
-func (m *machine) settle(settlements []store.Settlement, unlocked bool) {
+func (m *machine) settle(settlements []store.Settlement, unlocked, dies bool) {
 	m.Helper()
 	settle := m.store.Settle
 	if unlocked {
@@ -109,9 +117,13 @@ func (m *machine) settle(settlements []store.Settlement, unlocked bool) {
 	applied, err := settle(m.ctx, settlements)
 	require.NoError(m, err)
 	expected := make([]bool, len(settlements))
+	var ended []string
 	for i, settlement := range settlements {
-		expected[i] = m.model.settle(settlement)
+		if expected[i] = m.model.settle(settlement); expected[i] {
+			ended = append(ended, settlement.StatusID)
+		}
 	}
 	require.Equal(m, expected, applied)
 	m.Logf("applied %v", applied)
+	m.lookAfter(ended, dies)
 }

@@ -28,7 +28,7 @@ func (d drawn) GoString() string {
 var operations = rapid.Custom(func(t *rapid.T) drawn {
 	draw := rapid.SampledFrom([]func(*rapid.T) operation{
 		drawAdvance, drawAdvance, drawAccept, drawAccept, drawClaim, drawClaim, drawClaim, drawComplete, drawComplete,
-		drawSettle, drawSettle, drawSettle, drawRecover, drawOperator, drawWorker, drawPause, drawCleanup, drawLook,
+		drawSettle, drawSettle, drawSettle, drawRecover, drawOperator, drawWorker, drawPause, drawCleanup, drawLook, drawLanes,
 	}).Draw(t, "kind")
 	return drawn{draw(t)}
 })
@@ -72,7 +72,8 @@ type arrival struct {
 	Differs   string // from what is usual with this ID: nothing, content, type or source
 	Handlers  []int  // of the deployment
 	Retention time.Duration
-	Ordered   bool
+	// Key is the ordering key; none if empty.
+	Key string
 }
 
 func drawAccept(t *rapid.T) operation {
@@ -83,7 +84,7 @@ func drawAccept(t *rapid.T) operation {
 			ID: id, Handlers: some(t, handlers, 0, len(handlers)),
 			Differs:   rapid.SampledFrom([]string{"", "", "", "content", "type", "source"}).Draw(t, "differs"),
 			Retention: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "retention"),
-			Ordered:   rapid.Bool().Draw(t, "ordered"),
+			Key:       rapid.SampledFrom([]string{"", "k1", "k1", "k2"}).Draw(t, "key"),
 		})
 	}
 	step.Tx = rapid.SampledFrom([]string{"none", "none", "committed", "rolled back"}).Draw(t, "tx")
@@ -104,12 +105,13 @@ func (a acceptStep) run(m *machine) {
 			arrived.Source = "/other"
 			arrived.Rejection = rejection(int64(100 + m.steps))
 		}
-		if each.Ordered {
-			arrived.OrderingKey = []byte{0, 0xff}
+		if each.Key != "" {
+			arrived.OrderingKey = []byte(each.Key)
 		}
 		for _, index := range each.Handlers {
 			status := deployments[a.Deployment][index]
 			status.Retention = each.Retention
+			status.Lane = laneOfKey(status, arrived.OrderingKey)
 			arrived.Handlers = append(arrived.Handlers, status)
 		}
 		batch.Messages = append(batch.Messages, arrived)
@@ -157,7 +159,7 @@ type claimStep struct {
 func drawClaim(t *rapid.T) operation {
 	step := claimStep{Worker: rapid.IntRange(0, 2).Draw(t, "worker")}
 	for _, key := range some(t, handlerKeys, 1, 4) {
-		step.Limits = append(step.Limits, store.KeyLimit{HandlerKey: key, Limit: rapid.IntRange(0, 3).Draw(t, "limit")})
+		step.Limits = append(step.Limits, store.KeyLimit{HandlerKey: key, Limit: rapid.IntRange(0, 3).Draw(t, "limit"), Lanes: rules[key]})
 	}
 	step.Behind = rapid.SampledFrom([]time.Duration{0, 0, 0, time.Second, 2 * time.Hour}).Draw(t, "behind")
 	return step
@@ -169,8 +171,10 @@ func (c claimStep) run(m *machine) {
 		request.Now = request.Now.Add(-c.Behind)
 	}
 	expected := m.model.claim(request)
-	claims, err := m.store.Claim(m.ctx, request)
+	answer, err := m.store.Claim(m.ctx, request)
 	require.NoError(m, err)
+	require.NoError(m, answer.Unlooked)
+	claims := answer.Claims
 	require.Equal(m, pairs(expected), claimed(claims), "what is claimed")
 	for i, claim := range claims {
 		at := version{claim.StatusID, claim.Version}
@@ -182,7 +186,11 @@ func (c claimStep) run(m *machine) {
 			Ref: refOf(row), RequeuedCount: row.RequeuedCount, CreatedAt: row.CreatedAt, Due: due(row), Message: &message,
 		}, bare(claim))
 	}
-	m.Logf("claimed %v", claimed(claims))
+	marked := m.adoptMarks(true)
+	for _, row := range marked {
+		require.Contains(m, answer.Behind, row.HandlerKey, "a claim says what it passed over")
+	}
+	m.Logf("claimed %v, marked %v", claimed(claims), pairs(marked))
 }
 
 func bare(c store.Claim) store.Claim {

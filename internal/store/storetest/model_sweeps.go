@@ -116,7 +116,7 @@ func (r recoverStep) run(m *machine) {
 		}
 		settlements = append(settlements, settled)
 	}
-	m.settle(settlements, true)
+	m.settle(settlements, true, false)
 }
 
 // found: as many of the expected rows as the limit allows, each once.
@@ -154,7 +154,7 @@ func (o operatorStep) run(m *machine) {
 		return
 	}
 	if o.What == "discard" {
-		m.complete([]store.Completion{{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeDiscarded}}, "together")
+		m.complete([]store.Completion{{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeDiscarded}}, "together", false)
 		return
 	}
 	changed := m.db.Model(&models.HandlerStatus{}).Where("id = ? AND version = ? AND is_poisoned", ref.StatusID, ref.Version).Updates(map[string]any{
