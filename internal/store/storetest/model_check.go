@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -78,5 +79,37 @@ func checkSteps(t require.TestingT, before, after map[string]models.HandlerStatu
 		require.Equal(t, [3]any{was.MessageID, was.HandlerKey, was.Sequence}, [3]any{is.MessageID, is.HandlerKey, is.Sequence}, name)
 		require.Equal(t, was.CreatedAt, is.CreatedAt, name)
 		require.GreaterOrEqual(t, is.RequeuedCount, was.RequeuedCount, name)
+	}
+}
+
+// checkLanes is what must hold of lanes, whatever was done; of unlooked ones
+// the first row may be marked as waiting. Rows are in the order of acceptance.
+func checkLanes(t require.TestingT, rows []models.HandlerStatus, unlooked map[store.Lane]bool) {
+	holders, firsts := map[store.Lane]models.HandlerStatus{}, map[store.Lane]models.HandlerStatus{}
+	for _, row := range rows {
+		if row.HoldsLane {
+			require.True(t, claimedRow(row) && row.LaneKey != nil, "%s: holds a lane", inWords(row))
+			other, held := holders[familyLane(row)]
+			require.False(t, held, "%s and %s are claimed in one lane (5.12)", inWords(row), inWords(other))
+			holders[familyLane(row)] = row
+		}
+		if row.IsWaiting {
+			require.True(t, pending(row) && row.ProcessingStartedAt == nil && row.LaneKey != nil, "%s: waits", inWords(row))
+		}
+		if rules[row.HandlerKey] == nil || row.LaneKey == nil || row.CompletedAt != nil {
+			continue
+		}
+		require.Equal(t, claimedRow(row), row.HoldsLane, "%s: claimed, and so is its lane", inWords(row))
+		if row.IsPoisoned && rules[row.HandlerKey].SkipPoisoned {
+			continue
+		}
+		if _, found := firsts[familyLane(row)]; !found {
+			firsts[familyLane(row)] = row
+		}
+	}
+	for lane, row := range firsts {
+		if _, held := holders[lane]; !held && !unlooked[lane] {
+			require.False(t, row.IsWaiting, "%s: first in its lane and forgotten (5.12)", inWords(row))
+		}
 	}
 }

@@ -128,38 +128,6 @@ func (m *machine) freed(before []models.HandlerStatus, keys []string) {
 	}
 }
 
-// checkLanes is what must hold of lanes, whatever was done.
-func (m *machine) checkLanes(rows []models.HandlerStatus) {
-	m.Helper()
-	holders, firsts := map[store.Lane]models.HandlerStatus{}, map[store.Lane]models.HandlerStatus{}
-	for _, row := range rows {
-		if row.HoldsLane {
-			require.True(m, claimedRow(row) && row.LaneKey != nil, "%s: holds a lane", inWords(row))
-			other, held := holders[familyLane(row)]
-			require.False(m, held, "%s and %s are claimed in one lane (5.12)", inWords(row), inWords(other))
-			holders[familyLane(row)] = row
-		}
-		if row.IsWaiting {
-			require.True(m, pending(row) && row.ProcessingStartedAt == nil && row.LaneKey != nil, "%s: waits", inWords(row))
-		}
-		if rules[row.HandlerKey] == nil || row.LaneKey == nil || row.CompletedAt != nil {
-			continue
-		}
-		require.Equal(m, claimedRow(row), row.HoldsLane, "%s: claimed, and so is its lane", inWords(row))
-		if row.IsPoisoned && rules[row.HandlerKey].SkipPoisoned {
-			continue
-		}
-		if _, found := firsts[familyLane(row)]; !found { // rows are in the order of acceptance
-			firsts[familyLane(row)] = row
-		}
-	}
-	for lane, row := range firsts {
-		if _, held := holders[lane]; !held && !m.unlooked[lane] {
-			require.False(m, row.IsWaiting, "%s: first in its lane and forgotten (5.12)", inWords(row))
-		}
-	}
-}
-
 // lanesStep looks after lanes that nobody looked after, or lets rows go.
 type lanesStep struct {
 	Release []string // keys whose waiting rows are released; none: check all lanes

@@ -133,7 +133,7 @@ func (m *machine) check() {
 		byID[row.ID] = row
 	}
 	checkRows(m, rows)
-	m.checkLanes(rows)
+	checkLanes(m, rows, m.unlooked)
 	checkSteps(m, m.seen, byID, m.cleaned)
 	m.seen, m.cleaned = byID, false
 	for id, expected := range m.model.rows {

@@ -90,7 +90,13 @@ func (c *caller) accept(ctx context.Context) error {
 	deployment := deployments[c.random.IntN(len(deployments))]
 	for _, i := range c.random.Perm(30)[:1+c.random.IntN(5)] {
 		m := message(fmt.Sprintf("m%02d", i))
-		m.Handlers = deployment[:1+c.random.IntN(len(deployment))]
+		if c.random.IntN(3) > 0 {
+			m.OrderingKey = fmt.Appendf(nil, "k%d", i%4)
+		}
+		for _, status := range deployment[:1+c.random.IntN(len(deployment))] {
+			status.Lane = laneOfKey(status, m.OrderingKey)
+			m.Handlers = append(m.Handlers, status)
+		}
 		batch.Messages = append(batch.Messages, m)
 	}
 	results, err := c.store.Accept(ctx, batch)
@@ -115,9 +121,14 @@ func (c *caller) claim(ctx context.Context) error {
 		request.WorkerID = c.worker
 	}
 	for _, i := range c.random.Perm(len(handlerKeys))[:1+c.random.IntN(3)] {
-		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: handlerKeys[i], Limit: 1 + c.random.IntN(5)})
+		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: handlerKeys[i], Limit: 1 + c.random.IntN(5), Lanes: rules[handlerKeys[i]]})
 	}
 	claimed, err := c.store.Claim(ctx, request)
+	if claimed.Unlooked != nil {
+		c.Lock()
+		c.unlooked = true
+		c.Unlock()
+	}
 	for _, claim := range claimed.Claims {
 		c.learn(claim.Ref)
 		err = errors.Join(err, c.transition(claim.StatusID, claim.Version-1, true))
@@ -128,7 +139,8 @@ func (c *caller) claim(ctx context.Context) error {
 func (c *caller) complete(ctx context.Context) error {
 	var completions []store.Completion
 	var changes []version
-	for _, ref := range c.some(c.random) {
+	refs := c.some(c.random)
+	for _, ref := range refs {
 		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeProcessed})
 		changes = append(changes, version{ref.StatusID, ref.Version})
 	}
@@ -137,7 +149,7 @@ func (c *caller) complete(ctx context.Context) error {
 		complete = c.store.CompleteUnlocked
 	}
 	applied, err := complete(ctx, completions, noon)
-	return c.answered(changes, applied, err)
+	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
 }
 
 func (c *caller) completeTx(ctx context.Context) error {
@@ -160,7 +172,25 @@ func (c *caller) completeTx(ctx context.Context) error {
 	if errors.Is(err, undone) {
 		return nil
 	}
-	return c.answered(changes, applied, err)
+	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
+}
+
+// lookAfter advances the lanes of rows that may have ended, also where it was
+// left open whether they did.
+func (c *caller) lookAfter(ctx context.Context, refs []store.Ref, failed error) error {
+	var turns []store.LaneTurn
+	for _, ref := range refs {
+		if ref.Lane != nil {
+			turns = append(turns, rules[ref.HandlerKey].Turn(*ref.Lane))
+		}
+	}
+	_, err := c.store.AdvanceLanes(ctx, turns)
+	if err != nil {
+		c.Lock()
+		defer c.Unlock()
+		c.unlooked = true
+	}
+	return errors.Join(failed, err)
 }
 
 func (c *caller) settle(ctx context.Context) error {
@@ -184,7 +214,7 @@ func (c *caller) give(ctx context.Context, refs []store.Ref) error {
 		settle = c.store.SettleUnlocked
 	}
 	applied, err := settle(ctx, settlements)
-	return c.answered(changes, applied, err)
+	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
 }
 
 // recover takes a worker for dead, which may well be alive, and gives its

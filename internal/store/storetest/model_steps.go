@@ -151,22 +151,30 @@ func (m *machine) inTx(end string, work func(tx *gorm.DB)) bool {
 
 type claimStep struct {
 	Worker int // 0: manual mode
-	Limits []store.KeyLimit
+	Limits []limit
 	// Behind is how far the claimer's clock is behind, where clocks may differ.
 	Behind time.Duration
+}
+
+type limit struct {
+	Key   string
+	Limit int
 }
 
 func drawClaim(t *rapid.T) operation {
 	step := claimStep{Worker: rapid.IntRange(0, 2).Draw(t, "worker")}
 	for _, key := range some(t, handlerKeys, 1, 4) {
-		step.Limits = append(step.Limits, store.KeyLimit{HandlerKey: key, Limit: rapid.IntRange(0, 3).Draw(t, "limit"), Lanes: rules[key]})
+		step.Limits = append(step.Limits, limit{Key: key, Limit: rapid.IntRange(0, 3).Draw(t, "limit")})
 	}
 	step.Behind = rapid.SampledFrom([]time.Duration{0, 0, 0, time.Second, 2 * time.Hour}).Draw(t, "behind")
 	return step
 }
 
 func (c claimStep) run(m *machine) {
-	request := store.ClaimRequest{WorkerID: m.workerIDs[c.Worker], Now: m.model.now, Limits: c.Limits}
+	request := store.ClaimRequest{WorkerID: m.workerIDs[c.Worker], Now: m.model.now}
+	for _, limit := range c.Limits {
+		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: limit.Key, Limit: limit.Limit, Lanes: rules[limit.Key]})
+	}
 	if !m.model.dueFromCreation {
 		request.Now = request.Now.Add(-c.Behind)
 	}
