@@ -78,7 +78,8 @@ type machine struct {
 	db    *gorm.DB
 	store store.Store
 	model *model
-	// workerIDs by their number in an operation; 0 is manual mode.
+	// workerIDs by their number in an operation; 0 is manual mode. After the
+	// first come those that were taken for dead.
 	workerIDs []string
 	// known are the statuses the store has ever told of, at their versions:
 	// what slow, crashed or stale callers may come back with.

@@ -27,8 +27,9 @@ func (d drawn) GoString() string {
 // simplest: what cannot be left out of a failing sequence is made that.
 var operations = rapid.Custom(func(t *rapid.T) drawn {
 	draw := rapid.SampledFrom([]func(*rapid.T) operation{
-		drawAdvance, drawAdvance, drawAccept, drawAccept, drawClaim, drawClaim, drawClaim, drawComplete, drawComplete,
-		drawSettle, drawSettle, drawSettle, drawRecover, drawOperator, drawWorker, drawPause, drawCleanup, drawLook, drawLanes,
+		drawAdvance, drawAdvance, drawAccept, drawAccept, drawAccept, drawClaim, drawClaim, drawClaim, drawClaim, drawClaim,
+		drawComplete, drawComplete, drawComplete, drawSettle, drawSettle, drawSettle, drawSettle,
+		drawRecover, drawOperator, drawWorker, drawPause, drawCleanup, drawLook, drawLanes,
 	}).Draw(t, "kind")
 	return drawn{draw(t)}
 })
@@ -42,7 +43,7 @@ var deployments = [][]store.NewStatus{
 }
 
 var (
-	messageIDs  = []string{"m1", "m2", "m3", "m4", "m5"}
+	messageIDs  = []string{"m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"}
 	handlerKeys = []string{"alpha", "beta", "delta", "epsilon", "gamma"}
 	delays      = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, time.Minute, time.Hour, 30 * time.Hour})
 	targets     = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) target {
@@ -79,12 +80,12 @@ type arrival struct {
 func drawAccept(t *rapid.T) operation {
 	step := acceptStep{Deployment: rapid.IntRange(0, len(deployments)-1).Draw(t, "deployment")}
 	handlers := []int{0, 1, 2}[:len(deployments[step.Deployment])]
-	for _, id := range some(t, messageIDs, 1, 3) {
+	for _, id := range some(t, messageIDs, 1, 4) {
 		step.Messages = append(step.Messages, arrival{
 			ID: id, Handlers: some(t, handlers, 0, len(handlers)),
 			Differs:   rapid.SampledFrom([]string{"", "", "", "content", "type", "source"}).Draw(t, "differs"),
 			Retention: rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "retention"),
-			Key:       rapid.SampledFrom([]string{"", "k1", "k1", "k2"}).Draw(t, "key"),
+			Key:       rapid.SampledFrom([]string{"k1", "k1", "k1", "k2", ""}).Draw(t, "key"),
 		})
 	}
 	step.Tx = rapid.SampledFrom([]string{"none", "none", "committed", "rolled back"}).Draw(t, "tx")
@@ -163,8 +164,8 @@ type limit struct {
 
 func drawClaim(t *rapid.T) operation {
 	step := claimStep{Worker: rapid.IntRange(0, 2).Draw(t, "worker")}
-	for _, key := range some(t, handlerKeys, 1, 4) {
-		step.Limits = append(step.Limits, limit{Key: key, Limit: rapid.IntRange(0, 3).Draw(t, "limit")})
+	for _, key := range some(t, handlerKeys, 1, 5) {
+		step.Limits = append(step.Limits, limit{Key: key, Limit: rapid.SampledFrom([]int{1, 1, 1, 2, 3, 0}).Draw(t, "limit")})
 	}
 	step.Behind = rapid.SampledFrom([]time.Duration{0, 0, 0, time.Second, 2 * time.Hour}).Draw(t, "behind")
 	return step

@@ -3,6 +3,7 @@ package storetest
 import (
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 	"pgregory.net/rapid"
@@ -32,6 +33,9 @@ func (w workerStep) run(m *machine) {
 		err := m.store.Heartbeat(m.ctx, store.Worker{ID: id, Host: "host", PID: w.Worker, HandlerKeys: []string{"alpha"}}, m.model.now)
 		if row.released {
 			require.ErrorIs(m, err, store.ErrWorkerReleased)
+			m.workerIDs = append(m.workerIDs, id) // its claims are still there
+			m.workerIDs[w.Worker] = uuid.NewString()
+			w.run(m)
 			return
 		}
 		require.NoError(m, err)
@@ -76,7 +80,7 @@ func (m *model) stuck(before time.Time) []models.HandlerStatus {
 // and old (contract 5.9, 5.14). It looks like its worker is dead, and its row
 // deleted at the end, if Dies says so; else it releases what it does not run.
 type recoverStep struct {
-	Worker int // 0: claims without a worker
+	Worker int // 0: claims without a worker; some are former ones
 	Age    time.Duration
 	Limit  int
 	Dies   bool
@@ -85,7 +89,7 @@ type recoverStep struct {
 
 func drawRecover(t *rapid.T) operation {
 	return recoverStep{
-		Worker: rapid.IntRange(0, 2).Draw(t, "worker"),
+		Worker: rapid.IntRange(0, 4).Draw(t, "worker"),
 		Age:    rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "age"),
 		Limit:  rapid.IntRange(1, 3).Draw(t, "limit"),
 		Dies:   rapid.Bool().Draw(t, "dies"),
@@ -94,6 +98,7 @@ func drawRecover(t *rapid.T) operation {
 }
 
 func (r recoverStep) run(m *machine) {
+	r.Worker = min(r.Worker, len(m.workerIDs)-1)
 	if r.Worker > 0 && r.Dies {
 		workerStep{Worker: r.Worker, What: "release"}.run(m)
 	}
