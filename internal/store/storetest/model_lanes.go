@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"slices"
+
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -143,20 +145,18 @@ func drawLanes(t *rapid.T) operation {
 }
 
 func (l lanesStep) run(m *machine) {
-	before := m.waiting()
 	if len(l.Release) > 0 {
+		before := m.waiting()
 		released, err := m.store.ReleaseWaiting(m.ctx, l.Release, l.Limit)
 		require.NoError(m, err)
 		m.adoptMarks(false)
-		theirs := m.model.sorted(func(models.HandlerStatus) bool { return false })
+		theirs := 0
 		for _, row := range before {
-			for _, key := range l.Release {
-				if row.HandlerKey == key {
-					theirs = append(theirs, row)
-				}
+			if slices.Contains(l.Release, row.HandlerKey) {
+				theirs++
 			}
 		}
-		require.EqualValues(m, min(l.Limit, len(theirs)), released)
+		require.EqualValues(m, min(l.Limit, theirs), released)
 		require.Len(m, m.waiting(), len(before)-int(released))
 		return
 	}
@@ -174,11 +174,7 @@ func (l lanesStep) run(m *machine) {
 		}
 		before := m.waiting()
 		m.adoptMarks(false)
-		for _, row := range before {
-			if rules[row.HandlerKey] == rule && !m.model.rows[row.ID].IsWaiting {
-				require.Contains(m, all, row.HandlerKey)
-			}
-		}
+		m.freed(before, all)
 		for lane := range m.unlooked {
 			if lane.Handler == rule.Handlers[0] {
 				delete(m.unlooked, lane)

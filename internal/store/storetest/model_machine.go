@@ -18,7 +18,12 @@ import (
 )
 
 // modelBudget is how long the model test takes unless -rapid.checks or
-// RAPID_CHECKS says how many sequences it shall run.
+// RAPID_CHECKS says how many sequences it shall run, as in
+//
+//	go test ./internal/store -run 'TestSQLite$/^Model' -rapid.checks=5000 -rapid.steps=60
+//
+// A failing one is shortened for -rapid.shrinktime (30 s) and can be run again
+// by the -rapid.failfile or -rapid.seed that the failure names.
 const modelBudget = 3 * time.Second
 
 var modelTests = []test{

@@ -77,8 +77,8 @@ func (m *model) stuck(before time.Time) []models.HandlerStatus {
 }
 
 // recoverStep gives back claims whose worker crashed, or that are without one
-// and old (contract 5.9, 5.14). It looks like its worker is dead, and its row
-// deleted at the end, if Dies says so; else it releases what it does not run.
+// and old (contract 5.9, 5.14). If Dies says so, the worker is marked as dead
+// before; else it gives back its own.
 type recoverStep struct {
 	Worker int // 0: claims without a worker; some are former ones
 	Age    time.Duration

@@ -12,7 +12,7 @@ func (m *machine) learn(refs ...store.Ref) {
 	m.known = append(m.known, refs...)
 }
 
-// places finds where the store said that a status was, at any version: a hint
+// place is where the store said that a status was, at any version: a hint
 // that is out of date must do no harm.
 func (m *machine) place(statusID string) string {
 	for _, ref := range slices.Backward(m.known) {
