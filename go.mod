@@ -18,6 +18,7 @@ require (
 	gorm.io/driver/sqlite v1.6.0
 	gorm.io/gorm v1.31.2
 	modernc.org/sqlite v1.46.0
+	pgregory.net/rapid v1.3.0
 )
 
 require (

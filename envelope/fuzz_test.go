@@ -1,6 +1,8 @@
 package envelope_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -96,6 +98,39 @@ func FuzzPlain(f *testing.F) {
 		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: idHeader, Value: []byte(id)}, handler.Header{Key: typeHeader, Value: []byte(typ)}))
 		for _, m := range received.Messages {
 			require.Equal(t, value, m.Content)
+		}
+	})
+}
+
+// Whatever a record holds: an ID of a key or a correlation ID names its channel
+// and is otherwise taken as it is, or is missing (contract 4.4).
+func FuzzIDStrategies(f *testing.F) {
+	f.Add("correlationid", []byte("c"), []byte("k"), "topic", int64(3), int64(4))
+	f.Add("CorrelationId", []byte(nil), []byte("\xff\x00"), "", int64(-1), int64(1<<62))
+	f.Add("MESSAGEID", []byte("\u0130"), []byte{}, "t/1", int64(0), int64(-1))
+	decode := func(t *testing.T, strategy envelope.IDStrategy, r envelope.Record) (handler.RawMessage, bool) {
+		d, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", ID: strategy}, nil)
+		require.NoError(t, err)
+		received := checkInvariants(t, d, r)
+		if len(received.Messages) == 0 {
+			return handler.RawMessage{}, false
+		}
+		return received.Messages[0], received.Messages[0].IDErr == nil
+	}
+	f.Fuzz(func(t *testing.T, name string, value, key []byte, topic string, offset, millis int64) {
+		r := envelope.Record{Topic: topic, Partition: 1, Offset: offset, Timestamp: time.UnixMilli(millis), Key: key, Headers: []handler.Header{{Key: name, Value: value}}}
+		if m, found := decode(t, envelope.KafkaKey(), r); found {
+			require.Equal(t, "channel:"+string(key), m.ID)
+		}
+		if m, found := decode(t, envelope.CorrelationID(""), r); found {
+			require.Equal(t, "channel:"+string(value), m.ID)
+			require.True(t, strings.EqualFold(name, "CorrelationId"))
+		}
+		if m, found := decode(t, envelope.HeaderID(name), r); found {
+			require.Equal(t, string(value), m.ID)
+		}
+		if m, found := decode(t, envelope.KafkaCoordinates(), r); found {
+			require.Equal(t, fmt.Sprintf("%s/1/%d@%d", topic, offset, millis), m.ID)
 		}
 	})
 }

@@ -23,7 +23,8 @@ type Migration struct {
 }
 
 // Statements splits the SQL where a line ends with a semicolon, comments left
-// out, for drivers that take one statement at a time.
+// out, for drivers that take one statement at a time. What follows the last
+// semicolon is a statement, too.
 func (m Migration) Statements() []string {
 	var statements []string
 	var current []string
@@ -32,10 +33,13 @@ func (m Migration) Statements() []string {
 			continue
 		}
 		current = append(current, line)
-		if strings.HasSuffix(line, ";") {
+		if strings.HasSuffix(strings.TrimSpace(line), ";") {
 			statements = append(statements, strings.Join(current, "\n"))
 			current = nil
 		}
+	}
+	if len(current) > 0 {
+		statements = append(statements, strings.Join(current, "\n"))
 	}
 	return statements
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"database/sql"
+	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/models"
@@ -33,7 +34,7 @@ type anyTime struct{ time.Time }
 // for a time.Time, SQLite's functions.
 var timeFormats = []string{
 	"2006-01-02 15:04:05.999999999-07:00",
-	"2006-01-02 15:04:05.999999999 -0700 MST",
+	"2006-01-02 15:04:05.999999999 -0700", // the beginning of a Time's String
 	time.RFC3339Nano,
 	"2006-01-02 15:04:05.999999999",
 }
@@ -51,6 +52,12 @@ func (t *anyTime) Scan(source any) error {
 		text = source
 	case []byte:
 		text = string(source)
+	}
+	// A Time's String ends with its zone's name, which may be anything ("+04"
+	// where there is no abbreviation), and with its monotonic clock's reading.
+	// The offset before them says it all.
+	if fields := strings.Fields(text); len(fields) > 3 {
+		text = strings.Join(fields[:3], " ")
 	}
 	var err error
 	for _, format := range timeFormats {

@@ -45,6 +45,8 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 		{"Prune", pruneTests},
 		{"Errors", errorTests},
 		{"Size", sizeTests},
+		{"Model", modelTests},
+		{"Everything at once", modelRaceTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {

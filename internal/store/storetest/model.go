@@ -1,0 +1,219 @@
+package storetest
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// model is an inbox as the contract describes it: a few maps and one clock. It
+// is written from the contract's clauses, not from the statements, and knows
+// nothing of indexes, locks or dialects.
+type model struct {
+	now      time.Time
+	messages map[string]models.Message
+	rows     map[string]models.HandlerStatus // by status ID
+	rejected map[int64]bool                  // offsets
+	workers  map[string]modelWorker
+	paused   map[string]bool
+	// dueFromCreation: a status that was never put off is due from its
+	// created_at by the claimer's clock, rather than at once. So it is on
+	// SQLite, where accepting and claiming share a clock (contract 3.5).
+	dueFromCreation bool
+}
+
+type modelWorker struct{ stopped, released bool }
+
+func newModel(now time.Time, dueFromCreation bool) *model {
+	return &model{
+		now: now, dueFromCreation: dueFromCreation,
+		messages: map[string]models.Message{}, rows: map[string]models.HandlerStatus{}, rejected: map[int64]bool{},
+		workers: map[string]modelWorker{}, paused: map[string]bool{},
+	}
+}
+
+func (m *model) find(messageID, handlerKey string) (models.HandlerStatus, bool) {
+	for _, row := range m.rows {
+		if row.MessageID == messageID && row.HandlerKey == handlerKey {
+			return row, true
+		}
+	}
+	return models.HandlerStatus{}, false
+}
+
+// accept says what becomes of each message and which statuses are added, in
+// their order; keep makes it so (contract 4.1-4.3).
+func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added []models.HandlerStatus, keep func()) {
+	var inserted []models.Message
+	var rejected []int64
+	for _, each := range batch.Messages {
+		var result store.Accepted
+		stored, known := m.messages[each.ID]
+		switch {
+		case !known:
+			result.Inserted = true
+			message := each.Message
+			message.ReceivedAt = batch.Now
+			inserted = append(inserted, message)
+		case stored.Type != each.Type || stored.Source != each.Source:
+			result.Conflict, result.StoredType, result.StoredSource = true, stored.Type, stored.Source
+			if each.Rejection != nil {
+				rejected = append(rejected, each.Rejection.Offset)
+			}
+			results = append(results, result)
+			continue
+		default:
+			result.ContentDiffers = !bytes.Equal(stored.Content, each.Content)
+		}
+		for _, h := range each.Handlers {
+			if known && (m.hasRow(each.ID, h) || h.Retention > 0 && batch.Now.Sub(stored.ReceivedAt) > h.Retention) {
+				continue
+			}
+			result.StatusesAdded++
+			row := models.HandlerStatus{MessageID: each.ID, HandlerKey: h.HandlerKey, CreatedAt: batch.Now, Version: 1}
+			if h.Lane != nil {
+				row.LaneHandler, row.LaneKey = &h.Lane.Handler, &h.Lane.Key
+			}
+			added = append(added, row)
+		}
+		results = append(results, result)
+	}
+	return results, added, func() {
+		for _, message := range inserted {
+			m.messages[message.ID] = message
+		}
+		for _, offset := range rejected {
+			m.rejected[offset] = true
+		}
+	}
+}
+
+// hasRow: a row under a legacy key counts as the handler's (contract 4.2).
+func (m *model) hasRow(messageID string, h store.NewStatus) bool {
+	return slices.ContainsFunc(append([]string{h.HandlerKey}, h.LegacyKeys...), func(key string) bool {
+		_, found := m.find(messageID, key)
+		return found
+	})
+}
+
+func pending(row models.HandlerStatus) bool { return row.CompletedAt == nil && !row.IsPoisoned }
+func claimedRow(row models.HandlerStatus) bool {
+	return pending(row) && row.ProcessingStartedAt != nil
+}
+
+// due is when a pending row is to be claimed.
+func due(row models.HandlerStatus) time.Time {
+	if row.NextAttemptAt != nil {
+		return *row.NextAttemptAt
+	}
+	return row.CreatedAt
+}
+
+// unclaimed are a key's pending rows that nobody has claimed, oldest due first.
+func (m *model) unclaimed(key string) []models.HandlerStatus {
+	return m.sorted(func(row models.HandlerStatus) bool {
+		return row.HandlerKey == key && pending(row) && row.ProcessingStartedAt == nil
+	})
+}
+
+// sorted are the rows that match, oldest due first.
+func (m *model) sorted(matches func(models.HandlerStatus) bool) []models.HandlerStatus {
+	var found []models.HandlerStatus
+	for _, row := range m.rows {
+		if matches(row) {
+			found = append(found, row)
+		}
+	}
+	slices.SortFunc(found, func(a, b models.HandlerStatus) int { return cmp.Or(due(a).Compare(due(b)), cmp.Compare(a.ID, b.ID)) })
+	return found
+}
+
+// claim returns the rows as they are after being claimed (contract 5.1, 5.2).
+func (m *model) claim(req store.ClaimRequest) []models.HandlerStatus {
+	if worker, known := m.workers[req.WorkerID]; req.WorkerID != "" && (!known || worker.released) {
+		return nil
+	}
+	limits := slices.Clone(req.Limits)
+	slices.SortFunc(limits, func(a, b store.KeyLimit) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) })
+	var claims []models.HandlerStatus
+	for _, limit := range limits {
+		for _, row := range m.unclaimed(limit.HandlerKey) {
+			if limit.Limit == 0 {
+				break
+			}
+			if row.IsWaiting || limit.Lanes != nil && !m.head(row, *limit.Lanes) {
+				continue
+			}
+			if (row.NextAttemptAt != nil || m.dueFromCreation) && due(row).After(req.Now) {
+				continue
+			}
+			limit.Limit--
+			at := req.Now
+			row.ProcessingStartedAt = &at
+			if req.WorkerID != "" {
+				worker := req.WorkerID
+				row.WorkerID = &worker
+			}
+			row.HoldsLane = limit.Lanes != nil && row.LaneKey != nil
+			row.Version++
+			m.rows[row.ID] = row
+			claims = append(claims, row)
+		}
+	}
+	return claims
+}
+
+// current: a transition is conditional on the version, and what is completed
+// stays so (contract 3.2, 5.10).
+func (m *model) current(statusID string, version int64) (models.HandlerStatus, bool) {
+	row, found := m.rows[statusID]
+	return row, found && row.Version == version && row.CompletedAt == nil
+}
+
+func givenBack(row models.HandlerStatus) models.HandlerStatus {
+	row.ProcessingStartedAt, row.WorkerID, row.NextAttemptAt = nil, nil, nil
+	row.IsWaiting, row.HoldsLane = false, false
+	row.Version++
+	return row
+}
+
+// complete: error_count and last_error stay as history (contract 5.5), a
+// finished attempt resets abandoned_count (5.9).
+func (m *model) complete(c store.Completion, at time.Time) bool {
+	row, ok := m.current(c.StatusID, c.Version)
+	if ok {
+		row = givenBack(row)
+		row.CompletedAt, row.Outcome, row.AbandonedCount, row.IsPoisoned = &at, c.Outcome, 0, false
+		m.rows[row.ID] = row
+	}
+	return ok
+}
+
+// settle: a poisoned row waits for no attempt (contract 5.5).
+func (m *model) settle(s store.Settlement) bool {
+	row, ok := m.current(s.StatusID, s.Version)
+	if ok {
+		row = givenBack(row)
+		row.ErrorCount, row.AbandonedCount, row.IsPoisoned = s.ErrorCount, s.AbandonedCount, s.Poisoned
+		if s.LastError != nil {
+			row.LastError = s.LastError
+		}
+		if !s.Poisoned {
+			row.NextAttemptAt = s.NextAttemptAt
+		}
+		m.rows[row.ID] = row
+	}
+	return ok
+}
+
+// retry is an operator's (contract 11.1).
+func (m *model) retry(row models.HandlerStatus) {
+	row.ErrorCount, row.IsPoisoned = 0, false
+	row.RequeuedCount++
+	row.Version++
+	m.rows[row.ID] = row
+}

@@ -1,0 +1,199 @@
+package storetest
+
+import (
+	"slices"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// rules are the ordered handlers': "beta" is parked by a poisoned row; what was
+// once "gamma", by all its names, goes on. "alpha" is not ordered.
+var rules = map[string]*store.LaneRule{
+	"beta": {Handlers: []int64{store.LaneHandler("beta")}}, "gamma": renamed, "delta": renamed, "epsilon": renamed,
+}
+
+var renamed = &store.LaneRule{
+	Handlers:     []int64{store.LaneHandler("gamma"), store.LaneHandler("delta"), store.LaneHandler("epsilon")},
+	SkipPoisoned: true,
+}
+
+// laneOfKey is the lane that a deployment accepts a row into: under the oldest
+// of its keys, "delta" for one that has forgotten "gamma".
+func laneOfKey(status store.NewStatus, orderingKey []byte) *store.Lane {
+	oldest := status.HandlerKey
+	switch {
+	case rules[status.HandlerKey] == nil:
+		return nil
+	case oldest == "epsilon":
+		oldest = "delta"
+	case oldest == "delta":
+		oldest = "gamma"
+	}
+	return store.LaneOf(oldest, orderingKey)
+}
+
+// laneOf is the row's own lane; nil if it has none.
+func laneOf(row models.HandlerStatus) *store.Lane {
+	if row.LaneKey == nil {
+		return nil
+	}
+	return &store.Lane{Handler: *row.LaneHandler, Key: *row.LaneKey}
+}
+
+// sameLane: a lane belongs to the handler by whatever name (contract 5.12).
+func sameLane(a, b models.HandlerStatus) bool {
+	return a.LaneKey != nil && b.LaneKey != nil && *a.LaneKey == *b.LaneKey && rules[a.HandlerKey] == rules[b.HandlerKey]
+}
+
+// head: nothing of its lane is before it, and none of it is claimed. A poisoned
+// row is before it, too, unless the handler goes on without (contract 5.12).
+func (m *model) head(row models.HandlerStatus, rule store.LaneRule) bool {
+	for _, other := range m.rows {
+		if !sameLane(row, other) || other.ID == row.ID || other.CompletedAt != nil {
+			continue
+		}
+		before := other.Sequence < row.Sequence && !(other.IsPoisoned && rule.SkipPoisoned)
+		if before || other.HoldsLane {
+			return false
+		}
+	}
+	return true
+}
+
+// adoptMarks takes over which rows are marked as waiting: which ones a claim
+// marks is up to the store, so long as none that is first is among them; to let
+// any go is always allowed. It returns what was marked.
+func (m *machine) adoptMarks(mayMark bool) (marked []models.HandlerStatus) {
+	m.Helper()
+	for _, stored := range storedStatuses(m, m.db) {
+		row := m.model.rows[stored.ID]
+		if stored.IsWaiting == row.IsWaiting {
+			continue
+		}
+		if stored.IsWaiting {
+			require.True(m, mayMark, "%s: marked as waiting by no claim", inWords(stored))
+			require.True(m, pending(row) && row.ProcessingStartedAt == nil, "%s: marked as waiting", inWords(row))
+			require.False(m, m.model.head(row, *rules[row.HandlerKey]), "%s: first in its lane, and marked as waiting", inWords(row))
+			marked = append(marked, row)
+		}
+		row.IsWaiting = stored.IsWaiting
+		row.Version++
+		m.model.rows[row.ID] = row
+	}
+	return marked
+}
+
+// lookAfter advances the lanes of rows that ended, unless who ended them died.
+func (m *machine) lookAfter(statusIDs []string, dies bool) {
+	m.Helper()
+	var turns []store.LaneTurn
+	for _, id := range statusIDs {
+		row := m.model.rows[id]
+		lane := laneOf(row)
+		if lane == nil {
+			continue
+		}
+		if dies {
+			m.unlooked[familyLane(row)] = true
+			continue
+		}
+		turns = append(turns, rules[row.HandlerKey].Turn(*lane))
+		delete(m.unlooked, familyLane(row))
+	}
+	before := m.waiting()
+	keys, err := m.store.AdvanceLanes(m.ctx, turns)
+	require.NoError(m, err)
+	m.adoptMarks(false)
+	m.freed(before, keys)
+}
+
+// familyLane names a lane the same by whatever name the handler goes.
+func familyLane(row models.HandlerStatus) store.Lane {
+	return store.Lane{Handler: rules[row.HandlerKey].Handlers[0], Key: *row.LaneKey}
+}
+
+func (m *machine) waiting() []models.HandlerStatus {
+	return m.model.sorted(func(row models.HandlerStatus) bool { return row.IsWaiting })
+}
+
+// freed: who let rows go says whose they are, so that somebody claims them.
+func (m *machine) freed(before []models.HandlerStatus, keys []string) {
+	m.Helper()
+	for _, row := range before {
+		if !m.model.rows[row.ID].IsWaiting {
+			require.Contains(m, keys, row.HandlerKey, "%s was let go", inWords(row))
+		}
+	}
+}
+
+// lanesStep looks after lanes that nobody looked after, or lets rows go.
+type lanesStep struct {
+	Release []string // keys whose waiting rows are released; none: check all lanes
+	Limit   int
+}
+
+func drawLanes(t *rapid.T) operation {
+	step := lanesStep{Limit: rapid.IntRange(1, 3).Draw(t, "limit")}
+	if rapid.IntRange(0, 3).Draw(t, "release") == 3 {
+		step.Release = some(t, handlerKeys, 1, 2)
+	}
+	return step
+}
+
+func (l lanesStep) run(m *machine) {
+	if len(l.Release) > 0 {
+		before := m.waiting()
+		released, err := m.store.ReleaseWaiting(m.ctx, l.Release, l.Limit)
+		require.NoError(m, err)
+		m.adoptMarks(false)
+		theirs := 0
+		for _, row := range before {
+			if slices.Contains(l.Release, row.HandlerKey) {
+				theirs++
+			}
+		}
+		require.EqualValues(m, min(l.Limit, theirs), released)
+		require.Len(m, m.waiting(), len(before)-int(released))
+		return
+	}
+	for _, rule := range []*store.LaneRule{rules["beta"], renamed} {
+		var all []string
+		var after *store.Lane
+		for page := 0; ; page++ {
+			require.Less(m, page, 100, "the walk over lanes does not end")
+			next, keys, err := m.store.CheckLanes(m.ctx, *rule, after, l.Limit)
+			require.NoError(m, err)
+			all = append(all, keys...)
+			if after = next; after == nil {
+				break
+			}
+		}
+		before := m.waiting()
+		m.adoptMarks(false)
+		m.freed(before, all)
+		for lane := range m.unlooked {
+			if lane.Handler == rule.Handlers[0] {
+				delete(m.unlooked, lane)
+			}
+		}
+	}
+}
+
+// lookAtLanes: every name with waiting rows is found, also an old one.
+func (m *machine) lookAtLanes() {
+	m.Helper()
+	names, err := m.store.WaitingLaneHandlers(m.ctx)
+	require.NoError(m, err)
+	expected := map[int64]bool{}
+	for _, row := range m.waiting() {
+		expected[*row.LaneHandler] = true
+	}
+	require.Len(m, names, len(expected))
+	for _, name := range names {
+		require.True(m, expected[name])
+	}
+}

@@ -1,0 +1,221 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// ledger is what all callers were told: which version of which status they
+// were the ones to change, and how much was added and deleted.
+type ledger struct {
+	sync.Mutex
+	// transitions are by the version they left; true if it was a claim.
+	transitions map[version]bool
+	// open are changes that were answered with an error that leaves it open
+	// whether they took place.
+	open                             map[version]bool
+	known                            []store.Ref
+	added, inserted                  int64
+	deletedStatuses, deletedMessages int64
+	collisions                       int
+	// unlooked: somebody could not look after its lanes, as if it had died.
+	unlooked bool
+}
+
+// transition notes that somebody changed a status that was at a version. Two
+// who both did have changed it twice on one version.
+func (l *ledger) transition(statusID string, from int64, claim bool) error {
+	l.Lock()
+	defer l.Unlock()
+	at := version{statusID, from}
+	if _, changed := l.transitions[at]; changed {
+		return fmt.Errorf("status %s was changed twice at version %d", statusID, from)
+	}
+	l.transitions[at] = claim
+	return nil
+}
+
+// answered notes the answer to a batch of changes.
+func (l *ledger) answered(changes []version, applied []bool, err error) error {
+	if err != nil {
+		l.Lock()
+		defer l.Unlock()
+		for _, change := range changes {
+			l.open[change] = true
+		}
+		return err
+	}
+	for i, change := range changes {
+		if applied[i] {
+			err = errors.Join(err, l.transition(change.statusID, change.version, false))
+		}
+	}
+	return err
+}
+
+func (l *ledger) learn(refs ...store.Ref) {
+	l.Lock()
+	defer l.Unlock()
+	l.known = append(l.known, refs...)
+}
+
+// some of what anybody ever learned, the newest more often.
+func (l *ledger) some(random *rand.Rand) []store.Ref {
+	l.Lock()
+	defer l.Unlock()
+	var refs []store.Ref
+	taken := map[string]bool{}
+	for range 1 + random.IntN(4) {
+		if len(l.known) == 0 {
+			break
+		}
+		back := random.IntN(min(len(l.known), 5+random.IntN(60)))
+		if ref := l.known[len(l.known)-1-back]; !taken[ref.StatusID] {
+			taken[ref.StatusID] = true
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// check holds the tables against what the callers were told.
+func (l *ledger) check(s *suite) {
+	s.Helper()
+	if l.unlooked {
+		for _, rule := range []store.LaneRule{*rules["beta"], *renamed} {
+			next, _, err := s.store.CheckLanes(s.ctx, rule, nil, 1000)
+			require.NoError(s, err)
+			require.Nil(s, next)
+		}
+	}
+	rows := storedStatuses(s, s.db.WithContext(s.ctx))
+	checkRows(s, rows)
+	for _, row := range rows {
+		for from := int64(1); from < row.Version; from++ {
+			at := version{row.ID, from}
+			claim, changed := l.transitions[at]
+			// Marking a row as waiting, and letting it go, is told to nobody.
+			require.True(s, changed || l.open[at] || row.LaneKey != nil, "%s: nobody was told of the change of version %d", inWords(row), from)
+			require.False(s, claim && l.transitions[version{row.ID, from - 1}], "%s: claimed while claimed, at version %d", inWords(row), from)
+		}
+		require.NotContains(s, l.transitions, version{row.ID, row.Version}, "%s: a change that was told is gone", inWords(row))
+	}
+	checkLanes(s, rows, nil)
+	require.EqualValues(s, l.added-l.deletedStatuses, len(rows), "statuses added and not deleted")
+	require.EqualValues(s, l.inserted-l.deletedMessages, len(s.messageIDs()), "messages inserted and not deleted")
+}
+
+// watch compares one look at the statuses with the next.
+func (s *suite) watch(stop <-chan struct{}) error {
+	var before map[string]models.HandlerStatus
+	for {
+		failed := &failure{}
+		after := map[string]models.HandlerStatus{}
+		rows := storedStatuses(failed, s.db.WithContext(s.ctx))
+		checkRows(failed, rows)
+		for _, row := range rows {
+			after[row.ID] = row
+		}
+		checkChanges(failed, before, after)
+		if failed.err != nil {
+			return failed.err
+		}
+		before = after
+		select {
+		case <-stop:
+			return nil
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// checkChanges is checkSteps for rows of which several steps were missed: one
+// may have been completed and deleted meanwhile.
+func checkChanges(t require.TestingT, before, after map[string]models.HandlerStatus) {
+	stayed := map[string]models.HandlerStatus{}
+	for id, row := range before {
+		if _, there := after[id]; there {
+			stayed[id] = row
+		}
+	}
+	checkSteps(t, stayed, after, false)
+}
+
+// failure collects what a test would say, for goroutines that must not end it.
+type failure struct{ err error }
+
+func (f *failure) Errorf(format string, args ...any) {
+	f.err = errors.Join(f.err, fmt.Errorf(format, args...))
+}
+func (f *failure) FailNow() {}
+
+// drain recovers what is claimed and completes what is left, alone: whatever
+// happened before, nothing is out of reach but what is poisoned.
+func (s *suite) drain(l *ledger) {
+	s.Helper()
+	later := noon.Add(time.Hour)
+	workers, err := s.store.Workers(s.ctx, noon)
+	require.NoError(s, err)
+	refs, err := s.store.StuckClaims(s.ctx, later, 10_000)
+	require.NoError(s, err)
+	for _, worker := range workers {
+		theirs, err := s.store.ClaimsOf(s.ctx, worker.ID, 10_000)
+		require.NoError(s, err)
+		refs = append(refs, theirs...)
+	}
+	for _, ref := range refs {
+		s.settle(store.Settlement{StatusID: ref.StatusID, Version: ref.Version})
+		require.NoError(s, l.transition(ref.StatusID, ref.Version, false))
+	}
+	s.lookAfterAll(refs)
+	for rounds := 0; ; rounds++ {
+		require.Less(s, rounds, 1000, "the rows of lanes come one after the other, but without end")
+		request := store.ClaimRequest{Now: later}
+		for _, key := range handlerKeys {
+			request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: key, Limit: 100, Lanes: rules[key]})
+		}
+		claimed, err := s.store.Claim(s.ctx, request)
+		require.NoError(s, err)
+		if len(claimed.Claims) == 0 {
+			break
+		}
+		refs = refs[:0]
+		for _, claim := range claimed.Claims {
+			require.NoError(s, l.transition(claim.StatusID, claim.Version-1, true))
+			require.NoError(s, l.transition(claim.StatusID, claim.Version, false))
+			refs = append(refs, claim.Ref)
+		}
+		s.complete(later, claimed.Claims...)
+		s.lookAfterAll(refs)
+	}
+	parked := map[store.Lane]bool{}
+	for _, row := range s.statuses() {
+		if row.IsPoisoned && row.LaneKey != nil && !rules[row.HandlerKey].SkipPoisoned {
+			parked[familyLane(row)] = true
+		}
+		left := row.CompletedAt == nil && !row.IsPoisoned && !(row.LaneKey != nil && parked[familyLane(row)])
+		require.False(s, left, "%s: a status that nobody can reach", inWords(row))
+	}
+}
+
+func (s *suite) lookAfterAll(refs []store.Ref) {
+	s.Helper()
+	var turns []store.LaneTurn
+	for _, ref := range refs {
+		if ref.Lane != nil {
+			turns = append(turns, rules[ref.HandlerKey].Turn(*ref.Lane))
+		}
+	}
+	_, err := s.store.AdvanceLanes(s.ctx, turns)
+	require.NoError(s, err)
+}

@@ -1,0 +1,268 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+var modelRaceTests = []test{
+	{"random operations at once lose nothing and apply each version once", func(s *suite) {
+		callers, rounds := 8, 60
+		if !s.postgres() {
+			callers, rounds = 4, 20 // one writer: every operation waits for all others
+		}
+		seed := uint64(time.Now().UnixNano())
+		s.Logf("seed %d", seed)
+		l := &ledger{transitions: map[version]bool{}, open: map[version]bool{}}
+		stop := make(chan struct{})
+		watched := make(chan error, 1)
+		go func() { watched <- s.watch(stop) }()
+		s.noErrors(together(callers, func(i int) error {
+			c := &caller{suite: s, ledger: l, random: rand.New(rand.NewPCG(seed, uint64(i))), rounds: rounds, worker: uuid.NewString()}
+			return c.run()
+		}))
+		close(stop)
+		require.NoError(s, <-watched)
+		s.Logf("%d transitions, %d statuses added, %d deleted, %d collisions", len(l.transitions), l.added, l.deletedStatuses, l.collisions)
+		l.check(s)
+		s.drain(l)
+		l.check(s)
+	}},
+}
+
+// caller is one of many who use the store at once.
+type caller struct {
+	*suite
+	*ledger
+	random *rand.Rand
+	rounds int
+	worker string
+}
+
+func (c *caller) run() error {
+	kinds := []func(context.Context) error{
+		c.accept, c.accept, c.claim, c.claim, c.claim, c.complete, c.complete, c.settle, c.settle, c.completeTx, c.recover, c.retry, c.clean,
+	}
+	for range c.rounds {
+		err := kinds[c.random.IntN(len(kinds))](c.ctx)
+		if err != nil && store.IsTransient(err) && c.ctx.Err() == nil {
+			// Two statements met in opposite orders: one was rolled back.
+			c.Lock()
+			if c.collisions++; c.collisions == 1 {
+				c.Logf("a collision: %v", err)
+			}
+			c.Unlock()
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beat comes back under a new ID when the old one was taken for dead.
+func (c *caller) beat(ctx context.Context) error {
+	err := c.store.Heartbeat(ctx, store.Worker{ID: c.worker, Host: "host"}, noon)
+	if errors.Is(err, store.ErrWorkerReleased) {
+		c.worker = uuid.NewString()
+		return c.store.Heartbeat(ctx, store.Worker{ID: c.worker, Host: "host"}, noon)
+	}
+	return err
+}
+
+func (c *caller) accept(ctx context.Context) error {
+	batch := store.AcceptBatch{Now: noon}
+	deployment := deployments[c.random.IntN(len(deployments))]
+	for _, i := range c.random.Perm(30)[:1+c.random.IntN(5)] {
+		m := message(fmt.Sprintf("m%02d", i))
+		if c.random.IntN(3) > 0 {
+			m.OrderingKey = fmt.Appendf(nil, "k%d", i%4)
+		}
+		for _, status := range deployment[:1+c.random.IntN(len(deployment))] {
+			status.Lane = laneOfKey(status, m.OrderingKey)
+			m.Handlers = append(m.Handlers, status)
+		}
+		batch.Messages = append(batch.Messages, m)
+	}
+	results, err := c.store.Accept(ctx, batch)
+	c.Lock()
+	defer c.Unlock()
+	for _, result := range results {
+		c.added += int64(result.StatusesAdded)
+		if result.Inserted {
+			c.inserted++
+		}
+	}
+	return err
+}
+
+func (c *caller) claim(ctx context.Context) error {
+	request := store.ClaimRequest{Now: noon.Add(time.Hour)}
+	if c.random.IntN(4) > 0 {
+		request.WorkerID = c.worker
+		if err := c.beat(ctx); err != nil {
+			return err
+		}
+		request.WorkerID = c.worker
+	}
+	for _, i := range c.random.Perm(len(handlerKeys))[:1+c.random.IntN(3)] {
+		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: handlerKeys[i], Limit: 1 + c.random.IntN(5), Lanes: rules[handlerKeys[i]]})
+	}
+	claimed, err := c.store.Claim(ctx, request)
+	if claimed.Unlooked != nil {
+		c.Lock()
+		c.unlooked = true
+		c.Unlock()
+	}
+	for _, claim := range claimed.Claims {
+		c.learn(claim.Ref)
+		err = errors.Join(err, c.transition(claim.StatusID, claim.Version-1, true))
+	}
+	return err
+}
+
+func (c *caller) complete(ctx context.Context) error {
+	var completions []store.Completion
+	var changes []version
+	refs := c.some(c.random)
+	for _, ref := range refs {
+		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeProcessed})
+		changes = append(changes, version{ref.StatusID, ref.Version})
+	}
+	complete := c.store.Complete
+	if c.random.IntN(3) == 0 {
+		complete = c.store.CompleteUnlocked
+	}
+	applied, err := complete(ctx, completions, noon)
+	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
+}
+
+func (c *caller) completeTx(ctx context.Context) error {
+	refs := c.some(c.random)
+	changes, applied := make([]version, len(refs)), make([]bool, len(refs))
+	undone := errors.New("handler failed")
+	err := c.db.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
+		for i, ref := range refs {
+			changes[i] = version{ref.StatusID, ref.Version}
+			applied[i], err = c.store.CompleteTx(ctx, tx, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Outcome: models.OutcomeProcessed}, noon)
+			if err != nil {
+				return err
+			}
+		}
+		if c.random.IntN(2) == 0 {
+			return undone
+		}
+		return nil
+	})
+	if errors.Is(err, undone) {
+		return nil
+	}
+	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
+}
+
+// lookAfter advances the lanes of rows that may have ended, also where it was
+// left open whether they did.
+func (c *caller) lookAfter(ctx context.Context, refs []store.Ref, failed error) error {
+	var turns []store.LaneTurn
+	for _, ref := range refs {
+		if ref.Lane != nil {
+			turns = append(turns, rules[ref.HandlerKey].Turn(*ref.Lane))
+		}
+	}
+	_, err := c.store.AdvanceLanes(ctx, turns)
+	if err != nil {
+		c.Lock()
+		defer c.Unlock()
+		c.unlooked = true
+	}
+	return errors.Join(failed, err)
+}
+
+func (c *caller) settle(ctx context.Context) error {
+	return c.give(ctx, c.some(c.random))
+}
+
+// give gives statuses back, in one way or another.
+func (c *caller) give(ctx context.Context, refs []store.Ref) error {
+	var settlements []store.Settlement
+	var changes []version
+	for _, ref := range refs {
+		changes = append(changes, version{ref.StatusID, ref.Version})
+		text, next := "no luck", noon.Add(time.Duration(c.random.IntN(60))*time.Second)
+		settlements = append(settlements, store.Settlement{
+			StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, ErrorCount: ref.ErrorCount + 1,
+			LastError: &text, NextAttemptAt: &next, Poisoned: c.random.IntN(8) == 0,
+		})
+	}
+	settle := c.store.Settle
+	if c.random.IntN(2) == 0 {
+		settle = c.store.SettleUnlocked
+	}
+	applied, err := settle(ctx, settlements)
+	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
+}
+
+// recover takes a worker for dead, which may well be alive, and gives its
+// claims back; or those without a worker.
+func (c *caller) recover(ctx context.Context) error {
+	workers, err := c.store.Workers(ctx, noon)
+	if err != nil || len(workers) == 0 {
+		return err
+	}
+	if c.random.IntN(3) == 0 {
+		refs, err := c.store.StuckClaims(ctx, noon.Add(time.Hour), 3)
+		c.learn(refs...)
+		return errors.Join(err, c.give(ctx, refs))
+	}
+	dead := workers[c.random.IntN(len(workers))].ID
+	if err := c.store.MarkReleased(ctx, dead, noon); err != nil {
+		return err
+	}
+	refs, err := c.store.ClaimsOf(ctx, dead, 100)
+	if err != nil {
+		return err
+	}
+	c.learn(refs...)
+	if err := c.give(ctx, refs); err != nil {
+		return err
+	}
+	_, err = c.store.DeleteWorkers(ctx, []string{dead})
+	return err
+}
+
+// retry is an operator's, for one poisoned status.
+func (c *caller) retry(ctx context.Context) error {
+	db := c.db.WithContext(ctx)
+	var rows []models.HandlerStatus
+	if err := db.Where("is_poisoned").Limit(5).Find(&rows).Error; err != nil || len(rows) == 0 {
+		return err
+	}
+	row := rows[c.random.IntN(len(rows))]
+	changed := db.Model(&models.HandlerStatus{}).Where("id = ? AND version = ? AND is_poisoned", row.ID, row.Version).Updates(map[string]any{
+		"error_count": 0, "is_poisoned": false, "requeued_count": gorm.Expr("requeued_count + 1"), "version": gorm.Expr("version + 1"),
+	})
+	if changed.Error != nil || changed.RowsAffected == 0 {
+		return changed.Error
+	}
+	return c.transition(row.ID, row.Version, false)
+}
+
+func (c *caller) clean(ctx context.Context) error {
+	result, err := c.store.Cleanup(ctx, store.CleanupRequest{Cutoff: noon.Add(time.Hour), Limit: 1 + c.random.IntN(30)})
+	c.Lock()
+	defer c.Unlock()
+	c.deletedStatuses += result.Statuses
+	c.deletedMessages += result.Messages
+	return err
+}
