@@ -50,18 +50,24 @@ func TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead(t *testing.T)
 // A wrong clock does not keep a dead worker's claims from the others, nor does
 // it hurry them.
 func TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound(t *testing.T) {
-	for name, offset := range map[string]time.Duration{"an hour ahead": time.Hour, "an hour behind": -time.Hour} {
-		t.Run(name, func(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		victim, successor time.Duration
+	}{
+		{"an hour ahead", time.Hour, 0}, {"an hour behind", -time.Hour, 0},
+		{"its successor's ahead", 0, time.Hour}, {"its successor's behind", 0, -time.Hour},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			victim := r.worker(clock(offset))
+			victim := r.worker(clock(c.victim))
 			r.accept(r.newInbox(r.settings.DSN), r.jobs(5, same(workload.Job{DelayMS: 20_000}))...)
 			r.await("the victim runs all of them", func() bool {
 				return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, victim.PID()) == 5
 			})
 			_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
 			require.NoError(t, err)
-			r.worker()
+			r.worker(clock(c.successor))
 			pause(t.Context(), r.settings.WorkerTimeout)
 			require.Equal(t, 5, r.number(`SELECT count(*) FROM runs`), "it lives and keeps its claims")
 			require.NoError(t, victim.Kill())
