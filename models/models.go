@@ -90,7 +90,7 @@ type HandlerStatus struct {
 // RejectedMessage is a record that could not become a message, kept raw
 // (contract 3.3, 7.4).
 type RejectedMessage struct {
-	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid"`
+	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_rejected_messages_rejected_at,priority:2"`
 	Channel    string    `gorm:"column:channel;type:varchar(200);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:1"`
 	Topic      string    `gorm:"column:topic;type:varchar(255);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:2"`
 	Partition  int32     `gorm:"column:partition;not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:3"`
@@ -100,7 +100,7 @@ type RejectedMessage struct {
 	Value      []byte    `gorm:"column:value"`
 	Headers    string    `gorm:"column:headers;type:text;not null"`
 	Reason     string    `gorm:"column:reason;type:varchar(2000);not null"`
-	RejectedAt time.Time `gorm:"column:rejected_at;not null"`
+	RejectedAt time.Time `gorm:"column:rejected_at;not null;index:inbox_rejected_messages_rejected_at,priority:1"`
 }
 
 // Lock is one lease (contract 5.3, 6.1).

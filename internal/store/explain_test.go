@@ -180,7 +180,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"archive deletes messages", postgresDeleteMessages, []any{messageIDs}, []string{messageID, byMessage}, 500},
 		{"prune markers", postgresDeleteMarkers, []any{now, 100}, []string{"inbox_markers_expires_at", "Tid Scan inbox_markers"}, 300},
 		{"prune audit rows", postgresDeleteAudit, []any{now, 100}, []string{"inbox_audit_occurred_at", "Tid Scan inbox_audit"}, 300},
-		{"prune rejected messages", postgresDeleteRejected, []any{now, 100}, []string{"inbox_rejected_messages_pkey", "Tid Scan inbox_rejected_messages"}, 300},
+		{"prune rejected messages", postgresDeleteRejected, []any{now, 100}, []string{"inbox_rejected_messages_rejected_at", "Tid Scan inbox_rejected_messages"}, 300},
 		{"cleanup deletes messages", postgresCleanupMessages, []any{messageIDs, now, []string{}, []time.Time{}}, []string{byMessage}, 700},
 		{"cleanup deletes statuses", postgresCleanupStatuses, []any{messageIDs, now, []string{}, []time.Time{}}, []string{byMessage}, 300},
 	} {

@@ -18,11 +18,9 @@ DELETE FROM {audit} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {audit} WHERE occurred_at < $1::timestamptz ORDER BY occurred_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
 
-	// By rejected_messages_pkey: IDs are UUIDv7, so the oldest rows come first
-	// and one look at them finds whether any is old enough.
 	postgresDeleteRejected = `
-DELETE FROM {rejected} WHERE rejected_at < $1::timestamptz AND ctid = ANY (ARRAY(
-	SELECT ctid FROM {rejected} ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+DELETE FROM {rejected} WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM {rejected} WHERE rejected_at < $1::timestamptz ORDER BY rejected_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ))`
 )
 

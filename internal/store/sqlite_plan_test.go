@@ -67,7 +67,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"archive deletes statuses", sqliteDeleteStatuses, []any{"[]"}, statusID},
 		{"prune markers", sqliteDeleteMarkers, []any{now, 10}, "INDEX inbox_markers_expires_at (expires_at<?)"},
 		{"prune audit rows", sqliteDeleteAudit, []any{now, 10}, "INDEX inbox_audit_occurred_at (occurred_at<?)"},
-		{"prune rejected messages", sqliteDeleteRejected, []any{now, 10}, "INDEX sqlite_autoindex_inbox_rejected_messages_1"},
+		{"prune rejected messages", sqliteDeleteRejected, []any{now, 10}, "INDEX inbox_rejected_messages_rejected_at"},
 		{"cleanup deletes messages", sqliteCleanupMessages, []any{"[]"}, byMessage},
 		{"cleanup deletes statuses", sqliteCleanupStatuses, []any{now, now, "", 10, now, "[]"}, byMessage},
 	} {

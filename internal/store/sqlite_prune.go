@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Each by the index its ORDER BY names; the IDs of rejected messages are
-// UUIDv7, so the oldest come first.
+// Each by the index its ORDER BY names.
 const (
 	sqliteDeleteMarkers = `
 DELETE FROM {markers} WHERE rowid IN (SELECT rowid FROM {markers} WHERE expires_at < ?1 ORDER BY expires_at LIMIT ?2)`
@@ -15,7 +14,7 @@ DELETE FROM {markers} WHERE rowid IN (SELECT rowid FROM {markers} WHERE expires_
 DELETE FROM {audit} WHERE rowid IN (SELECT rowid FROM {audit} WHERE occurred_at < ?1 ORDER BY occurred_at LIMIT ?2)`
 
 	sqliteDeleteRejected = `
-DELETE FROM {rejected} WHERE rejected_at < ?1 AND rowid IN (SELECT rowid FROM {rejected} ORDER BY id LIMIT ?2)`
+DELETE FROM {rejected} WHERE rowid IN (SELECT rowid FROM {rejected} WHERE rejected_at < ?1 ORDER BY rejected_at, id LIMIT ?2)`
 )
 
 func (s *sqlite) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {

@@ -83,6 +83,9 @@ CREATE TABLE IF NOT EXISTS "${prefix}rejected_messages" (
 -- A record is rejected once, however often it is delivered.
 CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}rejected_messages_coordinates" ON "${prefix}rejected_messages" ("channel", "topic", "partition", "record_offset", "record_timestamp");
 
+-- Listed and pruned by age.
+CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_rejected_at" ON "${prefix}rejected_messages" ("rejected_at", "id");
+
 CREATE TABLE IF NOT EXISTS "${prefix}locks" (
     "name" varchar(200) NOT NULL PRIMARY KEY,
     "owner_id" uuid NOT NULL,
