@@ -73,8 +73,14 @@ func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
 	r.await("it is back under a new worker ID", func() bool {
 		return r.number(`SELECT count(*) FROM inbox_workers WHERE pid = $1`, stale.PID()) == 2
 	})
+	// A stop waits for no handler of an earlier worker ID.
+	r.await("each of its results was found stale", func() bool {
+		n, err := stale.Logged("result of a stale claim changed nothing")
+		require.NoError(t, err)
+		return n == 12
+	})
 	require.NoError(t, stale.Terminate())
-	require.NoError(t, stale.Wait(patience), "its last results are written")
+	require.NoError(t, stale.Wait(patience))
 	require.Equal(t, before, r.statuses())
 	require.Equal(t, 6, r.number(`SELECT count(*) FROM effects`), "exactly once")
 	require.Equal(t, 6, r.verdict().Reruns)
