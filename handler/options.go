@@ -58,8 +58,9 @@ func (s *settings) problems(kind Kind) []error {
 
 // LegacyKeys names the keys a handler had before it was renamed, the newest
 // first and the oldest last, so that its stored statuses stay its own
-// (contract 4.2). A legacy key should be kept for as long as Retention. Do not
-// use it to merge two handlers that both still run: one of their statuses
+// (contract 4.2). A legacy key should be kept for as long as Retention; an
+// ordered handler's lanes go by the oldest, which must stay until nothing
+// accepted under it is pending (contract 5.12). Do not use it to merge two handlers that both still run: one of their statuses
 // would be superseded.
 func LegacyKeys(keys ...string) Option {
 	return func(s *settings) { s.legacyKeys = append(s.legacyKeys, keys...) }
