@@ -119,7 +119,7 @@ func TestSeveralWorkersKeepTheOrderOfEachLane(t *testing.T) {
 		}
 		var ibs []*inbox.Inbox
 		for range 3 {
-			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(inbox.ModeCompeting), inbox.Concurrency(4), inbox.MaxRetryDelay(10*time.Millisecond), inbox.PollingInterval(20*time.Millisecond),
+			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(inbox.ModeCompeting), inbox.Concurrency(4), inbox.MaxRetryDelay(10*time.Millisecond), inbox.PollingInterval(100*time.Millisecond),
 				inbox.MaxRetries(10), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 					if m.Attempt == 1 && strings.HasSuffix(m.ID, "3") {
 						return errBoom

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -28,6 +29,12 @@ const sqliteIsDue = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poison
 
 const sqliteClaimColumns = `id, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
 	lane_handler, lane_key`
+
+// By the due index. Asked first, outside the transaction: that begins by taking
+// the file's only write lock, which a worker with nothing to do must leave to
+// others. A status that comes due, or is accepted, behind the answer's back is
+// found by the next claim, as it would be behind the claim's.
+var sqliteAnyDue = `SELECT EXISTS (SELECT 1 FROM {statuses} WHERE ` + strings.ReplaceAll(sqliteIsDue, "?3", "?2") + `)`
 
 // By the messages' primary key.
 const sqliteMessages = `
@@ -60,8 +67,12 @@ func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 		worker = req.WorkerID
 	}
 	now := SQLiteTime(req.Now)
+	limits, err := s.withDue(ctx, now, limits)
+	if err != nil || len(limits) == 0 {
+		return Claimed{}, doing("claim", err)
+	}
 	var claimed Claimed
-	err := s.transaction(ctx, func(pool gorm.ConnPool) error {
+	err = s.transaction(ctx, func(pool gorm.ConnPool) error {
 		claimed = Claimed{}
 		for _, limit := range limits {
 			if limit.Lanes != nil {
@@ -88,6 +99,21 @@ func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 		return Claimed{}, doing("claim", err)
 	}
 	return claimed, nil
+}
+
+// withDue keeps the limits of keys that have due rows.
+func (s *sqlite) withDue(ctx context.Context, now string, limits []KeyLimit) ([]KeyLimit, error) {
+	var with []KeyLimit
+	for _, limit := range limits {
+		due, err := query(ctx, s.pool(ctx), s.text(sqliteAnyDue), value[bool], now, limit.HandlerKey)
+		if err != nil {
+			return nil, err
+		}
+		if due[0] {
+			with = append(with, limit)
+		}
+	}
+	return with, nil
 }
 
 // sortClaims: RETURNING promises no order.
