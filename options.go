@@ -201,7 +201,7 @@ func BatchSize(n int) Option { return func(c *config) { c.options.Processor.Batc
 // database pool can serve. Default 10.
 func Concurrency(n int) Option { return func(c *config) { c.options.Processor.Concurrency = n } }
 
-// Prefetch is how many claims may wait in memory for a slot; -1 means as many
+// Prefetch is how many slots' worth of claims may wait in memory; -1 means as many
 // as Concurrency. Do not raise it for slow handlers: other workers could run
 // what waits here. Default -1.
 func Prefetch(n int) Option { return func(c *config) { c.options.Processor.Prefetch = n } }

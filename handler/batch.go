@@ -12,7 +12,8 @@ import (
 // for effects that are cheaper together: a bulk insert elsewhere, one request
 // for many. It is called with what is due, at least one message, never with
 // two of one lane. fn returns nil if all are done; BatchResult tells them
-// apart; any other error is every message's. A crash repeats the whole call.
+// apart; any other error, a panic and a timeout are every message's, and what
+// has failed is tried again alone. A crash repeats the whole call.
 // Messages whose body cannot be decoded fail by themselves. Do not use it
 // where messages have nothing to share: it only makes failures wider.
 // (Contract 5.11.)
@@ -28,7 +29,10 @@ func NewBatch[T any](key string, size int, fn func(ctx context.Context, batch []
 // one call: its writes through tx happen exactly once. If some messages fail,
 // everything is rolled back, they are charged, and the call is repeated at
 // once with the others, uncharged: nothing that a failed message wrote is ever
-// committed. What NewBatch and NewTx say holds. (Contract 5.11.)
+// committed. What does not say whose fault it is (all have failed, a panic, a
+// timeout, a swallowed SQL error, a refused commit) charges nobody: each runs
+// again alone.
+// Otherwise what NewBatch and NewTx say holds. (Contract 5.11.)
 func NewTxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []Message[T]) error, opts ...Option) *Handler {
 	h, codec := buildBatch[T](key, Transactional, size, fn == nil, opts)
 	h.run = func(ctx context.Context, tx *gorm.DB, ds []Delivery) error {
@@ -37,11 +41,14 @@ func NewTxBatch[T any](key string, size int, fn func(ctx context.Context, tx *go
 	return h
 }
 
+// maxBatch bounds what one claim may bring into memory for one call.
+const maxBatch = 10_000
+
 func buildBatch[T any](key string, kind Kind, size int, missing bool, opts []Option) (*Handler, Codec[T]) {
 	h, codec := build[T](key, kind, missing, opts)
 	h.batch = size
-	if size < 1 {
-		h.err = errors.Join(h.err, fmt.Errorf("its batch size is %d, allowed is 1 or more", size))
+	if size < 1 || size > maxBatch {
+		h.err = errors.Join(h.err, fmt.Errorf("its batch size is %d, allowed is 1 to %d", size, maxBatch))
 	}
 	if h.txGroup > 1 {
 		h.err = errors.Join(h.err, errors.New("TxGroup is for handlers of single messages: a batch shares its transaction anyway"))
@@ -126,7 +133,8 @@ func resultsOf(err error, n int) []error {
 		if len(batch.Results) == n {
 			return append(results[:0], batch.Results...)
 		}
-		err = fmt.Errorf("the handler gave %d results for %d messages: %w", len(batch.Results), n, err)
+		// Not wrapped: one message's Poison or Snooze is not everyone's.
+		err = fmt.Errorf("the handler gave %d results for %d messages: %v", len(batch.Results), n, err)
 	}
 	for i := range results {
 		results[i] = err

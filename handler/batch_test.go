@@ -34,7 +34,11 @@ func TestEachMessageOfABatchGetsItsResult(t *testing.T) {
 	}
 	for _, err := range result(handler.BatchResult(nil, errBoom)) {
 		require.ErrorContains(t, err, "2 results for 3 messages")
-		require.ErrorIs(t, err, errBoom)
+		require.ErrorContains(t, err, "boom")
+	}
+	for _, err := range result(handler.BatchResult(handler.Poison(errBoom), nil)) {
+		var poison *handler.PoisonError
+		require.NotErrorAs(t, err, &poison, "one message's fate is not everyone's")
 	}
 	var snooze *handler.SnoozeError
 	require.ErrorAs(t, result(handler.BatchResult(handler.Snooze(time.Second), nil, nil))[0], &snooze)

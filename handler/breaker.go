@@ -8,6 +8,8 @@ import (
 // Breaker configures a circuit breaker.
 type Breaker struct {
 	// Failures is how many attempts must fail in a row to open it; at least 1.
+	// One call of a batch handler is one attempt, failed if no message of it
+	// was completed.
 	Failures int
 	// OpenFor is how long it stays open before one message is tried as a
 	// probe; more than 0. It is measured in real time.

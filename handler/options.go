@@ -24,6 +24,9 @@ type settings struct {
 	ordering
 }
 
+// maxTxGroup bounds the locks one transaction gathers.
+const maxTxGroup = 1_000
+
 // problems lists what is out of range or does not go together.
 func (s *settings) problems(kind Kind) []error {
 	var problems []error
@@ -40,8 +43,8 @@ func (s *settings) problems(kind Kind) []error {
 		problems = append(problems, fmt.Errorf("Retention is %s, allowed is 0 (the inbox's) or more", s.retention))
 	}
 	switch {
-	case s.txGroup < 0:
-		problems = append(problems, fmt.Errorf("TxGroup is %d, allowed is 1 or more", s.txGroup))
+	case s.txGroup < 0 || s.txGroup > maxTxGroup:
+		problems = append(problems, fmt.Errorf("TxGroup is %d, allowed is 1 to %d", s.txGroup, maxTxGroup))
 	case s.txGroup > 1 && kind != Transactional:
 		problems = append(problems, errors.New("TxGroup needs a transactional handler"))
 	}

@@ -6,10 +6,14 @@ import "errors"
 type ordering struct {
 	ordered      bool
 	orderedBy    func(m RawMessage) []byte
+	ownKey       bool // OrderedBy was used
 	skipPoisoned bool
 }
 
 func (o *ordering) problems() []error {
+	if o.ownKey && o.orderedBy == nil {
+		return []error{errors.New("OrderedBy's function is nil")}
+	}
 	if o.skipPoisoned && !o.ordered {
 		return []error{errors.New("SkipPoisoned needs Ordered or OrderedBy")}
 	}
@@ -35,7 +39,7 @@ func Ordered() Option { return func(s *settings) { s.ordered = true } }
 // if it panics the message is invalid. Do not decode large bodies in it:
 // accepting waits for it.
 func OrderedBy(key func(m RawMessage) []byte) Option {
-	return func(s *settings) { s.ordered, s.orderedBy = true, key }
+	return func(s *settings) { s.ordered, s.ownKey, s.orderedBy = true, true, key }
 }
 
 // SkipPoisoned lets a lane go on when a message of it is poisoned; retried by

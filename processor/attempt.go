@@ -75,7 +75,9 @@ func (r *runner) run(ctx context.Context, g *group, w watcher) {
 		}
 	}
 	for _, a := range g.attempts {
-		a.duration = time.Since(started)
+		if a.duration == 0 {
+			a.duration = time.Since(started)
+		}
 	}
 }
 

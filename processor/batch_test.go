@@ -157,7 +157,7 @@ func TestNothingAFailedMessageOfATransactionalBatchWroteIsCommitted(t *testing.T
 	})
 }
 
-func TestSwallowedSQLErrorFailsTheWholeTransactionalBatch(t *testing.T) {
+func TestSwallowedSQLErrorOfATransactionalBatchIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(

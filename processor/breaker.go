@@ -15,15 +15,19 @@ import (
 type breaker struct {
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
 
+	// reported is called when what was admitted has come to its end.
+	reported func()
+
 	mu    sync.Mutex
 	until time.Time // when an open circuit lets a probe through
+	out   int       // admitted and not reported
 }
 
 // errNeutral tells the circuit that an attempt says nothing about the handler.
 var errNeutral = errors.New("neither a success nor a failure")
 
-func newBreaker(settings handler.Breaker) *breaker {
-	b := &breaker{}
+func newBreaker(settings handler.Breaker, reported func()) *breaker {
+	b := &breaker{reported: reported}
 	b.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests: 1,
 		Timeout:     settings.OpenFor,
@@ -47,6 +51,18 @@ func (b *breaker) open() bool { return b != nil && b.circuit.State() == gobreake
 // probing: one attempt at a time.
 func (b *breaker) probing() bool { return b != nil && b.circuit.State() == gobreaker.StateHalfOpen }
 
+// trying: a probe, or what was admitted before the circuit opened, is out.
+func (b *breaker) trying() bool { return b.probing() && b.admitted() > 0 }
+
+// shut: nothing may start now.
+func (b *breaker) shut() bool { return b.open() || b.trying() }
+
+func (b *breaker) admitted() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.out
+}
+
 // opensUp is when an open circuit lets a probe through.
 func (b *breaker) opensUp() time.Time {
 	b.mu.Lock()
@@ -54,24 +70,71 @@ func (b *breaker) opensUp() time.Time {
 	return b.until
 }
 
-// admit lets the attempt run, or not.
-func (b *breaker) admit(a *attempt) bool {
+// admit lets the group run, or part of it, and returns the attempts it refuses.
+// A batch is one call, whatever its size.
+func (g *group) admit(b *breaker) (refused []*attempt) {
 	if b == nil {
-		return true
+		return nil
 	}
-	report, err := b.circuit.Allow()
-	if err != nil {
-		return false
+	if g.handler.BatchSize() > 1 {
+		if g.report = b.allow(); g.report == nil {
+			refused, g.attempts = g.attempts, nil
+		}
+		return refused
 	}
-	a.report = report
-	return true
+	for i, a := range g.attempts {
+		if a.report = b.allow(); a.report == nil {
+			refused, g.attempts = g.attempts[i:], g.attempts[:i:i]
+			break
+		}
+	}
+	return refused
 }
 
-// note tells the circuit what became of an admitted attempt.
-func (r result) note() {
-	if r.report == nil {
-		return
+// allow returns how to report the outcome; nil refuses.
+func (b *breaker) allow() func(error) {
+	report, err := b.circuit.Allow()
+	if err != nil {
+		return nil
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.out++
+	return func(err error) {
+		report(err)
+		b.mu.Lock()
+		b.out--
+		b.mu.Unlock()
+		b.reported()
+	}
+}
+
+// note tells the circuit what became of a group: of each message, or of the
+// call as a whole if it is a batch's. What runs again has told nothing.
+func (g *group) note(results []result) {
+	call := errNeutral
+	for _, r := range results {
+		said := r.verdictOnHandler()
+		if r.report != nil {
+			r.report(said)
+			r.report = nil
+		}
+		switch {
+		case said == nil:
+			call = nil
+		case call != nil && said != errNeutral:
+			call = said
+		}
+	}
+	if g.report != nil {
+		g.report(call)
+		g.report = nil
+	}
+}
+
+// verdictOnHandler is nil for a success, errNeutral for what lies in the
+// message, or in nobody.
+func (r result) verdictOnHandler() error {
 	var (
 		undecodable *handler.DecodeError
 		poison      *handler.PoisonError
@@ -79,12 +142,12 @@ func (r result) note() {
 	)
 	switch {
 	case r.outcome == completed && !r.fenced:
-		r.report(nil)
+		return nil
 	case r.outcome != failed && r.outcome != poisoned,
 		errors.As(r.failure, &undecodable), errors.As(r.failure, &poison), errors.As(r.failure, &beyond):
-		r.report(errNeutral) // the message's fault, or nobody's
+		return errNeutral
 	default:
-		r.report(r.failure)
+		return r.failure
 	}
 }
 

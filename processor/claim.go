@@ -45,6 +45,7 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 	claimed, err := c.store.Claim(stmt, req)
 	if err != nil {
 		c.doubtFromNow()
+		c.lanes.doubt() // it may have marked rows and not have looked after them
 		return nil, nil, fmt.Errorf("claim: %w", err)
 	}
 	if claimed.Unlooked != nil {

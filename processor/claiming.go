@@ -102,11 +102,7 @@ func (l *loop) noteClaimed(c *claimed) {
 	}
 	for _, a := range c.attempts {
 		s := l.board.byHandler[a.handler]
-		if s.stuck >= l.board.maxStuck() {
-			l.giveBack([]*attempt{a})
-			continue
-		}
-		s.queue = append(s.queue, a)
+		l.enqueue(s, []*attempt{a}, false)
 	}
 	for _, h := range c.asked {
 		l.board.byHandler[h].asked = true

@@ -12,6 +12,8 @@ type group struct {
 	handler  *handler.Handler
 	attempts []*attempt
 	overdue  bool // owned by the loop: it holds no slot any more (5.4)
+
+	report func(error) // tells the circuit breaker that has let a batch run
 }
 
 // mayShare: what took workers with it, what an earlier call with others was cut

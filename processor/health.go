@@ -30,7 +30,7 @@ type Health struct {
 	// Stuck counts, by handler key, calls that ignore their cancelled context.
 	Stuck map[string]int
 	// OpenCircuits are the keys of handlers whose circuit breaker is open, or
-	// trying a probe.
+	// that try a probe at this moment.
 	OpenCircuits []string
 }
 
@@ -51,7 +51,7 @@ func (p *Processor) Health() Health {
 		}
 	}
 	for _, registered := range p.registry.Handlers() {
-		if b := p.policies[registered].breaker; b.open() || b.probing() {
+		if p.policies[registered].breaker.shut() {
 			h.OpenCircuits = append(h.OpenCircuits, registered.Key())
 		}
 	}

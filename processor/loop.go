@@ -2,7 +2,6 @@ package processor
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -127,7 +126,20 @@ func (l *loop) noteFinished(g *group) {
 	} else if !g.stuck() {
 		s.stuck--
 	}
-	s.queue = append(g.again(), s.queue...)
+	l.enqueue(s, g.again(), true)
+}
+
+// enqueue lets attempts wait for a slot, at the front or the back, or gives
+// them back if no call of their handler may start.
+func (l *loop) enqueue(s *share, attempts []*attempt, front bool) {
+	switch {
+	case !l.board.canRun(s):
+		l.giveBack(attempts)
+	case front:
+		s.queue = append(attempts, s.queue...)
+	default:
+		s.queue = append(s.queue, attempts...)
+	}
 }
 
 // noteOverdue replaces the slot of a handler that ignores its cancelled
@@ -140,7 +152,7 @@ func (l *loop) noteOverdue(g *group) {
 	g.overdue = true
 	s.running--
 	s.stuck++
-	if s.stuck >= l.board.maxStuck() { // what waits for a slot is for another worker
+	if !l.board.canRun(s) { // what waits for a slot is for another worker
 		l.giveBack(s.queue)
 		s.queue = nil
 		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return", zap.String("handler_key", g.handler.Key()), zap.Int("stuck", s.stuck))
@@ -172,7 +184,11 @@ func (l *loop) onlyOverdue() bool {
 // start fills the free slots from the queues.
 func (l *loop) start() {
 	for g := l.board.next(); g != nil; g = l.board.next() {
-		if !l.admit(g) {
+		// The circuit may have opened, or somebody else's probe be out, since
+		// the last look.
+		l.giveBack(g.admit(l.board.byHandler[g.handler].policy.breaker))
+		if len(g.attempts) == 0 {
+			l.board.byHandler[g.handler].running--
 			continue
 		}
 		l.running[g] = true
@@ -180,36 +196,13 @@ func (l *loop) start() {
 	}
 }
 
-// admit asks the circuit breaker, which may have opened since the last look,
-// for each attempt of the group, and puts back what it refuses.
-func (l *loop) admit(g *group) bool {
-	s := l.board.byHandler[g.handler]
-	for i, a := range g.attempts {
-		if !s.policy.breaker.admit(a) {
-			s.queue = append(slices.Clone(g.attempts[i:]), s.queue...)
-			g.attempts = g.attempts[:i]
-			break
-		}
-	}
-	if len(g.attempts) == 0 {
-		s.running--
-		l.applyBreakers()
-		return false
-	}
-	return true
-}
-
 func (l *loop) attempt(g *group) {
 	l.p.runner.run(l.session.work(), g, watcher{
 		overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
 		returned: func() { l.send(event{returned: g.handler}) },
 	})
-	for _, a := range g.attempts {
-		if !a.again {
-			r := l.p.resultOf(a)
-			r.note()
-			l.act.completer.add(r)
-		}
+	for _, r := range l.p.resultsOf(g) {
+		l.act.completer.add(r)
 	}
 	if !l.send(event{finished: g}) {
 		l.giveBack(g.again()) // nobody is left to run them
@@ -235,6 +228,10 @@ func (l *loop) applyPauses() {
 		paused := l.p.isPaused(s.handler)
 		if s.paused && !paused {
 			s.more = true
+		}
+		if paused {
+			l.giveBack(s.queue)
+			s.queue = nil
 		}
 		s.paused = paused
 	}

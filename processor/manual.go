@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
@@ -30,8 +31,10 @@ type Drained struct {
 //
 // Its claims have no worker: should the process die, they are released after
 // StuckMessageThreshold, by the next ProcessPending or by any running worker
-// (contract 5.14). Therefore it claims no more than Concurrency at a time, and
-// an attempt without a shorter limit has nine tenths of that threshold.
+// (contract 5.14). Therefore it claims no more than fills Concurrency slots at a
+// time, though at least one message of each handler, and an attempt without a
+// shorter limit has nine tenths of that threshold; those that share a
+// transaction share that, too.
 //
 // In Exclusive mode it takes the inbox's lock for as long as it runs, or shares
 // it if this very processor is started and holds it. Another holder is waited
@@ -46,7 +49,7 @@ type Drained struct {
 func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var d Drained
 	h := newHeld()
-	m := &manual{p: p, drained: &d, met: map[string]bool{}}
+	m := &manual{p: p, drained: &d, met: map[string]bool{}, idle: map[*handler.Handler]bool{}, stuck: map[*handler.Handler]int{}}
 	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, p.lanes, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
@@ -108,6 +111,13 @@ type manual struct {
 	// ends it.
 	met   map[string]bool
 	fresh bool // the batch under way has a status not met before
+
+	// idle are handlers of which the last claim found less than it asked for.
+	idle   map[*handler.Handler]bool
+	paused time.Time // when what operators paused was read
+
+	mu    sync.Mutex
+	stuck map[*handler.Handler]int // calls that do not return
 }
 
 func (m *manual) meet(statusID string) {
@@ -134,13 +144,22 @@ func (m *manual) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
+	return m.readPauses(ctx)
+}
+
+// readPauses reads what operators paused, as often as a running worker does.
+func (m *manual) readPauses(ctx context.Context) error {
+	if time.Since(m.paused) < m.p.opts.HeartbeatInterval {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, m.p.opts.StatementTimeout)
 	defer cancel()
-	paused, err := p.store.Paused(stmt)
+	paused, err := m.p.store.Paused(stmt)
 	if err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
-	p.setPaused(paused)
+	m.p.setPaused(paused)
+	m.paused = time.Now()
 	return nil
 }
 
@@ -148,6 +167,9 @@ func (m *manual) prepare(ctx context.Context) error {
 // the results. The time of each claim is its own: claims are judged by it.
 func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	p := m.p
+	if err := m.readPauses(ctx); err != nil {
+		return 0, err
+	}
 	limits := m.limits()
 	if len(limits) == 0 {
 		return 0, nil
@@ -156,6 +178,7 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	if err != nil {
 		return 0, errors.Join(err, m.flush(ctx)) // it may have given claims back
 	}
+	maps.Copy(m.idle, short)
 	if len(attempts) == 0 {
 		// It may have met nothing but rows that wait behind others: there are
 		// fewer of them now.
@@ -179,18 +202,26 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	return picked, m.flush(ctx)
 }
 
-// limits spreads Concurrency over the handlers that may run.
+// limits spreads Concurrency over the handlers that have work, as far as the
+// last claim tells; the others are asked for one slot's worth.
 func (m *manual) limits() map[*handler.Handler]int {
 	p := m.p
 	var handlers []*handler.Handler
+	busy := 0
 	for _, h := range p.registry.Handlers() {
-		if !p.isPaused(h) && !p.policies[h].breaker.open() {
+		if !p.isPaused(h) && !p.policies[h].breaker.shut() {
 			handlers = append(handlers, h)
+			if !m.idle[h] {
+				busy++
+			}
 		}
 	}
 	limits := make(map[*handler.Handler]int, len(handlers))
 	for _, h := range handlers {
-		slots := max(1, min(p.opts.BatchSize, p.opts.Concurrency)/len(handlers))
+		slots := 1
+		if !m.idle[h] {
+			slots = max(1, min(p.opts.BatchSize, p.opts.Concurrency)/busy)
+		}
 		if own := h.Concurrency(); own > 0 {
 			slots = min(slots, own)
 		}

@@ -72,38 +72,61 @@ func (m *manual) finish(ctx context.Context, g *group, claimedAt time.Time) {
 	for queue := g.attempts; len(queue) > 0; queue = append(g.again(), queue...) {
 		g, queue = takeGroup(queue, m.p.policies[g.handler].share)
 		m.run(ctx, g, m.p.opts.StuckMessageThreshold*9/10-time.Since(claimedAt))
-		for _, a := range g.attempts {
-			if !a.again {
-				r := m.p.resultOf(a)
-				r.note()
-				m.completer.add(r)
-			}
-		}
 	}
 }
 
 // run runs a group that must end within limit: after that, others may take its
 // claims for stuck.
 func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
-	admitted := &group{handler: g.handler}
+	var refused error
+	switch {
+	case ctx.Err() != nil:
+		m.refuse(g.attempts, errStopping, context.Cause(ctx))
+		return
+	case limit <= 0:
+		refused = errors.New("its claim waited too long behind others")
+	case m.stuckCalls(g.handler, 0) >= m.p.opts.Concurrency:
+		refused = errors.New("its handler's calls do not return")
+	}
+	if refused != nil {
+		m.refuse(g.attempts, &uncharged{reason: refused}, nil)
+		return
+	}
+	m.refuse(g.admit(m.p.policies[g.handler].breaker), &uncharged{reason: errors.New("its handler's circuit breaker is open")}, nil)
+	if len(g.attempts) == 0 {
+		return
+	}
+	// Calls one after the other share the time, and what one of them costs the
+	// others by taking too long is left for them to run again alone.
+	own := limit
+	if n := len(g.attempts); n > 1 && g.handler.BatchSize() == 1 {
+		own = limit / time.Duration(n+1)
+	}
 	for _, a := range g.attempts {
-		switch {
-		case ctx.Err() != nil:
-			a.err, a.cause = errStopping, errStopping
-		case limit <= 0:
-			a.err = &uncharged{reason: errors.New("its claim waited too long behind others")}
-		case !a.policy.breaker.admit(a):
-			a.err = &uncharged{reason: errors.New("its handler's circuit breaker is open")}
-		default:
-			if a.timeout == 0 || a.timeout > limit {
-				a.timeout = limit // a failure, not an interruption
-			}
-			admitted.attempts = append(admitted.attempts, a)
+		if a.timeout = a.policy.timeout; a.timeout == 0 || a.timeout > own {
+			a.timeout = own // a failure, not an interruption
 		}
 	}
-	if len(admitted.attempts) > 0 {
-		ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout) // of all its calls together
-		defer cancel()
-		m.p.runner.run(ctx, admitted, watcher{overdue: func() { m.p.reportOverdue(g) }, returned: func() {}})
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
+	defer cancel()
+	m.p.runner.run(ctx, g, watcher{overdue: func() { m.p.reportOverdue(g); m.stuckCalls(g.handler, 1) }, returned: func() { m.stuckCalls(g.handler, -1) }})
+	for _, r := range m.p.resultsOf(g) {
+		m.completer.add(r)
 	}
+}
+
+// refuse ends attempts that were not run.
+func (m *manual) refuse(attempts []*attempt, err, cause error) {
+	for _, a := range attempts {
+		a.err, a.cause = err, cause
+		m.completer.add(m.p.resultOf(a))
+	}
+}
+
+// stuckCalls counts a handler's calls in this drain that do not return.
+func (m *manual) stuckCalls(h *handler.Handler, more int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stuck[h] += more
+	return m.stuck[h]
 }

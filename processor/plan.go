@@ -18,7 +18,17 @@ type share struct {
 }
 
 // queued is how many slots the queue is going to take.
-func (s *share) queued() int { return (len(s.queue) + s.policy.share - 1) / s.policy.share }
+func (s *share) queued() int {
+	alone := 0
+	if s.policy.share > 1 {
+		for _, a := range s.queue {
+			if !a.mayShare() {
+				alone++
+			}
+		}
+	}
+	return alone + (len(s.queue)-alone+s.policy.share-1)/s.policy.share
+}
 
 func (s *share) busy() int { return s.running + s.queued() }
 
@@ -62,8 +72,12 @@ func newBoard(registry *handler.Registry, policies map[*handler.Handler]*policy,
 func (b *board) maxStuck() int { return b.concurrency }
 
 func (b *board) claimable(s *share) bool {
-	return s.more && !s.paused && s.stuck < b.maxStuck() && !s.policy.breaker.open() && b.room(s) > 0
+	return s.more && !s.paused && b.canRun(s) && !s.policy.breaker.shut() && b.room(s) > 0
 }
+
+// canRun is false while so many calls of a handler do not return that no other
+// may start: what is queued is for another worker then.
+func (b *board) canRun(s *share) bool { return s.stuck < b.maxStuck() && s.limit(b.concurrency) > 0 }
 
 // room is how many more slots' worth may be claimed for a handler with a limit
 // of its own: what runs and as much again, that no worker hoards what others
@@ -181,7 +195,7 @@ func (b *board) next() *group {
 	for i := range b.shares {
 		s := b.shares[(b.turn+i)%len(b.shares)]
 		if len(s.queue) == 0 || (running >= b.concurrency && s.running >= fair) ||
-			s.running >= s.limit(b.concurrency) || s.policy.breaker.open() {
+			s.running >= s.limit(b.concurrency) || s.policy.breaker.shut() {
 			continue
 		}
 		if best == nil || s.running < best.running {

@@ -20,7 +20,7 @@ type policy struct {
 	lanes *store.LaneRule
 }
 
-func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration) *policy {
+func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string)) *policy {
 	usual := func(errorCount int) time.Duration { return backoff(errorCount, opts.MaxRetryDelay) }
 	p := &policy{timeout: opts.HandlerTimeout, maxRetries: opts.MaxRetries, delay: usual, share: max(h.BatchSize(), h.TxGroup())}
 	if h.Timeout() > 0 {
@@ -36,7 +36,7 @@ func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int)
 		p.delay = guarded(own, p.delay)
 	}
 	if settings, own := h.CircuitBreaker(); own {
-		p.breaker = newBreaker(settings)
+		p.breaker = newBreaker(settings, func() { wake(h.Key()) })
 	}
 	if h.Ordered() {
 		p.lanes = &store.LaneRule{SkipPoisoned: h.SkipsPoisoned()}

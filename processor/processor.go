@@ -95,7 +95,7 @@ func New(cfg Config) (*Processor, error) {
 	}
 	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog}}
 	for _, h := range cfg.Registry.Handlers() {
-		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff)
+		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
 	}
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, log: cfg.Logger, wake: p.wakeup.wake}
 	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
@@ -117,6 +117,19 @@ func (p *Processor) newCompleter(h *held) *completer {
 
 func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
 	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h, lanes: p.lanes, settle: settle}
+}
+
+// resultsOf judges those attempts of a group that have come to their end, and
+// tells the circuit breaker.
+func (p *Processor) resultsOf(g *group) []result {
+	results := make([]result, 0, len(g.attempts))
+	for _, a := range g.attempts {
+		if !a.again {
+			results = append(results, p.resultOf(a))
+		}
+	}
+	g.note(results)
+	return results
 }
 
 // resultOf judges a finished attempt. The handler's error is the

@@ -101,7 +101,9 @@ func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
 // it sent with its last breath may reach the database after the first look,
 // and a transactional handler of its may still hold its row's lock.
 func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
-	s.lanes.doubt() // it may have died before it looked after lanes
+	if s.suspects[w.ID] == 2 {
+		s.lanes.doubt() // it may have died before it looked after lanes
+	}
 	left, err := s.releaseClaimsOf(ctx, w.ID)
 	if err != nil {
 		return err
@@ -124,6 +126,7 @@ func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 	if left || w.SilentFor < 2*s.opts.WorkerTimeout {
 		return nil
 	}
+	s.lanes.doubt() // a last time: nothing of it can follow
 	if err := s.store.MarkReleased(stmt, w.ID, s.now()); err != nil {
 		return fmt.Errorf("sweep: mark worker %s released: %w", w.ID, err)
 	}

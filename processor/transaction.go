@@ -21,13 +21,6 @@ import (
 // batch failed, the others run again without them, so that nothing a failed
 // message wrote is ever committed.
 func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
-	ctx, cancel := members[0].limited(ctx)
-	defer cancel()
-	defer func() {
-		for _, m := range members {
-			m.cause = context.Cause(ctx)
-		}
-	}()
 	t, err := r.begin(ctx)
 	if err != nil {
 		fail(members, err)
@@ -43,15 +36,46 @@ func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 		return
 	}
 
-	session, statements := watch(ctx, t.tx)
-	errs := r.call(handler.ContextWithDB(ctx, session), session, current, w)
-	if failed := settle(current, errs, statements.swallowed()); failed {
+	limited, cancel := members[0].limited(ctx)
+	defer cancel()
+	session, statements := watch(limited, t.tx)
+	errs := r.call(handler.ContextWithDB(limited, session), session, current, w)
+	for _, m := range current {
+		m.cause = context.Cause(limited)
+	}
+	swallowed := statements.swallowed()
+	if len(current) > 1 && nobodysFault(errs, swallowed) {
+		repeatAlone(current)
+		return
+	}
+	if failed := settle(current, errs, swallowed); failed {
 		return
 	}
 	committed, err := t.commit(ctx, current)
+	var cut *uncharged
+	if !committed && len(current) > 1 && !errors.As(err, &cut) {
+		repeatAlone(current) // a deferred constraint does not say whose row it was
+		return
+	}
 	for _, m := range current {
 		m.stored, m.err = committed, err
 	}
+}
+
+// nobodysFault: a batch's call failed as a whole, which does not say which
+// message is to blame. All was rolled back, so each can meet its fate alone;
+// but for a call that may still be running.
+func nobodysFault(errs []error, swallowed error) bool {
+	failed := 0
+	for _, err := range errs {
+		if errors.Is(err, ErrStuck) {
+			return false
+		}
+		if err != nil {
+			failed++
+		}
+	}
+	return failed == len(errs) || failed == 0 && swallowed != nil
 }
 
 // settle gives the members of one call their results and reports whether any
@@ -113,13 +137,26 @@ func (t *handlerTx) within(step func() error) error {
 }
 
 // rollback undoes everything unless the transaction has ended; the connection
-// is discarded if that fails.
+// is discarded if that fails. A handler that was given up as stuck may have a
+// statement under way, for which database/sql waits, whatever its deadline: the
+// rollback is left behind then and follows it.
 func (t *handlerTx) rollback() {
-	if !t.ended {
-		t.ended = true
-		_ = t.within(func() error { return t.tx.Rollback().Error })
+	defer t.cancel()
+	if t.ended {
+		return
 	}
-	t.cancel()
+	t.ended = true
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = t.tx.Rollback().Error
+	}()
+	patience := time.NewTimer(t.statementTimeout)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C:
+	}
 }
 
 // complete writes the members' completions and returns those whose claims are

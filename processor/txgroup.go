@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -75,8 +76,7 @@ func repeatAlone(parts ...[]member) {
 // runMember runs one member behind its savepoint. The error is what ends the
 // whole group; the member's own failure, undone, is in its err.
 func (t *handlerTx) runMember(ctx context.Context, m member, w watcher) error {
-	ctx, cancel := m.limited(ctx)
-	defer cancel()
+	defer func(started time.Time) { m.duration = time.Since(started) }(time.Now())
 	if err := t.control("SAVEPOINT inbox_member"); err != nil {
 		return err
 	}
@@ -87,6 +87,8 @@ func (t *handlerTx) runMember(ctx context.Context, m member, w watcher) error {
 	if len(current) == 0 {
 		return nil
 	}
+	ctx, cancel := m.limited(ctx)
+	defer cancel()
 	session, statements := watch(ctx, t.tx)
 	err = t.call(handler.ContextWithDB(ctx, session), session, current, w)[0]
 	if err == nil {

@@ -127,7 +127,7 @@ func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
 		written := effects(t, d)
 		goOn, returned := make(chan bool), make(chan bool)
 		var seen calls
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(2), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
 			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				seen.note(m.ID)
 				if m.ID == "2" {

@@ -2,11 +2,35 @@ package main
 
 var groupMutants = []mutant{
 	{
+		Name: "a second probe is let through",
+		Why:  "the loop would try it for ever, and nothing else, nor stop (contract 5.8, 5.13)",
+		File: "processor/breaker.go",
+		Old:  "func (b *breaker) shut() bool { return b.open() || b.trying() }",
+		New:  "func (b *breaker) shut() bool { return b.open() }",
+		Test: hanging(processing("TestProbeThatDoesNotReturnHoldsUpNobodyAndNoStop")),
+	},
+	{
+		Name: "a transactional batch that failed as a whole charges all",
+		Why:  "one bad message would poison the others (contract 5.11)",
+		File: "processor/transaction.go",
+		Old:  "return failed == len(errs) || failed == 0 && swallowed != nil",
+		New:  "return false",
+		Test: processing("TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit"),
+	},
+	{
+		Name: "a pause leaves the queue to run",
+		Why:  "what an operator has stopped would go on (contract 5.13)",
+		File: "processor/loop.go",
+		Old:  "		if paused {\n			l.giveBack(s.queue)",
+		New:  "		if paused {\n			l.giveBack(nil)",
+		Test: hanging(processing("TestPauseGivesBackWhatIsQueued")),
+	},
+	{
 		Name: "what a failed message of a batch wrote is committed",
 		Why:  "the rest of a transactional batch would commit its writes, and its retry write them again (contract 5.11)",
 		File: "processor/transaction.go",
-		Old:  "if failed := settle(current, errs, statements.swallowed()); failed {",
-		New:  "if failed := settle(current, errs, statements.swallowed()); failed && len(current) == 1 {",
+		Old:  "if failed := settle(current, errs, swallowed); failed {",
+		New:  "if failed := settle(current, errs, swallowed); failed && len(current) == 1 {",
 		Test: processing("TestNothingAFailedMessageOfATransactionalBatchWroteIsCommitted"),
 	},
 	{
@@ -69,8 +93,8 @@ var groupMutants = []mutant{
 		Name: "a handler's own limit is forgotten",
 		Why:  "it may be there because a second call does harm (contract 5.13)",
 		File: "processor/plan.go",
-		Old:  "s.running >= s.limit(b.concurrency) || s.policy.breaker.open() {",
-		New:  "s.policy.breaker.open() {",
+		Old:  "s.running >= s.limit(b.concurrency) || s.policy.breaker.shut() {",
+		New:  "s.policy.breaker.shut() {",
 		Test: hanging(processing("TestStuckCallsCountAgainstTheHandlersOwnConcurrency")),
 	},
 	{

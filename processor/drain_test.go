@@ -1,0 +1,120 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// Contract 5.14: an attempt that takes the time of its claim has failed, and
+// those that shared its transaction have not.
+func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.StuckMessageThreshold(3*time.Second), inboxtest.Handlers(
+			inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "2" {
+					return untilCancelled(ctx, m)
+				}
+				return nil
+			}, inbox.TxGroup(4))))
+		inboxtest.Accept(t, ib, "1", "2", "3", "4")
+		inboxtest.Eventually(t, func() bool {
+			inboxtest.Process(t, ib)
+			return inboxtest.Status(t, ib, "2", "h").ErrorCount > 0 && inboxtest.Status(t, ib, "4", "h").CompletedAt != nil
+		}, "the slow one is charged, the last one completed")
+		for _, id := range []string{"1", "3", "4"} {
+			s := inboxtest.Status(t, ib, id, "h")
+			require.NotNil(t, s.CompletedAt, id)
+			require.Zero(t, s.ErrorCount, id)
+		}
+	})
+}
+
+// Contract 5.2: handlers without work take no share.
+func TestDrainGivesABusyHandlerTheSharesOfIdleOnes(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var running, most atomic.Int64
+		specs := []*inbox.HandlerSpec{inboxtest.Do("busy", func(context.Context, inboxtest.Bytes) error {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			<-time.After(20 * time.Millisecond)
+			return nil
+		})}
+		for i := range 9 {
+			specs = append(specs, inboxtest.Do(fmt.Sprint("idle", i), inboxtest.Nothing))
+		}
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(10), inboxtest.Handlers(specs...))
+		inboxtest.Accept(t, ib, many(40)...)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at WHERE handler_key <> 'busy'")
+		require.Equal(t, 40, inboxtest.Process(t, ib).Completed)
+		require.Greater(t, most.Load(), int64(5))
+	})
+}
+
+// Contract 5.13.
+func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var ib *inbox.Inbox
+		ran := 0
+		ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
+			if ran++; ran == 2 {
+				if err := ib.Pause(ctx, "h"); err != nil {
+					return err
+				}
+				<-time.After(150 * time.Millisecond) // more than a heartbeat
+			}
+			return nil
+		})))
+		inboxtest.Accept(t, ib, many(5)...)
+		require.Equal(t, inbox.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, ib))
+	})
+}
+
+// Contract 5.11: with one try, nobody pays for another's message.
+func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) {
+	for name, fail := range map[string]func(ctx context.Context, tx *gorm.DB) error{
+		"a panic": func(context.Context, *gorm.DB) error { panic("boom") },
+		"a swallowed SQL error": func(_ context.Context, tx *gorm.DB) error {
+			_ = tx.Exec("INSERT INTO nowhere VALUES (1)").Error
+			return nil
+		},
+		"a refused commit": func(_ context.Context, tx *gorm.DB) error {
+			return tx.Exec("INSERT INTO children VALUES ('orphan')").Error
+		},
+		"a timeout": func(ctx context.Context, _ *gorm.DB) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				written := effects(t, d)
+				inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
+				inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
+				ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(1), inboxtest.Handlers(
+					inbox.TxBatch("h", 10, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
+						for _, m := range batch {
+							if err := write(tx, m.ID); err != nil {
+								return err
+							}
+							if m.ID == "2" {
+								if err := fail(ctx, tx); err != nil {
+									return err
+								}
+							}
+						}
+						return nil
+					}, inbox.Timeout(time.Second))))
+				inboxtest.Accept(t, ib, "1", "2", "3")
+				require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
+				require.Equal(t, []string{"1", "3"}, written())
+			})
+		})
+	}
+}

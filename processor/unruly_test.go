@@ -1,0 +1,212 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// probing is an inbox whose handler "shaky" has failed once, which opened its
+// circuit, and whose calls from then on do not return until letGo is closed;
+// "sound" is another one.
+func probing(t *testing.T, d *inboxtest.Database, opts ...handler.Option) (ib *inbox.Inbox, calls *atomic.Int64, letGo chan bool) {
+	t.Helper()
+	calls, letGo = &atomic.Int64{}, make(chan bool)
+	opts = append(opts, inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 200 * time.Millisecond}))
+	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(inbox.ModeCompeting), inbox.Concurrency(4), inbox.StuckHandlerGrace(time.Minute), inbox.StopBudget(soon), inbox.RestartDelay(time.Second), inboxtest.Handlers(
+		inboxtest.Do("shaky", func(context.Context, inboxtest.Bytes) error {
+			if calls.Add(1) == 1 {
+				return errBoom
+			}
+			<-letGo
+			return nil
+		}, opts...),
+		inboxtest.Do("sound", inboxtest.Nothing)))
+	return ib, calls, letGo
+}
+
+// requireSound: the other handler goes on.
+func requireSound(t *testing.T, ib *inbox.Inbox, id string) {
+	t.Helper()
+	inboxtest.Accept(t, ib, id)
+	inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "sound").CompletedAt != nil }, "the other handler goes on")
+}
+
+// Contract 5.2, 5.4, 5.8: a probe that does not return is that handler's
+// trouble alone.
+func TestProbeThatDoesNotReturnHoldsUpNobodyAndNoStop(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, calls, letGo := probing(t, d, handler.Timeout(soon))
+		defer close(letGo)
+		inboxtest.Accept(t, ib, "1")
+		require.NoError(t, ib.Start(context.Background()))
+		inboxtest.Eventually(t, func() bool { return calls.Load() == 1 }, "the first call")
+		inboxtest.Accept(t, ib, "2", "3", "4")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Stuck["shaky"] == 1 }, "the probe does not return")
+		requireSound(t, ib, "5")
+		require.EqualValues(t, 2, calls.Load(), "one probe at a time")
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		require.ErrorContains(t, ib.Stop(ctx), "1 handlers still run")
+		require.Less(t, time.Since(begun), 6*time.Second)
+	})
+}
+
+func TestProbeOfADrainHoldsUpNoWorker(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, calls, letGo := probing(t, d)
+		inboxtest.Accept(t, ib, "1", "2", "3")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
+		drained := make(chan error, 1)
+		drain := func() { _, err := ib.ProcessPending(context.Background()); drained <- err }
+		inboxtest.Eventually(t, func() bool {
+			go drain()
+			select {
+			case err := <-drained:
+				require.NoError(t, err)
+				return false
+			case <-time.After(500 * time.Millisecond):
+				return calls.Load() == 2
+			}
+		}, "a drain has the probe")
+		inboxtest.Start(t, ib)
+		requireSound(t, ib, "4")
+		require.EqualValues(t, 2, calls.Load())
+		close(letGo)
+		require.NoError(t, inboxtest.Receive(t, drained, "the drain"))
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all completed")
+	})
+}
+
+func TestHalfOpenCircuitWithoutWorkDoesNotDegrade(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.MaxRetries(1), inboxtest.Handlers(
+			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return errBoom },
+				inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").IsPoisoned }, "it was poisoned")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "nothing is wrong now")
+	})
+}
+
+func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		calls := 0
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(
+			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
+				calls++
+				if calls == 2 { // some passed: the service is there
+					return inbox.BatchResult(append(make([]error, len(batch)-1), errBoom)...)
+				}
+				return errBoom
+			}, inbox.CircuitBreaker(inbox.Breaker{Failures: 2, OpenFor: time.Hour}))))
+		for i := range 4 {
+			require.Empty(t, ib.Health().Processor.OpenCircuits, "after call %d", i)
+			var ids []string
+			for n := range 10 {
+				ids = append(ids, fmt.Sprintf("%d-%d", i, n))
+			}
+			inboxtest.Accept(t, ib, ids...)
+			require.Equal(t, 10, inboxtest.Process(t, ib).Picked)
+		}
+		require.Equal(t, []string{"h"}, ib.Health().Processor.OpenCircuits)
+	})
+}
+
+// Contract 5.4, 5.13.
+func TestWhatAStuckHandlerCannotRunIsLeftToOthers(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		letGo := make(chan bool)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(4), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
+			inbox.Batch("h", 10, func(context.Context, []inboxtest.Bytes) error { <-letGo; return nil }, handler.Concurrency(1), handler.Timeout(soon))))
+		inboxtest.Accept(t, ib, many(30)...)
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Stuck["h"] == 1 && claimed(t, ib) == 0 }, "nothing is held that cannot run")
+		close(letGo)
+		inboxtest.Eventually(t, func() bool {
+			var untried int64
+			require.NoError(t, d.DB.Scopes(ib.Statuses).Where("completed_at IS NULL AND error_count = 0").Count(&untried).Error)
+			return untried == 0
+		}, "it goes on when the call has returned")
+	})
+}
+
+func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		if d.Dialect == "sqlite" {
+			return // one transaction at a time: one call
+		}
+		letGo := make(chan bool)
+		var inside atomic.Int64
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StuckHandlerGrace(soon), inbox.MaxRetries(50), inboxtest.Handlers(
+			inboxtest.Tx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
+				inside.Add(1)
+				defer inside.Add(-1)
+				<-letGo
+				return nil
+			}, handler.Timeout(soon), inbox.TxGroup(6))))
+		inboxtest.Accept(t, ib, many(12)...)
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Stuck["h"] == 2 && claimed(t, ib) == 0 }, "both slots' calls are given up")
+		require.EqualValues(t, 2, inside.Load())
+		close(letGo)
+		inboxtest.Eventually(t, func() bool { return inside.Load() == 0 }, "they returned")
+	})
+}
+
+// Contract 5.13: a pause is obeyed within a heartbeat, also for what is queued.
+func TestPauseGivesBackWhatIsQueued(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var ran atomic.Int64
+		letGo := make(chan bool)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(10), inboxtest.Handlers(
+			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran.Add(1); <-letGo; return nil })))
+		inboxtest.Accept(t, ib, many(11)...)
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return ran.Load() == 1 && claimed(t, ib) == 11 }, "one runs, the others are queued")
+		require.NoError(t, ib.Pause(context.Background(), "h"))
+		inboxtest.Eventually(t, func() bool { return claimed(t, ib) == 1 }, "the queue was given back")
+		close(letGo)
+		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 1 }, "the running one completed")
+		require.EqualValues(t, 1, ran.Load())
+		require.NoError(t, ib.Resume(context.Background(), "h"))
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all completed")
+	})
+}
+
+// Contract 5.4, 5.11: a statement that heeds no cancellation costs its own
+// message the attempt and nobody else theirs.
+func TestStatementThatOutlivesItsHandlersGraceHoldsUpNobody(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		if d.Dialect == "sqlite" {
+			return // its transaction would hold the only write lock
+		}
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StatementTimeout(300*time.Millisecond), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
+			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "2" && m.Attempt == 1 {
+					return tx.WithContext(context.Background()).Exec("SELECT pg_sleep(8)").Error
+				}
+				return nil
+			}, handler.Timeout(100*time.Millisecond), inbox.TxGroup(3))))
+		inboxtest.Accept(t, ib, "1", "2", "3")
+		begun := time.Now()
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "3", "h").CompletedAt != nil }, "the one behind it completed")
+		require.Less(t, time.Since(begun), 7*time.Second, "before the statement ended")
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all completed")
+		require.Zero(t, inboxtest.Status(t, ib, "1", "h").ErrorCount)
+	})
+}
