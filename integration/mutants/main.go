@@ -3,6 +3,7 @@
 //
 //	go run ./mutants            all
 //	go run ./mutants -run lane  those whose name matches
+//	go run ./mutants -part 2/6  every sixth, from the second
 //
 // It runs in a directory of the git repository. A defect that no test notices,
 // one that does not apply or compile, and a test that fails without any defect
@@ -23,9 +24,14 @@ import (
 
 func main() {
 	pattern := flag.String("run", "", "only mutants whose `name` matches this regular expression")
+	part := flag.String("part", "1/1", "`k/n`: every n-th mutant, from the k-th")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ok, err := runAll(ctx, os.Stdout, ".", *pattern, mutants)
+	ok, err := false, error(nil)
+	var selected []mutant
+	if selected, err = partOf(mutants, *part); err == nil {
+		ok, err = runAll(ctx, os.Stdout, ".", *pattern, selected)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -70,6 +76,20 @@ func runAll(ctx context.Context, out io.Writer, directory, pattern string, all [
 	}
 	fmt.Fprintf(out, "mutants: %d passed, %d failed\n", passed, failed)
 	return failed == 0, nil
+}
+
+// partOf takes every n-th mutant, from the k-th: parts 1/n to n/n are all of
+// them, so that consecutive runs can share the work.
+func partOf(all []mutant, part string) ([]mutant, error) {
+	var k, n int
+	if _, err := fmt.Sscanf(part, "%d/%d", &k, &n); err != nil || k < 1 || k > n {
+		return nil, fmt.Errorf("-part is %q, allowed is k/n with 1 <= k <= n", part)
+	}
+	var selected []mutant
+	for i := k - 1; i < len(all); i += n {
+		selected = append(selected, all[i])
+	}
+	return selected, nil
 }
 
 // choose checks the table as a whole, so that a slip in an entry is not hidden

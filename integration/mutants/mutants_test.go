@@ -126,6 +126,26 @@ func TestTableIsSound(t *testing.T) {
 	}
 }
 
+func TestPartsTogetherAreAll(t *testing.T) {
+	counted := map[string]int{}
+	for _, part := range []string{"1/4", "2/4", "3/4", "4/4"} {
+		selected, err := partOf(mutants, part)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(selected), len(mutants)/4+1)
+		for _, m := range selected {
+			counted[m.Name]++
+		}
+	}
+	require.Len(t, counted, len(mutants))
+	for name, n := range counted {
+		require.Equal(t, 1, n, name)
+	}
+	for _, wrong := range []string{"", "0/4", "5/4", "x", "1"} {
+		_, err := partOf(mutants, wrong)
+		require.ErrorContains(t, err, "allowed is k/n", wrong)
+	}
+}
+
 func sampleRepository(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
