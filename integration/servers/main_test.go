@@ -2,6 +2,7 @@ package servers
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"testing"
 
@@ -17,7 +18,17 @@ func TestMain(m *testing.M) {
 		ownServers()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(tests{m})
+}
+
+// tests closes what the library that fetches PostgreSQL leaves open: the
+// connections of the default HTTP client.
+type tests struct{ *testing.M }
+
+func (t tests) Run() int {
+	code := t.M.Run()
+	http.DefaultClient.CloseIdleConnections()
+	return code
 }
 
 // ownServers starts one frozen PostgreSQL and one running one, says which
