@@ -2,7 +2,6 @@ package processor
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -10,24 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
-
-// result is a finished attempt with its verdict, on its way to the database.
-type result struct {
-	*attempt
-	verdict
-	// tried: an earlier write of it returned an error, and may yet have been
-	// committed.
-	tried bool
-}
-
-// mayHaveCommitted: its transaction was sent to commit, and had not when the
-// status was read back.
-func (r result) mayHaveCommitted() bool {
-	var cut *uncharged
-	return errors.As(r.failure, &cut) && cut.unknown
-}
 
 // completer stores results. The first one is stored at once; while a write is
 // under way, and until GroupWindow has passed since the last one, further
@@ -191,35 +173,6 @@ func (c *completer) putAside(left []result) {
 	c.aside = append(c.aside, left...)
 }
 
-// writeGroup stores a batch together or, if the database refuses that, each
-// result alone: what it refuses of one status (a damaged page, a trigger of
-// the application's) must not strand the others (contract 5.10). left are
-// those to put aside, refused of them not for a lock's sake; an error says that
-// nothing is known of any.
-func (c *completer) writeGroup(ctx context.Context, batch []result, careful bool) (left []result, refused int, err error) {
-	left, err = c.write(ctx, batch, careful)
-	if err == nil || store.IsTransient(err) {
-		return left, 0, err
-	}
-	for i := range batch { // one of its two statements may have passed
-		batch[i].tried = true
-	}
-	for i, r := range batch {
-		waiting, err := c.write(ctx, []result{r}, true)
-		switch {
-		case err == nil:
-			left = append(left, waiting...)
-			continue
-		case store.IsTransient(err): // and so it would be for the others
-			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)-i))
-			return append(left, batch[i:]...), refused + len(batch) - i, nil
-		}
-		left, refused = append(left, r), refused+1
-		c.log.failing("inbox: results cannot be stored, retrying", err, zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID))
-	}
-	return left, refused, nil
-}
-
 // flushLast stores everything, waiting for locked rows, until hard ends, and
 // returns how many results are left. From the start it passes over locked rows:
 // there may be no time for a second try.
@@ -251,115 +204,4 @@ func (c *completer) flushLast(hard context.Context) (left int) {
 		}
 	}
 	return c.backlog() + len(c.aside)
-}
-
-// write stores one batch: completions in one statement, everything else in
-// another. Careful, it passes over rows that others have locked and returns
-// their results.
-func (c *completer) write(ctx context.Context, batch []result, careful bool) (left []result, err error) {
-	complete, settle := c.store.Complete, c.store.Settle
-	if careful {
-		complete, settle = c.store.CompleteUnlocked, c.store.SettleUnlocked
-	}
-	var (
-		completions []store.Completion
-		completes   []int
-		settlements []store.Settlement
-		settles     []int
-		applied     = make([]bool, len(batch))
-	)
-	for i, r := range batch {
-		switch {
-		case r.stored:
-			applied[i] = true
-		case r.fenced:
-		case r.outcome == completed:
-			completions, completes = append(completions, completionOf(r.claim, models.OutcomeProcessed)), append(completes, i)
-		case r.outcome == superseded:
-			completions, completes = append(completions, completionOf(r.claim, models.OutcomeSuperseded)), append(completes, i)
-		default:
-			settlements, settles = append(settlements, r.settlement), append(settles, i)
-		}
-	}
-	stmt, cancel := context.WithTimeout(ctx, c.statementTimeout)
-	defer cancel()
-	if len(completions) > 0 {
-		done, err := complete(stmt, completions, c.now())
-		if err != nil {
-			return nil, err
-		}
-		for k, ok := range done {
-			applied[completes[k]] = ok
-		}
-	}
-	if len(settlements) > 0 {
-		done, err := settle(stmt, settlements)
-		if err != nil {
-			return nil, err
-		}
-		for k, ok := range done {
-			applied[settles[k]] = ok
-		}
-	}
-	waiting, err := c.readBack(stmt, batch, applied, careful)
-	if err != nil {
-		return nil, err
-	}
-	var ended []store.Ref
-	for i, r := range batch {
-		if applied[i] {
-			ended = append(ended, r.claim.Ref)
-		}
-	}
-	c.lanes.advance(stmt, ended)
-	for i, r := range batch {
-		if waiting[i] {
-			left = append(left, r)
-			continue
-		}
-		c.settled(ctx, r, applied[i])
-	}
-	return left, nil
-}
-
-// readBack looks at the rows that were not changed before they are called
-// stale. A row that a careful write passed over and that still is at the
-// claim's version is locked: waiting. And if an earlier try of the result
-// returned an error it may have been committed although its answer was lost:
-// a row one version ahead of the claim, in the state we wrote, is then taken
-// for our own writing. So is a completed one if the attempt's commit was still
-// under way when it was asked for: only a claim's own holder can complete it at
-// that version, so the commit has won and the attempt has completed.
-func (c *completer) readBack(ctx context.Context, batch []result, applied []bool, careful bool) (waiting []bool, err error) {
-	waiting = make([]bool, len(batch))
-	var ids []string
-	for i, r := range batch {
-		if !applied[i] && !r.fenced && (careful || r.tried || r.mayHaveCommitted()) {
-			ids = append(ids, r.claim.StatusID)
-		}
-	}
-	if len(ids) == 0 {
-		return waiting, nil
-	}
-	states, err := c.store.States(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	for i, r := range batch {
-		if applied[i] || r.fenced {
-			continue
-		}
-		s, found := states[r.claim.StatusID]
-		switch {
-		case !found:
-		case careful && s.Version == r.claim.Version:
-			waiting[i] = true
-		case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:
-			applied[i], batch[i].verdict = true, verdict{outcome: completed}
-		case r.tried:
-			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
-				s.Completed == (r.outcome == completed || r.outcome == superseded) && s.Poisoned == (r.outcome == poisoned)
-		}
-	}
-	return waiting, nil
 }

@@ -126,6 +126,14 @@ func TestTableIsSound(t *testing.T) {
 	}
 }
 
+func TestEachMutantsOldTextOccursOnce(t *testing.T) {
+	for _, m := range mutants {
+		content, err := os.ReadFile(filepath.Join("..", "..", m.File))
+		require.NoError(t, err, m.Name)
+		require.Equal(t, 1, strings.Count(string(content), m.Old), "%s: %s", m.Name, m.File)
+	}
+}
+
 func TestPartsTogetherAreAll(t *testing.T) {
 	counted := map[string]int{}
 	for _, part := range []string{"1/4", "2/4", "3/4", "4/4"} {
