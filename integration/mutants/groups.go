@@ -100,7 +100,7 @@ var groupMutants = []mutant{
 	{
 		Name: "nobody looks after a lane whose first row has ended",
 		Why:  "the rows that wait behind it would be forgotten (contract 5.12)",
-		File: "processor/completer.go",
+		File: "processor/results.go",
 		Old:  "	c.lanes.advance(stmt, ended)\n",
 		New:  "	_ = ended\n",
 		Test: processing("TestLaneKeepsItsOrderWhileItsHeadFailsAndSnoozes"),

@@ -127,11 +127,15 @@ func TestTableIsSound(t *testing.T) {
 }
 
 func TestEachMutantsOldTextOccursOnce(t *testing.T) {
+	var elsewhere []string
 	for _, m := range mutants {
 		content, err := os.ReadFile(filepath.Join("..", "..", m.File))
 		require.NoError(t, err, m.Name)
-		require.Equal(t, 1, strings.Count(string(content), m.Old), "%s: %s", m.Name, m.File)
+		if strings.Count(string(content), m.Old) != 1 {
+			elsewhere = append(elsewhere, m.Name+": "+m.File)
+		}
 	}
+	require.Empty(t, elsewhere)
 }
 
 func TestPartsTogetherAreAll(t *testing.T) {

@@ -34,7 +34,7 @@ var recoveryMutants = []mutant{
 	{
 		Name: "a commit that was under way is not read back again",
 		Why:  "an attempt that completed would count as stale, and its lane would stand still (contract 5.10, 5.12)",
-		File: "processor/completer.go",
+		File: "processor/results.go",
 		Old:  "case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:",
 		New:  "case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version:",
 		Test: recovering("TestCommitOfUnknownOutcomeHasItsEffectsOnce"),
@@ -42,7 +42,7 @@ var recoveryMutants = []mutant{
 	{
 		Name: "results whose answer was lost are not read back",
 		Why:  "they would count as stale (contract 5.10)",
-		File: "processor/completer.go",
+		File: "processor/results.go",
 		Old:  "		case r.tried:\n",
 		New:  "		case r.tried && r.handler == nil:\n",
 		Test: recovering("TestResultsWhoseAnswerIsLostAreNotCalledStale"),
@@ -58,7 +58,7 @@ var recoveryMutants = []mutant{
 	{
 		Name: "one refused result holds up all others",
 		Why:  "one damaged status would stop the worker (contract 5.10)",
-		File: "processor/completer.go",
+		File: "processor/results.go",
 		Old:  "	if err == nil || store.IsTransient(err) {\n",
 		New:  "	if err == nil || c.store != nil {\n",
 		Test: recovering("TestResultThatIsRefusedStrandsNoOther"),

@@ -155,14 +155,6 @@ var storeMutants = []mutant{
 		Test: postgresSuite("^Leases$"),
 	},
 	{
-		Name: "sqlite: cleanup deletes what has not completed",
-		Why:  "poisoned and pending statuses are never deleted automatically (contract 6.4)",
-		File: "internal/store/sqlite_cleanup.go",
-		Old:  "	AND completed_at < COALESCE((",
-		New:  "	AND COALESCE(completed_at, '') < COALESCE((",
-		Test: sqliteSuite("^Cleanup$"),
-	},
-	{
 		Name: "postgres: cleanup deletes what has not completed",
 		Why:  "poisoned and pending statuses are never deleted automatically (contract 6.4)",
 		File: "internal/store/postgres_cleanup.go",
