@@ -7,6 +7,22 @@ func lanesTest(dialect, run string) test {
 
 var lanesMutants = []mutant{
 	{
+		Name: "postgres: lanes: every row asks for the first of its lane",
+		Why:  "while a dump runs, one busy lane would stop all claims of the inbox (contract 5.12)",
+		File: "internal/store/postgres_claim_lanes.go",
+		Old:  "w.lane_key IS NULL OR w.leads AND NOT (",
+		New:  "w.lane_key IS NULL OR NOT (",
+		Test: test{Package: "./internal/store", Run: "^TestPostgresOldSnapshots"},
+	},
+	{
+		Name: "postgres: lanes: the row that is due first leads its lane",
+		Why:  "a row tried again would never be found first, and its lane would stand still (contract 5.12)",
+		File: "internal/store/postgres_claim_lanes.go",
+		Old:  "THEN NULL ELSE lane_handler END ORDER BY sequence, id",
+		New:  "THEN NULL ELSE lane_handler END ORDER BY position",
+		Test: lanesTest("Postgres", "^Lanes$/^the_order_holds"),
+	},
+	{
 		Name: "postgres: lanes: any row of a lane may be claimed",
 		Why:  "messages of one ordering key would run out of order (contract 5.12)",
 		File: "internal/store/postgres_claim_lanes.go",
