@@ -7,6 +7,30 @@ func lanesTest(dialect, run string) test {
 
 var lanesMutants = []mutant{
 	{
+		Name: "sqlite: lanes: a full claim marks what it did not come to",
+		Why:  "rows nobody has judged would wait until a sweep looks after them (contract 5.12)",
+		File: "internal/store/sqlite_lanes.go",
+		Old:  "COALESCE(next_attempt_at, created_at) = ?1 AND id < ?4",
+		New:  "COALESCE(next_attempt_at, created_at) = ?1 AND id <> ?4",
+		Test: lanesTest("SQLite", "^Lanes$/^what_a_full_claim"),
+	},
+	{
+		Name: "sqlite: lanes: a full claim leaves what became due earlier in the way",
+		Why:  "rows behind a blocked lane would cost every claim a look (contract 5.12)",
+		File: "internal/store/sqlite_lanes.go",
+		Old:  "AND COALESCE(next_attempt_at, created_at) < ?1",
+		New:  "AND COALESCE(next_attempt_at, created_at) < ?1 AND is_poisoned",
+		Test: lanesTest("SQLite", "^Lanes$/^what_became_due"),
+	},
+	{
+		Name: "sqlite: lanes: a full claim walks all that is due",
+		Why:  "each claim would hold the only write lock for as long as the backlog is long (contract 5.12)",
+		File: "internal/store/sqlite_lanes.go",
+		Old:  "COALESCE(next_attempt_at, created_at) = ?1 AND id < ?4",
+		New:  "COALESCE(next_attempt_at, created_at) = ?1 AND +id < ?4",
+		Test: test{Package: "./internal/store", Run: "^TestSQLitePlans$"},
+	},
+	{
 		Name: "postgres: lanes: every row asks for the first of its lane",
 		Why:  "while a dump runs, one busy lane would stop all claims of the inbox (contract 5.12)",
 		File: "internal/store/postgres_claim_lanes.go",

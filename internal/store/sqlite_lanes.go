@@ -41,19 +41,37 @@ const sqliteHead = `(w.lane_key IS NULL OR NOT (
 
 const sqliteNames = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_handler)`
 
-// By the due index: what a claim has passed over, ?4 rows at most, before the
-// last row it got if it got all it wanted. There is one writer, and it is us:
-// none of these rows can be first now. They are marked if they are more than ?5.
+// What a claim has passed over that did not get all it wanted: the rest of its
+// window, ?4 rows. By the due index. There is one writer, and it is us: none of
+// these rows can be first now. They are marked if they are more than ?5.
+const sqliteMarkWindow = `
+WITH passed AS MATERIALIZED (
+	SELECT rowid AS place FROM {statuses}
+	WHERE ` + sqliteIsDue + sqliteWorkerLives + `
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT ?4
+)` + sqliteMark
+
+// What a claim has passed over that got all it wanted: what is before the last
+// row it got, which became due at ?1 and is ?4. By the due index, in two ranges
+// that end there: what came due earlier, and what came due at the same time.
+// Said as one condition, it would be a filter over all that is due.
 const sqliteMarkPassed = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
-	WHERE ` + sqliteIsDue + ` AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))
-		AND (?6 IS NULL OR (COALESCE(next_attempt_at, created_at), id) < (?6, ?7))
-	ORDER BY COALESCE(next_attempt_at, created_at), id
-	LIMIT ?4
-)
+	WHERE ` + sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) < ?1` + sqliteWorkerLives + `
+	UNION ALL
+	SELECT rowid FROM {statuses}
+	WHERE ` + sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) = ?1 AND id < ?4` + sqliteWorkerLives + `
+)` + sqliteMark
+
+const (
+	sqliteWorkerLives = ` AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))`
+
+	sqliteMark = `
 UPDATE {statuses} SET is_waiting = true, version = version + 1
 WHERE rowid IN (SELECT place FROM passed) AND (SELECT count(*) FROM passed) > ?5`
+)
 
 // claimHeads claims rows that are first in their lanes and reports whether it
 // marked others as waiting. It need not look after their lanes: what ended
@@ -70,12 +88,13 @@ func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string,
 		return nil, false, err
 	}
 	sortClaims(claims)
-	var due, id any
+	var changed int64
 	if len(claims) == limit.Limit {
 		last := claims[len(claims)-1]
-		due, id = SQLiteTime(last.Due), last.StatusID
+		changed, err = exec(ctx, pool, s.text(sqliteMarkPassed), SQLiteTime(last.Due), worker, limit.HandlerKey, last.StatusID, limit.Limit)
+	} else {
+		changed, err = exec(ctx, pool, s.text(sqliteMarkWindow), now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
 	}
-	changed, err := exec(ctx, pool, s.text(sqliteMarkPassed), now, worker, limit.HandlerKey, window-len(claims), limit.Limit, due, id)
 	return claims, changed > 0, err
 }
 

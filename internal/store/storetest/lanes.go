@@ -250,6 +250,14 @@ var laneTests = []test{
 		require.Equal(s, []string{"a0/mail", "b0/mail"}, claimed(s.heads(noon, 2)))
 		require.Equal(s, []string{"a1", "a2", "a3"}, s.waiting())
 	}},
+	{"what became due before the last row of a full claim is marked", func(s *suite) {
+		for i := range 4 {
+			s.acceptAt(noon.Add(-time.Minute), ordered(fmt.Sprintf("a%d", i), "a", "mail"))
+		}
+		s.accept(ordered("b0", "b", "mail"), ordered("b1", "b", "mail"))
+		require.Equal(s, []string{"a0/mail", "b0/mail"}, claimed(s.heads(noon, 2)))
+		require.Equal(s, []string{"a1", "a2", "a3"}, s.waiting())
+	}},
 	{"AdvanceLanes lets nobody go before his turn", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
 		claim := s.heads(noon, 1)[0]
