@@ -7,6 +7,22 @@ func lanesTest(dialect, run string) test {
 
 var lanesMutants = []mutant{
 	{
+		Name: "postgres: lanes: nobody is woken for a row that is due again",
+		Why:  "a message tried before would wait for the poll when its lane is free (contract 5.12)",
+		File: "internal/store/postgres_lanes.go",
+		Old:  "next_attempt_at IS NULL OR next_attempt_at <= $4::timestamptz AS is_due",
+		New:  "next_attempt_at IS NULL AND $4::timestamptz IS NOT NULL AS is_due",
+		Test: lanesTest("Postgres", "^Lanes$/^AdvanceLanes_tells_of_a_row_that_is_due_again"),
+	},
+	{
+		Name: "sqlite: lanes: nobody is woken for a row that is due again",
+		Why:  "a message tried before would wait for the poll when its lane is free (contract 5.12)",
+		File: "internal/store/sqlite_lanes.go",
+		Old:  "f.next_attempt_at IS NULL OR f.next_attempt_at <= ?2,",
+		New:  "f.next_attempt_at IS NULL AND ?2 IS NOT NULL,",
+		Test: lanesTest("SQLite", "^Lanes$/^AdvanceLanes_tells_of_a_row_that_is_due_again"),
+	},
+	{
 		Name: "sqlite: lanes: a full claim marks what it did not come to",
 		Why:  "rows nobody has judged would wait until a sweep looks after them (contract 5.12)",
 		File: "internal/store/sqlite_lanes.go",
@@ -114,8 +130,8 @@ var lanesMutants = []mutant{
 		Name: "postgres: lanes: a claim does not look after the lanes it marked",
 		Why:  "a row marked while its predecessor ends would wait for ever (contract 5.12)",
 		File: "internal/store/postgres_claim_lanes.go",
-		Old:  "free, err := p.AdvanceLanes(ctx, turns)",
-		New:  "free, err := p.AdvanceLanes(ctx, turns[:0])",
+		Old:  "free, err := p.AdvanceLanes(ctx, turns, req.Now)",
+		New:  "free, err := p.AdvanceLanes(ctx, turns[:0], req.Now)",
 		Test: lanesTest("Postgres", "^Concurrent_lanes$/^a_row_marked_while_its_predecessor_ends"),
 	},
 	{

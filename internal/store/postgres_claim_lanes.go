@@ -162,7 +162,7 @@ func (p *postgres) claimLanes(ctx context.Context, req ClaimRequest) (Claimed, e
 	}
 	// What was before the marked rows may have ended since the statement's
 	// snapshot, and who ended it may have looked before the marks were there.
-	free, err := p.AdvanceLanes(ctx, turns)
+	free, err := p.AdvanceLanes(ctx, turns, req.Now)
 	result.Unlooked = err
 	result.Behind = distinct(append(result.Behind, free...))
 	return result, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"strings"
+	"time"
 
 	"gorm.io/gorm"
 )
@@ -102,7 +103,7 @@ func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string,
 // the others, by the index on lanes; whether one is claimed there by the index
 // on claimed lanes.
 const sqliteFirsts = `
-SELECT t.key, f.id, f.handler_key, f.sequence, f.is_poisoned, f.is_waiting, f.processing_started_at IS NOT NULL, f.next_attempt_at IS NULL,
+SELECT t.key, f.id, f.handler_key, f.sequence, f.is_poisoned, f.is_waiting, f.processing_started_at IS NOT NULL, f.next_attempt_at IS NULL OR f.next_attempt_at <= ?2,
 	EXISTS (
 		SELECT 1 FROM {statuses} h WHERE h.lane_handler = n.value AND h.lane_key = json_extract(t.value, '$[1]') AND h.holds_lane
 	)
@@ -123,15 +124,15 @@ RETURNING handler_key`
 
 // first is a row of sqliteFirsts.
 type first struct {
-	turn                                             int
-	id, handlerKey                                   string
-	sequence                                         int64
-	poisoned, waiting, processing, untried, laneHeld bool
+	turn                                         int
+	id, handlerKey                               string
+	sequence                                     int64
+	poisoned, waiting, processing, due, laneHeld bool
 }
 
 // AdvanceLanes reads and only then writes, in a transaction each: a row that
 // was let go although it is not first any more is judged again by the claim.
-func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, error) {
+func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.Time) ([]string, error) {
 	if len(turns) == 0 {
 		return nil, nil
 	}
@@ -144,8 +145,8 @@ func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, 
 		return nil, doing("advance lanes", err)
 	}
 	rows, err := query(ctx, s.pool(ctx), s.text(sqliteFirsts), func(rows *sql.Rows, f *first) error {
-		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.untried, &f.laneHeld)
-	}, asked)
+		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due, &f.laneHeld)
+	}, asked, SQLiteTime(now))
 	if err != nil {
 		return nil, doing("advance lanes", err)
 	}
@@ -155,7 +156,7 @@ func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, 
 		case f.poisoned || f.processing || f.laneHeld:
 		case f.waiting:
 			waiting = append(waiting, f.id)
-		case f.untried:
+		case f.due:
 			keys = append(keys, f.handlerKey)
 		}
 	}
@@ -193,8 +194,8 @@ func firstOf(rows []first, turns []LaneTurn) map[int]first {
 	return firsts
 }
 
-func (s *sqlite) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int) (*Lane, []string, error) {
-	return checkLanes(ctx, s, rule, after, limit)
+func (s *sqlite) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int, now time.Time) (*Lane, []string, error) {
+	return checkLanes(ctx, s, rule, after, limit, now)
 }
 
 // numbered is a statement of both dialects in this one's parameters.
