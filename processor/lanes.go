@@ -21,6 +21,7 @@ type lanes struct {
 	registry *handler.Registry
 	policies map[*handler.Handler]*policy
 	timeout  time.Duration // of a statement
+	now      func() time.Time
 	log      *zap.Logger
 	// wake is told of handlers whose rows came free.
 	wake func(handlerKeys ...string)
@@ -64,7 +65,7 @@ func (l *lanes) advance(ctx context.Context, ended []store.Ref) {
 	if len(turns) == 0 {
 		return
 	}
-	keys, err := l.store.AdvanceLanes(ctx, turns)
+	keys, err := l.store.AdvanceLanes(ctx, turns, l.now())
 	if err != nil {
 		l.unlooked(err)
 		return
@@ -146,7 +147,7 @@ func (l *lanes) walk(ctx context.Context, rule store.LaneRule) error {
 		var next *store.Lane
 		var keys []string
 		err := l.within(ctx, func(ctx context.Context) (err error) {
-			next, keys, err = l.store.CheckLanes(ctx, rule, after, lanePage)
+			next, keys, err = l.store.CheckLanes(ctx, rule, after, lanePage, l.now())
 			return err
 		})
 		if err != nil {

@@ -97,7 +97,8 @@ func New(cfg Config) (*Processor, error) {
 	for _, h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
 	}
-	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, log: cfg.Logger, wake: p.wakeup.wake}
+	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, now: cfg.Clock.Now,
+		log: cfg.Logger, wake: p.wakeup.wake}
 	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
 		maxRetryDelay: cfg.Options.MaxRetryDelay, stuckGrace: cfg.Options.StuckHandlerGrace}
 	return p, nil

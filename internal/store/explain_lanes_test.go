@@ -99,7 +99,7 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	check("a claim of all handlers", postgresClaimLanes, claim([]string{"plain"}, []string{"mail", "stock"}, false), 300, 800, due)
 	check("next due", postgresNextDue, []any{[]string{"mail", "stock", "plain"}, now}, 10, 50, due)
 	names := []string{numbers([]int64{mail, 7}), numbers([]int64{mail}), numbers([]int64{stock})}
-	check("advance lanes", postgresAdvance, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}}, 20, 100, "Index Scan inbox_handler_statuses inbox_handler_statuses_lane\n")
+	check("advance lanes", postgresAdvance, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}, now}, 20, 100, "Index Scan inbox_handler_statuses inbox_handler_statuses_lane\n")
 	check("waiting lanes", waitingLanes, []any{mail, int64(beforeAllLanes), 100}, 10, 50, "inbox_handler_statuses_waiting_lane")
 	check("waiting lane handlers", waitingLaneHandlers, nil, 10, 50, "inbox_handler_statuses_waiting_lane")
 	check("release waiting rows", postgresReleaseWaiting, []any{[]string{"mail", "plain"}, 100}, 400, 5000, "inbox_handler_statuses_waiting")
@@ -112,8 +112,8 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	check("a claim of their lane", postgresClaimLanes, claim(nil, []string{"mail"}, false), 100, 400, lanes, holders)
 	execute(`UPDATE inbox_handler_statuses SET is_poisoned = true, is_waiting = false, version = version + 1
 		WHERE lane_key = ? AND substr(message_id, 2)::int <= 20000`, blocked)
-	check("advance a lane that skips poisoned rows", postgresAdvance, []any{names[:1], []int64{blocked}, []bool{true}}, 20, 100, "inbox_handler_statuses_pkey")
-	keys, err := p.AdvanceLanes(t.Context(), []LaneTurn{{LaneRule: LaneRule{Handlers: []int64{mail}, SkipPoisoned: true}, Key: blocked}})
+	check("advance a lane that skips poisoned rows", postgresAdvance, []any{names[:1], []int64{blocked}, []bool{true}, now}, 20, 100, "inbox_handler_statuses_pkey")
+	keys, err := p.AdvanceLanes(t.Context(), []LaneTurn{{LaneRule: LaneRule{Handlers: []int64{mail}, SkipPoisoned: true}, Key: blocked}}, now)
 	require.NoError(t, err)
 	require.Equal(t, []string{"mail"}, keys)
 	check("a claim of a lane that skips poisoned rows", postgresClaimLanes, claim(nil, []string{"mail"}, true), 100, 400, lanes, holders)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Lane names one handler and one ordering key (contract 5.12), both by the
@@ -108,11 +109,11 @@ type walking interface {
 	// waitingLanes returns up to limit lanes of this name with waiting rows,
 	// the first ones behind after.
 	waitingLanes(ctx context.Context, name, after int64, limit int) ([]Lane, error)
-	AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, error)
+	AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.Time) ([]string, error)
 }
 
 // checkLanes walks the names of a rule in order, and each one's lanes.
-func checkLanes(ctx context.Context, dialect walking, rule LaneRule, after *Lane, limit int) (*Lane, []string, error) {
+func checkLanes(ctx context.Context, dialect walking, rule LaneRule, after *Lane, limit int, now time.Time) (*Lane, []string, error) {
 	names := slices.Clone(rule.Handlers)
 	slices.Sort(names)
 	var turns []LaneTurn
@@ -141,7 +142,7 @@ func checkLanes(ctx context.Context, dialect walking, rule LaneRule, after *Lane
 			break
 		}
 	}
-	keys, err := dialect.AdvanceLanes(ctx, turns)
+	keys, err := dialect.AdvanceLanes(ctx, turns, now)
 	if err != nil {
 		return nil, nil, doing("check lanes", err)
 	}

@@ -6,12 +6,19 @@ import "context"
 // postgresClaim does, "heads" the same for keys with lanes, "passed" what heads
 // passed over.
 //
-// Heads walk a window of the key's due rows by the due index, judge each by the
-// index on lanes, lock by place what is first and stop as soon as they have
-// enough. Nothing is locked before it is judged: another claimer takes the next
-// row instead of waiting, and a row that was changed since it was judged is at
-// another version and place, and left. NOT EXISTS stays inside OR on purpose:
-// on its own it could be planned as a join over whole tables, after the lock.
+// Heads read a window of the key's due rows by the due index, judge the first
+// of each lane in it by the index on lanes, lock by place what is first of all
+// and stop as soon as they have enough; most find that in the near part of the
+// window, and the far one is not read. Nothing is locked before it is
+// judged: another claimer takes the next row instead of waiting, and a row that
+// was changed since it was judged is at another version and place, and left.
+// NOT EXISTS stays inside OR on purpose: on its own it could be planned as a
+// join over whole tables, after the lock.
+//
+// No lane is judged once per row of the window. A question to the index on
+// lanes begins at the front of the lane, where the rows that have completed
+// were, and as long as some transaction of the database is older than their
+// ends (a dump's, for hours) it passes each of them.
 //
 // Two claimers can judge by different snapshots. A lane without SkipPoisoned
 // has one first row in both, and its lock decides. With it, an operator's retry
@@ -37,9 +44,10 @@ WITH worker AS MATERIALIZED (
 ), heads AS MATERIALIZED (
 	SELECT k.handler_key, h.place, h.position FROM keys k
 	CROSS JOIN LATERAL (
-		SELECT l.place, w.position FROM (` + postgresWindow + `) w
+		SELECT l.place, w.position FROM (VALUES (0, 2 * k.quota), (2 * k.quota, k.reach)) AS part(known, reach)
+		CROSS JOIN LATERAL (` + postgresWindow + `) w
 		CROSS JOIN LATERAL (` + postgresLockSeen + `) l
-		WHERE ` + postgresHead + `
+		WHERE w.position > part.known AND ` + postgresHead + `
 		LIMIT k.quota
 	) h
 ), reached AS MATERIALIZED (
@@ -49,6 +57,7 @@ WITH worker AS MATERIALIZED (
 	CROSS JOIN LATERAL (SELECT count(*) AS found, max(position) AS last FROM heads WHERE handler_key = k.handler_key) h
 ), passed AS MATERIALIZED (
 	SELECT w.place, w.version, k.quota, count(*) OVER (PARTITION BY k.handler_key) AS passed FROM reached k
+	CROSS JOIN LATERAL (VALUES (k.reach)) AS part(reach)
 	CROSS JOIN LATERAL (` + postgresWindow + `) w
 	WHERE NOT ` + postgresHead + `
 ), waiting AS MATERIALIZED (
@@ -71,14 +80,22 @@ FROM (
 ) c LEFT JOIN {messages} m ON m.id = c.message_id
 ORDER BY c.handler_key, c.due, c.id`
 
-// By the due index, as far as k.reach.
+// By the due index, as far as part.reach. Which row leads its lane within the
+// window is told without another look at the table: the others are behind it,
+// whatever else is in the lane. All names of the handler are one lane.
 const postgresWindow = `
-			SELECT ctid AS place, version, id, sequence, lane_handler, lane_key,
-				row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
-			FROM {statuses}
-			WHERE ` + postgresIsDue + `
-			ORDER BY COALESCE(next_attempt_at, created_at), id
-			LIMIT k.reach`
+			SELECT d.*, lane_key IS NULL OR 1 = row_number() OVER (
+				PARTITION BY lane_key, CASE WHEN lane_handler = ANY (k.names) THEN NULL ELSE lane_handler END ORDER BY sequence, id
+			) AS leads
+			FROM (
+				SELECT ctid AS place, version, id, sequence, lane_handler, lane_key,
+					row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
+				FROM {statuses}
+				WHERE ` + postgresIsDue + `
+				ORDER BY COALESCE(next_attempt_at, created_at), id
+				LIMIT part.reach
+			) d
+			ORDER BY position`
 
 // By the row's place.
 const postgresLockSeen = `
@@ -89,7 +106,7 @@ const postgresLockSeen = `
 // k.poisoned is true: said outright, the index on poisoned rows would look fit
 // where they are few, and they need not stay few. Each question is one range of
 // the index on lanes, which ends at w: rows behind it are not looked at.
-const postgresHead = `(w.lane_key IS NULL OR NOT (
+const postgresHead = `(w.lane_key IS NULL OR w.leads AND NOT (
 			EXISTS (
 				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
 					AND NOT p.is_poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)
@@ -145,7 +162,7 @@ func (p *postgres) claimLanes(ctx context.Context, req ClaimRequest) (Claimed, e
 	}
 	// What was before the marked rows may have ended since the statement's
 	// snapshot, and who ended it may have looked before the marks were there.
-	free, err := p.AdvanceLanes(ctx, turns)
+	free, err := p.AdvanceLanes(ctx, turns, req.Now)
 	result.Unlooked = err
 	result.Behind = distinct(append(result.Behind, free...))
 	return result, nil

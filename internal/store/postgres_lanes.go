@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"time"
 )
 
 // The first row of each lane by the index on lanes, poisoned ones apart from
@@ -20,7 +21,7 @@ WITH turns AS (
 		CROSS JOIN unnest(t.counting) AS c(poisoned)
 		CROSS JOIN LATERAL (
 			SELECT id, handler_key, sequence, is_poisoned, is_waiting, processing_started_at IS NOT NULL AS processing,
-				next_attempt_at IS NULL AS untried
+				next_attempt_at IS NULL OR next_attempt_at <= $4::timestamptz AS is_due
 			FROM {statuses}
 			WHERE lane_handler = n.lane_handler AND lane_key = t.lane_key AND is_poisoned = c.poisoned AND completed_at IS NULL
 			ORDER BY sequence, id LIMIT 1
@@ -37,7 +38,7 @@ WITH turns AS (
 )
 SELECT handler_key FROM freed
 UNION
-SELECT handler_key FROM free WHERE NOT is_waiting AND untried
+SELECT handler_key FROM free WHERE NOT is_waiting AND is_due
 ORDER BY handler_key`
 
 // By the index on lanes with waiting rows, one step per lane (a loose index
@@ -75,7 +76,7 @@ WITH released AS MATERIALIZED (
 )
 UPDATE {statuses} SET is_waiting = false, version = version + 1 WHERE ctid = ANY (ARRAY(SELECT place FROM released))`
 
-func (p *postgres) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, error) {
+func (p *postgres) AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.Time) ([]string, error) {
 	if len(turns) == 0 {
 		return nil, nil
 	}
@@ -84,15 +85,15 @@ func (p *postgres) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string
 		names[i], lanes[i], skips[i] = numbers(turn.Handlers), turn.Key, turn.SkipPoisoned
 	}
 	for attempt := 1; ; attempt++ {
-		keys, err := query(ctx, p.pool(ctx), p.text(postgresAdvance), value[string], names, lanes, skips)
+		keys, err := query(ctx, p.pool(ctx), p.text(postgresAdvance), value[string], names, lanes, skips, now.UTC())
 		if err == nil || !collided(err) || attempt == claimAttempts || ctx.Err() != nil {
 			return keys, doing("advance lanes", err)
 		}
 	}
 }
 
-func (p *postgres) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int) (*Lane, []string, error) {
-	return checkLanes(ctx, p, rule, after, limit)
+func (p *postgres) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int, now time.Time) (*Lane, []string, error) {
+	return checkLanes(ctx, p, rule, after, limit, now)
 }
 
 func (p *postgres) waitingLanes(ctx context.Context, name, after int64, limit int) ([]Lane, error) {

@@ -24,8 +24,9 @@ WHERE rowid IN (
 )
 RETURNING ` + sqliteClaimColumns
 
-const sqliteIsDue = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
-		AND COALESCE(next_attempt_at, created_at) <= ?1 AND processing_started_at IS NULL`
+const sqliteIsDue = sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) <= ?1`
+
+const sqliteIsPending = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL`
 
 const sqliteClaimColumns = `id, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
 	lane_handler, lane_key`

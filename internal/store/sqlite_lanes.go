@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"strings"
+	"time"
 
 	"gorm.io/gorm"
 )
@@ -41,19 +42,37 @@ const sqliteHead = `(w.lane_key IS NULL OR NOT (
 
 const sqliteNames = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_handler)`
 
-// By the due index: what a claim has passed over, ?4 rows at most, before the
-// last row it got if it got all it wanted. There is one writer, and it is us:
-// none of these rows can be first now. They are marked if they are more than ?5.
+// What a claim has passed over that did not get all it wanted: the rest of its
+// window, ?4 rows. By the due index. There is one writer, and it is us: none of
+// these rows can be first now. They are marked if they are more than ?5.
+const sqliteMarkWindow = `
+WITH passed AS MATERIALIZED (
+	SELECT rowid AS place FROM {statuses}
+	WHERE ` + sqliteIsDue + sqliteWorkerLives + `
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT ?4
+)` + sqliteMark
+
+// What a claim has passed over that got all it wanted: what is before the last
+// row it got, which became due at ?1 and is ?4. By the due index, in two ranges
+// that end there: what came due earlier, and what came due at the same time.
+// Said as one condition, it would be a filter over all that is due.
 const sqliteMarkPassed = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
-	WHERE ` + sqliteIsDue + ` AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))
-		AND (?6 IS NULL OR (COALESCE(next_attempt_at, created_at), id) < (?6, ?7))
-	ORDER BY COALESCE(next_attempt_at, created_at), id
-	LIMIT ?4
-)
+	WHERE ` + sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) < ?1` + sqliteWorkerLives + `
+	UNION ALL
+	SELECT rowid FROM {statuses}
+	WHERE ` + sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) = ?1 AND id < ?4` + sqliteWorkerLives + `
+)` + sqliteMark
+
+const (
+	sqliteWorkerLives = ` AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))`
+
+	sqliteMark = `
 UPDATE {statuses} SET is_waiting = true, version = version + 1
 WHERE rowid IN (SELECT place FROM passed) AND (SELECT count(*) FROM passed) > ?5`
+)
 
 // claimHeads claims rows that are first in their lanes and reports whether it
 // marked others as waiting. It need not look after their lanes: what ended
@@ -70,12 +89,13 @@ func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string,
 		return nil, false, err
 	}
 	sortClaims(claims)
-	var due, id any
+	var changed int64
 	if len(claims) == limit.Limit {
 		last := claims[len(claims)-1]
-		due, id = SQLiteTime(last.Due), last.StatusID
+		changed, err = exec(ctx, pool, s.text(sqliteMarkPassed), SQLiteTime(last.Due), worker, limit.HandlerKey, last.StatusID, limit.Limit)
+	} else {
+		changed, err = exec(ctx, pool, s.text(sqliteMarkWindow), now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
 	}
-	changed, err := exec(ctx, pool, s.text(sqliteMarkPassed), now, worker, limit.HandlerKey, window-len(claims), limit.Limit, due, id)
 	return claims, changed > 0, err
 }
 
@@ -83,7 +103,7 @@ func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string,
 // the others, by the index on lanes; whether one is claimed there by the index
 // on claimed lanes.
 const sqliteFirsts = `
-SELECT t.key, f.id, f.handler_key, f.sequence, f.is_poisoned, f.is_waiting, f.processing_started_at IS NOT NULL, f.next_attempt_at IS NULL,
+SELECT t.key, f.id, f.handler_key, f.sequence, f.is_poisoned, f.is_waiting, f.processing_started_at IS NOT NULL, f.next_attempt_at IS NULL OR f.next_attempt_at <= ?2,
 	EXISTS (
 		SELECT 1 FROM {statuses} h WHERE h.lane_handler = n.value AND h.lane_key = json_extract(t.value, '$[1]') AND h.holds_lane
 	)
@@ -104,15 +124,15 @@ RETURNING handler_key`
 
 // first is a row of sqliteFirsts.
 type first struct {
-	turn                                             int
-	id, handlerKey                                   string
-	sequence                                         int64
-	poisoned, waiting, processing, untried, laneHeld bool
+	turn                                         int
+	id, handlerKey                               string
+	sequence                                     int64
+	poisoned, waiting, processing, due, laneHeld bool
 }
 
 // AdvanceLanes reads and only then writes, in a transaction each: a row that
 // was let go although it is not first any more is judged again by the claim.
-func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, error) {
+func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.Time) ([]string, error) {
 	if len(turns) == 0 {
 		return nil, nil
 	}
@@ -125,8 +145,8 @@ func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, 
 		return nil, doing("advance lanes", err)
 	}
 	rows, err := query(ctx, s.pool(ctx), s.text(sqliteFirsts), func(rows *sql.Rows, f *first) error {
-		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.untried, &f.laneHeld)
-	}, asked)
+		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due, &f.laneHeld)
+	}, asked, SQLiteTime(now))
 	if err != nil {
 		return nil, doing("advance lanes", err)
 	}
@@ -136,7 +156,7 @@ func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn) ([]string, 
 		case f.poisoned || f.processing || f.laneHeld:
 		case f.waiting:
 			waiting = append(waiting, f.id)
-		case f.untried:
+		case f.due:
 			keys = append(keys, f.handlerKey)
 		}
 	}
@@ -174,8 +194,8 @@ func firstOf(rows []first, turns []LaneTurn) map[int]first {
 	return firsts
 }
 
-func (s *sqlite) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int) (*Lane, []string, error) {
-	return checkLanes(ctx, s, rule, after, limit)
+func (s *sqlite) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int, now time.Time) (*Lane, []string, error) {
+	return checkLanes(ctx, s, rule, after, limit, now)
 }
 
 // numbered is a statement of both dialects in this one's parameters.

@@ -46,7 +46,8 @@ type Store interface {
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 	// AdvanceLanes lets the first row of each lane be claimed if it is marked
 	// as waiting, and returns the handler keys of those that became free or
-	// are due since they were accepted, marked or not: wake these handlers.
+	// are due now, marked or not: wake these handlers. NextDue tells of the
+	// others, when their time comes.
 	//
 	// Call it after the commit of everything that ends a claim of a row with a
 	// lane, or a pending or poisoned row with one: completed, failed, snoozed,
@@ -55,11 +56,11 @@ type Store interface {
 	// have seen the mark; as both look after their own commit, the one who
 	// looks second sees the other's. Letting a row go never breaks the order:
 	// each claim judges anew.
-	AdvanceLanes(ctx context.Context, turns []LaneTurn) (keys []string, err error)
+	AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.Time) (keys []string, err error)
 	// CheckLanes does so for a page of the lanes of a rule that have waiting
 	// rows, at most limit, for looks that never took place because a process
 	// died before. next is nil at the end; after is nil to begin.
-	CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int) (next *Lane, keys []string, err error)
+	CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int, now time.Time) (next *Lane, keys []string, err error)
 	// WaitingLaneHandlers returns every Lane.Handler that has waiting rows,
 	// also those that no registered handler goes by any more.
 	WaitingLaneHandlers(ctx context.Context) ([]int64, error)

@@ -250,7 +250,7 @@ func (r *laneRace) end(claim store.Claim) error {
 		back.Poisoned = true
 		applied, err = r.store.Settle(r.ctx, []store.Settlement{back})
 		if err == nil {
-			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}); err != nil {
+			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}, noon); err != nil {
 				return err
 			}
 			err = r.db.WithContext(r.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE id = ?`, claim.StatusID).Error
@@ -268,7 +268,7 @@ func (r *laneRace) end(claim store.Claim) error {
 	if slices.Contains(applied, false) {
 		return fmt.Errorf("the claim of message %s was lost", claim.MessageID)
 	}
-	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}); err != nil {
+	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}, noon); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -105,10 +105,28 @@ func (m *machine) lookAfter(statusIDs []string, dies bool) {
 		delete(m.unlooked, familyLane(row))
 	}
 	before := m.waiting()
-	keys, err := m.store.AdvanceLanes(m.ctx, turns)
+	keys, err := m.store.AdvanceLanes(m.ctx, turns, m.model.now)
 	require.NoError(m, err)
 	m.adoptMarks(false)
 	m.freed(before, keys)
+	m.told(turns, keys)
+}
+
+// told: who looked after a lane says whose its first row is if it is due, also
+// if nobody had marked it.
+func (m *machine) told(turns []store.LaneTurn, keys []string) {
+	m.Helper()
+	for _, row := range m.model.rows {
+		if !pending(row) || row.ProcessingStartedAt != nil || row.LaneKey == nil || row.NextAttemptAt != nil && row.NextAttemptAt.After(m.model.now) {
+			continue
+		}
+		looked := slices.ContainsFunc(turns, func(turn store.LaneTurn) bool {
+			return turn.Key == *row.LaneKey && slices.Contains(turn.Handlers, *row.LaneHandler)
+		})
+		if looked && m.model.head(row, *rules[row.HandlerKey]) {
+			require.Contains(m, keys, row.HandlerKey, "%s is first in its lane and due", inWords(row))
+		}
+	}
 }
 
 // familyLane names a lane the same by whatever name the handler goes.
@@ -165,7 +183,7 @@ func (l lanesStep) run(m *machine) {
 		var after *store.Lane
 		for page := 0; ; page++ {
 			require.Less(m, page, 100, "the walk over lanes does not end")
-			next, keys, err := m.store.CheckLanes(m.ctx, *rule, after, l.Limit)
+			next, keys, err := m.store.CheckLanes(m.ctx, *rule, after, l.Limit, m.model.now)
 			require.NoError(m, err)
 			all = append(all, keys...)
 			if after = next; after == nil {

@@ -91,7 +91,7 @@ func (l *ledger) check(s *suite) {
 	s.Helper()
 	if l.unlooked {
 		for _, rule := range []store.LaneRule{*rules["beta"], *renamed} {
-			next, _, err := s.store.CheckLanes(s.ctx, rule, nil, 1000)
+			next, _, err := s.store.CheckLanes(s.ctx, rule, nil, 1000, noon.Add(time.Hour))
 			require.NoError(s, err)
 			require.Nil(s, next)
 		}
@@ -216,6 +216,6 @@ func (s *suite) lookAfterAll(refs []store.Ref) {
 			turns = append(turns, rules[ref.HandlerKey].Turn(*ref.Lane))
 		}
 	}
-	_, err := s.store.AdvanceLanes(s.ctx, turns)
+	_, err := s.store.AdvanceLanes(s.ctx, turns, noon.Add(time.Hour))
 	require.NoError(s, err)
 }

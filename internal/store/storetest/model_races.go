@@ -180,7 +180,7 @@ func (c *caller) lookAfter(ctx context.Context, refs []store.Ref, failed error) 
 			turns = append(turns, rules[ref.HandlerKey].Turn(*ref.Lane))
 		}
 	}
-	_, err := c.store.AdvanceLanes(ctx, turns)
+	_, err := c.store.AdvanceLanes(ctx, turns, noon.Add(time.Hour))
 	if err != nil {
 		c.Lock()
 		defer c.Unlock()
