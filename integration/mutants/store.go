@@ -70,8 +70,8 @@ var storeMutants = []mutant{
 		Name: "sqlite: claims see what others have claimed",
 		Why:  "two workers would run one status (contract 5.3)",
 		File: "internal/store/sqlite_claim.go",
-		Old:  "AND COALESCE(next_attempt_at, created_at) <= ?1 AND processing_started_at IS NULL",
-		New:  "AND COALESCE(next_attempt_at, created_at) <= ?1",
+		Old:  "AND NOT is_waiting AND processing_started_at IS NULL`",
+		New:  "AND NOT is_waiting`",
 		Test: sqliteSuite("^Claim$/^what_is_claimed"),
 	},
 	{
