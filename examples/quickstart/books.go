@@ -9,6 +9,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -36,7 +37,7 @@ type Books struct {
 }
 
 // ReadBooks reads database, mail file and broker.
-func ReadBooks(ctx context.Context, place *Place, broker *Broker, mailFile string) (b Books, err error) {
+func ReadBooks(ctx context.Context, place *scratch.Place, broker *Broker, mailFile string) (b Books, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	db := place.DB.WithContext(ctx)

@@ -10,6 +10,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 	_ "modernc.org/sqlite" // the driver "sqlite", pure Go: no C compiler needed
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // sqliteParameters make SQLite durable (FULL), let readers pass the one writer
@@ -17,6 +19,9 @@ import (
 // instead of failing half-way.
 const sqliteParameters = "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)" +
 	"&_pragma=foreign_keys(1)&_txlock=immediate"
+
+// program is whose data a run's place holds.
+var program = scratch.Program{Name: "quickstart", File: "orders.db", SQLite: SQLiteDSN, Open: OpenDatabase}
 
 // SQLiteDSN is the DSN of a SQLite file.
 func SQLiteDSN(file string) string { return "file:" + file + sqliteParameters }

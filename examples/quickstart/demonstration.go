@@ -20,7 +20,7 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 	run := fmt.Sprintf("%x", time.Now().UnixNano())
 	lasting := context.WithoutCancel(ctx) // taking down goes on after Ctrl-C
 
-	place, err := OpenPlace(ctx, s.Postgres, run)
+	place, err := program.Place(ctx, s.Postgres, run)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // patience is how long nothing may change before the run is given up.
@@ -19,7 +21,7 @@ var errStalled = fmt.Errorf("nothing has happened for %s", patience)
 type Progress struct {
 	out      io.Writer
 	terminal bool
-	place    *Place
+	place    *scratch.Place
 	child    *Child
 	producer *Producer
 	statuses int // of all orders together
@@ -29,7 +31,7 @@ type Progress struct {
 }
 
 // NewProgress makes a progress; statuses is how many there will be.
-func NewProgress(out io.Writer, place *Place, child *Child, producer *Producer, statuses int) *Progress {
+func NewProgress(out io.Writer, place *scratch.Place, child *Child, producer *Producer, statuses int) *Progress {
 	return &Progress{out: out, terminal: isTerminal(out), place: place, child: child, producer: producer, statuses: statuses}
 }
 

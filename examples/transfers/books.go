@@ -9,6 +9,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -35,7 +36,7 @@ type Books struct {
 }
 
 // ReadBooks reads the database and the file of the handler's calls.
-func ReadBooks(ctx context.Context, place *Place) (b Books, err error) {
+func ReadBooks(ctx context.Context, place *scratch.Place) (b Books, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	db := place.DB.WithContext(ctx)
@@ -51,7 +52,7 @@ func ReadBooks(ctx context.Context, place *Place) (b Books, err error) {
 			return b, fmt.Errorf("read %s: %w", what, query.Error)
 		}
 	}
-	calls, err := os.ReadFile(place.Calls())
+	calls, err := os.ReadFile(place.File(callsFile))
 	if err != nil {
 		return b, fmt.Errorf("read calls: %w", err)
 	}

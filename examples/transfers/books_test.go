@@ -9,15 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // bookHere books transfers in this process, without workers, kills or failures,
 // in tables of a place.
-func bookHere(t *testing.T, server string) (place *Place, judge func() *Ledger) {
+func bookHere(t *testing.T, server string) (place *scratch.Place, judge func() *Ledger) {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	place, err := OpenPlace(t.Context(), server, fmt.Sprintf("%x", rand.Uint64()))
+	place, err := program.Place(t.Context(), server, fmt.Sprintf("%x", rand.Uint64()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, place.Close(t.Context(), true)) })
 	transfers := MakeTransfers(100, accounts, rand.New(rand.NewPCG(4, 4)))
@@ -31,7 +32,7 @@ func bookHere(t *testing.T, server string) (place *Place, judge func() *Ledger) 
 	require.NoError(t, producer.Send(t.Context(), transfers))
 	require.NoError(t, producer.Send(t.Context(), transfers)) // all of them again: known, so nothing changes
 
-	calls, err := os.Create(place.Calls())
+	calls, err := os.Create(place.File(callsFile))
 	require.NoError(t, err)
 	defer calls.Close()
 	ib, err := NewInbox(place.DB, &Bank{worker: "test", calls: calls}, 10, zap.NewNop())

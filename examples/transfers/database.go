@@ -9,6 +9,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 	_ "modernc.org/sqlite" // the driver "sqlite", pure Go: no C compiler needed
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // sqliteParameters make SQLite durable (FULL), let readers pass the one writer
@@ -16,6 +18,12 @@ import (
 // instead of failing half-way.
 const sqliteParameters = "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)" +
 	"&_pragma=foreign_keys(1)&_txlock=immediate"
+
+// program is whose data a run's place holds.
+var program = scratch.Program{Name: "transfers", File: "bank.db", SQLite: SQLiteDSN, Open: OpenDatabase}
+
+// callsFile is where the handler notes its calls.
+const callsFile = "calls.log"
 
 // SQLiteDSN is the DSN of a SQLite file.
 func SQLiteDSN(file string) string { return "file:" + file + sqliteParameters }
@@ -42,12 +50,4 @@ func OpenDatabase(dsn string) (*gorm.DB, error) {
 	pool.SetMaxOpenConns(connections)
 	pool.SetMaxIdleConns(connections)
 	return db, nil
-}
-
-func closeDatabase(db *gorm.DB) error {
-	pool, err := db.DB()
-	if err != nil {
-		return err
-	}
-	return pool.Close()
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"time"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 const maxKills = 50
@@ -17,7 +19,7 @@ var errInterrupted = errors.New("interrupted")
 // is nil if there is none to judge; otherwise it counts, whatever the error.
 func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger, err error) {
 	lasting := context.WithoutCancel(ctx) // taking down goes on after Ctrl-C
-	place, err := OpenPlace(ctx, s.Postgres, fmt.Sprintf("%x", time.Now().UnixNano()))
+	place, err := program.Place(ctx, s.Postgres, fmt.Sprintf("%x", time.Now().UnixNano()))
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ type work struct {
 	transfers []Transfer
 	kills     int
 	random    *rand.Rand
-	place     *Place
+	place     *scratch.Place
 	team      Team
 	producer  *Producer
 	progress  *Progress

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // patience is how long nothing may change before the run is given up.
@@ -24,7 +26,7 @@ var (
 type Progress struct {
 	out       io.Writer
 	terminal  bool
-	place     *Place
+	place     *scratch.Place
 	team      Team
 	transfers int // there will be
 
@@ -33,7 +35,7 @@ type Progress struct {
 }
 
 // NewProgress makes a progress; transfers is how many there will be.
-func NewProgress(out io.Writer, place *Place, team Team, transfers int) *Progress {
+func NewProgress(out io.Writer, place *scratch.Place, team Team, transfers int) *Progress {
 	return &Progress{out: out, terminal: isTerminal(out), place: place, team: team, transfers: transfers}
 }
 

@@ -5,16 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // Team is the workers.
 type Team []*Child
 
 // NewTeam prepares n workers.
-func NewTeam(n int, place *Place, group int) (team Team, err error) {
+func NewTeam(n int, place *scratch.Place, group int) (team Team, err error) {
 	for i := range n {
 		name := fmt.Sprintf("worker-%d", i+1)
-		child, err := NewChild(Config{Name: name, Database: place.DSN, Calls: place.Calls(), Group: group}, place.File(name+".log"))
+		child, err := NewChild(Config{Name: name, Database: place.DSN, Calls: place.File(callsFile), Group: group}, place.File(name+".log"))
 		if err != nil {
 			return nil, errors.Join(err, team.Close())
 		}

@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // Where transfers arrive, and what their messages are called.
@@ -102,7 +103,7 @@ func book(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeDatabase(db)) }()
+	defer func() { err = errors.Join(err, scratch.Close(db)) }()
 	calls, err := os.OpenFile(cfg.Calls, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("calls: %w", err)

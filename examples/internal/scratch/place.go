@@ -1,4 +1,6 @@
-package main
+// Package scratch is where the examples that can be run keep their data: what
+// has to be there before one can look at an inbox at work, and gone after.
+package scratch
 
 import (
 	"context"
@@ -19,23 +21,33 @@ type Place struct {
 	Dir string
 	// DSN leads to the run's own tables.
 	DSN string
-	// DB is the parent's own pool, to read what the service has done.
+	// DB is the parent's own pool, to read what others have done.
 	DB *gorm.DB
 
-	server string // the DSN that was given; empty for SQLite
-	schema string // empty until it exists
+	program Program
+	server  string // the DSN that was given; empty for SQLite
+	schema  string // empty until it exists
 }
 
-// OpenPlace makes an empty place; server is a PostgreSQL DSN or empty.
-func OpenPlace(ctx context.Context, server, run string) (*Place, error) {
-	dir, err := os.MkdirTemp("", "inbox-quickstart-")
+// Program is whose place it is and how it opens databases.
+type Program struct {
+	Name string
+	// File is the name of its SQLite file, SQLite makes a DSN of its path.
+	File   string
+	SQLite func(path string) (dsn string)
+	Open   func(dsn string) (*gorm.DB, error)
+}
+
+// Place makes an empty place; server is a PostgreSQL DSN or empty.
+func (program Program) Place(ctx context.Context, server, run string) (*Place, error) {
+	dir, err := os.MkdirTemp("", "inbox-"+program.Name+"-")
 	if err != nil {
 		return nil, err
 	}
-	p := &Place{Dir: dir, DSN: SQLiteDSN(filepath.ToSlash(filepath.Join(dir, "orders.db")))}
+	p := &Place{program: program, Dir: dir, DSN: program.SQLite(filepath.ToSlash(filepath.Join(dir, program.File)))}
 	if server != "" {
 		p.server = server
-		schema := "quickstart_" + run
+		schema := program.Name + "_" + run
 		if p.DSN, err = withSearchPath(server, schema); err == nil {
 			err = p.administer(ctx, "CREATE SCHEMA "+schema)
 		}
@@ -44,7 +56,7 @@ func OpenPlace(ctx context.Context, server, run string) (*Place, error) {
 		}
 	}
 	if err == nil {
-		p.DB, err = OpenDatabase(p.DSN)
+		p.DB, err = program.Open(p.DSN)
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.Close(ctx, false))
@@ -68,17 +80,18 @@ func withSearchPath(dsn, schema string) (string, error) {
 }
 
 func (p *Place) administer(ctx context.Context, statement string) error {
-	db, err := OpenDatabase(p.server)
+	db, err := p.program.Open(p.server)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	err = db.WithContext(ctx).Exec(statement).Error
-	return errors.Join(err, closeDatabase(db))
+	return errors.Join(err, Close(db))
 }
 
-func closeDatabase(db *gorm.DB) error {
+// Close closes a database's pool.
+func Close(db *gorm.DB) error {
 	pool, err := db.DB()
 	if err != nil {
 		return err
@@ -101,7 +114,7 @@ func (p *Place) String() string {
 func (p *Place) Close(ctx context.Context, keep bool) error {
 	var problems []error
 	if p.DB != nil {
-		problems = append(problems, closeDatabase(p.DB))
+		problems = append(problems, Close(p.DB))
 	}
 	if !keep {
 		if p.schema != "" {
