@@ -7,6 +7,22 @@ func lanesTest(dialect, run string) test {
 
 var lanesMutants = []mutant{
 	{
+		Name: "lanes: a handler that drops its oldest key splits its lanes silently",
+		Why:  "messages would run out of order, and nobody would know why (contract 5.12)",
+		File: "lifecycle.go",
+		Old:  "if !h.Ordered() {",
+		New:  "if h.Ordered() {",
+		Test: test{Package: ".", Run: "^TestStartTellsOfLanesThatADroppedKeySplits$"},
+	},
+	{
+		Name: "lanes: a name of the handler's own passes for a dropped one",
+		Why:  "every rename would raise an alarm, and the true one would be overlooked (contract 5.12)",
+		File: "internal/store/lanes_stray.go",
+		Old:  "ordered && !slices.Contains(rule.Handlers, name)",
+		New:  "ordered && rule.Handlers[0] != name",
+		Test: test{Package: ".", Run: "^TestStartTellsOfLanesThatADroppedKeySplits$"},
+	},
+	{
 		Name: "postgres: lanes: nobody is woken for a row that is due again",
 		Why:  "a message tried before would wait for the poll when its lane is free (contract 5.12)",
 		File: "internal/store/postgres_lanes.go",

@@ -419,6 +419,36 @@ var laneTests = []test{
 			s.advance(dropped, claims...)
 		}
 	}},
+	{"lanes of a name that their handler has dropped are told", func(s *suite) {
+		lane := func(id, key, name string) store.NewMessage {
+			m := ordered(id, "k", key)
+			m.Handlers[0].Lane = store.LaneOf(name, m.OrderingKey)
+			return m
+		}
+		stray := func(rules map[string]store.LaneRule) []string {
+			s.Helper()
+			keys, err := s.store.StrayLanes(s.ctx, rules)
+			require.NoError(s, err)
+			return keys
+		}
+		dropped := map[string]store.LaneRule{"mail": ruleOf("mail"), "stock": ruleOf("stock")}
+		require.Empty(s, stray(dropped))
+		s.accept(lane("m1", "old", "old"), lane("m2", "mail", "old"), lane("m3", "mail", "mail"), ordered("m4", "k", "stock"), message("m5", "mail"), ordered("m6", "k", "foreign"))
+		require.Equal(s, []string{"mail"}, stray(dropped))
+		require.Empty(s, stray(map[string]store.LaneRule{"mail": ruleOf("mail", "old"), "old": ruleOf("mail", "old")}))
+		require.Empty(s, stray(map[string]store.LaneRule{"stock": ruleOf("stock")}), "mail is not asked for")
+		require.Empty(s, stray(nil))
+
+		rule := ruleOf("mail", "old")
+		s.complete(noon, s.claimUnder(rule, noon, 1, "old").Claims...)
+		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
+		require.Equal(s, []string{"mail"}, stray(dropped), "poisoned, m2 parks a lane that m3 is not in")
+		row := s.status("m2", "mail")
+		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: row.Version, Outcome: models.OutcomeDiscarded}}, noon)
+		require.NoError(s, err)
+		require.Equal(s, []bool{true}, applied)
+		require.Empty(s, stray(dropped), "what has ended is in no lane")
+	}},
 	{"waiting rows of an unknown handler key are found, and poisoning ends their waiting", func(s *suite) {
 		for i := range 4 {
 			s.accept(ordered(fmt.Sprintf("m%d", i), "k", "gone"))
