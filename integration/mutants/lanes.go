@@ -19,7 +19,7 @@ var lanesMutants = []mutant{
 		Why:  "every rename would raise an alarm, and the true one would be overlooked (contract 5.12)",
 		File: "internal/store/lanes_stray.go",
 		Old:  "ordered && !slices.Contains(rule.Handlers, name)",
-		New:  "ordered && rule.Handlers[0] != name",
+		New:  "ordered && slices.Index(rule.Handlers, name) != 0",
 		Test: test{Package: ".", Run: "^TestStartTellsOfLanesThatADroppedKeySplits$"},
 	},
 	{
