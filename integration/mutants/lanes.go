@@ -7,6 +7,14 @@ func lanesTest(dialect, run string) test {
 
 var lanesMutants = []mutant{
 	{
+		Name: "sqlite: lanes: a full claim takes every time for one in our form",
+		Why:  "a time that a user wrote would make rows wait that nobody has judged (contract 3.4, 5.12)",
+		File: "internal/store/sqlite_lanes.go",
+		Old:  "s.text(sqliteMarkPassed), last.stored,",
+		New:  "s.text(sqliteMarkPassed), SQLiteTime(last.Due),",
+		Test: test{Package: "./internal/store", Run: "^TestSQLiteFullClaimsMarkByTheTimesAsStored$"},
+	},
+	{
 		Name: "lanes: a handler that drops its oldest key splits its lanes silently",
 		Why:  "messages would run out of order, and nobody would know why (contract 5.12)",
 		File: "lifecycle.go",
