@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
@@ -131,7 +132,10 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 		return err
 	}
 	ib.warnPool()
-	return ib.warnForeignKeys(ctx)
+	if err := ib.warnForeignKeys(ctx); err != nil {
+		return err
+	}
+	return ib.warnStrayLanes(ctx)
 }
 
 // spareConnections is what an inbox needs beside its handlers' connections:
@@ -165,6 +169,36 @@ func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 			ib.log.Warn("inbox: pending statuses of a handler key that this process does not register; a renamed handler needs inbox.LegacyKeys",
 				zap.String("handler_key", key))
 		}
+	}
+	return nil
+}
+
+// warnStrayLanes says which ordered handlers have split their lanes by dropping
+// the oldest of their keys too early (contract 5.12).
+func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+	defer cancel()
+	rules := map[string]store.LaneRule{}
+	for _, h := range ib.registry.Handlers() {
+		if !h.Ordered() {
+			continue
+		}
+		var rule store.LaneRule
+		for _, key := range h.Keys() {
+			rule.Handlers = append(rule.Handlers, store.LaneHandler(key))
+		}
+		for _, key := range h.Keys() {
+			rules[key] = rule
+		}
+	}
+	keys, err := ib.store.StrayLanes(ctx, rules)
+	if err != nil {
+		return fmt.Errorf("look for lanes of dropped handler keys: %w", err)
+	}
+	for _, key := range keys {
+		ib.log.Error("inbox: messages of an ordered handler can run out of order: some are pending in lanes named by a key it no longer has, and later ones do not wait for them; "+
+			"add that key again as the last of inbox.LegacyKeys, and keep it until nothing accepted under it is pending or poisoned",
+			zap.String("handler_key", key))
 	}
 	return nil
 }

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
@@ -111,5 +113,45 @@ func TestStartWarnsOfAPoolTooSmall(t *testing.T) {
 			require.NoError(t, ib.Stop(context.Background()))
 			require.Equal(t, warnings, logs.FilterMessageSnippet("pool is smaller").Len(), "%d connections", open)
 		}
+	})
+}
+
+func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		// Due when the test is over: what starts here only looks.
+		const later = `UPDATE inbox_handler_statuses SET next_attempt_at = '2999-01-01 00:00:00.000000+00:00'`
+		accept := func(id string, options ...handler.Option) {
+			ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, append(options, inbox.Ordered())...)))
+			m := inboxtest.Message(id)
+			m.OrderingKey = []byte("k")
+			_, err := ib.Accept(context.Background(), m)
+			require.NoError(t, err)
+			inboxtest.Exec(t, d.DB, later)
+		}
+		told := func(handlers ...*inbox.HandlerSpec) (keys []string) {
+			log, logs := inboxtest.Observe()
+			ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inboxtest.Handlers(handlers...))
+			require.NoError(t, ib.Start(context.Background()))
+			require.NoError(t, ib.Stop(context.Background()))
+			for _, entry := range logs.FilterMessageSnippet("out of order").All() {
+				require.Equal(t, zap.ErrorLevel, entry.Level)
+				require.Contains(t, entry.Message, "inbox.LegacyKeys")
+				keys = append(keys, entry.ContextMap()["handler_key"].(string))
+			}
+			return keys
+		}
+		accept("1", inbox.LegacyKeys("post"))
+		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered(), inbox.LegacyKeys("post"))))
+		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered())))
+		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing)), "not ordered any more")
+		require.Empty(t, told(inboxtest.Do("stock", inboxtest.Nothing, inbox.Ordered())), "somebody else's")
+		accept("2")
+		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered()), inboxtest.Do("stock", inboxtest.Nothing, inbox.Ordered())))
+		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered(), inbox.LegacyKeys("post"))), "it is back")
+
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered(), inbox.LegacyKeys("post"))))
+		inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET next_attempt_at = NULL`)
+		require.Equal(t, 2, inboxtest.Process(t, ib).Completed)
+		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered())), "nothing is pending")
 	})
 }

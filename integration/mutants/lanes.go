@@ -7,6 +7,30 @@ func lanesTest(dialect, run string) test {
 
 var lanesMutants = []mutant{
 	{
+		Name: "sqlite: lanes: a full claim takes every time for one in our form",
+		Why:  "a time that a user wrote would make rows wait that nobody has judged (contract 3.4, 5.12)",
+		File: "internal/store/sqlite_lanes.go",
+		Old:  "s.text(sqliteMarkPassed), last.stored,",
+		New:  "s.text(sqliteMarkPassed), SQLiteTime(last.Due),",
+		Test: test{Package: "./internal/store", Run: "^TestSQLiteFullClaimsMarkByTheTimesAsStored$"},
+	},
+	{
+		Name: "lanes: a handler that drops its oldest key splits its lanes silently",
+		Why:  "messages would run out of order, and nobody would know why (contract 5.12)",
+		File: "lifecycle.go",
+		Old:  "if !h.Ordered() {",
+		New:  "if h.Ordered() {",
+		Test: test{Package: ".", Run: "^TestStartTellsOfLanesThatADroppedKeySplits$"},
+	},
+	{
+		Name: "lanes: a name of the handler's own passes for a dropped one",
+		Why:  "every rename would raise an alarm, and the true one would be overlooked (contract 5.12)",
+		File: "internal/store/lanes_stray.go",
+		Old:  "ordered && !slices.Contains(rule.Handlers, name)",
+		New:  "ordered && slices.Index(rule.Handlers, name) != 0",
+		Test: test{Package: ".", Run: "^TestStartTellsOfLanesThatADroppedKeySplits$"},
+	},
+	{
 		Name: "postgres: lanes: nobody is woken for a row that is due again",
 		Why:  "a message tried before would wait for the poll when its lane is free (contract 5.12)",
 		File: "internal/store/postgres_lanes.go",

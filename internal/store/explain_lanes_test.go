@@ -96,12 +96,14 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	execute(`UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1
 		WHERE lane_key = ? AND NOT is_poisoned AND NOT is_waiting`, blocked)
 	check("a claim of other lanes", postgresClaimLanes, claim(nil, []string{"mail"}, false), 100, 400, due, lanes, holders)
-	check("a claim of all handlers", postgresClaimLanes, claim([]string{"plain"}, []string{"mail", "stock"}, false), 300, 800, due)
+	check("a claim of all handlers", postgresClaimLanes, claim([]string{"plain"}, []string{"mail", "stock"}, false), 300, 1000, due)
 	check("next due", postgresNextDue, []any{[]string{"mail", "stock", "plain"}, now}, 10, 50, due)
 	names := []string{numbers([]int64{mail, 7}), numbers([]int64{mail}), numbers([]int64{stock})}
 	check("advance lanes", postgresAdvance, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}, now}, 20, 100, "Index Scan inbox_handler_statuses inbox_handler_statuses_lane\n")
 	check("waiting lanes", waitingLanes, []any{mail, int64(beforeAllLanes), 100}, 10, 50, "inbox_handler_statuses_waiting_lane")
 	check("waiting lane handlers", waitingLaneHandlers, nil, 10, 50, "inbox_handler_statuses_waiting_lane")
+	check("names of lanes", laneHandlers, nil, 10, 50, "inbox_handler_statuses_lane\n")
+	check("handler keys of lanes", laneHandlerKeys, []any{mail, strayWindow}, strayWindow, 2*strayWindow, "inbox_handler_statuses_lane")
 	check("release waiting rows", postgresReleaseWaiting, []any{[]string{"mail", "plain"}, 100}, 400, 5000, "inbox_handler_statuses_waiting")
 	check("pending keys", pendingKeys, nil, 20, 300, "inbox_handler_statuses_due", "inbox_handler_statuses_waiting")
 	check("pending of a key", postgresPendingOf, []any{"mail", 10}, 60, 100, due, "inbox_handler_statuses_waiting")

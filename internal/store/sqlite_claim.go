@@ -87,7 +87,7 @@ func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 				}
 				continue
 			}
-			claims, err := query(ctx, pool, s.text(sqliteClaim), scanSQLiteClaim, now, worker, limit.HandlerKey, limit.Limit)
+			claims, err := query(ctx, pool, s.text(sqliteClaim), func(rows *sql.Rows, c *Claim) error { return scanSQLiteClaim(rows, c) }, now, worker, limit.HandlerKey, limit.Limit)
 			if err != nil {
 				return err
 			}
@@ -122,11 +122,11 @@ func sortClaims(claims []Claim) {
 	slices.SortFunc(claims, func(a, b Claim) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.StatusID, b.StatusID)) })
 }
 
-func scanSQLiteClaim(rows *sql.Rows, c *Claim) error {
+func scanSQLiteClaim(rows *sql.Rows, c *Claim, more ...any) error {
 	var created, due anyTime
 	var lane laneColumns
-	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due,
-		&lane.handler, &lane.key)
+	err := rows.Scan(append([]any{&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due,
+		&lane.handler, &lane.key}, more...)...)
 	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.lane()
 	return err
 }

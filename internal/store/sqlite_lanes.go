@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ WHERE rowid IN (
 	WHERE (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL)) AND ` + sqliteHead + `
 	LIMIT ?4
 )
-RETURNING ` + sqliteClaimColumns
+RETURNING ` + sqliteClaimColumns + `, CAST(COALESCE(next_attempt_at, created_at) AS text)`
 
 // Whether row w is first in its lane, under any of the handler's names, and
 // none is claimed there. By the index on lanes and the one on claimed lanes.
@@ -56,7 +57,10 @@ WITH passed AS MATERIALIZED (
 // What a claim has passed over that got all it wanted: what is before the last
 // row it got, which became due at ?1 and is ?4. By the due index, in two ranges
 // that end there: what came due earlier, and what came due at the same time.
-// Said as one condition, it would be a filter over all that is due.
+// Said as one condition, it would be a filter over all that is due. ?1 is the
+// time as it is stored: one that users wrote in a zone of theirs stands in the
+// index by its text, and the same moment in our form would reach to rows that
+// this claim has not come to.
 const sqliteMarkPassed = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
@@ -74,6 +78,12 @@ UPDATE {statuses} SET is_waiting = true, version = version + 1
 WHERE rowid IN (SELECT place FROM passed) AND (SELECT count(*) FROM passed) > ?5`
 )
 
+// head is a claim and when it became due, as it is stored.
+type head struct {
+	Claim
+	stored string
+}
+
 // claimHeads claims rows that are first in their lanes and reports whether it
 // marked others as waiting. It need not look after their lanes: what ended
 // before this transaction was seen by it, and who ends later sees its marks.
@@ -83,16 +93,21 @@ func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string,
 		return nil, false, err
 	}
 	window := 2*limit.Limit + laneWindow
-	claims, err = query(ctx, pool, s.text(sqliteClaimHeads), scanSQLiteClaim,
+	heads, err := query(ctx, pool, s.text(sqliteClaimHeads), func(rows *sql.Rows, h *head) error { return scanSQLiteClaim(rows, &h.Claim, &h.stored) },
 		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
 	if err != nil {
 		return nil, false, err
 	}
+	for _, h := range heads {
+		claims = append(claims, h.Claim)
+	}
 	sortClaims(claims)
 	var changed int64
-	if len(claims) == limit.Limit {
-		last := claims[len(claims)-1]
-		changed, err = exec(ctx, pool, s.text(sqliteMarkPassed), SQLiteTime(last.Due), worker, limit.HandlerKey, last.StatusID, limit.Limit)
+	if len(heads) == limit.Limit {
+		last := slices.MaxFunc(heads, func(a, b head) int {
+			return cmp.Or(cmp.Compare(a.stored, b.stored), cmp.Compare(a.StatusID, b.StatusID))
+		})
+		changed, err = exec(ctx, pool, s.text(sqliteMarkPassed), last.stored, worker, limit.HandlerKey, last.StatusID, limit.Limit)
 	} else {
 		changed, err = exec(ctx, pool, s.text(sqliteMarkWindow), now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
 	}

@@ -45,6 +45,8 @@ func TestSQLitePlans(t *testing.T) {
 		{"let go", sqliteFree, []any{"[]"}, statusID},
 		{"waiting lanes", numbered(waitingLanes), []any{1, 2, 3}, "inbox_handler_statuses_waiting_lane (lane_handler=? AND lane_key>?)"},
 		{"waiting lane handlers", waitingLaneHandlers, nil, "inbox_handler_statuses_waiting_lane (lane_handler>?)"},
+		{"names of lanes", laneHandlers, nil, "INDEX inbox_handler_statuses_lane (lane_handler>?)"},
+		{"handler keys of lanes", numbered(laneHandlerKeys), []any{1, 200}, "INDEX inbox_handler_statuses_lane (lane_handler=?"},
 		{"release waiting", sqliteReleaseWaiting, []any{"[]", 10}, "inbox_handler_statuses_waiting (handler_key=?)"},
 		{"waiting of a key", sqliteWaitingOf, []any{"mail", 10}, "USING INDEX inbox_handler_statuses_waiting (handler_key=?)"},
 		{"waiting keys", pendingKeys, nil, "INDEX inbox_handler_statuses_waiting (handler_key>?)"},

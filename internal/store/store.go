@@ -64,6 +64,13 @@ type Store interface {
 	// WaitingLaneHandlers returns every Lane.Handler that has waiting rows,
 	// also those that no registered handler goes by any more.
 	WaitingLaneHandlers(ctx context.Context) ([]int64, error)
+	// StrayLanes returns those of these handler keys that have pending or
+	// poisoned rows in lanes of a name outside their rule: the handler has
+	// dropped the key that named them, so later rows of the same ordering key
+	// are in other lanes and do not wait for them. It looks at the newest rows
+	// of each name, not at all: what it returns is so, but a key with few rows
+	// among many of another key may be missing.
+	StrayLanes(ctx context.Context, rules map[string]LaneRule) (handlerKeys []string, err error)
 	// ReleaseWaiting lets up to limit waiting rows of these keys be claimed,
 	// whatever is before them: for handlers that are not ordered any more.
 	ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (released int64, err error)

@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 		{"AcceptTx", acceptTxTests},
 		{"Concurrent accepts", acceptRaceTests},
 		{"Claim", claimTests},
-		{"Lanes", laneTests},
+		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
 		{"Concurrent lanes", laneRaceTests},
 		{"Complete", completeTests},
 		{"Settle", settleTests},

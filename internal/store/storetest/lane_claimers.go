@@ -1,0 +1,167 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// race lets claimers claim, fail, release, poison, retry and complete until
+// every row of every lane has completed. Claimers and enders look after lanes,
+// CheckLanes does not: what they forget stays.
+func (s *suite) race(rule store.LaneRule, lanes, rows int) {
+	s.Helper()
+	claimers := 8
+	if !s.postgres() { // they take turns
+		claimers, rows = 3, (rows+3)/4
+	}
+	for i := range rows {
+		var batch []store.NewMessage
+		for lane := range lanes {
+			batch = append(batch, ordered(fmt.Sprintf("%02d-%03d", lane, i), fmt.Sprint(lane), "mail"))
+		}
+		s.accept(batch...)
+	}
+	r := &laneRace{suite: s, rule: rule, claimers: claimers, left: lanes * rows, running: map[store.Lane]string{}, last: map[store.Lane]string{}}
+	r.moved.L = &r.mu
+	s.noErrors(together(claimers, func(int) error {
+		err := r.claimer()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.over = r.over || err != nil
+		r.moved.Broadcast()
+		return err
+	}))
+	require.Zero(s, r.left)
+	require.Empty(s, s.waiting())
+}
+
+type laneRace struct {
+	*suite
+	rule     store.LaneRule
+	claimers int
+
+	mu      sync.Mutex
+	moved   sync.Cond // ends, left or over has changed
+	left    int
+	over    bool // somebody failed
+	ends    int  // claims ended and looked after so far
+	idle    int  // claimers that found nothing since the last end
+	running map[store.Lane]string
+	last    map[store.Lane]string // the last message each lane completed
+}
+
+func (r *laneRace) claimer() error {
+	for last := false; ; {
+		r.mu.Lock()
+		ends, done := r.ends, r.over || r.left == 0
+		r.mu.Unlock()
+		if done {
+			return nil
+		}
+		limit := 1 + rand.N(3)
+		got, err := r.store.Claim(r.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: limit, Lanes: &r.rule}}})
+		if err = errors.Join(err, got.Unlooked); err != nil {
+			return err
+		}
+		for _, claim := range got.Claims {
+			if err := r.begin(claim); err != nil {
+				return err
+			}
+		}
+		for _, claim := range got.Claims {
+			if err := r.end(claim); err != nil {
+				return err
+			}
+		}
+		switch {
+		case len(got.Claims) > 0 || len(got.Behind) > 0:
+			last = false
+		case last:
+			return fmt.Errorf("rows are forgotten: %d left, waiting are %v", r.left, r.waiting())
+		default:
+			last = r.await(ends)
+		}
+	}
+}
+
+// await waits for the next end of a claim. It reports whether there is nobody
+// who could bring it about: then what is left must be free to be claimed.
+func (r *laneRace) await(ends int) (alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle++
+	defer func() { r.idle-- }()
+	for r.ends == ends && r.left > 0 && !r.over {
+		if r.idle == r.claimers {
+			return true
+		}
+		r.moved.Wait()
+	}
+	return false
+}
+
+func (r *laneRace) begin(claim store.Claim) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other := r.running[*claim.Lane]; other != "" {
+		return fmt.Errorf("message %s is claimed while %s is", claim.MessageID, other)
+	}
+	if last := r.last[*claim.Lane]; !r.rule.SkipPoisoned && claim.MessageID <= last {
+		return fmt.Errorf("message %s is claimed after %s", claim.MessageID, last)
+	}
+	r.running[*claim.Lane] = claim.MessageID
+	return nil
+}
+
+// end ends a claim in one way or another and looks after its lane.
+func (r *laneRace) end(claim store.Claim) error {
+	r.mu.Lock()
+	delete(r.running, *claim.Lane)
+	r.mu.Unlock()
+	var applied []bool
+	var err error
+	completed := false
+	switch back := settlement(claim); rand.N(4) {
+	case 0: // failed or released, due again
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back})
+	case 1: // poisoned, and retried by an operator a moment later
+		back.Poisoned = true
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back})
+		if err == nil {
+			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}, noon); err != nil {
+				return err
+			}
+			err = r.db.WithContext(r.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE id = ?`, claim.StatusID).Error
+		}
+	default:
+		r.mu.Lock()
+		r.last[*claim.Lane] = claim.MessageID
+		r.mu.Unlock()
+		completed = true
+		applied, err = r.store.Complete(r.ctx, []store.Completion{completion(claim)}, noon)
+	}
+	if err != nil {
+		return err
+	}
+	if slices.Contains(applied, false) {
+		return fmt.Errorf("the claim of message %s was lost", claim.MessageID)
+	}
+	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}, noon); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ends++
+	if completed {
+		r.left--
+	}
+	r.moved.Broadcast()
+	return nil
+}
