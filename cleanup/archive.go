@@ -32,7 +32,8 @@ type Archived struct {
 //
 // At least once: after a crash between its return and the deletion, or when
 // something changed meanwhile, the same rows come again. So write by primary
-// key, and replace. No transaction is open and no row is locked while it runs;
+// key, and replace. After an error the same messages come again at once in
+// smaller calls, to find those that cannot be archived. No transaction is open and no row is locked while it runs;
 // it may use the inbox's own database. Its context ends after ArchiveTimeout,
 // when cleanup is stopped and when its lease is lost; it must return then.
 // Calls come one at a time, with up to 500 messages of 8 MiB content together
@@ -48,10 +49,12 @@ const (
 	// archiveRows and archiveBytes bound a hand-over, which is in memory.
 	archiveRows  = 500
 	archiveBytes = 8 << 20
-	// maxRefusals hand-overs in a row that fail end the walk: what comes next
-	// would fail as well. Fewer do not, so that one message that cannot be
-	// archived keeps no others.
+	// maxRefusals hand-overs in a row of which nothing could be archived end
+	// the walk: what comes next would fail as well.
 	maxRefusals = 10
+	// maxFailedParts calls in a row that fail end the halving of a hand-over.
+	// One message out of 500 takes ten.
+	maxFailedParts = 30
 )
 
 // archiveBatch is one batch of the walk with the archive function between
@@ -82,24 +85,7 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 		if len(loaded) == 0 {
 			continue
 		}
-		archived, err := r.handOver(ctx, loaded)
-		if err != nil {
-			return result, err
-		}
-		if !archived {
-			continue
-		}
-		if err := r.ready(ctx); err != nil { // the function may have taken long
-			return result, err
-		}
-		err = r.bounded(ctx, func(ctx context.Context) error {
-			part, err := r.store.DeleteExpired(ctx, loaded)
-			result.Messages += part.Messages
-			result.Statuses += part.Statuses
-			result.Passed += part.Passed
-			return err
-		})
-		if err != nil {
+		if err := r.archiveAll(ctx, loaded, &result); err != nil {
 			return result, err
 		}
 	}
@@ -107,9 +93,72 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 	return result, nil
 }
 
-// handOver calls the archive function and keeps the lease while it runs. It
-// reports false if the function failed; its error is the run's.
-func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (bool, error) {
+// archiveAll hands over what was loaded and deletes it. Where the function
+// fails, the halves are handed over, and theirs, down to the messages that
+// cannot be archived: these keep no others. A function that fails with
+// everything is not asked for the halves again until it has taken something.
+func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, result *store.CleanupResult) error {
+	failed := 0 // in a row
+	taken := false
+	halving := r.refusals == 0
+	for parts := [][]store.ExpiredMessage{loaded}; len(parts) > 0; {
+		part := parts[0]
+		parts = parts[1:]
+		if failed > 0 { // many that each fail soon may take long
+			if err := r.lease(ctx, r.owner); err != nil {
+				return err
+			}
+		}
+		refusal, err := r.handOver(ctx, part)
+		switch {
+		case err != nil:
+			return err
+		case refusal == nil:
+			failed, taken, r.refusals = 0, true, 0
+			if err := r.deleteArchived(ctx, part, result); err != nil {
+				return err
+			}
+			continue
+		}
+		if failed++; halving && failed >= maxFailedParts {
+			halving = false
+			for _, rest := range parts {
+				r.keep(len(rest), refusal)
+			}
+			parts = nil
+		}
+		if half := len(part) / 2; halving && half > 0 {
+			parts = append([][]store.ExpiredMessage{part[:half], part[half:]}, parts...)
+			continue
+		}
+		r.keep(len(part), refusal)
+	}
+	if !taken {
+		r.refusals++
+		r.givenUp = r.refusals >= maxRefusals
+		if r.givenUp {
+			r.log.Error("inbox: the archive function fails with everything, cleanup of messages ends until its next run", zap.Error(r.refused))
+		}
+	}
+	return nil
+}
+
+func (r *run) deleteArchived(ctx context.Context, archived []store.ExpiredMessage, result *store.CleanupResult) error {
+	if err := r.ready(ctx); err != nil { // the function may have taken long
+		return err
+	}
+	return r.bounded(ctx, func(ctx context.Context) error {
+		part, err := r.store.DeleteExpired(ctx, archived)
+		result.Messages += part.Messages
+		result.Statuses += part.Statuses
+		result.Passed += part.Passed
+		return err
+	})
+}
+
+// handOver calls the archive function and keeps the lease while it runs.
+// refusal is the function's error, err the run's.
+func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (refusal, err error) {
 	messages := make([]Archived, len(loaded))
 	for i, m := range loaded {
 		messages[i] = Archived{Message: m.Message, Statuses: m.Statuses, Stays: m.Stays}
@@ -124,19 +173,14 @@ func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (bool
 		select {
 		case err := <-returned:
 			if ctx.Err() != nil {
-				return false, fmt.Errorf("archive: %w", ctx.Err())
+				return nil, fmt.Errorf("archive: %w", ctx.Err())
 			}
-			if err == nil {
-				r.refusals = 0
-				return true, nil
-			}
-			r.refuse(len(messages), err)
-			return false, nil
+			return err, nil
 		case <-renewal.C:
 			if err := r.lease(ctx, r.owner); err != nil {
 				cancel()
 				<-returned // nothing of ours runs on after the run
-				return false, err
+				return nil, err
 			}
 		}
 	}
@@ -154,13 +198,11 @@ func (r *run) callArchive(ctx context.Context, messages []Archived) (err error) 
 	return ctx.Err() // whatever it says, its time was up: it may not have waited for its writes
 }
 
-func (r *run) refuse(messages int, err error) {
+// keep notes messages that stay because the archive function failed.
+func (r *run) keep(messages int, refusal error) {
 	r.deleted.Unarchived += int64(messages)
-	r.refusals++
-	r.givenUp = r.refusals >= maxRefusals
 	if r.refused == nil {
-		r.refused = err
+		r.refused = refusal
 	}
-	r.log.Error("inbox: the archive function failed, its messages are kept for the next run", zap.Int("messages", messages),
-		zap.Bool("gives_up", r.givenUp), zap.Error(err))
+	r.log.Error("inbox: the archive function failed, its messages are kept for the next run", zap.Int("messages", messages), zap.Error(refusal))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -115,7 +116,7 @@ func TestWhatTheArchiveRefusesStaysAndComesAgain(t *testing.T) {
 						ids = append(ids, m.Message.ID)
 					}
 					calls = append(calls, ids)
-					if refusing && ids[0] == "002" {
+					if refusing && slices.Contains(ids, "002") {
 						return refuse(ctx)
 					}
 					return nil
@@ -125,16 +126,52 @@ func TestWhatTheArchiveRefusesStaysAndComesAgain(t *testing.T) {
 				if name == "error" {
 					require.ErrorIs(t, err, boom)
 				}
-				require.Equal(t, inbox.Deleted{Messages: 4, Statuses: 4, Unarchived: 2}, deleted, "the walk goes on behind it")
-				require.Equal(t, []string{"002", "003"}, stored(t, ib))
-				require.Len(t, inboxtest.Statuses(t, ib), 2)
+				require.Equal(t, inbox.Deleted{Messages: 5, Statuses: 5, Unarchived: 1}, deleted, "the walk goes on behind it")
+				require.Equal(t, []string{"002"}, stored(t, ib))
+				require.Len(t, inboxtest.Statuses(t, ib), 1)
 				require.Equal(t, 1, logs.FilterMessageSnippet("the archive function failed").Len())
 				refusing = false
-				require.Equal(t, inbox.Deleted{Messages: 2, Statuses: 2}, clean(t, ib))
-				require.Equal(t, [][]string{{"000", "001"}, {"002", "003"}, {"004", "005"}, {"002", "003"}}, calls)
+				require.Equal(t, inbox.Deleted{Messages: 1, Statuses: 1}, clean(t, ib))
+				require.Equal(t, [][]string{{"000", "001"}, {"002", "003"}, {"002"}, {"003"}, {"004", "005"}, {"002"}}, calls)
 			})
 		})
 	}
+}
+
+func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
+	for name, bad := range map[string][]string{
+		"the first": {"000"}, "one between": {"007"}, "the last": {"019"}, "several": {"003", "004", "005", "011", "018"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				ib := old(t, d, func(_ context.Context, messages []inbox.Archived) error {
+					for _, m := range messages {
+						if slices.Contains(bad, m.Message.ID) {
+							return fmt.Errorf("%s cannot be archived", m.Message.ID)
+						}
+					}
+					return nil
+				}, 20)
+				n := int64(len(bad))
+				deleted, err := ib.Cleanup(context.Background())
+				require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
+				require.Equal(t, inbox.Deleted{Messages: 20 - n, Statuses: 20 - n, Unarchived: n}, deleted, "in one run")
+				require.Equal(t, bad, stored(t, ib))
+			})
+		})
+	}
+}
+
+func TestArchiveThatIsDownIsNotAskedForEachMessage(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		calls := 0
+		ib := old(t, d, func(context.Context, []inbox.Archived) error { calls++; return errors.New("down") }, 600, inbox.CleanupBatchSize(50))
+		deleted, err := ib.Cleanup(context.Background())
+		require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
+		require.Equal(t, inbox.Deleted{Unarchived: 500}, deleted, "ten batches")
+		require.Equal(t, 30+9, calls, "the first one is halved for some time")
+		require.Len(t, stored(t, ib), 600)
+	})
 }
 
 func TestArchiveThatIsDownEndsTheWalk(t *testing.T) {

@@ -77,7 +77,7 @@ type run struct {
 
 	passed   int64 // messages that were locked or changed
 	refused  error // the first error of the archive function
-	refusals int   // hand-overs in a row that failed
+	refusals int   // hand-overs in a row of which nothing was archived
 	givenUp  bool  // too many did
 }
 

@@ -2,12 +2,14 @@ package cleanup_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -91,6 +93,44 @@ func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
 			clock.Advance(time.Minute)
 		}
 		require.Greater(t, runs, 0, "not every run looks at what was passed long ago")
+	})
+}
+
+func TestFullWalkComesAlsoIfEveryRunLeavesAMessage(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+			inboxtest.Handlers(inboxtest.Do("short", byID, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)),
+			inbox.Archive(func(_ context.Context, messages []inbox.Archived) error {
+				for _, m := range messages {
+					if m.Message.ID == "refused" {
+						return errors.New("refused")
+					}
+				}
+				return nil
+			}))
+		inboxtest.Accept(t, ib, "pending")
+		inboxtest.Process(t, ib)
+		clock.Advance(5 * time.Hour)
+		require.Zero(t, clean(t, ib), "the first run looks at everything")
+		inboxtest.Accept(t, ib, "refused")
+		inboxtest.Process(t, ib)
+		clock.Advance(2 * time.Hour)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'processed', next_attempt_at = NULL WHERE handler_key = 'short'")
+		runs := 0
+		for {
+			deleted, err := ib.Cleanup(context.Background())
+			require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
+			if deleted.Statuses > 0 {
+				break
+			}
+			runs++
+			require.Less(t, runs, 24)
+			clock.Advance(time.Minute)
+		}
+		require.Greater(t, runs, 0, "not every run looks at what was passed long ago")
+		require.NotContains(t, statuses(t, ib), "pending/short")
+		require.Contains(t, statuses(t, ib), "refused/short")
 	})
 }
 

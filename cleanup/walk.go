@@ -121,17 +121,18 @@ func (w *walked) plan(now time.Time, kept bool) (spans []span, full bool) {
 }
 
 // done notes a run that looked at everything it planned; whole is false if it
-// had to leave something for the next one.
+// had to leave something for the next one, which then looks at it again. It
+// counts all the same: a message that no run can take, and every run has to
+// leave, must not put off the next full one for ever.
 func (w *walked) done(now time.Time, full, whole bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case !whole:
-	case full:
-		w.at, w.runs = now, 0
-	default:
+	if whole {
 		w.at = now
-		w.runs++
+	}
+	w.runs++
+	if full {
+		w.runs = 0
 	}
 }
 
@@ -189,7 +190,7 @@ func (r *run) walk(ctx context.Context) error {
 			break
 		}
 	}
-	r.walked.done(r.now, full, r.passed == 0 && r.refused == nil)
+	r.walked.done(r.now, full && !r.givenUp, r.passed == 0 && r.refused == nil)
 	if r.refused != nil {
 		return fmt.Errorf("cleanup: %w, %d messages stay: %w", ErrArchiveFailed, r.deleted.Unarchived, r.refused)
 	}

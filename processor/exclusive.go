@@ -70,16 +70,24 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 				zap.String("lock", p.opts.LockName), zap.Duration("trying_every", p.opts.WorkerTimeout/3))
 		}
 		l.told = standsBy
-	case ctx.Err() == nil && !store.IsBusy(err):
+	case ctx.Err() == nil && !p.awaits(err):
 		p.lockLog.failing("inbox: the lock can be neither taken nor renewed", err)
 	}
 }
+
+// awaits reports whether a statement failed only because somebody else writes,
+// in a database with a single writer.
+func (p *Processor) awaits(err error) bool { return p.store.SingleWriter() && store.IsWaiting(err) }
 
 // keepLock tries for the lock, or renews it, every third of its length, until
 // ctx ends or the session is fenced: its worker ID must not come to hold it
 // then. In a stop it goes on although nothing runs any more: the lease is to
 // last until the last result is stored.
-func (p *Processor) keepLock(ctx, attempts context.Context, l *lock) {
+//
+// freed tells of a ProcessPending of this process that has given the lock up.
+// It is for the worker alone: it holds one signal, and a ProcessPending that
+// took it would gain nothing, for it holds the lock that is to be kept.
+func (p *Processor) keepLock(ctx, attempts context.Context, l *lock, freed <-chan struct{}) {
 	ticker := time.NewTicker(p.opts.WorkerTimeout / 3)
 	defer ticker.Stop()
 	for {
@@ -87,7 +95,7 @@ func (p *Processor) keepLock(ctx, attempts context.Context, l *lock) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-p.lockFreed:
+		case <-freed:
 		}
 		if attempts.Err() != nil && !errors.Is(context.Cause(attempts), errStopping) {
 			return

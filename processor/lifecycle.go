@@ -117,7 +117,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		if s.lock != nil {
 			a.services.Add(1)
 			ended.Add(1)
-			go service(func() { p.tryLock(services, s.lock); p.keepLock(services, s.attempts, s.lock) })
+			go service(func() { p.tryLock(services, s.lock); p.keepLock(services, s.attempts, s.lock, p.lockFreed) })
 		}
 		err := protect(func() { a.left = newLoop(p, a, s).run(work, a.giveUp) })
 		if err != nil {

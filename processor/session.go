@@ -108,28 +108,80 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	return nil
 }
 
+// look is what is left to a worker that cannot write at the moment.
+func (h *heart) look(ctx context.Context, s *session) error {
+	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/6))
+	defer cancel()
+	at := time.Now()
+	lives, err := h.store.WorkerLives(stmt, s.id)
+	switch {
+	case err != nil:
+		return err
+	case !lives:
+		return store.ErrWorkerReleased
+	}
+	if s.beat(at) {
+		h.onBack()
+	}
+	return nil
+}
+
 // keep beats until ctx ends or the session must be taken for dead: when the
 // others have declared it so, or when its fence has fallen because no
 // heartbeat succeeded for WorkerTimeout. Its handlers are then cancelled; their
 // claims are no longer this worker's, whatever they still write is judged by
 // the version.
 //
-// A SQLite file that is busy does not count as silence: while somebody holds
-// its only write lock (a long transactional handler, perhaps our own), nobody
-// else can declare this worker dead either.
+// Waiting in vain for a SQLite file does not count as silence: while somebody
+// holds its only write lock (a long transactional handler, perhaps our own),
+// nobody else can declare this worker dead either. But somebody may have done
+// so between two times that the file was busy. Reading waits for nobody, so
+// then the worker looks at its row, and what it sees was so at that moment:
+// others that declare it dead now find it silent on two sweeps, each after a
+// heartbeat of their own, and it beats in between; should it fail again and
+// again to be the one whose turn to write comes, its next look shows it.
+//
+// A driver may wait longer for the file than the heartbeat's deadline, and
+// than WorkerTimeout. So the worker also looks while a heartbeat is under way.
 func (h *heart) keep(ctx context.Context, s *session) {
 	ticker := time.NewTicker(h.opts.HeartbeatInterval)
 	defer ticker.Stop()
+	beaten := make(chan error, 1)
+	beating := false
+	defer func() {
+		if beating {
+			<-beaten
+		}
+	}()
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.attempts.Done():
 			return
+		case err = <-beaten:
+			beating = false
 		case <-ticker.C:
+			if !beating {
+				beating = true
+				go func() {
+					var err error
+					if crash := protect(func() { err = h.beat(ctx, s) }); crash != nil {
+						err = crash
+					}
+					beaten <- err
+				}()
+				continue
+			}
+			err = context.DeadlineExceeded // or will be
+			if !h.store.SingleWriter() {
+				continue
+			}
 		}
-		at := time.Now()
-		err := h.beat(ctx, s)
+		if ctx.Err() == nil && h.store.SingleWriter() && store.IsWaiting(err) {
+			err = h.look(ctx, s)
+		}
 		switch {
 		case err == nil:
 			h.log.healthy()
@@ -137,8 +189,6 @@ func (h *heart) keep(ctx context.Context, s *session) {
 			h.log.failing("inbox: this worker was taken for dead, coming back under a new ID", err)
 			s.end(errFenced)
 			return
-		case store.IsBusy(err):
-			s.beat(at)
 		case ctx.Err() == nil:
 			h.log.failing("inbox: heartbeat failed", err)
 		}

@@ -7,8 +7,6 @@ import (
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
-
-	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // turn is a ProcessPending's right to run handlers.
@@ -48,7 +46,7 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 			return p.ownTurn(ctx, own), nil
 		}
 		refused = refused || err == nil
-		if err == nil || store.IsBusy(err) {
+		if err == nil || p.awaits(err) {
 			select {
 			case <-time.After(pause):
 				continue
@@ -90,7 +88,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 	go func() {
 		defer close(kept)
 		for keep.Err() == nil {
-			if err := protect(func() { p.keepLock(keep, keep, own) }); err != nil {
+			if err := protect(func() { p.keepLock(keep, keep, own, nil) }); err != nil {
 				p.lockLog.failing("inbox: keeping the lock crashed, restarting", err)
 				sleep(keep, p.opts.RestartDelay)
 			}

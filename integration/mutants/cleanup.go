@@ -155,4 +155,28 @@ var cleanupMutants = []mutant{
 		New:  "if len(claims) > 1 {",
 		Test: cleaning("^TestRowsOfVanishedWorkersAndLeasesGo$"),
 	},
+	{
+		Name: "a message that cannot be archived keeps the others of its hand-over",
+		Why:  "they would stay for ever (contract 6.3)",
+		File: "cleanup/archive.go",
+		Old:  "halving && half > 0 {",
+		New:  "halving && half > len(loaded) {",
+		Test: cleaning("^TestMessageThatCannotBeArchivedKeepsNoOthers$"),
+	},
+	{
+		Name: "halves of a refused hand-over are deleted whatever the archive says",
+		Why:  "rows would be gone that nobody has (contract 6.3)",
+		File: "cleanup/archive.go",
+		Old:  "case refusal == nil:",
+		New:  "case refusal == nil || len(part) < len(loaded):",
+		Test: cleaning("^TestMessageThatCannotBeArchivedKeepsNoOthers$"),
+	},
+	{
+		Name: "a message that every run leaves puts off the full walk",
+		Why:  "statuses that complete late would stay for ever (contract 6.2)",
+		File: "cleanup/walk.go",
+		Old:  "	w.runs++\n",
+		New:  "	if whole {\n		w.runs++\n	}\n",
+		Test: cleaning("^TestFullWalkComesAlsoIfEveryRunLeavesAMessage$"),
+	},
 }

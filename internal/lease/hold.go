@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // errTaken is why a hold ends that another owner has taken over.
@@ -22,13 +20,16 @@ type Hold struct {
 	lost    error
 	changed func(held bool, why error)
 
-	mu      sync.Mutex
-	held    bool
-	over    bool
-	renewed time.Time   // when the last successful renewal was sent, monotonic
-	fence   *time.Timer // ends the term when that is the lease's length ago
-	term    context.Context
-	end     context.CancelCauseFunc
+	mu    sync.Mutex
+	held  bool
+	over  bool
+	until time.Time   // the term's end if nothing extends it, monotonic
+	fresh time.Time   // until when something new may begin
+	fence *time.Timer // ends the term at until
+	term  context.Context
+	end   context.CancelCauseFunc
+
+	busy busy // what a database with a single writer needs
 }
 
 // NewHold makes a hold whose terms end with parent, or with the cause lost
@@ -46,41 +47,52 @@ func NewHold(parent context.Context, l *Lease, lost error, changed func(held boo
 // hangs on. The moment that counts is the one before the statement: the
 // database lets the lease run out later than that.
 //
-// A SQLite file that is busy does not count as silence: while somebody holds
-// its only write lock (a long transactional handler, perhaps our own), nobody
-// else can take the lease either.
+// On SQLite a Try that waits for the file in vain does not count as silence,
+// and a lease that was another's begins no term at once: see busy.
 func (h *Hold) Try(ctx context.Context) error {
+	h.trying(1)
+	defer h.trying(-1)
 	at := time.Now()
+	if err := h.lookFirst(ctx); err != nil {
+		return err
+	}
 	held, err := h.lease.Acquire(ctx)
 	switch {
 	case held:
-		h.renew(at, true)
+		h.acquired(at)
 	case err == nil:
 		h.lose(errTaken)
-	case store.IsBusy(err):
-		h.renew(at, false)
+	default:
+		h.failed(ctx, err)
 	}
 	return err
 }
 
-func (h *Hold) renew(at time.Time, mayBegin bool) {
+// renew lets the term end length after that moment, or begins one.
+func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	h.mu.Lock()
 	// A process that was frozen while the statement was under way may get a
 	// yes that is out of date.
-	if h.over || (!h.held && !mayBegin) || time.Since(at) >= h.lease.ttl {
+	if h.over || (!h.held && !mayBegin) || time.Since(at) >= length {
 		h.mu.Unlock()
 		return
 	}
 	begun := !h.held
 	if begun {
-		h.held = true
+		h.held, h.until, h.fresh = true, at, at
 		h.term, h.end = context.WithCancelCause(h.parent)
 	}
-	h.renewed = at
+	if until := at.Add(length); until.After(h.until) {
+		h.until = until
+	}
+	if fresh := at.Add(length * 2 / 3); fresh.After(h.fresh) {
+		h.fresh = fresh
+	}
 	if h.fence != nil {
 		h.fence.Stop()
 	}
-	h.fence = time.AfterFunc(time.Until(at.Add(h.lease.ttl)), h.fall)
+	h.fence = time.AfterFunc(time.Until(h.until), h.fall)
+	h.watch()
 	h.mu.Unlock()
 	if begun {
 		h.changed(true, nil)
@@ -90,19 +102,30 @@ func (h *Hold) renew(at time.Time, mayBegin bool) {
 // fall is the fence's. A renewal that comes at the same moment may be too late
 // to stop it, but not to count.
 func (h *Hold) fall() {
-	h.loseIf(func() bool { return time.Since(h.renewed) >= h.lease.ttl }, fmt.Errorf("it could not be renewed for %s", h.lease.ttl))
+	why := fmt.Errorf("it could not be renewed for %s", h.lease.ttl)
+	h.mu.Lock()
+	if h.busy.failed != nil {
+		why = fmt.Errorf("%w: %w", why, h.busy.failed)
+	}
+	h.mu.Unlock()
+	h.loseIf(func() bool { return !time.Now().Before(h.until) }, why)
 }
 
 func (h *Hold) lose(why error) { h.loseIf(func() bool { return true }, why) }
 
 func (h *Hold) loseIf(condition func() bool, why error) {
 	h.mu.Lock()
+	if why == errTaken {
+		h.busy.others = true
+		h.busy.begin.stop()
+	}
 	if !h.held || !condition() {
 		h.mu.Unlock()
 		return
 	}
 	h.held = false
 	h.fence.Stop()
+	h.busy.look.stop()
 	h.end(h.lost)
 	h.mu.Unlock()
 	h.changed(false, why)
@@ -117,6 +140,8 @@ func (h *Hold) End() {
 	if h.fence != nil {
 		h.fence.Stop()
 	}
+	h.busy.look.stop()
+	h.busy.begin.stop()
 	h.end(h.lost)
 }
 
@@ -132,8 +157,12 @@ func (h *Hold) Term() context.Context {
 func (h *Hold) Held() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.held && h.term.Err() == nil
+	return h.holds()
 }
+
+// holds does not wait for the fence: in a process that was frozen it may come
+// late.
+func (h *Hold) holds() bool { return h.held && h.term.Err() == nil && time.Now().Before(h.until) }
 
 // Fresh reports whether it is held and was renewed lately. One who begins
 // something new asks this: a statement sent now should not arrive when the
@@ -141,5 +170,5 @@ func (h *Hold) Held() bool {
 func (h *Hold) Fresh() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.held && h.term.Err() == nil && time.Since(h.renewed) < h.lease.ttl*2/3
+	return h.holds() && time.Now().Before(h.fresh)
 }

@@ -49,6 +49,15 @@ func (l *Lease) Acquire(ctx context.Context) (held bool, err error) {
 	return held, err
 }
 
+// owned reports whether the lease is the owner's in the database, and whether
+// it is another's. It waits for nobody who writes, nor for an Acquire.
+func (l *Lease) owned(ctx context.Context, timeout time.Duration) (ours, others bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	owner, err := l.store.LeaseOwner(ctx, l.name)
+	return err == nil && owner == l.owner, err == nil && owner != "" && owner != l.owner, err
+}
+
 // Release gives the lease up, for good: Acquire reports false from then on. It
 // waits for an Acquire that is under way, which would otherwise bring the row
 // back for an owner that is gone. Without the lease it does nothing.

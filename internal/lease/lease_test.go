@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -156,33 +154,6 @@ func TestTermEndsWhenNoRenewalSucceedsForTheLengthOfTheLease(t *testing.T) {
 		require.True(t, h.Held(), "it may be held again")
 		h.End()
 	})
-}
-
-func TestBusyFileIsNoSilence(t *testing.T) {
-	t.Parallel()
-	dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") + "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(50)&_txlock=immediate"
-	d := &inboxtest.Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn)}
-	h, changes := newHold(newLease(tables(t, d), time.Second))
-	require.ErrorIs(t, h.Try(t.Context()), nil)
-	<-changes
-	writer := testenv.OpenSQLite(t, dsn).Begin() // takes the only write lock
-	require.NoError(t, writer.Error)
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-		require.True(t, store.IsBusy(h.Try(t.Context())))
-	}
-	require.True(t, h.Held(), "nobody else can have taken it")
-	require.Empty(t, changes)
-	require.NoError(t, writer.Rollback().Error)
-	require.NoError(t, h.Try(t.Context()))
-	h.End()
-
-	// One that does not hold it gains nothing by it.
-	other, changes := newHold(newLease(inboxtest.Store(t, d.DB), time.Second))
-	writer = testenv.OpenSQLite(t, dsn).Begin()
-	require.True(t, store.IsBusy(other.Try(t.Context())))
-	require.False(t, other.Held())
-	require.Empty(t, changes)
-	require.NoError(t, writer.Rollback().Error)
 }
 
 func TestRenewalWhoseAnswerCameTooLateBeginsNoTerm(t *testing.T) {

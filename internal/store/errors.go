@@ -78,6 +78,11 @@ func IsBusy(err error) bool {
 	return ok && (code&0xff == 5 || code&0xff == 6) // BUSY, LOCKED
 }
 
+// IsWaiting reports whether a statement ended because it waited for too long,
+// which on SQLite is for the file: the driver may wait longer (busy_timeout)
+// than the statement's deadline lets it.
+func IsWaiting(err error) bool { return IsBusy(err) || errors.Is(err, context.DeadlineExceeded) }
+
 // OutcomeUnknown reports whether a commit that returned err may have taken
 // place all the same: the connection was lost, or the context ended, before
 // the database had answered. What the database itself refused is known.

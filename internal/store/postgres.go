@@ -7,3 +7,5 @@ package store
 type postgres struct{ database }
 
 func newPostgres(tables database) *postgres { return &postgres{tables} }
+
+func (p *postgres) SingleWriter() bool { return false }

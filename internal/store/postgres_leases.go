@@ -15,6 +15,8 @@ ON CONFLICT (name) DO UPDATE SET owner_id = EXCLUDED.owner_id, expires_at = cloc
 WHERE l.owner_id = EXCLUDED.owner_id OR l.expires_at <= clock_timestamp()
 RETURNING true`
 
+	postgresLeaseOwner = `SELECT owner_id::text FROM {locks} WHERE name = $1`
+
 	postgresReleaseLease = `DELETE FROM {locks} WHERE name = $1 AND owner_id = $2::text::uuid`
 
 	postgresDeleteLeases = `DELETE FROM {locks} WHERE expires_at < clock_timestamp() - $1::bigint * interval '1 microsecond'`
@@ -29,6 +31,19 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = EXCLUDED.paused, updated_at = E
 func (p *postgres) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (bool, error) {
 	held, err := query(ctx, p.pool(ctx), p.text(postgresAcquireLease), value[bool], name, owner, ttl.Microseconds())
 	return len(held) == 1, doing("acquire lease "+name, err)
+}
+
+func (p *postgres) LeaseOwner(ctx context.Context, name string) (string, error) {
+	owners, err := query(ctx, p.pool(ctx), p.text(postgresLeaseOwner), value[string], name)
+	return onlyOwner(owners), doing("look at lease "+name, err)
+}
+
+// onlyOwner of a lease by its name: there is one, or none.
+func onlyOwner(owners []string) string {
+	if len(owners) == 0 {
+		return ""
+	}
+	return owners[0]
 }
 
 func (p *postgres) ReleaseLease(ctx context.Context, name, owner string) error {

@@ -18,6 +18,8 @@ VALUES ($1::text::uuid, $2, $3::integer, $4, clock_timestamp(), clock_timestamp(
 ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys, heartbeat_at = clock_timestamp()
 WHERE w.released_at IS NULL`
 
+	postgresWorkerLives = `SELECT id::text FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL`
+
 	postgresStopWorker = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
 
 	postgresWorkers = `
@@ -57,6 +59,11 @@ func handlerKeysJSON(w Worker) (string, error) {
 		return "", fmt.Errorf("heartbeat: handler keys: %w", err)
 	}
 	return string(keys), nil
+}
+
+func (p *postgres) WorkerLives(ctx context.Context, workerID string) (bool, error) {
+	found, err := query(ctx, p.pool(ctx), p.text(postgresWorkerLives), value[string], workerID)
+	return len(found) == 1, doing("look at worker", err)
 }
 
 func (p *postgres) StopWorker(ctx context.Context, workerID string, _ time.Time) error {

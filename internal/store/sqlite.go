@@ -16,6 +16,8 @@ type sqlite struct{ database }
 
 func newSQLite(tables database) *sqlite { return &sqlite{tables} }
 
+func (s *sqlite) SingleWriter() bool { return true }
+
 // SQLiteTime is a time as this package stores it on SQLite: UTC text of fixed
 // width, so that it sorts. Use it for every time in a statement of one's own.
 func SQLiteTime(t time.Time) string {

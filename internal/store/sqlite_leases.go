@@ -14,6 +14,8 @@ ON CONFLICT (name) DO UPDATE SET owner_id = excluded.owner_id, expires_at = excl
 WHERE owner_id = excluded.owner_id OR expires_at <= ?4
 RETURNING name`
 
+	sqliteLeaseOwner = `SELECT owner_id FROM {locks} WHERE name = ?1`
+
 	sqliteReleaseLease = `DELETE FROM {locks} WHERE name = ?1 AND owner_id = ?2`
 
 	sqliteDeleteLeases = `DELETE FROM {locks} WHERE expires_at < ?1`
@@ -28,6 +30,11 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = excluded.paused, updated_at = e
 func (s *sqlite) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
 	held, err := query(ctx, s.pool(ctx), s.text(sqliteAcquireLease), value[string], name, owner, SQLiteTime(now.Add(ttl)), SQLiteTime(now))
 	return len(held) == 1, doing("acquire lease "+name, err)
+}
+
+func (s *sqlite) LeaseOwner(ctx context.Context, name string) (string, error) {
+	owners, err := query(ctx, s.pool(ctx), s.text(sqliteLeaseOwner), value[string], name)
+	return onlyOwner(owners), doing("look at lease "+name, err)
 }
 
 func (s *sqlite) ReleaseLease(ctx context.Context, name, owner string) error {

@@ -15,6 +15,8 @@ ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler
 WHERE released_at IS NULL
 RETURNING id`
 
+	sqliteWorkerLives = `SELECT id FROM {workers} WHERE id = ?1 AND released_at IS NULL`
+
 	sqliteStopWorker = `UPDATE {workers} SET stopped_at = ?2 WHERE id = ?1 AND stopped_at IS NULL`
 
 	sqliteWorkers = `
@@ -44,6 +46,11 @@ func (s *sqlite) Heartbeat(ctx context.Context, w Worker, now time.Time) error {
 		err = ErrWorkerReleased
 	}
 	return doing("heartbeat", err)
+}
+
+func (s *sqlite) WorkerLives(ctx context.Context, workerID string) (bool, error) {
+	found, err := query(ctx, s.pool(ctx), s.text(sqliteWorkerLives), value[string], workerID)
+	return len(found) == 1, doing("look at worker", err)
 }
 
 func (s *sqlite) StopWorker(ctx context.Context, workerID string, now time.Time) error {

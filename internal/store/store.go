@@ -23,6 +23,11 @@ import (
 // on the version the caller saw and raise it by one; a row whose version has
 // moved on is left alone and reported as not applied (contract 3.2, 5.10).
 type Store interface {
+	// SingleWriter reports whether one open transaction that has written keeps
+	// everybody else from writing anything, and nobody from reading, as on
+	// SQLite: silence there may be that of somebody who waits for his turn.
+	SingleWriter() bool
+
 	// Accept persists messages, their statuses and rejected records in one
 	// transaction (contract 4.1-4.3) and says, in the order of
 	// batch.Messages, what became of each. Deadlocks and serialization
@@ -103,6 +108,9 @@ type Store interface {
 	// ErrWorkerReleased if the row is marked released: that worker is taken
 	// for dead and must come back under a new ID (contract 5.9).
 	Heartbeat(ctx context.Context, worker Worker, now time.Time) error
+	// WorkerLives reports whether a worker's row is there and not marked
+	// released. It only reads.
+	WorkerLives(ctx context.Context, workerID string) (bool, error)
 	// StopWorker marks a worker as stopped.
 	StopWorker(ctx context.Context, workerID string, now time.Time) error
 	// Workers lists all worker rows, silence judged by the database's clock
@@ -140,6 +148,9 @@ type Store interface {
 	// AcquireLease takes or renews the named lease for ttl and reports
 	// whether owner holds it now (contract 5.3).
 	AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error)
+	// LeaseOwner returns whose the named lease is, or was last if it has run
+	// out; "" if nobody's. It only reads.
+	LeaseOwner(ctx context.Context, name string) (owner string, err error)
 	// ReleaseLease gives the lease up if owner holds it.
 	ReleaseLease(ctx context.Context, name, owner string) error
 

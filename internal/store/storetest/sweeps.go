@@ -176,9 +176,12 @@ var workerTests = []test{
 	}},
 	{"a released worker's heartbeat is refused", func(s *suite) {
 		worker := s.worker("mail")
+		require.True(s, s.lives(worker))
 		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
 		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon), "twice is fine")
 		require.ErrorIs(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker}, noon), store.ErrWorkerReleased)
+		require.False(s, s.lives(worker))
+		require.False(s, s.lives(uuid.NewString()), "nor does one without a row")
 		require.True(s, s.workers(noon)[0].Released)
 	}},
 	{"a stopped worker is told so", func(s *suite) {
@@ -207,6 +210,13 @@ var workerTests = []test{
 	}},
 }
 
+func (s *suite) lives(worker string) bool {
+	s.Helper()
+	lives, err := s.store.WorkerLives(s.ctx, worker)
+	require.NoError(s, err)
+	return lives
+}
+
 func (s *suite) workers(now time.Time) []store.WorkerState {
 	s.Helper()
 	workers, err := s.store.Workers(s.ctx, now)
@@ -224,13 +234,17 @@ var leaseTests = []test{
 		require.NoError(s, s.store.ReleaseLease(s.ctx, "p", b), "not its own: nothing")
 		require.False(s, s.acquire("p", b, time.Minute, noon))
 		require.NoError(s, s.store.ReleaseLease(s.ctx, "p", a))
+		require.Empty(s, s.leaseOwner("p"))
 		require.True(s, s.acquire("p", b, time.Minute, noon))
+		require.Equal(s, b, s.leaseOwner("p"))
 	}},
 	{"an ended lease goes to the next, who keeps it", func(s *suite) {
 		a, b := uuid.NewString(), uuid.NewString()
 		require.True(s, s.acquire("p", a, time.Minute, noon))
 		later := s.endLeases()
+		require.Equal(s, a, s.leaseOwner("p"), "until somebody takes it")
 		require.True(s, s.acquire("p", b, time.Minute, later))
+		require.Equal(s, b, s.leaseOwner("p"))
 		require.False(s, s.acquire("p", a, time.Minute, later))
 	}},
 	{"of many who want a lease one gets it", func(s *suite) {
@@ -253,6 +267,19 @@ var leaseTests = []test{
 		require.EqualValues(s, 1, deleted)
 		require.False(s, s.acquire("new", uuid.NewString(), time.Minute, later))
 	}},
+	{"while somebody writes, leases and workers can be looked at", func(s *suite) {
+		a, worker := uuid.NewString(), s.worker("mail")
+		require.True(s, s.acquire("p", a, time.Minute, noon))
+		tx := s.begin()
+		require.NoError(s, tx.Exec(`UPDATE inbox_locks SET owner_id = ?`, uuid.NewString()).Error)
+		require.NoError(s, tx.Exec(`UPDATE inbox_workers SET released_at = heartbeat_at`).Error)
+		require.Equal(s, a, s.leaseOwner("p"))
+		require.True(s, s.lives(worker))
+		require.NoError(s, tx.Commit().Error)
+		require.NotEqual(s, a, s.leaseOwner("p"))
+		require.False(s, s.lives(worker))
+		require.Equal(s, !s.postgres(), s.store.SingleWriter())
+	}},
 	{"on PostgreSQL a lease is judged by the database's clock", func(s *suite) {
 		if !s.postgres() {
 			s.Log("SQLite goes by the caller's clock")
@@ -268,6 +295,13 @@ func (s *suite) acquire(name, owner string, ttl time.Duration, now time.Time) bo
 	held, err := s.store.AcquireLease(s.ctx, name, owner, ttl, now)
 	require.NoError(s, err)
 	return held
+}
+
+func (s *suite) leaseOwner(name string) string {
+	s.Helper()
+	owner, err := s.store.LeaseOwner(s.ctx, name)
+	require.NoError(s, err)
+	return owner
 }
 
 // endLeases lets the leases taken at noon end, and says what time it is then.

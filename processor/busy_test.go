@@ -1,0 +1,84 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// The handler's transaction holds SQLite's only write lock: nobody can beat,
+// nor renew the lock, for longer than WorkerTimeout.
+func TestTransactionLongerThanWorkerTimeoutCompletesOnSQLite(t *testing.T) {
+	for _, mode := range []inbox.ProcessingMode{inbox.ModeExclusive, inbox.ModeCompeting} {
+		// The driver's wait ends before, or after, the deadline of a heartbeat.
+		for _, busyTimeout := range []int{100, 5000} {
+			t.Run(fmt.Sprint(mode, busyTimeout), func(t *testing.T) {
+				t.Parallel()
+				db := testenv.OpenSQLite(t, strings.Replace(testenv.SQLiteDSN(t), "busy_timeout(5000)", fmt.Sprintf("busy_timeout(%d)", busyTimeout), 1))
+				calls, causes := make(chan int, 10), make(chan error, 10)
+				ib := inboxtest.New(t, db, hasty(), inbox.Mode(mode), inbox.WorkerTimeout(1500*time.Millisecond), inboxtest.Handlers(
+					inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+						calls <- m.Attempt
+						if err := tx.Exec("UPDATE inbox_messages SET source = 'x'").Error; err != nil {
+							return err
+						}
+						work := time.NewTimer(4 * time.Second)
+						defer work.Stop()
+						select {
+						case <-ctx.Done():
+							causes <- context.Cause(ctx)
+							return ctx.Err()
+						case <-work.C:
+							return nil
+						}
+					})))
+				inboxtest.Start(t, ib)
+				inboxtest.Accept(t, ib, "m")
+				inboxtest.Receive(t, calls, "the handler")
+				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) || len(causes) > 0 }, "it ended")
+				require.Empty(t, causes)
+				require.Empty(t, calls, "it ran once")
+				require.EqualValues(t, 1, ib.Counters().Processed)
+				require.Zero(t, ib.Counters().LockLost)
+				require.Zero(t, ib.Counters().Fenced)
+				inboxtest.Accept(t, ib, "next")
+				inboxtest.Receive(t, calls, "the handler, which goes on")
+			})
+		}
+	}
+}
+
+func TestWorkerThatWaitsForTheFileSeesThatItWasTakenForDead(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.SQLiteDSN(t)
+	running, causes := make(chan string, 10), make(chan error, 10)
+	ib := inboxtest.New(t, testenv.OpenSQLite(t, dsn), hasty(), inbox.Mode(inbox.ModeCompeting), inbox.WorkerTimeout(9*time.Second), inboxtest.Handlers(
+		inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			running <- m.ID
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return ctx.Err()
+		})))
+	inboxtest.Start(t, ib)
+	inboxtest.Accept(t, ib, "m")
+	inboxtest.Receive(t, running, "the handler")
+	other := testenv.OpenSQLite(t, dsn)
+	declares := other.Begin()
+	require.NoError(t, declares.Exec("UPDATE inbox_workers SET released_at = heartbeat_at").Error)
+	require.NoError(t, declares.Commit().Error)
+	writes := other.Begin() // before the worker's turn to write comes
+	require.NoError(t, writes.Error)
+	declared := time.Now()
+	require.ErrorContains(t, inboxtest.Receive(t, causes, "the cancellation"), "lost its heartbeat")
+	require.Less(t, time.Since(declared), 3*time.Second, "long before WorkerTimeout")
+	require.NoError(t, writes.Rollback().Error)
+}
