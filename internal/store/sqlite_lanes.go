@@ -49,7 +49,7 @@ const sqliteNames = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_ha
 const sqliteMarkWindow = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
-	WHERE ` + sqliteIsDue + sqliteWorkerLives + `
+	WHERE ` + sqliteIsDue + sqliteOfLivingWorker + `
 	ORDER BY COALESCE(next_attempt_at, created_at), id
 	LIMIT ?4
 )` + sqliteMark
@@ -64,14 +64,14 @@ WITH passed AS MATERIALIZED (
 const sqliteMarkPassed = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
-	WHERE ` + sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) < ?1` + sqliteWorkerLives + `
+	WHERE ` + sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) < ?1` + sqliteOfLivingWorker + `
 	UNION ALL
 	SELECT rowid FROM {statuses}
-	WHERE ` + sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) = ?1 AND id < ?4` + sqliteWorkerLives + `
+	WHERE ` + sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at) = ?1 AND id < ?4` + sqliteOfLivingWorker + `
 )` + sqliteMark
 
 const (
-	sqliteWorkerLives = ` AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))`
+	sqliteOfLivingWorker = ` AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))`
 
 	sqliteMark = `
 UPDATE {statuses} SET is_waiting = true, version = version + 1
