@@ -91,8 +91,8 @@ var recoveryMutants = []mutant{
 		Name: "a late heartbeat wakes nobody",
 		Why:  "what came meanwhile would wait for the next poll (contract 4.7, 5.9)",
 		File: "processor/session.go",
-		Old:  "if s.beat(at) {",
-		New:  "if s.beat(at) && h.onBack == nil {",
+		Old:  "back = time.Since(s.last) >= s.workerTimeout*2/3",
+		New:  "back = time.Since(s.last) >= s.workerTimeout*9",
 		Test: recovering("TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce"),
 	},
 	{
