@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,6 +37,13 @@ var laneNameTests = []test{
 		for _, id := range []string{"n1", "n2", "n3"} {
 			claims := s.claimUnder(dropped, noon, 5, "mail").Claims
 			require.Equal(s, []string{id + "/mail"}, claimed(claims), "a row's own name counts")
+			next := noon.Add(time.Minute)
+			failed := settlement(claims[0])
+			failed.NextAttemptAt = &next
+			s.settle(failed)
+			require.Empty(s, s.claimUnder(dropped, noon, 5, "mail").Claims, "also while its time has not come")
+			claims = s.claimUnder(dropped, next, 5, "mail").Claims
+			require.Equal(s, []string{id + "/mail"}, claimed(claims))
 			s.complete(noon, claims...)
 			s.advance(dropped, claims...)
 		}
