@@ -30,7 +30,7 @@ func TestPostgres(t *testing.T) {
 // As behind a transaction pooler, which keeps no prepared statements.
 func TestPostgresBySimpleProtocol(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
-	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) {
+	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		return migrated(t, open(t, postgres.New(postgres.Config{DSN: testenv.PostgresDSN(t), PreferSimpleProtocol: true}), gorm.Config{}))
 	})
 }
@@ -38,7 +38,7 @@ func TestPostgresBySimpleProtocol(t *testing.T) {
 // As with GORM's own cache of prepared statements.
 func TestPostgresByPreparedStatements(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
-	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) {
+	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		return migrated(t, open(t, postgres.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}))
 	})
 }
