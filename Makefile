@@ -31,22 +31,22 @@ test: programs ## all tests and a part of the mutants, with real servers that it
 # With servers that run already: INBOX_TEST_POSTGRES and INBOX_TEST_KAFKA name
 # them. What would be skipped for want of one fails. Two packages at a time at
 # most, however many cores: beside more, those that measure time would starve.
-# Within a package most tests wait for a database: four at a time.
 .PHONY: test-here
 test-here: $(BIN)/testreport
-	export INBOX_TEST_REQUIRE=1; { $(call in_modules,go test -json -race -p 2 -parallel 4 -timeout 8m $(TEST_FLAGS) ./...); } | $(BIN)/testreport
+	export INBOX_TEST_REQUIRE=1; { $(call in_modules,go test -json -race -p 2 -timeout 8m $(TEST_FLAGS) ./...); } | $(BIN)/testreport
 
 # All mutants take longer than all tests. Each commit has its turn at a part.
 PART ?= 1/1
-TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 6 + 1)))/6
+JOBS ?= 1
+TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 8 + 1)))/8
 
 .PHONY: mutants
 mutants: programs ## put all known defects in, one at a time, and see tests fail
-	$(WITH_SERVERS) -- $(MAKE) --no-print-directory mutants-here
+	$(WITH_SERVERS) -- $(MAKE) --no-print-directory mutants-here JOBS=2
 
 .PHONY: mutants-here
 mutants-here: $(BIN)/mutants
-	INBOX_TEST_REQUIRE=1 $(BIN)/mutants -part $(PART)
+	INBOX_TEST_REQUIRE=1 $(BIN)/mutants -part $(PART) -jobs $(JOBS)
 
 .PHONY: soak
 soak: ## MINUTES=5 SEED=n: load, crashes and outages, then the ledger

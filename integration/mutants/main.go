@@ -12,12 +12,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"regexp"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -25,12 +27,13 @@ import (
 func main() {
 	pattern := flag.String("run", "", "only mutants whose `name` matches this regular expression")
 	part := flag.String("part", "1/1", "`k/n`: every n-th mutant, from the k-th")
+	jobs := flag.Int("jobs", 1, "how many `n` to check at once; each has its own copy of the tree")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ok, err := false, error(nil)
 	var selected []mutant
 	if selected, err = partOf(mutants, *part); err == nil {
-		ok, err = runAll(ctx, os.Stdout, ".", *pattern, selected)
+		ok, err = runAll(ctx, os.Stdout, ".", *pattern, max(*jobs, 1), selected)
 	}
 	stop()
 	if err != nil {
@@ -42,40 +45,68 @@ func main() {
 }
 
 // runAll reports one line per mutant and a closing one, and says whether all
-// were caught.
-func runAll(ctx context.Context, out io.Writer, directory, pattern string, all []mutant) (ok bool, err error) {
+// were caught. Each job has a copy of the tree.
+func runAll(ctx context.Context, out io.Writer, directory, pattern string, jobs int, all []mutant) (ok bool, err error) {
 	selected, err := choose(all, pattern)
 	if err != nil {
 		return false, err
 	}
-	tree, err := copyTree(ctx, directory)
+	queue := make(chan mutant, len(selected))
+	for _, m := range selected {
+		queue <- m
+	}
+	close(queue)
+	report := &report{out: out}
+	problems := make(chan error, jobs)
+	for range jobs {
+		go func() { problems <- work(ctx, directory, queue, report) }()
+	}
+	for range jobs {
+		err = errors.Join(err, <-problems)
+	}
 	if err != nil {
 		return false, err
 	}
-	defer func() {
-		if removed := tree.remove(); err == nil {
-			err = removed
-		}
-	}()
-	passed, failed := 0, 0
+	fmt.Fprintf(out, "mutants: %d passed, %d failed\n", report.passed, report.failed)
+	return report.failed == 0, nil
+}
+
+// work checks mutants in a copy of the tree until none is left.
+func work(ctx context.Context, directory string, queue <-chan mutant, report *report) (err error) {
+	tree, err := copyTree(ctx, directory)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, tree.remove()) }()
 	baselines := map[string]error{} // of each test command, run once
-	for _, m := range selected {
+	for m := range queue {
 		start := time.Now()
 		verdict := tree.check(ctx, m, baselines)
 		if ctx.Err() != nil {
-			return false, ctx.Err()
+			return ctx.Err()
 		}
-		seconds := time.Since(start).Seconds()
-		if verdict == nil {
-			passed++
-			fmt.Fprintf(out, "caught    %s (%.1fs)\n", m.Name, seconds)
-			continue
-		}
-		failed++
-		fmt.Fprintf(out, "FAILED    %s (%.1fs): %v\n          %s\n", m.Name, seconds, verdict, m.Why)
+		report.note(m, verdict, time.Since(start))
 	}
-	fmt.Fprintf(out, "mutants: %d passed, %d failed\n", passed, failed)
-	return failed == 0, nil
+	return nil
+}
+
+// report counts and prints; it is safe for concurrent use.
+type report struct {
+	mu             sync.Mutex
+	out            io.Writer
+	passed, failed int
+}
+
+func (r *report) note(m mutant, verdict error, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if verdict == nil {
+		r.passed++
+		fmt.Fprintf(r.out, "caught    %s (%.1fs)\n", m.Name, took.Seconds())
+		return
+	}
+	r.failed++
+	fmt.Fprintf(r.out, "FAILED    %s (%.1fs): %v\n          %s\n", m.Name, took.Seconds(), verdict, m.Why)
 }
 
 // partOf takes every n-th mutant, from the k-th: parts 1/n to n/n are all of

@@ -55,7 +55,7 @@ func TestRunnerTellsCaughtFromEverythingElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.mutant.Name, c.mutant.Why = name, "the reason"
 			var report strings.Builder
-			ok, err := runAll(t.Context(), &report, repository, "", []mutant{c.mutant})
+			ok, err := runAll(t.Context(), &report, repository, "", 1, []mutant{c.mutant})
 			require.NoError(t, err)
 			require.Equal(t, c.want == "", ok, report.String())
 			if ok {
@@ -72,7 +72,7 @@ func TestRunnerTellsCaughtFromEverythingElse(t *testing.T) {
 func TestEachMutantIsTakenBackBeforeTheNext(t *testing.T) {
 	sum := test{Package: ".", Run: "^TestSum$"}
 	var report strings.Builder
-	ok, err := runAll(t.Context(), &report, sampleRepository(t), "", []mutant{
+	ok, err := runAll(t.Context(), &report, sampleRepository(t), "", 1, []mutant{
 		{Name: "first", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: sum},
 		{Name: "second", Why: "w", File: "sum.go", Old: "return 1", New: "return 2", Test: sum},
 	})
@@ -83,11 +83,26 @@ func TestEachMutantIsTakenBackBeforeTheNext(t *testing.T) {
 	require.Contains(t, report.String(), "mutants: 1 passed, 1 failed\n")
 }
 
+func TestJobsCheckEachMutantOnce(t *testing.T) {
+	sum := test{Package: ".", Run: "^TestSum$"}
+	var report strings.Builder
+	ok, err := runAll(t.Context(), &report, sampleRepository(t), "", 3, []mutant{
+		{Name: "first", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: sum},
+		{Name: "second", Why: "w", File: "sum.go", Old: "a + b", New: "a * b", Test: sum},
+		{Name: "third", Why: "w", File: "sum.go", Old: "a + b", New: "b - a", Test: sum},
+	})
+	require.NoError(t, err)
+	require.True(t, ok, report.String())
+	for _, name := range []string{"first", "second", "third"} {
+		require.Equal(t, 1, strings.Count(report.String(), "caught    "+name), report.String())
+	}
+}
+
 func TestWorkingTreeIsNotTouchedAndTheCopyIsRemoved(t *testing.T) {
 	repository := sampleRepository(t)
 	scratch := t.TempDir()
 	t.Setenv("TMPDIR", scratch)
-	_, err := runAll(t.Context(), &strings.Builder{}, repository, "", []mutant{
+	_, err := runAll(t.Context(), &strings.Builder{}, repository, "", 1, []mutant{
 		{Name: "one", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestSum$"}},
 	})
 	require.NoError(t, err)
