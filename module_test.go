@@ -121,6 +121,46 @@ func TestHandlersComeFromTheGraph(t *testing.T) {
 	require.Equal(t, []string{"1"}, h.handled)
 }
 
+type (
+	graphTx      struct{ handled []string }
+	graphBatch   struct{ handled []string }
+	graphTxBatch struct{ handled []string }
+)
+
+func (h *graphTx) Handle(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+	h.handled = append(h.handled, m.ID)
+	return tx.Exec("SELECT 1").Error
+}
+
+func (h *graphBatch) HandleBatch(_ context.Context, batch []inboxtest.Bytes) error {
+	for _, m := range batch {
+		h.handled = append(h.handled, m.ID)
+	}
+	return nil
+}
+
+func (h *graphTxBatch) HandleBatch(_ context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
+	for _, m := range batch {
+		h.handled = append(h.handled, m.ID)
+	}
+	return tx.Exec("SELECT 1").Error
+}
+
+func TestHandlersOfEachKindComeFromTheGraph(t *testing.T) {
+	tx, batch, txBatch := &graphTx{}, &graphBatch{}, &graphTxBatch{}
+	var kit *fxtest.Kit
+	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Supply(tx, batch, txBatch), fxtest.Manual(), fxtest.Use(t, "orders", &kit),
+		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(
+			inbox.FromTx[*graphTx]("tx", inbox.TxGroup(3)),
+			inbox.FromBatch[*graphBatch]("batch", 10),
+			inbox.FromTxBatch[*graphTxBatch]("tx batch", 10, inbox.Ordered()))))
+	kit.Accept(inboxtest.Message("1"), inboxtest.Message("2"))
+	kit.Process()
+	for _, handled := range [][]string{tx.handled, batch.handled, txBatch.handled} {
+		require.ElementsMatch(t, []string{"1", "2"}, handled)
+	}
+}
+
 func TestModuleMayBeBuiltIntoSeveralApplications(t *testing.T) {
 	module := inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(inbox.From[*graphHandler]("a")))
 	for range 2 {
