@@ -62,11 +62,8 @@ func TestBatchThatTimesOutAtItsSmallestIsAnError(t *testing.T) {
 }
 
 func TestStatementsThatTakeTooLongHalveTheBatch(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		if d.Dialect == "sqlite" {
-			t.Log("SQLite has nothing to sleep with")
-			return
-		}
+	// Not on SQLite: it has nothing to sleep with.
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := old(t, d, nil, 800, log, inbox.CleanupBatchSize(800), inbox.StatementTimeout(1500*time.Millisecond))
 		inboxtest.Exec(t, d.DB, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN OLD; END $$`)

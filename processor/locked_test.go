@@ -12,11 +12,8 @@ import (
 )
 
 func TestLockedStatusHoldsUpNoOtherAndIsStoredWhenFree(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		if d.Dialect == "sqlite" {
-			t.Log("SQLite locks no rows")
-			return
-		}
+	// Not on SQLite: it locks no rows.
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		release := make(chan struct{})
 		running := make(chan string, 1)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(

@@ -120,10 +120,8 @@ func TestOneMembersTimeoutRepeatsAllAlone(t *testing.T) {
 }
 
 func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		if d.Dialect == "sqlite" {
-			return // its transaction would hold the only write lock
-		}
+	// Not on SQLite: its transaction would hold the only write lock.
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		goOn, returned := make(chan bool), make(chan bool)
 		var seen calls
@@ -148,10 +146,8 @@ func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
 }
 
 func TestLostConnectionRepeatsAllAlone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		if d.Dialect == "sqlite" {
-			return // it has no connection to lose
-		}
+	// Not on SQLite: it has no connection to lose.
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		killed := false
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
@@ -169,10 +165,8 @@ func TestLostConnectionRepeatsAllAlone(t *testing.T) {
 }
 
 func TestDeadlockInCompanyIsTriedAlone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		if d.Dialect == "sqlite" {
-			return // one writer has nobody to deadlock with
-		}
+	// Not on SQLite: one writer has nobody to deadlock with.
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		once := true
 		effects(t, d)
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {

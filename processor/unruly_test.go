@@ -146,10 +146,8 @@ func TestWhatAStuckHandlerCannotRunIsLeftToOthers(t *testing.T) {
 }
 
 func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		if d.Dialect == "sqlite" {
-			return // one transaction at a time: one call
-		}
+	// Not on SQLite: one transaction at a time is one call.
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		var inside atomic.Int64
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StuckHandlerGrace(soon), inbox.MaxRetries(50), inboxtest.Handlers(
@@ -191,10 +189,8 @@ func TestPauseGivesBackWhatIsQueued(t *testing.T) {
 // Contract 5.4, 5.11: a statement that heeds no cancellation costs its own
 // message the attempt and nobody else theirs.
 func TestStatementThatOutlivesItsHandlersGraceHoldsUpNobody(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		if d.Dialect == "sqlite" {
-			return // its transaction would hold the only write lock
-		}
+	// Not on SQLite: its transaction would hold the only write lock.
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StatementTimeout(300*time.Millisecond), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
 			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				if m.ID == "2" && m.Attempt == 1 {

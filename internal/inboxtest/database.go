@@ -33,9 +33,22 @@ func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		dsn := testenv.PostgresDSN(t)
-		test(t, &Database{Dialect: "postgres", DB: testenv.OpenPostgres(t, dsn), dsn: dsn})
+		test(t, openPostgres(t))
 	})
+}
+
+// OnPostgres is OnEach for what cannot happen on SQLite, so that no test passes
+// there without having tested anything. Say why.
+func OnPostgres(t *testing.T, test func(t *testing.T, d *Database)) {
+	t.Helper()
+	t.Parallel()
+	test(t, openPostgres(t))
+}
+
+func openPostgres(t *testing.T) *Database {
+	t.Helper()
+	dsn := testenv.PostgresDSN(t)
+	return &Database{Dialect: "postgres", DB: testenv.OpenPostgres(t, dsn), dsn: dsn}
 }
 
 // Another opens one more pool, as another process of the same inbox would.

@@ -1,0 +1,142 @@
+package inbox
+
+import (
+	"time"
+)
+
+// MaxRetries is the error count at which a status is poisoned; 0 and 1 poison
+// on the first failure. Do not raise it to outlast long outages: raise
+// MaxRetryDelay, or let the handler return RetryAfter. Default 5.
+func MaxRetries(n int) Option { return func(c *config) { c.options.Processor.MaxRetries = n } }
+
+// MaxRetryDelay caps the exponential backoff. Do not set it below a few
+// seconds: failing handlers would be retried almost without pause.
+// Default 5 minutes.
+func MaxRetryDelay(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.MaxRetryDelay = d }
+}
+
+// PollingInterval is the longest wait between looks for due work. Wake-ups
+// make it rarely matter, so do not shorten it for speed. Default 30 s.
+func PollingInterval(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.PollingInterval = d }
+}
+
+// BatchSize bounds one claim. Do not raise it alone: what is claimed waits in
+// memory for a slot, see Prefetch. Default 100.
+func BatchSize(n int) Option { return func(c *config) { c.options.Processor.BatchSize = n } }
+
+// Concurrency is how many handlers run at once; a handler below its fair
+// share may start beyond it (contract 5.2). Do not set it above what the
+// database pool can serve. Default 10.
+func Concurrency(n int) Option { return func(c *config) { c.options.Processor.Concurrency = n } }
+
+// Prefetch is how many slots' worth of claims may wait in memory; -1 means as many
+// as Concurrency. Do not raise it for slow handlers: other workers could run
+// what waits here. Default -1.
+func Prefetch(n int) Option { return func(c *config) { c.options.Processor.Prefetch = n } }
+
+// HandlerTimeout limits each attempt; exceeding it is a failure. 0 is no
+// limit. Do not set it below what the slowest handler needs; handlers can
+// have their own. Default 0.
+func HandlerTimeout(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.HandlerTimeout = d }
+}
+
+// StuckHandlerGrace is how long a handler that ignores its cancelled context
+// keeps its claim. Do not shorten it for handlers that clean up slowly: the
+// message would run again beside them. Default 1 m.
+func StuckHandlerGrace(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.StuckHandlerGrace = d }
+}
+
+// StuckMessageThreshold is the age at which a claim without a worker (of a
+// process that called ProcessPending and died) is released. It must exceed
+// HandlerTimeout. Claims of running workers are judged by heartbeats instead,
+// so do not shorten it for faster recovery. Default 5 m.
+func StuckMessageThreshold(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.StuckMessageThreshold = d }
+}
+
+// HeartbeatInterval is the time between a worker's heartbeats. Do not change
+// it without WorkerTimeout. Default 5 s.
+func HeartbeatInterval(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.HeartbeatInterval = d }
+}
+
+// SweepInterval is the time between looks for vanished workers. Do not raise
+// it for less load: a sweep reads a handful of rows. Default 5 s.
+func SweepInterval(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.SweepInterval = d }
+}
+
+// WorkerTimeout is the silence after which a worker counts as dead; at least
+// three heartbeats. Do not set it below pauses that a live process may have
+// (garbage collection, a frozen machine): its work would be run again.
+// Default 30 s.
+func WorkerTimeout(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.WorkerTimeout = d }
+}
+
+// MaxAbandoned is how many workers may vanish while running a status before
+// it is poisoned. Do not set it to 1: a single crash would poison whatever
+// was running. Default 10.
+func MaxAbandoned(n int) Option { return func(c *config) { c.options.Processor.MaxAbandoned = n } }
+
+// UnknownKeyGrace is how long the handler keys of stopped and dead workers
+// count as known, so that a deploy poisons nothing. Do not set it below the
+// length of a deploy. Default 10 m.
+func UnknownKeyGrace(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.UnknownKeyGrace = d }
+}
+
+// GroupWindow is how long a result may wait to be stored together with
+// others. Do not raise it: more waits for a crash to repeat. Default 20 ms.
+func GroupWindow(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.GroupWindow = d }
+}
+
+// StatementTimeout bounds each database call of the inbox. Do not set it
+// below what a full batch needs. Default 10 s.
+func StatementTimeout(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.StatementTimeout = d }
+}
+
+// StopBudget is how long Stop waits for running handlers before it cancels
+// them; less if Stop's deadline is nearer. Do not set it above that deadline
+// (Fx: 15 s): it would not be reached. Default 10 s.
+func StopBudget(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.StopBudget = d }
+}
+
+// RestartDelay is the wait before a crashed loop or a failed claim is tried
+// again. Do not set it to milliseconds: an outage would be met with a storm.
+// Default 5 s.
+func RestartDelay(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.RestartDelay = d }
+}
+
+// Mode says how the workers of one inbox share its work: ModeCompeting, where
+// each claims for itself, or ModeExclusive, where one at a time holds a lease
+// and the others stand by, to take over within WorkerTimeout and a third of it
+// if it dies, and within a third of it if it stops. Do not set ModeExclusive
+// for order: Ordered handlers have it in both modes, with all workers working.
+// Do not set ModeCompeting for speed on SQLite, which has one writer at a time.
+// All workers of an inbox must have the same mode. Where several processes use
+// one SQLite file, a message that one of them accepts while another holds the
+// lease waits for that one's PollingInterval. Default: ModeCompeting on
+// PostgreSQL, ModeExclusive on SQLite (contract 5.3).
+func Mode(m ProcessingMode) Option { return func(c *config) { c.options.Processor.Mode = m } }
+
+// LockName names the lease of ModeExclusive. Do not share it with
+// CleanupLockName, and do not give it another name in one of an inbox's
+// processes: both would process. Default "InboxProcessor_{inbox}".
+func LockName(name string) Option { return func(c *config) { c.options.Processor.LockName = name } }
+
+// LockAcquireTimeout is how long ProcessPending waits, in ModeExclusive, for
+// another worker to give the lease up, in real time. Do not set it below
+// WorkerTimeout where a process may die: its lease would outlast the wait.
+// Default 60 s (contract 5.14).
+func LockAcquireTimeout(d time.Duration) Option {
+	return func(c *config) { c.options.Processor.LockAcquireTimeout = d }
+}
