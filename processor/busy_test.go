@@ -47,7 +47,8 @@ func TestTransactionLongerThanWorkerTimeoutCompletesOnSQLite(t *testing.T) {
 				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) || len(causes) > 0 }, "it ended")
 				require.Empty(t, causes)
 				require.Empty(t, calls, "it ran once")
-				require.EqualValues(t, 1, ib.Counters().Processed)
+				// It is counted after the commit that the database already shows.
+				inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 1 }, "it is counted")
 				require.Zero(t, ib.Counters().LockLost)
 				require.Zero(t, ib.Counters().Fenced)
 				inboxtest.Accept(t, ib, "next")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
@@ -32,6 +33,9 @@ type Settings struct {
 	Mode inbox.ProcessingMode
 	// ClockOffset is by how much this worker's own clock is ahead.
 	ClockOffset time.Duration
+	// RetryDelay, if not zero, is how long after a failure the jobs' handlers
+	// try again, without jitter.
+	RetryDelay time.Duration
 
 	Concurrency       int
 	HeartbeatInterval time.Duration
@@ -70,7 +74,7 @@ const pollingInterval = 100 * time.Millisecond
 // Options are the inbox's options for these settings. MaxRetries is high
 // because handlers fail whenever their database is away.
 func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
-	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect), inbox.Func(RunKey, h.LogRun))}
+	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect, s.retries()...), inbox.Func(RunKey, h.LogRun, s.retries()...))}
 	if s.Generation != 0 {
 		channel = []inbox.ChannelOption{s.laneOptions(h)}
 	}
@@ -84,6 +88,13 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget), inbox.RestartDelay(200 * time.Millisecond),
 		inbox.WithClock(offsetClock(s.ClockOffset)), inbox.Channel(Channel, channel...),
 	}
+}
+
+func (s Settings) retries() []handler.Option {
+	if s.RetryDelay == 0 {
+		return nil
+	}
+	return []handler.Option{handler.Backoff(func(int) time.Duration { return s.RetryDelay })}
 }
 
 // offsetClock is a clock that is wrong by a fixed time.
