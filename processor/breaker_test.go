@@ -62,13 +62,14 @@ func TestWhatWaitsForAnOpenCircuitIsGivenBack(t *testing.T) {
 				inbox.CircuitBreaker(inbox.Breaker{Failures: 2, OpenFor: time.Hour}))))
 		inboxtest.Accept(t, ib, many(10)...)
 		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return len(ib.Health().Processor.OpenCircuits) == 1 }, "the circuit opens")
 		inboxtest.Eventually(t, func() bool {
 			for _, s := range inboxtest.Statuses(t, ib) {
 				if s.ProcessingStartedAt != nil {
 					return false
 				}
 			}
-			return len(ib.Health().Processor.OpenCircuits) == 1
+			return true
 		}, "another worker could claim all")
 		charged := 0
 		for _, s := range inboxtest.Statuses(t, ib) {

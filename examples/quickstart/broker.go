@@ -14,6 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 const partitions = 4
@@ -96,7 +98,7 @@ func (b *Broker) Forget(ctx context.Context, clientID string) {
 		return
 	}
 	b.forgetful.Go(func() {
-		if pause(ctx, b.Session) != nil {
+		if scratch.Pause(ctx, b.Session) != nil {
 			return
 		}
 		leave := kmsg.NewPtrLeaveGroupRequest()

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"time"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // maxKills stays below the service's MaxAbandoned.
@@ -103,7 +105,7 @@ func (w *work) run(ctx context.Context) error {
 		if err := w.send(ctx, portion(i), w.moment(before, portion(i))); err != nil {
 			return err
 		}
-		if err := pause(ctx, time.Duration(w.random.Int64N(int64(20*time.Millisecond)))); err != nil {
+		if err := scratch.Pause(ctx, time.Duration(w.random.Int64N(int64(20*time.Millisecond)))); err != nil {
 			return err
 		}
 		var err error

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratchtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -40,28 +40,14 @@ func TestMain(m *testing.M) {
 // it makes must be gone by then.
 func figures(t *testing.T, args ...string) map[string]float64 {
 	t.Helper()
-	temporary := t.TempDir()
-	t.Setenv("TMPDIR", temporary)
+	temporary := scratchtest.Temporary(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	status := run(ctx, args, &stdout, &stderr)
-	require.Equal(t, balanced, status, "%s%s%s", stdout.String(), stderr.String(), serviceLog(temporary))
-	left, err := os.ReadDir(temporary)
-	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Equal(t, balanced, status, "%s%s%s", stdout.String(), stderr.String(), scratchtest.Logs(temporary))
+	scratchtest.RequireEmpty(t, temporary)
 	return parseFigures(t, stdout.String())
-}
-
-// serviceLog is the end of what the service of a failed run logged.
-func serviceLog(temporary string) string {
-	files, _ := filepath.Glob(filepath.Join(temporary, "*", "service.log"))
-	var all strings.Builder
-	for _, file := range files {
-		log, _ := os.ReadFile(file)
-		fmt.Fprintf(&all, "%s:\n%s\n", file, log[max(0, len(log)-8000):])
-	}
-	return all.String()
 }
 
 var figureLine = regexp.MustCompile(`(?m)^([a-z_-]+): ([0-9.]+)$`)
@@ -125,8 +111,7 @@ func TestCommandNeedsNothingButGo(t *testing.T) {
 }
 
 func TestServiceThatEndsByItselfFailsTheRun(t *testing.T) {
-	temporary := t.TempDir()
-	t.Setenv("TMPDIR", temporary)
+	scratchtest.Temporary(t)
 	t.Setenv(dieVariable, "1")
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, unbalanced, run(t.Context(), []string{"-n", "20"}, &stdout, &stderr), "%s", stdout.String())
@@ -135,27 +120,17 @@ func TestServiceThatEndsByItselfFailsTheRun(t *testing.T) {
 }
 
 func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
-	temporary := t.TempDir()
-	t.Setenv("TMPDIR", temporary)
+	temporary := scratchtest.Temporary(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var stderr bytes.Buffer
-	require.Equal(t, unbalanced, run(ctx, []string{"-n", "5000"}, whenWritten(func(line string) {
+	require.Equal(t, unbalanced, run(ctx, []string{"-n", "5000"}, scratchtest.WhenWritten(func(line string) {
 		if strings.HasPrefix(line, "produced") && !strings.Contains(line, " accepted 0,") {
 			cancel(errors.New("Ctrl-C"))
 		}
 	}), &stderr))
 	require.Contains(t, stderr.String(), errInterrupted.Error())
-	left, err := os.ReadDir(temporary)
-	require.NoError(t, err)
-	require.Empty(t, left)
-}
-
-type whenWritten func(line string)
-
-func (w whenWritten) Write(p []byte) (int, error) {
-	w(string(p))
-	return len(p), nil
+	scratchtest.RequireEmpty(t, temporary)
 }
 
 func TestBadFlagsAreRefused(t *testing.T) {
@@ -171,22 +146,4 @@ func TestBadFlagsAreRefused(t *testing.T) {
 		require.Contains(t, stderr.String(), want)
 		require.Empty(t, stdout.String())
 	}
-}
-
-func TestProgressFollowsTheOutput(t *testing.T) {
-	place := &Producer{journal: Journal{Records: 7}}
-	var out bytes.Buffer
-	p := NewProgress(&out, nil, nil, place, 14)
-	require.False(t, p.terminal)
-	p.show(Tally{Accepted: 3})
-	p.show(Tally{Accepted: 4}) // too soon
-	p.Say("%s", "hello")
-	require.Equal(t, "produced 7, accepted 3, rejected 0, completed 0 of 14, retrying 0, poisoned 0\nhello\n", out.String())
-
-	out.Reset()
-	p = NewProgress(&out, nil, nil, place, 14)
-	p.terminal = true
-	p.show(Tally{})
-	p.Say("bye")
-	require.Regexp(t, `^\rproduced 7, .* poisoned 0\rbye +\n$`, out.String())
 }

@@ -130,7 +130,7 @@ func (w *work) crash(ctx context.Context, transfers int) error {
 	if err := w.progress.Until(ctx, w.moment(transfers)); err != nil {
 		return err
 	}
-	if err := pause(ctx, time.Duration(w.random.Int64N(int64(20*time.Millisecond)))); err != nil {
+	if err := scratch.Pause(ctx, time.Duration(w.random.Int64N(int64(20*time.Millisecond)))); err != nil {
 		return err
 	}
 	victim := w.team[w.random.IntN(len(w.team))]
@@ -150,7 +150,7 @@ func (w *work) crash(ctx context.Context, transfers int) error {
 		return err
 	}
 	w.settled = t.Completed
-	w.progress.Say("killed %s (%d of %d): %d transfers completed, %d waiting, %d claimed", victim.cfg.Name, w.killed, w.kills, t.Completed, t.Waiting, t.Claimed)
+	w.progress.Say("killed %s (%d of %d): %d transfers completed, %d waiting, %d claimed", victim.Name, w.killed, w.kills, t.Completed, t.Waiting, t.Claimed)
 	return victim.Start()
 }
 

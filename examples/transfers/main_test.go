@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratchtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -40,28 +40,14 @@ func TestMain(m *testing.M) {
 // makes must be gone by then.
 func figures(t *testing.T, args ...string) map[string]int {
 	t.Helper()
-	temporary := t.TempDir()
-	t.Setenv("TMPDIR", temporary)
+	temporary := scratchtest.Temporary(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	status := run(ctx, args, &stdout, &stderr)
-	require.Equal(t, balanced, status, "%s%s%s", stdout.String(), stderr.String(), workersLogs(temporary))
-	left, err := os.ReadDir(temporary)
-	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Equal(t, balanced, status, "%s%s%s", stdout.String(), stderr.String(), scratchtest.Logs(temporary))
+	scratchtest.RequireEmpty(t, temporary)
 	return parseFigures(t, stdout.String())
-}
-
-// workersLogs is the end of what the workers of a failed run logged.
-func workersLogs(temporary string) string {
-	files, _ := filepath.Glob(filepath.Join(temporary, "*", "worker-*.log"))
-	var all strings.Builder
-	for _, file := range files {
-		log, _ := os.ReadFile(file)
-		fmt.Fprintf(&all, "%s:\n%s\n", file, log[max(0, len(log)-8000):])
-	}
-	return all.String()
 }
 
 // figureLines are the last of the output, in this order and nothing else.
@@ -116,7 +102,7 @@ func TestCommandNeedsNothingButGo(t *testing.T) {
 }
 
 func TestWorkerThatEndsByItselfFailsTheRun(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
+	scratchtest.Temporary(t)
 	t.Setenv(dieVariable, "1")
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, unbalanced, run(t.Context(), []string{"-transfers", "20"}, &stdout, &stderr), "%s", stdout.String())
@@ -125,27 +111,17 @@ func TestWorkerThatEndsByItselfFailsTheRun(t *testing.T) {
 }
 
 func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
-	temporary := t.TempDir()
-	t.Setenv("TMPDIR", temporary)
+	temporary := scratchtest.Temporary(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var stderr bytes.Buffer
-	require.Equal(t, unbalanced, run(ctx, nil, whenWritten(func(line string) {
+	require.Equal(t, unbalanced, run(ctx, nil, scratchtest.WhenWritten(func(line string) {
 		if strings.HasPrefix(line, "accepted") && !strings.HasPrefix(line, "accepted 0 ") {
 			cancel(errors.New("Ctrl-C"))
 		}
 	}), &stderr))
 	require.Contains(t, stderr.String(), errInterrupted.Error())
-	left, err := os.ReadDir(temporary)
-	require.NoError(t, err)
-	require.Empty(t, left)
-}
-
-type whenWritten func(line string)
-
-func (w whenWritten) Write(p []byte) (int, error) {
-	w(string(p))
-	return len(p), nil
+	scratchtest.RequireEmpty(t, temporary)
 }
 
 func TestBadFlagsAreRefused(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // Producer accepts transfers, one batch after the other: that is what their
@@ -111,7 +113,7 @@ func (p *Producer) accept(ctx context.Context, batch []inbox.RawMessage) error {
 		if try == mostAccepts {
 			return err
 		}
-		if pause(ctx, time.Duration(try)*100*time.Millisecond) != nil {
+		if scratch.Pause(ctx, time.Duration(try)*100*time.Millisecond) != nil {
 			return err
 		}
 	}

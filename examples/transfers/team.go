@@ -9,26 +9,40 @@ import (
 	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
+// roleVariable tells the program, in a process of its own, to be a worker.
+const roleVariable = "TRANSFERS_ROLE"
+
+// Worker is one in a process of its own.
+type Worker struct {
+	*scratch.Process
+	cfg Config
+}
+
+// Start starts the worker.
+func (w *Worker) Start() error {
+	return w.Process.Start(append(w.cfg.Env(), roleVariable+"=worker")...)
+}
+
 // Team is the workers.
-type Team []*Child
+type Team []*Worker
 
 // NewTeam prepares n workers.
 func NewTeam(n int, place *scratch.Place, group int) (team Team, err error) {
 	for i := range n {
 		name := fmt.Sprintf("worker-%d", i+1)
-		child, err := NewChild(Config{Name: name, Database: place.DSN, Calls: place.File(callsFile), Group: group}, place.File(name+".log"))
+		process, err := scratch.NewProcess(name, place.File(name+".log"))
 		if err != nil {
 			return nil, errors.Join(err, team.Close())
 		}
-		team = append(team, child)
+		team = append(team, &Worker{process, Config{Name: name, Database: place.DSN, Calls: place.File(callsFile), Group: group}})
 	}
 	return team, nil
 }
 
 // Start starts all.
 func (t Team) Start() error {
-	for _, c := range t {
-		if err := c.Start(); err != nil {
+	for _, w := range t {
+		if err := w.Start(); err != nil {
 			return err
 		}
 	}
@@ -36,10 +50,10 @@ func (t Team) Start() error {
 }
 
 // named returns the worker of that name, or another if there is none.
-func (t Team) named(name string, other *Child) *Child {
-	for _, c := range t {
-		if c.cfg.Name == name {
-			return c
+func (t Team) named(name string, other *Worker) *Worker {
+	for _, w := range t {
+		if w.Name == name {
+			return w
 		}
 	}
 	return other
@@ -48,9 +62,9 @@ func (t Team) named(name string, other *Child) *Child {
 // unexpected is the error of the first worker that ended without being told
 // to; nil if none did.
 func (t Team) unexpected() error {
-	for _, c := range t {
-		if c.Exited() {
-			return c.unexpected()
+	for _, w := range t {
+		if err := w.Unexpected(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -60,8 +74,8 @@ func (t Team) unexpected() error {
 func (t Team) Stop(ctx context.Context) error {
 	problems := make([]error, len(t))
 	var stopping sync.WaitGroup
-	for i, c := range t {
-		stopping.Go(func() { problems[i] = c.Stop(ctx) })
+	for i, w := range t {
+		stopping.Go(func() { problems[i] = w.Stop(ctx) })
 	}
 	stopping.Wait()
 	return errors.Join(problems...)
@@ -70,8 +84,8 @@ func (t Team) Stop(ctx context.Context) error {
 // Close ends those that still run, and closes their logs.
 func (t Team) Close() error {
 	var problems []error
-	for _, c := range t {
-		problems = append(problems, c.Close())
+	for _, w := range t {
+		problems = append(problems, w.Close())
 	}
 	return errors.Join(problems...)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"time"
@@ -75,7 +74,7 @@ func (c Config) Env() []string {
 // RunWorker is a worker's main function: it books until ctx ends, which a
 // signal does, and returns the exit status.
 func RunWorker(ctx context.Context) (status int) {
-	go endWithParent()
+	go scratch.EndWithParent()
 	cfg, err := ConfigFromEnv()
 	if err == nil {
 		err = book(ctx, cfg)
@@ -85,13 +84,6 @@ func RunWorker(ctx context.Context) (status int) {
 		return 1
 	}
 	return 0
-}
-
-// endWithParent leaves no orphan behind: the parent holds the other end of
-// standard input and never writes.
-func endWithParent() {
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	os.Exit(1)
 }
 
 func book(ctx context.Context, cfg Config) (err error) {
