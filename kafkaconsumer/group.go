@@ -158,9 +158,10 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 }
 
 // watch looks for topics that appeared or went, upon which the member has to
-// leave and join with others, and reports so. As leader of the group, which
-// assigned the partitions it knew of, it also looks for more of them and ends
-// the session: only a leader's joining again makes the group rebalance.
+// leave and join with others, and reports so. It compares names: one may appear
+// while another goes. As leader of the group, which assigned the partitions it
+// knew of, it also looks for more of them and ends the session: only a
+// leader's joining again makes the group rebalance.
 // kafka-go's own watch would create topics by asking for them, misses those
 // that are missing at first, and makes one missing topic silence all others.
 func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[string]int, end func()) (changed bool) {
@@ -170,10 +171,16 @@ func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[stri
 		if err != nil {
 			continue // fetching and heartbeats say so
 		}
-		if len(existing) > len(topics) {
-			return true
+		consumed := 0
+		for _, topic := range topics {
+			if existing[topic] > 0 {
+				consumed++
+			}
 		}
-		if len(existing) < len(topics) {
+		if len(existing) > consumed {
+			return true // one appeared
+		}
+		if consumed < len(topics) {
 			if gone++; gone > 1 { // a broker that has just started may not know all topics yet
 				return true
 			}

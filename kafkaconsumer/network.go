@@ -37,7 +37,7 @@ func newNetwork(cfg Config) (*network, error) {
 	}
 	n := &network{cfg: cfg, conns: map[*conn]struct{}{}}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
-	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dial, TLS: cfg.TLS, SASLMechanism: mechanism}
+	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialGroup, SASLMechanism: mechanism}
 	n.transport = &kafka.Transport{
 		Dial: n.dial, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: mechanism,
 		MetadataTTL: metadataTTL, MetadataTopics: cfg.Topics,
