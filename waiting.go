@@ -34,6 +34,8 @@ func behind(h kafkaconsumer.Health) *cleanup.WaitingError {
 			waiting.Err = p.Halted
 		} else if p.Err != nil {
 			waiting.Err = p.Err
+		} else if waiting.Err == nil {
+			waiting.Err = p.WatermarkErr
 		}
 		break
 	}

@@ -113,7 +113,14 @@ type Config struct {
 	JoinBackoff time.Duration `yaml:"join_backoff" env:"JOIN_BACKOFF"`
 	// WatchInterval is how often topics are looked at for partitions that
 	// were added and for missing ones that appeared. Default 10 s.
+	// Also how often the lag of partitions that are not fetched is asked for.
 	WatchInterval time.Duration `yaml:"watch_interval" env:"WATCH_INTERVAL"`
+	// ProgressTimeout is how long a partition with something to read may make
+	// no progress before Health and the log say so, where nothing else is said
+	// to be wrong with it (contract 7.8). Default 2 m. Nothing is stopped by
+	// it. Do not set it shorter than one accept may take at its slowest, nor
+	// in Inline and Direct channels than a handler and its retries may.
+	ProgressTimeout time.Duration `yaml:"progress_timeout" env:"PROGRESS_TIMEOUT"`
 
 	// FetchMaxWait is how long a broker holds an unanswered fetch, and
 	// FetchMinBytes what it waits for. Defaults 500 ms and 1, which answers
@@ -156,6 +163,7 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.DrainTimeout, min(c.RebalanceTimeout/2, 15*time.Second))
 	orNumber(&c.JoinBackoff, time.Second)
 	orNumber(&c.WatchInterval, 10*time.Second)
+	orNumber(&c.ProgressTimeout, 2*time.Minute)
 	orNumber(&c.FetchMaxWait, 500*time.Millisecond)
 	orNumber(&c.FetchMinBytes, 1)
 	orNumber(&c.FetchMaxBytes, 1<<20)

@@ -40,6 +40,7 @@ type Consumer struct {
 	fetching   *trouble
 	accepting  *trouble
 	committing *trouble
+	stalling   *trouble
 
 	mu         sync.Mutex
 	state      State
@@ -51,6 +52,7 @@ type Consumer struct {
 	joins      int
 	downSince  time.Time
 	missing    []string
+	idle       *Idle
 }
 
 // New makes a consumer that is not started and makes no connection. Fields of
@@ -90,6 +92,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		fetching:   &trouble{log: log, clock: clk, what: "fetching from kafka fails"},
 		accepting:  &trouble{log: log, clock: clk, what: "accepting fails, the same records are retried"},
 		committing: &trouble{log: log, clock: clk, what: "committing offsets fails, what was accepted since may be redelivered"},
+		stalling:   &trouble{log: log, clock: clk, what: "a partition has records to read and makes no progress"},
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.hardCtx, c.hardStop = context.WithCancel(context.Background())
@@ -176,7 +179,7 @@ func (c *Consumer) Health() Health {
 	c.mu.Lock()
 	h := Health{
 		Channel: c.channel, GroupID: c.cfg.GroupID, State: c.state, MemberID: c.member, Generation: c.generation,
-		Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing,
+		Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing, Idle: c.idle,
 	}
 	session := c.session
 	c.mu.Unlock()
@@ -185,9 +188,7 @@ func (c *Consumer) Health() Health {
 	_, h.CommitErr = c.committing.current()
 	if session != nil {
 		h.BufferedBytes = session.buffer.bytes()
-		for _, p := range session.partitions {
-			h.Partitions = append(h.Partitions, p.health())
-		}
+		h.Partitions = c.partitionHealth(session)
 	}
 	return h
 }

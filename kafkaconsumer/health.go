@@ -26,31 +26,6 @@ const (
 	StateStopped State = "stopped"
 )
 
-// PartitionHealth is how one assigned partition does. Offsets are -1 while
-// they are not known.
-type PartitionHealth struct {
-	Topic     string
-	Partition int
-	// Next is what is fetched next, Accepted below what everything is
-	// accepted, Committed what the group has. Committed <= Accepted <= Next.
-	Next, Accepted, Committed int64
-	// HighWatermark, LastStable and LogStart are the broker's, as of its last
-	// answer.
-	HighWatermark, LastStable, LogStart int64
-	// Lag is HighWatermark - Accepted, in offsets.
-	Lag int64
-	// CaughtUp: everything that was there when the partition was assigned is
-	// accepted (contract 6.5).
-	CaughtUp bool
-	// ProgressAt is when Accepted moved last; zero before it did.
-	ProgressAt time.Time
-	// Halted is why the partition is stopped; nil if it is not. It is tried
-	// again when it is assigned again.
-	Halted error
-	// Err is the last error of fetching; nil since fetching works.
-	Err error
-}
-
 // Health is a snapshot of a consumer.
 type Health struct {
 	Channel string
@@ -78,6 +53,9 @@ type Health struct {
 	BufferedBytes int
 	// Partitions are the assigned ones, by topic and number.
 	Partitions []PartitionHealth
+	// Idle is what a member without partitions sees of its group; nil if it
+	// has some, or has not looked yet (it does so every WatchInterval).
+	Idle *Idle
 }
 
 // Err joins everything that keeps the consumer from consuming; nil if nothing
@@ -95,13 +73,31 @@ func (h Health) Err() error {
 		problems = append(problems, fmt.Errorf("accepting fails since %s: %w", h.AcceptFailingSince.Format(time.RFC3339), h.AcceptErr))
 	}
 	for _, p := range h.Partitions {
-		if p.Halted != nil {
-			problems = append(problems, fmt.Errorf("%s/%d is halted before offset %d: %w", p.Topic, p.Partition, p.Accepted, p.Halted))
-		} else if p.Err != nil {
-			problems = append(problems, fmt.Errorf("%s/%d: fetching fails: %w", p.Topic, p.Partition, p.Err))
+		if problem := p.problem(); problem != nil {
+			problems = append(problems, problem)
 		}
 	}
+	if i := h.Idle; i != nil && i.Unassigned > 0 {
+		problems = append(problems, fmt.Errorf("group %q: %d of %d partitions are assigned to none of its %d members", h.GroupID, i.Unassigned, i.Partitions, i.Members))
+	}
 	return errors.Join(problems...)
+}
+
+// Lag is the sum of the lags of the assigned partitions, in offsets, and since
+// when one of them is above zero without a break; -1 while that of one is not
+// known (contract 7.8).
+func (h Health) Lag() (lag int64, since time.Time) {
+	for _, p := range h.Partitions {
+		if p.Lag < 0 || lag < 0 {
+			lag = -1
+		} else {
+			lag += p.Lag
+		}
+		if at := p.BehindSince; !at.IsZero() && (since.IsZero() || at.Before(since)) {
+			since = at
+		}
+	}
+	return lag, since
 }
 
 // CaughtUp says whether everything that was in the assigned partitions when

@@ -34,34 +34,196 @@ func TestBetweenGenerationsAConsumerHasNotCaughtUp(t *testing.T) {
 	require.False(t, c.Health().CaughtUp())
 }
 
-func TestPartitionHasCaughtUpOnceItsFirstHighWatermarkIsAccepted(t *testing.T) {
+// now is a partition's health where nothing stalls.
+func now(p *partition) PartitionHealth { return p.health(false, time.Hour, time.Time{}) }
+
+// Contract 6.5.
+func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *testing.T) {
 	p := newPartition(t.Context(), "orders", 0, 5)
-	require.False(t, p.health().CaughtUp, "nothing is known of it")
+	require.False(t, now(p).CaughtUp, "nothing is known of it")
 	p.begin(5, false)
-	require.False(t, p.health().CaughtUp, "nothing was fetched")
-	p.fetched(8, 10, 10, 0)
+	require.True(t, p.assigned(10))
+	require.False(t, now(p).CaughtUp, "nothing was fetched")
+	p.fetched(8, 9, 9, 0)
 	p.accept(9, time.Time{})
-	require.False(t, p.health().CaughtUp)
+	require.False(t, now(p).CaughtUp, "the first answer to a fetch may come from a leader that is behind")
 	p.fetched(20, 20, 20, 0)
 	p.accept(10, time.Time{})
-	require.True(t, p.health().CaughtUp, "what came after the assignment does not count")
+	require.True(t, now(p).CaughtUp, "what came after the assignment does not count")
+
+	unasked := newPartition(t.Context(), "orders", 4, 5)
+	unasked.begin(5, false)
+	unasked.fetched(5, 5, 5, 0)
+	require.False(t, now(unasked).CaughtUp, "the watermark is not known yet")
+	require.False(t, unasked.assigned(4), "a leader that knows less than is committed is not believed")
+	require.False(t, now(unasked).CaughtUp)
 
 	empty := newPartition(t.Context(), "orders", 1, -1)
 	empty.begin(0, false)
+	require.True(t, empty.assigned(0))
 	empty.fetched(0, 0, 0, 0)
-	require.True(t, empty.health().CaughtUp, "there was nothing")
+	require.True(t, now(empty).CaughtUp, "there was nothing")
 
 	failing := newPartition(t.Context(), "orders", 2, 5)
 	failing.begin(5, false)
+	require.True(t, failing.assigned(5))
 	failing.failing(kafka.NotLeaderForPartition)
-	require.False(t, failing.health().CaughtUp, "unreachable")
+	require.False(t, now(failing).CaughtUp, "the log may not hold what it should")
 
 	halted := newPartition(t.Context(), "orders", 3, 5)
 	halted.begin(5, false)
+	require.True(t, halted.assigned(10))
 	halted.fetched(8, 10, 10, 0)
 	halted.halt(kafka.Unknown)
-	require.False(t, halted.health().CaughtUp)
-	for _, each := range []*partition{p, empty, failing, halted} {
+	require.False(t, now(halted).CaughtUp)
+	for _, each := range []*partition{p, unasked, empty, failing, halted} {
 		each.stop()
 	}
+}
+
+// set is a clock that tests move.
+type set struct{ now time.Time }
+
+func (s *set) Now() time.Time { return s.now }
+
+// Contract 7.8.
+func TestPartitionStallsOnlyWhileNothingElseSaysWhy(t *testing.T) {
+	const timeout = time.Minute
+	begun := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		do     func(p *partition, clock *set)
+		full   bool
+		stalls bool
+	}{
+		"fetched and not accepted": {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0) }, stalls: true},
+		"nothing fetched though there is something": {
+			do: func(p *partition, _ *set) { p.fetched(5, 5, 5, 0); p.stale(); p.refreshed(10, 10) }, stalls: true,
+		},
+		"accepted some, then stuck": {
+			do:     func(p *partition, clock *set) { p.fetched(8, 10, 10, 0); p.accept(7, clock.Now()) },
+			stalls: true,
+		},
+		"nothing to read":        {do: func(p *partition, _ *set) { p.fetched(5, 5, 5, 0) }},
+		"an open transaction":    {do: func(p *partition, _ *set) { p.fetched(5, 10, 5, 0) }},
+		"halted":                 {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0); p.halt(kafka.Unknown) }},
+		"fetching fails":         {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0); p.failing(kafka.Unknown) }},
+		"nothing is known of it": {do: func(*partition, *set) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := &set{begun}
+			p := newPartition(t.Context(), "orders", 0, 5)
+			defer p.stop()
+			p.clock, p.readCommitted, p.assignedAt = clock, true, clock.now
+			p.begin(5, false)
+			test.do(p, clock)
+			clock.now = begun.Add(timeout - time.Nanosecond)
+			require.Zero(t, p.health(false, timeout, time.Time{}).StalledSince, "it was just assigned")
+			clock.now = begun.Add(timeout)
+			h := p.health(false, timeout, time.Time{})
+			require.Equal(t, test.stalls, !h.StalledSince.IsZero())
+			require.Zero(t, p.health(false, timeout, begun.Add(time.Nanosecond)).StalledSince, "accepting has failed meanwhile")
+			if test.stalls {
+				require.ErrorContains(t, h.problem(), "orders/0 makes no progress since 2026-01-01T12:00:00Z")
+				p.accept(9, clock.now)
+				require.Zero(t, p.health(false, timeout, time.Time{}).StalledSince, "progress")
+				clock.now = clock.now.Add(timeout)
+				require.Equal(t, begun.Add(timeout), p.health(false, timeout, time.Time{}).StalledSince, "and none since")
+				p.accept(10, clock.now)
+				clock.now = clock.now.Add(time.Hour)
+				p.fetched(11, 12, 12, 0)
+				require.Zero(t, p.health(false, timeout, time.Time{}).StalledSince, "after an idle hour there is something new")
+			}
+		})
+	}
+	t.Run("fetching failed for long", func(t *testing.T) {
+		clock := &set{begun}
+		p := newPartition(t.Context(), "orders", 0, 5)
+		defer p.stop()
+		p.clock = clock
+		p.begin(5, false)
+		p.fetched(8, 10, 10, 0)
+		p.failing(kafka.Unknown)
+		clock.now = begun.Add(time.Hour)
+		p.fetched(8, 10, 10, 0)
+		require.Zero(t, p.health(false, timeout, time.Time{}).StalledSince, "it gets its time")
+	})
+}
+
+func TestPartitionHealthSaysStateAndSinceWhen(t *testing.T) {
+	begun := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	clock := &set{begun}
+	p := newPartition(t.Context(), "orders", 0, -1)
+	defer p.stop()
+	p.clock, p.assignedAt = clock, begun
+	tick := func() time.Time { clock.now = clock.now.Add(time.Second); return clock.now }
+	h := now(p)
+	require.Equal(t, PartitionStarting, h.State)
+	require.EqualValues(t, -1, h.Lag)
+	require.Equal(t, begun, h.AssignedAt)
+
+	p.begin(0, false)
+	require.Equal(t, PartitionFetching, now(p).State)
+	require.Equal(t, PartitionAccepting, p.health(true, time.Hour, time.Time{}).State, "no room")
+	failed := tick()
+	p.failing(kafka.Unknown)
+	tick()
+	p.failing(kafka.NotLeaderForPartition)
+	h = now(p)
+	require.Equal(t, PartitionFailing, h.State)
+	require.Equal(t, failed, h.ErrSince)
+	require.Equal(t, kafka.NotLeaderForPartition, h.Err, "the last one")
+
+	told := tick()
+	p.fetched(4, 10, 10, 0)
+	h = now(p)
+	require.Equal(t, PartitionAccepting, h.State)
+	require.NoError(t, h.Err)
+	require.Zero(t, h.ErrSince)
+	require.Equal(t, told, h.ToldAt)
+	require.Equal(t, told, h.BehindSince)
+	require.EqualValues(t, 10, h.Lag)
+	p.accept(4, tick())
+	h = now(p)
+	require.Equal(t, PartitionFetching, h.State)
+	require.Equal(t, clock.now, h.ProgressAt)
+	require.Equal(t, told, h.BehindSince)
+	require.EqualValues(t, 6, h.Lag)
+
+	require.False(t, p.stale(), "a fetch told")
+	require.True(t, p.stale())
+	asked := tick()
+	p.refreshed(20, -1)
+	h = now(p)
+	require.EqualValues(t, 16, h.Lag)
+	require.Equal(t, asked, h.ToldAt)
+	tick()
+	p.fetched(20, 21, 21, 0)
+	p.refreshed(20, 20)
+	require.EqualValues(t, 21, now(p).HighWatermark, "a fetch that was answered meanwhile is newer")
+	p.accept(21, tick())
+	h = now(p)
+	require.Zero(t, h.Lag)
+	require.Zero(t, h.BehindSince)
+
+	halted := tick()
+	p.halt(kafka.Unknown)
+	tick()
+	p.halt(kafka.NotLeaderForPartition)
+	h = now(p)
+	require.Equal(t, PartitionHalted, h.State)
+	require.Equal(t, halted, h.HaltedAt)
+}
+
+func TestLagIsTheSumOfPartitionsAndUnknownIfOnesIs(t *testing.T) {
+	early, late := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), time.Date(2026, 1, 1, 12, 0, 1, 0, time.UTC)
+	h := Health{Partitions: []PartitionHealth{{Lag: 2, BehindSince: late}, {Lag: 0}, {Lag: 3, BehindSince: early}}}
+	lag, since := h.Lag()
+	require.EqualValues(t, 5, lag)
+	require.Equal(t, early, since)
+	h.Partitions = append(h.Partitions, PartitionHealth{Lag: -1}, PartitionHealth{Lag: 7, BehindSince: late})
+	lag, _ = h.Lag()
+	require.EqualValues(t, -1, lag)
+	lag, since = Health{}.Lag()
+	require.Zero(t, lag)
+	require.Zero(t, since)
 }

@@ -21,9 +21,12 @@ func (l kafkaLog) Printf(format string, args ...any) {
 	}
 }
 
+// reminder is how often a trouble that lasts is logged again.
+const reminder = 5 * time.Minute
+
 // trouble is something that can be wrong for a while, with one or several
-// sources (partitions). It is logged when it begins and when the last source
-// is well again, however often it is met in between.
+// sources (partitions). It is logged when it begins, every reminder while it
+// is met, and when the last source is well again (contract 7.8).
 type trouble struct {
 	log   *zap.Logger
 	clock clock.Clock
@@ -33,9 +36,13 @@ type trouble struct {
 	sources map[any]struct{}
 	err     error
 	since   time.Time
+	told    time.Time // when it was logged last
+	met     int       // since it began
+	over    time.Time // when it ended last
 }
 
-// begin notes an error of a source, and logs it if all was well before.
+// begin notes an error of a source, and logs it if all was well before, or if
+// it was logged long ago.
 func (t *trouble) begin(source any, err error, fields ...zap.Field) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,11 +50,19 @@ func (t *trouble) begin(source any, err error, fields ...zap.Field) {
 		t.sources = map[any]struct{}{}
 	}
 	t.sources[source] = struct{}{}
-	first := t.err == nil
+	now, first := t.clock.Now(), t.err == nil
 	t.err = err
 	if first {
-		t.since = t.clock.Now()
+		t.since, t.met = now, 0
+	}
+	t.met++
+	switch {
+	case first:
+		t.told = now
 		t.log.Warn("inbox: "+t.what, append(fields, zap.Error(err))...)
+	case now.Sub(t.told) >= reminder:
+		t.told = now
+		t.log.Warn("inbox: still: "+t.what, append(fields, zap.Duration("after", now.Sub(t.since)), zap.Int("times", t.met), zap.Error(err))...)
 	}
 }
 
@@ -59,7 +74,8 @@ func (t *trouble) end(source any) {
 	if t.err == nil || len(t.sources) > 0 {
 		return
 	}
-	t.log.Info("inbox: over: "+t.what, zap.Duration("after", t.clock.Now().Sub(t.since)))
+	t.over = t.clock.Now()
+	t.log.Info("inbox: over: "+t.what, zap.Duration("after", t.over.Sub(t.since)), zap.Int("times", t.met))
 	t.err, t.since = nil, time.Time{}
 }
 
@@ -75,9 +91,11 @@ func (t *trouble) forget(source any) {
 func (t *trouble) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.sources) == 0 {
-		t.err, t.since = nil, time.Time{}
+	if t.err == nil || len(t.sources) > 0 {
+		return
 	}
+	t.log.Info("inbox: no longer with this member: "+t.what, zap.Duration("after", t.clock.Now().Sub(t.since)), zap.Int("times", t.met))
+	t.err, t.since = nil, time.Time{}
 }
 
 // current returns the last error and since when it lasts; nil if all is well.
@@ -85,4 +103,15 @@ func (t *trouble) current() (time.Time, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.since, t.err
+}
+
+// troubledUntil is now while the trouble lasts, and else when it was over last;
+// zero if it never was.
+func (t *trouble) troubledUntil() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		return t.clock.Now()
+	}
+	return t.over
 }

@@ -21,6 +21,7 @@ func (c *Consumer) setState(s State) {
 func (c *Consumer) joined(s *session) {
 	c.mu.Lock()
 	c.session, c.member, c.generation, c.downSince = s, s.gen.MemberID, s.gen.ID, time.Time{}
+	c.idle = nil
 	c.joins++
 	if !c.stopped {
 		c.state = StateRunning
@@ -38,7 +39,7 @@ func (c *Consumer) joined(s *session) {
 func (c *Consumer) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.session, c.downSince = nil, c.clock.Now()
+	c.session, c.idle, c.downSince = nil, nil, c.clock.Now()
 	if !c.stopped {
 		c.state = StateJoining
 	}
@@ -61,9 +62,8 @@ func (c *Consumer) setMissing(topics []string) {
 // halt stops a partition.
 func (c *Consumer) halt(p *partition, reason error) {
 	p.halt(reason)
-	h := p.health()
 	c.log.Error("inbox: partition is halted, others go on", zap.String("topic", p.topic), zap.Int("partition", p.id),
-		zap.Int64("offset", h.Accepted), zap.Error(reason))
+		zap.Int64("offset", p.acceptedTo()), zap.Error(reason))
 	if c.cfg.OnHalt == nil {
 		return
 	}

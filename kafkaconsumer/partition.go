@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
 // partition is one assigned partition in one generation. Offsets are those of
@@ -28,13 +29,29 @@ type partition struct {
 	committed int64
 	// pinned: start itself must be committed, even if nothing follows.
 	pinned bool
-	// highWatermark, lastStable and logStart are as of the last response.
+	// highWatermark, lastStable and logStart are what the broker said last, at
+	// toldAt; fresh says that a fetch told them since the last refresh.
 	highWatermark, lastStable, logStart int64
-	// assignedWatermark is the high watermark of the first response.
+	toldAt                              time.Time
+	fresh                               bool
+	// assignedWatermark is the high watermark asked for at assignment.
 	assignedWatermark int64
-	progressAt        time.Time
-	err               error // last error of fetching, nil since it worked again
-	halted            error
+	// answered: a fetch was, so there is such an offset in the log.
+	answered bool
+
+	assignedAt, progressAt time.Time
+	// behindSince and readableSince are since when the high watermark, and
+	// what may be read, are above accepted.
+	behindSince, readableSince time.Time
+	err                        error // last error of fetching, nil since it worked again
+	errSince, wellSince        time.Time
+	watermarkErr               error // last error of asking for watermarks
+	halted                     error
+	haltedAt                   time.Time
+
+	// clock and readCommitted are the session's.
+	clock         clock.Clock
+	readCommitted bool
 }
 
 // chunk is a run of records of one partition, in order; it may be empty, when
@@ -52,6 +69,7 @@ func newPartition(ctx context.Context, topic string, id int, committed int64) *p
 	if committed >= 0 {
 		p.committed = committed
 	}
+	p.clock = clock.System{}
 	p.ctx, p.stop = context.WithCancel(ctx)
 	return p
 }
@@ -61,21 +79,27 @@ func (p *partition) begin(offset int64, pinned bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.start, p.next, p.accepted, p.pinned = offset, offset, offset, pinned
+	p.compare()
 }
 
 // fetched notes what a response said and where the next fetch continues.
 func (p *partition) fetched(next, highWatermark, lastStable, logStart int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.next, p.highWatermark, p.lastStable, p.logStart, p.err = next, highWatermark, lastStable, logStart, nil
-	if p.assignedWatermark < 0 {
-		p.assignedWatermark = highWatermark
+	p.next, p.highWatermark, p.lastStable, p.logStart = next, highWatermark, lastStable, logStart
+	p.toldAt, p.fresh, p.answered = p.clock.Now(), true, true
+	if p.err != nil {
+		p.err, p.errSince, p.wellSince = nil, time.Time{}, p.toldAt
 	}
+	p.compare()
 }
 
 func (p *partition) failing(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.err == nil {
+		p.errSince = p.clock.Now()
+	}
 	p.err = err
 }
 
@@ -85,7 +109,14 @@ func (p *partition) accept(next int64, now time.Time) {
 	defer p.mu.Unlock()
 	if next > p.accepted {
 		p.accepted, p.progressAt = next, now
+		p.compare()
 	}
+}
+
+func (p *partition) acceptedTo() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accepted
 }
 
 // halt stops fetching for the rest of the generation. What was accepted may
@@ -94,6 +125,9 @@ func (p *partition) accept(next int64, now time.Time) {
 func (p *partition) halt(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.halted == nil {
+		p.haltedAt = p.clock.Now()
+	}
 	p.halted = reason
 	p.stop()
 }
@@ -110,19 +144,4 @@ func (p *partition) commit(offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.committed = max(p.committed, offset)
-}
-
-func (p *partition) health() PartitionHealth {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := PartitionHealth{
-		Topic: p.topic, Partition: p.id, Next: p.next, Accepted: p.accepted, Committed: p.committed,
-		HighWatermark: p.highWatermark, LastStable: p.lastStable, LogStart: p.logStart, Lag: -1,
-		CaughtUp: p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark, ProgressAt: p.progressAt,
-		Halted: p.halted, Err: p.err,
-	}
-	if p.highWatermark >= 0 && p.accepted >= 0 {
-		h.Lag = max(p.highWatermark-p.accepted, 0)
-	}
-	return h
 }

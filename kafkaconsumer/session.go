@@ -34,7 +34,9 @@ func newSession(c *Consumer, gen *kafka.Generation, genCtx context.Context) *ses
 	s.acceptCtx, s.cancelAccept = context.WithCancel(c.hardCtx)
 	for topic, assigned := range gen.Assignments {
 		for _, a := range assigned {
-			s.partitions = append(s.partitions, newPartition(s.ctx, topic, a.ID, a.Offset))
+			p := newPartition(s.ctx, topic, a.ID, a.Offset)
+			p.clock, p.readCommitted, p.assignedAt = c.clock, c.cfg.Isolation == ReadCommitted, c.clock.Now()
+			s.partitions = append(s.partitions, p)
 		}
 	}
 	slices.SortFunc(s.partitions, func(a, b *partition) int {
@@ -64,7 +66,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, done: c.committed}
 	stopCommitting, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	helpers.Add(2)
+	helpers.Add(3)
 	go func() {
 		defer helpers.Done()
 		if !committer.run(stopCommitting) {
@@ -72,6 +74,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 		}
 	}()
 	go func() { defer helpers.Done(); watch(s.ctx, s.end) }()
+	go func() { defer helpers.Done(); s.observe(s.ctx) }()
 
 	<-s.ctx.Done()
 	abandon := time.AfterFunc(c.cfg.DrainTimeout, s.cancelAccept)

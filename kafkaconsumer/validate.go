@@ -156,6 +156,7 @@ func (c Config) validateRanges() error {
 		{"DrainTimeout", c.DrainTimeout, time.Millisecond},
 		{"JoinBackoff", c.JoinBackoff, time.Millisecond},
 		{"WatchInterval", c.WatchInterval, time.Millisecond},
+		{"ProgressTimeout", c.ProgressTimeout, time.Millisecond},
 		{"FetchMaxWait", c.FetchMaxWait, time.Millisecond},
 		{"DialTimeout", c.DialTimeout, time.Millisecond},
 		{"RequestTimeout", c.RequestTimeout, time.Millisecond},

@@ -71,16 +71,6 @@ func TestBrokerDownAtStartDoesNotFailOrHangTheStart(t *testing.T) {
 	require.NoError(t, c.Health().Err())
 }
 
-func TestDeletedTopicIsNotCreatedAgainAndItsSuccessorIsConsumed(t *testing.T) {
-	r := newRig(t, 1, kafkatest.AutoCreateTopics())
-	c := r.start()
-	r.produce(10, 0)
-	r.awaitAll()
-	require.NoError(t, r.kafka.DeleteTopic(topic))
-	eventually(t, "missed", func() bool { return len(c.Health().MissingTopics) == 1 })
-	require.Never(t, func() bool { return r.kafka.HasTopic(topic) }, 300*time.Millisecond, 20*time.Millisecond)
-}
-
 func TestSASLIsUsedOnEveryConnection(t *testing.T) {
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		t.Run(mechanism, func(t *testing.T) {

@@ -1,0 +1,93 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/segmentio/kafka-go"
+	"go.uber.org/zap"
+)
+
+// Idle is how a group looks to a member that has no partitions.
+type Idle struct {
+	// Members are the group's, Partitions those of the member's topics that
+	// exist. Idle members are no fault when there are more of them, and may
+	// be none when there are not: with several topics the partitions of each
+	// are dealt out from the first member on.
+	Members, Partitions int
+	// Unassigned are partitions that no member has, as seen twice in a row.
+	Unassigned int
+}
+
+// idleWatch looks at the group of a member that has no partitions.
+type idleWatch struct {
+	consumer *Consumer
+	seen     int // unassigned partitions, last time
+	said     bool
+}
+
+// look notes in Health how the group is, and says once if the member could have
+// partitions. What cannot be asked for is no trouble of consuming.
+func (w *idleWatch) look(ctx context.Context) {
+	c := w.consumer
+	idle, err := c.group(ctx)
+	if err != nil {
+		c.log.Debug("inbox: a member without partitions cannot see its group", zap.Error(err))
+		return
+	}
+	// A group that is rebalancing may show what is over when it is said.
+	idle.Unassigned, w.seen = min(idle.Unassigned, w.seen), idle.Unassigned
+	c.setIdle(idle)
+	if !w.said && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
+		w.said = true
+		c.log.Warn("inbox: member has no partitions although there are enough, or some that no member has",
+			zap.Int("partitions", idle.Partitions), zap.Int("members", idle.Members), zap.Int("unassigned", idle.Unassigned))
+	}
+}
+
+// group asks the coordinator for the members and what they are assigned.
+func (c *Consumer) group(ctx context.Context) (*Idle, error) {
+	existing, err := c.existingTopics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	defer cancel()
+	answer, err := c.network.client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{c.cfg.GroupID}})
+	if err != nil {
+		return nil, fmt.Errorf("describe group %q: %w", c.cfg.GroupID, err)
+	}
+	for _, g := range answer.Groups {
+		if g.GroupID != c.cfg.GroupID {
+			continue
+		}
+		if g.Error != nil {
+			return nil, fmt.Errorf("describe group %q: %w", c.cfg.GroupID, g.Error)
+		}
+		if g.GroupState != "Stable" {
+			return nil, fmt.Errorf("describe group %q: it is %s", c.cfg.GroupID, g.GroupState)
+		}
+		idle := &Idle{Members: len(g.Members)}
+		for _, partitions := range existing {
+			idle.Partitions += partitions
+		}
+		idle.Unassigned = idle.Partitions
+		for _, m := range g.Members {
+			for _, t := range m.MemberAssignments.Topics {
+				if existing[t.Topic] > 0 {
+					idle.Unassigned -= len(t.Partitions)
+				}
+			}
+		}
+		return idle, nil
+	}
+	return nil, fmt.Errorf("describe group %q: the answer is not about it: %w", c.cfg.GroupID, kafka.Unknown)
+}
+
+// setIdle notes how the group looks; nil in a generation of which nothing is
+// known yet.
+func (c *Consumer) setIdle(idle *Idle) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = idle
+}

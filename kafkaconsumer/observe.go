@@ -1,0 +1,171 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/listoffsets"
+	"go.uber.org/zap"
+)
+
+// observe keeps known what fetching does not tell, and says what stalls, until
+// ctx ends.
+func (s *session) observe(ctx context.Context) {
+	var first sync.WaitGroup
+	first.Add(1)
+	go func() { defer first.Done(); s.awaitAssignedWatermarks(ctx) }()
+	defer first.Wait()
+	defer s.consumer.stalling.clear()
+	defer func() {
+		for _, p := range s.partitions {
+			s.consumer.stalling.forget(p)
+		}
+	}()
+	idle := idleWatch{consumer: s.consumer}
+	for pause(ctx, s.consumer.cfg.WatchInterval) {
+		if len(s.partitions) == 0 {
+			idle.look(ctx)
+			continue
+		}
+		s.refreshWatermarks(ctx)
+		s.sayStalls()
+	}
+}
+
+// awaitAssignedWatermarks asks for the high watermark of each partition until
+// it is known: everything below counts as there when it was assigned (contract
+// 6.5). The first answer to a fetch does not say it: a leader that was just
+// elected may be behind the true one, and refuses this request until it is not.
+func (s *session) awaitAssignedWatermarks(ctx context.Context) {
+	retry := backoff{first: fetchBackoffFirst, most: s.consumer.cfg.WatchInterval}
+	for unknown := s.partitions; len(unknown) > 0; {
+		ends := s.listEnds(ctx, unknown, kafka.ReadUncommitted)
+		var left []*partition
+		for _, p := range unknown {
+			end := ends[p]
+			if end.err == nil && !p.assigned(end.offset) {
+				end.err = fmt.Errorf("high watermark of %s/%d: %d is below what is committed", p.topic, p.id, end.offset)
+			}
+			if end.err != nil {
+				p.watermarkUnknown(end.err)
+				left = append(left, p)
+			}
+		}
+		unknown = left
+		if len(unknown) > 0 && !retry.wait(ctx) {
+			return
+		}
+	}
+}
+
+// refreshWatermarks asks for the ends of the partitions that no fetch told of
+// since the last time: halted, failing or full ones would else show the lag
+// they had when they were fetched last.
+func (s *session) refreshWatermarks(ctx context.Context) {
+	var stale []*partition
+	for _, p := range s.partitions {
+		if p.stale() {
+			stale = append(stale, p)
+		}
+	}
+	if len(stale) == 0 {
+		return
+	}
+	ends := s.listEnds(ctx, stale, kafka.ReadUncommitted)
+	var stable map[*partition]end
+	if s.consumer.cfg.Isolation == ReadCommitted {
+		stable = s.listEnds(ctx, stale, kafka.ReadCommitted)
+	}
+	for _, p := range stale {
+		if ends[p].err != nil {
+			p.watermarkUnknown(ends[p].err)
+			continue
+		}
+		lastStable := int64(-1)
+		if e, asked := stable[p]; asked && e.err == nil {
+			lastStable = e.offset
+		}
+		p.refreshed(ends[p].offset, lastStable)
+	}
+}
+
+// end is where a partition ends, or why that is not known.
+type end struct {
+	offset int64
+	err    error
+}
+
+// listEnds asks once for the ends of partitions as an isolation level sees
+// them: the high watermark, or the last stable offset. The answer has each.
+func (s *session) listEnds(ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel) map[*partition]end {
+	c := s.consumer
+	ends := make(map[*partition]end, len(partitions))
+	request := &listoffsets.Request{ReplicaID: -1, IsolationLevel: int8(isolation)}
+	asked := make(map[string]map[int32]*partition)
+	for _, p := range partitions { // sorted by topic
+		if asked[p.topic] == nil {
+			asked[p.topic] = map[int32]*partition{}
+			request.Topics = append(request.Topics, listoffsets.RequestTopic{Topic: p.topic})
+		}
+		asked[p.topic][int32(p.id)] = p
+		topic := &request.Topics[len(request.Topics)-1]
+		topic.Partitions = append(topic.Partitions, listoffsets.RequestPartition{Partition: int32(p.id), CurrentLeaderEpoch: -1, Timestamp: kafka.LastOffset})
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	defer cancel()
+	answer, err := c.network.transport.RoundTrip(ctx, c.network.client.Addr, request)
+	response, ok := answer.(*listoffsets.Response)
+	if err == nil && !ok {
+		err = fmt.Errorf("the answer is %T: %w", answer, kafka.Unknown)
+	}
+	if err == nil {
+		for _, topic := range response.Topics {
+			for _, found := range topic.Partitions {
+				p, ok := asked[topic.Topic][found.Partition]
+				switch {
+				case !ok:
+				case found.ErrorCode != 0:
+					ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, kafka.Error(found.ErrorCode))}
+				case found.Offset < 0:
+					ends[p] = end{err: fmt.Errorf("list the end of %s/%d: the answer is offset %d: %w", p.topic, p.id, found.Offset, kafka.Unknown)}
+				default:
+					ends[p] = end{offset: found.Offset}
+				}
+			}
+		}
+		err = fmt.Errorf("the answer is not about it: %w", kafka.Unknown)
+	}
+	for _, p := range partitions {
+		if _, known := ends[p]; !known {
+			ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, err)}
+		}
+	}
+	return ends
+}
+
+// sayStalls logs when the first partition stalls and when none does any more.
+func (s *session) sayStalls() {
+	c := s.consumer
+	for i, h := range c.partitionHealth(s) {
+		if h.StalledSince.IsZero() {
+			c.stalling.end(s.partitions[i])
+			continue
+		}
+		c.stalling.begin(s.partitions[i], h.problem(), zap.String("topic", h.Topic), zap.Int("partition", h.Partition),
+			zap.Int64("lag", h.Lag), zap.Time("since", h.StalledSince))
+	}
+}
+
+// partitionHealth is a snapshot of a session's partitions. While accepting
+// fails nothing stalls beside it, nor right after: progress gets its time.
+func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
+	excused, full := c.accepting.troubledUntil(), s.buffer.bytes() >= c.cfg.BufferBytes
+	all := make([]PartitionHealth, len(s.partitions))
+	for i, p := range s.partitions {
+		all[i] = p.health(full, c.cfg.ProgressTimeout, excused)
+		all[i].Generation = s.gen.ID
+	}
+	return all
+}
