@@ -2,14 +2,13 @@ package processor
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -46,19 +45,19 @@ type runner struct {
 // watcher is told about a handler that ignores its cancelled context
 // (contract 5.4). Both are called from the attempt's goroutines.
 type watcher struct {
-	// overdue: it did not return within overdueTolerance.
+	// overdue: it did not return within a second.
 	overdue func()
 	// returned: it did so at last, after the attempt was given up.
 	returned func()
 }
 
-// overdueTolerance is how long a handler may take to return once its context
-// is cancelled before it is reported as ignoring it.
-const overdueTolerance = time.Second
-
 // ErrStuck is the failure of an attempt whose handler ignored its cancelled
 // context for StuckHandlerGrace. The handler may still be running.
-var ErrStuck = errors.New("handler ignores its cancelled context")
+var ErrStuck = invoke.ErrStuck
+
+// PanicError is the failure of an attempt whose handler panicked; its text,
+// with the stack, is kept as last error.
+type PanicError = invoke.PanicError
 
 // run executes a group to its end. It returns whatever the handler does:
 // panics and runtime.Goexit are failures, and a handler that does not return
@@ -124,10 +123,7 @@ type member struct {
 
 // limited applies the attempt's timeout.
 func (a *attempt) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	if a.timeout <= 0 {
-		return ctx, func() {}
-	}
-	return context.WithTimeoutCause(ctx, a.timeout, errTimeout)
+	return invoke.Limited(ctx, a.timeout)
 }
 
 // deliverable makes the input of each attempt; those of which none can be made
@@ -166,74 +162,12 @@ func deliver(c store.Claim) (handler.Delivery, error) {
 	}, nil
 }
 
-// PanicError is the failure of an attempt whose handler panicked; its text,
-// with the stack, is kept as last error.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-// Error gives the value and the stack.
-func (e *PanicError) Error() string {
-	return fmt.Sprintf("handler panicked: %v\n\n%s", e.Value, e.Stack)
-}
-
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
-
-var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
-
-// call runs the handler's own code in a goroutine of its own: neither Goexit
-// nor a handler that never returns can be recovered from in ours. The results
-// are aligned with the members.
+// call runs the handler's own code. The results are aligned with the members.
 func (r *runner) call(ctx context.Context, tx *gorm.DB, members []member, w watcher) []error {
 	deliveries := make([]handler.Delivery, len(members))
 	for i, m := range members {
 		deliveries[i] = m.delivery
 	}
-	every := func(err error) []error {
-		errs := make([]error, len(members))
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
-	}
-	results := make(chan []error, 1)
-	go func() {
-		errs := every(errGoexit)
-		defer func() {
-			if v := recover(); v != nil {
-				errs = every(&PanicError{Value: v, Stack: debug.Stack()})
-			}
-			results <- errs
-		}()
-		errs = members[0].handler.Run(ctx, tx, r.middleware, deliveries...)
-	}()
-	select {
-	case errs := <-results:
-		return errs
-	case <-ctx.Done():
-	}
-	patience := time.NewTimer(overdueTolerance)
-	defer patience.Stop()
-	select {
-	case errs := <-results:
-		return errs
-	case <-patience.C:
-		w.overdue()
-	}
-	patience.Reset(r.stuckGrace)
-	select {
-	case errs := <-results:
-		return errs
-	case <-patience.C:
-		go func() { // ends when the handler does
-			<-results
-			w.returned()
-		}()
-		return every(fmt.Errorf("%w for %s", ErrStuck, r.stuckGrace))
-	}
+	patience := invoke.Patience{Grace: r.stuckGrace, Overdue: w.overdue, Returned: w.returned}
+	return invoke.Call(ctx, tx, members[0].handler, r.middleware, patience, deliveries...)
 }

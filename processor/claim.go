@@ -62,7 +62,7 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 		}
 		got[claim.HandlerKey]++
 		policy := c.policies[h]
-		attempts = append(attempts, &attempt{claim: claim, handler: h, policy: policy, timeout: policy.timeout})
+		attempts = append(attempts, &attempt{claim: claim, handler: h, policy: policy, timeout: policy.Timeout})
 	}
 	short := map[*handler.Handler]bool{}
 	for h := range limits {

@@ -103,7 +103,7 @@ func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
 		own = limit / time.Duration(n+1)
 	}
 	for _, a := range g.attempts {
-		if a.timeout = a.policy.timeout; a.timeout == 0 || a.timeout > own {
+		if a.timeout = a.policy.Timeout; a.timeout == 0 || a.timeout > own {
 			a.timeout = own // a failure, not an interruption
 		}
 	}

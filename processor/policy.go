@@ -4,16 +4,15 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // policy is how one handler's attempts are run and tried again: its own
 // options, else the inbox's (contract 5.13).
 type policy struct {
-	timeout    time.Duration // 0: none
-	maxRetries int
-	delay      func(errorCount int) time.Duration
-	breaker    *breaker // nil: none
+	invoke.Policy
+	breaker *breaker // nil: none
 	// share is how many messages may share a call or a transaction.
 	share int
 	// lanes says how its lanes run; nil if it is not ordered.
@@ -21,19 +20,9 @@ type policy struct {
 }
 
 func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string)) *policy {
-	usual := func(errorCount int) time.Duration { return backoff(errorCount, opts.MaxRetryDelay) }
-	p := &policy{timeout: opts.HandlerTimeout, maxRetries: opts.MaxRetries, delay: usual, share: max(h.BatchSize(), h.TxGroup())}
-	if h.Timeout() > 0 {
-		p.timeout = h.Timeout()
-	}
-	if n, own := h.MaxRetries(); own {
-		p.maxRetries = n
-	}
-	if inboxDelay != nil {
-		p.delay = guarded(inboxDelay, usual)
-	}
-	if own := h.Backoff(); own != nil {
-		p.delay = guarded(own, p.delay)
+	p := &policy{
+		Policy: invoke.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
+		share:  max(h.BatchSize(), h.TxGroup()),
 	}
 	if settings, own := h.CircuitBreaker(); own {
 		p.breaker = newBreaker(settings, func() { wake(h.Key()) })
@@ -45,15 +34,4 @@ func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int)
 		}
 	}
 	return p
-}
-
-// guarded keeps an application's backoff from ending the process: a panic
-// falls back to the one it replaces.
-func guarded(own, fallback func(int) time.Duration) func(int) time.Duration {
-	return func(errorCount int) (delay time.Duration) {
-		if err := protect(func() { delay = max(own(errorCount), 0) }); err != nil {
-			return fallback(errorCount)
-		}
-		return delay
-	}
 }

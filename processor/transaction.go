@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -26,7 +25,7 @@ func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 		fail(members, err)
 		return
 	}
-	defer t.rollback()
+	defer t.Rollback()
 	current, err := t.complete(members)
 	if err != nil {
 		fail(members, err)
@@ -38,12 +37,12 @@ func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 
 	limited, cancel := members[0].limited(ctx)
 	defer cancel()
-	session, statements := watch(limited, t.tx)
+	session, statements := invoke.Watch(limited, t.DB)
 	errs := r.call(handler.ContextWithDB(limited, session), session, current, w)
 	for _, m := range current {
 		m.cause = context.Cause(limited)
 	}
-	swallowed := statements.swallowed()
+	swallowed := statements.Swallowed()
 	if len(current) > 1 && nobodysFault(errs, swallowed) {
 		repeatAlone(current)
 		return
@@ -105,66 +104,27 @@ func fail(members []member, err error) {
 	}
 }
 
-// handlerTx is a transaction that handlers run in.
-//
-// It does not end with the context of an attempt: a handler that returns nil
-// in spite of a cancelled context has completed, so its commit must still be
-// possible. Only the inbox's own statements in it have deadlines.
+// handlerTx is a transaction that handlers run in and that completes their
+// statuses.
 type handlerTx struct {
 	*runner
-	ctx    context.Context
-	cancel context.CancelFunc
-	tx     *gorm.DB
-	ended  bool
+	*invoke.Tx
 }
 
 func (r *runner) begin(ctx context.Context) (*handlerTx, error) {
-	t := &handlerTx{runner: r}
-	t.ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	t.tx = r.db.Session(&gorm.Session{NewDB: true, Context: t.ctx})
-	if err := t.within(func() error { t.tx = t.tx.Begin(); return t.tx.Error }); err != nil {
-		t.cancel()
-		return nil, r.cutShort(fmt.Errorf("begin handler transaction: %w", err))
+	tx, err := invoke.Begin(ctx, r.db, r.statementTimeout)
+	if err != nil {
+		return nil, r.cutShort(err)
 	}
-	return t, nil
-}
-
-// within gives a step of the inbox's own its deadline.
-func (t *handlerTx) within(step func() error) error {
-	guard := time.AfterFunc(t.statementTimeout, t.cancel)
-	defer guard.Stop()
-	return step()
-}
-
-// rollback undoes everything unless the transaction has ended; the connection
-// is discarded if that fails. A handler that was given up as stuck may have a
-// statement under way, for which database/sql waits, whatever its deadline: the
-// rollback is left behind then and follows it.
-func (t *handlerTx) rollback() {
-	defer t.cancel()
-	if t.ended {
-		return
-	}
-	t.ended = true
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = t.tx.Rollback().Error
-	}()
-	patience := time.NewTimer(t.statementTimeout)
-	defer patience.Stop()
-	select {
-	case <-done:
-	case <-patience.C:
-	}
+	return &handlerTx{runner: r, Tx: tx}, nil
 }
 
 // complete writes the members' completions and returns those whose claims are
 // current; the others are marked as fenced.
 func (t *handlerTx) complete(members []member) (current []member, err error) {
-	err = t.within(func() error {
+	err = t.Within(func() error {
 		for _, m := range members {
-			ok, err := t.store.CompleteTx(t.ctx, t.tx, completionOf(m.claim, models.OutcomeProcessed), t.now())
+			ok, err := t.store.CompleteTx(t.Ctx, t.DB, completionOf(m.claim, models.OutcomeProcessed), t.now())
 			if err != nil {
 				return err
 			}
@@ -183,25 +143,10 @@ func (t *handlerTx) complete(members []member) (current []member, err error) {
 // commit ends the transaction and reports whether it was committed; if not,
 // err says what that means for its members.
 func (t *handlerTx) commit(ctx context.Context, members []member) (committed bool, err error) {
-	t.ended = true
-	if err := t.within(func() error { return commit(t.ctx, t.tx) }); err != nil {
+	if err := t.Commit(); err != nil {
 		return t.afterCommitError(ctx, members[0].claim, err)
 	}
 	return true, nil
-}
-
-// commit ends the handler's transaction. On SQLite a commit that is refused (a
-// deferred constraint) leaves the transaction open. database/sql takes it for
-// ended, and not every driver rolls it back: the connection would go back to
-// the pool with the transaction, and the write lock, on it. So the statement is
-// sent by hand, while a rollback is still possible.
-func commit(ctx context.Context, tx *gorm.DB) error {
-	if tx.Dialector.Name() != "sqlite" {
-		return tx.Commit().Error
-	}
-	_, err := tx.Statement.ConnPool.ExecContext(ctx, "COMMIT")
-	_ = tx.Rollback() // after a commit there is nothing left to roll back
-	return err
 }
 
 // afterCommitError finds out what a failed commit did. If the database
@@ -250,7 +195,7 @@ func (r *runner) states(ctx context.Context, id string) (map[string]store.State,
 // is not the handler's failure.
 func (r *runner) cutShort(err error) error {
 	if store.IsTransient(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &uncharged{reason: err, delay: backoff(1, r.maxRetryDelay)}
+		return &uncharged{reason: err, delay: invoke.Backoff(1, r.maxRetryDelay)}
 	}
 	return err
 }

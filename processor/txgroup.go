@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -25,7 +26,7 @@ func (r *runner) runTxGroup(ctx context.Context, members []member, w watcher) {
 		fail(members, err)
 		return
 	}
-	defer t.rollback()
+	defer t.Rollback()
 	passed := make([]member, 0, len(members))
 	for i, m := range members {
 		if ctx.Err() != nil { // what has passed is kept
@@ -89,10 +90,10 @@ func (t *handlerTx) runMember(ctx context.Context, m member, w watcher) error {
 	}
 	ctx, cancel := m.limited(ctx)
 	defer cancel()
-	session, statements := watch(ctx, t.tx)
+	session, statements := invoke.Watch(ctx, t.DB)
 	err = t.call(handler.ContextWithDB(ctx, session), session, current, w)[0]
 	if err == nil {
-		err = statements.swallowed()
+		err = statements.Swallowed()
 	}
 	m.cause = context.Cause(ctx)
 	switch {
@@ -108,9 +109,9 @@ func (t *handlerTx) runMember(ctx context.Context, m member, w watcher) error {
 // control sends statements that steer the transaction, past the application's
 // GORM logger.
 func (t *handlerTx) control(statements ...string) error {
-	return t.within(func() error {
+	return t.Within(func() error {
 		for _, statement := range statements {
-			if _, err := t.tx.Statement.ConnPool.ExecContext(t.ctx, statement); err != nil {
+			if _, err := t.DB.Statement.ConnPool.ExecContext(t.Ctx, statement); err != nil {
 				return fmt.Errorf("%s: %w", strings.ToLower(statement), err)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -54,7 +55,7 @@ var (
 	errStopping = errors.New("inbox is stopping")
 	errFenced   = errors.New("worker lost its heartbeat")
 	errLockLost = errors.New("worker lost the lock of the inbox")
-	errTimeout  = errors.New("handler timeout")
+	errTimeout  = invoke.ErrTimeout
 )
 
 // judge decides from an attempt's error, and from the cause its context was
@@ -100,14 +101,14 @@ func judge(a *attempt, err error, cause error, now time.Time) verdict {
 		err = fmt.Errorf("handler timed out after %s: %w", a.timeout, err)
 	}
 	settle.ErrorCount++
-	if settle.ErrorCount >= max(a.policy.maxRetries, 1) {
+	if settle.ErrorCount >= max(a.policy.MaxRetries, 1) {
 		return poisonedBy(settle, err)
 	}
 	var delay time.Duration
 	if errors.As(err, &retryAfter) {
 		delay = retryAfter.Delay
 	} else {
-		delay = a.policy.delay(settle.ErrorCount)
+		delay = a.policy.Delay(settle.ErrorCount)
 	}
 	delay = max(delay, time.Microsecond)
 	text := store.SanitizeError(err.Error())
@@ -141,7 +142,7 @@ func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
 		s.Poisoned, s.LastError = true, &text
 		return s
 	}
-	next := now.Add(backoff(s.AbandonedCount, o.MaxRetryDelay))
+	next := now.Add(invoke.Backoff(s.AbandonedCount, o.MaxRetryDelay))
 	s.NextAttemptAt = &next
 	return s
 }

@@ -92,8 +92,8 @@ var groupMutants = []mutant{
 	{
 		Name: "a handler's own MaxRetries is forgotten",
 		Why:  "what must not be tried twice would be (contract 5.13)",
-		File: "processor/policy.go",
-		Old:  "		p.maxRetries = n\n",
+		File: "internal/invoke/policy.go",
+		Old:  "		p.MaxRetries = n\n",
 		New:  "		_ = n\n",
 		Test: processing("TestHandlersOwnRetryPolicyReplacesTheInboxes"),
 	},

@@ -1,15 +1,15 @@
-package processor
+package invoke
 
 import (
 	"math/rand/v2"
 	"time"
 )
 
-// backoff is the wait before attempt number count+1: half of
+// Backoff is the wait before attempt number count+1: half of
 // min(2^count seconds, limit), plus a random part up to the same again, so
 // that messages which failed together drift apart (contract 5.6). It cannot
 // overflow.
-func backoff(count int, limit time.Duration) time.Duration {
+func Backoff(count int, limit time.Duration) time.Duration {
 	base := limit
 	if count < 33 { // 2^33 s is 272 years: beyond that the limit decides
 		base = min(limit, time.Second<<max(count, 0))

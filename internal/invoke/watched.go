@@ -1,4 +1,4 @@
-package processor
+package invoke
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 	"gorm.io/gorm"
 )
 
-// watchedTx makes a swallowed SQL error a failure (contract 5.11), on every
+// WatchedTx makes a swallowed SQL error a failure (contract 5.11), on every
 // database alike. On PostgreSQL a failed statement aborts the transaction, and
 // a cancelled one costs the connection: a handler that ignores the error cannot
 // commit, but what the commit says then may look like the database's trouble.
 // SQLite would commit the rest, and a handler tested on SQLite would fail in
 // production. An error inside a savepoint that is rolled back to is forgiven.
-type watchedTx struct {
+type WatchedTx struct {
 	gorm.ConnPool // the transaction's own
 	pool          func() (*sql.DB, error)
 
@@ -30,16 +30,17 @@ type savepoint struct {
 	failed error // when it was set
 }
 
-// watch returns a session in tx's transaction whose failures are noted.
-func watch(ctx context.Context, tx *gorm.DB) (*gorm.DB, *watchedTx) {
-	w := &watchedTx{ConnPool: tx.Statement.ConnPool, pool: tx.DB}
+// Watch returns a session in tx's transaction, bound to ctx, whose failures are
+// noted.
+func Watch(ctx context.Context, tx *gorm.DB) (*gorm.DB, *WatchedTx) {
+	w := &WatchedTx{ConnPool: tx.Statement.ConnPool, pool: tx.DB}
 	session := tx.WithContext(ctx) // with a statement of its own: tx keeps its pool
 	session.Statement.ConnPool = w
 	return session, w
 }
 
-// swallowed returns the failure that no savepoint has undone.
-func (w *watchedTx) swallowed() error {
+// Swallowed returns the failure that no savepoint has undone.
+func (w *WatchedTx) Swallowed() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failed == nil {
@@ -49,14 +50,14 @@ func (w *watchedTx) swallowed() error {
 }
 
 // ExecContext runs a statement and notes its failure.
-func (w *watchedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func (w *WatchedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	result, err := w.ConnPool.ExecContext(ctx, query, args...)
 	w.note(query, err)
 	return result, err
 }
 
 // QueryContext runs a query and notes its failure.
-func (w *watchedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+func (w *WatchedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	rows, err := w.ConnPool.QueryContext(ctx, query, args...)
 	w.note(query, err)
 	return rows, err
@@ -65,21 +66,21 @@ func (w *watchedTx) QueryContext(ctx context.Context, query string, args ...any)
 // Commit is refused and fails the attempt: the transaction is the inbox's.
 // With Rollback it tells GORM that this is a transaction, so that nested ones
 // become savepoints.
-func (w *watchedTx) Commit() error { return w.refuse("commit") }
+func (w *WatchedTx) Commit() error { return w.refuse("commit") }
 
 // Rollback is refused, see Commit.
-func (w *watchedTx) Rollback() error { return w.refuse("roll back") }
+func (w *WatchedTx) Rollback() error { return w.refuse("roll back") }
 
-func (w *watchedTx) refuse(what string) error {
-	err := fmt.Errorf("%w: a handler must not %s the transaction that completes its status", gorm.ErrInvalidTransaction, what)
+func (w *WatchedTx) refuse(what string) error {
+	err := fmt.Errorf("%w: a handler must not %s the transaction it runs in", gorm.ErrInvalidTransaction, what)
 	w.note("", err)
 	return err
 }
 
 // GetDBConn lets gorm.DB.DB find the pool.
-func (w *watchedTx) GetDBConn() (*sql.DB, error) { return w.pool() }
+func (w *WatchedTx) GetDBConn() (*sql.DB, error) { return w.pool() }
 
-func (w *watchedTx) note(query string, err error) {
+func (w *WatchedTx) note(query string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {

@@ -1,0 +1,121 @@
+// Package invoke runs handlers' code: the call itself with what may go wrong in
+// it, the transaction around it, and when it is tried again. The processor,
+// which runs what an inbox stores, and package inplace, which runs what a
+// transport holds, share it.
+package invoke
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// PanicError is the failure of an attempt whose handler panicked; its text,
+// with the stack, is kept as last error.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error gives the value and the stack.
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("handler panicked: %v\n\n%s", e.Value, e.Stack)
+}
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// ErrStuck is the failure of an attempt whose handler ignored its cancelled
+// context until it was given up. The handler may still be running.
+var ErrStuck = errors.New("handler ignores its cancelled context")
+
+var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
+
+// ErrTimeout is the cause of a context that ended because an attempt may not
+// take longer.
+var ErrTimeout = errors.New("handler timeout")
+
+// Limited applies an attempt's timeout; 0 is none.
+func Limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
+}
+
+// Patience is what to do about a handler that ignores its cancelled context
+// (contract 5.4). The functions are called from the call's goroutines.
+type Patience struct {
+	// Grace is how long it is waited for once it is overdue.
+	Grace time.Duration
+	// GiveUp, if not nil, ends the grace early.
+	GiveUp <-chan struct{}
+	// Overdue: it did not return within a second.
+	Overdue func()
+	// Returned: it did so at last, after it was given up.
+	Returned func()
+}
+
+// overdueTolerance is how long a handler may take to return once its context
+// is cancelled before it is reported as ignoring it.
+const overdueTolerance = time.Second
+
+// Call runs the handler's own code in a goroutine of its own: neither Goexit
+// nor a handler that never returns can be recovered from in ours. The results
+// are aligned with the deliveries.
+func Call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, p Patience, deliveries ...handler.Delivery) []error {
+	every := func(err error) []error {
+		errs := make([]error, len(deliveries))
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	results := make(chan []error, 1)
+	go func() {
+		errs := every(errGoexit)
+		defer func() {
+			if v := recover(); v != nil {
+				errs = every(&PanicError{Value: v, Stack: debug.Stack()})
+			}
+			results <- errs
+		}()
+		errs = h.Run(ctx, tx, outer, deliveries...)
+	}()
+	select {
+	case errs := <-results:
+		return errs
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(overdueTolerance)
+	defer timer.Stop()
+	select {
+	case errs := <-results:
+		return errs
+	case <-timer.C:
+		p.Overdue()
+	}
+	began, waited := time.Now(), p.Grace
+	timer.Reset(p.Grace)
+	select {
+	case errs := <-results:
+		return errs
+	case <-timer.C:
+	case <-p.GiveUp:
+		waited = time.Since(began)
+	}
+	go func() { // ends when the handler does
+		<-results
+		p.Returned()
+	}()
+	return every(fmt.Errorf("%w for %s", ErrStuck, waited))
+}
