@@ -2,9 +2,7 @@ package kafkaconsumer
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/binary"
-	"fmt"
 	"net"
 )
 
@@ -12,32 +10,14 @@ import (
 // as the group's leader kafka-go asks for the partitions of its topics and lets
 // the broker create those that are missing. Without this, a topic that is
 // deleted while it is consumed would come back with the broker's defaults: the
-// commit of its offsets fails, the member joins again, and asks. TLS is done
-// here and not by kafka-go's dialer, so that requests are seen in plain.
+// commit of its offsets fails, the member joins again, and asks. Requests are
+// seen in plain, because dial does TLS.
 func (n *network) dialGroup(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := n.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	if n.cfg.TLS == nil {
-		return &creatingNothing{Conn: c}, nil
-	}
-	cfg := n.cfg.TLS
-	if cfg.ServerName == "" {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("name the TLS server %q: %w", address, err)
-		}
-		cfg = cfg.Clone()
-		cfg.ServerName = host
-	}
-	encrypted := tls.Client(c, cfg)
-	if err := encrypted.HandshakeContext(ctx); err != nil {
-		_ = c.Close()
-		return nil, err
-	}
-	return &creatingNothing{Conn: encrypted}, nil
+	return &creatingNothing{Conn: c}, nil
 }
 
 // creatingNothing forbids, in each metadata request that passes, to create

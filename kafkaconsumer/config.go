@@ -33,7 +33,8 @@ const (
 	ReadUncommitted Isolation = "read_uncommitted"
 )
 
-// SASL says how to authenticate (contract 7.5). The zero value does not.
+// SASL says how to authenticate (contract 7.5). The zero value does not. It is
+// printed, marshalled and logged without the password.
 type SASL struct {
 	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means
 	// none, or Custom. Do not use PLAIN without TLS: it shows the password.
@@ -58,7 +59,10 @@ type Config struct {
 	GroupID string `yaml:"group_id" env:"GROUP_ID"`
 	// ClientID names this process to the brokers. Default "inbox".
 	ClientID string `yaml:"client_id" env:"CLIENT_ID"`
-	// TLS encrypts all connections; nil does not.
+	// TLS encrypts all connections; nil does not. Its ServerName, if empty, is
+	// the host that is connected to. Certificates are what the client shows to
+	// brokers that want one. Do not set InsecureSkipVerify outside of tests:
+	// anybody could then play the broker, and learn a PLAIN password.
 	TLS *tls.Config `yaml:"-" env:"-"`
 	// SASL authenticates all connections. Default none.
 	SASL SASL `yaml:"sasl" env:"SASL"`

@@ -85,6 +85,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 	if err != nil {
 		return nil, fmt.Errorf("channel %q: kafka consumer: %w", channel, err)
 	}
+	cfg.SASL = cfg.SASL.withoutSecrets()
 	c := &Consumer{
 		channel: channel, cfg: cfg, acceptor: acceptor, decoder: decoder, network: network, log: log, clock: clk,
 		done: make(chan struct{}), state: StateNew,

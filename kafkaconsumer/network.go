@@ -2,6 +2,8 @@ package kafkaconsumer
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -35,22 +37,41 @@ func newNetwork(cfg Config) (*network, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.SASL = cfg.SASL.withoutSecrets()
 	n := &network{cfg: cfg, conns: map[*conn]struct{}{}}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
+	// Neither is given TLS: dial has done it.
 	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialGroup, SASLMechanism: mechanism}
 	n.transport = &kafka.Transport{
-		Dial: n.dial, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: mechanism,
+		Dial: n.dial, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, SASL: mechanism,
 		MetadataTTL: metadataTTL, MetadataTopics: cfg.Topics,
 	}
 	n.client = &kafka.Client{Addr: kafka.TCP(cfg.Brokers...), Timeout: cfg.RequestTimeout, Transport: n.transport}
 	return n, nil
 }
 
+// dial makes every connection, encrypted if TLS is configured: kafka-go's own
+// would have to be configured on each of its roads, and one of them leaves a
+// connection open for each handshake that fails.
 func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
 	defer cancel()
 	defer context.AfterFunc(n.cutting, cancel)() // kafka-go dials on contexts of its own
-	dialed, err := (&net.Dialer{Timeout: n.cfg.DialTimeout, KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
+	c, err := n.open(ctx, network, address)
+	if err != nil || n.cfg.TLS == nil {
+		return c, err
+	}
+	encrypted, err := handshake(ctx, c, n.cfg.TLS, address)
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return encrypted, nil
+}
+
+// open connects, without TLS.
+func (n *network) open(ctx context.Context, network, address string) (net.Conn, error) {
+	dialed, err := (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
 	if n.cutting.Err() != nil && err != nil {
 		return nil, net.ErrClosed
 	}
@@ -66,6 +87,22 @@ func (n *network) dial(ctx context.Context, network, address string) (net.Conn, 
 	}
 	n.conns[c] = struct{}{}
 	return c, nil
+}
+
+func handshake(ctx context.Context, c net.Conn, cfg *tls.Config, address string) (net.Conn, error) {
+	if cfg.ServerName == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, fmt.Errorf("TLS handshake with %q: %w", address, err)
+		}
+		cfg = cfg.Clone()
+		cfg.ServerName = host
+	}
+	encrypted := tls.Client(c, cfg)
+	if err := encrypted.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("TLS handshake with %s: %w", address, err)
+	}
+	return encrypted, nil
 }
 
 // cut closes all connections and refuses new ones, for good.

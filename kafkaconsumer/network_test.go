@@ -1,7 +1,12 @@
 package kafkaconsumer
 
 import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log"
 	"net"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -32,6 +37,43 @@ func TestSilentBrokerNeverHoldsAnAuthentication(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("still waiting")
 	}
+}
+
+// TestFailedHandshakesLeaveNoConnectionOpen: an untrusted certificate is met
+// again and again, until an operator comes.
+func TestFailedHandshakesLeaveNoConnectionOpen(t *testing.T) {
+	server := httptest.NewUnstartedServer(nil) // by a certificate that nobody trusts
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	cfg := Config{Brokers: []string{server.Listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", TLS: &tls.Config{}}.withDefaults()
+	n, err := newNetwork(cfg)
+	require.NoError(t, err)
+	defer n.cut()
+	for range 3 {
+		_, err := n.dialer.DialContext(t.Context(), "tcp", cfg.Brokers[0])
+		require.ErrorContains(t, err, cfg.Brokers[0])
+		require.ErrorContains(t, err, "certificate signed by unknown authority")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	require.Empty(t, n.conns)
+}
+
+// TestSilentBrokerNeverHoldsAHandshake: it may be one that does not know TLS.
+func TestSilentBrokerNeverHoldsAHandshake(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, listener.Close()) }()
+	cfg := Config{
+		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", TLS: &tls.Config{}, DialTimeout: 200 * time.Millisecond,
+	}.withDefaults()
+	n, err := newNetwork(cfg)
+	require.NoError(t, err)
+	defer n.cut()
+	_, err = n.dial(t.Context(), "tcp", cfg.Brokers[0])
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "TLS handshake with "+cfg.Brokers[0])
 }
 
 func TestCutNetworkRefusesConnections(t *testing.T) {

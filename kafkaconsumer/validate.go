@@ -35,7 +35,7 @@ func (c Config) validateBrokers() error {
 	}
 	for _, broker := range c.Brokers {
 		host, port, err := net.SplitHostPort(broker)
-		if err == nil && (host == "" || strings.ContainsAny(host, " \t\r\n,/")) {
+		if err == nil && (host == "" || strings.ContainsAny(host, " \t\r\n,/@")) {
 			err = errors.New("bad host")
 		}
 		if err == nil {
@@ -45,10 +45,18 @@ func (c Config) validateBrokers() error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("option Brokers has %q, allowed is host:port with a port of 1 to 65535", broker)
+			return fmt.Errorf("option Brokers has %q, allowed is host:port with a port of 1 to 65535", withoutUser(broker))
 		}
 	}
 	return nil
+}
+
+// withoutUser hides what stands before an @: passwords are put there.
+func withoutUser(broker string) string {
+	if at := strings.LastIndex(broker, "@"); at >= 0 {
+		return "…" + broker[at:]
+	}
+	return broker
 }
 
 func (c Config) validateTopics() error {
@@ -117,7 +125,8 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		}
 		mechanism, err := scram.Mechanism(algorithm, s.Username, s.Password)
 		if err != nil {
-			return nil, fmt.Errorf("SASL username or password cannot be used with %s: %w", s.Mechanism, err)
+			// The error itself quotes what it is about, also a password.
+			return nil, fmt.Errorf("SASL username or password cannot be used with %s, allowed are characters that SASLprep (RFC 4013) does not prohibit", s.Mechanism)
 		}
 		return mechanism, nil
 	default:

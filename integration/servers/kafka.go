@@ -21,6 +21,9 @@ type KafkaOptions struct {
 	// Settings are added to, or replace, broker settings (server.properties).
 	// Don't set listeners, process.roles or log.dirs.
 	Settings map[string]string
+	// Secured adds listeners with TLS and SASL, and rights (kafka_secured.go):
+	// see Kafka.Listener and Kafka.Authority.
+	Secured bool
 }
 
 // Kafka is a broker of its own, a whole cluster in one process (KRaft, combined
@@ -32,6 +35,7 @@ type Kafka struct {
 	control   int
 	heap      int
 	settings  map[string]string
+	secured   *secured // nil when it is not
 	directory *directory
 
 	mu      sync.Mutex
@@ -69,6 +73,11 @@ func StartKafka(options KafkaOptions) (*Kafka, error) {
 	if k.heap == 0 {
 		k.heap = 384
 	}
+	if options.Secured {
+		if k.secured, err = newSecured(); err != nil {
+			return nil, errors.Join(fmt.Errorf("Kafka: %w", err), k.Close())
+		}
+	}
 	for range 3 {
 		if err = k.startNew(); !portTaken(err) {
 			break
@@ -87,6 +96,9 @@ func (k *Kafka) startNew() error {
 		return fmt.Errorf("Kafka: %w", err)
 	}
 	if k.control, err = freePort(); err != nil {
+		return fmt.Errorf("Kafka: %w", err)
+	}
+	if err = k.secured.takePorts(); err != nil {
 		return fmt.Errorf("Kafka: %w", err)
 	}
 	if k.Admin != nil {

@@ -50,6 +50,7 @@ func (k *Kafka) properties() []byte {
 		"log.cleaner.backoff.ms":         "500",
 		"log.segment.delete.delay.ms":    "500",
 	}
+	k.secured.add(settings, bind)
 	maps.Copy(settings, k.settings)
 	var file bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(settings)) {

@@ -60,13 +60,15 @@ func (c container) signal(k *Kafka, sig syscall.Signal) error {
 }
 
 func (c container) command(k *Kafka, script string) *exec.Cmd {
-	published := fmt.Sprintf("%s:%d:%d", loopback, k.port, k.port)
-	command := exec.Command(c.docker, "run", "--rm", "--init", "--interactive", "--name", c.name(k),
-		"--user", fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()),
-		"--volume", k.directory.path+":"+containerData, "--publish", published,
-		"--env", fmt.Sprintf("KAFKA_HEAP_OPTS=-Xms64m -Xmx%dm", k.heap), "--env", "LOG_DIR="+containerData+"/logs",
-		"--entrypoint", "/bin/sh", containerImage, "-c", script)
-	return command
+	arguments := []string{
+		"run", "--rm", "--init", "--interactive", "--name", c.name(k),
+		"--user", fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()), "--volume", k.directory.path + ":" + containerData,
+		"--env", fmt.Sprintf("KAFKA_HEAP_OPTS=-Xms64m -Xmx%dm", k.heap), "--env", "LOG_DIR=" + containerData + "/logs",
+	}
+	for _, port := range k.ports() {
+		arguments = append(arguments, "--publish", fmt.Sprintf("%s:%d:%d", loopback, port, port))
+	}
+	return exec.Command(c.docker, append(arguments, "--entrypoint", "/bin/sh", containerImage, "-c", script)...)
 }
 
 func (c container) name(k *Kafka) string { return filepath.Base(k.directory.path) }

@@ -1,0 +1,63 @@
+package kafkaconsumer_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+func TestPasswordsAreNeverPrinted(t *testing.T) {
+	const secret = "pa55word"
+	named, own := valid(), valid()
+	named.SASL = kafkaconsumer.SASL{Mechanism: "PLAIN", Username: "billing", Password: secret}
+	own.SASL = kafkaconsumer.SASL{Custom: plain.Mechanism{Username: "billing", Password: secret}}
+	for _, cfg := range []kafkaconsumer.Config{named, own} {
+		c, err := kafkaconsumer.New("orders.events", cfg, acceptor{}, nil, nil)
+		require.NoError(t, err)
+		for _, value := range []any{cfg, &cfg, cfg.SASL, &cfg.SASL, []kafkaconsumer.Config{cfg}, map[string]any{"kafka": cfg}, c, c.Health()} {
+			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
+				text := fmt.Sprintf(verb, value)
+				require.NotContains(t, text, secret, "%T by %s", value, verb)
+				require.NotContains(t, text, fmt.Sprintf("%x", secret), "%T by %s", value, verb)
+			}
+		}
+		core, logs := observer.New(zapcore.DebugLevel)
+		zap.New(core).Info("settings", zap.Any("sasl", cfg.SASL), zap.Stringer("text", cfg.SASL))
+		require.NotContains(t, fmt.Sprint(logs.All()[0].ContextMap()), secret)
+		text, err := json.Marshal(cfg.SASL)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), secret)
+	}
+	require.Contains(t, fmt.Sprintf("%+v", named), "PLAIN as billing", "what is no secret is said")
+	require.Contains(t, fmt.Sprintf("%+v", own), "PLAIN")
+}
+
+func TestErrorsOfTheConfigurationShowNoPassword(t *testing.T) {
+	const secret = "pa55word"
+	for name, change := range map[string]func(*kafkaconsumer.Config){
+		"a password that SCRAM cannot use": func(c *kafkaconsumer.Config) {
+			c.SASL = kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-512", Username: "billing", Password: secret + "\x00"}
+		},
+		"a broker with a user": func(c *kafkaconsumer.Config) { c.Brokers = []string{"billing:" + secret + "@kafka:9092"} },
+		"a broker as a URL":    func(c *kafkaconsumer.Config) { c.Brokers = []string{"sasl://billing:" + secret + "@kafka:9092"} },
+		"a user alone":         func(c *kafkaconsumer.Config) { c.Brokers = []string{secret + "@kafka:9092"} },
+		"no mechanism":         func(c *kafkaconsumer.Config) { c.SASL = kafkaconsumer.SASL{Username: "billing", Password: secret} },
+		"no username":          func(c *kafkaconsumer.Config) { c.SASL = kafkaconsumer.SASL{Mechanism: "PLAIN", Password: secret} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := valid()
+			change(&cfg)
+			err := cfg.Validate()
+			require.Error(t, err)
+			require.NotContains(t, err.Error(), secret)
+		})
+	}
+}
