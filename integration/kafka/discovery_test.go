@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -156,6 +157,9 @@ func rebalanceWithoutTopic(t *testing.T, b *bench) {
 	eventually(t, "consumed", func() bool { return slices.Contains(values(), "first") })
 	b.remove(gone)
 	second := b.start(topics(gone, stays))
+	eventually(t, "the second, which the unaware leader gives nothing, says that a partition is nobody's", func() bool {
+		return strings.Contains(errText(second), "1 of 1 partitions are assigned to none of its 2 members")
+	})
 	eventually(t, "the group has rebalanced twice", func() bool { return leader.Health().Rebalances >= 1 && second.State() == kafkaconsumer.StateRunning })
 	stop(t, second)
 	eventually(t, "again", func() bool { return leader.Health().Rebalances >= 2 })
