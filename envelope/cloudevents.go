@@ -40,9 +40,12 @@ const (
 func cloudEventKind(headers []handler.Header) (eventKind, error) {
 	contentType := header(headers, contentTypeHeader)
 	if len(contentType) >= len(eventMediaType) && strings.EqualFold(contentType[:len(eventMediaType)], eventMediaType) {
-		media, _, err := mime.ParseMediaType(contentType)
+		media, parameters, err := mime.ParseMediaType(contentType)
 		if err != nil {
 			return noEvent, malformed("content type %q: %w", contentType, err)
+		}
+		if charset := parameters["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") && !strings.EqualFold(charset, "us-ascii") {
+			return noEvent, malformed("content type %q, supported is charset utf-8", contentType)
 		}
 		switch media {
 		case structuredFormat:
@@ -67,8 +70,8 @@ func binary(r Record) ([]decoded, error) {
 	e := &cloudEvent{attributes: map[string]string{}}
 	for _, h := range r.Headers {
 		name, ok := strings.CutPrefix(h.Key, attributePrefix)
-		if !ok {
-			continue
+		if !ok || h.Value == nil {
+			continue // null is not there, as in the JSON format
 		}
 		if _, again := e.attributes[name]; again {
 			return nil, malformed("header %q comes twice", h.Key)

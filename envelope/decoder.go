@@ -51,8 +51,12 @@ type DecoderConfig struct {
 	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
 
 	// TypeHeader names the header with a plain record's type, looked for
-	// exactly and then whatever its case. Default "MessageType", or none if
-	// Type is set. Has no effect on CloudEvents.
+	// exactly and then whatever its case; of several the first that is not
+	// empty counts. Default "MessageType", or none if Type is set. For
+	// Debezium's outbox event router, which sets the header "id" by itself, let
+	// it place the type in a header (table.fields.additional.placement:
+	// "type:header:eventType") and name that here. Has no effect on
+	// CloudEvents.
 	TypeHeader string `yaml:"type_header" env:"TYPE_HEADER"`
 	// Type is the type of plain records, or of those without TypeHeader if
 	// both are set. Default none: a record without type is bad. Do not set it
@@ -156,7 +160,7 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 			OrderingKey: d.cfg.OrderingKey(r),
 			Properties: handler.Properties{
 				Channel: channel, Headers: r.Headers,
-				Kafka: &handler.KafkaCoordinates{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp, Key: r.Key},
+				Kafka: &handler.KafkaCoordinates{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp, Key: r.Key, Tombstone: r.Value == nil},
 			},
 		}
 		if m.event != nil {

@@ -87,12 +87,26 @@ func TestTombstoneAndEmptyValueAreLegalAndDiffer(t *testing.T) {
 	require.Nil(t, m.Content)
 	require.Nil(t, m.OrderingKey)
 	require.Nil(t, m.Properties.Kafka.Key)
+	require.True(t, m.Properties.Kafka.Tombstone)
 	empty := record("")
 	empty.Key = []byte{}
 	m = message(t, cfg, empty)
 	require.NotNil(t, m.Content)
 	require.NotNil(t, m.OrderingKey)
 	require.NotNil(t, m.Properties.Kafka.Key)
+	require.False(t, m.Properties.Kafka.Tombstone)
+
+	event := record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s", "ce_type", "t")
+	require.False(t, message(t, envelope.DecoderConfig{}, event).Properties.Kafka.Tombstone)
+	event.Value = nil
+	m = message(t, envelope.DecoderConfig{}, event)
+	require.Nil(t, m.Content, "an event without data")
+	require.True(t, m.Properties.Kafka.Tombstone)
+	for _, value := range [][]byte{nil, {}} {
+		event = record("", "content-type", "application/cloudevents+json")
+		event.Value = value
+		require.ErrorIs(t, decoder(t, envelope.DecoderConfig{}).Decode(channel, event).Err, envelope.ErrMalformed, "a structured event is in the value")
+	}
 }
 
 func TestCloudEventModesGiveTheSameMessage(t *testing.T) {
@@ -128,21 +142,51 @@ func TestCloudEventModesGiveTheSameMessage(t *testing.T) {
 }
 
 func TestStructuredDataFollowsItsContentType(t *testing.T) {
-	for _, test := range []struct{ name, members, want string }{
-		{"JSON string stays JSON", `,"data":"a"`, `"a"`},
-		{"text is unquoted", `,"datacontenttype":"text/plain","data":"a\nb"`, "a\nb"},
-		{"base64", `,"data_base64":"AAEC"`, "\x00\x01\x02"},
-		{"JSON null", `,"data":null`, "null"},
-		{"vendor JSON", `,"datacontenttype":"application/x+json","data":"a"`, `"a"`},
-		{"XML", `,"datacontenttype":"application/xml","data":"<a/>"`, "<a/>"},
+	for _, test := range []struct{ name, members, want, contentType string }{
+		{"JSON string stays JSON", `,"data":"a"`, `"a"`, "application/json"},
+		{"JSON string that is JSON itself", `,"datacontenttype":"application/json","data":"{}"`, `"{}"`, "application/json"},
+		{"text is unquoted", `,"datacontenttype":"text/plain","data":"a\nb"`, "a\nb", "text/plain"},
+		{"base64", `,"data_base64":"AAEC"`, "\x00\x01\x02", ""},
+		{"base64 of JSON", `,"datacontenttype":"application/json","data_base64":"e30="`, "{}", "application/json"},
+		{"empty base64", `,"data_base64":""`, "", ""},
+		{"JSON null", `,"data":null`, "null", "application/json"},
+		{"numbers and white space as they came", `,"data": {"n" : 1.50e+2}`, `{"n" : 1.50e+2}`, "application/json"},
+		{"vendor JSON", `,"datacontenttype":"application/x+json; charset=utf-8","data":"a"`, `"a"`, "application/x+json; charset=utf-8"},
+		{"XML", `,"datacontenttype":"application/xml","data":"<a/>"`, "<a/>", "application/xml"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"`+test.members+`}`, "content-type", "application/cloudevents+json")
-			require.Equal(t, test.want, string(message(t, envelope.DecoderConfig{}, r).Content))
+			m := message(t, envelope.DecoderConfig{}, r)
+			require.Equal(t, test.want, string(m.Content))
+			require.NotNil(t, m.Content)
+			require.Equal(t, test.contentType, m.ContentType)
 		})
 	}
-	r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"}`, "content-type", "application/cloudevents+json")
-	require.Nil(t, message(t, envelope.DecoderConfig{}, r).Content)
+	for _, members := range []string{"", `,"data_base64":null`} {
+		r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"`+members+`}`, "content-type", "application/cloudevents+json")
+		m := message(t, envelope.DecoderConfig{}, r)
+		require.Nil(t, m.Content)
+		require.Empty(t, m.ContentType)
+	}
+}
+
+// withNull adds a header without value.
+func withNull(r envelope.Record, name string) envelope.Record {
+	r.Headers = append(r.Headers, handler.Header{Key: name})
+	return r
+}
+
+func TestNullAttributesAreNotThere(t *testing.T) {
+	r := withNull(record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s", "ce_type", "t"), "ce_subject")
+	m := message(t, envelope.DecoderConfig{}, r)
+	require.Equal(t, map[string]string{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}, m.Properties.Attributes)
+	require.Equal(t, r.Headers, m.Properties.Headers, "headers are kept as they came")
+}
+
+func TestContentTypeOfACloudEventFormatDecidesBeforeItsHeaders(t *testing.T) {
+	event := `{"specversion":"1.0","id":"inside","source":"s","type":"t"}`
+	m := message(t, envelope.DecoderConfig{}, record(event, "ce_specversion", "1.0", "ce_id", "outside", "content-type", "APPLICATION/CloudEvents+JSON; charset=UTF-8"))
+	require.Equal(t, "inside", m.ID)
 }
 
 func TestMalformedCloudEventsAreBadRecords(t *testing.T) {
@@ -168,6 +212,9 @@ func TestMalformedCloudEventsAreBadRecords(t *testing.T) {
 		"NUL":                 event(`,"subject":"a\u0000b"`),
 		"two data":            event(`,"data":1,"data_base64":"AA=="`),
 		"bad base64":          event(`,"data_base64":"%"`),
+		"half surrogate data": event(`,"datacontenttype":"text/plain","data":"\ud800"`),
+		"other charset":       record("{}", "content-type", "application/cloudevents+json; charset=iso-8859-1"),
+		"binary null type":    withNull(record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s"), "ce_type"),
 		"other format":        record("x", "content-type", "application/cloudevents+avro"),
 		"batch of one bad":    record(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{}]`, "content-type", "application/cloudevents-batch+json"),
 		"batch null":          record(`null`, "content-type", "application/cloudevents-batch+json"),
@@ -244,6 +291,13 @@ func TestIDStrategies(t *testing.T) {
 		{"MessageId before Debezium", envelope.HeaderID(), []string{"id", "d-1", "messageID", "m"}, "m", nil},
 		{"own header only", envelope.HeaderID("uid"), []string{"MessageId", "m", "id", "d"}, "", envelope.ErrMissingID},
 		{"empty header", envelope.HeaderID(), []string{"MessageId", ""}, "", envelope.ErrMissingID},
+		{"empty header before another", envelope.HeaderID(), []string{"MessageId", "", "MessageId", "m"}, "m", nil},
+		{"empty header before one of other case", envelope.HeaderID(), []string{"MessageId", "", "messageid", "m"}, "m", nil},
+		{"header twice", envelope.HeaderID(), []string{"MessageId", "first", "MessageId", "second"}, "first", nil},
+		{"header of other cases twice", envelope.HeaderID(), []string{"messageID", "first", "MESSAGEID", "second"}, "first", nil},
+		{"white space and quotes", envelope.HeaderID(), []string{"MessageId", " \"m\"\t\n"}, " \"m\"\t\n", nil},
+		{"only white space", envelope.HeaderID(), []string{"MessageId", " "}, " ", nil},
+		{"another name that is no text", envelope.HeaderID(), []string{"MessageId\xff", "no", "MessageId", "m"}, "m", nil},
 		{"default CloudEvent", envelope.IDStrategy{}, append([]string{"MessageId", "m"}, event...), "ce-1", nil},
 		{"header over CloudEvent", envelope.HeaderID(), append([]string{"MessageId", "m"}, event...), "m", nil},
 		{"CloudEvents id of plain", envelope.CloudEventsID(), []string{"MessageId", "m"}, "", envelope.ErrMissingID},
@@ -275,6 +329,30 @@ func TestIDStrategies(t *testing.T) {
 		var long *envelope.IDTooLongError
 		require.ErrorAs(t, m.IDErr, &long)
 		require.Equal(t, 201, long.Length)
+	})
+	t.Run("a prefix counts", func(t *testing.T) {
+		prefix := len(channel) + 1
+		for _, strategy := range []envelope.IDStrategy{envelope.KafkaKey(), envelope.CorrelationID("")} {
+			for _, length := range []int{200, 201} {
+				value := strings.Repeat("ä", length-prefix)
+				r := record("", "CorrelationId", value)
+				r.Key = []byte(value)
+				m := message(t, envelope.DecoderConfig{Type: "t", ID: strategy}, r)
+				require.Equal(t, channel+":"+value, m.ID)
+				if length == 200 {
+					require.NoError(t, m.IDErr)
+					continue
+				}
+				var long *envelope.IDTooLongError
+				require.ErrorAs(t, m.IDErr, &long)
+				require.Equal(t, 201, long.Length)
+			}
+		}
+	})
+	t.Run("a key that is no text", func(t *testing.T) {
+		r := record("")
+		r.Key = []byte{0xff, 0xfe}
+		require.ErrorIs(t, message(t, envelope.DecoderConfig{Type: "t", ID: envelope.KafkaKey()}, r).IDErr, envelope.ErrBadID)
 	})
 	t.Run("no Kafka key", func(t *testing.T) {
 		for _, key := range [][]byte{nil, {}} {

@@ -46,8 +46,9 @@ func CloudEventsID() IDStrategy {
 }
 
 // HeaderID takes the first header that is there and not empty; each name is
-// looked for exactly and then whatever its case, before the next one is.
-// Without names these are "MessageId" and Debezium's "id", the default for
+// looked for exactly and then whatever its case, before the next one is. Of
+// several headers of one name the first counts. The value is taken as it is,
+// byte for byte: white space and quotes are part of the ID. Without names these are "MessageId" and Debezium's "id", the default for
 // plain records. Do not use it if producers set a new header value each time
 // they resend: duplicates would go unnoticed.
 func HeaderID(names ...string) IDStrategy {
@@ -83,7 +84,8 @@ func CorrelationID(name string) IDStrategy {
 
 // KafkaKey takes the record's key, prefixed "{channel}:". Do not use it for
 // keys that come again, such as the ID of the entity a message is about: all
-// but its first message would be taken for duplicates.
+// but its first message would be taken for duplicates. Nor for keys that are
+// no text, such as binary numbers: an ID has to be, so use Func to spell them.
 func KafkaKey() IDStrategy {
 	return IDStrategy{name: "Kafka key", find: func(channel string, r Record, _ *cloudEvent) (string, error) {
 		if len(r.Key) == 0 {
@@ -129,10 +131,14 @@ func coordinates(r Record) string {
 }
 
 // header returns the first header of exactly that name or else the first
-// whose name differs only in case; "" if there is none.
+// whose name differs only in case; "" if there is none. Empty ones count as
+// not there.
 func header(headers []handler.Header, name string) string {
 	other := -1
 	for i, h := range headers {
+		if len(h.Value) == 0 {
+			continue
+		}
 		if h.Key == name {
 			return string(h.Value)
 		}

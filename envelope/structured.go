@@ -64,28 +64,37 @@ func fromJSON(raw []byte) ([]decoded, error) {
 	if err != nil {
 		return nil, err
 	}
-	return one(e, content)
+	messages, err := one(e, content)
+	if err == nil && content != nil && messages[0].contentType == "" && members["data_base64"] == nil {
+		messages[0].contentType = "application/json" // which is implied (CloudEvents JSON format 3.1.2)
+	}
+	return messages, err
 }
 
 // attributeText is the canonical text of a string, number or boolean.
 func attributeText(raw json.RawMessage) (string, error) {
 	switch raw[0] {
 	case '"':
-		var text string
-		if err := json.Unmarshal(raw, &text); err != nil {
-			return "", err
-		}
-		// json replaces lone surrogates: two different IDs would become one.
-		if strings.ContainsRune(text, utf8.RuneError) && !bytes.ContainsRune(raw, utf8.RuneError) &&
-			!bytes.Contains(bytes.ToLower(raw), []byte(`\ufffd`)) {
-			return "", malformed("it has half of a surrogate pair")
-		}
-		return text, nil
+		return unquote(raw)
 	case '{', '[':
 		return "", malformed("objects and arrays are not allowed")
 	default:
 		return string(raw), nil
 	}
+}
+
+// unquote is the text of a JSON string.
+func unquote(raw json.RawMessage) (string, error) {
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return "", err
+	}
+	// json replaces lone surrogates: two different IDs would become one.
+	if strings.ContainsRune(text, utf8.RuneError) && !bytes.ContainsRune(raw, utf8.RuneError) &&
+		!bytes.Contains(bytes.ToLower(raw), []byte(`\ufffd`)) {
+		return "", malformed("it has half of a surrogate pair")
+	}
+	return text, nil
 }
 
 // data returns the event's payload: decoded base64, the text of a JSON string
@@ -112,8 +121,8 @@ func data(members map[string]json.RawMessage, contentType string) ([]byte, error
 		return nil, nil
 	}
 	if raw[0] == '"' && !isJSON(contentType) {
-		var text string
-		if err := json.Unmarshal(raw, &text); err != nil {
+		text, err := unquote(raw)
+		if err != nil {
 			return nil, malformed("data: %w", err)
 		}
 		return []byte(text), nil

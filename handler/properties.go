@@ -36,6 +36,8 @@ type KafkaCoordinates struct {
 	Offset    int64
 	Timestamp time.Time
 	Key       []byte
+	// Tombstone: the record had no value, which differs from an empty one.
+	Tombstone bool
 }
 
 // Header returns the value of the first header of that exact name.
@@ -69,6 +71,7 @@ type storedKafka struct {
 	Offset    int64        `json:"offset"`
 	Timestamp int64        `json:"timestamp_ms"`
 	Key       *storedBytes `json:"key,omitempty"`
+	Tombstone bool         `json:"tombstone,omitempty"`
 }
 
 // storedBytes is text in "v", other bytes in "b"; nil bytes have neither.
@@ -114,7 +117,7 @@ func (p Properties) Serialize() (string, error) {
 		if !utf8.ValidString(k.Topic) {
 			return "", fmt.Errorf("topic %q is not valid UTF-8", k.Topic)
 		}
-		stored.Kafka = &storedKafka{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset, Timestamp: k.Timestamp.UnixMilli()}
+		stored.Kafka = &storedKafka{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset, Timestamp: k.Timestamp.UnixMilli(), Tombstone: k.Tombstone}
 		if k.Key != nil {
 			key := storeBytes(k.Key)
 			stored.Kafka.Key = &key
@@ -140,7 +143,7 @@ func ParseProperties(serialized string) (Properties, error) {
 	}
 	p.Headers = headers
 	if k := stored.Kafka; k != nil {
-		p.Kafka = &KafkaCoordinates{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset, Timestamp: time.UnixMilli(k.Timestamp).UTC()}
+		p.Kafka = &KafkaCoordinates{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset, Timestamp: time.UnixMilli(k.Timestamp).UTC(), Tombstone: k.Tombstone}
 		if k.Key != nil {
 			p.Kafka.Key = k.Key.bytes()
 		}
