@@ -14,6 +14,8 @@ type committer struct {
 	gen        *kafka.Generation
 	partitions []*partition
 	interval   time.Duration
+	// another commits by another connection than the generation's.
+	another func(offsets map[string]map[int]int64) error
 	// done is told the result of each commit.
 	done func(error)
 
@@ -52,7 +54,19 @@ func (c *committer) flush() bool {
 	if len(taken) == 0 {
 		return true
 	}
-	if err := c.gen.CommitOffsets(offsets); err != nil {
+	err := c.gen.CommitOffsets(offsets)
+	if lost(err) {
+		// Brokers close the connection on which the SASL session is over. The
+		// generation itself goes on until this member joins again, which it does
+		// not before the session has returned; so the same offsets may be
+		// committed once more, whether or not they were before.
+		if again := c.another(offsets); again != nil {
+			err = fmt.Errorf("%w, and once more: %w", err, again)
+		} else {
+			err = nil
+		}
+	}
+	if err != nil {
 		c.failed = true
 		c.done(fmt.Errorf("commit offsets of %d partitions: %w", len(taken), err))
 		return false

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -51,8 +52,11 @@ type Consumer struct {
 	generation int32
 	joins      int
 	downSince  time.Time
-	missing    []string
+	missing    []string // topics
+	denied     []string
 	idle       *Idle
+
+	answered atomic.Bool // by any broker
 }
 
 // New makes a consumer that is not started and makes no connection. Fields of
@@ -180,7 +184,7 @@ func (c *Consumer) Health() Health {
 	c.mu.Lock()
 	h := Health{
 		Channel: c.channel, GroupID: c.cfg.GroupID, State: c.state, MemberID: c.member, Generation: c.generation,
-		Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing, Idle: c.idle,
+		Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing, DeniedTopics: c.denied, Idle: c.idle,
 	}
 	session := c.session
 	c.mu.Unlock()

@@ -39,6 +39,8 @@ type fetcher struct {
 	// trouble is shared by all partitions.
 	trouble *trouble
 	epoch   int32
+	// losses counts connections lost in a row.
+	losses int
 }
 
 func (f *fetcher) run(committed int64) {
@@ -63,14 +65,13 @@ func (f *fetcher) run(committed int64) {
 					return
 				}
 			}
-			p.failing(err)
-			f.trouble.begin(p, err, zap.String("topic", p.topic), zap.Int("partition", p.id), zap.Int64("offset", offset))
+			f.failed(err, zap.Int64("offset", offset))
 			if !retry.wait(p.ctx) {
 				return
 			}
 			continue
 		}
-		f.trouble.end(p)
+		f.works()
 		retry.reset()
 		fatals = 0
 		if !f.send(batch, offset) {
@@ -81,6 +82,27 @@ func (f *fetcher) run(committed int64) {
 			return
 		}
 	}
+}
+
+// failed tells of an error. A lost connection is told only if it is lost again
+// and again: brokers close one whose SASL session is over, or that was idle for
+// too long, and the next one works.
+func (f *fetcher) failed(err error, fields ...zap.Field) {
+	const lossesToTell = 3
+	p := f.partition
+	if lost(err) {
+		if f.losses++; f.losses < lossesToTell {
+			return
+		}
+	}
+	err = f.cfg.explain(err)
+	p.failing(err)
+	f.trouble.begin(p, err, append(fields, zap.String("topic", p.topic), zap.Int("partition", p.id))...)
+}
+
+func (f *fetcher) works() {
+	f.losses = 0
+	f.trouble.end(f.partition)
 }
 
 // send splits a response into chunks no larger than an accept may be and hands

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
@@ -24,18 +25,38 @@ func (c *Consumer) run() {
 	}
 }
 
+// refusalBackoffMost bounds how late a login that was refused is tried again,
+// and so how late a repaired password is noticed.
+const refusalBackoffMost = 5 * time.Second
+
 // awaitTopics waits until at least one of the topics exists and returns those
 // that do; none if the consumer is stopped. Asking never creates a topic.
 func (c *Consumer) awaitTopics() []string {
 	retry := backoff{first: fetchBackoffFirst, most: metadataTTL}
+	refusals := backoff{first: metadataTTL, most: refusalBackoffMost}
 	for {
 		existing, err := c.existingTopics(c.ctx)
 		if c.ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
+			if c.answered.Load() {
+				err = c.cfg.explain(err)
+			} else {
+				err = c.cfg.explainSilence(err)
+			}
 			c.grouping.begin(nil, err)
-		} else if len(existing) > 0 {
+		}
+		if refused(err) {
+			// The transport would go on and log in with the same password about
+			// twice a second: brokers write that down, some lock the user out.
+			c.network.transport.CloseIdleConnections()
+			if !refusals.wait(c.ctx) {
+				return nil
+			}
+			continue
+		}
+		if len(existing) > 0 {
 			topics := make([]string, 0, len(existing))
 			for topic := range existing {
 				topics = append(topics, topic)
@@ -50,7 +71,8 @@ func (c *Consumer) awaitTopics() []string {
 }
 
 // existingTopics returns the configured topics that exist, with the number of
-// their partitions, and tells once of those that do not.
+// their partitions, and tells once of those that do not, and of those that this
+// client may not see.
 func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
@@ -58,22 +80,25 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask brokers %q for topics: %w", c.cfg.Brokers, err)
 	}
-	existing := map[string]int{}
+	c.answered.Store(true)
+	existing, denied := map[string]int{}, []string(nil)
 	for _, topic := range response.Topics {
 		switch {
 		case topic.Error == nil && len(topic.Partitions) > 0:
 			existing[topic.Name] = len(topic.Partitions)
+		case errors.Is(topic.Error, kafka.TopicAuthorizationFailed): // also if it does not exist
+			denied = append(denied, topic.Name)
 		case topic.Error != nil && !errors.Is(topic.Error, kafka.UnknownTopicOrPartition) && !errors.Is(topic.Error, kafka.LeaderNotAvailable):
 			return nil, fmt.Errorf("ask brokers for topic %q: %w", topic.Name, topic.Error)
 		}
 	}
 	var missing []string
 	for _, topic := range c.cfg.Topics {
-		if existing[topic] == 0 {
+		if existing[topic] == 0 && !slices.Contains(denied, topic) {
 			missing = append(missing, topic)
 		}
 	}
-	c.setMissing(missing)
+	c.setMissing(missing, denied)
 	return existing, nil
 }
 
@@ -110,7 +135,13 @@ func (c *Consumer) consume(topics []string) {
 		}
 		if err != nil {
 			if !errors.Is(err, kafka.RebalanceInProgress) { // which is the ordinary course of joining
-				c.grouping.begin(nil, fmt.Errorf("join group %q: %w", c.cfg.GroupID, err))
+				c.grouping.begin(nil, c.cfg.explain(fmt.Errorf("join group %q: %w", c.cfg.GroupID, err)))
+			}
+			if errors.Is(err, kafka.TopicAuthorizationFailed) {
+				// The group's leader may not see one of the topics. Joining without
+				// it keeps the others.
+				pause(c.ctx, c.cfg.JoinBackoff)
+				return
 			}
 			continue
 		}

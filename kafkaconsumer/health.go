@@ -44,6 +44,9 @@ type Health struct {
 	GroupErr error
 	// MissingTopics are configured and do not exist; the others are consumed.
 	MissingTopics []string
+	// DeniedTopics are configured and this client may not see them: brokers do
+	// not tell it whether they exist. The others are consumed.
+	DeniedTopics []string
 	// AcceptFailingSince is since when accepting fails; zero while it works.
 	AcceptFailingSince time.Time
 	AcceptErr          error
@@ -68,6 +71,9 @@ func (h Health) Err() error {
 	}
 	if len(h.MissingTopics) > 0 {
 		problems = append(problems, fmt.Errorf("topics %q do not exist", h.MissingTopics))
+	}
+	if len(h.DeniedTopics) > 0 {
+		problems = append(problems, fmt.Errorf("topics %q: the right READ is missing, and they may not exist", h.DeniedTopics))
 	}
 	if h.AcceptErr != nil {
 		problems = append(problems, fmt.Errorf("accepting fails since %s: %w", h.AcceptFailingSince.Format(time.RFC3339), h.AcceptErr))

@@ -3,7 +3,6 @@ package kafkaconsumer
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -93,14 +92,14 @@ func handshake(ctx context.Context, c net.Conn, cfg *tls.Config, address string)
 	if cfg.ServerName == "" {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
-			return nil, fmt.Errorf("TLS handshake with %q: %w", address, err)
+			return nil, &handshakeError{address, err}
 		}
 		cfg = cfg.Clone()
 		cfg.ServerName = host
 	}
 	encrypted := tls.Client(c, cfg)
 	if err := encrypted.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("TLS handshake with %s: %w", address, err)
+		return nil, &handshakeError{address, err}
 	}
 	return encrypted, nil
 }

@@ -45,17 +45,27 @@ func (c *Consumer) left() {
 	}
 }
 
-func (c *Consumer) setMissing(topics []string) {
+// setMissing notes which topics cannot be consumed: missing ones do not exist,
+// denied ones this client may not see.
+func (c *Consumer) setMissing(missing, denied []string) {
 	c.mu.Lock()
-	before := c.missing
-	c.missing = topics
+	missingBefore, deniedBefore := c.missing, c.denied
+	c.missing, c.denied = missing, denied
 	c.mu.Unlock()
 	switch {
-	case slices.Equal(before, topics):
-	case len(topics) > 0:
-		c.log.Warn("inbox: topics do not exist, waiting for them", zap.Strings("topics", topics))
+	case slices.Equal(missingBefore, missing):
+	case len(missing) > 0:
+		c.log.Warn("inbox: topics do not exist, waiting for them", zap.Strings("topics", missing))
+	case len(denied) == 0:
+		c.log.Info("inbox: all topics exist now", zap.Strings("appeared", missingBefore))
+	}
+	switch {
+	case slices.Equal(deniedBefore, denied):
+	case len(denied) > 0:
+		c.log.Warn("inbox: topics cannot be seen: the right READ is missing, and they may not exist; waiting for it",
+			zap.Strings("topics", denied), zap.String("client", c.cfg.who()))
 	default:
-		c.log.Info("inbox: all topics exist now", zap.Strings("appeared", before))
+		c.log.Info("inbox: all topics can be seen now", zap.Strings("were_denied", deniedBefore))
 	}
 }
 
@@ -78,7 +88,7 @@ func (c *Consumer) halt(p *partition, reason error) {
 // committed notes a commit's result.
 func (c *Consumer) committed(err error) {
 	if err != nil {
-		c.committing.begin(nil, err)
+		c.committing.begin(nil, c.cfg.explain(err))
 		return
 	}
 	c.committing.end(nil)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
-	"go.uber.org/zap"
 )
 
 // begin finds the offset to start at, trying until it is known.
@@ -23,14 +22,13 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 			// The end of the log moves on: unless it is committed now, records
 			// that come before the first commit would be lost by a restart.
 			p.begin(offset, fresh && f.cfg.StartOffset == Last)
-			f.trouble.end(p)
+			f.works()
 			return offset, true
 		}
 		if p.ctx.Err() != nil {
 			return 0, false
 		}
-		p.failing(err)
-		f.trouble.begin(p, err, zap.String("topic", p.topic), zap.Int("partition", p.id))
+		f.failed(err)
 		if !retry.wait(p.ctx) {
 			return 0, false
 		}

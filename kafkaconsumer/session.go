@@ -63,7 +63,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 			go func() { defer fetchers.Done(); f.run(f.partition.committed) }()
 		}
 	}
-	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, done: c.committed}
+	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commit, done: c.committed}
 	stopCommitting, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	helpers.Add(3)

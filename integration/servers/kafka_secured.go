@@ -28,7 +28,7 @@ const (
 
 // ShortSession is how long a session on ShortSessionListener lasts, in
 // milliseconds.
-const ShortSession = 3000
+const ShortSession = 2000
 
 // PlainUser and PlainPassword are the one user that PLAIN knows: its users are
 // part of the settings. Those of SCRAM are made and changed by requests.

@@ -1,0 +1,198 @@
+package kafka
+
+import (
+	"crypto/tls"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// password is that of each SCRAM user of these tests.
+const password = "correct-horse"
+
+// secured is a real broker with TLS, SASL and rights. Its plain listener lets
+// tests do everything.
+type secured struct{ *servers.Kafka }
+
+func startSecured(t *testing.T) secured {
+	t.Helper()
+	k, err := servers.StartKafka(servers.KafkaOptions{Secured: true})
+	switch {
+	case err == nil:
+	case os.Getenv(testenv.RequireVariable) == "1":
+		t.Fatalf("a secured broker is required (%s=1): %v", testenv.RequireVariable, err)
+	default:
+		t.Skipf("LEFT OUT: a secured broker cannot be started: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, k.Close()) })
+	return secured{k}
+}
+
+// bench makes a topic of two partitions, and a user of the topic's name for
+// all SCRAM mechanisms, who may do nothing yet.
+func (s secured) bench(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t, s.Brokers())
+	b.ledger.sparse = false
+	b.createTopic(2, nil)
+	s.setPassword(b, password)
+	return b.watch()
+}
+
+func (s secured) setPassword(b *bench, password string) {
+	b.t.Helper()
+	for _, mechanism := range []kadm.ScramMechanism{kadm.ScramSha256, kadm.ScramSha512} {
+		altered, err := b.admin.AlterUserSCRAMs(b.t.Context(), nil, []kadm.UpsertSCRAM{{User: b.topic, Mechanism: mechanism, Iterations: 4096, Password: password}})
+		require.NoError(b.t, err)
+		require.NoError(b.t, altered.Error())
+	}
+}
+
+// Rights of the bench's users, however they log in.
+func topicRight(b *bench, operation kadm.ACLOperation) *kadm.ACLBuilder {
+	return rights(b, operation).Topics(b.topic)
+}
+
+func groupRight(b *bench) *kadm.ACLBuilder { return rights(b, kadm.OpRead).Groups(b.group) }
+
+func rights(b *bench, operation kadm.ACLOperation) *kadm.ACLBuilder {
+	return kadm.NewACLs().ResourcePatternType(kadm.ACLPatternLiteral).Operations(operation).
+		Allow("User:"+b.topic, "User:CN="+b.topic, "User:"+servers.PlainUser).AllowHosts()
+}
+
+func grant(b *bench, all ...*kadm.ACLBuilder) {
+	b.t.Helper()
+	for _, right := range all {
+		created, err := b.admin.CreateACLs(b.t.Context(), right)
+		require.NoError(b.t, err)
+		for _, each := range created {
+			require.NoError(b.t, each.Err)
+		}
+	}
+}
+
+func revoke(b *bench, right *kadm.ACLBuilder) {
+	b.t.Helper()
+	deleted, err := b.admin.DeleteACLs(b.t.Context(), right)
+	require.NoError(b.t, err)
+	for _, each := range deleted {
+		require.NoError(b.t, each.Err)
+	}
+}
+
+// way is how a consumer comes to the broker.
+type way func(b *bench, c *kafkaconsumer.Config)
+
+// to goes to a listener without a name.
+func (s secured) to(listener servers.Listener) way {
+	return func(_ *bench, c *kafkaconsumer.Config) { c.Brokers = s.Listener(listener) }
+}
+
+func (w way) trusting(cfg *tls.Config) way {
+	return func(b *bench, c *kafkaconsumer.Config) {
+		w(b, c)
+		c.TLS = cfg
+	}
+}
+
+// certified shows a certificate for the bench's user.
+func (w way) certified(s secured) way {
+	return func(b *bench, c *kafkaconsumer.Config) {
+		w(b, c)
+		certificate, err := s.Authority().Client(b.topic)
+		require.NoError(b.t, err)
+		c.TLS = s.Authority().Trust()
+		c.TLS.Certificates = []tls.Certificate{certificate}
+	}
+}
+
+// as logs in; an empty user is the bench's own.
+func (w way) as(mechanism, user, password string) way {
+	return func(b *bench, c *kafkaconsumer.Config) {
+		w(b, c)
+		if user == "" {
+			user = b.topic
+		}
+		c.SASL = kafkaconsumer.SASL{Mechanism: mechanism, Username: user, Password: password}
+	}
+}
+
+// start starts a consumer that comes this way, and records what it logs.
+func (w way) start(b *bench, change ...func(*kafkaconsumer.Config)) (*kafkaconsumer.Consumer, *observer.ObservedLogs) {
+	b.t.Helper()
+	cfg := config(b.brokers, b.topic)
+	cfg.GroupID, cfg.SessionTimeout, cfg.RequestTimeout, cfg.DialTimeout, cfg.HeartbeatInterval = b.group, 6*time.Second, 5*time.Second, 5*time.Second, 200*time.Millisecond
+	w(b, &cfg)
+	for _, each := range change {
+		each(&cfg)
+	}
+	core, logs := observer.New(zapcore.DebugLevel)
+	core = zapcore.NewTee(core, logger(b.t).Core())
+	c, err := kafkaconsumer.New("orders.events", cfg, b.ledger, zap.New(core), nil)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() {
+		stop(b.t, c)
+		for _, entry := range logs.All() {
+			for _, value := range entry.ContextMap() {
+				if text, ok := value.(string); ok && cfg.SASL.Password != "" {
+					require.NotContains(b.t, text, cfg.SASL.Password)
+				}
+			}
+		}
+	})
+	began := time.Now()
+	require.NoError(b.t, c.Start(b.t.Context()))
+	require.Less(b.t, time.Since(began), time.Second, "start returns at once")
+	return c, logs
+}
+
+// loud is what was logged as a warning or worse, a line each.
+func loud(logs *observer.ObservedLogs) []string {
+	var lines []string
+	for _, entry := range logs.Filter(func(e observer.LoggedEntry) bool { return e.Level >= zapcore.WarnLevel }).All() {
+		text, _ := entry.ContextMap()["error"].(string)
+		lines = append(lines, entry.Message+": "+text)
+	}
+	return lines
+}
+
+// fill produces records to both partitions.
+func (b *bench) fill(n int) {
+	b.t.Helper()
+	var records []*kgo.Record
+	for i := range n {
+		records = append(records, &kgo.Record{Partition: int32(i % 2), Value: []byte("x")})
+	}
+	b.produce(b.client, records...)
+}
+
+// says waits until the consumer's health has all of the words.
+func says(t *testing.T, c *kafkaconsumer.Consumer, words ...string) string {
+	t.Helper()
+	text := ""
+	require.Eventually(t, func() bool {
+		if err := c.Health().Err(); err != nil {
+			text = err.Error()
+			for _, word := range words {
+				if !strings.Contains(text, word) {
+					return false
+				}
+			}
+			return true
+		}
+		return false
+	}, patience, 10*time.Millisecond, "health does not say %q", words)
+	return text
+}
