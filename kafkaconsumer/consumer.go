@@ -42,6 +42,7 @@ type Consumer struct {
 	accepting  *trouble
 	committing *trouble
 	stalling   *trouble
+	bootstrap  int // of cfg.Brokers, which is asked first; of run's goroutine
 
 	mu         sync.Mutex
 	state      State

@@ -143,6 +143,11 @@ func (c *Consumer) consume(topics []string) {
 				pause(c.ctx, c.cfg.JoinBackoff)
 				return
 			}
+			if c.askAnother(err) {
+				leave()
+				pause(c.ctx, c.cfg.JoinBackoff)
+				return
+			}
 			continue
 		}
 		ended := make(chan struct{})
@@ -170,9 +175,23 @@ func (c *Consumer) consume(topics []string) {
 	}
 }
 
+// askAnother tells whether a failed join was due to a broker that does not
+// answer, and has the next member begin at another of those configured.
+// kafka-go asks the first one that takes a connection who coordinates the
+// group, and a frozen one takes connections: while it is the first, nobody
+// would join however many others are well.
+func (c *Consumer) askAnother(err error) bool {
+	var answer kafka.Error
+	if len(c.cfg.Brokers) < 2 || errors.As(err, &answer) {
+		return false
+	}
+	c.bootstrap = (c.bootstrap + 1) % len(c.cfg.Brokers)
+	return true
+}
+
 func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.ConsumerGroupConfig {
 	cfg := kafka.ConsumerGroupConfig{
-		ID: c.cfg.GroupID, Brokers: c.cfg.Brokers, Topics: topics, Dialer: c.network.dialer,
+		ID: c.cfg.GroupID, Brokers: slices.Concat(c.cfg.Brokers[c.bootstrap:], c.cfg.Brokers[:c.bootstrap]), Topics: topics, Dialer: c.network.dialer,
 		GroupBalancers: []kafka.GroupBalancer{
 			observedBalancer{kafka.RangeGroupBalancer{}, leader}, observedBalancer{kafka.RoundRobinGroupBalancer{}, leader},
 		},

@@ -15,7 +15,6 @@ import (
 // stream is a rig whose workers consume a topic of their own, watched.
 type stream struct {
 	*rig
-	kafka   *servers.Kafka
 	feed    *workload.Feed
 	offsets *workload.Offsets
 }
@@ -25,18 +24,23 @@ const partitions = 4
 func newStream(t *testing.T) *stream {
 	t.Helper()
 	kafka := kafkaServer(t)
-	s := &stream{rig: newRig(t), kafka: kafka}
-	s.settings.Brokers = kafka.Brokers()
+	return newStreamOn(newRig(t), kafka.Admin, kafka.Brokers())
+}
+
+// newStreamOn makes one with servers of the test's own.
+func newStreamOn(r *rig, admin *servers.Admin, brokers []string) *stream {
+	t := r.t
+	t.Helper()
+	s := &stream{rig: r}
+	s.settings.Brokers = brokers
 	s.settings.Topic = fmt.Sprintf("jobs-%d", databases.Add(1))
 	s.settings.Group = s.settings.Topic + "-group"
-	require.NoError(t, kafka.CreateTopic(t.Context(), s.settings.Topic, partitions, nil))
+	require.NoError(t, admin.CreateTopic(t.Context(), s.settings.Topic, partitions, nil))
 	var err error
-	s.feed, err = workload.NewFeed(kafka.Brokers(), s.settings.Topic, s.ledger)
+	s.feed, err = workload.NewFeed(brokers, s.settings.Topic, s.ledger)
 	require.NoError(t, err)
 	t.Cleanup(s.feed.Close)
-	admin := servers.NewAdmin(kafka.Brokers()...)
-	t.Cleanup(admin.Close)
-	s.offsets, err = workload.WatchOffsets(admin, kafka.Brokers(), s.settings.Group, s.settings.Topic, s.db)
+	s.offsets, err = workload.WatchOffsets(admin, brokers, s.settings.Group, s.settings.Topic, s.db)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.offsets.Stop() })
 	return s
@@ -52,7 +56,36 @@ func (s *stream) finish() workload.Verdict {
 		return length >= int64(s.ledger.Count()) && committed == length
 	})
 	s.judgeOffsets()
+	skipped, err := s.offsets.Skipped(s.t.Context())
+	require.NoError(s.t, err)
+	require.Zero(s.t, skipped, "records of the topic are stored nowhere")
 	return s.verdict()
+}
+
+// worksOn waits until handlers have run since.
+func (s *stream) worksOn() {
+	s.t.Helper()
+	began, done := time.Now(), s.number(`SELECT count(*) FROM effects`)
+	s.await("work goes on", func() bool { return s.number(`SELECT count(*) FROM effects`) > done+50 })
+	s.t.Logf("work went on within %s", time.Since(began))
+}
+
+// commitsOn waits until records were accepted and committed since.
+func (s *stream) commitsOn() {
+	s.t.Helper()
+	began := time.Now()
+	before, _ := s.offsets.Committed()
+	s.await("offsets are committed", func() bool {
+		committed, _ := s.offsets.Committed()
+		return committed > before+50
+	})
+	s.t.Logf("offsets were committed within %s", time.Since(began))
+}
+
+// consumes waits until a worker has handled what it received.
+func (s *stream) consumes(w *workload.Worker) {
+	s.t.Helper()
+	s.await("it works", func() bool { return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, w.PID()) > 20 })
 }
 
 func (s *stream) judgeOffsets() {
@@ -64,54 +97,19 @@ func (s *stream) judgeOffsets() {
 	require.Zero(s.t, report.PastUnstored, strings.Join(report.Details, "\n"))
 }
 
-// Contract 7.1, 7.8.
-func TestBrokerOutageUnderLoadIsSurvived(t *testing.T) {
-	kafka := kafkaServer(t)
-	for _, outage := range []struct {
-		name       string
-		begin, end func() error
-		lasts      time.Duration
-	}{
-		{"stopped and started again", kafka.Stop, kafka.Start, 10 * time.Second},
-		{"frozen", kafka.Freeze, kafka.Thaw, 6 * time.Second},
-	} {
-		t.Run(outage.name, func(t *testing.T) {
-			s := newStream(t)
-			first, second := s.worker(), s.worker()
-			s.underKafkaLoad(s.feed, func() {
-				t.Cleanup(func() { require.NoError(t, kafka.Start()) })
-				t.Cleanup(func() { require.NoError(t, kafka.Thaw()) })
-				s.await("work is under way", func() bool { return s.number(`SELECT count(*) FROM effects`) > 50 })
-				require.NoError(t, outage.begin())
-				pause(t.Context(), outage.lasts)
-				require.NoError(t, outage.end())
-				back := time.Now()
-				done := s.number(`SELECT count(*) FROM effects`)
-				s.await("work goes on", func() bool { return s.number(`SELECT count(*) FROM effects`) > done+50 })
-				t.Logf("work went on within %s", time.Since(back))
-			})
-			s.finish()
-			require.True(t, first.Running() && second.Running(), "no worker gave up")
-		})
-	}
-}
-
 // Contract 2, 7.1: a member that comes, one that leaves and one that dies.
 func TestRebalancesUnderLoadLoseAndDoubleNothing(t *testing.T) {
+	t.Parallel()
 	s := newStream(t)
 	first := s.worker()
 	s.underKafkaLoad(s.feed, func() {
-		consumed := func(w *workload.Worker) {
-			t.Helper()
-			s.await("it works", func() bool { return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, w.PID()) > 20 })
-		}
-		consumed(first)
+		s.consumes(first)
 		second := s.worker()
-		consumed(second)
+		s.consumes(second)
 		require.NoError(t, first.Terminate())
 		third := s.worker()
 		require.NoError(t, first.Wait(patience))
-		consumed(third)
+		s.consumes(third)
 		require.NoError(t, second.Kill())
 		before, _ := s.offsets.Committed()
 		s.await("the survivor has taken over all partitions", func() bool {
@@ -124,6 +122,7 @@ func TestRebalancesUnderLoadLoseAndDoubleNothing(t *testing.T) {
 
 // Contract 2, first row: redelivered records become no second message.
 func TestWorkerKilledBetweenAcceptAndCommitDoublesNothing(t *testing.T) {
+	t.Parallel()
 	s := newStream(t)
 	never := func(settings *workload.Settings) { settings.CommitInterval = time.Hour }
 	victim := s.worker(never)

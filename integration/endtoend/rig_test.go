@@ -16,6 +16,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
 const patience = 45 * time.Second
@@ -33,7 +34,12 @@ var databases atomic.Int64
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	server, err := url.Parse(postgresServer(t).DSN())
+	return newRigOn(t, postgresServer(t))
+}
+
+func newRigOn(t *testing.T, postgres *servers.Postgres) *rig {
+	t.Helper()
+	server, err := url.Parse(postgres.DSN())
 	require.NoError(t, err)
 	name := fmt.Sprintf("test_%d", databases.Add(1))
 	admin := openSQL(t, server.String())
@@ -196,7 +202,7 @@ func (r *rig) verdict() workload.Verdict {
 	r.t.Helper()
 	v, err := r.ledger.Verdict(r.t.Context(), r.db)
 	require.NoError(r.t, err)
-	r.t.Logf("%+v", v)
+	r.t.Logf("ledger: %+v", v)
 	if v.Broken() {
 		suspects, err := r.ledger.Suspects(r.t.Context(), r.db)
 		require.NoError(r.t, err)

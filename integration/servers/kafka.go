@@ -37,6 +37,8 @@ type Kafka struct {
 	settings  map[string]string
 	secured   *secured // nil when it is not
 	directory *directory
+	probe     func(context.Context) error // whether it does what it is there for
+	clustered bool                        // one of several nodes
 
 	mu      sync.Mutex
 	process *process // nil when not running
@@ -65,13 +67,9 @@ func StartKafka(options KafkaOptions) (*Kafka, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Kafka: %w", err)
 	}
-	directory, err := newDirectory("kafka", nil)
+	k, err := newKafka(launcher, options)
 	if err != nil {
-		return nil, fmt.Errorf("Kafka: %w", err)
-	}
-	k := &Kafka{launcher: launcher, heap: options.Heap, settings: options.Settings, directory: directory}
-	if k.heap == 0 {
-		k.heap = 384
+		return nil, err
 	}
 	if options.Secured {
 		if k.secured, err = newSecured(); err != nil {
@@ -85,6 +83,19 @@ func StartKafka(options KafkaOptions) (*Kafka, error) {
 	}
 	if err != nil {
 		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
+}
+
+func newKafka(launcher launcher, options KafkaOptions) (*Kafka, error) {
+	directory, err := newDirectory("kafka", nil)
+	if err != nil {
+		return nil, fmt.Errorf("Kafka: %w", err)
+	}
+	k := &Kafka{launcher: launcher, heap: options.Heap, settings: options.Settings, directory: directory}
+	k.probe = k.ready
+	if k.heap == 0 {
+		k.heap = 384
 	}
 	return k, nil
 }
@@ -105,6 +116,14 @@ func (k *Kafka) startNew() error {
 		k.Admin.Close()
 	}
 	k.Admin = NewAdmin(address(k.port))
+	if err := k.format(newClusterID()); err != nil {
+		return err
+	}
+	return k.Start()
+}
+
+// format makes an empty data directory for a node of this cluster.
+func (k *Kafka) format(clusterID string) error {
 	if err := os.RemoveAll(k.directory.join("data")); err != nil {
 		return fmt.Errorf("Kafka: %w", err)
 	}
@@ -113,10 +132,10 @@ func (k *Kafka) startNew() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	if err := run(ctx, k.launcher.format(k, newClusterID()), nil, k.log()); err != nil {
+	if err := run(ctx, k.launcher.format(k, clusterID), nil, k.log()); err != nil {
 		return fmt.Errorf("Kafka: format: %w", err)
 	}
-	return k.Start()
+	return nil
 }
 
 // Brokers is the bootstrap list. It stays the same over restarts.
@@ -145,7 +164,7 @@ func (k *Kafka) Start() error {
 	k.Admin.Close() // what it knows is about the run before
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	if err := process.waitUntil(ctx, k.ready); err != nil {
+	if err := process.waitUntil(ctx, k.probe); err != nil {
 		err = fmt.Errorf("Kafka: start: %w; its log: %s", err, logTail(k.log()))
 		return errors.Join(err, k.kill())
 	}

@@ -13,8 +13,9 @@ import (
 // Admin does to a broker what tests need done, by kafka-go. It works as well
 // with a broker that this package did not start.
 type Admin struct {
-	brokers []string
-	client  *kafka.Client
+	brokers  []string
+	client   *kafka.Client
+	replicas int // of a topic
 }
 
 const adminClientID = "inbox-test-admin"
@@ -23,7 +24,7 @@ const adminClientID = "inbox-test-admin"
 func NewAdmin(brokers ...string) *Admin {
 	// The transport caches metadata; a test looks for what it just made.
 	transport := &kafka.Transport{DialTimeout: 3 * time.Second, MetadataTTL: 100 * time.Millisecond, ClientID: adminClientID}
-	return &Admin{brokers: brokers, client: &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: 15 * time.Second, Transport: transport}}
+	return &Admin{brokers: brokers, replicas: 1, client: &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: 15 * time.Second, Transport: transport}}
 }
 
 // Close ends the connections to the broker and forgets what it said about
@@ -59,11 +60,11 @@ func (a *Admin) Ping(ctx context.Context) (err error) {
 	return nil
 }
 
-// CreateTopic creates a topic, unreplicated, with topic configs such as
-// "cleanup.policy", and waits until every partition has a leader. An existing
+// CreateTopic creates a topic, replicated in a Cluster only, with topic configs
+// such as "cleanup.policy", and waits until every partition has a leader. An existing
 // topic is an error (kafka.TopicAlreadyExists).
 func (a *Admin) CreateTopic(ctx context.Context, name string, partitions int, configs map[string]string) error {
-	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: 1}
+	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: a.replicas}
 	for key, value := range configs {
 		topic.ConfigEntries = append(topic.ConfigEntries, kafka.ConfigEntry{ConfigName: key, ConfigValue: value})
 	}

@@ -65,8 +65,12 @@ func (c container) command(k *Kafka, script string) *exec.Cmd {
 		"--user", fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()), "--volume", k.directory.path + ":" + containerData,
 		"--env", fmt.Sprintf("KAFKA_HEAP_OPTS=-Xms64m -Xmx%dm", k.heap), "--env", "LOG_DIR=" + containerData + "/logs",
 	}
-	for _, port := range k.ports() {
-		arguments = append(arguments, "--publish", fmt.Sprintf("%s:%d:%d", loopback, port, port))
+	if k.clustered { // nodes reach each other where we reach them
+		arguments = append(arguments, "--network", "host")
+	} else {
+		for _, port := range k.ports() {
+			arguments = append(arguments, "--publish", fmt.Sprintf("%s:%d:%d", loopback, port, port))
+		}
 	}
 	return exec.Command(c.docker, append(arguments, "--entrypoint", "/bin/sh", containerImage, "-c", script)...)
 }

@@ -3,15 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// server is what can be done to PostgreSQL and to Kafka alike.
+// server is what can be done to PostgreSQL and to a broker alike.
 type server interface {
 	Start() error
 	Stop() error
@@ -20,94 +17,221 @@ type server interface {
 	Thaw() error
 }
 
-// disturb does harm at random until ctx ends, and then waits until both
-// servers are up and no worker is frozen. Troubles of workers, database and
-// broker overlap; each server has one at a time.
-func (w *world) disturb(ctx context.Context, f *fleet) {
-	random := rand.New(rand.NewPCG(w.seed, 2))
-	var (
-		under                   sync.WaitGroup
-		postgresDown, kafkaDown atomic.Bool
-	)
-	between := func(low, high time.Duration) time.Duration {
-		return low + time.Duration(random.Int64N(int64(high-low)))
+// tracks are everything that is disturbed. Workers, database and brokers are
+// disturbed at the same time; of the brokers one at a time, since the other is
+// to take over.
+func (w *world) tracks(f *fleet) []track {
+	const down = 3 * time.Second
+	frozen := w.settings.SessionTimeout + 2*time.Second // longer than anybody is waited for
+	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}}
+	for id := range 2 {
+		broker, name := w.cluster.Broker(id+1), fmt.Sprintf("broker %d", id+1)
+		prefix := fmt.Sprintf("broker_%d_", id+1)
+		kafka = append(kafka,
+			cell{prefix + "stopped", w.outage(name, "stopped", broker, broker.Stop, broker.Start, w.inSync), down},
+			cell{prefix + "frozen", w.outage(name, "frozen", broker, broker.Freeze, broker.Thaw, w.inSync), frozen},
+			cell{prefix + "killed", w.outage(name, "killed", broker, broker.Kill, broker.Start, w.inSync), down})
 	}
-	for pause(ctx, between(500*time.Millisecond, 3500*time.Millisecond)) {
-		// All decisions are made here, so that the seed decides.
-		what, how, which := random.IntN(10), random.IntN(3), random.IntN(len(f.slots))
-		lasts := between(300*time.Millisecond, 8*time.Second)
-		switch {
-		case what < 5:
-			under.Go(func() { f.disturb(f.slots[which], how, lasts) })
-		case what < 8:
-			w.outage(&under, "PostgreSQL", w.postgres, &postgresDown, &w.outagesPostgres, how, lasts)
-		default:
-			w.outage(&under, "Kafka", w.kafka, &kafkaDown, &w.outagesKafka, how, lasts)
-		}
+	kafka = append(kafka, cell{"rebalance_storm", f.storm, 0}, cell{"kafka_answers_cut", w.cutKafka, 4 * time.Second})
+	pg := w.postgres
+	return []track{
+		{name: "workers", pause: 8 * time.Second, cells: []cell{
+			{"worker_killed", f.kill1, 0}, {"worker_frozen", f.freeze1, frozen}, {"worker_terminated", f.terminate1, 0},
+		}},
+		{name: "PostgreSQL", pause: 6 * time.Second, cells: []cell{
+			{"postgres_slow", w.slowPostgres, 8 * time.Second},
+			{"postgres_stopped", w.outage("PostgreSQL", "stopped", pg, pg.Stop, pg.Start, nil), down},
+			{"postgres_frozen", w.outage("PostgreSQL", "frozen", pg, pg.Freeze, pg.Thaw, nil), frozen},
+			{"postgres_killed", w.outage("PostgreSQL", "killed", pg, pg.Kill, pg.Start, nil), down},
+			{"postgres_answers_lost", w.losePostgres, 4 * time.Second},
+		}},
+		{name: "Kafka", pause: time.Second, cells: kafka},
 	}
-	under.Wait()
 }
 
-// disturb kills, terminates or freezes the worker of a slot.
-func (f *fleet) disturb(s *slot, how int, lasts time.Duration) {
-	act := func(ends bool, what string, do func(*workload.Worker) error) bool {
-		done, err := s.with(ends, do)
+// outage takes a server away for a time. settled, if not nil, waits until it
+// is whole again.
+func (w *world) outage(name, kind string, s server, begin, end func() error, settled func() bool) func(time.Duration) bool {
+	return func(lasts time.Duration) bool {
+		w.say("%s %s for %.1fs", name, kind, lasts.Seconds())
+		err := begin()
 		if err != nil {
-			f.crashes.Add(1)
-			f.world.say("worker %d could not be %s: %v", s.number, what, err)
-		} else if done {
-			f.world.say("worker %d %s", s.number, what)
+			w.say("%s: %v", name, err)
 		}
-		return done
-	}
-	switch how {
-	case 0:
-		if act(true, "killed", (*workload.Worker).Kill) {
-			f.kills.Add(1)
-		}
-	case 1:
-		act(true, "terminated", (*workload.Worker).Terminate)
-	default:
-		var frozen *workload.Worker
-		freeze := func(worker *workload.Worker) error {
-			frozen = worker
-			return worker.Freeze()
-		}
-		if act(false, fmt.Sprintf("frozen for %.1fs", lasts.Seconds()), freeze) {
-			pause(context.Background(), lasts)
-			// Whatever was done to it meanwhile: one that is to terminate
-			// must wake for it.
-			if err := frozen.Thaw(); err != nil {
-				f.crashes.Add(1)
-				f.world.say("worker %d: %v", s.number, err)
-			}
-		}
-	}
-}
-
-// outage takes a server away for a time, unless it is away.
-func (w *world) outage(under *sync.WaitGroup, name string, s server, down *atomic.Bool, count *atomic.Int64, how int, lasts time.Duration) {
-	kind := []struct {
-		name       string
-		begin, end func() error
-	}{{"stopped", s.Stop, s.Start}, {"killed", s.Kill, s.Start}, {"frozen", s.Freeze, s.Thaw}}[how]
-	if !down.CompareAndSwap(false, true) {
-		return
-	}
-	count.Add(1)
-	under.Go(func() {
-		defer down.Store(false)
-		w.say("%s %s for %.1fs", name, kind.name, lasts.Seconds())
-		err := kind.begin()
 		pause(context.Background(), lasts)
-		for try := 0; ; try++ { // without it there is nothing to judge
-			if err != nil {
-				w.say("%s: %v", name, err)
-			}
-			if err = kind.end(); err == nil || try == 3 {
+		for range 3 { // without it there is nothing to judge
+			again := end()
+			if again == nil {
 				break
 			}
+			w.say("%s: %v", name, again)
 		}
 		w.say("%s is back", name)
-	})
+		return (settled == nil || settled()) && err == nil
+	}
+}
+
+// inSync waits until the next broker may go.
+func (w *world) inSync() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	defer cancel()
+	if err := w.cluster.AwaitInSync(ctx); err != nil {
+		w.say("Kafka: %v", err)
+		return false
+	}
+	return true
+}
+
+// moveCoordinator stops the broker that coordinates the workers' group.
+func (w *world) moveCoordinator(lasts time.Duration) bool {
+	before := w.coordinator()
+	if before == 0 {
+		return false
+	}
+	w.say("the coordinator is broker %d", before)
+	broker := w.cluster.Broker(before)
+	moved := false
+	look := func() error {
+		for range 100 {
+			if moved = w.coordinator() == w.cluster.Other(before); moved {
+				w.say("the coordinator is broker %d", w.cluster.Other(before))
+				break
+			}
+			pause(context.Background(), 100*time.Millisecond)
+		}
+		return broker.Start()
+	}
+	done := w.outage(fmt.Sprintf("broker %d", before), "stopped", broker, broker.Stop, look, w.inSync)(lasts)
+	return done && moved
+}
+
+// coordinator is the ID of the broker that coordinates the workers' group; 0
+// is nobody.
+func (w *world) coordinator() int {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	id, err := w.cluster.Coordinator(ctx, group)
+	if err != nil {
+		return 0
+	}
+	return id
+}
+
+// slowness is how late each answer of a slow database is.
+const slowness = 200 * time.Millisecond
+
+func (w *world) slowPostgres(lasts time.Duration) bool {
+	w.say("PostgreSQL answers %s late for %.1fs", slowness, lasts.Seconds())
+	w.database.Delay(slowness)
+	pause(context.Background(), lasts)
+	w.database.Delay(0)
+	w.say("PostgreSQL is as fast as before")
+	return true
+}
+
+// losePostgres cuts connections to the database instead of answering.
+func (w *world) losePostgres(lasts time.Duration) bool {
+	w.say("one in forty answers of PostgreSQL is lost for %.1fs", lasts.Seconds())
+	before := w.database.AnswersLost()
+	w.database.LoseAnswers(w.seed + 1)
+	pause(context.Background(), lasts)
+	w.database.LoseAnswers(0)
+	lost := w.database.AnswersLost() - before
+	w.say("%d answers of PostgreSQL were lost", lost)
+	return lost > 0
+}
+
+// cutKafka cuts connections to the brokers in the middle of answers that are
+// large enough to carry records.
+func (w *world) cutKafka(lasts time.Duration) bool {
+	const carriesRecords = 1000
+	w.say("answers of Kafka are cut in their middle for %.1fs", lasts.Seconds())
+	before := w.answersCut()
+	const rounds = 4
+	for range rounds {
+		for _, proxy := range w.proxies {
+			proxy.CutAnswers(5, carriesRecords)
+		}
+		pause(context.Background(), lasts/rounds)
+	}
+	for _, proxy := range w.proxies {
+		proxy.CutAnswers(0, 0)
+	}
+	cut := w.answersCut() - before
+	w.say("%d answers of Kafka were cut", cut)
+	return cut > 0
+}
+
+func (w *world) answersCut() (n int) {
+	for _, proxy := range w.proxies {
+		n += proxy.Cut()
+	}
+	return n
+}
+
+// kill1 kills one worker, terminate1 asks one to stop.
+func (f *fleet) kill1(time.Duration) bool { return f.disturb("killed", true, (*workload.Worker).Kill) }
+func (f *fleet) terminate1(time.Duration) bool {
+	return f.disturb("terminated", true, (*workload.Worker).Terminate)
+}
+
+// freeze1 freezes one worker for a time.
+func (f *fleet) freeze1(lasts time.Duration) bool {
+	var frozen *workload.Worker
+	if !f.disturb(fmt.Sprintf("frozen for %.1fs", lasts.Seconds()), false, func(worker *workload.Worker) error {
+		frozen = worker
+		return worker.Freeze()
+	}) {
+		return false
+	}
+	pause(context.Background(), lasts)
+	if err := frozen.Thaw(); err != nil {
+		f.failures.Add(1)
+		f.world.say("a worker could not be thawed: %v", err)
+	}
+	return true
+}
+
+// disturb does something to the next worker in turn.
+func (f *fleet) disturb(what string, ends bool, do func(*workload.Worker) error) bool {
+	f.turn++
+	s := f.slots[f.turn%len(f.slots)]
+	done, err := s.with(ends, do)
+	if err != nil {
+		f.failures.Add(1)
+		f.world.say("worker %d could not be %s: %v", s.number, what, err)
+		return false
+	}
+	if done {
+		f.world.say("worker %d %s", s.number, what)
+	}
+	return done
+}
+
+// changes is how many members join or leave in a storm.
+const changes = 10
+
+// storm lets a further worker join and leave again and again.
+func (f *fleet) storm(time.Duration) bool {
+	f.world.say("a further worker joins and leaves, %d rebalances in a row", changes)
+	made := 0
+	for try := 0; made < changes && try < 2*changes; try++ {
+		worker, err := workload.StartWorker(f.world.settings, f.world.dir)
+		if err != nil { // the database is away
+			continue
+		}
+		f.await("a storm's worker is a member", 3*time.Second, func() bool {
+			n, err := worker.Logged("kafka consumer joined its group")
+			return err == nil && n > 0
+		})
+		made += 2
+		f.peak(worker)
+		if err := worker.Terminate(); err != nil {
+			f.failures.Add(1)
+			f.world.say("a storm's worker: %v", err)
+		}
+		f.bury(worker)
+	}
+	f.world.say("the storm is over after %d joins and leaves", made)
+	return made >= changes
 }

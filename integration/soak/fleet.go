@@ -19,8 +19,9 @@ type fleet struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 
-	kills   atomic.Int64
-	crashes atomic.Int64 // workers that ended unasked, raced or panicked
+	turn     int          // whom to disturb next; of the workers' track
+	failures atomic.Int64 // workers that ended unasked, raced, panicked or did not stop in order
+	rss      atomic.Int64 // the most memory that a worker had, in KiB
 }
 
 // slot is the place of one worker and of those that replace it.
@@ -62,6 +63,7 @@ func (f *fleet) keep(ctx context.Context, s *slot) {
 		s.worker, s.asked = worker, false
 		s.mu.Unlock()
 		for worker.Running() && pause(ctx, 50*time.Millisecond) {
+			f.peak(worker)
 		}
 		if ctx.Err() != nil {
 			return // the end is for stop or kill
@@ -83,10 +85,45 @@ func (f *fleet) examine(s *slot) {
 		complaints = fmt.Sprintf("it ended unasked: %v %s", s.worker.Wait(0), complaints)
 	}
 	if complaints != "" {
-		f.crashes.Add(1)
+		f.failures.Add(1)
 		f.world.say("worker %d: %s", s.number, complaints)
 	}
 	s.worker = nil
+}
+
+// bury waits for the end of a worker of no slot that was told to stop, and
+// looks at how it ended.
+func (f *fleet) bury(worker *workload.Worker) {
+	s := &slot{worker: worker, asked: true}
+	if err := worker.Wait(stopPatience); err != nil {
+		f.failures.Add(1)
+		f.world.say("a worker did not stop in order: %v", err)
+		_ = worker.Kill() // fails only for one that has ended
+	}
+	f.examine(s)
+}
+
+// await waits for a condition; that it does not come about is no failure.
+func (f *fleet) await(what string, limit time.Duration, condition func() bool) {
+	deadline := time.Now().Add(limit)
+	for !condition() {
+		if time.Now().After(deadline) {
+			f.world.say("%s: not within %s", what, limit)
+			return
+		}
+		pause(context.Background(), 20*time.Millisecond)
+	}
+}
+
+// peak notes how much memory a worker has had.
+func (f *fleet) peak(worker *workload.Worker) {
+	kib := worker.PeakMemory()
+	for {
+		most := f.rss.Load()
+		if kib <= most || f.rss.CompareAndSwap(most, kib) {
+			return
+		}
+	}
 }
 
 // with gives a slot's worker to f, if there is one that was not asked to end.

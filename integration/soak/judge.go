@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
@@ -13,7 +14,7 @@ const (
 	// progressInterval lies between two ledger lines.
 	progressInterval = 5 * time.Second
 	// settlePatience is how long the end may take once all is up again.
-	settlePatience = 3 * time.Minute
+	settlePatience = 75 * time.Second
 	// askTimeout bounds one question to the database.
 	askTimeout = 30 * time.Second
 )
@@ -57,10 +58,14 @@ func (w *world) settle(l *load) error {
 }
 
 // judge prints the final figures and tells whether every promise was kept.
-func (w *world) judge(began time.Time, f *fleet, stopped error) (whole bool, err error) {
+func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whole bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	v, err := w.ledger.Verdict(ctx, w.db)
+	if err != nil {
+		return false, err
+	}
+	skipped, err := w.offsets.Skipped(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -79,7 +84,7 @@ func (w *world) judge(began time.Time, f *fleet, stopped error) (whole bool, err
 		w.say("offsets: %s", detail)
 	}
 	if stopped != nil {
-		f.crashes.Add(1)
+		f.failures.Add(1)
 		w.say("a worker did not stop in order: %v", stopped)
 	}
 	for _, figure := range []struct {
@@ -87,14 +92,18 @@ func (w *world) judge(began time.Time, f *fleet, stopped error) (whole bool, err
 		value any
 	}{
 		{"produced", v.Produced}, {"accepted", v.Accepted}, {"completed", v.Completed}, {"poisoned", v.Poisoned}, {"pending", v.Pending},
-		{"kills_worker", f.kills.Load()}, {"outages_postgres", w.outagesPostgres.Load()}, {"outages_kafka", w.outagesKafka.Load()},
-		{"reruns", v.Reruns}, {"lost", v.Lost}, {"doubled", v.Doubled}, {"misjudged", v.Misjudged}, {"unknown", v.Unknown},
+		{"reruns", v.Reruns}, {"missing", v.Missing}, {"skipped", skipped}, {"doubled", v.Doubled}, {"misjudged", v.Misjudged}, {"unknown", v.Unknown},
 		{"offset_samples", offsets.Samples}, {"committed_backwards", offsets.Backwards}, {"committed_past_unstored", offsets.PastUnstored},
-		{"uncommitted", length - committed}, {"worker_failures", f.crashes.Load()},
-		{"seconds", fmt.Sprintf("%.1f", time.Since(began).Seconds())},
+		{"uncommitted", length - committed}, {"worker_failures", f.failures.Load()},
+		{"worker_peak_rss_mib", f.rss.Load() / 1024}, {"seconds", fmt.Sprintf("%.1f", time.Since(began).Seconds())},
 	} {
 		fmt.Printf("%s: %v\n", figure.name, figure.value)
 	}
-	return !v.Broken() && offsets.Backwards == 0 && offsets.PastUnstored == 0 && offsets.Samples > 0 &&
-		committed == length && f.crashes.Load() == 0, nil
+	m.print()
+	missed := m.missed()
+	if len(missed) > 0 {
+		w.say("never happened: %s", strings.Join(missed, ", "))
+	}
+	return !v.Broken() && len(missed) == 0 && skipped == 0 && offsets.Backwards == 0 && offsets.PastUnstored == 0 && offsets.Samples > 0 &&
+		committed == length && f.failures.Load() == 0, nil
 }

@@ -31,7 +31,7 @@ const loadInterval = 100 * time.Millisecond
 const directBacklog = 100
 
 func newLoad(w *world, rate int) (*load, error) {
-	feed, err := workload.NewFeed(w.kafka.Brokers(), topic, w.ledger)
+	feed, err := workload.NewFeed(w.cluster.Brokers(), topic, w.ledger)
 	if err != nil {
 		return nil, err
 	}

@@ -1,14 +1,16 @@
-// Command soak runs workers on a real PostgreSQL and a real Kafka under load
-// for some minutes, kills, stops and freezes all three at random, and then
-// reads the ledger: was anything lost or doubled, did a committed offset pass
-// a record that was not stored?
+// Command soak runs workers on a real PostgreSQL and a real Kafka of two
+// brokers under load for some minutes and disturbs all three: a schedule has
+// every kind of harm once, which takes about three minutes, and then chance
+// decides. At the end it reads the ledger: is anything missing or doubled, did
+// a committed offset move back or pass a record that was not stored?
 //
 //	go run ./soak -minutes 5 -seed 7
 //
 // It prints a line per event, a ledger line every few seconds and, at the end,
-// one "name: value" line for each figure. The seed decides what happens and
-// in which order, not to the microsecond. The exit status is 0 only if no
-// promise was broken and nothing is pending.
+// one "name: value" line for each figure and each kind of harm. The seed
+// decides what happens and in which order, not to the microsecond. The exit
+// status is 0 only if no promise was broken, nothing is pending and every kind
+// of harm was done.
 package main
 
 import (
@@ -29,7 +31,7 @@ func main() {
 	workload.MainIfWorker()
 	minutes := flag.Float64("minutes", 5, "how long to disturb")
 	seed := flag.Uint64("seed", 1, "decides what happens")
-	rate := flag.Int("rate", 200, "messages per second")
+	rate := flag.Int("rate", 150, "messages per second")
 	workers := flag.Int("workers", 3, "worker processes")
 	flag.Parse()
 	if *minutes <= 0 || *rate < 10 || *workers < 1 || flag.NArg() > 0 {
@@ -70,13 +72,15 @@ func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers in
 	var loading, reporting sync.WaitGroup
 	loading.Go(func() { l.run(timed) })
 	reporting.Go(func() { w.reportProgress(report) })
-	w.disturb(timed, fleet) // returns with everything up again
+	tracks := w.tracks(fleet)
+	matrix := newMatrix(tracks)
+	matrix.disturb(timed, seed, tracks) // returns with everything up again
 	loading.Wait()
 	w.say("the disturbances are over, waiting for what is left")
 	unsettled := w.settle(l)
 	endReport()
 	reporting.Wait()
 	stopped := fleet.stop()
-	whole, err = w.judge(began, fleet, stopped)
+	whole, err = w.judge(began, fleet, matrix, stopped)
 	return whole && unsettled == nil, errors.Join(unsettled, err)
 }

@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 // world is everything a soak is about but its workers.
@@ -23,14 +24,13 @@ type world struct {
 	began    time.Time
 	dir      string // of the workers' logs
 	postgres *servers.Postgres
-	kafka    *servers.Kafka
-	admin    *servers.Admin
+	database *pgproxy.Proxy // the workers' way to it
+	cluster  *servers.Cluster
+	proxies  []*kafkaproxy.Proxy // clients' ways to the brokers
 	db       *sql.DB
 	ledger   *workload.Ledger
 	offsets  *workload.Offsets
 	settings workload.Settings
-
-	outagesPostgres, outagesKafka atomic.Int64
 
 	saying sync.Mutex
 }
@@ -46,7 +46,7 @@ func newWorld(ctx context.Context, seed uint64) (*world, error) {
 	if err := w.start(ctx); err != nil {
 		return nil, errors.Join(err, w.close(true))
 	}
-	w.say("seed %d, %s, Kafka at %s, logs in %s", seed, w.postgres.DSN(), w.kafka.Brokers()[0], w.dir)
+	w.say("seed %d, %s, Kafka at %v, logs in %s", seed, w.postgres.DSN(), w.cluster.Brokers(), w.dir)
 	return w, nil
 }
 
@@ -57,10 +57,13 @@ func (w *world) start(ctx context.Context) (err error) {
 	if w.postgres, err = servers.StartPostgres(servers.PostgresOptions{}); err != nil {
 		return err
 	}
-	if w.kafka, err = servers.StartKafka(servers.KafkaOptions{}); err != nil {
+	if w.database, err = pgproxy.Start(w.postgres.DSN()); err != nil {
 		return err
 	}
-	if err = w.kafka.CreateTopic(ctx, topic, partitions, nil); err != nil {
+	if w.cluster, err = servers.StartCluster(servers.ClusterOptions{Through: w.through}); err != nil {
+		return err
+	}
+	if err = w.cluster.CreateTopic(ctx, topic, partitions, nil); err != nil {
 		return err
 	}
 	if w.db, err = sql.Open("pgx", w.postgres.DSN()); err != nil {
@@ -69,7 +72,7 @@ func (w *world) start(ctx context.Context) (err error) {
 	if err = workload.CreateTables(ctx, w.db); err != nil {
 		return err
 	}
-	w.settings = workload.Quick(w.postgres.DSN())
+	w.settings = workload.Quick(w.database.DSN())
 	ib, closeInbox, err := w.inbox() // of no channel with Kafka: it is never started
 	if err != nil {
 		return err
@@ -77,10 +80,19 @@ func (w *world) start(ctx context.Context) (err error) {
 	if err = errors.Join(ib.Migrate(ctx), closeInbox()); err != nil {
 		return err
 	}
-	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.kafka.Brokers(), topic, group
-	w.admin = servers.NewAdmin(w.kafka.Brokers()...)
-	w.offsets, err = workload.WatchOffsets(w.admin, w.kafka.Brokers(), group, topic, w.db)
+	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.cluster.Brokers(), topic, group
+	w.offsets, err = workload.WatchOffsets(w.cluster.Admin, w.cluster.Brokers(), group, topic, w.db)
 	return err
+}
+
+// through makes a way to a broker on which answers can be cut.
+func (w *world) through(broker string) (string, error) {
+	proxy, err := kafkaproxy.Start(broker)
+	if err != nil {
+		return "", err
+	}
+	w.proxies = append(w.proxies, proxy)
+	return proxy.Address(), nil
 }
 
 // inbox makes an inbox in this process, to accept by.
@@ -109,14 +121,17 @@ func (w *world) close(tidy bool) error {
 	if w.offsets != nil {
 		w.offsets.Stop()
 	}
-	if w.admin != nil {
-		w.admin.Close()
-	}
 	if w.db != nil {
 		problems = append(problems, w.db.Close())
 	}
-	if w.kafka != nil {
-		problems = append(problems, w.kafka.Close())
+	for _, proxy := range w.proxies {
+		proxy.Close()
+	}
+	if w.database != nil {
+		w.database.Close()
+	}
+	if w.cluster != nil {
+		problems = append(problems, w.cluster.Close())
 	}
 	if w.postgres != nil {
 		problems = append(problems, w.postgres.Close())

@@ -75,10 +75,10 @@ type Verdict struct {
 	Produced, Accepted  int
 	Completed, Poisoned int // statuses
 	Pending             int
-	// Lost counts produced messages that are not stored, or stored without
+	// Missing counts produced messages that are not stored, or stored without
 	// all their statuses, or whose completion stands beside no effect; and
 	// bad records that are not kept.
-	Lost int
+	Missing int
 	// Doubled counts messages whose transactional effect happened twice, or
 	// beside a status that did not complete.
 	Doubled int
@@ -95,7 +95,7 @@ type Verdict struct {
 
 // Broken tells whether a promise was broken or something is left to do.
 func (v Verdict) Broken() bool {
-	return v.Lost+v.Doubled+v.Misjudged+v.Unknown+v.Pending > 0 || v.Accepted != v.Produced
+	return v.Missing+v.Doubled+v.Misjudged+v.Unknown+v.Pending > 0 || v.Accepted != v.Produced
 }
 
 // verdictQuery goes over every message that was produced or stored.
@@ -139,11 +139,11 @@ func (l *Ledger) Verdict(ctx context.Context, db *sql.DB) (Verdict, error) {
 	v := Verdict{Produced: len(ids)}
 	var rejected int
 	err := db.QueryRowContext(ctx, verdictQuery, ids).Scan(&v.Accepted, &v.Completed, &v.Poisoned, &v.Pending,
-		&v.Lost, &v.Doubled, &v.Misjudged, &v.Unknown, &v.Reruns, &rejected)
+		&v.Missing, &v.Doubled, &v.Misjudged, &v.Unknown, &v.Reruns, &rejected)
 	if err != nil {
 		return v, fmt.Errorf("read verdict: %w", err)
 	}
-	v.Lost += max(bad-rejected, 0)
+	v.Missing += max(bad-rejected, 0)
 	v.Unknown += max(rejected-bad, 0)
 	return v, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -209,6 +210,22 @@ func (o *Offsets) Committed() (committed, length int64) {
 		length += int64(len(ids))
 	}
 	return committed, length
+}
+
+// Skipped counts records of the topic, as far as it was read, that are stored
+// neither as messages nor as rejected, whoever passed them by.
+func (o *Offsets) Skipped(ctx context.Context) (skipped int, err error) {
+	o.mu.Lock()
+	log := maps.Clone(o.log)
+	o.mu.Unlock()
+	for partition, ids := range log {
+		passed, err := o.unstored(ctx, ids, partition, 0, time.Now())
+		if err != nil {
+			return 0, fmt.Errorf("look for skipped records: %w", err)
+		}
+		skipped += len(passed)
+	}
+	return skipped, nil
 }
 
 // Report is what was seen so far.

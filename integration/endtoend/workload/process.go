@@ -164,6 +164,18 @@ func (w *Worker) signal(sig syscall.Signal) error {
 	return nil
 }
 
+// PeakMemory is the most memory it has had resident so far, in KiB, as the
+// kernel tells; 0 where it does not.
+func (w *Worker) PeakMemory() (kib int64) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.PID()))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	_, _ = fmt.Sscan(after, &kib)
+	return kib
+}
+
 // LogTail returns the end of what it logged.
 func (w *Worker) LogTail() string {
 	content, err := os.ReadFile(w.log)

@@ -44,6 +44,8 @@ type Settings struct {
 	StatementTimeout  time.Duration
 	StopBudget        time.Duration
 	CommitInterval    time.Duration
+	// SessionTimeout is the consumer's.
+	SessionTimeout time.Duration
 }
 
 // Quick returns timings at which recovery takes seconds.
@@ -52,6 +54,7 @@ func Quick(dsn string) Settings {
 		DSN: dsn, Concurrency: 16,
 		HeartbeatInterval: 300 * time.Millisecond, SweepInterval: 300 * time.Millisecond, WorkerTimeout: 1500 * time.Millisecond,
 		StatementTimeout: 2 * time.Second, StopBudget: 3 * time.Second, CommitInterval: 100 * time.Millisecond,
+		SessionTimeout: 3 * time.Second,
 	}
 }
 
@@ -108,7 +111,7 @@ func (s Settings) consumer() kafkaconsumer.Config {
 		Brokers: s.Brokers, Topics: []string{s.Topic}, GroupID: s.Group,
 		Decoder:        envelope.DecoderConfig{Type: JobType, Source: "endtoend"},
 		CommitInterval: s.CommitInterval, AcceptTimeout: s.StatementTimeout + time.Second,
-		SessionTimeout: 3 * time.Second, HeartbeatInterval: 300 * time.Millisecond, RebalanceTimeout: 10 * time.Second,
+		SessionTimeout: s.SessionTimeout, HeartbeatInterval: 300 * time.Millisecond, RebalanceTimeout: 10 * time.Second,
 		JoinBackoff: 200 * time.Millisecond, WatchInterval: time.Second, FetchMaxWait: 200 * time.Millisecond,
 		DialTimeout: 2 * time.Second, RequestTimeout: 3 * time.Second,
 	}

@@ -169,6 +169,9 @@ func (l *link) answers() error {
 			_, err := io.Copy(io.Discard, l.server) // until the client gives up
 			return err
 		}
+		if ready {
+			l.proxy.late()
+		}
 		l.proxy.pass()
 		if _, err := l.client.Write(message); err != nil {
 			return err

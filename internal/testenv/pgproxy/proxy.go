@@ -1,10 +1,11 @@
 // Package pgproxy puts a proxy between a test and PostgreSQL that loses what
 // it is told to: answers, requests, whole connections. It understands the
 // protocol as far as it must, to know which statement each exchange runs.
-// Only tests import it.
+// Only tests and the soak import it.
 package pgproxy
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -33,6 +34,8 @@ type Proxy struct {
 	lost   int
 	dead   chan struct{}   // while not nil nothing passes; closed to let it
 	gone   map[string]bool // keys of connections that ConnectionLost cut
+	delay  time.Duration   // of each answer
+	done   chan struct{}   // closed by Close
 }
 
 // New starts a proxy in front of the server that dsn (a postgres:// URL with
@@ -40,16 +43,27 @@ type Proxy struct {
 // it.
 func New(t testing.TB, dsn string) *Proxy {
 	t.Helper()
+	p, err := Start(dsn)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// Start is New outside of a test: Close ends the proxy.
+func Start(dsn string) (*Proxy, error) {
 	target, err := url.Parse(dsn)
-	require.NoError(t, err)
+	if err != nil {
+		return nil, fmt.Errorf("proxy to %s: %w", dsn, err)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, gone: map[string]bool{}}
+	if err != nil {
+		return nil, fmt.Errorf("proxy to %s: %w", dsn, err)
+	}
+	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, gone: map[string]bool{}, done: make(chan struct{})}
 	target.Host = listener.Addr().String()
 	p.dsn = target.String()
 	p.own(p.serve)
-	t.Cleanup(p.close)
-	return p
+	return p, nil
 }
 
 // DSN leads to the server's database through the proxy.
@@ -63,9 +77,13 @@ func (p *Proxy) own(f func()) {
 	}()
 }
 
-func (p *Proxy) close() {
+// Close ends the proxy and every connection through it.
+func (p *Proxy) Close() {
 	p.Heal()
 	p.mu.Lock()
+	if !p.closed {
+		close(p.done)
+	}
 	p.closed = true
 	_ = p.listener.Close()
 	for conn := range p.conns {
@@ -93,6 +111,31 @@ func (p *Proxy) Heal() {
 	if p.dead != nil {
 		close(p.dead)
 		p.dead = nil
+	}
+}
+
+// Delay makes every answer late by d, as a busy database or a long way does;
+// 0 ends that. Exchanges on one connection follow one another, so that a
+// transaction takes d for each of its round trips.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// late waits as long as an answer is to be late.
+func (p *Proxy) late() {
+	p.mu.Lock()
+	d := p.delay
+	p.mu.Unlock()
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.done:
 	}
 }
 

@@ -148,6 +148,18 @@ func TestPartitionHidesEvenTheEndOfAConnection(t *testing.T) {
 	require.NoError(t, r.note(t.Context()))
 }
 
+func TestEachAnswerIsLateByTheDelay(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, r.note(t.Context()), "connected")
+	const delay = 50 * time.Millisecond
+	r.proxy.Delay(delay)
+	began := time.Now()
+	require.NoError(t, r.note(t.Context()))
+	require.GreaterOrEqual(t, time.Since(began), 3*delay, "begin, insert, commit")
+	r.proxy.Delay(0)
+	require.Equal(t, 2, r.notes())
+}
+
 func TestAnswersLostAtRandom(t *testing.T) {
 	r := newRig(t)
 	r.proxy.LoseAnswers(1)

@@ -1,0 +1,113 @@
+package endtoend
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
+	"github.com/gorm-inbox/inbox/integration/servers"
+)
+
+// Contract 7.1, 7.8.
+func TestBrokerOutageUnderLoadIsSurvived(t *testing.T) {
+	kafka := kafkaServer(t)
+	for _, outage := range []struct {
+		name       string
+		begin, end func() error
+		lasts      time.Duration
+	}{
+		{"stopped and started again", kafka.Stop, kafka.Start, 10 * time.Second},
+		{"killed and started again", kafka.Kill, kafka.Start, 2 * time.Second},
+		{"frozen", kafka.Freeze, kafka.Thaw, 6 * time.Second},
+	} {
+		t.Run(outage.name, func(t *testing.T) {
+			s := newStream(t)
+			first, second := s.worker(), s.observed()
+			s.underKafkaLoad(s.feed, func() {
+				t.Cleanup(func() { require.NoError(t, kafka.Start()) })
+				t.Cleanup(func() { require.NoError(t, kafka.Thaw()) })
+				s.await("work is under way", func() bool { return s.number(`SELECT count(*) FROM effects`) > 50 })
+				second.forget()
+				require.NoError(t, outage.begin())
+				pause(t.Context(), outage.lasts)
+				require.NoError(t, outage.end())
+				s.worksOn()
+				second.quiet(t)
+			})
+			s.finish()
+			require.True(t, first.Running(), "no worker gave up")
+		})
+	}
+}
+
+// Contract 7.1, 7.8: whichever broker goes, in whatever way, the other leads
+// all partitions and coordinates the group from then on.
+func TestCoordinatorAndLeadersMoveBetweenBrokersUnderLoad(t *testing.T) {
+	t.Parallel()
+	var proxies []*kafkaproxy.Proxy
+	t.Cleanup(func() {
+		for _, proxy := range proxies {
+			proxy.Close()
+		}
+	})
+	cluster, err := servers.StartCluster(servers.ClusterOptions{Through: func(broker string) (string, error) {
+		proxy, err := kafkaproxy.Start(broker)
+		if err != nil {
+			return "", err
+		}
+		proxies = append(proxies, proxy)
+		return proxy.Address(), nil
+	}})
+	leaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+	s := newStreamOn(newRig(t), cluster.Admin, cluster.Brokers())
+	s.settings.SessionTimeout = 2 * time.Second
+	coordinator := func() int {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		id, err := cluster.Coordinator(ctx, s.settings.Group)
+		if err != nil {
+			return 0 // nobody for the moment
+		}
+		return id
+	}
+	first, second := s.worker(), s.worker()
+	s.underKafkaLoad(s.feed, func() {
+		s.consumes(first)
+		s.consumes(second)
+		for _, outage := range []struct {
+			name       string
+			begin, end func(*servers.Kafka) error
+		}{{"stopped", (*servers.Kafka).Stop, (*servers.Kafka).Start}, {"frozen", (*servers.Kafka).Freeze, (*servers.Kafka).Thaw}, {"killed", (*servers.Kafka).Kill, (*servers.Kafka).Start}} {
+			require.NoError(t, cluster.AwaitInSync(t.Context()))
+			gone := 0
+			s.await("somebody coordinates", func() bool { gone = coordinator(); return gone != 0 })
+			require.NoError(t, outage.begin(cluster.Broker(gone)))
+			began := time.Now()
+			s.await("the other coordinates", func() bool { return coordinator() == cluster.Other(gone) })
+			s.await("the other leads", func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				leaders, err := cluster.Leaders(ctx, s.settings.Topic)
+				for _, leader := range leaders {
+					if leader == gone {
+						return false
+					}
+				}
+				return err == nil && len(leaders) == partitions
+			})
+			t.Logf("broker %d %s: broker %d took over within %s", gone, outage.name, cluster.Other(gone), time.Since(began))
+			s.commitsOn()
+			require.NoError(t, outage.end(cluster.Broker(gone)))
+		}
+		for _, proxy := range proxies {
+			proxy.CutAnswers(5, 300)
+		}
+		s.await("answers with records are cut in their middle", func() bool { return proxies[0].Cut()+proxies[1].Cut() >= 5 })
+	})
+	s.finish()
+	require.True(t, first.Running() && second.Running(), "no worker gave up")
+}

@@ -1,0 +1,70 @@
+package endtoend
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+)
+
+// observed is a worker in this process whose log is looked at.
+type observed struct {
+	*inbox.Inbox
+	logs *observer.ObservedLogs
+}
+
+func (r *rig) observed() *observed {
+	r.t.Helper()
+	core, logs := observer.New(zapcore.InfoLevel)
+	ib, err := inbox.New(workload.InboxName, openGORM(r.t, r.settings.DSN), r.settings.Options(workload.NewHandlers(r.db), zap.New(core))...)
+	require.NoError(r.t, err)
+	require.NoError(r.t, ib.Start(r.t.Context()))
+	r.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), r.settings.StopDeadline())
+		defer cancel()
+		require.NoError(r.t, ib.Stop(ctx))
+	})
+	return &observed{ib, logs}
+}
+
+// forget drops what was logged so far.
+func (o *observed) forget() { o.logs.TakeAll() }
+
+const (
+	// sameLines is how often a worker may say the same during one outage: when
+	// it begins, and once more when a part of the worker starts again.
+	sameLines = 3
+	// allLines is how much it may say in all.
+	allLines = 20
+)
+
+// single tells whether a line is about one message.
+func single(entry observer.LoggedEntry) bool {
+	return slices.ContainsFunc(entry.Context, func(f zap.Field) bool { return f.Key == "message_id" }) || entry.Message == "inbox: bad record kept as rejected"
+}
+
+// quiet fails the test if an outage filled the log (contract 7.8). What it
+// says of single messages does not count: each of them may fail once.
+func (o *observed) quiet(t *testing.T) {
+	t.Helper()
+	lines, all := map[string]int{}, 0
+	for _, entry := range o.logs.TakeAll() {
+		if single(entry) {
+			continue
+		}
+		lines[entry.Message]++
+		all++
+	}
+	t.Logf("%d lines were logged: %v", all, lines)
+	for line, n := range lines {
+		require.LessOrEqual(t, n, sameLines, line)
+	}
+	require.LessOrEqual(t, all, allLines)
+}

@@ -1,0 +1,51 @@
+package kafka
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// silentBroker takes connections and never answers, as a frozen one does.
+func silentBroker(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var ended sync.WaitGroup
+	var conns []net.Conn
+	ended.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns = append(conns, conn)
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, listener.Close())
+		ended.Wait()
+		for _, conn := range conns {
+			require.NoError(t, conn.Close())
+		}
+	})
+	return listener.Addr().String()
+}
+
+// Contract 7.8: a frozen broker that is named first keeps nobody from a group
+// that others coordinate.
+func TestBrokerThatNeverAnswersIsPassedBy(t *testing.T) {
+	r := newRig(t, 2)
+	r.produce(50, 0, 1)
+	silent := silentBroker(t)
+	r.start(func(c *kafkaconsumer.Config) {
+		c.Brokers = append([]string{silent}, c.Brokers...)
+		c.RequestTimeout, c.DialTimeout = 300*time.Millisecond, 300*time.Millisecond
+	})
+	r.awaitAll()
+}

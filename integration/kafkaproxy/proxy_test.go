@@ -1,0 +1,65 @@
+package kafkaproxy_test
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// echo answers every frame with itself.
+func echo(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = io.Copy(conn, conn)
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func frame(size int) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(size)), make([]byte, size)...)
+}
+
+func TestAnswersAreCutInTheirMiddle(t *testing.T) {
+	p, err := kafkaproxy.Start(echo(t))
+	require.NoError(t, err)
+	defer p.Close()
+	ask := func(size int) int {
+		conn, err := net.Dial("tcp", p.Address())
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.Write(frame(size))
+		require.NoError(t, err)
+		answer := make([]byte, 4+size)
+		n, _ := io.ReadFull(conn, answer) // short where it is cut
+		return n
+	}
+	require.Equal(t, 104, ask(100))
+	p.CutAnswers(1, 50)
+	require.Equal(t, 44, ask(40), "too small to be cut")
+	require.Equal(t, 54, ask(100))
+	require.Equal(t, 104, ask(100))
+	require.Equal(t, 1, p.Cut())
+	p.CutAnswers(5, 50)
+	p.CutAnswers(0, 0)
+	require.Equal(t, 104, ask(100))
+}
