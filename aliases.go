@@ -22,6 +22,8 @@ type (
 	Receipt = acceptor.Receipt
 	// InvalidError is why a message cannot be accepted, see acceptor.InvalidError.
 	InvalidError = acceptor.InvalidError
+	// StillBadError is why a rejected record cannot be accepted, see acceptor.StillBadError.
+	StillBadError = acceptor.StillBadError
 	// Drained is what ProcessPending did, see processor.Drained.
 	Drained = processor.Drained
 	// Deleted is what Cleanup deleted, see cleanup.Deleted.
@@ -47,7 +49,9 @@ const (
 	UnroutedReject = acceptor.UnroutedReject
 	UnroutedHalt   = acceptor.UnroutedHalt
 	BadRecordStore = acceptor.BadRecordStore
-	BadRecordHalt  = acceptor.BadRecordHalt
+	// BadRecordDeadLetter publishes the record, see kafkaconsumer.Config.DeadLetterTopic.
+	BadRecordDeadLetter = acceptor.BadRecordDeadLetter
+	BadRecordHalt       = acceptor.BadRecordHalt
 
 	ModeCompeting = processor.ModeCompeting
 	ModeExclusive = processor.ModeExclusive
@@ -61,6 +65,10 @@ const (
 // ErrLockHeld is ProcessPending's error while another worker holds the lock,
 // see processor.ErrLockHeld.
 var ErrLockHeld = processor.ErrLockHeld
+
+// ErrRejectedNotFound is AcceptRejected's error for an unknown ID, see
+// acceptor.ErrRejectedNotFound.
+var ErrRejectedNotFound = acceptor.ErrRejectedNotFound
 
 // LegacyKeys names the keys a handler had before, see handler.LegacyKeys.
 func LegacyKeys(keys ...string) handler.Option { return handler.LegacyKeys(keys...) }

@@ -41,6 +41,7 @@ type Inbox struct {
 	cleaner   *cleanup.Cleaner
 	log       *zap.Logger
 
+	ending    sync.Once  // of the application, by ShutdownOnHalt
 	lifecycle sync.Mutex // held by Start and Stop throughout
 	mu        sync.Mutex
 	started   bool
@@ -65,6 +66,9 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	fail := func(err error) (*Inbox, error) { return nil, fmt.Errorf("inbox %q: %w", cfg.name, err) }
 	if db == nil {
 		return fail(errors.New("the *gorm.DB is nil"))
+	}
+	if cfg.options.ShutdownOnHalt && cfg.shutdown == nil {
+		return fail(errNoShutdown)
 	}
 	if len(cfg.channels) == 0 {
 		return fail(errors.New("it has no channels: declare them with inbox.Channel"))
@@ -94,7 +98,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
-	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), Options: cfg.options.Acceptor,
+	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), Decoders: ib.decoders(), Options: cfg.options.Acceptor,
 		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) }})
 	if err != nil {
 		return fail(err)
@@ -120,6 +124,11 @@ func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 	)
 	for _, c := range ib.cfg.channels {
 		for _, cfg := range c.kafka {
+			cfg, err := ib.consuming(c.name, cfg)
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
 			consumer, err := kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
 			if err != nil {
 				problems = append(problems, err)

@@ -34,7 +34,7 @@ func Module(name string, opts ...Option) fx.Option {
 	parts := []fx.Option{
 		fx.Supply(fx.Annotate(registrations(name, cfg.channels), fx.ResultTags(`group:"inbox.registrations,flatten"`))),
 		fx.Provide(fx.Annotate(cfg.provide, fx.ParamTags(cfg.dbTag(), `optional:"true"`, `optional:"true"`, cfg.handlersTag(),
-			`group:"inbox.registrations"`), fx.ResultTags(tag(name, "")))),
+			`group:"inbox.registrations"`, ""), fx.ResultTags(tag(name, "")))),
 		fx.Invoke(fx.Annotate(func(lc fx.Lifecycle, ib *Inbox) {
 			lc.Append(fx.Hook{OnStart: ib.Start, OnStop: ib.Stop})
 		}, fx.ParamTags("", tag(name, "")))),
@@ -60,7 +60,9 @@ type Override struct {
 }
 
 // provide is the Fx constructor of the inbox.
-func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, found []graphHandlerValue, all []handler.Registration) (*Inbox, error) {
+func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, found []graphHandlerValue, all []handler.Registration,
+	shutdowner fx.Shutdowner,
+) (*Inbox, error) {
 	if db == nil {
 		return nil, fmt.Errorf("inbox %q: %w", cfg.name, cfg.missingDB())
 	}
@@ -68,6 +70,7 @@ func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, fou
 		return nil, fmt.Errorf("inbox %q: %w", cfg.name, err)
 	}
 	own := *cfg // the same Module may be built into several applications
+	own.shutdown = func(exitCode int) error { return shutdowner.Shutdown(fx.ExitCode(exitCode)) }
 	if own.logger == nil {
 		own.logger = log
 	}

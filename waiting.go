@@ -25,6 +25,9 @@ func behind(h kafkaconsumer.Health) *cleanup.WaitingError {
 	if waiting.Err == nil {
 		waiting.Err = h.AcceptErr
 	}
+	if waiting.Err == nil {
+		waiting.Err = h.DeadLetterErr
+	}
 	for _, p := range h.Partitions {
 		if p.CaughtUp {
 			continue

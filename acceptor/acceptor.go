@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -31,18 +32,23 @@ type Acceptor struct {
 	counters *telemetry.Counters
 	hooks    handler.Hooks
 	wake     func(handlerKeys []string)
+	decoders map[string]*envelope.Decoder
 
 	warned      sync.Map // channel and type of unrouted messages, told once
 	warnedCount int
 	warnedMu    sync.Mutex
 }
 
-// Config is what an Acceptor works with; every field but Hooks is required.
+// Config is what an Acceptor works with; every field but Decoders and Hooks is
+// required.
 type Config struct {
 	Store    store.Store
 	Registry *handler.Registry
 	// Channels are the declared channels; a message for another is invalid.
 	Channels []string
+	// Decoders make messages of rejected records again, by channel; a channel
+	// without one gets the default decoder.
+	Decoders map[string]*envelope.Decoder
 	Options  Options
 	Clock    clock.Clock
 	Logger   *zap.Logger
@@ -61,9 +67,17 @@ func New(cfg Config) (*Acceptor, error) {
 	a := &Acceptor{
 		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
 		log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks, wake: cfg.Wake,
+		decoders: map[string]*envelope.Decoder{},
+	}
+	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)
+	if err != nil {
+		return nil, err
 	}
 	for _, channel := range cfg.Channels {
 		a.channels[channel] = true
+		if a.decoders[channel] = cfg.Decoders[channel]; a.decoders[channel] == nil {
+			a.decoders[channel] = standard
+		}
 	}
 	return a, nil
 }
@@ -161,7 +175,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 		if len(handlers) == 0 {
 			r.Outcome = Unrouted
 			if a.opts.Unrouted != UnroutedIgnore {
-				r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnrouted, Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
+				r.Outcome, r.Err = Invalid, unroutedError(m)
 			}
 			continue
 		}
@@ -182,6 +196,10 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 		}
 	}
 	return p
+}
+
+func unroutedError(m handler.RawMessage) error {
+	return &InvalidError{MessageID: m.ID, Reason: ReasonUnrouted, Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
 }
 
 // repeat settles message i, whose ID the given row of the same accept has. On

@@ -12,7 +12,7 @@ type UnroutedPolicy string
 const (
 	// UnroutedIgnore counts them and warns once per type.
 	UnroutedIgnore UnroutedPolicy = "ignore"
-	// UnroutedReject treats their record as bad and keeps it as rejected.
+	// UnroutedReject keeps their record as rejected, whatever BadRecords says.
 	UnroutedReject UnroutedPolicy = "reject"
 	// UnroutedHalt stops the partition before their record.
 	UnroutedHalt UnroutedPolicy = "halt"
@@ -26,6 +26,9 @@ const (
 	// BadRecordStore keeps the raw record as rejected, in the transaction
 	// that stores its batch.
 	BadRecordStore BadRecordPolicy = "store"
+	// BadRecordDeadLetter publishes the raw record to the channel's dead-letter
+	// topic, which must acknowledge it before its offset may be committed.
+	BadRecordDeadLetter BadRecordPolicy = "dead_letter_topic"
 	// BadRecordHalt stops the partition before the record.
 	BadRecordHalt BadRecordPolicy = "halt"
 )
@@ -37,6 +40,11 @@ type Options struct {
 	Unrouted UnroutedPolicy `yaml:"unrouted" env:"UNROUTED"`
 	// BadRecords is what to do with bad records. Default BadRecordStore.
 	BadRecords BadRecordPolicy `yaml:"bad_records" env:"BAD_RECORDS"`
+	// HaltAtBadRecords is how many records of one accept must be bad, and more
+	// than half of it with them, to halt instead of storing or dead-lettering
+	// them: then a schema is taken to be wrong, and not the records. Default
+	// 20; 0 never halts for that.
+	HaltAtBadRecords int `yaml:"halt_at_bad_records" env:"HALT_AT_BAD_RECORDS"`
 	// StatementTimeout bounds each transaction. Default 10 s.
 	StatementTimeout time.Duration `yaml:"-" env:"-"`
 	// Retention is the inbox's retention; zero keeps for ever (contract 4.2).
@@ -45,7 +53,7 @@ type Options struct {
 
 // DefaultOptions returns the defaults of the contract.
 func DefaultOptions() Options {
-	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, StatementTimeout: 10 * time.Second}
+	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, HaltAtBadRecords: 20, StatementTimeout: 10 * time.Second}
 }
 
 // Validate reports the first option that is out of range.
@@ -56,9 +64,12 @@ func (o Options) Validate() error {
 		return fmt.Errorf("option Unrouted is %q, allowed are ignore, reject and halt", o.Unrouted)
 	}
 	switch o.BadRecords {
-	case BadRecordStore, BadRecordHalt:
+	case BadRecordStore, BadRecordDeadLetter, BadRecordHalt:
 	default:
-		return fmt.Errorf("option BadRecords is %q, allowed are store and halt", o.BadRecords)
+		return fmt.Errorf("option BadRecords is %q, allowed are store, dead_letter_topic and halt", o.BadRecords)
+	}
+	if o.HaltAtBadRecords < 0 {
+		return fmt.Errorf("option HaltAtBadRecords is %d, allowed is 0 (never) or more", o.HaltAtBadRecords)
 	}
 	return nil
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -24,123 +22,26 @@ import (
 // An error means that the database could not be used and that nothing is
 // known to be stored: retry the same records. Data that the database refuses
 // (SQLSTATE classes 22, 23, 54) is no such error: it is narrowed down to its
-// records, which are then bad. If most of a batch is refused, the schema and
-// not the data is taken to be wrong, and the partitions halt.
+// records, which are then bad. If most of a batch is refused (3 at least), or
+// bad before it comes to that (HaltAtBadRecords at least), the schema and not
+// the data is taken to be wrong, and the partitions halt.
 func (a *Acceptor) AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error) {
-	results, err := a.acceptRecords(ctx, channel, received)
+	in := &intake{Acceptor: a, channel: channel, policy: a.opts.BadRecords}
+	results, err := in.accept(ctx, received)
 	if err == nil || !store.IsData(err) {
 		return results, err
 	}
-	return a.bisect(ctx, channel, received, err)
+	return in.bisect(ctx, received, err)
 }
 
-// mostlyRefused is how many refused records make a majority suspicious: one
-// bad record alone in a small batch is only a bad record.
-const mostlyRefused = 3
-
-// bisect halves the batch until what the database takes is stored and every
-// record it refuses stands alone.
-func (a *Acceptor) bisect(ctx context.Context, channel string, received []envelope.Received, cause error) ([]envelope.Result, error) {
-	b := &bisection{acceptor: a, channel: channel, received: received, results: make([]envelope.Result, len(received)),
-		stored: make([]bool, len(received)), refused: map[int]error{}, stopped: map[partition]int64{}}
-	all := make([]int, len(received))
-	for i := range all {
-		all[i] = i
-	}
-	if err := b.narrow(ctx, all, cause); err != nil {
-		return nil, err
-	}
-	if b.mostlyRefused() {
-		a.log.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
-			zap.String("channel", channel), zap.Int("refused", len(b.refused)), zap.Int("records", len(received)), zap.Error(cause))
-		for i := range received {
-			if !b.stored[i] {
-				b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: &InvalidError{Reason: ReasonRefused, Err: cause}}
-			}
-		}
-	} else if err := b.reject(ctx); err != nil {
-		return nil, err
-	}
-	haltedRecords(received, b.results)
-	return b.results, nil
-}
-
-// bisection is one bisect under way.
-type bisection struct {
-	acceptor *Acceptor
-	channel  string
-	received []envelope.Received
-	results  []envelope.Result
-	stored   []bool
-	refused  map[int]error
-	stopped  map[partition]int64 // under Halt: what lies behind a refused record is not stored
-}
-
-// mostlyRefused: the verdict is known before every record was tried, and must
-// be, or a wrong schema would cost more time than an accept has.
-func (b *bisection) mostlyRefused() bool {
-	return len(b.refused) >= mostlyRefused && len(b.refused) > len(b.received)/2
-}
-
-// narrow stores what it can of a refused part of the batch, in its order, and
-// notes the single records that are refused.
-func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
-	if len(part) == 1 {
-		i := part[0]
-		b.refused[i] = cause
-		if b.acceptor.opts.BadRecords == BadRecordHalt {
-			r := b.received[i].Record
-			b.stopped[partition{r.Topic, r.Partition}] = r.Offset
-		}
-		return nil
-	}
-	for _, half := range [][]int{part[:len(part)/2], part[len(part)/2:]} {
-		half = slices.DeleteFunc(slices.Clone(half), func(i int) bool {
-			r := b.received[i].Record
-			_, behind := b.stopped[partition{r.Topic, r.Partition}]
-			return behind
-		})
-		if len(half) == 0 || b.mostlyRefused() {
-			continue
-		}
-		records := make([]envelope.Received, len(half))
-		for k, i := range half {
-			records[k] = b.received[i]
-		}
-		results, err := b.acceptor.acceptRecords(ctx, b.channel, records)
-		switch {
-		case err == nil:
-			for k, i := range half {
-				b.results[i], b.stored[i] = results[k], true
-			}
-		case !store.IsData(err):
-			return err
-		default:
-			if err := b.narrow(ctx, half, err); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// reject treats the refused records as bad. A database that refuses even the
-// rejected row leaves nothing but to halt.
-func (b *bisection) reject(ctx context.Context) error {
-	for _, i := range slices.Sorted(maps.Keys(b.refused)) {
-		problem := &InvalidError{Reason: ReasonRefused, Err: b.refused[i]}
-		bad, err := b.acceptor.acceptRecords(ctx, b.channel, []envelope.Received{{Record: b.received[i].Record, Err: problem}})
-		switch {
-		case err == nil:
-			b.results[i] = bad[0]
-		case store.IsData(err):
-			b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: fmt.Errorf("it cannot be kept as rejected either: %w", err)}
-			b.acceptor.logBad(b.channel, b.received[i].Record, b.results[i])
-		default:
-			return err
-		}
-	}
-	return nil
+// intake is one AcceptRecords under way.
+type intake struct {
+	*Acceptor
+	channel string
+	// policy is the inbox's for bad records, or BadRecordHalt once most of the
+	// batch is found to be bad.
+	policy BadRecordPolicy
+	judged bool
 }
 
 type partition struct {
@@ -148,14 +49,18 @@ type partition struct {
 	id    int
 }
 
-// acceptRecords is AcceptRecords without bisection.
-func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error) {
+// accept is AcceptRecords without bisection.
+func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]envelope.Result, error) {
+	a, channel := in.Acceptor, in.channel
 	p, owner := a.planRecords(channel, received, nil)
-	results := a.judge(received, p, owner)
+	results := in.judge(received, p, owner)
+	if in.mostlyBad(results) {
+		results = in.haltBad(in.judge(received, p, owner))
+	}
 	if halted := haltedRecords(received, results); len(halted) > 0 {
 		// What lies behind a halted record waits with it: plan again without.
 		p, owner = a.planRecords(channel, received, halted)
-		for i, r := range a.judge(received, p, owner) {
+		for i, r := range in.judge(received, p, owner) {
 			if !halted[i] {
 				results[i] = r
 			}
@@ -167,7 +72,7 @@ func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received [
 		}
 	}
 	for row := range p.batch.Messages {
-		if a.opts.BadRecords == BadRecordStore {
+		if in.policy == BadRecordStore {
 			rejected := a.rejection(channel, received[owner[p.rows[row]]].Record, nil)
 			p.batch.Messages[row].Rejection = &rejected
 		}
@@ -175,7 +80,7 @@ func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received [
 	if err := a.persist(ctx, p); err != nil {
 		return nil, err
 	}
-	if err := a.rejectRepeats(ctx, channel, received, p, owner); err != nil {
+	if err := in.rejectRepeats(ctx, received, p, owner); err != nil {
 		return nil, err
 	}
 	a.report(ctx, p)
@@ -190,12 +95,13 @@ func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received [
 			result.Unrouted++
 		case Invalid:
 			if result.Err == nil { // an ID conflict, which only the store could see
-				result.Err, result.Disposition = r.Err, a.badDisposition(r.Err)
+				result.Err, result.Disposition = r.Err, in.disposition(r.Err)
 			}
 		}
 	}
 	for i, r := range results {
-		if behind := (*behindError)(nil); r.Err != nil && !errors.As(r.Err, &behind) {
+		// Dead letters count, and are logged, once they are acknowledged.
+		if behind := (*behindError)(nil); r.Err != nil && r.Disposition != envelope.DeadLetter && !errors.As(r.Err, &behind) {
 			a.counters.Rejected.Add(1)
 			a.logBad(channel, received[i].Record, r)
 		}
@@ -207,17 +113,17 @@ func (a *Acceptor) acceptRecords(ctx context.Context, channel string, received [
 // an ID which turned out to be a conflict: only the first one's record was
 // stored with it. They follow in a transaction of their own, still before any
 // offset is committed.
-func (a *Acceptor) rejectRepeats(ctx context.Context, channel string, received []envelope.Received, p *plan, owner []int) error {
-	if a.opts.BadRecords != BadRecordStore {
+func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Received, p *plan, owner []int) error {
+	if in.policy != BadRecordStore {
 		return nil
 	}
 	var late plan
 	for i := range p.repeats {
 		if p.results[i].Err != nil {
-			late.batch.Rejected = append(late.batch.Rejected, a.rejection(channel, received[owner[i]].Record, p.results[i].Err))
+			late.batch.Rejected = append(late.batch.Rejected, in.rejection(in.channel, received[owner[i]].Record, p.results[i].Err))
 		}
 	}
-	return a.persist(ctx, &late)
+	return in.persist(ctx, &late)
 }
 
 // planRecords plans the messages of all records that are not skipped; owner
@@ -238,33 +144,78 @@ func (a *Acceptor) planRecords(channel string, received []envelope.Received, ski
 }
 
 // judge gives each record its verdict as far as it is known before SQL.
-func (a *Acceptor) judge(received []envelope.Received, p *plan, owner []int) []envelope.Result {
+func (in *intake) judge(received []envelope.Received, p *plan, owner []int) []envelope.Result {
 	results := make([]envelope.Result, len(received))
 	for i, r := range received {
 		if r.Err != nil {
-			results[i] = envelope.Result{Disposition: a.badDisposition(r.Err), Err: r.Err}
+			results[i] = envelope.Result{Disposition: in.disposition(r.Err), Err: r.Err}
 		}
 	}
 	for i, r := range p.results {
 		if r.Err != nil && results[owner[i]].Err == nil {
-			results[owner[i]] = envelope.Result{Disposition: a.badDisposition(r.Err), Err: r.Err}
+			results[owner[i]] = envelope.Result{Disposition: in.disposition(r.Err), Err: r.Err}
 		}
 	}
 	return results
 }
 
-func (a *Acceptor) badDisposition(err error) envelope.Disposition {
-	var reason *InvalidError
-	if errors.As(err, &reason) && reason.Reason == ReasonUnrouted {
-		if a.opts.Unrouted == UnroutedHalt {
-			return envelope.Halt
-		}
+// disposition treats a bad record by policy. Unrouted ones have their own.
+func (in *intake) disposition(err error) envelope.Disposition {
+	switch {
+	case isUnrouted(err) && in.opts.Unrouted == UnroutedHalt:
+		return envelope.Halt
+	case isUnrouted(err), in.policy == BadRecordStore:
 		return envelope.Durable
-	}
-	if a.opts.BadRecords == BadRecordHalt {
+	case in.policy == BadRecordDeadLetter:
+		return envelope.DeadLetter
+	default:
 		return envelope.Halt
 	}
-	return envelope.Durable
+}
+
+func isUnrouted(err error) bool {
+	var reason *InvalidError
+	return errors.As(err, &reason) && reason.Reason == ReasonUnrouted
+}
+
+// mostlyBad looks, once for the whole batch, whether more than half of it is
+// bad (contract 7.1), and switches the policy if so. Few bad records are no
+// sign of a wrong schema, however small their batch: on a quiet topic each
+// record is a batch by itself, and a bad one would halt. Unrouted ones don't
+// count, nor do those that halt in any case.
+func (in *intake) mostlyBad(results []envelope.Result) bool {
+	if in.judged || in.policy == BadRecordHalt || in.opts.HaltAtBadRecords == 0 {
+		return false
+	}
+	in.judged = true
+	bad := countBad(results)
+	if bad < in.opts.HaltAtBadRecords || bad <= len(results)/2 {
+		return false
+	}
+	in.policy = BadRecordHalt
+	in.log.Error("inbox: most records of a batch are bad, halting instead of treating them one by one",
+		zap.String("channel", in.channel), zap.Int("bad", bad), zap.Int("records", len(results)))
+	return true
+}
+
+// haltBad says why these records halt.
+func (in *intake) haltBad(results []envelope.Result) []envelope.Result {
+	bad := countBad(results)
+	for i, r := range results {
+		if r.Err != nil && !isUnrouted(r.Err) {
+			results[i].Err = fmt.Errorf("%d of %d records of the batch are bad, the first of this partition because: %w", bad, len(results), r.Err)
+		}
+	}
+	return results
+}
+
+func countBad(results []envelope.Result) (bad int) {
+	for _, r := range results {
+		if r.Err != nil && !isUnrouted(r.Err) {
+			bad++
+		}
+	}
+	return bad
 }
 
 // behindError is why a good record halts.

@@ -32,18 +32,25 @@ type receiving struct {
 
 func receive(t *testing.T, d *inboxtest.Database, change func(o *acceptor.Options)) *receiving {
 	t.Helper()
+	return receiveBy(t, d, func(cfg *acceptor.Config) {
+		if change != nil {
+			change(&cfg.Options)
+		}
+	})
+}
+
+func receiveBy(t *testing.T, d *inboxtest.Database, change func(cfg *acceptor.Config)) *receiving {
+	t.Helper()
 	inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a"))) // its tables
 	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: handler.New("a", inboxtest.Nothing)}})
 	require.NoError(t, err)
-	opts := acceptor.DefaultOptions()
-	if change != nil {
-		change(&opts)
-	}
 	r := &receiving{t: t, db: d.DB, counters: &telemetry.Counters{}}
-	r.Acceptor, err = acceptor.New(acceptor.Config{
-		Store: inboxtest.Store(t, d.DB), Registry: registry, Channels: []string{"c"}, Options: opts, Clock: clock.System{},
+	cfg := acceptor.Config{
+		Store: inboxtest.Store(t, d.DB), Registry: registry, Channels: []string{"c"}, Options: acceptor.DefaultOptions(), Clock: clock.System{},
 		Logger: zap.NewNop(), Counters: r.counters, Wake: func([]string) { r.woken++ },
-	})
+	}
+	change(&cfg)
+	r.Acceptor, err = acceptor.New(cfg)
 	require.NoError(t, err)
 	return r
 }
@@ -77,7 +84,7 @@ func (r *receiving) accept(received ...envelope.Received) []envelope.Result {
 func dispositions(results []envelope.Result) string {
 	text := make([]string, len(results))
 	for i, r := range results {
-		text[i] = map[envelope.Disposition]string{envelope.Durable: "durable", envelope.Halt: "halt"}[r.Disposition]
+		text[i] = map[envelope.Disposition]string{envelope.Durable: "durable", envelope.Halt: "halt", envelope.DeadLetter: "letter"}[r.Disposition]
 		if r.Err != nil {
 			text[i] += " bad"
 		}

@@ -50,6 +50,7 @@ const (
 	ReasonBadOrderingKey Reason = "bad_ordering_key" // OrderedBy panicked
 	ReasonIDConflict     Reason = "id_conflict"
 	ReasonRefused        Reason = "refused_by_database"
+	ReasonNoMessage      Reason = "no_message" // a rejected record that holds none
 )
 
 // InvalidError says why one message cannot be accepted. Accepting it again

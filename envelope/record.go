@@ -40,6 +40,9 @@ const (
 	// Halt: the record is bad and policy is to stop before it; its offset
 	// must not be committed.
 	Halt
+	// DeadLetter: the record is bad and policy is to publish it: its offset
+	// must not be committed before the dead-letter topic has acknowledged it.
+	DeadLetter
 )
 
 // Result says what became of one record.

@@ -139,6 +139,20 @@ type Config struct {
 	DialTimeout    time.Duration `yaml:"dial_timeout" env:"DIAL_TIMEOUT"`
 	RequestTimeout time.Duration `yaml:"request_timeout" env:"REQUEST_TIMEOUT"`
 
+	// DeadLetterTopic takes the bad records of an inbox with the policy
+	// BadRecordDeadLetter, and is required with it (contract 7.4). It gets each
+	// record as it was, with headers that say where it came from and why
+	// (HeaderTopic and so on). It must exist, is never created, and must not be
+	// one of Topics. While it cannot be written to, the partition waits before
+	// the record; a record that it refuses for good, as too large, halts the
+	// partition: give it a larger max.message.bytes than Topics have.
+	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
+
+	// OnDeadLetter is told of each record that the dead-letter topic has
+	// acknowledged and of what is wrong with it, on goroutines of the consumer,
+	// which it must not block. A crash can lose the call, and a redelivery
+	// repeat it.
+	OnDeadLetter func(record envelope.Record, reason error) `yaml:"-" env:"-"`
 	// OnHalt is told of each partition that halts (contract 7.4), once per
 	// halt and on a goroutine of the consumer, which it must not block. Use
 	// it to end the application; for alerts, watch Health.

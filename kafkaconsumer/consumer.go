@@ -42,7 +42,9 @@ type Consumer struct {
 	accepting  *trouble
 	committing *trouble
 	stalling   *trouble
-	bootstrap  int // of cfg.Brokers, which is asked first; of run's goroutine
+	bootstrap  int          // of cfg.Brokers, which is asked first; of run's goroutine
+	publishing *trouble     // to the dead-letter topic
+	letters    *deadLetters // nil without one
 
 	mu         sync.Mutex
 	state      State
@@ -99,6 +101,10 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		accepting:  &trouble{log: log, clock: clk, what: "accepting fails, the same records are retried"},
 		committing: &trouble{log: log, clock: clk, what: "committing offsets fails, what was accepted since may be redelivered"},
 		stalling:   &trouble{log: log, clock: clk, what: "a partition has records to read and makes no progress"},
+	}
+	c.publishing = &trouble{log: log.With(zap.String("dead_letter_topic", cfg.DeadLetterTopic)), clock: clk, what: "publishing bad records to the dead-letter topic fails, the same records are retried"}
+	if cfg.DeadLetterTopic != "" {
+		c.letters = &deadLetters{channel: channel, cfg: cfg, network: network, trouble: c.publishing, log: log}
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.hardCtx, c.hardStop = context.WithCancel(context.Background())
@@ -191,6 +197,7 @@ func (c *Consumer) Health() Health {
 	c.mu.Unlock()
 	_, h.GroupErr = c.grouping.current()
 	h.AcceptFailingSince, h.AcceptErr = c.accepting.current()
+	h.DeadLetterFailingSince, h.DeadLetterErr = c.publishing.current()
 	_, h.CommitErr = c.committing.current()
 	if session != nil {
 		h.BufferedBytes = session.buffer.bytes()

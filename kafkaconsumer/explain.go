@@ -91,8 +91,8 @@ func (c Config) certified() bool {
 	return c.TLS != nil && (len(c.TLS.Certificates) > 0 || c.TLS.GetClientCertificate != nil)
 }
 
-// refused tells a login that was refused from other trouble.
-func refused(err error) bool {
+// refusedLogin tells a login that was refused from other trouble.
+func refusedLogin(err error) bool {
 	return errors.Is(err, kafka.SASLAuthenticationFailed) || errors.Is(err, kafka.UnsupportedSASLMechanism) || errors.Is(err, kafka.IllegalSASLState)
 }
 

@@ -47,7 +47,7 @@ func (c *Consumer) awaitTopics() []string {
 			}
 			c.grouping.begin(nil, err)
 		}
-		if refused(err) {
+		if refusedLogin(err) {
 			// The transport would go on and log in with the same password about
 			// twice a second: brokers write that down, some lock the user out.
 			c.network.transport.CloseIdleConnections()

@@ -50,6 +50,10 @@ type Health struct {
 	// AcceptFailingSince is since when accepting fails; zero while it works.
 	AcceptFailingSince time.Time
 	AcceptErr          error
+	// DeadLetterFailingSince is since when publishing to the dead-letter topic
+	// fails; zero while it works.
+	DeadLetterFailingSince time.Time
+	DeadLetterErr          error
 	// CommitErr is why the last commit failed; nil if it did not.
 	CommitErr error
 	// BufferedBytes are fetched and not yet accepted.
@@ -77,6 +81,9 @@ func (h Health) Err() error {
 	}
 	if h.AcceptErr != nil {
 		problems = append(problems, fmt.Errorf("accepting fails since %s: %w", h.AcceptFailingSince.Format(time.RFC3339), h.AcceptErr))
+	}
+	if h.DeadLetterErr != nil {
+		problems = append(problems, fmt.Errorf("bad records cannot be published since %s: %w", h.DeadLetterFailingSince.Format(time.RFC3339), h.DeadLetterErr))
 	}
 	for _, p := range h.Partitions {
 		if problem := p.problem(); problem != nil {

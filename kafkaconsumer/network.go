@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,11 +40,15 @@ func newNetwork(cfg Config) (*network, error) {
 	cfg.SASL = cfg.SASL.withoutSecrets()
 	n := &network{cfg: cfg, conns: map[*conn]struct{}{}}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
+	topics := cfg.Topics
+	if cfg.DeadLetterTopic != "" {
+		topics = append(slices.Clone(topics), cfg.DeadLetterTopic)
+	}
 	// Neither is given TLS: dial has done it.
 	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialGroup, SASLMechanism: mechanism}
 	n.transport = &kafka.Transport{
 		Dial: n.dial, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, SASL: mechanism,
-		MetadataTTL: metadataTTL, MetadataTopics: cfg.Topics,
+		MetadataTTL: metadataTTL, MetadataTopics: topics,
 	}
 	n.client = &kafka.Client{Addr: kafka.TCP(cfg.Brokers...), Timeout: cfg.RequestTimeout, Transport: n.transport}
 	return n, nil

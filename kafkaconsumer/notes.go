@@ -29,6 +29,7 @@ func (c *Consumer) joined(s *session) {
 	c.mu.Unlock()
 	c.grouping.end(nil)
 	c.accepting.clear() // of earlier generations
+	c.publishing.clear()
 	c.log.Info("inbox: kafka consumer joined its group", zap.String("member", s.gen.MemberID), zap.Int32("generation", s.gen.ID),
 		zap.Int("partitions", len(s.partitions)))
 }

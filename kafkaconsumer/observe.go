@@ -158,10 +158,14 @@ func (s *session) sayStalls() {
 	}
 }
 
-// partitionHealth is a snapshot of a session's partitions. While accepting
-// fails nothing stalls beside it, nor right after: progress gets its time.
+// partitionHealth is a snapshot of a session's partitions. While accepting or
+// publishing fails nothing stalls beside it, nor right after: progress gets its
+// time.
 func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
 	excused, full := c.accepting.troubledUntil(), s.buffer.bytes() >= c.cfg.BufferBytes
+	if until := c.publishing.troubledUntil(); until.After(excused) {
+		excused = until
+	}
 	all := make([]PartitionHealth, len(s.partitions))
 	for i, p := range s.partitions {
 		all[i] = p.health(full, c.cfg.ProgressTimeout, excused)

@@ -16,8 +16,8 @@ const (
 	// for more.
 	PartitionFetching PartitionState = "fetching"
 	// PartitionAccepting: what was fetched is being accepted or waits for it,
-	// and hardly anything is fetched meanwhile. If it lasts, Health.AcceptErr
-	// or StalledSince says why.
+	// and hardly anything is fetched meanwhile. If it lasts, Health.AcceptErr,
+	// Health.DeadLetterErr or StalledSince says why.
 	PartitionAccepting PartitionState = "accepting"
 	// PartitionFailing: fetching fails and is tried again.
 	PartitionFailing PartitionState = "failing"
@@ -55,8 +55,8 @@ type PartitionHealth struct {
 	// when Accepted moved last in it; zero before it did.
 	AssignedAt, ProgressAt time.Time
 	// StalledSince is since when there is something to read and no progress,
-	// once that is ProgressTimeout long; zero if it is not, or if Halted, Err
-	// or Health.AcceptErr says why. An open transaction stalls nothing.
+	// once that is ProgressTimeout long; zero if it is not, or if Halted, Err,
+	// Health.AcceptErr or Health.DeadLetterErr says why. An open transaction stalls nothing.
 	StalledSince time.Time
 	// Halted is why the partition is stopped, since HaltedAt; nil if it is
 	// not. It is tried again when it is assigned again.

@@ -96,7 +96,7 @@ func (s *session) makeWorkers() []*worker {
 	workers := make([]*worker, min(c.cfg.AcceptConcurrency, len(s.partitions)))
 	for i := range workers {
 		workers[i] = &worker{
-			channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, clock: c.clock,
+			channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, letters: c.letters, clock: c.clock,
 			in: make(chan *chunk, 1), stopped: map[*partition]bool{},
 		}
 	}

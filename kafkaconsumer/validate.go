@@ -69,11 +69,22 @@ func (c Config) validateTopics() error {
 			return fmt.Errorf("option Topics has %q twice", topic)
 		}
 		seen[topic] = true
-		if topic == "" || len(topic) > 249 || topic == "." || topic == ".." || strings.Trim(topic, topicCharacters) != "" {
+		if !validTopic(topic) {
 			return fmt.Errorf("option Topics has %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", topic)
 		}
 	}
+	switch letters := c.DeadLetterTopic; {
+	case letters == "":
+	case !validTopic(letters):
+		return fmt.Errorf("option DeadLetterTopic is %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", letters)
+	case seen[letters]:
+		return fmt.Errorf("option DeadLetterTopic is %q, allowed is a topic that is not one of Topics", letters)
+	}
 	return nil
+}
+
+func validTopic(topic string) bool {
+	return topic != "" && len(topic) <= 249 && topic != "." && topic != ".." && strings.Trim(topic, topicCharacters) == ""
 }
 
 const topicCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"

@@ -2,7 +2,6 @@ package kafkaconsumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -40,6 +39,7 @@ type worker struct {
 	buffer   *budget
 	halt     func(*partition, error)
 	trouble  *trouble
+	letters  *deadLetters // nil without a DeadLetterTopic
 	clock    clock.Clock
 
 	// carry is a chunk that was taken and did not fit.
@@ -128,8 +128,9 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 	}
 }
 
-// accept hands a batch over until it is accepted, and reports false if ctx
-// ended first. Nothing is noted then, so nothing of it is committed.
+// accept hands a batch over until it is accepted, and what is to be published
+// of it acknowledged; it reports false if ctx ended first. What is not noted
+// by then is not committed.
 func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 	var received []envelope.Received
 	live := batch[:0:0]
@@ -157,11 +158,7 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 		}
 		w.trouble.end(w)
 	}
-	for _, c := range live {
-		w.settle(c, results[:len(c.received)])
-		results = results[len(c.received):]
-	}
-	return true
+	return w.settle(ctx, live, results)
 }
 
 // try calls the acceptor once.
@@ -178,27 +175,4 @@ func (w *worker) try(ctx context.Context, received []envelope.Received) (results
 		err = fmt.Errorf("the acceptor returned %d results for %d records", len(results), len(received))
 	}
 	return results, err
-}
-
-// settle notes how far a chunk's partition is accepted. A record that halts
-// stops it right before, and for good; the other partitions go on.
-func (w *worker) settle(c *chunk, results []envelope.Result) {
-	if w.stopped[c.partition] {
-		return // by an earlier chunk of the same accept
-	}
-	now := w.clock.Now()
-	for i, r := range results {
-		if r.Disposition != envelope.Halt {
-			continue
-		}
-		reason := r.Err
-		if reason == nil {
-			reason = errors.New("the acceptor halted before the record")
-		}
-		c.partition.accept(c.received[i].Record.Offset, now)
-		w.stopped[c.partition] = true
-		w.halt(c.partition, reason)
-		return
-	}
-	c.partition.accept(c.next, now)
 }

@@ -13,6 +13,7 @@ type Counters struct {
 	DuplicateContentDiffers atomic.Int64 // of these, with other content (contract 4.3)
 	Unrouted                atomic.Int64 // messages no handler takes (contract 4.6)
 	Rejected                atomic.Int64 // bad records kept or halted at (contract 7.4)
+	DeadLettered            atomic.Int64 // bad records that a dead-letter topic acknowledged (contract 7.4)
 	Invalid                 atomic.Int64 // messages refused by Accept (contract 4.1)
 
 	Processed  atomic.Int64 // attempts completed
@@ -29,6 +30,7 @@ type Counters struct {
 // Snapshot is a copy of the counters at one moment.
 type Snapshot struct {
 	Accepted, Duplicates, DuplicateContentDiffers, Unrouted, Rejected, Invalid    int64
+	DeadLettered                                                                  int64
 	Processed, Failed, Poisoned, Snoozed, Released, Superseded, Fenced, Recovered int64
 	LockLost                                                                      int64
 }
@@ -37,7 +39,7 @@ type Snapshot struct {
 func (c *Counters) Snapshot() Snapshot {
 	return Snapshot{
 		Accepted: c.Accepted.Load(), Duplicates: c.Duplicates.Load(), DuplicateContentDiffers: c.DuplicateContentDiffers.Load(),
-		Unrouted: c.Unrouted.Load(), Rejected: c.Rejected.Load(), Invalid: c.Invalid.Load(),
+		Unrouted: c.Unrouted.Load(), Rejected: c.Rejected.Load(), DeadLettered: c.DeadLettered.Load(), Invalid: c.Invalid.Load(),
 		Processed: c.Processed.Load(), Failed: c.Failed.Load(), Poisoned: c.Poisoned.Load(), Snoozed: c.Snoozed.Load(),
 		Released: c.Released.Load(), Superseded: c.Superseded.Load(), Fenced: c.Fenced.Load(), Recovered: c.Recovered.Load(),
 		LockLost: c.LockLost.Load(),

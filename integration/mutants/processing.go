@@ -121,8 +121,8 @@ var processingMutants = []mutant{
 		Name: "a bad record under Halt may be committed",
 		Why:  "it would be lost without a trace (contract 7.4)",
 		File: "acceptor/records.go",
-		Old:  "if a.opts.BadRecords == BadRecordHalt {",
-		New:  "if a.opts.BadRecords == \"never\" {",
+		Old:  "	default:\n		return envelope.Halt\n",
+		New:  "	default:\n		return envelope.Durable\n",
 		Test: accepting("TestHaltStopsThePartitionBeforeTheBadRecord"),
 	},
 	{
@@ -167,9 +167,9 @@ var consumingMutants = []mutant{
 	{
 		Name: "a halted record is passed over",
 		Why:  "Halt stops the partition before the record (contract 7.4)",
-		File: "kafkaconsumer/worker.go",
-		Old:  "if r.Disposition != envelope.Halt {",
-		New:  "if r.Disposition != envelope.Halt || r.Err != nil {",
+		File: "kafkaconsumer/settle.go",
+		Old:  "case r.Disposition == envelope.Durable:",
+		New:  "case r.Disposition != envelope.DeadLetter:",
 		Test: hanging(consuming("TestHaltStopsItsPartitionBeforeTheRecordAndNoOther")),
 	},
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -59,17 +60,24 @@ type accepting interface {
 }
 
 // acceptRetrying accepts in a transaction of its own, again if two collided.
-func acceptRetrying(ctx context.Context, d database, dialect accepting, batch AcceptBatch) ([]Accepted, error) {
+// last, if not nil, ends each such transaction; its error rolls it back.
+func acceptRetrying(ctx context.Context, d database, dialect accepting, batch AcceptBatch, last func(gorm.ConnPool, []Accepted) error) ([]Accepted, error) {
 	for attempt := 1; ; attempt++ {
 		var results []Accepted
 		err := d.transaction(ctx, func(pool gorm.ConnPool) (err error) {
 			results, err = accept(ctx, pool, dialect, batch)
+			if err == nil && last != nil {
+				err = last(pool, results)
+			}
 			return err
 		})
 		if err == nil {
 			return results, nil
 		}
 		if !collided(err) || attempt == acceptAttempts || ctx.Err() != nil {
+			if errors.Is(err, errConflict) {
+				return results, nil
+			}
 			return nil, doing("accept", err)
 		}
 		pause := time.NewTimer(time.Duration(attempt)*5*time.Millisecond + rand.N(10*time.Millisecond))

@@ -19,6 +19,9 @@ var ErrWorkerReleased = errors.New("worker was declared dead and its claims were
 // a session without one.
 var ErrNoTransaction = errors.New("no open transaction")
 
+// ErrRejectedGone says that there is no rejected message of that ID, or not any more.
+var ErrRejectedGone = errors.New("no such rejected message")
+
 // IsTransient reports whether the same call may succeed later without anyone
 // changing anything: connections lost, refused or exhausted, a server that is
 // starting, stopping or read-only after a failover, deadlocks, serialization

@@ -151,6 +151,8 @@ func TestPostgresPlans(t *testing.T) {
 		statusID  = "inbox_handler_statuses_pkey"
 		messageID = "inbox_messages_pkey"
 		byMessage = "inbox_handler_statuses_message_handler"
+
+		rejectedID = "inbox_rejected_messages_pkey"
 	)
 	for _, each := range []struct {
 		name, statement string
@@ -181,6 +183,9 @@ func TestPostgresPlans(t *testing.T) {
 		{"prune markers", postgresDeleteMarkers, []any{now, 100}, []string{"inbox_markers_expires_at", "Tid Scan inbox_markers"}, 300},
 		{"prune audit rows", postgresDeleteAudit, []any{now, 100}, []string{"inbox_audit_occurred_at", "Tid Scan inbox_audit"}, 300},
 		{"prune rejected messages", postgresDeleteRejected, []any{now, 100}, []string{"inbox_rejected_messages_rejected_at", "Tid Scan inbox_rejected_messages"}, 300},
+		{"load a rejected message", postgresRejected.load, []any{worker}, []string{rejectedID}, 1},
+		{"delete a rejected message", postgresRejected.remove, []any{worker}, []string{rejectedID}, 1},
+		{"set a rejected message's reason", postgresRejected.reason, []any{worker, "bad"}, []string{rejectedID}, 1},
 		{"cleanup deletes messages", postgresCleanupMessages, []any{messageIDs, now, []string{}, []time.Time{}}, []string{byMessage}, 700},
 		{"cleanup deletes statuses", postgresCleanupStatuses, []any{messageIDs, now, []string{}, []time.Time{}}, []string{byMessage}, 300},
 	} {

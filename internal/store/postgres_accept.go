@@ -73,7 +73,7 @@ SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[]
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
 
 func (p *postgres) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
-	return acceptRetrying(ctx, p.database, p, batch)
+	return acceptRetrying(ctx, p.database, p, batch, nil)
 }
 
 func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error) {

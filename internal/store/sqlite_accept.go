@@ -60,7 +60,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
 
 func (s *sqlite) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
-	return acceptRetrying(ctx, s.database, s, batch)
+	return acceptRetrying(ctx, s.database, s, batch, nil)
 }
 
 func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error) {

@@ -21,12 +21,13 @@ func TestSQLitePlans(t *testing.T) {
 	s := opened.(*sqlite)
 	now := SQLiteTime(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
 	const (
-		due       = "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>"
-		statusID  = "USING INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"
-		messageID = "USING INDEX sqlite_autoindex_inbox_messages_1 (id=?)"
-		byMessage = "INDEX inbox_handler_statuses_message_handler (message_id=?"
-		lane      = "INDEX inbox_handler_statuses_lane (lane_handler=? AND lane_key=?"
-		holder    = "INDEX inbox_handler_statuses_lane_holder (lane_handler=? AND lane_key=?)"
+		due        = "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>"
+		statusID   = "USING INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"
+		messageID  = "USING INDEX sqlite_autoindex_inbox_messages_1 (id=?)"
+		byMessage  = "INDEX inbox_handler_statuses_message_handler (message_id=?"
+		lane       = "INDEX inbox_handler_statuses_lane (lane_handler=? AND lane_key=?"
+		rejectedID = "USING INDEX sqlite_autoindex_inbox_rejected_messages_1 (id=?)"
+		holder     = "INDEX inbox_handler_statuses_lane_holder (lane_handler=? AND lane_key=?)"
 	)
 	for _, each := range []struct {
 		name, statement string
@@ -52,6 +53,9 @@ func TestSQLitePlans(t *testing.T) {
 		{"waiting keys", pendingKeys, nil, "INDEX inbox_handler_statuses_waiting (handler_key>?)"},
 		{"next due", sqliteNextDue, []any{"mail", now}, due},
 		{"messages of claims", sqliteMessages, []any{"[]"}, messageID},
+		{"load a rejected message", sqliteRejected.load, []any{"id"}, rejectedID},
+		{"delete a rejected message", sqliteRejected.remove, []any{"id"}, rejectedID},
+		{"set a rejected message's reason", sqliteRejected.reason, []any{"id", "bad"}, rejectedID},
 		{"siblings", sqliteSiblings, []any{"[]", "[]"}, byMessage},
 		{"complete", sqliteComplete, []any{now, "[]"}, statusID},
 		{"settle", sqliteSettle, []any{"[]"}, statusID},

@@ -36,6 +36,16 @@ type Store interface {
 	// AcceptTx does the same inside the caller's open transaction; it never
 	// retries, and after an error the transaction must be rolled back.
 	AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error)
+	// LoadRejected reads a rejected message; ErrRejectedGone if there is none.
+	LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error)
+	// AcceptRejected is Accept of what a rejected message holds, and deletes
+	// its row in the same transaction. If the row is not there any more it is
+	// ErrRejectedGone, and if a message is a conflict the results say so: in
+	// both cases nothing is stored and nothing deleted.
+	AcceptRejected(ctx context.Context, id string, batch AcceptBatch) ([]Accepted, error)
+	// SetRejectedReason replaces the reason of a rejected message, made fit
+	// for the column; nothing if the row is not there any more.
+	SetRejectedReason(ctx context.Context, id, reason string) error
 
 	// Claim marks due statuses as processing and returns them with their
 	// messages, ordered by key and, within one, oldest due first. A status is

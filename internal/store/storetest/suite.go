@@ -28,6 +28,7 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 	RunStatements(t, open)
 	run(t, open, []group{
 		{"Concurrent accepts", acceptRaceTests},
+		{"Concurrent accepts of rejected messages", rejectedRaceTests},
 		{"Concurrent lanes", laneRaceTests},
 		{"Cleanup against accept", cleanupRaceTests},
 		{"Size", sizeTests},
@@ -43,6 +44,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
+		{"Rejected", rejectedTests},
 		{"Claim", claimTests},
 		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
 		{"Complete", completeTests},

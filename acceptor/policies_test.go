@@ -1,0 +1,145 @@
+package acceptor_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+func deadLetter(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordDeadLetter }
+
+func unroutedAt(offset int64) envelope.Received {
+	r := at(offset, fmt.Sprint("unrouted ", offset))
+	r.Messages[0].Type = "x"
+	return r
+}
+
+// Contract 7.4.
+func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, deadLetter)
+		refuse(t, d)
+		r.accept(at(0, "1"))
+		conflict, repeated := at(4, "1"), at(5, "1")
+		conflict.Messages[0].Source, repeated.Messages[0].Source = "elsewhere", "elsewhere"
+		results := r.accept(at(1, "2"), bad(2, errMangled), at(3, strings.Repeat("x", 201)), conflict, repeated, at(6, "no-6"), at(7, "3"), at(8, "4"), at(9, "5"))
+		require.Equal(t, "durable, letter bad, letter bad, letter bad, letter bad, letter bad, durable, durable, durable", dispositions(results))
+		require.ErrorIs(t, results[1].Err, errMangled)
+		require.ErrorContains(t, results[5].Err, string(acceptor.ReasonRefused))
+		require.Equal(t, []string{"1", "2", "3", "4", "5"}, r.messages())
+		require.Empty(t, r.rejected())
+		require.Zero(t, r.counters.Rejected.Load(), "they are counted once they are acknowledged")
+	})
+}
+
+// Contract 4.6: unrouted messages have a policy of their own.
+func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedReject })
+		require.Equal(t, "durable bad, letter bad, durable", dispositions(r.accept(unroutedAt(0), bad(1, errMangled), at(2, "1"))))
+		require.Len(t, r.rejected(), 1)
+		require.EqualValues(t, 1, r.counters.Rejected.Load())
+		r = receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedHalt })
+		require.Equal(t, "letter bad, halt bad, halt bad", dispositions(r.accept(bad(3, errMangled), unroutedAt(4), at(5, "2"))))
+		require.Len(t, r.rejected(), 1)
+		require.Equal(t, []string{"1"}, r.messages())
+	})
+}
+
+// mangled makes a batch of n records of which some are bad.
+func mangled(n int, isBad func(i int) bool) (records []envelope.Received) {
+	for i := range n {
+		if isBad(i) {
+			records = append(records, bad(int64(i), errMangled))
+		} else {
+			records = append(records, at(int64(i), fmt.Sprint(i)))
+		}
+	}
+	return records
+}
+
+// Contract 7.1.
+func TestMoreThanHalfOfABatchBadHalts(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter} {
+			r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = policy })
+			inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses")
+			inboxtest.Exec(t, d.DB, "DELETE FROM inbox_messages")
+			elsewhere := at(7, "other partition")
+			elsewhere.Record.Partition = 1
+			results := r.accept(append(mangled(39, func(i int) bool { return i >= 2 && i < 23 }), elsewhere)...)
+			for i, result := range results {
+				require.Equal(t, i >= 2 && i < 39, result.Disposition == envelope.Halt, "%s: %d", policy, i)
+			}
+			require.ErrorIs(t, results[2].Err, errMangled)
+			require.ErrorContains(t, results[2].Err, "21 of 40 records of the batch are bad")
+			require.Equal(t, []string{"0", "1", "other partition"}, r.messages(), "what lies behind waits with it")
+			require.Empty(t, r.rejected(), "the schema is wrong, not the data")
+		}
+	})
+}
+
+// Contract 7.1. A stream of bad records must not halt because its batches are small.
+func TestFewBadRecordsAndHalfABatchDoNotHalt(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		all := func(int) bool { return true }
+		for name, records := range map[string][]envelope.Received{
+			"one":            mangled(1, all),
+			"two":            mangled(2, all),
+			"less than 20":   mangled(19, all),
+			"half of 40":     mangled(40, func(i int) bool { return i%2 == 0 }),
+			"half unrouted":  append(mangled(19, all), unroutedAt(100), unroutedAt(101), unroutedAt(102)),
+			"20 among 1,000": mangled(1000, func(i int) bool { return i < 20 }),
+		} {
+			for _, result := range r.accept(records...) {
+				require.Equal(t, envelope.Durable, result.Disposition, name)
+			}
+		}
+		unlimited := receive(t, d, func(o *acceptor.Options) { o.HaltAtBadRecords = 0 })
+		for _, result := range unlimited.accept(mangled(100, all)...) {
+			require.Equal(t, envelope.Durable, result.Disposition, "0 never halts")
+		}
+		require.Len(t, r.rejected(), 100)
+	})
+}
+
+func TestMassOfUnroutedRecordsUnderRejectDoesNotHalt(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedReject })
+		var records []envelope.Received
+		for i := range 50 {
+			records = append(records, unroutedAt(int64(i)))
+		}
+		for _, result := range r.accept(records...) {
+			require.Equal(t, envelope.Durable, result.Disposition)
+		}
+		require.Len(t, r.rejected(), 50)
+	})
+}
+
+// Contract 7.4. What lies behind a record that halts is not stored, also where
+// the database refuses another record of the same batch.
+func TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedHalt })
+		refuse(t, d)
+		refused := at(0, "no-0")
+		refused.Record.Partition = 1
+		results := r.accept(refused, at(0, "0"), unroutedAt(1), at(2, "2"), at(3, "3"), at(4, "4"), at(5, "5"))
+		require.Equal(t, "durable bad, durable, halt bad, halt bad, halt bad, halt bad, halt bad", dispositions(results))
+		require.Equal(t, []string{"0"}, r.messages())
+		require.Equal(t, []int64{0}, slices.Collect(func(yield func(int64) bool) {
+			for _, row := range r.rejected() {
+				yield(row.Offset)
+			}
+		}))
+	})
+}

@@ -1,0 +1,167 @@
+package acceptor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// ErrRejectedNotFound says that there is no rejected message of that ID, or
+// not any more.
+var ErrRejectedNotFound = errors.New("no such rejected message")
+
+// StillBadError says why a rejected record cannot be accepted now either. Its
+// row stays, with this as its reason.
+type StillBadError struct {
+	// ID is the rejected message's.
+	ID string
+	// Err is the reason: an *InvalidError, or one of package envelope's.
+	Err error
+}
+
+// Error names the ID and the reason.
+func (e *StillBadError) Error() string {
+	return fmt.Sprintf("rejected message %q is still bad: %v", e.ID, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *StillBadError) Unwrap() error { return e.Err }
+
+// AcceptRejected makes messages of a rejected record again, by its channel's
+// decoder as it is configured now, accepts them and deletes the rejected row,
+// all in one transaction (contract 7.4). The results are those of the record's
+// messages; an ID that is known by now is a duplicate, which is as good.
+//
+// If any message of the record cannot be accepted nothing is stored, whatever
+// the policies: the error is a *StillBadError with the reason, which the row,
+// staying where it is, has from now on. An unknown ID, or one that somebody
+// else has just accepted, is ErrRejectedNotFound; a channel that this process
+// does not declare is an *InvalidError with ReasonUnknownChannel. After any
+// other error it is open whether the record was accepted: call again,
+// ErrRejectedNotFound then means that it was.
+//
+// The messages are received now: in their lanes they are behind those accepted
+// since. It is safe for concurrent use.
+func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
+	parsed, err := uuid.Parse(id)
+	if err != nil {
+		return nil, fmt.Errorf("rejected message %q: %w", id, ErrRejectedNotFound)
+	}
+	id = parsed.String()
+	row, err := a.loadRejected(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !a.channels[row.Channel] {
+		return nil, fmt.Errorf("rejected message %q: %w", id,
+			&InvalidError{Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", row.Channel)})
+	}
+	record, err := rejectedRecord(row)
+	if err != nil {
+		return nil, fmt.Errorf("rejected message %q: %w", id, err)
+	}
+	p, err := a.planRejected(row.Channel, record)
+	if err == nil {
+		err = a.persistRejected(ctx, id, p)
+	}
+	bad := &badError{}
+	switch {
+	case err == nil:
+		a.report(ctx, p)
+		return p.results, nil
+	case errors.As(err, &bad):
+		return nil, a.keepRejected(ctx, id, bad.reason)
+	default:
+		return nil, rejectedError(id, err)
+	}
+}
+
+// badError marks what is wrong with the record, not with the database.
+type badError struct{ reason error }
+
+func (e *badError) Error() string { return e.reason.Error() }
+
+func (a *Acceptor) loadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	row, err := a.store.LoadRejected(ctx, id)
+	return row, rejectedError(id, err)
+}
+
+func rejectedError(id string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrRejectedGone):
+		return fmt.Errorf("rejected message %q: %w", id, ErrRejectedNotFound)
+	default:
+		return fmt.Errorf("rejected message %q: %w", id, err)
+	}
+}
+
+// rejectedRecord is the inverse of rejection. Only a timestamp outside the
+// years 1 to 9999 was altered when it was kept.
+func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
+	headers, err := handler.ParseHeaders(row.Headers)
+	return envelope.Record{
+		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(),
+		Key: row.Key, Value: row.Value, Headers: headers,
+	}, err
+}
+
+// planRejected plans all of the record's messages, or none.
+func (a *Acceptor) planRejected(channel string, record envelope.Record) (*plan, error) {
+	received := a.decoders[channel].Decode(channel, record)
+	if received.Err != nil {
+		return nil, &badError{received.Err}
+	}
+	if len(received.Messages) == 0 {
+		return nil, &badError{&InvalidError{Reason: ReasonNoMessage, Detail: "the record holds no message"}}
+	}
+	p, _ := a.planRecords(channel, []envelope.Received{received}, nil)
+	for i, r := range p.results {
+		if r.Outcome == Unrouted { // ignoring it would be losing it
+			p.results[i].Err = unroutedError(p.messages[i])
+		}
+	}
+	if err := invalid(p.results); err != nil {
+		return nil, &badError{err}
+	}
+	return p, nil
+}
+
+func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) error {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	p.batch.Now = a.clock.Now()
+	stored, err := a.store.AcceptRejected(ctx, id, p.batch)
+	if store.IsData(err) {
+		return &badError{&InvalidError{MessageID: p.messages[0].ID, Reason: ReasonRefused, Err: err}}
+	}
+	if err != nil {
+		return err
+	}
+	p.take(stored)
+	if err := invalid(p.results); err != nil { // an ID conflict, for which nothing was stored
+		return &badError{err}
+	}
+	return nil
+}
+
+// keepRejected notes why the row stays.
+func (a *Acceptor) keepRejected(ctx context.Context, id string, reason error) error {
+	still := &StillBadError{ID: id, Err: reason}
+	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	if err := a.store.SetRejectedReason(ctx, id, reason.Error()); err != nil {
+		return errors.Join(still, rejectedError(id, err))
+	}
+	return still
+}

@@ -1,0 +1,289 @@
+package acceptor_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// mendable is an acceptor whose decoder can be mended: until then every record
+// is bad. It notes the last record it decoded.
+type mendable struct {
+	*receiving
+	mu     sync.Mutex
+	broken error
+	id     string
+	seen   envelope.Record
+}
+
+func mend(t *testing.T, d *inboxtest.Database) *mendable {
+	t.Helper()
+	m := &mendable{broken: errMangled}
+	decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s", ID: envelope.Func(func(r envelope.Record) (string, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.seen = r
+		return m.id, m.broken
+	})}, nil)
+	require.NoError(t, err)
+	m.receiving = receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Decoders = map[string]*envelope.Decoder{"c": decoder} })
+	return m
+}
+
+// reject keeps a record as rejected and returns the row's ID.
+func (m *mendable) reject(record envelope.Record) string {
+	m.t.Helper()
+	require.Equal(m.t, "durable bad", dispositions(m.accept(envelope.Received{Record: record, Err: errMangled})))
+	rows := m.rejected()
+	return rows[len(rows)-1].ID
+}
+
+func (m *mendable) mended(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.id, m.broken = id, nil
+}
+
+// Contract 7.4.
+func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := mend(t, d)
+		id := m.reject(at(1).Record)
+		other := m.reject(at(2).Record)
+		m.mended("1")
+		m.woken = 0
+		results, err := m.AcceptRejected(context.Background(), strings.ToUpper(id))
+		require.NoError(t, err)
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: acceptor.Accepted, Handlers: 1}}, results)
+		require.Equal(t, 1, m.woken)
+		require.EqualValues(t, 1, m.counters.Accepted.Load())
+		require.Equal(t, []string{"1"}, m.messages())
+		rows := m.rejected()
+		require.Len(t, rows, 1)
+		require.Equal(t, other, rows[0].ID)
+
+		results, err = m.AcceptRejected(context.Background(), other) // of the same message ID
+		require.NoError(t, err)
+		require.Equal(t, acceptor.Duplicate, results[0].Outcome)
+		require.Empty(t, m.rejected())
+		require.Equal(t, []string{"1"}, m.messages())
+	})
+}
+
+// Contract 7.4.
+func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := mend(t, d)
+		known := inboxtest.Message("known")
+		known.Source = "elsewhere"
+		_, err := m.Accept(context.Background(), known)
+		require.NoError(t, err)
+		record := at(1).Record
+		record.Value = []byte("no thanks")
+		id := m.reject(record)
+		for _, tc := range []struct {
+			name, messageID string
+			broken          error
+			reason          acceptor.Reason
+			text            string
+		}{
+			{"undecodable", "", errors.New("worse than before"), acceptor.ReasonBadID, "worse than before"},
+			{"without ID", "", nil, acceptor.ReasonMissingID, "message ID is missing"},
+			{"known with another source", "known", nil, acceptor.ReasonIDConflict, `source "elsewhere"`},
+			{"refused by the database", "fine", nil, acceptor.ReasonRefused, "refused_by_database"},
+		} {
+			if tc.reason == acceptor.ReasonRefused {
+				refuse(t, d)
+			}
+			m.mu.Lock()
+			m.id, m.broken = tc.messageID, tc.broken
+			m.mu.Unlock()
+			results, err := m.AcceptRejected(context.Background(), id)
+			require.Nil(t, results, tc.name)
+			var still *inbox.StillBadError
+			require.ErrorAs(t, err, &still, tc.name)
+			require.Equal(t, id, still.ID, tc.name)
+			var invalid *acceptor.InvalidError
+			require.ErrorAs(t, err, &invalid, tc.name)
+			require.Equal(t, tc.reason, invalid.Reason, tc.name)
+			rows := m.rejected()
+			require.Len(t, rows, 1, tc.name)
+			require.Contains(t, rows[0].Reason, tc.text, tc.name)
+			require.Equal(t, []string{"known"}, m.messages(), tc.name)
+		}
+		require.EqualValues(t, 1, m.counters.Rejected.Load(), "it was rejected once")
+	})
+}
+
+// Contract 4.6, 7.4: under Ignore an unrouted record would be lost.
+func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := &mendable{receiving: receive(t, d, nil)} // by the default decoder
+		text := func(offset int64, contentType, value string) envelope.Record {
+			r := at(offset).Record
+			r.Value, r.Headers = []byte(value), []handler.Header{{Key: "content-type", Value: []byte(contentType)}}
+			return r
+		}
+		const event = `{"specversion":"1.0","id":"1","source":"/s","type":"nobody's"}`
+		unrouted := m.reject(text(1, "application/cloudevents+json", event))
+		_, err := m.AcceptRejected(context.Background(), unrouted)
+		var invalid *acceptor.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, acceptor.ReasonUnrouted, invalid.Reason)
+		empty := m.reject(text(2, "application/cloudevents-batch+json", "[]"))
+		_, err = m.AcceptRejected(context.Background(), empty)
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, acceptor.ReasonNoMessage, invalid.Reason)
+		require.Len(t, m.rejected(), 2)
+	})
+}
+
+// A record of several messages is accepted as a whole: what was stored of it
+// when it was rejected is a duplicate.
+func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := &mendable{receiving: receive(t, d, nil)}
+		record := at(1).Record
+		event := func(id, typ string) string {
+			return `{"specversion":"1.0","id":"` + id + `","source":"/s","type":"` + typ + `"}`
+		}
+		record.Headers = []handler.Header{{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}}
+		record.Value = []byte("[" + event("1", "t") + "," + event("2", "t") + "," + event(strings.Repeat("x", 201), "t") + "]")
+		id := m.reject(record)
+		_, err := m.AcceptRejected(context.Background(), id)
+		var still *inbox.StillBadError
+		require.ErrorAs(t, err, &still)
+		require.Empty(t, m.messages(), "none of it")
+
+		record.Value, record.Offset = []byte("["+event("1", "t")+","+event("2", "t")+"]"), 2
+		known := inboxtest.Message("2")
+		known.Source = "/s"
+		_, err = m.Accept(context.Background(), known)
+		require.NoError(t, err)
+		results, err := m.AcceptRejected(context.Background(), m.reject(record))
+		require.NoError(t, err)
+		require.Equal(t, []acceptor.Outcome{acceptor.Accepted, acceptor.Duplicate}, []acceptor.Outcome{results[0].Outcome, results[1].Outcome})
+		require.Equal(t, []string{"1", "2"}, m.messages())
+	})
+}
+
+func TestUnknownRejectedMessageAndUndeclaredChannelAreTypedErrors(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := mend(t, d)
+		m.mended("1")
+		for _, id := range []string{uuid.NewString(), "no UUID at all", "", "\xff\x00"} {
+			_, err := m.AcceptRejected(context.Background(), id)
+			require.ErrorIs(t, err, inbox.ErrRejectedNotFound, id)
+		}
+		id := m.reject(at(1).Record)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_rejected_messages SET channel = 'gone'")
+		_, err := m.AcceptRejected(context.Background(), id)
+		var invalid *acceptor.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, acceptor.ReasonUnknownChannel, invalid.Reason)
+		require.ErrorContains(t, err, `channel "gone" is not declared`)
+		require.Equal(t, "mangled", m.rejected()[0].Reason, "nothing is wrong with the record")
+	})
+}
+
+func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := mend(t, d)
+		id := m.reject(at(1).Record)
+		m.mended("1")
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
+		errs := make([]error, 8)
+		var group sync.WaitGroup
+		for i := range errs {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				_, errs[i] = m.AcceptRejected(context.Background(), id)
+			}()
+		}
+		group.Wait()
+		won := 0
+		for _, err := range errs {
+			if err == nil {
+				won++
+				continue
+			}
+			require.ErrorIs(t, err, inbox.ErrRejectedNotFound)
+		}
+		require.Equal(t, 1, won)
+		require.Equal(t, []string{"1"}, m.messages())
+		require.Len(t, inboxtest.Statuses(t, ib), 1)
+	})
+}
+
+func TestDatabaseOutageLeavesARejectedRecordAsItIs(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := mend(t, d)
+		id := m.reject(at(1).Record)
+		m.mended("1")
+		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+		defer cancel()
+		_, err := m.AcceptRejected(ctx, id)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, "mangled", m.rejected()[0].Reason)
+		_, err = m.AcceptRejected(context.Background(), id)
+		require.NoError(t, err)
+	})
+}
+
+var anyBytes = rapid.OneOf(rapid.Just([]byte(nil)), rapid.Just([]byte{}), rapid.Just([]byte{0}), rapid.Just([]byte("\xff\xfe")), rapid.Just([]byte("é")), rapid.SliceOf(rapid.Byte()))
+
+var anyHeader = rapid.Custom(func(t *rapid.T) handler.Header {
+	return handler.Header{
+		Key:   string(rapid.OneOf(rapid.Just([]byte("same")), rapid.Just([]byte("")), rapid.Just([]byte("\xc3\x28")), rapid.Just([]byte("a\x00b")), rapid.SliceOf(rapid.Byte())).Draw(t, "name")),
+		Value: anyBytes.Draw(t, "value"),
+	}
+})
+
+var anyRecord = rapid.Custom(func(t *rapid.T) envelope.Record {
+	return envelope.Record{
+		Topic: "topic", Partition: rapid.IntRange(0, 1<<31-1).Draw(t, "partition"), Offset: rapid.Int64Range(0, 1<<62).Draw(t, "offset"),
+		Timestamp: time.UnixMilli(rapid.OneOf(rapid.Int64Range(-1, 1<<42), rapid.Just(int64(0))).Draw(t, "timestamp")).UTC(),
+		Key:       anyBytes.Draw(t, "key"), Value: anyBytes.Draw(t, "value"),
+		Headers: rapid.OneOf(rapid.Just([]handler.Header(nil)), rapid.SliceOfN(anyHeader, 1, 5)).Draw(t, "headers"),
+	}
+})
+
+// Contract 7.4: the raw record, byte for byte.
+func TestRejectedRecordComesBackByteForByte(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := mend(t, d)
+		check := func(t require.TestingT, record envelope.Record) {
+			_, err := m.AcceptRecords(context.Background(), "c", []envelope.Received{{Record: record, Err: errMangled}})
+			require.NoError(t, err)
+			rows := m.rejected()
+			require.Len(t, rows, 1)
+			m.mended(uuid.NewString())
+			_, err = m.AcceptRejected(context.Background(), rows[0].ID)
+			require.NoError(t, err)
+			require.Equal(t, record, m.seen)
+		}
+		rapid.Check(t, func(rt *rapid.T) { check(rt, anyRecord.Draw(rt, "record")) })
+
+		large := at(1).Record
+		large.Value = make([]byte, 8<<20) // zeros
+		for i := range large.Value[:4<<20] {
+			large.Value[i] = byte(i * 7)
+		}
+		large.Headers = append(large.Headers, handler.Header{Key: "large", Value: large.Value[:1<<20]})
+		check(t, large)
+	})
+}

@@ -1,0 +1,409 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+const letters = "letters"
+
+var errBad = errors.New("it is bad")
+
+// judge is an acceptor that stores nothing and says of each record what is to
+// become of it.
+type judge func(envelope.Record) envelope.Disposition
+
+func (j judge) AcceptRecords(_ context.Context, _ string, received []envelope.Received) ([]envelope.Result, error) {
+	results := make([]envelope.Result, len(received))
+	for i, r := range received {
+		if results[i].Disposition = j(r.Record); results[i].Disposition != envelope.Durable {
+			results[i].Err = errBad
+		}
+	}
+	return results, nil
+}
+
+// everySecond record of a partition is bad.
+func everySecond(r envelope.Record) envelope.Disposition {
+	if r.Offset%2 == 1 {
+		return envelope.DeadLetter
+	}
+	return envelope.Durable
+}
+
+func always(envelope.Record) envelope.Disposition { return envelope.DeadLetter }
+
+// read reads all there is on a topic, by partition and offset.
+func read(t *testing.T, client *kgo.Client, topic string) (records []*kgo.Record) {
+	t.Helper()
+	ends, err := kadm.NewClient(client).ListEndOffsets(t.Context(), topic)
+	require.NoError(t, err)
+	from, left := map[int32]kgo.Offset{}, int64(0)
+	ends.Each(func(o kadm.ListedOffset) {
+		require.NoError(t, o.Err)
+		from[o.Partition] = kgo.NewOffset().AtStart()
+		left += o.Offset
+	})
+	reader, err := kgo.NewClient(append(client.Opts(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}))...)
+	require.NoError(t, err)
+	defer reader.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for int64(len(records)) < left {
+		records = append(records, reader.PollFetches(ctx).Records()...)
+		require.NoError(t, ctx.Err())
+	}
+	slices.SortStableFunc(records, func(a, b *kgo.Record) int { return int(a.Partition - b.Partition) })
+	return records
+}
+
+// header is the last one of that name.
+func header(r *kgo.Record, name string) string {
+	for _, h := range slices.Backward(r.Headers) {
+		if h.Key == name {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// lettersOf are the dead-letter topic's records as "partition/offset" of where
+// they were, in its order.
+func lettersOf(records []*kgo.Record) (coordinates []string) {
+	for _, r := range records {
+		coordinates = append(coordinates, header(r, kafkaconsumer.HeaderPartition)+"/"+header(r, kafkaconsumer.HeaderOffset))
+	}
+	return coordinates
+}
+
+func (r *rig) client() *kgo.Client {
+	r.t.Helper()
+	client, err := kgo.NewClient(r.kafka.ClientOptions()...)
+	require.NoError(r.t, err)
+	r.t.Cleanup(client.Close)
+	return client
+}
+
+// newDead is a rig whose ledger has nothing to do: what is published is looked
+// at instead of what is accepted.
+func newDead(t *testing.T, partitions int, opts ...kafkatest.Option) *rig {
+	t.Helper()
+	return &rig{t: t, kafka: kafkatest.Start(t, append(opts, kafkatest.Topic(topic, partitions))...), next: map[place]int{}}
+}
+
+// judged starts a consumer with a dead-letter topic that judges by j.
+func (r *rig) judged(j judge, change ...func(*kafkaconsumer.Config)) *kafkaconsumer.Consumer {
+	r.t.Helper()
+	c := consumer(r.t, config(r.kafka.Brokers(), topic), j, append([]func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) {
+		c.DeadLetterTopic, c.DrainTimeout = letters, 100*time.Millisecond
+	}}, change...)...)
+	require.NoError(r.t, c.Start(r.t.Context()))
+	return c
+}
+
+func withLetters(cfg *kafkaconsumer.Config, topic string) { cfg.DeadLetterTopic = topic }
+
+// Contract 7.4.
+func TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom(t *testing.T) {
+	t.Parallel()
+	onEachBroker(t, func(t *testing.T, b *bench) {
+		b.createTopic(1, nil)
+		dead := b.topic + "-letters"
+		_, err := b.admin.CreateTopic(t.Context(), 1, 1, nil, dead)
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = b.admin.DeleteTopics(context.Background(), dead) })
+		sent := []*kgo.Record{
+			{Key: nil, Value: []byte{}, Timestamp: time.UnixMilli(1_700_000_000_123), Headers: []kgo.RecordHeader{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}, {Key: "\xff", Value: []byte{0xfe}}}},
+			{Key: []byte{}, Value: nil, Timestamp: time.UnixMilli(1_700_000_000_124)},
+			{Key: []byte{0}, Value: []byte("\xff\x00"), Timestamp: time.UnixMilli(1_700_000_000_125), Headers: []kgo.RecordHeader{{Key: kafkaconsumer.HeaderTopic, Value: []byte("its own")}}},
+			{Key: []byte("large"), Value: make([]byte, 700<<10), Timestamp: time.UnixMilli(1_700_000_000_126)},
+		}
+		b.produce(b.client, sent...)
+		cfg := config(b.brokers, b.topic)
+		cfg.GroupID, cfg.SessionTimeout = b.group, 6*time.Second
+		c := consumer(t, cfg, judge(always), func(c *kafkaconsumer.Config) { withLetters(c, dead) })
+		require.NoError(t, c.Start(t.Context()))
+		b.awaitEnd()
+		got := read(t, b.client, dead)
+		require.Len(t, got, len(sent))
+		for i, r := range got {
+			require.Equal(t, sent[i].Key, r.Key, i)
+			require.Equal(t, sent[i].Key == nil, r.Key == nil, i)
+			require.Equal(t, sent[i].Value == nil, r.Value == nil, i)
+			require.Equal(t, sent[i].Value, r.Value, i)
+			require.Equal(t, sent[i].Timestamp.UnixMilli(), r.Timestamp.UnixMilli(), i)
+			own := len(sent[i].Headers)
+			for j, h := range sent[i].Headers {
+				require.Equal(t, h, r.Headers[j], i)
+			}
+			require.Equal(t, []kgo.RecordHeader{
+				{Key: kafkaconsumer.HeaderTopic, Value: []byte(b.topic)}, {Key: kafkaconsumer.HeaderPartition, Value: []byte("0")},
+				{Key: kafkaconsumer.HeaderOffset, Value: fmt.Append(nil, i)},
+				{Key: kafkaconsumer.HeaderTimestamp, Value: fmt.Append(nil, 1_700_000_000_123+i)},
+				{Key: kafkaconsumer.HeaderChannel, Value: []byte("orders.events")}, {Key: kafkaconsumer.HeaderGroup, Value: []byte(b.group)},
+				{Key: kafkaconsumer.HeaderReason, Value: []byte(errBad.Error())},
+			}, r.Headers[own:], i)
+		}
+	})
+}
+
+// Contract 7.4. A topic that is missing is never made by asking for it.
+func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) {
+	t.Parallel()
+	onEachBroker(t, func(t *testing.T, b *bench) {
+		b.createTopic(1, nil)
+		dead := b.topic + "-letters"
+		t.Cleanup(func() { _, _ = b.admin.DeleteTopics(context.Background(), dead) })
+		for range 5 {
+			b.produce(b.client, &kgo.Record{Value: []byte("x")})
+		}
+		core, logs := observer.New(zap.WarnLevel)
+		cfg := config(b.brokers, b.topic)
+		cfg.GroupID, cfg.SessionTimeout, cfg.DeadLetterTopic = b.group, 6*time.Second, dead
+		c, err := kafkaconsumer.New("orders.events", cfg, judge(func(r envelope.Record) envelope.Disposition {
+			if r.Offset == 2 {
+				return envelope.DeadLetter
+			}
+			return envelope.Durable
+		}), zap.New(core), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { stop(t, c) })
+		require.NoError(t, c.Start(t.Context()))
+		eventually(t, "told", func() bool { return c.Health().DeadLetterErr != nil })
+		h := c.Health()
+		require.ErrorContains(t, h.DeadLetterErr, fmt.Sprintf("dead-letter topic %q does not exist", dead))
+		require.ErrorContains(t, h.Err(), "bad records cannot be published since")
+		require.False(t, h.DeadLetterFailingSince.IsZero())
+		eventually(t, "what is before it is committed", func() bool { committed, err := b.committed(b.group); return err == nil && committed[0] == 2 })
+		topics, err := b.admin.ListTopics(t.Context(), dead)
+		require.NoError(t, err)
+		require.False(t, topics.Has(dead), "it is not created")
+
+		_, err = b.admin.CreateTopic(t.Context(), 1, 1, nil, dead)
+		require.NoError(t, err)
+		eventually(t, "all committed", func() bool { committed, err := b.committed(b.group); return err == nil && committed[0] == 5 })
+		require.Equal(t, []string{"0/2"}, lettersOf(read(t, b.client, dead)))
+		require.NoError(t, c.Health().DeadLetterErr)
+		require.Equal(t, 1, logs.FilterMessageSnippet("publishing bad records to the dead-letter topic fails").Len(), "told once")
+		told := logs.FilterMessageSnippet("bad record published to the dead-letter topic").All()
+		require.Len(t, told, 1)
+		require.Equal(t, []any{b.topic, int64(0), int64(2), dead}, []any{told[0].ContextMap()["topic"], told[0].ContextMap()["partition"], told[0].ContextMap()["offset"], told[0].ContextMap()["dead_letter_topic"]})
+	})
+}
+
+// Contract 7.4: on a real broker, which means it.
+func TestRecordTooLargeForTheDeadLetterTopicHaltsItsPartitionBeforeIt(t *testing.T) {
+	t.Parallel()
+	b := realBench(t)
+	b.createTopic(2, nil)
+	dead := b.topic + "-letters"
+	limit := "2000"
+	_, err := b.admin.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &limit}, dead)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = b.admin.DeleteTopics(context.Background(), dead) })
+	for _, size := range []int{900, 900, 3000, 10} {
+		b.produce(b.client, &kgo.Record{Value: make([]byte, size)})
+	}
+	b.produce(b.client, &kgo.Record{Partition: 1, Value: []byte("x")})
+	cfg := config(b.brokers, b.topic)
+	cfg.GroupID, cfg.SessionTimeout = b.group, 6*time.Second
+	halts := make(chan error, 5)
+	c := consumer(t, cfg, judge(always), func(c *kafkaconsumer.Config) {
+		withLetters(c, dead)
+		c.OnHalt = func(_ string, partition int, reason error) {
+			require.Zero(t, partition)
+			halts <- reason
+		}
+	})
+	require.NoError(t, c.Start(t.Context()))
+	var refused *kafkaconsumer.DeadLetterError
+	require.ErrorAs(t, receive(t, halts), &refused)
+	require.Equal(t, dead, refused.Topic)
+	require.ErrorIs(t, refused, errBad)
+	eventually(t, "committed up to it, and the other partition", func() bool {
+		committed, err := b.committed(b.group)
+		return err == nil && committed[0] == 2 && committed[1] == 1
+	})
+	require.ElementsMatch(t, []string{"0/0", "0/1", "1/0"}, lettersOf(read(t, b.client, dead)))
+	require.NoError(t, c.Health().DeadLetterErr, "the halt says it")
+	require.ErrorContains(t, c.Health().Err(), "refuses the bad record")
+}
+
+func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {
+	t.Parallel()
+	r := newDead(t, 3, kafkatest.Topic(letters, 2))
+	for p := range 3 {
+		for range 100 {
+			require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Partition: p, Value: make([]byte, 50_000)}))
+		}
+	}
+	var mu sync.Mutex
+	told := map[string]int{}
+	r.judged(everySecond, func(c *kafkaconsumer.Config) {
+		c.BatchBytes, c.OnDeadLetter = 20<<20, func(record envelope.Record, reason error) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[fmt.Sprint(record.Partition, "/", record.Offset)]++
+			if !errors.Is(reason, errBad) {
+				told[reason.Error()]++
+			}
+			panic("not our trouble")
+		}
+	})
+	eventually(t, "all committed", func() bool { return r.committed(0)+r.committed(1)+r.committed(2) == 300 })
+	published := read(t, r.client(), letters)
+	require.Len(t, published, 150)
+	last := map[string]int{}
+	for _, letter := range published {
+		partition := header(letter, kafkaconsumer.HeaderPartition)
+		offset, err := strconv.Atoi(header(letter, kafkaconsumer.HeaderOffset))
+		require.NoError(t, err)
+		if offset != 1 {
+			require.Equal(t, last[partition]+2, offset)
+		}
+		last[partition] = offset
+		id, err := strconv.Atoi(partition)
+		require.NoError(t, err)
+		require.Equal(t, int32(id%2), letter.Partition, "a partition's letters stay together")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, told, 150)
+}
+
+// Contract 7.4: whatever may pass is waited out, and holds back neither what
+// is before the bad record nor another partition's good ones.
+func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
+	t.Parallel()
+	for code, name := range map[int16]string{
+		3: "unknown topic", 6: "not leader", answerLost: "timed out", 19: "not enough replicas", 20: "not enough replicas after append", 29: "not authorized", -1: "unknown error",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newDead(t, 2, kafkatest.Topic(letters, 1))
+			r.produce(3, 0) // of which the second is bad
+			r.produce(1, 1)
+			fault := r.kafka.FailNext(kafkatest.ProduceAPI, code, -1)
+			c := r.judged(everySecond, func(c *kafkaconsumer.Config) { c.AcceptConcurrency = 1 })
+			eventually(t, "told", func() bool { return c.Health().DeadLetterErr != nil && fault.Hits() > 2 })
+			eventually(t, "what waits for nobody is committed", func() bool { return r.committed(0) == 1 && r.committed(1) == 1 })
+			require.Empty(t, c.Health().Halted())
+			fault.Remove()
+			eventually(t, "all committed", func() bool { return r.committed(0) == 3 })
+			require.Equal(t, []string{"0/1"}, slices.Compact(lettersOf(read(t, r.client(), letters))))
+		})
+	}
+}
+
+func TestDeadLetterThatIsRefusedForGoodHalts(t *testing.T) {
+	t.Parallel()
+	for code, name := range map[int16]string{10: "message too large", 18: "record list too large", 32: "invalid timestamp", 43: "unsupported for format", 87: "invalid record"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newDead(t, 2, kafkatest.Topic(letters, 1))
+			r.produce(4, 0)
+			fault := r.kafka.FailNext(kafkatest.ProduceAPI, code, 2) // the request with both, then the first alone
+			c := r.judged(everySecond)
+			eventually(t, "halted", func() bool { return len(c.Health().Halted()) == 1 && r.committed(0) == 1 })
+			var refused *kafkaconsumer.DeadLetterError
+			require.ErrorAs(t, c.Health().Halted()[0].Halted, &refused)
+			require.Equal(t, 2, fault.Hits())
+			require.Empty(t, read(t, r.client(), letters))
+			stop(t, c)
+			r.judged(everySecond)
+			eventually(t, "it goes on once it can", func() bool { return r.committed(0) == 4 })
+			require.Equal(t, []string{"0/1", "0/3"}, lettersOf(read(t, r.client(), letters)))
+		})
+	}
+}
+
+// answerLost is told after the record was written: the in-process Kafka acts on
+// a produce request that it fails with it.
+const answerLost = 7
+
+// Contract 7.4: a letter whose answer was lost comes again.
+func TestLostAnswerOfADeadLetterRepeatsIt(t *testing.T) {
+	t.Parallel()
+	r := newDead(t, 1, kafkatest.Topic(letters, 1))
+	r.produce(4, 0)
+	r.kafka.FailNext(kafkatest.ProduceAPI, answerLost, 1)
+	r.judged(everySecond)
+	eventually(t, "all committed", func() bool { return r.committed(0) == 4 })
+	require.Equal(t, []string{"0/1", "0/3", "0/1", "0/3"}, lettersOf(read(t, r.client(), letters)))
+}
+
+func TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem(t *testing.T) {
+	t.Parallel()
+	r := newDead(t, 1, kafkatest.Topic(letters, 1))
+	r.produce(4, 0)
+	fault := r.kafka.FailNext(kafkatest.ProduceAPI, 19, -1)
+	c := r.judged(everySecond)
+	eventually(t, "failing", func() bool { return c.Health().DeadLetterErr != nil })
+	start := time.Now()
+	stop(t, c)
+	require.Less(t, time.Since(start), 10*time.Second)
+	require.Equal(t, int64(1), r.committed(0))
+	fault.Remove()
+	r.judged(everySecond)
+	eventually(t, "all committed", func() bool { return r.committed(0) == 4 })
+	require.Equal(t, []string{"0/1", "0/3"}, lettersOf(read(t, r.client(), letters)))
+}
+
+func TestDeadLetterWithoutATopicHalts(t *testing.T) {
+	t.Parallel()
+	r := newDead(t, 1)
+	r.produce(4, 0)
+	c := r.judged(everySecond, func(c *kafkaconsumer.Config) { c.DeadLetterTopic = "" })
+	eventually(t, "halted", func() bool { return len(c.Health().Halted()) == 1 && r.committed(0) == 1 })
+	require.ErrorContains(t, c.Health().Err(), "no DeadLetterTopic is configured")
+	require.ErrorIs(t, c.Health().Err(), errBad)
+}
+
+func TestDeadLettersGoByTheConsumersOwnCredentials(t *testing.T) {
+	t.Parallel()
+	r := newDead(t, 1, kafkatest.Topic(letters, 1), kafkatest.SASL("SCRAM-SHA-512", "inbox", "secret"))
+	r.produce(2, 0)
+	r.judged(everySecond, func(c *kafkaconsumer.Config) {
+		c.SASL = kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-512", Username: "inbox", Password: "secret"}
+	})
+	eventually(t, "all committed", func() bool { return r.committed(0) == 2 })
+	require.Equal(t, []string{"0/1"}, lettersOf(read(t, r.client(), letters)))
+}
+
+func TestReasonOfADeadLetterIsCut(t *testing.T) {
+	t.Parallel()
+	r := newDead(t, 1, kafkatest.Topic(letters, 1))
+	r.produce(1, 0)
+	long := errors.New(strings.Repeat("é", 1500) + "x")
+	c := consumer(t, config(r.kafka.Brokers(), topic), reasoned{long}, func(c *kafkaconsumer.Config) { withLetters(c, letters) })
+	require.NoError(t, c.Start(t.Context()))
+	eventually(t, "committed", func() bool { return r.committed(0) == 1 })
+	require.Equal(t, strings.Repeat("é", 1000), header(read(t, r.client(), letters)[0], kafkaconsumer.HeaderReason))
+}
+
+type reasoned struct{ reason error }
+
+func (a reasoned) AcceptRecords(_ context.Context, _ string, received []envelope.Received) ([]envelope.Result, error) {
+	results := make([]envelope.Result, len(received))
+	for i := range results {
+		results[i] = envelope.Result{Disposition: envelope.DeadLetter, Err: a.reason}
+	}
+	return results, nil
+}

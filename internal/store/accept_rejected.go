@@ -1,0 +1,67 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// errConflict rolls back an accept that is all or nothing.
+var errConflict = errors.New("a message ID is known with another type or source")
+
+// rejectedRows are the statements on one rejected message by its ID.
+type rejectedRows struct{ load, remove, reason string }
+
+// loadRejected tells an empty key or value from none by columns of their own:
+// what a driver makes of an empty blob is its own affair.
+func loadRejected(ctx context.Context, d database, rows rejectedRows, id string) (models.RejectedMessage, error) {
+	found, err := query(ctx, d.pool(ctx), d.text(rows.load), scanRejected, id)
+	if err == nil && len(found) == 0 {
+		err = ErrRejectedGone
+	}
+	if err != nil {
+		return models.RejectedMessage{}, doing("load rejected message", err)
+	}
+	return found[0], nil
+}
+
+func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
+	var timestamp, rejectedAt anyTime
+	var hasKey, hasValue bool
+	err := rows.Scan(&m.ID, &m.Channel, &m.Topic, &m.Partition, &m.Offset, &timestamp, &hasKey, &m.Key, &hasValue, &m.Value,
+		&m.Headers, &m.Reason, &rejectedAt)
+	m.Timestamp, m.RejectedAt = timestamp.Time, rejectedAt.Time
+	if hasKey {
+		m.Key = filled(m.Key)
+	}
+	if hasValue {
+		m.Value = filled(m.Value)
+	}
+	return err
+}
+
+// acceptRejected deletes the row last, so that everybody locks messages before
+// rejected rows. Two calls at once: the second waits for the first's messages,
+// finds them known and then the row gone, and is rolled back.
+func acceptRejected(ctx context.Context, d database, dialect accepting, rows rejectedRows, id string, batch AcceptBatch) ([]Accepted, error) {
+	return acceptRetrying(ctx, d, dialect, batch, func(pool gorm.ConnPool, results []Accepted) error {
+		if slices.ContainsFunc(results, func(r Accepted) bool { return r.Conflict }) {
+			return errConflict
+		}
+		deleted, err := exec(ctx, pool, d.text(rows.remove), id)
+		if err == nil && deleted == 0 {
+			err = ErrRejectedGone
+		}
+		return err
+	})
+}
+
+func setRejectedReason(ctx context.Context, d database, rows rejectedRows, id, reason string) error {
+	_, err := exec(ctx, d.pool(ctx), d.text(rows.reason), id, SanitizeError(reason))
+	return doing("set the reason of a rejected message", err)
+}

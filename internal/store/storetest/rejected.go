@@ -1,0 +1,130 @@
+package storetest
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// keep stores rejected messages and returns their IDs.
+func (s *suite) keep(rejected ...models.RejectedMessage) []string {
+	s.Helper()
+	ids := make([]string, len(rejected))
+	for i := range rejected {
+		ids[i] = uuid.Must(uuid.NewV7()).String()
+		rejected[i].ID = ids[i]
+	}
+	_, err := s.store.Accept(s.ctx, store.AcceptBatch{Rejected: rejected, Now: noon})
+	require.NoError(s, err)
+	return ids
+}
+
+func one(messages ...store.NewMessage) store.AcceptBatch {
+	return store.AcceptBatch{Messages: messages, Now: noon}
+}
+
+var rejectedTests = []test{
+	{"a rejected message is loaded as it was kept, empty apart from none", func(s *suite) {
+		var rejected []models.RejectedMessage
+		for i, content := range [][2][]byte{{nil, nil}, {{}, {}}, {nil, {}}, {{}, nil}, {{0, 0xff}, bytes.Repeat([]byte{0}, 100_000)}} {
+			r := *rejection(int64(i))
+			r.Key, r.Value, r.Headers, r.RejectedAt = content[0], content[1], `[{"k":"é"}]`, noon
+			rejected = append(rejected, r)
+		}
+		for i, id := range s.keep(rejected...) {
+			loaded, err := s.store.LoadRejected(s.ctx, id)
+			require.NoError(s, err)
+			require.Equal(s, rejected[i], loaded)
+		}
+	}},
+	{"an unknown rejected message is gone", func(s *suite) {
+		_, err := s.store.LoadRejected(s.ctx, uuid.NewString())
+		require.ErrorIs(s, err, store.ErrRejectedGone)
+		_, err = s.store.AcceptRejected(s.ctx, uuid.NewString(), one(message("m1", "mail")))
+		require.ErrorIs(s, err, store.ErrRejectedGone)
+		require.Empty(s, s.messageIDs(), "nothing is stored for it")
+		require.NoError(s, s.store.SetRejectedReason(s.ctx, uuid.NewString(), "bad"))
+	}},
+	{"accepting a rejected message stores its messages and deletes its row, and no other", func(s *suite) {
+		s.accept(message("m2", "mail"))
+		ids := s.keep(*rejection(1), *rejection(2))
+		accepted, err := s.store.AcceptRejected(s.ctx, ids[0], one(message("m1", "mail", "stock"), message("m2", "mail")))
+		require.NoError(s, err)
+		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 2}, {}}, accepted)
+		require.Equal(s, []string{"m2/mail", "m1/mail", "m1/stock"}, pairs(s.statuses()))
+		_, err = s.store.LoadRejected(s.ctx, ids[0])
+		require.ErrorIs(s, err, store.ErrRejectedGone)
+		_, err = s.store.LoadRejected(s.ctx, ids[1])
+		require.NoError(s, err)
+	}},
+	{"a conflict leaves the row and stores nothing", func(s *suite) {
+		s.accept(message("m2", "mail"))
+		ids := s.keep(*rejection(1))
+		other := message("m2", "mail")
+		other.Source = "/other"
+		accepted, err := s.store.AcceptRejected(s.ctx, ids[0], one(message("m1", "mail"), other))
+		require.NoError(s, err)
+		require.True(s, accepted[1].Conflict)
+		require.Equal(s, "/shop", accepted[1].StoredSource)
+		require.Equal(s, []string{"m2/mail"}, pairs(s.statuses()))
+		require.EqualValues(s, 1, s.rejectedCount())
+	}},
+	{"a message that cannot be stored leaves the row", func(s *suite) {
+		ids := s.keep(*rejection(1))
+		unstorable := message("m1", "mail")
+		unstorable.Type = "\xff"
+		_, err := s.store.AcceptRejected(s.ctx, ids[0], one(unstorable))
+		require.True(s, store.IsData(err))
+		require.EqualValues(s, 1, s.rejectedCount())
+		require.Empty(s, s.messageIDs())
+	}},
+	{"a new reason replaces the old one, made fit", func(s *suite) {
+		ids := s.keep(*rejection(1))
+		require.NoError(s, s.store.SetRejectedReason(s.ctx, ids[0], "still \x00\xff bad"))
+		loaded, err := s.store.LoadRejected(s.ctx, ids[0])
+		require.NoError(s, err)
+		require.Equal(s, "still �� bad", loaded.Reason)
+	}},
+}
+
+var rejectedRaceTests = []test{
+	{"one of several that accept a rejected message at once wins, the others change nothing", func(s *suite) {
+		ids := s.keep(*rejection(1))
+		errs := together(20, func(int) error {
+			_, err := s.store.AcceptRejected(s.ctx, ids[0], one(message("m1", "mail", "stock")))
+			return err
+		})
+		won := 0
+		for _, err := range errs {
+			if err == nil {
+				won++
+			} else {
+				require.True(s, errors.Is(err, store.ErrRejectedGone), err)
+			}
+		}
+		require.Equal(s, 1, won)
+		require.Equal(s, []string{"m1/mail", "m1/stock"}, pairs(s.statuses()))
+		require.Zero(s, s.rejectedCount())
+	}},
+	{"accepting a rejected message beside redeliveries of it neither deadlocks nor doubles", func(s *suite) {
+		ids := s.keep(*rejection(1))
+		s.noErrors(together(20, func(i int) error {
+			if i == 0 {
+				_, err := s.store.AcceptRejected(s.ctx, ids[0], one(message("m1", "mail")))
+				return err
+			}
+			batch := one(message("m1", "mail"))
+			if i%2 == 0 { // by a worker that takes it for bad
+				batch = store.AcceptBatch{Rejected: []models.RejectedMessage{*rejection(1)}, Now: noon}
+			}
+			_, err := s.store.Accept(s.ctx, batch)
+			return err
+		}))
+		require.Equal(s, []string{"m1/mail"}, pairs(s.statuses()))
+	}},
+}

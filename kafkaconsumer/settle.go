@@ -1,0 +1,100 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/envelope"
+)
+
+// settling is what an accept means for one of its partitions.
+type settling struct {
+	partition *partition
+	letters   []deadLetter
+	// next is the offset to continue at once the letters are published, and
+	// halted why it does not.
+	next   int64
+	halted error
+}
+
+// settle notes how far the partitions of an accepted batch are accepted, once
+// what is to be published of them is, and reports false if ctx ended first. A
+// record that halts stops its partition right before, and for good; the others
+// go on.
+func (w *worker) settle(ctx context.Context, batch []*chunk, results []envelope.Result) bool {
+	var all []*settling
+	known := map[*partition]*settling{}
+	for _, c := range batch {
+		s := known[c.partition]
+		if s == nil {
+			s = &settling{partition: c.partition}
+			known[c.partition] = s
+			all = append(all, s)
+		}
+		s.take(c, results[:len(c.received)], w.letters != nil)
+		results = results[len(c.received):]
+	}
+	// First everything that waits for nobody: a dead-letter topic that is down
+	// holds back only what is behind the first record it should take.
+	for _, s := range all {
+		if len(s.letters) > 0 {
+			s.partition.accept(s.letters[0].record.Offset, w.clock.Now())
+			continue
+		}
+		w.finish(s)
+	}
+	for _, s := range all {
+		if len(s.letters) == 0 {
+			continue
+		}
+		acknowledged, err := w.letters.publish(ctx, s.partition, s.letters)
+		if err == nil {
+			w.finish(s)
+			continue
+		}
+		s.partition.accept(s.letters[acknowledged].record.Offset, w.clock.Now())
+		if ctx.Err() != nil {
+			return false
+		}
+		w.stop(s.partition, err)
+	}
+	return true
+}
+
+// take adds a chunk of the partition, up to a record that halts.
+func (s *settling) take(c *chunk, results []envelope.Result, canPublish bool) {
+	if s.halted != nil {
+		return
+	}
+	s.next = c.next
+	for i, r := range results {
+		switch {
+		case r.Disposition == envelope.Durable:
+			continue
+		case r.Disposition == envelope.DeadLetter && canPublish:
+			s.letters = append(s.letters, deadLetter{c.received[i].Record, r.Err})
+			continue
+		case r.Disposition == envelope.DeadLetter:
+			s.halted = fmt.Errorf("no DeadLetterTopic is configured for the bad record: %w", r.Err)
+		case r.Err != nil:
+			s.halted = r.Err
+		default:
+			s.halted = errors.New("the acceptor halted before the record")
+		}
+		s.next = c.received[i].Record.Offset
+		return
+	}
+}
+
+func (w *worker) finish(s *settling) {
+	s.partition.accept(s.next, w.clock.Now())
+	if s.halted != nil {
+		w.stop(s.partition, s.halted)
+	}
+}
+
+func (w *worker) stop(p *partition, reason error) {
+	w.stopped[p] = true
+	w.halt(p, reason)
+}

@@ -1,0 +1,84 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// AcceptRejected accepts a rejected message's record again, by its channel's
+// decoder, handlers and policies as they are now, and deletes the rejected row
+// in the same transaction. It needs no Start. It fails with
+// ErrRejectedNotFound for an unknown ID, with a *StillBadError, leaving the row
+// with the new reason, if the record is still bad, and with an *InvalidError if
+// this process does not declare the channel. A channel without Kafka decodes
+// by the default decoder. See acceptor.Acceptor.AcceptRejected (contract 7.4).
+func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
+	results, err := ib.acceptor.AcceptRejected(ctx, id)
+	return results, ib.name(err)
+}
+
+// decoders are those of the channels that have a transport. What is wrong with
+// a decoder's config is the consumer's to say.
+func (ib *Inbox) decoders() map[string]*envelope.Decoder {
+	decoders := map[string]*envelope.Decoder{}
+	for _, c := range ib.cfg.channels {
+		for _, cfg := range c.kafka {
+			if decoder, err := envelope.NewDecoder(cfg.Decoder, ib.log); err == nil {
+				decoders[c.name] = decoder
+			}
+		}
+	}
+	return decoders
+}
+
+// consuming is a channel's consumer as the inbox's policies want it.
+func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) (kafkaconsumer.Config, error) {
+	policy := ib.cfg.options.Acceptor.BadRecords
+	switch {
+	case policy == acceptor.BadRecordDeadLetter && cfg.DeadLetterTopic == "":
+		return cfg, fmt.Errorf("channel %q: option DeadLetterTopic is empty, required is a topic with BadRecords %s: set it in inbox.Kafka", channel, policy)
+	case policy != acceptor.BadRecordDeadLetter && cfg.DeadLetterTopic != "":
+		return cfg, fmt.Errorf("channel %q: option DeadLetterTopic is %q, allowed is none with BadRecords %s: use inbox.BadRecords(inbox.BadRecordDeadLetter)",
+			channel, cfg.DeadLetterTopic, policy)
+	}
+	told := cfg.OnDeadLetter
+	cfg.OnDeadLetter = func(record envelope.Record, reason error) {
+		ib.counters.DeadLettered.Add(1)
+		if told != nil {
+			told(record, reason)
+		}
+	}
+	if ib.cfg.options.ShutdownOnHalt {
+		first := cfg.OnHalt
+		cfg.OnHalt = func(topic string, partition int, reason error) {
+			defer ib.endApplication(channel, topic, partition, reason) // also if the user's function panics
+			if first != nil {
+				first(topic, partition, reason)
+			}
+		}
+	}
+	return cfg, nil
+}
+
+// exitHalted is the exit code of an application that ShutdownOnHalt ends.
+const exitHalted = 1
+
+var errNoShutdown = errors.New("option ShutdownOnHalt is true, allowed is false without Fx: use OnHalt of kafkaconsumer.Config to end the application")
+
+// endApplication ends the Fx application, once.
+func (ib *Inbox) endApplication(channel, topic string, partition int, reason error) {
+	ib.ending.Do(func() {
+		ib.log.Error("inbox: a partition is halted, shutting the application down", zap.String("channel", channel),
+			zap.String("topic", topic), zap.Int("partition", partition), zap.Error(reason))
+		if err := ib.cfg.shutdown(exitHalted); err != nil {
+			ib.log.Error("inbox: shutting the application down failed", zap.Error(err))
+		}
+	})
+}
