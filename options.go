@@ -25,6 +25,7 @@ type Options struct {
 	Processor processor.Options `yaml:",inline"`
 	Acceptor  acceptor.Options  `yaml:",inline"`
 	Cleanup   cleanup.Options   `yaml:",inline"`
+	Delivery  DeliveryOptions   `yaml:",inline"`
 
 	// Migrate creates or updates the tables at start. Default off: Start
 	// then fails if they are missing or old.
@@ -40,6 +41,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Processor: processor.DefaultOptions(), Acceptor: acceptor.DefaultOptions(), Cleanup: cleanup.DefaultOptions(),
+		Delivery:    defaultDeliveryOptions(),
 		TablePrefix: models.DefaultPrefix,
 	}
 }
@@ -68,6 +70,7 @@ func (o Options) Validate() error {
 	if named.Processor.LockName == named.Cleanup.CleanupLockName {
 		problems = append(problems, fmt.Errorf("option LockName is %q, allowed is another name than CleanupLockName", named.Processor.LockName))
 	}
+	problems = append(problems, o.Delivery.problems()...)
 	if err := o.Acceptor.Validate(); err != nil {
 		problems = append(problems, err)
 	}

@@ -44,6 +44,9 @@ func NewDirect(channel string, cfg Config, deliverer Deliverer, acceptor Accepto
 	return c, nil
 }
 
+// Direct says whether the consumer was made by NewDirect.
+func (c *Consumer) Direct() bool { return c.deliverer != nil }
+
 // directWorker delivers the records of one partition, one after the other. Its
 // worker accepts what cannot be delivered.
 type directWorker struct {
