@@ -19,6 +19,8 @@ type channel struct {
 	name          string
 	subscriptions []subscription
 	kafka         []kafkaconsumer.Config // more than one is an error
+	delivery      delivery
+	withoutInbox  bool // ConsumeChannelInboxRequirement does not apply
 }
 
 type subscription struct {

@@ -21,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inplace"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -39,6 +40,7 @@ type Inbox struct {
 	acceptor  *acceptor.Acceptor
 	processor *processor.Processor
 	cleaner   *cleanup.Cleaner
+	runners   map[string]*inplace.Runner // of channels that are not stored
 	log       *zap.Logger
 
 	ending    sync.Once  // of the application, by ShutdownOnHalt
@@ -77,7 +79,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	subs, err := subscriptionsOf(cfg.channels, resolved)
-	if err != nil {
+	if err = errors.Join(err, cfg.deliveryProblems(subs)); err != nil {
 		return fail(err)
 	}
 	registry, err := handler.NewRegistry(subs)
@@ -98,7 +100,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
-	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), Decoders: ib.decoders(), Options: cfg.options.Acceptor,
+	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), NotStored: deliveredInPlace(cfg.channels),
+		Decoders: ib.decoders(), Options: cfg.options.Acceptor,
 		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) }})
 	if err != nil {
 		return fail(err)
@@ -109,6 +112,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
+	ib.runners = ib.newRunners()
 	if _, err := ib.newConsumers(); err != nil {
 		return fail(err)
 	}
@@ -129,7 +133,7 @@ func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 				problems = append(problems, err)
 				continue
 			}
-			consumer, err := kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
+			consumer, err := ib.newConsumer(c, cfg)
 			if err != nil {
 				problems = append(problems, err)
 				continue
@@ -138,6 +142,14 @@ func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 		}
 	}
 	return consumers, errors.Join(problems...)
+}
+
+func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsumer.Consumer, error) {
+	if c.delivery == viaInbox {
+		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
+	}
+	cfg.Decoder.AllowMissingID = true // there is nothing to deduplicate by it
+	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name], ib.acceptor, ib.log, ib.cfg.clock)
 }
 
 func channelNames(channels []*channel) []string {
@@ -207,6 +219,9 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 	h, known := ib.registry.Lookup(key)
 	if !known {
 		return ib.name(fmt.Errorf("handler key %q is not registered", key))
+	}
+	if channel, inPlace := ib.inPlaceHandler(h); inPlace {
+		return ib.name(fmt.Errorf("handler key %q cannot be paused: channel %q is delivered without an inbox", key, channel))
 	}
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()

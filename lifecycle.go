@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -132,6 +133,7 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 		return err
 	}
 	ib.warnPool()
+	ib.warnWithoutInbox()
 	if err := ib.warnForeignKeys(ctx); err != nil {
 		return err
 	}
@@ -149,7 +151,8 @@ func (ib *Inbox) warnPool() {
 		return // a pool of another kind, about which nothing is known
 	}
 	limit := pool.Stats().MaxOpenConnections
-	if want := ib.cfg.options.Processor.Concurrency + spareConnections; limit > 0 && limit < want {
+	o := ib.cfg.options
+	if want := o.Processor.Concurrency + len(ib.runners)*o.Delivery.PartitionConcurrency + spareConnections; limit > 0 && limit < want {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
 			zap.Int("max_open_connections", limit), zap.Int("wanted", want))
 	}
@@ -208,6 +211,10 @@ type Health struct {
 	Processor processor.Health
 	Consumers []kafkaconsumer.Health
 	Cleanup   cleanup.Health
+	// InPlaceStuck counts, by handler key, calls for channels in Direct mode
+	// that ignore their cancelled context. They go on after a rebalance and
+	// after Stop, until the handler returns.
+	InPlaceStuck map[string]int
 }
 
 // Degraded says what is wrong, nil if nothing is.
@@ -218,6 +225,9 @@ func (h Health) Degraded() error {
 	}
 	for key, n := range h.Processor.Stuck {
 		problems = append(problems, fmt.Errorf("handler %q: %d calls ignore their cancelled context", key, n))
+	}
+	for key, n := range h.InPlaceStuck {
+		problems = append(problems, fmt.Errorf("handler %q: %d calls in place ignore their cancelled context", key, n))
 	}
 	for _, key := range h.Processor.OpenCircuits {
 		problems = append(problems, fmt.Errorf("handler %q: its circuit breaker is open", key))
@@ -238,7 +248,10 @@ func (h Health) Degraded() error {
 
 // Health tells how the inbox is.
 func (ib *Inbox) Health() Health {
-	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health()}
+	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{}}
+	for _, r := range ib.runners {
+		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
+	}
 	ib.mu.Lock()
 	defer ib.mu.Unlock()
 	for _, c := range ib.consumers {

@@ -25,6 +25,7 @@ type Options struct {
 	Processor processor.Options `yaml:",inline"`
 	Acceptor  acceptor.Options  `yaml:",inline"`
 	Cleanup   cleanup.Options   `yaml:",inline"`
+	Delivery  DeliveryOptions   `yaml:",inline"`
 
 	// ShutdownOnHalt ends the Fx application when a partition halts. Default
 	// off: it stays alive, and Health().Degraded() says so (contract 7.4).
@@ -43,6 +44,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Processor: processor.DefaultOptions(), Acceptor: acceptor.DefaultOptions(), Cleanup: cleanup.DefaultOptions(),
+		Delivery:    defaultDeliveryOptions(),
 		TablePrefix: models.DefaultPrefix,
 	}
 }
@@ -71,6 +73,7 @@ func (o Options) Validate() error {
 	if named.Processor.LockName == named.Cleanup.CleanupLockName {
 		problems = append(problems, fmt.Errorf("option LockName is %q, allowed is another name than CleanupLockName", named.Processor.LockName))
 	}
+	problems = append(problems, o.Delivery.problems()...)
 	if err := o.Acceptor.Validate(); err != nil {
 		problems = append(problems, err)
 	}

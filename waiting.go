@@ -12,6 +12,9 @@ func (ib *Inbox) waiting() error {
 	consumers := ib.consumers
 	ib.mu.Unlock()
 	for _, c := range consumers {
+		if c.Direct() {
+			continue // it deduplicates nothing: no redelivery of its needs what cleanup deletes
+		}
 		if h := c.Health(); !h.CaughtUp() {
 			return behind(h)
 		}

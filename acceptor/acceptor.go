@@ -26,6 +26,7 @@ type Acceptor struct {
 	store    store.Store
 	registry *handler.Registry
 	channels map[string]bool
+	unstored map[string]bool // channels that are delivered without an inbox
 	opts     Options
 	clock    clock.Clock
 	log      *zap.Logger
@@ -49,11 +50,14 @@ type Config struct {
 	// Decoders make messages of rejected records again, by channel; a channel
 	// without one gets the default decoder.
 	Decoders map[string]*envelope.Decoder
-	Options  Options
-	Clock    clock.Clock
-	Logger   *zap.Logger
-	Counters *telemetry.Counters
-	Hooks    handler.Hooks
+	// NotStored are those of them that are delivered without an inbox: a
+	// message that handlers of theirs would take is invalid.
+	NotStored []string
+	Options   Options
+	Clock     clock.Clock
+	Logger    *zap.Logger
+	Counters  *telemetry.Counters
+	Hooks     handler.Hooks
 	// Wake tells the processor that these handlers have new statuses; it
 	// never blocks (contract 4.7).
 	Wake func(handlerKeys []string)
@@ -65,7 +69,7 @@ func New(cfg Config) (*Acceptor, error) {
 		return nil, err
 	}
 	a := &Acceptor{
-		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
+		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
 		log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks, wake: cfg.Wake,
 		decoders: map[string]*envelope.Decoder{},
 	}
@@ -78,6 +82,9 @@ func New(cfg Config) (*Acceptor, error) {
 		if a.decoders[channel] = cfg.Decoders[channel]; a.decoders[channel] == nil {
 			a.decoders[channel] = standard
 		}
+	}
+	for _, channel := range cfg.NotStored {
+		a.unstored[channel] = true
 	}
 	return a, nil
 }
@@ -177,6 +184,10 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 			if a.opts.Unrouted != UnroutedIgnore {
 				r.Outcome, r.Err = Invalid, unroutedError(m)
 			}
+			continue
+		}
+		if a.unstored[m.Channel] {
+			r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", m.Channel)}
 			continue
 		}
 		checked, err := a.check(m, handlers)

@@ -41,6 +41,7 @@ type Reason string
 const (
 	ReasonUnknownChannel Reason = "unknown_channel"
 	ReasonUnrouted       Reason = "unrouted"
+	ReasonNotStored      Reason = "not_stored" // its channel is delivered without an inbox
 	ReasonMissingID      Reason = "missing_id"
 	ReasonIDTooLong      Reason = "id_too_long"
 	ReasonBadID          Reason = "bad_id"

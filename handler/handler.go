@@ -134,6 +134,9 @@ func (h *Handler) Err() error { return h.err }
 // NewBatch or NewTxBatch.
 func (h *Handler) BatchSize() int { return max(h.batch, 1) }
 
+// TakesBatches says whether it was made by NewBatch or NewTxBatch.
+func (h *Handler) TakesBatches() bool { return h.batch > 0 }
+
 // Run decodes the bodies and runs one attempt of one message, or of up to
 // BatchSize; tx is nil for plain handlers. Around the handler's own middleware
 // runs outer, the first outermost. The results are aligned with ds. A panic of

@@ -54,11 +54,12 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	defer context.AfterFunc(c.ctx, s.end)() // a stop ends the session too
 
 	var fetchers, workers, helpers sync.WaitGroup
-	for i, w := range s.makeWorkers() {
+	consuming := s.makeWorkers()
+	for i, w := range consuming {
 		workers.Add(1)
 		go func() { defer workers.Done(); w.run(s.ctx, s.acceptCtx) }()
-		for j := i; j < len(s.partitions); j += c.cfg.AcceptConcurrency {
-			f := s.makeFetcher(s.partitions[j], w)
+		for j := i; j < len(s.partitions); j += len(consuming) {
+			f := s.makeFetcher(s.partitions[j], w.queue())
 			fetchers.Add(1)
 			go func() { defer fetchers.Done(); f.run(f.partition.committed) }()
 		}
@@ -90,23 +91,44 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	committer.flush()
 }
 
-// makeWorkers makes as many workers as there are partitions for.
-func (s *session) makeWorkers() []*worker {
+// consumingWorker is what takes chunks to their end: a worker, or one for a single
+// partition.
+type consumingWorker interface {
+	run(ctx, acceptCtx context.Context)
+	queue() chan *chunk
+}
+
+// makeWorkers makes one worker per partition where handlers run in place, else
+// as many as may accept at once; fewer if there are not so many partitions.
+func (s *session) makeWorkers() []consumingWorker {
 	c := s.consumer
-	workers := make([]*worker, min(c.cfg.AcceptConcurrency, len(s.partitions)))
-	for i := range workers {
-		workers[i] = &worker{
-			channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, letters: c.letters, clock: c.clock,
-			in: make(chan *chunk, 1), stopped: map[*partition]bool{},
+	if c.deliverer != nil {
+		workers := make([]consumingWorker, len(s.partitions))
+		for i, p := range s.partitions {
+			// A chunk in hand, and one that the fetcher waits with: enough.
+			workers[i] = &directWorker{worker: s.makeWorker(make(chan *chunk)), partition: p, deliverer: c.deliverer}
 		}
+		return workers
+	}
+	workers := make([]consumingWorker, min(c.cfg.AcceptConcurrency, len(s.partitions)))
+	for i := range workers {
+		workers[i] = s.makeWorker(make(chan *chunk, 1))
 	}
 	return workers
 }
 
-func (s *session) makeFetcher(p *partition, w *worker) *fetcher {
+func (s *session) makeWorker(in chan *chunk) *worker {
+	c := s.consumer
+	return &worker{
+		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, letters: c.letters, clock: c.clock,
+		in: in, stopped: map[*partition]bool{},
+	}
+}
+
+func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	c := s.consumer
 	return &fetcher{
-		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, out: w.in, halt: c.halt, trouble: c.fetching,
+		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, out: out, halt: c.halt, trouble: c.fetching,
 	}
 }
 

@@ -68,6 +68,8 @@ func (w *worker) run(ctx, acceptCtx context.Context) {
 	}
 }
 
+func (w *worker) queue() chan *chunk { return w.in }
+
 // drop gives back what was taken or waits and is not accepted any more.
 func (w *worker) drop() {
 	if w.carry != nil {

@@ -1,0 +1,175 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inplace"
+)
+
+// delivery says how a channel's messages reach its handlers (contract 1).
+type delivery int
+
+const (
+	viaInbox delivery = iota
+	direct
+)
+
+func (d delivery) String() string {
+	if d == direct {
+		return "Direct"
+	}
+	return "Inbox"
+}
+
+// Direct delivers the channel's Kafka records to its handlers without an
+// inbox: they run while the transport waits, record after record in each
+// partition, PartitionConcurrency partitions at once, and the offset moves past
+// a record when all handlers of its messages are done. Nothing is stored:
+// nothing is deduplicated, parked, replayed or shown, and a crash, a rebalance
+// or a lost commit runs a record's handlers again, from attempt 1. A message
+// without ID gets its coordinates as ID.
+//
+// A handler that fails is tried again in place, without those that have
+// succeeded, after the inbox's or its own backoff, up to MaxAttempts or its own
+// MaxRetries; meanwhile its partition waits. Then, or after Poison, the record
+// is bad, and BadRecords applies. RetryAfter replaces the backoff; Snooze
+// charges nothing and holds the partition up. What the database cuts short
+// before or after the handler's own part is not charged. HandlerTimeout,
+// middleware, codecs, OnAttempt and OnPoisoned work as in the inbox. Tx gets a
+// transaction of its own, committed before the offset: its writes are there as
+// a whole or not at all, at least once.
+//
+// A rebalance or a stop gives the running handlers DrainTimeout and at most
+// three quarters of the time that Stop has for consumers, then cancels them and
+// gives the partition up: the record is delivered again. A handler that ignores
+// its cancelled context is left behind, shown by Health, and the next call for
+// its partition in this process waits for it, up to StuckHandlerGrace.
+//
+// Direct needs Kafka. Batch and TxBatch, Ordered, TxGroup, CircuitBreaker,
+// handler.Concurrency and handler.Retention cannot hold and are errors at
+// start; so is Pause, when called. Statuses that the inbox stored before the
+// channel became Direct are still processed. Do not use it for messages that
+// must not be lost or handled twice, nor for handlers that fail for long: a
+// failing message holds up all that come after it in its partition (contract
+// 1, 7.6).
+func Direct() ChannelOption { return func(c *channel) { c.delivery = direct } }
+
+// AllowConsumeWithoutInbox exempts the channel from
+// ConsumeChannelInboxRequirement, and from nothing else. Do not use it to get
+// past the check: it says that somebody has decided so (contract 7.7).
+func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.withoutInbox = true } }
+
+// deliveryProblems lists what cannot hold for how the channels are delivered.
+func (cfg *config) deliveryProblems(subscriptions []handler.Subscription) error {
+	var problems []error
+	inPlace := map[string]delivery{}
+	for _, c := range cfg.channels {
+		if c.delivery == viaInbox {
+			continue
+		}
+		inPlace[c.name] = c.delivery
+		if len(c.kafka) == 0 {
+			problems = append(problems, fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name, c.delivery))
+		}
+		if cfg.options.Delivery.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox {
+			problems = append(problems, fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
+				c.name, c.delivery, RequirementFail))
+		}
+	}
+	for _, s := range subscriptions {
+		mode, ok := inPlace[s.Channel]
+		if !ok {
+			continue
+		}
+		for _, option := range unfit(s.Handler) {
+			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s cannot hold in %s mode", s.Channel, s.Type, s.Handler.Key(), option, mode))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// unfit names the options of a handler that need stored statuses.
+func unfit(h *handler.Handler) []string {
+	var options []string
+	for _, o := range []struct {
+		name string
+		used bool
+	}{
+		{"a batch handler", h.TakesBatches()},
+		{"Ordered", h.Ordered()},
+		{"TxGroup", h.TxGroup() > 1},
+		{"Concurrency", h.Concurrency() > 0},
+		{"Retention", h.Retention() > 0},
+	} {
+		if o.used {
+			options = append(options, o.name)
+		}
+	}
+	if _, used := h.CircuitBreaker(); used {
+		options = append(options, "CircuitBreaker")
+	}
+	return options
+}
+
+// newRunners makes what runs handlers in place, by channel. It outlives starts
+// and stops: calls that were left behind are still known.
+func (ib *Inbox) newRunners() map[string]*inplace.Runner {
+	runners := map[string]*inplace.Runner{}
+	o := ib.cfg.options
+	for _, c := range ib.cfg.channels {
+		if c.delivery == viaInbox {
+			continue
+		}
+		runners[c.name] = inplace.New(inplace.Config{
+			Channel: c.name, Registry: ib.registry, DB: ib.db,
+			MaxAttempts: o.Delivery.MaxAttempts, Concurrency: o.Delivery.PartitionConcurrency,
+			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
+			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
+			Backoff: ib.cfg.backoff, Middleware: ib.cfg.middleware, Hooks: ib.cfg.hooks,
+			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters,
+		})
+	}
+	return runners
+}
+
+// deliveredInPlace are the channels that take no messages but their transport's.
+func deliveredInPlace(channels []*channel) []string {
+	var names []string
+	for _, c := range channels {
+		if c.delivery != viaInbox {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+// warnWithoutInbox says which channels lack what is wished for (contract 7.7).
+func (ib *Inbox) warnWithoutInbox() {
+	if ib.cfg.options.Delivery.ConsumeChannelInboxRequirement != RequirementWarn {
+		return
+	}
+	for _, c := range ib.cfg.channels {
+		if c.delivery != viaInbox && !c.withoutInbox {
+			ib.log.Warn("inbox: channel consumes without an inbox", zap.String("channel", c.name), zap.Stringer("mode", c.delivery))
+		}
+	}
+}
+
+// inPlaceHandler says whether a handler's messages are not stored.
+func (ib *Inbox) inPlaceHandler(h *handler.Handler) (channel string, inPlace bool) {
+	for _, c := range ib.cfg.channels {
+		if c.delivery == viaInbox {
+			continue
+		}
+		for _, s := range c.subscriptions {
+			if s.spec.key == h.Key() {
+				return c.name, true
+			}
+		}
+	}
+	return "", false
+}

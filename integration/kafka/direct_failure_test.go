@@ -1,0 +1,226 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// Contract 7.4, 7.6: after MaxAttempts, or Poison, or its own MaxRetries, the
+// record is bad; the other handlers have done theirs, and the partition goes on.
+func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		r.send(t, 0, "fails", "poisons", "own", "panics", "good")
+		var told []handler.AttemptEvent
+		hooks := handler.Hooks{OnPoisoned: func(_ context.Context, e handler.AttemptEvent) { told = append(told, e) }}
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(3), inbox.WithHooks(hooks)}},
+			r.handler("bad", func(_ context.Context, m inboxtest.Bytes) error {
+				switch m.ID {
+				case "fails":
+					return errBoom
+				case "poisons":
+					return inbox.Poison(errBoom)
+				case "panics":
+					panic("ouch")
+				}
+				return nil
+			}),
+			inbox.Func("own", func(_ context.Context, m inboxtest.Bytes) error {
+				r.leave(r.enter("own", m))
+				if m.ID == "own" {
+					return errBoom
+				}
+				return nil
+			}, handler.MaxRetries(2)),
+			r.handler("good", r.done))
+		r.awaitCommitted(t)
+		require.Equal(t, 5, r.ledger.deliveries(topic), "the others have done theirs, once")
+		require.Equal(t, []int{1, 2, 3}, r.attempts("bad", 0, 0))
+		require.Equal(t, []int{1}, r.attempts("bad", 0, 1))
+		require.Equal(t, []int{1, 2}, r.attempts("own", 0, 2))
+		require.Equal(t, []int{1, 2, 3}, r.attempts("bad", 0, 3))
+		require.Equal(t, []int{1}, r.attempts("bad", 0, 4))
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 4)
+		for i, want := range []string{`handler "bad" gave message "fails" up after 3 attempts: boom`, `handler "bad" gave message "poisons" up after 1 attempts: poison: boom`,
+			`handler "own" gave message "own" up after 2 attempts: boom`, "handler panicked: ouch"} {
+			require.Contains(t, rows[i].Reason, want)
+			require.Equal(t, int64(i), rows[i].Offset)
+			require.Equal(t, []byte("x"), rows[i].Value, "the raw record is there")
+		}
+		require.Len(t, told, 4)
+		require.Equal(t, []any{"fails", "bad", 3, "poisoned"}, []any{told[0].MessageID, told[0].HandlerKey, told[0].Attempt, told[0].Outcome})
+		counted := ib.Counters()
+		require.EqualValues(t, []int64{4, 4, 3 + 1 + 2 + 3}, []int64{counted.Rejected, counted.Poisoned, counted.Failed})
+	})
+}
+
+// Contract 7.4: Halt stops before the record, for good in this assignment; the
+// other partitions go on.
+func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) {
+	onDirect(t, 2, func(t *testing.T, r *directRig) {
+		r.send(t, 0, "good", "bad", "behind")
+		r.send(t, 1, "other", "others")
+		fails := atomic.Bool{}
+		fails.Store(true)
+		s := settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(inbox.BadRecordHalt)}}
+		h := r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			if m.ID == "bad" && fails.Load() {
+				return errBoom
+			}
+			return r.done(ctx, m)
+		})
+		ib, end := r.run(t, s, h)
+		eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 && r.committed(1) == 2 })
+		halted := ib.Health().Consumers[0].Halted()[0]
+		require.Equal(t, []any{0, int64(1)}, []any{halted.Partition, halted.Accepted})
+		require.ErrorContains(t, halted.Halted, `handler "h" gave message "bad" up after 2 attempts: boom`)
+		require.ErrorIs(t, halted.Halted, errBoom)
+		require.ErrorContains(t, ib.Health().Degraded(), "is halted before offset 1")
+		require.Equal(t, int64(1), r.committed(0))
+		end()
+		fails.Store(false)
+		r.run(t, s, h)
+		r.awaitCommitted(t)
+		require.Empty(t, r.rejected(t, ib))
+		require.Equal(t, []int{1, 2, 1}, r.attempts("h", 0, 1), "redelivered, it starts anew")
+	})
+}
+
+// Contract 4.6: the same policies and counters as with the inbox.
+func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
+	for policy, want := range map[inbox.UnroutedPolicy]struct {
+		committed          int64
+		handled            int
+		unrouted, rejected int64
+	}{
+		inbox.UnroutedIgnore: {3, 2, 1, 0},
+		inbox.UnroutedReject: {3, 2, 0, 1},
+		inbox.UnroutedHalt:   {1, 1, 0, 0},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			onDirect(t, 1, func(t *testing.T, r *directRig) {
+				typed := func(typ string) kafkatest.Record {
+					return kafkatest.Record{Value: []byte("x"), Headers: []kafkatest.Header{{Key: "MessageType", Value: []byte(typ)}}}
+				}
+				require.NoError(t, r.kafka.Produce(topic, typed("t"), typed("unknown"), typed("t")))
+				r.ledger.sparse = true // what is unrouted is in nobody's books
+				ib, _ := r.run(t, settings{config: headerTypes, options: []inbox.Option{inbox.Unrouted(policy)}}, r.handler("h", r.done))
+				eventually(t, "committed", func() bool { return r.committed(0) == want.committed })
+				if policy == inbox.UnroutedHalt {
+					eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
+				}
+				require.Len(t, r.of("h"), want.handled)
+				require.EqualValues(t, want.unrouted, ib.Counters().Unrouted)
+				require.Len(t, r.rejected(t, ib), int(want.rejected))
+			})
+		})
+	}
+}
+
+// One record can hold several messages: each handler does its part of each, and
+// the unrouted among them follow their policy.
+func TestDirectBatchOfEventsIsOneRecord(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		batch := `[{"specversion":"1.0","id":"a","source":"s","type":"t","data":1},{"specversion":"1.0","id":"b","source":"s","type":"other"},{"specversion":"1.0","id":"c","source":"s","type":"t"}]`
+		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Value: []byte(batch), Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}}},
+			kafkatest.Record{Value: []byte(`{`), Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents+json")}}}))
+		r.next[place{topic, 0}] = 2
+		r.ledger.sparse = true
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(inbox.UnroutedReject)}}, r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
+			if m.ID == "a" && m.Attempt < 3 {
+				return errBoom
+			}
+			return nil
+		}))
+		r.awaitCommitted(t)
+		calls := r.of("h")
+		require.Equal(t, []string{"a", "c", "a", "a"}, []string{calls[0].id, calls[1].id, calls[2].id, calls[3].id})
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 2, "the batch for its unrouted message, and the record that is no event")
+		require.Contains(t, rows[0].Reason, `no handler for type "other"`)
+	})
+}
+
+// Contract 5.7 in place.
+func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		r.send(t, 0, "snoozes", "later", "slow")
+		snoozes := 0
+		var began []time.Time
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.HandlerTimeout(100 * time.Millisecond), inbox.Backoff(func(int) time.Duration { return time.Hour })}},
+			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				switch {
+				case m.ID == "snoozes" && snoozes < 5:
+					snoozes++
+					return inbox.Snooze(time.Millisecond)
+				case m.ID == "later":
+					if began = append(began, time.Now()); m.Attempt == 1 {
+						return inbox.RetryAfter(300*time.Millisecond, errBoom)
+					}
+				case m.ID == "slow" && m.Attempt == 1:
+					<-ctx.Done()
+					return inbox.RetryAfter(0, ctx.Err())
+				}
+				return r.done(ctx, m)
+			}))
+		r.awaitCommitted(t)
+		require.Equal(t, []int{1, 1, 1, 1, 1, 1}, r.attempts("h", 0, 0), "a snooze charges nothing")
+		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 1))
+		require.GreaterOrEqual(t, began[1].Sub(began[0]), 300*time.Millisecond)
+		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 2), "a timeout is a failure")
+		counted := ib.Counters()
+		require.EqualValues(t, []int64{5, 2, 3, 0}, []int64{counted.Snoozed, counted.Failed, counted.Processed, counted.Rejected})
+	})
+}
+
+// Contract 5.11 in place: what a transactional handler writes is there as a
+// whole or not at all, and a swallowed SQL error is a failure.
+func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
+		write := func(tx *gorm.DB, id string) error {
+			return tx.Exec("INSERT INTO effects (message_id) VALUES (?)", id).Error
+		}
+		r.send(t, 0, "fails", "swallows", "panics", "good")
+		r.ledger.sparse = true // its books are the table
+		var failures []error
+		hooks := handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
+			if e.Err != nil {
+				failures = append(failures, e.Err)
+			}
+		}}
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(1), inbox.WithHooks(hooks)}}, inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			if err := write(tx, m.ID); err != nil {
+				return err
+			}
+			switch m.ID {
+			case "fails":
+				return errBoom
+			case "swallows":
+				_ = write(tx, m.ID)
+			case "panics":
+				panic("ouch")
+			}
+			return nil
+		}))
+		r.awaitCommitted(t)
+		var effects []string
+		require.NoError(t, ib.DB().Table("effects").Pluck("message_id", &effects).Error)
+		require.Equal(t, []string{"good"}, effects)
+		require.Len(t, r.rejected(t, ib), 3)
+		require.True(t, slices.ContainsFunc(failures, func(err error) bool { return errors.Is(err, errBoom) }))
+		require.ErrorContains(t, failures[1], "swallowed an error of its transaction")
+	})
+}

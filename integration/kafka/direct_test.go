@@ -1,0 +1,272 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+var errBoom = errors.New("boom")
+
+// Contract 7.6: order per partition also under failures, a failed handler is
+// retried alone, the offset follows the handlers. The rig's ledger checks order
+// and commits.
+func TestDirectKeepsEachPartitionsOrderWhileHandlersFail(t *testing.T) {
+	const each = 40
+	onDirect(t, 4, func(t *testing.T, r *directRig) {
+		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
+		r.produce(each, 0, 1, 2, 3)
+		ib, _ := r.run(t, settings{},
+			r.handler("first", func(_ context.Context, m inboxtest.Bytes) error {
+				if m.Properties.Kafka.Offset%3 == 0 && m.Attempt < 3 {
+					return errBoom
+				}
+				return nil
+			}),
+			inbox.Tx("writes", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if err := tx.Exec("INSERT INTO effects (message_id) VALUES (?)", m.ID).Error; err != nil {
+					return err
+				}
+				if m.Properties.Kafka.Offset%5 == 0 && m.Attempt == 1 {
+					return errBoom // rolled back, or the next attempt would collide
+				}
+				return nil
+			}),
+			r.handler("slowest", func(ctx context.Context, m inboxtest.Bytes) error {
+				if m.Properties.Kafka.Offset%4 == 0 && m.Attempt == 1 {
+					return inbox.RetryAfter(20*time.Millisecond, errBoom)
+				}
+				return r.done(ctx, m)
+			}))
+		r.awaitCommitted(t)
+		require.Equal(t, 4*each, r.ledger.deliveries(topic))
+		var effects int64
+		require.NoError(t, r.database.DB.Table("effects").Count(&effects).Error)
+		require.EqualValues(t, 4*each, effects)
+		for p := range 4 {
+			for offset := range int64(each) {
+				want := []int{1}
+				if offset%3 == 0 {
+					want = []int{1, 2, 3}
+				}
+				require.Equal(t, want, r.attempts("first", p, offset), "partition %d, offset %d", p, offset)
+			}
+		}
+		require.Zero(t, inboxtest.CountMessages(t, ib), "nothing is stored")
+		require.Empty(t, inboxtest.Statuses(t, ib))
+		require.False(t, r.beside)
+		counted := ib.Counters()
+		require.EqualValues(t, 4*each*3, counted.Processed)
+		require.EqualValues(t, 4*(14*2+8+10), counted.Failed)
+		require.Zero(t, counted.Accepted)
+		require.Zero(t, counted.Poisoned)
+	})
+}
+
+// Contract 7.6.
+func TestDirectRunsPartitionsConcurrentlyUpToTheBound(t *testing.T) {
+	onDirect(t, 5, func(t *testing.T, r *directRig) {
+		r.produce(2, 0, 1, 2, 3, 4)
+		g := newGate()
+		r.run(t, settings{options: []inbox.Option{inbox.PartitionConcurrency(3)}}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			if err := g.wait(ctx); err != nil {
+				return err
+			}
+			return r.done(ctx, m)
+		}))
+		for range 3 {
+			receive(t, g.entered)
+		}
+		close(g.open)
+		r.awaitCommitted(t)
+		require.Equal(t, 3, r.most)
+		require.False(t, r.beside)
+	})
+}
+
+func TestDirectPartitionThatWaitsForItsRetryHoldsNoOthers(t *testing.T) {
+	onDirect(t, 3, func(t *testing.T, r *directRig) {
+		r.produce(10, 0, 1, 2)
+		_, end := r.run(t, settings{options: []inbox.Option{inbox.PartitionConcurrency(1)}}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			if m.Properties.Kafka.Partition == 1 && m.Properties.Kafka.Offset == 4 {
+				return inbox.RetryAfter(time.Hour, errBoom)
+			}
+			return r.done(ctx, m)
+		}))
+		eventually(t, "the others are done", func() bool {
+			return r.committed(0) == 10 && r.committed(1) == 4 && r.committed(2) == 10
+		})
+		began := time.Now()
+		end()
+		require.Less(t, time.Since(began), 5*time.Second, "a stop does not wait for a retry")
+		require.Equal(t, int64(4), r.committed(1))
+	})
+}
+
+func TestDirectHoldsNoMoreInMemoryThanItsBudget(t *testing.T) {
+	onDirect(t, 4, func(t *testing.T, r *directRig) {
+		body := make([]byte, 10_000)
+		for p := range 4 {
+			records := make([]kafkatest.Record, 100)
+			for i := range records {
+				records[i] = kafkatest.Record{Partition: p, Value: body}
+			}
+			require.NoError(t, r.kafka.Produce(topic, records...))
+			r.next[place{topic, p}] = len(records)
+		}
+		const limit, response = 60_000, 30_000
+		g := newGate()
+		ib, _ := r.run(t, settings{config: []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) {
+			c.BufferBytes, c.FetchMaxBytes, c.BatchBytes = limit, response, response
+		}}}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			if err := g.wait(ctx); err != nil {
+				return err
+			}
+			return r.done(ctx, m)
+		}))
+		receive(t, g.entered)
+		full := func() bool { return ib.Health().Consumers[0].BufferedBytes >= limit }
+		eventually(t, "the budget is used up", full)
+		// Batches as produced are larger than a response may be: each partition
+		// may exceed the budget by one.
+		require.Less(t, ib.Health().Consumers[0].BufferedBytes, 4*(100*len(body)+100*256)+1)
+		require.Less(t, ib.Health().Consumers[0].Partitions[0].Next, int64(101))
+		close(g.open)
+		r.awaitCommitted(t)
+		require.Equal(t, 400, r.ledger.deliveries(topic))
+	})
+}
+
+// Contract 4.4: nothing is deduplicated, so a missing ID is no error.
+func TestDirectMessageWithoutIDGetsItsCoordinates(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		r.send(t, 0, "", "same", "same")
+		ib, _ := r.run(t, settings{}, r.handler("h", r.done))
+		r.awaitCommitted(t)
+		calls := r.of("h")
+		require.Len(t, calls, 3, "a resent message is handled again")
+		require.Contains(t, calls[0].id, topic+"/0/0@")
+		require.Equal(t, []string{"same", "same"}, []string{calls[1].id, calls[2].id})
+		require.Empty(t, r.rejected(t, ib))
+	})
+}
+
+// What a handler gets in place is what it gets from the inbox.
+func TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
+		r.ledger.sparse = true // its books are the table
+		var order []string
+		note := func(name string) inbox.Middleware {
+			return func(ctx context.Context, c handler.Call, next func(context.Context) error) error {
+				order = append(order, name+" "+c.HandlerKey)
+				return next(ctx)
+			}
+		}
+		got := make(chan inbox.Message[map[string]int], 1)
+		attempts := make(chan handler.AttemptEvent, 10)
+		hooks := handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) { attempts <- e }}
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Use(note("inbox's")), inbox.WithHooks(hooks)}},
+			inbox.Func("h", func(ctx context.Context, m inbox.Message[map[string]int]) error {
+				got <- m
+				return handler.DB(ctx).Exec("INSERT INTO effects (message_id) VALUES (?)", m.ID).Error
+			}, handler.Use(note("own"))))
+		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Key: []byte("key"), Value: []byte(`{"n":7}`), Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("m1")}, {Key: "x", Value: []byte("y")}}}))
+		m := receive(t, got)
+		require.Equal(t, 7, m.Payload["n"])
+		require.Equal(t, []any{"m1", "t", "kafka:" + topic, "kafka", "h", 1}, []any{m.ID, m.Type, m.Source, m.Transport, m.HandlerKey, m.Attempt})
+		require.Equal(t, []byte("key"), m.OrderingKey)
+		value, _ := m.Properties.Header("x")
+		require.Equal(t, "y", string(value))
+		require.WithinDuration(t, time.Now(), m.ReceivedAt, time.Minute)
+		e := receive(t, attempts)
+		require.Equal(t, []any{"m1", "h", "t", 1, "completed", nil}, []any{e.MessageID, e.HandlerKey, e.Type, e.Attempt, e.Outcome, e.Err})
+		require.True(t, e.NextAttemptAt.IsZero())
+		eventually(t, "committed", func() bool { return r.committed(0) == 1 })
+		require.Equal(t, []string{"inbox's h", "own h"}, order)
+		var effects int64
+		require.NoError(t, ib.DB().Table("effects").Count(&effects).Error)
+		require.EqualValues(t, 1, effects)
+	})
+}
+
+// Direct channels take nothing but their transport's messages.
+func TestAcceptToADirectChannelIsATypedError(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		ib := r.inbox(t, settings{}, r.handler("h", r.done))
+		results, err := ib.Accept(t.Context(), inboxtest.Message("1"))
+		var invalid *inbox.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
+		require.ErrorContains(t, err, `channel "c" is delivered directly, without an inbox`)
+		require.Equal(t, inbox.OutcomeInvalid, results[0].Outcome)
+		require.NoError(t, ib.DB().Transaction(func(tx *gorm.DB) error {
+			_, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message("1"))
+			require.ErrorAs(t, err, &invalid)
+			require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
+			return nil
+		}))
+		require.Zero(t, inboxtest.CountMessages(t, ib))
+		require.ErrorContains(t, ib.Pause(t.Context(), "h"), `handler key "h" cannot be paused: channel "c" is delivered without an inbox`)
+		require.ErrorContains(t, ib.Resume(t.Context(), "h"), "cannot be paused")
+	})
+}
+
+// A channel can become Direct without losing what it had accepted before.
+func TestStatusesFromBeforeAChannelBecameDirectAreProcessed(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		h := r.handler("h", inboxtest.Nothing)
+		stored := inboxtest.New(t, r.database.DB, inboxtest.Handlers(h))
+		_, err := stored.Accept(t.Context(), inbox.RawMessage{Channel: "c", Type: "t", ID: "old", Properties: handler.Properties{Kafka: &handler.KafkaCoordinates{Topic: "before"}}})
+		require.NoError(t, err)
+		ib, _ := r.run(t, settings{}, h)
+		eventually(t, "processed", func() bool { return ib.Counters().Processed == 1 })
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it is completed")
+	})
+}
+
+// Contract 6.5: a redelivery to a Direct channel needs nothing that cleanup
+// deletes.
+func TestCleanupDoesNotWaitForDirectConsumers(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		r.kafka.Stop()
+		ib, _ := r.run(t, settings{}, r.handler("h", r.done))
+		eventually(t, "the outage shows", func() bool { return ib.Health().Consumers[0].GroupErr != nil })
+		require.False(t, ib.Health().Consumers[0].CaughtUp())
+		_, err := ib.Cleanup(t.Context())
+		require.NoError(t, err)
+	})
+}
+
+// Contract 7.7.
+func TestRequirementWarnsOncePerChannelAndIsOptedOutOf(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		h := r.handler("h", r.done)
+		warned := func(opts ...inbox.Option) int {
+			observe, logs := inboxtest.Observe()
+			_, end := r.run(t, settings{options: append(opts, observe)}, h)
+			end()
+			return logs.FilterMessage("inbox: channel consumes without an inbox").Len()
+		}
+		require.Zero(t, warned())
+		require.Equal(t, 1, warned(inbox.ConsumeChannelInboxRequirement(inbox.RequirementWarn)))
+		observe, logs := inboxtest.Observe()
+		_, end := r.run(t, settings{
+			options: []inbox.Option{observe, inbox.ConsumeChannelInboxRequirement(inbox.RequirementWarn)},
+			channel: []inbox.ChannelOption{inbox.AllowConsumeWithoutInbox()},
+		}, h)
+		end()
+		require.Zero(t, logs.FilterMessage("inbox: channel consumes without an inbox").Len())
+	})
+}

@@ -1,0 +1,150 @@
+package inplace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// run is one attempt under way.
+type run struct {
+	*Runner
+	*task
+	at    partition
+	hard  context.Context // ends when there is no more time for handlers
+	ran   bool            // the handler was called
+	cause error           // with which its context ended
+}
+
+// try makes one attempt and notes in the task what came of it. The error says
+// that ctx has ended first.
+func (r *Runner) try(ctx context.Context, at partition, t *task) error {
+	if !r.stuck.await(ctx, at) {
+		return ErrInterrupted
+	}
+	select {
+	case r.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ErrInterrupted
+	}
+	t.delivery.Attempt = t.failures + 1
+	a := &run{Runner: r, task: t, at: at, hard: ctx}
+	started := time.Now()
+	err := a.guarded(ctx)
+	<-r.slots
+	return a.settle(ctx, err, time.Since(started))
+}
+
+// guarded runs the attempt behind the guard. A panic that is not the handler's
+// (a guard's, a driver's) is its failure too: it must not end the process. Nor
+// must that of an error which is asked for its text.
+func (a *run) guarded(ctx context.Context) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &invoke.PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	if a.cfg.Guard == nil {
+		err = a.once(ctx, nil)
+	} else {
+		err = a.cfg.Guard.Run(ctx, a.handler, a.delivery, a.once)
+	}
+	if err != nil {
+		_ = err.Error()
+	}
+	return err
+}
+
+// once is the Attempt that a Guard gets.
+func (a *run) once(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
+	if a.handler.Kind() == handler.Transactional || first != nil {
+		return a.inTx(ctx, first)
+	}
+	ctx, cancel := invoke.Limited(ctx, a.policy.Timeout)
+	defer cancel()
+	session := a.cfg.DB.Session(&gorm.Session{NewDB: true, Context: ctx})
+	return a.call(ctx, session, nil)
+}
+
+// inTx runs the attempt in a transaction of its own, which is committed before
+// the record is acknowledged: what it writes is there as a whole or not at all,
+// at least once.
+func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
+	t, err := invoke.Begin(ctx, a.cfg.DB, a.cfg.StatementTimeout)
+	if err != nil {
+		return cutShort(err)
+	}
+	defer t.Rollback()
+	if first != nil {
+		if err := a.first(ctx, t, first); err != nil {
+			return err
+		}
+	}
+	limited, cancel := invoke.Limited(ctx, a.policy.Timeout)
+	defer cancel()
+	session, statements := invoke.Watch(limited, t.DB)
+	if err := a.call(limited, session, session); err != nil {
+		return err
+	}
+	if err := statements.Swallowed(); err != nil {
+		return err
+	}
+	if err := t.Commit(); err != nil {
+		err = fmt.Errorf("commit handler transaction: %w", err)
+		if store.OutcomeUnknown(err) {
+			// It may have been committed: the next attempt repeats it then, or
+			// is told so by the guard. No fault of the handler's.
+			return &uncharged{err}
+		}
+		return cutShort(err)
+	}
+	return nil
+}
+
+// first gives the guard's own part of the transaction its deadline.
+func (a *run) first(ctx context.Context, t *invoke.Tx, first func(ctx context.Context, tx *gorm.DB) error) error {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
+	defer cancel()
+	return first(ctx, t.DB.WithContext(ctx))
+}
+
+// call runs the handler's own code.
+func (a *run) call(ctx context.Context, session, tx *gorm.DB) error {
+	a.ran = true
+	call := a.stuck.begin(a.at, a.handler.Key())
+	err := invoke.Call(handler.ContextWithDB(ctx, session), tx, a.handler, a.cfg.Middleware, invoke.Patience{
+		Grace: a.cfg.StuckHandlerGrace, GiveUp: a.hard.Done(),
+		Overdue: func() {
+			call.overdue()
+			a.log.Error("inbox: handler ignores its cancelled context", a.fields()...)
+		},
+		Returned: call.returned,
+	}, a.delivery)[0]
+	a.cause = context.Cause(ctx)
+	call.ended(errors.Is(err, invoke.ErrStuck))
+	return err
+}
+
+// uncharged marks an attempt that the database cut short before or after the
+// handler's own part.
+type uncharged struct{ reason error }
+
+func (e *uncharged) Error() string { return e.reason.Error() }
+func (e *uncharged) Unwrap() error { return e.reason }
+
+// cutShort tells the database's own trouble from everything else: the former
+// is not the handler's failure.
+func cutShort(err error) error {
+	if store.IsTransient(err) {
+		return &uncharged{err}
+	}
+	return err
+}

@@ -1,0 +1,42 @@
+package inplace
+
+import (
+	"context"
+	"errors"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// Guard stands before every attempt and decides whether the handler runs:
+// inline delivery keeps its markers with one. Run returns what the attempt
+// comes to:
+//
+//   - nil without a call of run: the handler has done this message before, it
+//     is skipped;
+//   - nil after run returned nil: done;
+//   - ErrInProgress, wrapped or not: somebody else is at it. Nothing is
+//     charged, it is asked again after a pause, and until then the record is
+//     not acknowledged;
+//   - any other error is the attempt's failure, a handler's steering errors
+//     included: handler.Poison refuses the message for good.
+//
+// It calls run at most once, and must be safe for concurrent use.
+type Guard interface {
+	Run(ctx context.Context, h *handler.Handler, d handler.Delivery, run Attempt) error
+}
+
+// Attempt runs the handler once, from the transaction's begin to its commit if
+// it has one: after nil its effects are durable. With first, which may be nil,
+// the attempt runs in a transaction whatever the handler's kind (a plain one
+// finds it by handler.DB), and first runs in it before the handler: what it
+// writes is committed with the handler's writes or not at all. An error of
+// first is returned as it is, and the handler is not run. When a commit's
+// answer is lost the error is one that charges nothing, and it is open whether
+// first's writes and the handler's are there; the next attempt sees.
+type Attempt func(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error
+
+// ErrInProgress is what a Guard returns while the same message is being
+// handled elsewhere.
+var ErrInProgress = errors.New("the message is being handled elsewhere")

@@ -1,0 +1,229 @@
+// Package inplace runs the handlers of a transport's record while the transport
+// waits, without a status row: failures are retried in place (contract 7.6).
+// Direct delivery is a Runner; inline delivery is one with a Guard.
+package inplace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// Config is what a Runner works with; all but Guard, Backoff, Middleware and
+// Hooks is required.
+type Config struct {
+	Channel  string
+	Registry *handler.Registry
+	// DB is where handlers get their sessions and transactions from.
+	DB *gorm.DB
+	// Guard stands before every attempt; nil lets all run.
+	Guard Guard
+
+	// MaxAttempts is after how many failed attempts a handler gives a message
+	// up, unless it has its own MaxRetries; at least 1.
+	MaxAttempts int
+	// Concurrency is how many handlers run at once; at least 1.
+	Concurrency int
+	// HandlerTimeout, MaxRetryDelay, StatementTimeout and StuckHandlerGrace are
+	// the inbox's.
+	HandlerTimeout, MaxRetryDelay, StatementTimeout, StuckHandlerGrace time.Duration
+	// Backoff replaces the exponential backoff, see handler.Backoff.
+	Backoff    func(errorCount int) time.Duration
+	Middleware []handler.Middleware
+	Hooks      handler.Hooks
+	Clock      clock.Clock
+	Logger     *zap.Logger
+	Counters   *telemetry.Counters
+}
+
+// Runner runs the handlers of one channel. It is safe for concurrent use, by
+// one goroutine per partition.
+type Runner struct {
+	cfg      Config
+	log      *zap.Logger
+	policies map[*handler.Handler]invoke.Policy
+	slots    chan struct{}
+	stuck    *stuck
+}
+
+// New makes a Runner for the handlers that the registry has for the channel.
+func New(cfg Config) *Runner {
+	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String("channel", cfg.Channel)), policies: map[*handler.Handler]invoke.Policy{},
+		slots: make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
+	for _, h := range cfg.Registry.Handlers() {
+		r.policies[h] = invoke.NewPolicy(h, cfg.HandlerTimeout, cfg.MaxAttempts, cfg.MaxRetryDelay, cfg.Backoff)
+	}
+	return r
+}
+
+// ErrInterrupted says that a record was not brought to its end: it is to be
+// delivered again. Nothing is charged for what was cut short.
+var ErrInterrupted = errors.New("delivery was interrupted")
+
+// FailedError is why a record is bad: handlers gave messages of it up. The
+// others have done theirs.
+type FailedError struct {
+	Failures []Failure
+}
+
+// Failure is one handler's last failure with one message.
+type Failure struct {
+	MessageID  string
+	HandlerKey string
+	Attempts   int
+	Err        error
+}
+
+// Error names handlers, messages and failures.
+func (e *FailedError) Error() string {
+	parts := make([]string, len(e.Failures))
+	for i, f := range e.Failures {
+		parts[i] = fmt.Sprintf("handler %q gave message %q up after %d attempts: %s", f.HandlerKey, f.MessageID, f.Attempts, f.Err)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Unwrap returns the failures' causes.
+func (e *FailedError) Unwrap() []error {
+	causes := make([]error, len(e.Failures))
+	for i, f := range e.Failures {
+		causes[i] = f.Err
+	}
+	return causes
+}
+
+// Stuck counts, by handler key, calls that ignore their cancelled context, those
+// given up included (contract 5.4).
+func (r *Runner) Stuck() map[string]int { return r.stuck.counts() }
+
+// Unrouted returns those of a record's messages that no handler takes.
+func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
+	var unrouted []handler.RawMessage
+	for _, m := range received.Messages {
+		if len(r.cfg.Registry.Route(r.cfg.Channel, m.Type)) == 0 {
+			unrouted = append(unrouted, m)
+		}
+	}
+	return unrouted
+}
+
+// Deliver runs all handlers of the record's messages until each has done its
+// part, in turn: one that fails is tried again after its backoff, without those
+// that have succeeded. It returns nil when all have, a *FailedError when all
+// have come to their end and some gave up, the first message's error if its ID
+// is unusable, and ErrInterrupted otherwise. Messages that no handler takes are
+// passed over.
+//
+// Once stopping is closed no pause is waited for and nothing is tried twice;
+// once ctx ends, running handlers are cancelled too.
+func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error {
+	tasks, err := r.tasks(received)
+	if err != nil {
+		return err
+	}
+	at := partition{received.Record.Topic, received.Record.Partition}
+	for first := true; ; first = false {
+		if !first && closed(stopping) {
+			return ErrInterrupted
+		}
+		open := false
+		var next time.Time
+		for _, t := range tasks {
+			if !t.over && !time.Now().Before(t.due) {
+				if err := r.try(ctx, at, t); err != nil {
+					return err
+				}
+			}
+			if !t.over && (!open || t.due.Before(next)) {
+				open, next = true, t.due
+			}
+		}
+		if !open {
+			return failures(tasks)
+		}
+		if !wait(ctx, stopping, time.Until(next)) {
+			return ErrInterrupted
+		}
+	}
+}
+
+// task is one handler's part of a record.
+type task struct {
+	handler  *handler.Handler
+	policy   invoke.Policy
+	delivery handler.Delivery
+	failures int // charged
+	cut      int // tries in a row that charged nothing
+	due      time.Time
+	over     bool
+	failure  error // with which it was given up
+}
+
+// tasks makes the handlers' parts of a record, in the order of its messages
+// and of the handlers' declaration.
+func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
+	var tasks []*task
+	now := r.cfg.Clock.Now()
+	for _, m := range received.Messages {
+		handlers := r.cfg.Registry.Route(r.cfg.Channel, m.Type)
+		if len(handlers) > 0 && m.IDErr != nil { // routing comes before ID checks (contract 4.6)
+			return nil, fmt.Errorf("message %q: %w", m.ID, m.IDErr)
+		}
+		for _, h := range handlers {
+			tasks = append(tasks, &task{handler: h, policy: r.policies[h], delivery: handler.Delivery{
+				Metadata: handler.Metadata{
+					ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.Transport,
+					Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now, HandlerKey: h.Key(),
+				},
+				Content: m.Content,
+			}})
+		}
+	}
+	return tasks, nil
+}
+
+func failures(tasks []*task) error {
+	var failed FailedError
+	for _, t := range tasks {
+		if t.failure != nil {
+			failed.Failures = append(failed.Failures, Failure{MessageID: t.delivery.ID, HandlerKey: t.handler.Key(), Attempts: t.failures, Err: t.failure})
+		}
+	}
+	if len(failed.Failures) == 0 {
+		return nil
+	}
+	return &failed
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait waits for d and reports false at once when there is no time to.
+func wait(ctx context.Context, stopping <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-stopping:
+	case <-ctx.Done():
+	}
+	return false
+}
