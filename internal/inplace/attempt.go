@@ -85,7 +85,7 @@ func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm
 	defer t.Rollback()
 	if first != nil {
 		if err := a.first(ctx, t, first); err != nil {
-			return err
+			return cutShort(err)
 		}
 	}
 	limited, cancel := invoke.Limited(ctx, a.policy.Timeout)

@@ -32,7 +32,8 @@ type Guard interface {
 // the attempt runs in a transaction whatever the handler's kind (a plain one
 // finds it by handler.DB), and first runs in it before the handler: what it
 // writes is committed with the handler's writes or not at all. An error of
-// first is returned as it is, and the handler is not run. When a commit's
+// first is returned, perhaps wrapped as one that charges nothing because the
+// database was in trouble, and the handler is not run. When a commit's
 // answer is lost the error is one that charges nothing, and it is open whether
 // first's writes and the handler's are there; the next attempt sees.
 type Attempt func(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error

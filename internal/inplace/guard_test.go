@@ -1,0 +1,165 @@
+package inplace_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/inplace"
+)
+
+func TestGuardSkipsWhatAHandlerHasDone(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		runs := map[string]int{}
+		h := func(key string) *handler.Handler {
+			return handler.New(key, func(_ context.Context, m inboxtest.Bytes) error {
+				if runs[key]++; key == "b" && m.Attempt == 1 {
+					return errBoom
+				}
+				return nil
+			})
+		}
+		guard := newMemory()
+		var outcomes []string
+		r, counters := newRunner(t, d.DB, func(c *inplace.Config) {
+			c.Guard = guard
+			c.Hooks.OnAttempt = func(_ context.Context, e handler.AttemptEvent) {
+				outcomes = append(outcomes, e.HandlerKey+" "+e.Outcome)
+			}
+		}, h("a"), h("b"))
+		for range 3 {
+			require.NoError(t, deliver(t, r, 0, "1"))
+		}
+		require.Equal(t, map[string]int{"a": 1, "b": 2}, runs, "each handler by itself, and a failed run is no run")
+		require.Equal(t, []string{"a completed", "b failed", "b completed"}, outcomes, "what is skipped is nobody's attempt")
+		require.EqualValues(t, 2, counters.Processed.Load())
+	})
+}
+
+func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		attempts := make(chan int, 10)
+		h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })
+		guard := newMemory()
+		r, counters := newRunner(t, d.DB, func(c *inplace.Config) { c.Guard, c.MaxAttempts = guard, 1 }, h)
+		guard.set("h 1", "running")
+
+		stopping, done := make(chan struct{}), make(chan error, 1)
+		go func() { done <- r.Deliver(context.Background(), stopping, received(0, "1")) }()
+		inboxtest.Eventually(t, func() bool { return guard.times() > 3 }, "it was asked for several times")
+		require.Empty(t, done)
+		close(stopping)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), inplace.ErrInterrupted)
+
+		go func() { done <- r.Deliver(context.Background(), nil, received(0, "1")) }()
+		asked := guard.times()
+		inboxtest.Eventually(t, func() bool { return guard.times() > asked+1 }, "it was asked for again")
+		guard.set("h 1", "") // who was at it has failed
+		require.NoError(t, inboxtest.Receive(t, done, "the delivery's end"))
+		require.Equal(t, 1, inboxtest.Receive(t, attempts, "the attempt"), "nothing was charged")
+		require.Zero(t, counters.Failed.Load())
+	})
+}
+
+// What a guard writes is there with what the handler writes, or not at all, so
+// that duplicates in flight at the same moment have their effects once.
+func TestGuardsWritesAreCommittedWithTheHandlers(t *testing.T) {
+	plain := func(fn func(db *gorm.DB, m inboxtest.Bytes) error) *handler.Handler {
+		return handler.New("h", func(ctx context.Context, m inboxtest.Bytes) error { return fn(handler.DB(ctx), m) })
+	}
+	transactional := func(fn func(db *gorm.DB, m inboxtest.Bytes) error) *handler.Handler {
+		return handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return fn(tx, m) })
+	}
+	for name, make := range map[string]func(func(*gorm.DB, inboxtest.Bytes) error) *handler.Handler{"plain": plain, "transactional": transactional} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				written := effects(t, d.DB)
+				guard := newMarkers(t, d.DB)
+				runs := atomic.Int32{}
+				h := make(func(db *gorm.DB, m inboxtest.Bytes) error {
+					runs.Add(1)
+					if err := write(db, m.ID); err != nil {
+						return err
+					}
+					if m.Attempt == 1 {
+						return errBoom
+					}
+					return nil
+				})
+				configure := func(c *inplace.Config) { c.Guard = guard }
+				one, _ := newRunner(t, d.DB, configure, h)
+				other, _ := newRunner(t, d.Another(t), configure, h)
+				require.NoError(t, deliver(t, one, 0, "1"))
+				require.Equal(t, []string{"1"}, written())
+				require.EqualValues(t, 2, runs.Load(), "the failed attempt left no marker")
+				require.NoError(t, deliver(t, other, 0, "1"))
+				require.EqualValues(t, 2, runs.Load())
+
+				var racing sync.WaitGroup
+				for i, r := range []*inplace.Runner{one, other, one, other} {
+					racing.Add(1)
+					go func() {
+						defer racing.Done()
+						if err := deliver(t, r, i, "2"); err != nil {
+							t.Error(err)
+						}
+					}()
+				}
+				racing.Wait()
+				require.Equal(t, []string{"1", "2"}, written(), "a second effect would have collided")
+			})
+		})
+	}
+}
+
+// guardFunc is a Guard of one function.
+type guardFunc func(ctx context.Context, d handler.Delivery, run inplace.Attempt) error
+
+func (f guardFunc) Run(ctx context.Context, _ *handler.Handler, d handler.Delivery, run inplace.Attempt) error {
+	return f(ctx, d, run)
+}
+
+func TestGuardRefusesAMessageByItsError(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { t.Error("it must not run"); return nil })
+		r, counters := newRunner(t, d.DB, func(c *inplace.Config) {
+			c.Guard = guardFunc(func(_ context.Context, d handler.Delivery, _ inplace.Attempt) error {
+				switch d.ID {
+				case "panics":
+					panic("ouch")
+				case "poisons":
+					return handler.Poison(errBoom)
+				}
+				return errBoom
+			})
+		}, h)
+		for id, attempts := range map[string]int{"poisons": 1, "fails": 3, "panics": 3} {
+			var failed *inplace.FailedError
+			require.ErrorAs(t, deliver(t, r, 0, id), &failed, id)
+			require.Len(t, failed.Failures, 1)
+			require.Equal(t, attempts, failed.Failures[0].Attempts, id)
+		}
+		require.Zero(t, counters.Processed.Load())
+	})
+}
+
+func TestNoFirstAttemptIsLeftOutAndNoPauseWaitedForOnceItIsStopping(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var ran []string
+		do := func(key string, err error) *handler.Handler {
+			return handler.New(key, func(context.Context, inboxtest.Bytes) error { ran = append(ran, key); return err })
+		}
+		r, _ := newRunner(t, d.DB, nil, do("fails", handler.RetryAfter(time.Hour, errBoom)), do("snoozes", handler.Snooze(0)), do("works", nil))
+		stopping := make(chan struct{})
+		close(stopping)
+		require.ErrorIs(t, r.Deliver(t.Context(), stopping, received(0, "1")), inplace.ErrInterrupted)
+		require.Equal(t, []string{"fails", "snoozes", "works"}, ran)
+	})
+}
