@@ -8,8 +8,8 @@ import (
 	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 )
 
-// commit commits for the session's generation by the transport. As by the
-// generation's own connection, brokers refuse it once the generation is over.
+// commit commits for the session's generation by a fresh connection. As by the
+// generation's own, brokers refuse it once the generation is over.
 func (s *session) commit(offsets map[string]map[int]int64) error {
 	c := s.consumer
 	ctx, cancel := context.WithTimeout(c.hardCtx, c.cfg.RequestTimeout)
@@ -26,6 +26,7 @@ func (s *session) commit(offsets map[string]map[int]int64) error {
 		request.Topics = append(request.Topics, of)
 		asked += len(partitions)
 	}
+	c.network.transport.CloseIdleConnections() // which may be as old as the one that is lost
 	answer, err := c.network.transport.RoundTrip(ctx, c.network.client.Addr, request)
 	if err != nil {
 		return err

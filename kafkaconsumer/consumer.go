@@ -130,6 +130,7 @@ func (c *Consumer) Start(ctx context.Context) error {
 		return nil
 	}
 	c.started, c.downSince = true, c.clock.Now()
+	c.warn()
 	go c.run()
 	return nil
 }

@@ -9,6 +9,16 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
+// warn says of settings that are allowed and dangerous.
+func (c *Consumer) warn() {
+	switch {
+	case c.cfg.TLS != nil && c.cfg.TLS.InsecureSkipVerify && c.cfg.TLS.VerifyPeerCertificate == nil && c.cfg.TLS.VerifyConnection == nil:
+		c.log.Warn("inbox: TLS.InsecureSkipVerify is set, anybody may play the broker")
+	case c.cfg.TLS == nil && c.cfg.SASL.Mechanism == "PLAIN":
+		c.log.Warn("inbox: SASL mechanism PLAIN without TLS shows the password to whoever is on the way to the broker")
+	}
+}
+
 // setState notes what is done next; stopping is left only for stopped.
 func (c *Consumer) setState(s State) {
 	c.mu.Lock()

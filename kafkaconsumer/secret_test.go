@@ -1,6 +1,8 @@
 package kafkaconsumer_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -58,6 +60,44 @@ func TestErrorsOfTheConfigurationShowNoPassword(t *testing.T) {
 			err := cfg.Validate()
 			require.Error(t, err)
 			require.NotContains(t, err.Error(), secret)
+		})
+	}
+}
+
+func TestDangerousSettingsAreSaidAtStart(t *testing.T) {
+	login := kafkaconsumer.SASL{Mechanism: "PLAIN", Username: "billing", Password: "pa55word"}
+	verify := func([][]byte, [][]*x509.Certificate) error { return nil }
+	for name, c := range map[string]struct {
+		tls  *tls.Config
+		sasl kafkaconsumer.SASL
+		want string // "" for none
+	}{
+		"PLAIN without TLS":        {nil, login, "shows the password"},
+		"PLAIN with TLS":           {&tls.Config{}, login, ""},
+		"SCRAM without TLS":        {nil, kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-256", Username: "billing", Password: "pa55word"}, ""},
+		"TLS that does not verify": {&tls.Config{InsecureSkipVerify: true}, login, "InsecureSkipVerify"},
+		"TLS that verifies itself": {&tls.Config{InsecureSkipVerify: true, VerifyPeerCertificate: verify}, login, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := valid()
+			cfg.Brokers, cfg.TLS, cfg.SASL = []string{"127.0.0.1:1"}, c.tls, c.sasl // nobody listens there
+			core, logs := observer.New(zapcore.WarnLevel)
+			consumer, err := kafkaconsumer.New("orders.events", cfg, acceptor{}, zap.New(core), nil)
+			require.NoError(t, err)
+			require.NoError(t, consumer.Start(t.Context()))
+			require.NoError(t, consumer.Stop(t.Context()))
+			said := ""
+			for _, entry := range logs.FilterMessageSnippet("inbox: TLS").All() {
+				said += entry.Message
+			}
+			for _, entry := range logs.FilterMessageSnippet("inbox: SASL").All() {
+				said += entry.Message
+			}
+			if c.want == "" {
+				require.Empty(t, said)
+			} else {
+				require.Contains(t, said, c.want)
+			}
 		})
 	}
 }

@@ -142,7 +142,7 @@ func (s *session) stayMember(ctx context.Context) {
 		beat, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 		_, err := c.network.client.Heartbeat(beat, &kafka.HeartbeatRequest{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID})
 		cancel()
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			c.log.Debug("inbox: heartbeat while draining failed", zap.Error(err))
 		}
 	}

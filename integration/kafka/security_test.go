@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gorm-inbox/inbox/envelope"
@@ -27,8 +28,10 @@ func TestSecuredBroker(t *testing.T) {
 		t.Run("every way in is good for every request", s.waysIn)
 		t.Run("a refusal is said in words, once", s.refusals)
 		t.Run("a repaired password is noticed", s.repairedPassword)
+		t.Run("a password that is changed in flight is said, and halts nothing", s.passwordChanged)
 		t.Run("a right to the topic that is taken away is named, and its return noticed", s.topicRightTaken)
 		t.Run("a right to the group that is taken away is named, and its return noticed", s.groupRightTaken)
+		t.Run("a right to one topic that is taken away does not silence the other", s.oneTopicTaken)
 		t.Run("a topic that may be seen and not read is named, and halts nothing", s.describeOnly)
 		t.Run("a topic that may not be seen does not silence the others", s.unseenTopic)
 		t.Run("the end of a SASL session loses and says nothing", s.shortSession)
@@ -159,6 +162,28 @@ func (s secured) repairedPassword(t *testing.T) {
 	require.Len(t, loud(logs), 1)
 }
 
+// passwordChanged: what is connected goes on until its session ends; then
+// fetching and joining are refused.
+func (s secured) passwordChanged(t *testing.T) {
+	t.Parallel()
+	b := s.bench(t)
+	grant(b, topicRight(b, kadm.OpRead), groupRight(b))
+	c, logs := s.to(servers.ShortSessionListener).as("SCRAM-SHA-256", "", password).start(b)
+	b.fill(10)
+	b.awaitEnd()
+	s.setPassword(b, "battery-staple")
+	says(t, c, "join group", "is refused")
+	b.fill(10)
+	await(t.Context(), time.Second)
+	require.Empty(t, c.Health().Halted())
+	require.Equal(t, 10, b.ledger.accepted(b.topic))
+	s.setPassword(b, password)
+	b.awaitEnd()
+	eventually(t, "well", func() bool { return c.Health().Err() == nil })
+	require.Equal(t, 20, b.ledger.accepted(b.topic))
+	require.LessOrEqual(t, len(loud(logs)), 2, "of fetching and of the group: %q", loud(logs))
+}
+
 func (s secured) topicRightTaken(t *testing.T) {
 	t.Parallel()
 	b := s.bench(t)
@@ -214,6 +239,47 @@ func (s secured) rightTaken(b *bench, right *kadm.ACLBuilder, words ...string) {
 	require.LessOrEqual(t, len(lines), 4, "a line for each that fails: %q", lines)
 	slices.Sort(lines)
 	require.Len(t, slices.Compact(lines), len(lines), "none is repeated")
+}
+
+// oneTopicTaken: the group's leader, asking for the partitions of both topics,
+// is refused both.
+func (s secured) oneTopicTaken(t *testing.T) {
+	t.Parallel()
+	b := s.bench(t)
+	other := b.topic + "-other"
+	_, err := b.admin.CreateTopic(t.Context(), 2, 1, nil, other)
+	require.NoError(t, err)
+	toOther := rights(b, kadm.OpRead).Topics(other)
+	grant(b, topicRight(b, kadm.OpRead), toOther, groupRight(b))
+	entered, release := make(chan struct{}, 10), make(chan struct{})
+	b.ledger.before = func(ctx context.Context, received []envelope.Received) error {
+		if slices.ContainsFunc(received, func(r envelope.Received) bool { return r.Record.Topic == other && string(r.Record.Value) == "held" }) {
+			entered <- struct{}{}
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+		}
+		return ctx.Err()
+	}
+	c, _ := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password).start(b, func(c *kafkaconsumer.Config) {
+		c.Topics, c.WatchInterval = append(c.Topics, other), 3*time.Second
+	})
+	eventually(t, "assigned", func() bool { return len(c.Health().Partitions) == 4 })
+	b.fill(10)
+	require.NoError(t, b.client.ProduceSync(t.Context(), &kgo.Record{Topic: other, Value: []byte("held")}).FirstErr())
+	receive(t, entered)
+	revoke(b, toOther)
+	await(t.Context(), 300*time.Millisecond) // the broker learns of it by itself
+	close(release)
+	eventually(t, "denied", func() bool { return slices.Equal(c.Health().DeniedTopics, []string{other}) })
+	b.fill(10)
+	b.awaitEnd()
+	require.Equal(t, 20, b.ledger.accepted(b.topic))
+	grant(b, toOther)
+	eventually(t, "well", func() bool { h := c.Health(); return h.Err() == nil && len(h.Partitions) == 4 })
+	require.NoError(t, b.client.ProduceSync(t.Context(), &kgo.Record{Topic: other, Value: []byte("after")}).FirstErr())
+	eventually(t, "read on", func() bool { return b.ledger.accepted(other) == 2 })
 }
 
 func (s secured) describeOnly(t *testing.T) {

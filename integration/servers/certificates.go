@@ -49,7 +49,16 @@ func (a *Authority) Trust() *tls.Config {
 
 // Client issues a certificate for a client of this name.
 func (a *Authority) Client(name string) (tls.Certificate, error) {
-	chain, key, err := a.issue(name, x509.ExtKeyUsageClientAuth)
+	return a.pair(name, x509.ExtKeyUsageClientAuth)
+}
+
+// Server issues a certificate for a server on this machine.
+func (a *Authority) Server() (tls.Certificate, error) {
+	return a.pair("server", x509.ExtKeyUsageServerAuth)
+}
+
+func (a *Authority) pair(name string, usage x509.ExtKeyUsage) (tls.Certificate, error) {
+	chain, key, err := a.issue(name, usage)
 	if err != nil {
 		return tls.Certificate{}, err
 	}

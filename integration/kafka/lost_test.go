@@ -4,8 +4,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // A broker closes a connection whose SASL session is over with the next
@@ -20,6 +24,27 @@ func TestCommitWhoseConnectionIsLostIsMadeByAnother(t *testing.T) {
 	r.awaitAll()
 	require.Equal(t, 80, r.ledger.deliveries(topic), "nothing is delivered again")
 	require.NoError(t, c.Health().CommitErr)
+}
+
+func TestLostConnectionIsToldOnlyIfTheNextIsLostToo(t *testing.T) {
+	r := newRig(t, 1)
+	core, logs := observer.New(zapcore.WarnLevel)
+	c, err := kafkaconsumer.New("orders.events", config(r.kafka.Brokers(), topic), r.ledger, zap.New(core), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { stop(t, c) })
+	require.NoError(t, c.Start(t.Context()))
+	r.produce(10, 0)
+	r.awaitAll()
+	for range 3 {
+		r.kafka.LoseAnswers(kafkatest.FetchAPI, 2)
+		r.produce(10, 0)
+		r.awaitAll()
+	}
+	require.Empty(t, logs.All())
+	r.kafka.LoseAnswers(kafkatest.FetchAPI, 5)
+	r.produce(10, 0)
+	r.awaitAll()
+	require.Equal(t, 1, logs.FilterMessageSnippet("fetching from kafka fails").Len())
 }
 
 func TestCommitThatIsLostTwiceEndsTheGenerationAndLosesNothing(t *testing.T) {
