@@ -30,9 +30,9 @@ var cleanupMutants = []mutant{
 	{
 		Name: "a halted partition counts as caught up",
 		Why:  "what it has not read may be redeliveries that cleanup forgets (contract 6.5)",
-		File: "kafkaconsumer/partition.go",
-		Old:  "CaughtUp: p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,",
-		New:  "CaughtUp: p.halted != nil || p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,",
+		File: "kafkaconsumer/partitionhealth.go",
+		Old:  "p.answered && p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,",
+		New:  "p.halted != nil || p.answered && p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,",
 		Test: test{Module: "integration", Package: "./kafka", Run: "^TestCleanupWaitsForAHaltedPartition$"},
 	},
 	{
