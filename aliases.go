@@ -32,6 +32,8 @@ type (
 	UnroutedPolicy = acceptor.UnroutedPolicy
 	// BadRecordPolicy says what happens to bad records.
 	BadRecordPolicy = acceptor.BadRecordPolicy
+	// GapPolicy says what happens where records are missing.
+	GapPolicy = acceptor.GapPolicy
 	// ProcessingMode says how an inbox's workers share its work, see Mode.
 	ProcessingMode = processor.Mode
 	// Middleware runs around handlers' calls, see handler.Middleware.
@@ -40,7 +42,7 @@ type (
 	Breaker = handler.Breaker
 )
 
-// The policies of Unrouted and BadRecords, the modes, and the outcomes of
+// The policies of Unrouted, BadRecords and OnGap, the modes, and the outcomes of
 // Accept.
 const (
 	UnroutedIgnore = acceptor.UnroutedIgnore
@@ -48,6 +50,8 @@ const (
 	UnroutedHalt   = acceptor.UnroutedHalt
 	BadRecordStore = acceptor.BadRecordStore
 	BadRecordHalt  = acceptor.BadRecordHalt
+	GapHalt        = acceptor.GapHalt
+	GapContinue    = acceptor.GapContinue
 
 	ModeCompeting = processor.ModeCompeting
 	ModeExclusive = processor.ModeExclusive

@@ -186,3 +186,12 @@ func Unrouted(policy UnroutedPolicy) Option {
 func BadRecords(policy BadRecordPolicy) Option {
 	return func(c *config) { c.options.Acceptor.BadRecords = policy }
 }
+
+// OnGap says what happens where records that should be read next are not there
+// any more, because retention removed them or the topic was deleted and created
+// again: GapHalt (default) or GapContinue, which keeps a row (Inbox.Gaps) and
+// goes on with what the log holds. Do not use Continue where missing records
+// must be looked into before the later ones are processed.
+func OnGap(policy GapPolicy) Option {
+	return func(c *config) { c.options.Acceptor.OnGap = policy }
+}

@@ -30,6 +30,18 @@ const (
 	BadRecordHalt BadRecordPolicy = "halt"
 )
 
+// GapPolicy says what happens where records that should be read next are not
+// there any more (contract 7.5).
+type GapPolicy string
+
+// The policies for gaps.
+const (
+	// GapHalt stops the partition before the gap.
+	GapHalt GapPolicy = "halt"
+	// GapContinue keeps a row that says what is missing and goes on behind it.
+	GapContinue GapPolicy = "continue"
+)
+
 // Options configure an Acceptor.
 type Options struct {
 	// Unrouted is what to do with messages no handler takes.
@@ -37,6 +49,9 @@ type Options struct {
 	Unrouted UnroutedPolicy `yaml:"unrouted" env:"UNROUTED"`
 	// BadRecords is what to do with bad records. Default BadRecordStore.
 	BadRecords BadRecordPolicy `yaml:"bad_records" env:"BAD_RECORDS"`
+	// OnGap is what to do where records were removed before they were read,
+	// or a log begins anew. Default GapHalt.
+	OnGap GapPolicy `yaml:"on_gap" env:"ON_GAP"`
 	// StatementTimeout bounds each transaction. Default 10 s.
 	StatementTimeout time.Duration `yaml:"-" env:"-"`
 	// Retention is the inbox's retention; zero keeps for ever (contract 4.2).
@@ -45,7 +60,7 @@ type Options struct {
 
 // DefaultOptions returns the defaults of the contract.
 func DefaultOptions() Options {
-	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, StatementTimeout: 10 * time.Second}
+	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, OnGap: GapHalt, StatementTimeout: 10 * time.Second}
 }
 
 // Validate reports the first option that is out of range.
@@ -59,6 +74,11 @@ func (o Options) Validate() error {
 	case BadRecordStore, BadRecordHalt:
 	default:
 		return fmt.Errorf("option BadRecords is %q, allowed are store and halt", o.BadRecords)
+	}
+	switch o.OnGap {
+	case GapHalt, GapContinue:
+	default:
+		return fmt.Errorf("option OnGap is %q, allowed are halt and continue", o.OnGap)
 	}
 	return nil
 }
