@@ -15,8 +15,9 @@ import (
 type network struct {
 	cfg       Config
 	dialer    *kafka.Dialer    // for the group
-	transport *kafka.Transport // for everything else
+	transport *kafka.Transport // for everything else but fetching
 	client    *kafka.Client    // requests on the transport
+	inflater  *inflater
 
 	cutting  context.Context // ends with cut
 	endDials context.CancelFunc
@@ -35,7 +36,7 @@ func newNetwork(cfg Config) (*network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &network{cfg: cfg, conns: map[*conn]struct{}{}}
+	n := &network{cfg: cfg, inflater: &inflater{limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{}}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
 	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dial, TLS: cfg.TLS, SASLMechanism: mechanism}
 	n.transport = &kafka.Transport{

@@ -104,6 +104,7 @@ func (s *session) makeFetcher(p *partition, w *worker) *fetcher {
 	c := s.consumer
 	return &fetcher{
 		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, out: w.in, halt: c.halt, trouble: c.fetching,
+		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, timeout: c.cfg.AcceptTimeout, trouble: c.accepting},
 	}
 }
 
