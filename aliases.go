@@ -34,6 +34,8 @@ type (
 	UnroutedPolicy = acceptor.UnroutedPolicy
 	// BadRecordPolicy says what happens to bad records.
 	BadRecordPolicy = acceptor.BadRecordPolicy
+	// GapPolicy says what happens where records are missing.
+	GapPolicy = acceptor.GapPolicy
 	// ProcessingMode says how an inbox's workers share its work, see Mode.
 	ProcessingMode = processor.Mode
 	// Middleware runs around handlers' calls, see handler.Middleware.
@@ -42,7 +44,7 @@ type (
 	Breaker = handler.Breaker
 )
 
-// The policies of Unrouted and BadRecords, the modes, and the outcomes of
+// The policies of Unrouted, BadRecords and OnGap, the modes, and the outcomes of
 // Accept.
 const (
 	UnroutedIgnore = acceptor.UnroutedIgnore
@@ -52,6 +54,8 @@ const (
 	// BadRecordDeadLetter publishes the record, see kafkaconsumer.Config.DeadLetterTopic.
 	BadRecordDeadLetter = acceptor.BadRecordDeadLetter
 	BadRecordHalt       = acceptor.BadRecordHalt
+	GapHalt             = acceptor.GapHalt
+	GapContinue         = acceptor.GapContinue
 
 	ModeCompeting = processor.ModeCompeting
 	ModeExclusive = processor.ModeExclusive

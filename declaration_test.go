@@ -110,6 +110,7 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		"option CleanupBatchSize is 0, allowed is 1 or more":                                                            {inbox.CleanupBatchSize(0)},
 		`option CleanupLockName is "` + strings.Repeat("x", 201) + `", allowed is 1 to 200 characters`:                  {inbox.CleanupLockName(strings.Repeat("x", 201))},
 		`option Unrouted is "keep", allowed are ignore, reject and halt`:                                                {inbox.Unrouted("keep")},
+		`option OnGap is "skip", allowed are halt and continue`:                                                         {inbox.OnGap("skip")},
 		`option BadRecords is "", allowed are store, dead_letter_topic and halt`:                                        {inbox.BadRecords("")},
 		`schema "a b" is not an identifier`:                                                                             {inbox.Schema("a b")},
 		`table prefix "a-b" is not the beginning of an identifier`:                                                      {inbox.TablePrefix("a-b")},

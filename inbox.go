@@ -164,7 +164,7 @@ func channelNames(channels []*channel) []string {
 func (ib *Inbox) Name() string { return ib.cfg.name }
 
 // DB returns the session the inbox was made with, for queries scoped by
-// Messages, Statuses and Rejected.
+// Messages, Statuses, Rejected and Gaps.
 func (ib *Inbox) DB() *gorm.DB { return ib.db }
 
 // Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept.
@@ -244,6 +244,11 @@ func (ib *Inbox) Statuses(db *gorm.DB) *gorm.DB {
 // Rejected scopes a query to the inbox's rejected messages: db.Scopes(ib.Rejected).
 func (ib *Inbox) Rejected(db *gorm.DB) *gorm.DB {
 	return db.Model(&models.RejectedMessage{}).Table(ib.naming.RejectedMessages())
+}
+
+// Gaps scopes a query to the gaps that channels have passed: db.Scopes(ib.Gaps).
+func (ib *Inbox) Gaps(db *gorm.DB) *gorm.DB {
+	return db.Model(&models.Gap{}).Table(ib.naming.Gaps())
 }
 
 func (ib *Inbox) name(err error) error {

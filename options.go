@@ -218,3 +218,12 @@ func HaltAtBadRecords(n int) Option {
 // Without Fx it is a start-up error: use OnHalt of kafkaconsumer.Config
 // (contract 7.4).
 func ShutdownOnHalt() Option { return func(c *config) { c.options.ShutdownOnHalt = true } }
+
+// OnGap says what happens where records that should be read next are not there
+// any more, because retention removed them or the topic was deleted and created
+// again: GapHalt (default) or GapContinue, which keeps a row (Inbox.Gaps) and
+// goes on with what the log holds. Do not use Continue where missing records
+// must be looked into before the later ones are processed.
+func OnGap(policy GapPolicy) Option {
+	return func(c *config) { c.options.Acceptor.OnGap = policy }
+}

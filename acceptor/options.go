@@ -33,6 +33,18 @@ const (
 	BadRecordHalt BadRecordPolicy = "halt"
 )
 
+// GapPolicy says what happens where records that should be read next are not
+// there any more (contract 7.5).
+type GapPolicy string
+
+// The policies for gaps.
+const (
+	// GapHalt stops the partition before the gap.
+	GapHalt GapPolicy = "halt"
+	// GapContinue keeps a row that says what is missing and goes on behind it.
+	GapContinue GapPolicy = "continue"
+)
+
 // Options configure an Acceptor.
 type Options struct {
 	// Unrouted is what to do with messages no handler takes.
@@ -45,6 +57,9 @@ type Options struct {
 	// them: then a schema is taken to be wrong, and not the records. Default
 	// 20; 0 never halts for that.
 	HaltAtBadRecords int `yaml:"halt_at_bad_records" env:"HALT_AT_BAD_RECORDS"`
+	// OnGap is what to do where records were removed before they were read,
+	// or a log begins anew. Default GapHalt.
+	OnGap GapPolicy `yaml:"on_gap" env:"ON_GAP"`
 	// StatementTimeout bounds each transaction. Default 10 s.
 	StatementTimeout time.Duration `yaml:"-" env:"-"`
 	// Retention is the inbox's retention; zero keeps for ever (contract 4.2).
@@ -53,7 +68,7 @@ type Options struct {
 
 // DefaultOptions returns the defaults of the contract.
 func DefaultOptions() Options {
-	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, HaltAtBadRecords: 20, StatementTimeout: 10 * time.Second}
+	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, HaltAtBadRecords: 20, OnGap: GapHalt, StatementTimeout: 10 * time.Second}
 }
 
 // Validate reports the first option that is out of range.
@@ -70,6 +85,11 @@ func (o Options) Validate() error {
 	}
 	if o.HaltAtBadRecords < 0 {
 		return fmt.Errorf("option HaltAtBadRecords is %d, allowed is 0 (never) or more", o.HaltAtBadRecords)
+	}
+	switch o.OnGap {
+	case GapHalt, GapContinue:
+	default:
+		return fmt.Errorf("option OnGap is %q, allowed are halt and continue", o.OnGap)
 	}
 	return nil
 }

@@ -5,51 +5,155 @@ import (
 	"sync"
 )
 
-// budget bounds the bytes that are fetched and not yet accepted. It may be
-// exceeded by what is on its way when it runs out: how much a response holds
-// is known only once it is decompressed.
+// budget bounds the bytes that are fetched and not yet accepted, over all
+// partitions. Fetchers take from it before they take memory: for a response as
+// it arrives, for a batch as it is decompressed, for records as they are
+// copied out. How much a batch becomes is known only then, and one that is
+// larger than the whole budget must pass too; so one fetcher at a time may
+// exceed it.
+//
+// Nobody waits for ever: what workers have is given back as it is accepted,
+// whatever fetchers wait for, and when workers have less than the limit one of
+// the waiting fetchers goes on, even if all the rest is held by fetchers that
+// wait in the midst of a response.
 type budget struct {
 	limit int
 
-	mu   sync.Mutex
-	used int
-	free chan struct{} // closed when used falls below limit
+	mu sync.Mutex
+	// sent is in chunks that workers have, held is what fetchers still have.
+	sent, held int
+	// exceeding is whose turn it is to take more than there is.
+	exceeding *hold
+	changed   chan struct{} // closed when something is given back
 }
 
-func newBudget(limit int) *budget { return &budget{limit: limit, free: make(chan struct{})} }
+func newBudget(limit int) *budget { return &budget{limit: limit, changed: make(chan struct{})} }
 
 // wait returns when there is something left, or false when ctx ends first.
 func (b *budget) wait(ctx context.Context) bool {
+	return b.await(ctx, func() bool { return b.sent+b.held < b.limit })
+}
+
+// await returns when condition, which is called with the lock, holds.
+func (b *budget) await(ctx context.Context, condition func() bool) bool {
 	for {
 		b.mu.Lock()
-		if b.used < b.limit {
+		if condition() {
 			b.mu.Unlock()
 			return ctx.Err() == nil
 		}
-		free := b.free
+		changed := b.changed
 		b.mu.Unlock()
 		select {
-		case <-free:
+		case <-changed:
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// add takes bytes, or gives them back if negative.
+// add gives bytes of chunks back, which is how workers use it: with the bytes
+// negative.
 func (b *budget) add(bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	full := b.used >= b.limit
-	b.used += bytes
-	if full && b.used < b.limit {
-		close(b.free)
-		b.free = make(chan struct{})
-	}
+	b.sent += bytes
+	b.tell()
+}
+
+// tell wakes who waits; the caller holds the lock.
+func (b *budget) tell() {
+	close(b.changed)
+	b.changed = make(chan struct{})
 }
 
 func (b *budget) bytes() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.used
+	return b.sent + b.held
+}
+
+// hold is what one fetcher has of the budget while it works on a response.
+type hold struct {
+	budget *budget
+	taken  int
+	// spare is taken and not used yet: records are smaller than what is taken
+	// at a time.
+	spare int
+}
+
+// takeAtLeast spares fetchers the lock for each record.
+const takeAtLeast = 64 << 10
+
+// take takes bytes, when it may, and reports false if ctx ends first.
+func (h *hold) take(ctx context.Context, bytes int) bool {
+	if bytes <= h.spare {
+		h.spare -= bytes
+		return true
+	}
+	more := max(bytes-h.spare, takeAtLeast)
+	b := h.budget
+	took := b.await(ctx, func() bool {
+		fits := b.sent+b.held+more <= b.limit
+		if !fits && b.exceeding != h && (b.exceeding != nil || b.sent >= b.limit) {
+			return false
+		}
+		if !fits {
+			b.exceeding = h
+		}
+		b.held += more
+		h.taken += more
+		return true
+	})
+	if took {
+		h.spare += more - bytes
+	}
+	return took
+}
+
+// bytes are those in use.
+func (h *hold) bytes() int { return h.taken - h.spare }
+
+// giveBack ends the use of bytes.
+func (h *hold) giveBack(bytes int) {
+	h.spare += bytes
+	if h.spare <= takeAtLeast {
+		return // for the next
+	}
+	back := h.spare - takeAtLeast
+	h.spare -= back
+	h.drop(back)
+}
+
+func (h *hold) drop(bytes int) {
+	b := h.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held -= bytes
+	h.taken -= bytes
+	b.tell()
+}
+
+// send makes bytes those of a chunk that goes to a worker, who gives them
+// back.
+func (h *hold) send(bytes int) {
+	b := h.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held -= bytes
+	b.sent += bytes
+	h.taken -= bytes
+}
+
+// end gives everything back that is not sent.
+func (h *hold) end() {
+	b := h.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held -= h.taken
+	h.taken, h.spare = 0, 0
+	if b.exceeding == h {
+		b.exceeding = nil
+	}
+	b.tell()
 }

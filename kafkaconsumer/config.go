@@ -90,10 +90,18 @@ type Config struct {
 	// AcceptTimeout bounds one accept; it is then retried. Default 10 s. Keep
 	// it shorter than DrainTimeout, or a rebalance interrupts a slow one.
 	AcceptTimeout time.Duration `yaml:"accept_timeout" env:"ACCEPT_TIMEOUT"`
-	// BufferBytes bounds what has been fetched and not yet accepted. While it
-	// is used up nothing is fetched; each partition may exceed it by one
-	// response (FetchMaxBytes, more if it was compressed). Default 64 MiB.
+	// BufferBytes bounds what has been fetched and not yet accepted, of all
+	// partitions together, as it is in memory: decompressed. While it is used
+	// up nothing more is fetched or decompressed, but for one partition at a
+	// time: it may exceed the bound by one response, one decompressed batch
+	// (MaxBatchBytes at most) and three accepts (BatchBytes), so that what is
+	// larger than the bound passes too. Default 64 MiB.
 	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
+	// MaxBatchBytes bounds a record batch, compressed or not: a larger one
+	// halts its partition, because a few bytes can decompress to any number.
+	// Default 128 MiB, 1 GiB at most. Do not set it below what producers may
+	// write before compression; a broker's message.max.bytes counts after it.
+	MaxBatchBytes int `yaml:"max_batch_bytes" env:"MAX_BATCH_BYTES"`
 	// CommitInterval is the least time between two commits; what is accepted
 	// in between is committed together. Default 100 ms. Longer means more
 	// redeliveries after a crash, not more throughput.
@@ -174,6 +182,7 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.AcceptConcurrency, 2)
 	orNumber(&c.AcceptTimeout, 10*time.Second)
 	orNumber(&c.BufferBytes, 64<<20)
+	orNumber(&c.MaxBatchBytes, 128<<20)
 	orNumber(&c.CommitInterval, 100*time.Millisecond)
 	orNumber(&c.SessionTimeout, 10*time.Second)
 	orNumber(&c.HeartbeatInterval, time.Second)

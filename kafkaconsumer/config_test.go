@@ -92,6 +92,10 @@ func FuzzValidateNeverPanics(f *testing.F) {
 
 type acceptor struct{}
 
+func (acceptor) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
+	return envelope.Halt, nil
+}
+
 func (acceptor) AcceptRecords(context.Context, string, []envelope.Received) ([]envelope.Result, error) {
 	return nil, nil
 }

@@ -1,9 +1,9 @@
 // Package kafkaconsumer reads Kafka topics for a channel: it fetches, hands
 // over to an Acceptor and commits only what is accepted (contract 7).
 //
-// Membership and commits go through kafka-go's ConsumerGroup, records through
-// fetch requests of its Transport. Its Reader is not used: it loses, repeats
-// and shows records it must not.
+// Membership and commits go through kafka-go's ConsumerGroup. Its Reader is not
+// used: it loses, repeats and shows records it must not. Records are fetched
+// and decoded here: what a producer wrote can at worst halt its partition.
 package kafkaconsumer
 
 import (

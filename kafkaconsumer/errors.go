@@ -2,16 +2,9 @@ package kafkaconsumer
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"os"
-	"syscall"
 
-	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/sasl"
 )
 
@@ -19,7 +12,8 @@ import (
 var ErrStopped = errors.New("consumer is stopped")
 
 // ErrUndecodable is why a partition halts whose records cannot be read:
-// checksum, compression or format are wrong. Find it with errors.Is in
+// checksum, compression or format are wrong, or a batch is larger than
+// MaxBatchBytes. Find it with errors.Is in
 // PartitionHealth.Halted.
 var ErrUndecodable = errors.New("records cannot be decoded")
 
@@ -40,17 +34,21 @@ func (e *OffsetGapError) Error() string {
 		where = fmt.Sprintf("offset %d of %s/%d is out of range, the log is empty and continues at %d", e.Offset, e.Topic, e.Partition, e.Last)
 	}
 	if e.Offset < e.First {
-		return fmt.Sprintf("%s: %d records were deleted unread; to go on without them, set the group's offset to %d", where, e.First-e.Offset, e.First)
+		return fmt.Sprintf("%s: %d records were deleted unread; to go on without them, set OnGap to continue or the group's offset to %d", where, e.First-e.Offset, e.First)
 	}
-	return where + ": the log was truncated, or the topic was deleted and created again; to go on, set the group's offset within the log"
+	return where + ": the log was truncated, or the topic was deleted and created again; to go on, set OnGap to continue or the group's offset within the log"
 }
 
 // EpochError is why a partition halts whose log starts over.
-type EpochError struct{ From, To int32 }
+type EpochError struct {
+	From, To int32
+	// Offset is of the batch where the epoch fell; the log begins at First.
+	Offset, First int64
+}
 
 // Error says what that means.
 func (e *EpochError) Error() string {
-	return fmt.Sprintf("leader epoch fell from %d to %d: the topic was deleted and created again, or a leader was elected that lacks records", e.From, e.To)
+	return fmt.Sprintf("leader epoch fell from %d to %d at offset %d: the topic was deleted and created again, or a leader was elected that lacks records", e.From, e.To, e.Offset)
 }
 
 // authenticationError marks what a custom SASL mechanism failed with, for
@@ -81,52 +79,10 @@ func (s customSASLSession) Next(ctx context.Context, challenge []byte) (bool, []
 	return done, response, err
 }
 
-// fatal tells errors that halt the partition from those that pass.
+// fatal tells errors of the data and of the log, which halt the partition,
+// from those of the network and the cluster, which pass.
 func fatal(err error) bool {
 	var gap *OffsetGapError
 	var epoch *EpochError
 	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.Is(err, ErrUndecodable)
-}
-
-// classify marks errors of the data as ErrUndecodable.
-func classify(err error) error {
-	if transient(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUndecodable, err)
-}
-
-// transient tells errors that pass by themselves from errors of the data.
-// Whatever is not known to be of the network or the cluster is of the data,
-// because kafka-go's decoding errors have no types.
-func transient(err error) bool {
-	var (
-		kafkaErr kafka.Error
-		topic    *protocol.TopicError
-		part     *protocol.TopicPartitionError
-		netErr   net.Error
-		errno    syscall.Errno
-		// A handshake that fails is the connection's trouble, not the data's.
-		certificate *tls.CertificateVerificationError
-		header      tls.RecordHeaderError
-		alert       tls.AlertError
-		login       *authenticationError
-	)
-	if errors.As(err, &certificate) || errors.As(err, &header) || errors.As(err, &alert) || errors.As(err, &login) {
-		return true
-	}
-	if errors.As(err, &kafkaErr) {
-		return kafkaErr != kafka.InvalidMessage // the broker's own copy is corrupt
-	}
-	if errors.As(err, &topic) || errors.As(err, &part) || errors.As(err, &netErr) || errors.As(err, &errno) {
-		return true
-	}
-	for _, known := range []error{
-		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, os.ErrDeadlineExceeded, context.Canceled, context.DeadlineExceeded,
-	} {
-		if errors.Is(err, known) {
-			return true
-		}
-	}
-	return false
 }

@@ -2,6 +2,7 @@ package kafkaconsumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -38,7 +39,14 @@ type fetcher struct {
 	halt func(*partition, error)
 	// trouble is shared by all partitions.
 	trouble *trouble
-	epoch   int32
+	gaps    gapKeeper
+
+	conn *fetchConn // nil: to be made
+	// ask is how much to ask for: more than usual when a batch came cut off.
+	ask   int
+	epoch int32
+	// fell is the last fall of the epoch that was passed.
+	fell EpochError
 	// losses counts connections lost in a row.
 	losses int
 }
@@ -46,6 +54,7 @@ type fetcher struct {
 func (f *fetcher) run(committed int64) {
 	p := f.partition
 	defer f.trouble.forget(p)
+	defer f.hangUp()
 	offset, ok := f.begin(committed)
 	if !ok {
 		return
@@ -54,31 +63,34 @@ func (f *fetcher) run(committed int64) {
 	fatals := 0
 	for f.buffer.wait(p.ctx) {
 		asked := time.Now()
-		batch, err := f.next(offset)
+		next, some, err := f.turn(offset)
 		if p.ctx.Err() != nil {
 			return
 		}
-		if err != nil {
-			if fatal(err) {
-				if fatals++; fatals >= fatalTries {
-					f.halt(p, err)
-					return
-				}
-			}
-			f.failed(err, zap.Int64("offset", offset))
-			if !retry.wait(p.ctx) {
+		if next > offset {
+			offset, fatals = next, 0
+		}
+		if err == nil {
+			f.works()
+			retry.reset()
+			fatals = 0
+			if !some && time.Since(asked) < emptyPause && !pause(p.ctx, emptyPause) {
 				return
 			}
 			continue
 		}
-		f.works()
-		retry.reset()
-		fatals = 0
-		if !f.send(batch, offset) {
-			return
+		f.hangUp() // whatever is on the connection is not to be trusted
+		if fatal(err) {
+			if fatals++; fatals >= fatalTries {
+				if offset, ok = f.passGap(offset, err); !ok {
+					return
+				}
+				fatals = 0
+				continue
+			}
 		}
-		offset = batch.next
-		if batch.firstBase < 0 && time.Since(asked) < emptyPause && !pause(p.ctx, emptyPause) {
+		f.failed(err, zap.Int64("offset", offset))
+		if !retry.wait(p.ctx) {
 			return
 		}
 	}
@@ -105,75 +117,43 @@ func (f *fetcher) works() {
 	f.trouble.end(f.partition)
 }
 
-// send splits a response into chunks no larger than an accept may be and hands
-// them to the worker. It reports false when the partition ended first.
-func (f *fetcher) send(batch decoded, offset int64) bool {
-	p := f.partition
-	f.buffer.add(batch.bytes)
-	left := batch.bytes
-	defer func() { f.buffer.add(-left) }()
-	c := &chunk{partition: p}
-	flush := func(next int64) bool {
-		c.next = next
-		select {
-		case f.out <- c:
-			left -= c.bytes // the worker gives them back
-			c = &chunk{partition: p}
-			return true
-		case <-p.ctx.Done():
-			return false
-		}
+func (f *fetcher) hangUp() {
+	if f.conn != nil {
+		f.conn.hangUp()
+		f.conn = nil
 	}
-	for _, r := range batch.records {
-		size := recordSize(r)
-		if len(c.received) > 0 && (len(c.received) >= f.cfg.BatchRecords || c.bytes+size > f.cfg.BatchBytes) {
-			if !flush(r.Offset) {
-				return false
-			}
-		}
-		c.received = append(c.received, f.decode(r))
-		c.bytes += size
-	}
-	// Hidden records are passed too, or else lag would never reach zero.
-	if len(c.received) > 0 || batch.next > offset {
-		return flush(batch.next)
-	}
-	return true
 }
 
-// next asks for the records from offset on; there may be none.
-func (f *fetcher) next(offset int64) (decoded, error) {
-	p := f.partition
-	response, err := f.fetch(offset, f.cfg.FetchMaxWait, f.cfg.FetchMinBytes, f.cfg.FetchMaxBytes)
+// turn fetches once and hands over what came. It returns the offset to go on
+// at, also with an error, and whether there was something.
+func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
+	held := &hold{budget: f.buffer}
+	defer held.end()
+	next = offset
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: reading it panicked: %v", ErrUndecodable, p)
+		}
+	}()
+	response, err := f.fetch(offset, held)
 	if err != nil {
-		return decoded{}, err
+		return next, false, err
 	}
-	batch, err := decodeRecords(p.topic, response, offset)
-	if err != nil {
-		return decoded{}, err
-	}
-	if batch.epoch >= 0 {
-		if batch.epoch < f.epoch {
-			return decoded{}, &EpochError{From: f.epoch, To: batch.epoch}
-		}
-		f.epoch = batch.epoch
-	}
-	if batch.next == offset && batch.lastBase >= 0 {
-		end := response.HighWatermark
-		if f.cfg.Isolation == ReadCommitted && response.LastStableOffset >= 0 {
-			end = response.LastStableOffset
-		}
-		if batch.next, err = f.afterEmptyBatch(batch.lastBase, offset, end); err != nil {
-			return decoded{}, err
-		}
-	}
-	p.fetched(batch.next, response.HighWatermark, response.LastStableOffset, response.LogStartOffset)
-	return batch, nil
+	d := &delivery{fetcher: f, held: held, response: response, wanted: offset, next: offset, chunk: &chunk{partition: f.partition}}
+	err = d.run()
+	return d.sent, len(response.records) > 0, err
 }
 
 // fetch asks for the partition once.
-func (f *fetcher) fetch(offset int64, wait time.Duration, minBytes, maxBytes int) (*fetch.ResponsePartition, error) {
+func (f *fetcher) fetch(offset int64, held *hold) (*response, error) {
 	p := f.partition
+	if f.conn == nil {
+		conn, err := f.network.dialLeader(p.ctx, p.topic, p.id)
+		if err != nil {
+			return nil, err
+		}
+		f.conn = conn
+	}
 	isolation := kafka.ReadUncommitted
 	if f.cfg.Isolation == ReadCommitted {
 		isolation = kafka.ReadCommitted
@@ -181,34 +161,36 @@ func (f *fetcher) fetch(offset int64, wait time.Duration, minBytes, maxBytes int
 	// The limit is the partition's: it is the only one in the request. With one
 	// for the whole response some brokers leave out the aborted transactions
 	// when it cuts the response short.
-	//
-	// The deadline also ends the connection's own wait when ctx is cancelled.
-	ctx, cancel := context.WithTimeout(p.ctx, wait+f.cfg.RequestTimeout)
-	defer cancel()
-	answer, err := f.network.transport.RoundTrip(ctx, f.network.client.Addr, &fetch.Request{
-		ReplicaID: -1, MaxWaitTime: int32(wait.Milliseconds()), MinBytes: int32(minBytes), MaxBytes: math.MaxInt32,
+	response, err := f.conn.fetch(p.ctx, &fetch.Request{
+		ReplicaID: -1, MaxWaitTime: int32(f.cfg.FetchMaxWait.Milliseconds()), MinBytes: int32(f.cfg.FetchMinBytes), MaxBytes: math.MaxInt32,
 		IsolationLevel: int8(isolation), SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: p.topic, Partitions: []fetch.RequestPartition{{
-			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: int32(maxBytes),
+			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: int32(max(f.ask, f.cfg.FetchMaxBytes)),
 		}}}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, classify(err))
-	}
-	response, ok := answer.(*fetch.Response)
-	if !ok || response.ErrorCode == 0 && (len(response.Topics) != 1 || len(response.Topics[0].Partitions) != 1) {
-		return nil, fmt.Errorf("fetch %s/%d from offset %d: the answer %T is not about it: %w", p.topic, p.id, offset, answer, kafka.Unknown)
-	}
-	code := response.ErrorCode
-	if code == 0 {
-		code = response.Topics[0].Partitions[0].ErrorCode
+	}, held)
+	if err == nil && response.code != 0 {
+		err = kafka.Error(response.code)
 	}
 	switch {
-	case code == 0:
-		return &response.Topics[0].Partitions[0], nil
-	case kafka.Error(code) == kafka.OffsetOutOfRange:
+	case err == nil:
+		return response, nil
+	case errors.Is(err, kafka.OffsetOutOfRange):
 		return nil, f.gap(offset)
-	default:
-		return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, classify(kafka.Error(code)))
+	case errors.Is(err, kafka.InvalidMessage): // the broker's own copy is corrupt
+		err = fmt.Errorf("%w: %w", ErrUndecodable, err)
+	}
+	return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, err)
+}
+
+// send hands a chunk to the worker and reports false when the partition ended
+// first.
+func (f *fetcher) send(ctx context.Context, c *chunk, held *hold) bool {
+	held.send(c.bytes)
+	select {
+	case f.out <- c:
+		return true
+	case <-ctx.Done():
+		f.buffer.add(-c.bytes)
+		return false
 	}
 }

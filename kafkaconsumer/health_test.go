@@ -13,6 +13,10 @@ import (
 
 type acceptNothing struct{}
 
+func (acceptNothing) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
+	return envelope.Halt, nil
+}
+
 func (acceptNothing) AcceptRecords(context.Context, string, []envelope.Received) ([]envelope.Result, error) {
 	return nil, nil
 }

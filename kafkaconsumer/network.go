@@ -17,8 +17,9 @@ import (
 type network struct {
 	cfg       Config
 	dialer    *kafka.Dialer    // for the group
-	transport *kafka.Transport // for everything else
+	transport *kafka.Transport // for everything else but fetching
 	client    *kafka.Client    // requests on the transport
+	inflater  *inflater
 
 	cutting  context.Context // ends with cut
 	endDials context.CancelFunc
@@ -38,7 +39,7 @@ func newNetwork(cfg Config) (*network, error) {
 		return nil, err
 	}
 	cfg.SASL = cfg.SASL.withoutSecrets()
-	n := &network{cfg: cfg, conns: map[*conn]struct{}{}}
+	n := &network{cfg: cfg, inflater: &inflater{limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{}}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
 	topics := cfg.Topics
 	if cfg.DeadLetterTopic != "" {

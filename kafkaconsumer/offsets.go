@@ -74,7 +74,9 @@ func (f *fetcher) committedOffset() (int64, error) {
 	return 0, fmt.Errorf("committed offset of %s/%d: the answer is not about it: %w", p.topic, p.id, kafka.Unknown)
 }
 
-// gap describes why an offset is out of range.
+// gap describes why an offset is out of range. A broker that has just become
+// the leader, or still takes itself for it, may say so of an offset that is
+// not: then asking again helps.
 func (f *fetcher) gap(offset int64) error {
 	gap := &OffsetGapError{Topic: f.partition.topic, Partition: f.partition.id, Offset: offset}
 	var err error
@@ -84,7 +86,20 @@ func (f *fetcher) gap(offset int64) error {
 	if gap.Last, err = f.listOffset(kafka.LastOffset); err != nil {
 		return err
 	}
+	if gap.First <= offset && offset <= gap.Last {
+		return fmt.Errorf("fetch %s/%d from offset %d: %w, although the log holds %d to %d",
+			f.partition.topic, f.partition.id, offset, kafka.OffsetOutOfRange, gap.First, gap.Last-1)
+	}
 	return gap
+}
+
+// epochFell describes a batch whose leader came before the last one's.
+func (f *fetcher) epochFell(b batch) error {
+	first, err := f.listOffset(kafka.FirstOffset)
+	if err != nil {
+		return err
+	}
+	return &EpochError{From: f.epoch, To: b.epoch, Offset: b.base, First: first}
 }
 
 // listOffset asks for the first or last offset.

@@ -1,203 +1,132 @@
 package kafkaconsumer
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"sort"
-
-	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/fetch"
+	"time"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// decoded are the records of one response.
-type decoded struct {
-	records []envelope.Record
-	bytes   int
-	// next is the offset after the last record seen, also a hidden one.
-	next int64
-	// firstBase and lastBase are the base offsets of the first and the last
-	// batch; -1 if there was none.
-	firstBase, lastBase int64
-	// epoch is the last batch's leader epoch; -1 if there was none.
-	epoch int32
-}
-
-func (d *decoded) sawBase(base int64) {
-	d.lastBase = base
-	if d.firstBase < 0 {
-		d.firstBase = base
+// walk calls each for the records of a batch, in order; content is the
+// batch's, without its compression, and the records share its memory. A nil
+// each only checks that all of it can be read. The error is each's own or
+// ErrUndecodable.
+func (b batch) walk(content []byte, each func(envelope.Record) error) error {
+	if b.magic < 2 {
+		return b.walkMessages(content, each)
 	}
-}
-
-// recordOverhead is what a record costs beside its bytes, roughly.
-const recordOverhead = 128
-
-// recordBatch is what batches of the current format, of data or of control
-// records, have in common.
-type recordBatch interface {
-	protocol.RecordReader
-	Offset() int64
-}
-
-// decodeRecords reads the records from offset wanted on. Control records are
-// hidden, and of aborted transactions all records: their list comes only with
-// read_committed.
-func decodeRecords(topic string, response *fetch.ResponsePartition, wanted int64) (out decoded, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: decoding panicked: %v", ErrUndecodable, p)
+	// A count that is too low would hide records.
+	if int64(b.count)*leastRecord > int64(len(content)) || b.count == 0 && len(content) > 0 {
+		return fmt.Errorf("%w: the batch at offset %d claims to have %d records in %d bytes", ErrUndecodable, b.base, b.count, len(content))
+	}
+	c := cursor{rest: content}
+	previous := int64(-1)
+	for range b.count {
+		r := cursor{rest: c.take(c.varint())}
+		r.int8() // no attributes are in use
+		sinceFirst, delta := r.varint(), r.varint()
+		key, value := r.varBytes(), r.varBytes()
+		headers := readHeaders(&r, each != nil)
+		if c.short || r.short || len(r.rest) > 0 || delta <= previous || delta > b.last-b.base {
+			return fmt.Errorf("%w: a record behind offset %d of the batch at %d", ErrUndecodable, b.base+previous, b.base)
 		}
-	}()
-	out = decoded{next: wanted, firstBase: -1, lastBase: -1, epoch: -1}
-	set := response.RecordSet.Records
-	if set == nil {
-		return out, nil
-	}
-	stream, ok := set.(*protocol.RecordStream)
-	if !ok {
-		return out, fmt.Errorf("%w: unexpected record set %T", ErrUndecodable, set)
-	}
-	aborted := newAborted(response.AbortedTransactions)
-	for _, batch := range stream.Records {
-		out.lastBase = -1
-		if b, ok := batch.(recordBatch); ok {
-			out.sawBase(b.Offset())
-		}
-		hidden := false
-		switch b := batch.(type) {
-		case *protocol.ControlBatch:
-			out.epoch = b.PartitionLeaderEpoch
-			if err := readControl(b, aborted, &out); err != nil {
-				return out, err
-			}
+		previous = delta
+		if each == nil {
 			continue
-		case *protocol.RecordBatch:
-			out.epoch = b.PartitionLeaderEpoch
-			hidden = b.Attributes.Transactional() && aborted.covers(b.ProducerID, b.BaseOffset)
 		}
-		if err := readBatch(topic, int(response.Partition), batch, wanted, hidden, &out); err != nil {
-			return out, err
+		at := b.firstTime + sinceFirst
+		if b.appended {
+			at = b.maxTime
+		}
+		if err := each(envelope.Record{Offset: b.base + delta, Timestamp: timestamp(at), Key: key, Value: value, Headers: headers}); err != nil {
+			return err
 		}
 	}
-	return out, nil
+	if len(c.rest) > 0 {
+		return fmt.Errorf("%w: %d bytes are left behind the last of the %d records at offset %d", ErrUndecodable, len(c.rest), b.count, b.base)
+	}
+	return nil
 }
 
-func readBatch(topic string, partition int, batch protocol.RecordReader, wanted int64, hidden bool, out *decoded) error {
-	for {
-		r, err := batch.ReadRecord()
-		if errors.Is(err, io.EOF) {
+// readHeaders reads a record's headers, or only past them.
+func readHeaders(r *cursor, wanted bool) []handler.Header {
+	const least = 2
+	count := r.varint()
+	if count < 0 || count > int64(len(r.rest))/least {
+		r.short = true
+		return nil
+	}
+	var headers []handler.Header
+	if wanted && count > 0 {
+		headers = make([]handler.Header, 0, count)
+	}
+	for range count {
+		key, value := r.varBytes(), r.varBytes()
+		if key == nil {
+			r.short = true
+		}
+		if r.short {
 			return nil
 		}
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrUndecodable, err)
+		if wanted {
+			headers = append(headers, handler.Header{Key: string(key), Value: value})
 		}
-		if out.lastBase < 0 {
-			out.sawBase(r.Offset) // old formats: a batch begins with its first record
-		}
-		key, err := readBytes(r.Key)
-		if err != nil {
-			return err
-		}
-		value, err := readBytes(r.Value)
-		if err != nil {
-			return err
-		}
-		out.next = max(out.next, r.Offset+1)
-		if r.Offset < wanted || hidden {
-			continue
-		}
-		record := envelope.Record{Topic: topic, Partition: partition, Offset: r.Offset, Timestamp: r.Time.UTC(), Key: key, Value: value}
-		if len(r.Headers) > 0 {
-			record.Headers = make([]handler.Header, len(r.Headers))
-			for i, h := range r.Headers {
-				record.Headers[i] = handler.Header{Key: h.Key, Value: h.Value}
-			}
-		}
-		out.bytes += recordSize(record)
-		out.records = append(out.records, record)
 	}
+	return headers
 }
 
+func timestamp(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+// What a record and each of its messages and headers cost beside their bytes,
+// roughly.
+const (
+	recordOverhead  = 192
+	messageOverhead = 448
+	headerOverhead  = 48
+)
+
 func recordSize(r envelope.Record) int {
-	size := len(r.Key) + len(r.Value) + recordOverhead
+	size := len(r.Key) + len(r.Value) + recordOverhead + len(r.Headers)*headerOverhead
 	for _, h := range r.Headers {
 		size += len(h.Key) + len(h.Value)
 	}
 	return size
 }
 
-// readBytes copies b out of the library's pages and lets go of them; nil stays
-// nil.
-func readBytes(b protocol.Bytes) ([]byte, error) {
-	if b == nil {
-		return nil, nil
-	}
-	content, err := protocol.ReadAll(b)
-	if closeErr := b.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
-	}
-	return content, nil
-}
-
-// readControl follows the markers at the ends of transactions.
-func readControl(batch *protocol.ControlBatch, aborted *abortedTransactions, out *decoded) error {
-	const abortMarker = 0
-	for {
-		r, err := batch.ReadRecord()
-		if errors.Is(err, io.EOF) {
-			return nil
+// messagesSize is what the record's messages cost in addition.
+func messagesSize(received envelope.Received) int {
+	size := len(received.Messages) * messageOverhead
+	for _, m := range received.Messages {
+		// A message made of the whole value shares its memory.
+		if len(m.Content) != len(received.Record.Value) {
+			size += len(m.Content)
 		}
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrUndecodable, err)
+		for name, value := range m.Properties.Attributes {
+			size += len(name) + len(value) + headerOverhead
 		}
-		offset := r.Offset
-		control, err := protocol.ReadControlRecord(r)
-		if err != nil {
-			return fmt.Errorf("%w: control record at offset %d: %w", ErrUndecodable, offset, err)
+	}
+	return size
+}
+
+// owned is a copy of the record that shares no memory with its batch.
+func owned(r envelope.Record) envelope.Record {
+	size := len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		size += len(h.Value)
+	}
+	memory := make([]byte, 0, size)
+	keep := func(b []byte) []byte {
+		if b == nil {
+			return nil // which differs from empty
 		}
-		if control.Type == abortMarker {
-			aborted.end(batch.ProducerID, offset)
-		}
-		out.next = max(out.next, offset+1)
+		from := len(memory)
+		memory = append(memory, b...)
+		return memory[from:len(memory):len(memory)]
 	}
-}
-
-// abortedTransactions are those of one response, each known by its producer
-// and where it begins; it ends with its marker.
-type abortedTransactions struct {
-	byProducer map[int64][]int64 // first offsets, ascending
-}
-
-func newAborted(list []fetch.ResponseTransaction) *abortedTransactions {
-	a := &abortedTransactions{byProducer: map[int64][]int64{}}
-	for _, t := range list {
-		a.byProducer[t.ProducerID] = append(a.byProducer[t.ProducerID], t.FirstOffset)
+	r.Key, r.Value = keep(r.Key), keep(r.Value)
+	for i := range r.Headers { // made for this record
+		r.Headers[i].Value = keep(r.Headers[i].Value)
 	}
-	for _, offsets := range a.byProducer {
-		sort.Slice(offsets, func(i, j int) bool { return offsets[i] < offsets[j] })
-	}
-	return a
-}
-
-// covers says whether a transactional batch belongs to an aborted transaction.
-func (a *abortedTransactions) covers(producer, base int64) bool {
-	offsets := a.byProducer[producer]
-	return len(offsets) > 0 && offsets[0] <= base
-}
-
-// end forgets what the marker at offset aborts: a producer has one transaction
-// at a time, so everything of it that began before is over.
-func (a *abortedTransactions) end(producer, offset int64) {
-	offsets := a.byProducer[producer]
-	for len(offsets) > 0 && offsets[0] <= offset {
-		offsets = offsets[1:]
-	}
-	a.byProducer[producer] = offsets
+	return r
 }

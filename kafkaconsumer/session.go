@@ -129,6 +129,7 @@ func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	c := s.consumer
 	return &fetcher{
 		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, out: out, halt: c.halt, trouble: c.fetching,
+		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, timeout: c.cfg.AcceptTimeout, trouble: c.accepting},
 	}
 }
 

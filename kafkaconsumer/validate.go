@@ -156,6 +156,7 @@ func (c Config) validateRanges() error {
 		{"BatchBytes", c.BatchBytes, 1 << 30},
 		{"AcceptConcurrency", c.AcceptConcurrency, 1000},
 		{"BufferBytes", c.BufferBytes, math.MaxInt},
+		{"MaxBatchBytes", c.MaxBatchBytes, 1 << 30},
 		{"FetchMinBytes", c.FetchMinBytes, protocolLimit},
 		{"FetchMaxBytes", c.FetchMaxBytes, protocolLimit},
 	} {

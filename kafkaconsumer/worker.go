@@ -19,8 +19,14 @@ import (
 // is wrong with the records themselves is therefore no error but a result
 // (contract 7.1, 7.4). It is called by several goroutines, each with
 // partitions of its own, and must end soon after ctx does.
+//
+// AcceptGap says whether to go on behind a gap: with Durable it has been kept,
+// or need not be, with Halt the partition stops. An error means that it may
+// pass, as with AcceptRecords: the same gap comes again. A gap that was kept
+// before and comes again, after a crash, is the same one (contract 7.5).
 type Acceptor interface {
 	AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error)
+	AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error)
 }
 
 // Retrying an accept (contract 7.1).

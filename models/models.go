@@ -103,6 +103,21 @@ type RejectedMessage struct {
 	RejectedAt time.Time `gorm:"column:rejected_at;not null;index:inbox_rejected_messages_rejected_at,priority:1"`
 }
 
+// Gap is a place where a consumer went on although the records it should have
+// read next are not there any more (contract 7.5).
+type Gap struct {
+	ID        string `gorm:"column:id;primaryKey;not null;type:uuid"`
+	Channel   string `gorm:"column:channel;type:varchar(200);not null;uniqueIndex:inbox_gaps_coordinates,priority:1"`
+	Topic     string `gorm:"column:topic;type:varchar(255);not null;uniqueIndex:inbox_gaps_coordinates,priority:2"`
+	Partition int32  `gorm:"column:partition;not null;uniqueIndex:inbox_gaps_coordinates,priority:3"`
+	// FromOffset should have been read next, ToOffset is the first that is
+	// read: above it if records were removed, below if the log began anew.
+	FromOffset int64     `gorm:"column:from_offset;not null;uniqueIndex:inbox_gaps_coordinates,priority:4"`
+	ToOffset   int64     `gorm:"column:to_offset;not null;uniqueIndex:inbox_gaps_coordinates,priority:5"`
+	Reason     string    `gorm:"column:reason;type:varchar(2000);not null"`
+	FoundAt    time.Time `gorm:"column:found_at;not null"`
+}
+
 // Lock is one lease (contract 5.3, 6.1).
 type Lock struct {
 	Name      string    `gorm:"column:name;primaryKey;not null;type:varchar(200)"`

@@ -49,6 +49,9 @@ func (n Naming) HandlerStatuses() string { return n.table("handler_statuses") }
 // RejectedMessages is the qualified name of the rejected messages table.
 func (n Naming) RejectedMessages() string { return n.table("rejected_messages") }
 
+// Gaps is the qualified name of the gaps table.
+func (n Naming) Gaps() string { return n.table("gaps") }
+
 // Locks is the qualified name of the leases table.
 func (n Naming) Locks() string { return n.table("locks") }
 

@@ -7,7 +7,7 @@ package models
 // (contract 3.4). Not for tables under another schema or prefix: use Migrate.
 func All() []any {
 	return []any{
-		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Lock{}, &Worker{},
+		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &Lock{}, &Worker{},
 		&Handler{}, &Marker{}, &Audit{}, &Meta{},
 	}
 }
@@ -20,6 +20,9 @@ func (HandlerStatus) TableName() string { return "inbox_handler_statuses" }
 
 // TableName is the default name; Naming gives others.
 func (RejectedMessage) TableName() string { return "inbox_rejected_messages" }
+
+// TableName is the default name; Naming gives others.
+func (Gap) TableName() string { return "inbox_gaps" }
 
 // TableName is the default name; Naming gives others.
 func (Lock) TableName() string { return "inbox_locks" }

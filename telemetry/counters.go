@@ -15,6 +15,7 @@ type Counters struct {
 	Rejected                atomic.Int64 // bad records kept or halted at (contract 7.4)
 	DeadLettered            atomic.Int64 // bad records that a dead-letter topic acknowledged (contract 7.4)
 	Invalid                 atomic.Int64 // messages refused by Accept (contract 4.1)
+	Gaps                    atomic.Int64 // gaps in partitions that were passed (contract 7.5)
 
 	Processed  atomic.Int64 // attempts completed
 	Failed     atomic.Int64 // attempts failed, poisoned ones included
@@ -32,7 +33,7 @@ type Snapshot struct {
 	Accepted, Duplicates, DuplicateContentDiffers, Unrouted, Rejected, Invalid    int64
 	DeadLettered                                                                  int64
 	Processed, Failed, Poisoned, Snoozed, Released, Superseded, Fenced, Recovered int64
-	LockLost                                                                      int64
+	LockLost, Gaps                                                                int64
 }
 
 // Snapshot reads all counters, one after the other.
@@ -42,6 +43,6 @@ func (c *Counters) Snapshot() Snapshot {
 		Unrouted: c.Unrouted.Load(), Rejected: c.Rejected.Load(), DeadLettered: c.DeadLettered.Load(), Invalid: c.Invalid.Load(),
 		Processed: c.Processed.Load(), Failed: c.Failed.Load(), Poisoned: c.Poisoned.Load(), Snoozed: c.Snoozed.Load(),
 		Released: c.Released.Load(), Superseded: c.Superseded.Load(), Fenced: c.Fenced.Load(), Recovered: c.Recovered.Load(),
-		LockLost: c.LockLost.Load(),
+		LockLost: c.LockLost.Load(), Gaps: c.Gaps.Load(),
 	}
 }

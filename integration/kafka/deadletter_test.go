@@ -30,6 +30,10 @@ var errBad = errors.New("it is bad")
 // become of it.
 type judge func(envelope.Record) envelope.Disposition
 
+func (judge) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
+	return envelope.Halt, nil
+}
+
 func (j judge) AcceptRecords(_ context.Context, _ string, received []envelope.Received) ([]envelope.Result, error) {
 	results := make([]envelope.Result, len(received))
 	for i, r := range received {
@@ -392,13 +396,16 @@ func TestReasonOfADeadLetterIsCut(t *testing.T) {
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(1, 0)
 	long := errors.New(strings.Repeat("é", 1500) + "x")
-	c := consumer(t, config(r.kafka.Brokers(), topic), reasoned{long}, func(c *kafkaconsumer.Config) { withLetters(c, letters) })
+	c := consumer(t, config(r.kafka.Brokers(), topic), reasoned{reason: long}, func(c *kafkaconsumer.Config) { withLetters(c, letters) })
 	require.NoError(t, c.Start(t.Context()))
 	eventually(t, "committed", func() bool { return r.committed(0) == 1 })
 	require.Equal(t, strings.Repeat("é", 1000), header(read(t, r.client(), letters)[0], kafkaconsumer.HeaderReason))
 }
 
-type reasoned struct{ reason error }
+type reasoned struct {
+	haltAtGaps
+	reason error
+}
 
 func (a reasoned) AcceptRecords(_ context.Context, _ string, received []envelope.Received) ([]envelope.Result, error) {
 	results := make([]envelope.Result, len(received))

@@ -24,6 +24,8 @@ type ledger struct {
 	// at which records to halt. All may be nil.
 	before, after func(ctx context.Context, received []envelope.Received) error
 	halt          func(envelope.Record) bool
+	// onGap says what to do about gaps; nil halts.
+	onGap func(envelope.Gap) (envelope.Disposition, error)
 	// sparse: offsets may be missing (compaction, transactions).
 	sparse bool
 
@@ -80,6 +82,14 @@ func (l *ledger) AcceptRecords(ctx context.Context, _ string, received []envelop
 		}
 	}
 	return results, nil
+}
+
+// AcceptGap lets the consumer go on if the ledger has a policy that says so.
+func (l *ledger) AcceptGap(_ context.Context, _ string, gap envelope.Gap) (envelope.Disposition, error) {
+	if l.onGap == nil {
+		return envelope.Halt, nil
+	}
+	return l.onGap(gap)
 }
 
 func (l *ledger) store(at place, r envelope.Record) {
@@ -186,4 +196,11 @@ func (l *ledger) watchCommits(t *testing.T, topic string, committed func() (map[
 		<-done
 		l.check(t)
 	})
+}
+
+// haltAtGaps is the rest of an acceptor that no gap ever reaches.
+type haltAtGaps struct{}
+
+func (haltAtGaps) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
+	return envelope.Halt, nil
 }

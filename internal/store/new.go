@@ -37,6 +37,7 @@ func New(db *gorm.DB, naming models.Naming) (Store, error) {
 			"{messages}", models.Quote(naming.Messages()),
 			"{statuses}", models.Quote(naming.HandlerStatuses()),
 			"{rejected}", models.Quote(naming.RejectedMessages()),
+			"{gaps}", models.Quote(naming.Gaps()),
 			"{locks}", models.Quote(naming.Locks()),
 			"{workers}", models.Quote(naming.Workers()),
 			"{handlers}", models.Quote(naming.Handlers()),

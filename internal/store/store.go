@@ -47,6 +47,11 @@ type Store interface {
 	// for the column; nothing if the row is not there any more.
 	SetRejectedReason(ctx context.Context, id, reason string) error
 
+	// KeepGap stores a gap and reports whether it was not known before: one of
+	// the same channel, topic, partition and offsets is the same (contract
+	// 7.5). Its Reason may be any text.
+	KeepGap(ctx context.Context, gap models.Gap) (added bool, err error)
+
 	// Claim marks due statuses as processing and returns them with their
 	// messages, ordered by key and, within one, oldest due first. A status is
 	// due from its next_attempt_at, else from its created_at: retries and new

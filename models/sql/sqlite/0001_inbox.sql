@@ -86,6 +86,20 @@ CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}rejected_messages_coordinates" ON "$
 -- Listed and pruned by age.
 CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_rejected_at" ON "${prefix}rejected_messages" ("rejected_at", "id");
 
+CREATE TABLE IF NOT EXISTS "${prefix}gaps" (
+    "id" uuid NOT NULL PRIMARY KEY,
+    "channel" varchar(200) NOT NULL,
+    "topic" varchar(255) NOT NULL,
+    "partition" integer NOT NULL,
+    "from_offset" integer NOT NULL,
+    "to_offset" integer NOT NULL,
+    "reason" varchar(2000) NOT NULL,
+    "found_at" datetime NOT NULL
+);
+
+-- A gap is kept once, however often it is met.
+CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}gaps_coordinates" ON "${prefix}gaps" ("channel", "topic", "partition", "from_offset", "to_offset");
+
 CREATE TABLE IF NOT EXISTS "${prefix}locks" (
     "name" varchar(200) NOT NULL PRIMARY KEY,
     "owner_id" uuid NOT NULL,

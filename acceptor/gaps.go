@@ -1,0 +1,44 @@
+package acceptor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// AcceptGap says whether a channel goes on behind a gap (contract 7.5). Under
+// GapContinue the gap is kept first, once however often it comes, and counted
+// and logged. An error means that the database could not be used: try the same
+// gap again.
+func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error) {
+	if a.opts.OnGap == GapHalt {
+		return envelope.Halt, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	fields := []zap.Field{
+		zap.String("channel", channel), zap.String("topic", gap.Topic), zap.Int("partition", gap.Partition),
+		zap.Int64("from_offset", gap.From), zap.Int64("to_offset", gap.To), zap.String("reason", gap.Reason),
+	}
+	added, err := a.store.KeepGap(ctx, models.Gap{
+		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: gap.Topic, Partition: int32(gap.Partition),
+		FromOffset: gap.From, ToOffset: gap.To, Reason: gap.Reason, FoundAt: a.clock.Now(),
+	})
+	if err != nil {
+		err = fmt.Errorf("keep the gap of %s/%d from offset %d to %d: %w", gap.Topic, gap.Partition, gap.From, gap.To, err)
+		if store.IsData(err) { // trying again would not help
+			a.log.Error("inbox: a gap cannot be kept, its partition halts", append(fields, zap.Error(err))...)
+			return envelope.Halt, nil
+		}
+		return envelope.Halt, err
+	}
+	a.counters.Gaps.Add(1)
+	a.log.Error("inbox: records are missing, the channel goes on without them", append(fields, zap.Bool("known", !added))...)
+	return envelope.Durable, nil
+}

@@ -1,0 +1,114 @@
+package kafkaconsumer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/segmentio/kafka-go/compress"
+)
+
+// batch is a record batch as it lies in the log: records that were written
+// together, or, in the formats before 0.11, one message, which may be a
+// compressed set of messages.
+type batch struct {
+	// base and last are the first and the last offset it is about. Compaction
+	// may have removed any of its records, also all.
+	base, last int64
+	// epoch is of the leader who wrote it; -1 is unknown.
+	epoch int32
+	codec compress.Compression
+	// appended: the broker's time of writing is the records' timestamp.
+	appended               bool
+	transactional, control bool
+	producer               int64
+	// firstTime is what records' timestamps count from, maxTime the largest of
+	// them or the time of writing, in milliseconds.
+	firstTime, maxTime int64
+	count              int
+	// content are the records, compressed by codec.
+	content []byte
+	// magic is the format: 2, or 0 and 1, whose content is one message.
+	magic int8
+}
+
+// Attributes of a batch.
+const (
+	codecMask         = 7
+	appendTimeFlag    = 1 << 3
+	transactionalFlag = 1 << 4
+	controlFlag       = 1 << 5
+)
+
+const (
+	// batchPrefix is the base offset and the length of what follows.
+	batchPrefix = 12
+	// magicAt is where all formats have their number.
+	magicAt = 16
+	// batchHeader is what a batch without records has behind its prefix.
+	batchHeader = 49
+	// oldHeader is what the shortest message of the old formats has there.
+	oldHeader = 14
+	// leastRecord is the length of the shortest record.
+	leastRecord = 7
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// cutError says that a batch is not all there: brokers cut a response off at
+// its limit.
+type cutError struct {
+	// need is how long the batch is, or its beginning if not even that is there.
+	need int
+}
+
+func (e *cutError) Error() string { return fmt.Sprintf("a batch of %d bytes is cut off", e.need) }
+
+// cutBatch takes the first batch off and checks its sum. The error is a
+// cutError or ErrUndecodable.
+func cutBatch(from []byte) (b batch, rest []byte, err error) {
+	if len(from) < batchPrefix {
+		return b, nil, &cutError{batchPrefix + batchHeader}
+	}
+	base, size := int64(binary.BigEndian.Uint64(from)), int64(int32(binary.BigEndian.Uint32(from[8:])))
+	if size < oldHeader || base < 0 {
+		return b, nil, fmt.Errorf("%w: a batch at offset %d claims to have %d bytes", ErrUndecodable, base, size)
+	}
+	if size > int64(len(from)-batchPrefix) {
+		return b, nil, &cutError{batchPrefix + int(size)}
+	}
+	whole, rest := from[:batchPrefix+size], from[batchPrefix+size:]
+	switch magic := whole[magicAt]; magic {
+	case 0, 1:
+		b, err = oldBatch(base, whole)
+	case 2:
+		b, err = newBatch(base, whole)
+	default:
+		err = fmt.Errorf("%w: the batch at offset %d has the unknown format %d", ErrUndecodable, base, magic)
+	}
+	return b, rest, err
+}
+
+// newBatch reads the header of a batch of the current format.
+func newBatch(base int64, whole []byte) (b batch, err error) {
+	if len(whole) < batchPrefix+batchHeader {
+		return b, fmt.Errorf("%w: the batch at offset %d has only %d bytes", ErrUndecodable, base, len(whole))
+	}
+	c := cursor{rest: whole[batchPrefix:]}
+	b.base, b.epoch, b.magic = base, c.int32(), c.int8()
+	if sum, found := uint32(c.int32()), crc32.Checksum(c.rest, castagnoli); sum != found {
+		return b, fmt.Errorf("%w: the checksum of the batch at offset %d is %08x, its content's %08x", ErrUndecodable, base, sum, found)
+	}
+	attributes := c.int16()
+	b.codec, b.appended = compress.Compression(attributes&codecMask), attributes&appendTimeFlag != 0
+	b.transactional, b.control = attributes&transactionalFlag != 0, attributes&controlFlag != 0
+	delta := int64(c.int32())
+	b.last = base + delta
+	b.firstTime, b.maxTime, b.producer = c.int64(), c.int64(), c.int64()
+	c.take(2 + 4) // the producer's epoch and sequence are the broker's affair
+	b.count, b.content = int(c.int32()), c.rest
+	if delta < 0 || b.last < base || b.count < 0 {
+		return b, fmt.Errorf("%w: the batch at offset %d has %d records up to %d offsets behind it", ErrUndecodable, base, b.count, delta)
+	}
+	return b, nil
+}

@@ -1,0 +1,87 @@
+package kafkaconsumer
+
+import "encoding/binary"
+
+// cursor reads the fields of Kafka's protocol from bytes of which nothing is
+// known. What is not there reads as zero and is noted in short, which whoever
+// uses the values looks at first: no length or count is believed before the
+// bytes it speaks of are there.
+type cursor struct {
+	rest  []byte
+	short bool
+}
+
+// take returns the next n bytes; nil if there are not as many.
+func (c *cursor) take(n int64) []byte {
+	if n < 0 || n > int64(len(c.rest)) {
+		c.short, c.rest = true, nil
+		return nil
+	}
+	taken := c.rest[:n:n]
+	c.rest = c.rest[n:]
+	return taken
+}
+
+func (c *cursor) int8() int8 {
+	if b := c.take(1); b != nil {
+		return int8(b[0])
+	}
+	return 0
+}
+
+func (c *cursor) int16() int16 {
+	if b := c.take(2); b != nil {
+		return int16(binary.BigEndian.Uint16(b))
+	}
+	return 0
+}
+
+func (c *cursor) int32() int32 {
+	if b := c.take(4); b != nil {
+		return int32(binary.BigEndian.Uint32(b))
+	}
+	return 0
+}
+
+func (c *cursor) int64() int64 {
+	if b := c.take(8); b != nil {
+		return int64(binary.BigEndian.Uint64(b))
+	}
+	return 0
+}
+
+// varint reads a zigzag number.
+func (c *cursor) varint() int64 {
+	value, n := binary.Varint(c.rest)
+	if n <= 0 {
+		c.short, c.rest = true, nil
+		return 0
+	}
+	c.rest = c.rest[n:]
+	return value
+}
+
+// varBytes reads bytes behind their length as a varint; -1 is nil.
+func (c *cursor) varBytes() []byte { return c.sized(c.varint()) }
+
+// bytes reads bytes behind their length of 32 bits; -1 is nil.
+func (c *cursor) bytes() []byte { return c.sized(int64(c.int32())) }
+
+// sized reads n bytes; -1 of them are nil, 0 are not.
+func (c *cursor) sized(n int64) []byte {
+	if n == -1 {
+		return nil
+	}
+	return c.take(n)
+}
+
+// count reads how many elements follow, each of at least size bytes; -1, which
+// is none at all, counts as 0.
+func (c *cursor) count(size int) int {
+	n := c.int32()
+	if n < -1 || int64(n)*int64(size) > int64(len(c.rest)) {
+		c.short, c.rest = true, nil
+		return 0
+	}
+	return max(int(n), 0)
+}

@@ -1,0 +1,161 @@
+package kafkaconsumer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/envelope"
+)
+
+// delivery hands the records of one response to the worker, batch by batch and
+// in chunks no larger than an accept may be: what a response becomes when it
+// is decompressed is never in memory as a whole.
+type delivery struct {
+	fetcher  *fetcher
+	held     *hold
+	response *response
+	// wanted is the offset that was asked for: a response begins with the
+	// batch that it lies in.
+	wanted  int64
+	aborted *abortedTransactions
+
+	chunk *chunk
+	// next is the offset behind what is in chunk or passed, sent what the
+	// worker has been told.
+	next, sent int64
+}
+
+// run delivers all batches. What lies before an error is delivered all the
+// same.
+func (d *delivery) run() error {
+	d.sent = d.wanted
+	d.aborted = newAborted(d.response.aborted)
+	d.note(d.wanted)
+	err := d.batches()
+	// Hidden records are passed too, or else lag would never reach zero.
+	if d.next > d.sent && !d.flush(d.next) {
+		return d.fetcher.partition.ctx.Err()
+	}
+	return err
+}
+
+func (d *delivery) batches() error {
+	f := d.fetcher
+	if len(d.response.records) == 0 {
+		return nil
+	}
+	base := int64(-1)
+	for rest := d.response.records; len(rest) > 0; {
+		b, after, err := cutBatch(rest)
+		var cut *cutError
+		if errors.As(err, &cut) {
+			if base < 0 {
+				return f.askFor(cut.need, d.wanted)
+			}
+			break
+		}
+		if err == nil {
+			err = d.batch(b)
+		}
+		if err != nil {
+			return err
+		}
+		base, rest = b.base, after
+	}
+	f.ask = 0
+	if d.next == d.wanted {
+		return fmt.Errorf("%w: the batch at %d ends before offset %d, for which it was sent", ErrUndecodable, base, d.wanted)
+	}
+	return nil
+}
+
+// askFor makes the next fetch large enough for a batch of which only the
+// beginning came. Brokers since 0.10.1 send a first batch as a whole.
+func (f *fetcher) askFor(need int, offset int64) error {
+	if need-batchPrefix > f.cfg.MaxBatchBytes {
+		return fmt.Errorf("%w: the batch for offset %d has %d bytes, more than MaxBatchBytes (%d)", ErrUndecodable, offset, need, f.cfg.MaxBatchBytes)
+	}
+	asked := max(f.ask, f.cfg.FetchMaxBytes)
+	if asked >= need {
+		return fmt.Errorf("fetch %s/%d from offset %d: %d bytes were asked for, but a batch of %d is cut off", f.partition.topic, f.partition.id, offset, asked, need)
+	}
+	f.ask = need
+	return nil
+}
+
+// batch adds the records of one batch, all or, if one cannot be read, none.
+func (d *delivery) batch(b batch) (err error) {
+	f := d.fetcher
+	ctx := f.partition.ctx
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: reading the batch at offset %d panicked: %v", ErrUndecodable, b.base, p)
+		}
+	}()
+	if b.epoch >= 0 {
+		if b.epoch < f.epoch {
+			return f.epochFell(b)
+		}
+		f.epoch = b.epoch
+	}
+	hidden := b.transactional && !b.control && d.aborted.covers(b.producer, b.base)
+	if !b.control && (hidden || b.last < d.wanted) {
+		d.next = max(d.next, b.last+1)
+		return nil
+	}
+	content, held, err := f.network.inflater.inflate(ctx, b, d.held)
+	if err != nil {
+		return err
+	}
+	defer d.held.giveBack(held)
+	if b.control {
+		err = d.aborted.readControl(b, content)
+	} else if err = b.walk(content, nil); err == nil {
+		err = b.walk(content, d.add)
+	}
+	if err == nil {
+		d.next = max(d.next, b.last+1)
+	}
+	return err
+}
+
+// add puts a record into the chunk.
+func (d *delivery) add(r envelope.Record) error {
+	if r.Offset < d.wanted {
+		return nil
+	}
+	f := d.fetcher
+	r.Topic, r.Partition = f.partition.topic, f.partition.id
+	size := recordSize(r)
+	if len(d.chunk.received) > 0 && (len(d.chunk.received) >= f.cfg.BatchRecords || d.chunk.bytes+size > f.cfg.BatchBytes) && !d.flush(r.Offset) {
+		return f.partition.ctx.Err()
+	}
+	if !d.held.take(f.partition.ctx, size) {
+		return f.partition.ctx.Err()
+	}
+	received := f.decode(owned(r))
+	more := messagesSize(received)
+	d.chunk.received = append(d.chunk.received, received)
+	d.chunk.bytes += size + more
+	d.next = r.Offset + 1
+	if !d.held.take(f.partition.ctx, more) {
+		return f.partition.ctx.Err()
+	}
+	return nil
+}
+
+// flush sends the chunk and what is passed behind it.
+func (d *delivery) flush(next int64) bool {
+	d.note(next)
+	d.chunk.next = next
+	if !d.fetcher.send(d.fetcher.partition.ctx, d.chunk, d.held) {
+		return false
+	}
+	d.sent, d.chunk = next, &chunk{partition: d.fetcher.partition}
+	return true
+}
+
+// note tells the partition's health.
+func (d *delivery) note(next int64) {
+	d.fetcher.partition.fetched(next, d.response.highWatermark, d.response.lastStable, d.response.logStart)
+}

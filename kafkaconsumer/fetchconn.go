@@ -1,0 +1,266 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/apiversions"
+	"github.com/segmentio/kafka-go/protocol/fetch"
+)
+
+// fetchConn is a connection to a partition's leader for one fetch after the
+// other. kafka-go connects and authenticates; requests and answers are ours,
+// because it decodes answers on goroutines of its own, where a panic ends the
+// process, and takes as much memory as an answer claims to need. It belongs to
+// one goroutine.
+type fetchConn struct {
+	net.Conn
+	// raw is below TLS: closing it waits for nothing.
+	raw           net.Conn
+	cfg           Config
+	version       int16 // of fetch requests
+	correlationID int32
+}
+
+// Versions of fetch requests that are spoken: from record batches on to the
+// last that kafka-go can write.
+const (
+	firstFetchVersion = 4
+	lastFetchVersion  = 11
+)
+
+// dialLeader connects to the leader of a partition, as far as it is known.
+func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*fetchConn, error) {
+	address, err := n.leader(ctx, topic, partition)
+	if err != nil {
+		return nil, fmt.Errorf("leader of %s/%d: %w", topic, partition, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout+n.cfg.RequestTimeout)
+	defer cancel()
+	c := &fetchConn{cfg: n.cfg}
+	hangUp := func() bool { return true }
+	defer func() { hangUp() }()
+	dialer := &kafka.Dialer{
+		ClientID: n.cfg.ClientID, Timeout: n.cfg.DialTimeout, SASLMechanism: n.dialer.SASLMechanism,
+		DialFunc: func(_ context.Context, network, address string) (_ net.Conn, err error) {
+			if c.Conn, err = n.dial(ctx, network, address); err != nil {
+				return nil, err
+			}
+			c.raw = c.Conn
+			if encrypted, ok := c.Conn.(*tls.Conn); ok {
+				c.raw = encrypted.NetConn()
+			}
+			// kafka-go authenticates without a context.
+			hangUp = context.AfterFunc(ctx, c.hangUp)
+			return c.Conn, nil
+		},
+	}
+	_, err = dialer.DialContext(ctx, "tcp", address)
+	if err == nil {
+		err = c.negotiate(ctx)
+	}
+	if err != nil {
+		c.hangUp()
+		return nil, fmt.Errorf("connect to %s, the leader of %s/%d: %w", address, topic, partition, err)
+	}
+	return c, nil
+}
+
+// leader asks for the leader's address, of which kafka-go keeps a copy that is
+// metadataTTL old at most.
+func (n *network) leader(ctx context.Context, topic string, partition int) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
+	defer cancel()
+	response, err := n.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		return "", err
+	}
+	for _, found := range response.Topics {
+		if found.Name != topic {
+			continue
+		}
+		if found.Error != nil {
+			return "", found.Error
+		}
+		for _, p := range found.Partitions {
+			switch {
+			case p.ID != partition:
+			case p.Leader.Host != "":
+				return net.JoinHostPort(p.Leader.Host, strconv.Itoa(p.Leader.Port)), nil
+			case p.Error != nil:
+				return "", p.Error
+			default:
+				return "", kafka.LeaderNotAvailable
+			}
+		}
+	}
+	return "", kafka.UnknownTopicOrPartition
+}
+
+// hangUp ends the connection, and what waits for it, at once.
+func (c *fetchConn) hangUp() {
+	if c.raw != nil {
+		_ = c.raw.Close()
+	}
+}
+
+// negotiate finds the version of fetch requests.
+func (c *fetchConn) negotiate(ctx context.Context) error {
+	const most = 64 << 10
+	answer, err := c.ask(ctx, &apiversions.Request{}, 0, 0, most, nil)
+	if err != nil {
+		return fmt.Errorf("ask for API versions: %w", err)
+	}
+	code := answer.int16()
+	for range answer.count(6) {
+		if key, least, most := answer.int16(), answer.int16(), answer.int16(); protocol.ApiKey(key) == protocol.Fetch {
+			c.version = min(most, lastFetchVersion)
+			if least > lastFetchVersion || c.version < firstFetchVersion {
+				return fmt.Errorf("the broker speaks fetch versions %d to %d, needed is one of %d to %d: %w",
+					least, most, firstFetchVersion, lastFetchVersion, kafka.UnsupportedVersion)
+			}
+		}
+	}
+	switch {
+	case code != 0:
+		return fmt.Errorf("ask for API versions: %w", kafka.Error(code))
+	case answer.short || c.version == 0:
+		return fmt.Errorf("ask for API versions: the answer is cut off or without fetch: %w", kafka.Unknown)
+	}
+	return nil
+}
+
+// ask sends a request and returns its answer, which the broker may hold back
+// for wait and which is most bytes long. With a hold its memory is taken from
+// the budget. When ctx ends the connection does.
+func (c *fetchConn) ask(ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *hold) (*cursor, error) {
+	defer context.AfterFunc(ctx, c.hangUp)()
+	if err := c.SetDeadline(time.Now().Add(wait + c.cfg.RequestTimeout)); err != nil {
+		return nil, err
+	}
+	c.correlationID++
+	if err := protocol.WriteRequest(c, version, c.correlationID, c.cfg.ClientID, request); err != nil {
+		return nil, err
+	}
+	answer, err := c.read(ctx, most, h)
+	if err != nil {
+		return nil, err
+	}
+	if id := answer.int32(); id != c.correlationID {
+		return nil, fmt.Errorf("the answer is to request %d, not to %d: %w", id, c.correlationID, kafka.Unknown)
+	}
+	return answer, nil
+}
+
+// read takes memory for what has come and as much again, whatever the size
+// says that is to come.
+func (c *fetchConn) read(ctx context.Context, most int64, h *hold) (*cursor, error) {
+	const first = 256 << 10
+	prefix := make([]byte, 4)
+	if _, err := io.ReadFull(c, prefix); err != nil {
+		return nil, err
+	}
+	size := int64((&cursor{rest: prefix}).int32())
+	if size < 4 || size > most {
+		return nil, &sizeError{size, most}
+	}
+	var content []byte
+	for len(content) < int(size) {
+		step := min(int(size)-len(content), max(len(content), first))
+		if h != nil && !h.take(ctx, step) {
+			return nil, ctx.Err()
+		}
+		// Waiting for memory may have taken any time.
+		if err := c.SetReadDeadline(time.Now().Add(c.cfg.RequestTimeout)); err != nil {
+			return nil, err
+		}
+		grown := make([]byte, len(content)+step)
+		copy(grown, content)
+		if _, err := io.ReadFull(c, grown[len(content):]); err != nil {
+			return nil, err
+		}
+		content = grown
+	}
+	return &cursor{rest: content}, nil
+}
+
+// sizeError says that an answer has an impossible size.
+type sizeError struct{ size, most int64 }
+
+func (e *sizeError) Error() string {
+	return fmt.Sprintf("the answer claims to have %d bytes, of %d at most", e.size, e.most)
+}
+
+// response is the answer to a fetch of one partition.
+type response struct {
+	code                                int16
+	highWatermark, lastStable, logStart int64
+	aborted                             []fetch.ResponseTransaction
+	// records are batches, the last of which may be cut off.
+	records []byte
+}
+
+var errOtherAnswer = errors.New("the answer is not about it")
+
+// fetch sends a fetch of one partition.
+func (c *fetchConn) fetch(ctx context.Context, request *fetch.Request, h *hold) (*response, error) {
+	asked := request.Topics[0].Partitions[0]
+	// A first batch may be larger than was asked for; the list of aborted
+	// transactions has no limit of its own.
+	const others = 16 << 20
+	most := min(int64(asked.PartitionMaxBytes)+int64(c.cfg.MaxBatchBytes)+others, 1<<31-1)
+	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
+	answer, err := c.ask(ctx, request, c.version, wait, most, h)
+	var size *sizeError
+	if errors.As(err, &size) {
+		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUndecodable, err, c.cfg.MaxBatchBytes)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return readResponse(answer, c.version, request.Topics[0].Topic, asked.Partition)
+}
+
+// readResponse reads what a broker answers to a fetch of one partition.
+func readResponse(c *cursor, version int16, topic string, partition int32) (*response, error) {
+	r := &response{logStart: -1}
+	c.int32() // throttling is the broker's to do
+	if version >= 7 {
+		r.code = c.int16()
+		c.int32() // no session is in use
+	}
+	topics := c.count(2)
+	if topics == 0 && !c.short && r.code != 0 {
+		return r, nil
+	}
+	name, partitions := string(c.take(int64(c.int16()))), c.count(4)
+	id, code := c.int32(), c.int16()
+	if c.short || topics != 1 || partitions != 1 || name != topic || id != partition {
+		return nil, fmt.Errorf("%w: %w", errOtherAnswer, kafka.Unknown)
+	}
+	if r.code == 0 {
+		r.code = code
+	}
+	r.highWatermark, r.lastStable = c.int64(), c.int64()
+	if version >= 5 {
+		r.logStart = c.int64()
+	}
+	for range c.count(16) {
+		r.aborted = append(r.aborted, fetch.ResponseTransaction{ProducerID: c.int64(), FirstOffset: c.int64()})
+	}
+	if version >= 11 {
+		c.int32() // no replica but the leader is asked
+	}
+	if r.records = c.bytes(); c.short {
+		return nil, fmt.Errorf("%w: the answer to the fetch ends within itself", ErrUndecodable)
+	}
+	return r, nil
+}

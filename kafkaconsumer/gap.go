@@ -1,0 +1,138 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+)
+
+// gapKeeper is where a fetcher asks what to do about a gap, and has it kept.
+type gapKeeper struct {
+	channel  string
+	acceptor Acceptor
+	timeout  time.Duration
+	trouble  *trouble
+}
+
+// accept calls the acceptor once.
+func (k gapKeeper) accept(ctx context.Context, gap envelope.Gap) (disposition envelope.Disposition, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the acceptor panicked: %v", p)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	return k.acceptor.AcceptGap(ctx, k.channel, gap)
+}
+
+// settlePause is how often a fetcher looks whether all it sent is committed.
+const settlePause = 10 * time.Millisecond
+
+// passGap goes on behind a gap if the acceptor has it kept and lets it, and
+// halts the partition if not, or if reason is no gap. It returns the offset to
+// go on at, and false if there is none.
+//
+// Going on may move the committed offset back, as nothing else may: to the
+// beginning of a log that ends before the offset, or whose leader epochs show
+// it to be another than the one that was read. Offsets of a log that is no
+// more are worth nothing, and everything of this one is unread; what the two
+// share is known by its ID. It is right only if nothing of the log before can
+// move the offset any more. So first everything that was sent is accepted and
+// committed: then no chunk of it is on its way to a worker, whose acceptance
+// would carry the offset past records of this log, and no commit is on its way
+// to the coordinator, which could overtake the one that moves it back. Commits
+// of earlier generations are fenced by the coordinator.
+//
+// The gap is kept before the offset moves. A crash in between finds the same
+// gap again, which is then known.
+func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
+	p := f.partition
+	gap, err := f.describeGap(offset, reason)
+	if err != nil {
+		f.halt(p, err)
+		return 0, false
+	}
+	for !p.settled(offset) {
+		if !pause(p.ctx, settlePause) {
+			return 0, false
+		}
+	}
+	defer f.gaps.trouble.forget(f)
+	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
+	for {
+		disposition, err := f.gaps.accept(p.ctx, gap)
+		if p.ctx.Err() != nil {
+			return 0, false
+		}
+		if err == nil && disposition == envelope.Halt {
+			f.gaps.trouble.end(f)
+			f.halt(p, reason)
+			return 0, false
+		}
+		if err != nil {
+			f.gaps.trouble.begin(f, err, zap.String("topic", p.topic), zap.Int("partition", p.id), zap.Int64("offset", offset))
+		} else {
+			f.gaps.trouble.end(f)
+			// What this log holds now is what has to be caught up with.
+			end, err := f.listOffset(kafka.LastOffset)
+			if err == nil {
+				p.restart(gap.To, end)
+				f.epoch = 0
+				return gap.To, true
+			}
+			f.failed(err, zap.Int64("offset", offset))
+		}
+		if !retry.wait(p.ctx) {
+			return 0, false
+		}
+	}
+}
+
+// describeGap fails with the reason to halt.
+func (f *fetcher) describeGap(offset int64, reason error) (envelope.Gap, error) {
+	gap := envelope.Gap{Topic: f.partition.topic, Partition: f.partition.id, From: offset, Reason: reason.Error()}
+	var missing *OffsetGapError
+	var fall *EpochError
+	switch {
+	case errors.As(reason, &missing):
+		gap.To = missing.First
+	case errors.As(reason, &fall):
+		// A log that begins anew does so once. In one that falls at the same
+		// place again, something is wrong that reading again does not mend.
+		if f.fell == *fall {
+			return gap, fmt.Errorf("it falls each time the log is read: %w", reason)
+		}
+		f.fell = *fall
+		gap.To = fall.First
+	default:
+		return gap, reason
+	}
+	return gap, nil
+}
+
+// settled says whether everything below offset is accepted and committed.
+func (p *partition) settled(offset int64) bool {
+	if _, due := p.due(); due {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accepted == offset
+}
+
+// restart begins anew at offset, which is to be committed even if it is below
+// what is. The caller has settled the partition.
+func (p *partition) restart(offset, highWatermark int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.start, p.next, p.accepted, p.committed, p.pinned = offset, offset, offset, -1, true
+	p.highWatermark, p.assignedWatermark = highWatermark, highWatermark
+	p.compare()
+}

@@ -1,0 +1,173 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/segmentio/kafka-go/compress"
+)
+
+// inflater decompresses batches of at most limit bytes. What is compressed may
+// claim or become any size, so memory is taken from the budget for what is
+// there or can come of it, never for what a header says.
+//
+// gzip and lz4 go through kafka-go's codecs. Its snappy and zstd take as much
+// memory as a header claims, so these two are led by the hand.
+type inflater struct {
+	limit int
+
+	once    sync.Once
+	zstd    *zstd.Decoder // of what cannot exceed limit
+	limited *zstd.Decoder
+	err     error
+}
+
+// inflate returns a batch's records without their compression, and the bytes
+// that are held for them.
+func (i *inflater) inflate(ctx context.Context, b batch, h *hold) (content []byte, held int, err error) {
+	if len(b.content) > i.limit {
+		return nil, 0, i.tooLarge(b, "compressed ")
+	}
+	before := h.bytes()
+	switch b.codec {
+	case compress.None:
+		return b.content, 0, nil // held as the response
+	case compress.Snappy:
+		content, err = i.snappy(ctx, b, h)
+	case compress.Zstd:
+		content, err = i.unzstd(ctx, b, h)
+	default:
+		content, err = i.stream(ctx, b, h)
+	}
+	held = h.bytes() - before
+	if err != nil {
+		h.giveBack(held)
+		return nil, 0, err
+	}
+	return content, held, nil
+}
+
+func (i *inflater) tooLarge(b batch, what string) error {
+	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUndecodable, what, b.base, i.limit)
+}
+
+func corrupt(b batch, err error) error {
+	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUndecodable, b.base, b.codec, err)
+}
+
+// stream decompresses what nothing is known of beforehand, growing with what
+// comes.
+func (i *inflater) stream(ctx context.Context, b batch, h *hold) (content []byte, err error) {
+	codec := b.codec.Codec()
+	if codec == nil {
+		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUndecodable, b.base, int(b.codec))
+	}
+	reader := codec.NewReader(&bytesReader{rest: b.content})
+	defer func() {
+		if closeErr := reader.Close(); err == nil && closeErr != nil && !errors.Is(closeErr, io.EOF) {
+			err = corrupt(b, closeErr)
+		}
+	}()
+	const first = 64 << 10
+	for {
+		if len(content) == cap(content) {
+			// One more byte than allowed tells what is too large.
+			grow := min(max(cap(content), min(2*len(b.content), i.limit), first), i.limit+1-len(content))
+			if grow <= 0 {
+				return nil, i.tooLarge(b, "decompressed ")
+			}
+			if !h.take(ctx, grow) {
+				return nil, ctx.Err()
+			}
+			content = append(make([]byte, 0, cap(content)+grow), content...)
+		}
+		n, err := reader.Read(content[len(content):cap(content)])
+		content = content[:len(content)+n]
+		if len(content) > i.limit {
+			return nil, i.tooLarge(b, "decompressed ")
+		}
+		if errors.Is(err, io.EOF) {
+			return content, nil
+		}
+		if err != nil {
+			return nil, corrupt(b, err)
+		}
+	}
+}
+
+// bytesReader has but one method: codecs must not find a way around it.
+type bytesReader struct{ rest []byte }
+
+func (r *bytesReader) Read(into []byte) (int, error) {
+	if len(r.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(into, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// unzstd decompresses zstd. How much can come of the blocks that are there is
+// known beforehand, and no frame may claim more.
+func (i *inflater) unzstd(ctx context.Context, b batch, h *hold) ([]byte, error) {
+	most, err := zstdBound(b.content)
+	if err != nil {
+		return nil, corrupt(b, err)
+	}
+	i.once.Do(i.makeDecoders)
+	if i.err != nil {
+		return nil, fmt.Errorf("make a zstd decoder: %w", i.err)
+	}
+	decoder := i.zstd
+	if most > int64(i.limit) {
+		decoder, most = i.limited, int64(i.limit)
+	}
+	if !h.take(ctx, int(most)) {
+		return nil, ctx.Err()
+	}
+	content, err := decoder.DecodeAll(b.content, make([]byte, 0, min(int(most), max(64<<10, 4*len(b.content)))))
+	if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
+		return nil, i.tooLarge(b, "decompressed ")
+	}
+	if err != nil {
+		return nil, corrupt(b, err)
+	}
+	if len(content) > i.limit {
+		return nil, i.tooLarge(b, "decompressed ")
+	}
+	h.giveBack(int(most) - min(cap(content), int(most)))
+	return content, nil
+}
+
+func (i *inflater) makeDecoders() {
+	i.zstd, i.err = zstd.NewReader(nil)
+	if i.err == nil {
+		i.limited, i.err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(max(i.limit, zstd.MinWindowSize))))
+	}
+}
+
+// snappy decompresses snappy, in the framing of Java's library or without.
+func (i *inflater) snappy(ctx context.Context, b batch, h *hold) ([]byte, error) {
+	blocks, total, err := snappyBlocks(b.content)
+	if err != nil {
+		return nil, corrupt(b, err)
+	}
+	if total > int64(i.limit) {
+		return nil, i.tooLarge(b, "decompressed ")
+	}
+	if !h.take(ctx, int(total)) {
+		return nil, ctx.Err()
+	}
+	content := make([]byte, 0, total)
+	for _, block := range blocks {
+		if content, err = appendSnappy(content, block); err != nil {
+			return nil, corrupt(b, err)
+		}
+	}
+	return slices.Clip(content), nil
+}
