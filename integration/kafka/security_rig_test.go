@@ -28,6 +28,7 @@ type secured struct{ *servers.Kafka }
 
 func startSecured(t *testing.T) secured {
 	t.Helper()
+	began := time.Now()
 	k, err := servers.StartKafka(servers.KafkaOptions{Secured: true})
 	switch {
 	case err == nil:
@@ -36,6 +37,7 @@ func startSecured(t *testing.T) secured {
 	default:
 		t.Skipf("LEFT OUT: a secured broker cannot be started: %v", err)
 	}
+	t.Logf("the broker started within %s", time.Since(began).Round(time.Millisecond))
 	t.Cleanup(func() { require.NoError(t, k.Close()) })
 	return secured{k}
 }
@@ -157,6 +159,10 @@ func (w way) start(b *bench, change ...func(*kafkaconsumer.Config)) (*kafkaconsu
 	require.Less(b.t, time.Since(began), time.Second, "start returns at once")
 	return c, logs
 }
+
+// soonForgotten is for members that cannot leave, for want of a right or a
+// password: the broker holds their place until their session is over.
+func soonForgotten(c *kafkaconsumer.Config) { c.SessionTimeout = 3 * time.Second }
 
 // loud is what was logged as a warning or worse, a line each.
 func loud(logs *observer.ObservedLogs) []string {
