@@ -82,14 +82,6 @@ var securityMutants = []mutant{
 		Test: secured("^TestSecuredBroker$/^all$/^a_right_to_one_topic_"),
 	},
 	{
-		Name: "a commit that was refused twice counts as made",
-		Why:  "the offset of what was accepted would stay where it was, unseen (contract 7.1)",
-		File: "kafkaconsumer/commit.go",
-		Old:  "		if again := c.another(offsets); again != nil {\n",
-		New:  "		if again := c.another(offsets); again != nil && c.failed {\n",
-		Test: secured("^TestCommitThatIsLostTwiceEndsTheGenerationAndLosesNothing$"),
-	},
-	{
 		Name: "a commit on a lost connection is given up",
 		Why:  "each end of a SASL session would deliver records again (contract 7.5)",
 		File: "kafkaconsumer/commit.go",
