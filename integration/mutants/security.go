@@ -60,9 +60,9 @@ var securityMutants = []mutant{
 	{
 		Name: "a missing right halts the partition",
 		Why:  "it would stay halted when the right comes back (contract 7.5, 7.8)",
-		File: "kafkaconsumer/errors.go",
-		Old:  "return kafkaErr != kafka.InvalidMessage",
-		New:  "return kafkaErr != kafka.InvalidMessage && kafkaErr != kafka.TopicAuthorizationFailed",
+		File: "kafkaconsumer/fetch.go",
+		Old:  "case errors.Is(err, kafka.InvalidMessage):",
+		New:  "case errors.Is(err, kafka.InvalidMessage), errors.Is(err, kafka.TopicAuthorizationFailed):",
 		Test: secured("^TestFetchErrorsAreRetriedWhereTheyHappened$/^29$"),
 	},
 	{
