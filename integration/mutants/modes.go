@@ -83,7 +83,7 @@ var modesMutants = []mutant{
 		File: "internal/inplace/settle.go",
 		Old:  "		a.putOff(ctx, err, took)\n",
 		New:  "		a.over = true\n",
-		Test: inPlace("TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged"),
+		Test: hanging(inPlace("TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged")),
 	},
 	{
 		Name: "a guard's marker is written outside the handler's transaction",
