@@ -187,7 +187,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 			continue
 		}
 		if a.unstored[m.Channel] {
-			r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", m.Channel)}
+			r.Outcome, r.Err = Invalid, notStored(m.ID, m.Channel)
 			continue
 		}
 		checked, err := a.check(m, handlers)
@@ -253,6 +253,10 @@ func (p *plan) take(stored []store.Accepted) {
 			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
 		}
 	}
+}
+
+func notStored(id, channel string) error {
+	return &InvalidError{MessageID: id, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
 }
 
 func conflict(id, typ, source string) error {
