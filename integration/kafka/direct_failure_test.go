@@ -256,3 +256,27 @@ func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
 		require.ErrorContains(t, failures[1], "swallowed an error of its transaction")
 	})
 }
+
+// A handler may do what it likes with the body it gets.
+func TestDirectHandlersEachGetABodyOfTheirOwn(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		r.ledger.sparse = true // nothing is done in the end
+		bodies := make(chan string, 10)
+		spoil := func(_ context.Context, m inboxtest.Bytes) error {
+			bodies <- string(m.Payload)
+			clear(m.Payload)
+			return errBoom
+		}
+		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Value: []byte("body")}))
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2)}}, r.handler("a", spoil), r.handler("b", spoil))
+		eventually(t, "committed", func() bool { return r.committed(0) == 1 })
+		for range 4 {
+			require.Equal(t, "body", receive(t, bodies))
+		}
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 1)
+		require.Equal(t, "body", string(rows[0].Value))
+		require.Contains(t, rows[0].Reason, `handler "a" gave`)
+		require.Contains(t, rows[0].Reason, `handler "b" gave`)
+	})
+}
