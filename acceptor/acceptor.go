@@ -209,6 +209,10 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 	return p
 }
 
+func notStored(messageID, channel string) error {
+	return &InvalidError{MessageID: messageID, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
+}
+
 func unroutedError(m handler.RawMessage) error {
 	return &InvalidError{MessageID: m.ID, Reason: ReasonUnrouted, Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
 }
@@ -253,10 +257,6 @@ func (p *plan) take(stored []store.Accepted) {
 			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
 		}
 	}
-}
-
-func notStored(id, channel string) error {
-	return &InvalidError{MessageID: id, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
 }
 
 func conflict(id, typ, source string) error {
