@@ -110,6 +110,14 @@ var modesMutants = []mutant{
 		Test: hanging(consuming("TestDirectTransactionIsCommittedWholeOrRolledBack")),
 	},
 	{
+		Name: "handlers in place share a body",
+		Why:  "what one changes would reach the others, and the rejected record (contract 7.4)",
+		File: "internal/inplace/attempt.go",
+		Old:  "	delivery.Content = bytes.Clone(delivery.Content)",
+		New:  "	_ = bytes.Clone(delivery.Content)",
+		Test: hanging(consuming("TestDirectHandlersEachGetABodyOfTheirOwn")),
+	},
+	{
 		Name: "messages accepted for a direct channel are stored",
 		Why:  "the caller would take for delivered by its mode what is not (contract 1)",
 		File: "acceptor/acceptor.go",
