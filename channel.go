@@ -55,7 +55,7 @@ func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
 }
 
 // Kafka makes the channel consume Kafka topics: records are persisted before
-// their offsets are committed (contract 7). Fields of cfg left zero get their
+// their offsets are committed, or with Direct handled (contract 7). Fields of cfg left zero get their
 // defaults. A broker that is down or a topic that is missing does not fail the
 // start: it is logged, shown by Health and waited for.
 func Kafka(cfg kafkaconsumer.Config) ChannelOption {

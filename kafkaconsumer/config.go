@@ -117,8 +117,9 @@ type Config struct {
 	// RebalanceTimeout is how long the broker waits for members to rejoin.
 	// Default 30 s.
 	RebalanceTimeout time.Duration `yaml:"rebalance_timeout" env:"REBALANCE_TIMEOUT"`
-	// DrainTimeout is how long a running accept may take once a rebalance or
-	// a stop begins; then it is abandoned and its records are redelivered.
+	// DrainTimeout is how long a running accept, or a record's handlers where
+	// they run in place, may take once a rebalance or a stop begins; then it
+	// is abandoned and its records are redelivered.
 	// Default half of RebalanceTimeout, 15 s at most.
 	DrainTimeout time.Duration `yaml:"drain_timeout" env:"DRAIN_TIMEOUT"`
 	// JoinBackoff is the pause after a failed join. Default 1 s.

@@ -12,9 +12,11 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // Contract 7.4, 7.6: after MaxAttempts, or Poison, or its own MaxRetries, the
@@ -59,10 +61,40 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 			require.Equal(t, int64(i), rows[i].Offset)
 			require.Equal(t, []byte("x"), rows[i].Value, "the raw record is there")
 		}
+		_, err := ib.AcceptRejected(t.Context(), rows[0].ID)
+		var invalid *inbox.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
+		require.Equal(t, rows, r.rejected(t, ib), "and keeps its reason")
 		require.Len(t, told, 4)
 		require.Equal(t, []any{"fails", "bad", 3, "poisoned"}, []any{told[0].MessageID, told[0].HandlerKey, told[0].Attempt, told[0].Outcome})
 		counted := ib.Counters()
 		require.EqualValues(t, []int64{4, 4, 3 + 1 + 2 + 3}, []int64{counted.Rejected, counted.Poisoned, counted.Failed})
+	})
+}
+
+// Contract 7.4: the same record, where bad records are published.
+func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		require.NoError(t, r.kafka.CreateTopic(letters, 1))
+		r.send(t, 0, "good", "bad", "good too")
+		r.ledger.sparse = true
+		ib, _ := r.run(t, settings{
+			config:  []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }},
+			options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(inbox.BadRecordDeadLetter)},
+		}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			if m.ID == "bad" {
+				return errBoom
+			}
+			return r.done(ctx, m)
+		}))
+		r.awaitCommitted(t)
+		published := read(t, r.client(), letters)
+		require.Equal(t, []string{"0/1"}, lettersOf(published))
+		require.Contains(t, header(published[0], kafkaconsumer.HeaderReason), `handler "h" gave message "bad" up after 2 attempts: boom`)
+		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 1))
+		require.Empty(t, r.rejected(t, ib))
+		require.Equal(t, 2, r.ledger.accepted(topic))
 	})
 }
 
@@ -222,5 +254,29 @@ func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
 		require.Len(t, r.rejected(t, ib), 3)
 		require.True(t, slices.ContainsFunc(failures, func(err error) bool { return errors.Is(err, errBoom) }))
 		require.ErrorContains(t, failures[1], "swallowed an error of its transaction")
+	})
+}
+
+// A handler may do what it likes with the body it gets.
+func TestDirectHandlersEachGetABodyOfTheirOwn(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		r.ledger.sparse = true // nothing is done in the end
+		bodies := make(chan string, 10)
+		spoil := func(_ context.Context, m inboxtest.Bytes) error {
+			bodies <- string(m.Payload)
+			clear(m.Payload)
+			return errBoom
+		}
+		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Value: []byte("body")}))
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2)}}, r.handler("a", spoil), r.handler("b", spoil))
+		eventually(t, "committed", func() bool { return r.committed(0) == 1 })
+		for range 4 {
+			require.Equal(t, "body", receive(t, bodies))
+		}
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 1)
+		require.Equal(t, "body", string(rows[0].Value))
+		require.Contains(t, rows[0].Reason, `handler "a" gave`)
+		require.Contains(t, rows[0].Reason, `handler "b" gave`)
 	})
 }

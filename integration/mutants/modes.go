@@ -83,7 +83,7 @@ var modesMutants = []mutant{
 		File: "internal/inplace/settle.go",
 		Old:  "		a.putOff(ctx, err, took)\n",
 		New:  "		a.over = true\n",
-		Test: inPlace("TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged"),
+		Test: hanging(inPlace("TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged")),
 	},
 	{
 		Name: "a guard's marker is written outside the handler's transaction",
@@ -108,6 +108,14 @@ var modesMutants = []mutant{
 		Old:  "if err := statements.Swallowed(); err != nil {",
 		New:  "if err := statements.Swallowed(); err != nil && a.ran == false {",
 		Test: hanging(consuming("TestDirectTransactionIsCommittedWholeOrRolledBack")),
+	},
+	{
+		Name: "handlers in place share a body",
+		Why:  "what one changes would reach the others, and the rejected record (contract 7.4)",
+		File: "internal/inplace/attempt.go",
+		Old:  "	delivery.Content = bytes.Clone(delivery.Content)",
+		New:  "	_ = bytes.Clone(delivery.Content)",
+		Test: hanging(consuming("TestDirectHandlersEachGetABodyOfTheirOwn")),
 	},
 	{
 		Name: "messages accepted for a direct channel are stored",

@@ -1,6 +1,7 @@
 package inplace
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -119,6 +120,10 @@ func (a *run) first(ctx context.Context, t *invoke.Tx, first func(ctx context.Co
 // call runs the handler's own code.
 func (a *run) call(ctx context.Context, session, tx *gorm.DB) error {
 	a.ran = true
+	delivery := a.delivery
+	// The body belongs to the handler, which may change it; others get it too,
+	// and the raw record, whose memory it is, may have to be kept.
+	delivery.Content = bytes.Clone(delivery.Content)
 	call := a.stuck.begin(a.at, a.handler.Key())
 	err := invoke.Call(handler.ContextWithDB(ctx, session), tx, a.handler, a.cfg.Middleware, invoke.Patience{
 		Grace: a.cfg.StuckHandlerGrace, GiveUp: a.hard.Done(),
@@ -127,7 +132,7 @@ func (a *run) call(ctx context.Context, session, tx *gorm.DB) error {
 			a.log.Error("inbox: handler ignores its cancelled context", a.fields()...)
 		},
 		Returned: call.returned,
-	}, a.delivery)[0]
+	}, delivery)[0]
 	a.cause = context.Cause(ctx)
 	call.ended(errors.Is(err, invoke.ErrStuck))
 	return err

@@ -65,6 +65,7 @@ func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.
 		require.NoError(t, inboxtest.Receive(t, done, "the delivery's end"))
 		require.Equal(t, 1, inboxtest.Receive(t, attempts, "the attempt"), "nothing was charged")
 		require.Zero(t, counters.Failed.Load())
+		require.Zero(t, counters.Released.Load(), "it was nobody's attempt")
 	})
 }
 

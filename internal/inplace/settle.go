@@ -105,8 +105,11 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 	delay = delay/2 + rand.N(delay/2+1)
 	a.cut++
 	a.due = time.Now().Add(delay)
+	if errors.Is(err, ErrInProgress) {
+		return // it was somebody else's attempt
+	}
 	a.cfg.Counters.Released.Add(1)
-	if a.cut == 1 && !errors.Is(err, ErrInProgress) {
+	if a.cut == 1 {
 		a.log.Warn("inbox: the database cannot be used, the attempt is repeated in place until it can", append(a.fields(), zap.Error(err))...)
 	}
 	a.tell(ctx, released, err, took)

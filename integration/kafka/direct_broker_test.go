@@ -1,0 +1,74 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// Contract 7.6, on a real broker, which times sessions by its own clock: a
+// handler that outlasts the session while a second member joins keeps its
+// record, and nothing is handled twice.
+func TestDirectHandlerThatOutlastsTheSessionInARebalanceIsCommitted(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		b := realBench(t).watch()
+		b.createTopic(2, nil)
+		var records []*kgo.Record
+		for i := range 20 {
+			records = append(records, &kgo.Record{Partition: int32(i % 2), Value: fmt.Append(nil, i)})
+		}
+		b.produce(b.client, records...)
+		var mu sync.Mutex
+		handled := map[string]int{}
+		entered := make(chan struct{}, 2)
+		const sessionTimeout = 6 * time.Second
+		cfg := config(b.brokers, b.topic)
+		cfg.Decoder = envelope.DecoderConfig{Type: "t"}
+		cfg.GroupID, cfg.SessionTimeout, cfg.RequestTimeout, cfg.HeartbeatInterval = b.group, sessionTimeout, 5*time.Second, 200*time.Millisecond
+		cfg.RebalanceTimeout, cfg.DrainTimeout = 30*time.Second, 15*time.Second
+		h := inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			c := m.Properties.Kafka
+			if c.Offset == 0 {
+				entered <- struct{}{}
+				select {
+				case <-time.After(sessionTimeout + 1500*time.Millisecond):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			mu.Lock()
+			handled[string(m.Payload)]++
+			mu.Unlock()
+			b.ledger.mu.Lock()
+			defer b.ledger.mu.Unlock()
+			b.ledger.store(place{c.Topic, c.Partition}, envelope.Record{Offset: c.Offset})
+			return nil
+		})
+		run := func() *inbox.Inbox {
+			ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.WithLogger(logger(t)), inbox.Channel("c", inbox.Direct(), inbox.Kafka(cfg), inbox.On("t", h)))
+			inboxtest.Start(t, ib)
+			return ib
+		}
+		run()
+		receive(t, entered)
+		receive(t, entered)
+		second := run()
+		eventually(t, "the second has its part", func() bool { return len(second.Health().Consumers[0].Partitions) == 1 })
+		b.awaitEnd()
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(t, handled, 20)
+		for value, times := range handled {
+			require.Equal(t, 1, times, value)
+		}
+	})
+}
