@@ -187,7 +187,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 			continue
 		}
 		if a.unstored[m.Channel] {
-			r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", m.Channel)}
+			r.Outcome, r.Err = Invalid, notStored(m.ID, m.Channel)
 			continue
 		}
 		checked, err := a.check(m, handlers)
@@ -207,6 +207,10 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 		}
 	}
 	return p
+}
+
+func notStored(messageID, channel string) error {
+	return &InvalidError{MessageID: messageID, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
 }
 
 func unroutedError(m handler.RawMessage) error {

@@ -42,8 +42,9 @@ func (e *StillBadError) Unwrap() error { return e.Err }
 // If any message of the record cannot be accepted nothing is stored, whatever
 // the policies: the error is a *StillBadError with the reason, which the row,
 // staying where it is, has from now on. An unknown ID, or one that somebody
-// else has just accepted, is ErrRejectedNotFound; a channel that this process
-// does not declare is an *InvalidError with ReasonUnknownChannel. After any
+// else has just accepted, is ErrRejectedNotFound. A channel that this process
+// does not declare, or delivers without an inbox, is an *InvalidError with
+// ReasonUnknownChannel or ReasonNotStored; the row keeps its reason. After any
 // other error it is open whether the record was accepted: call again,
 // ErrRejectedNotFound then means that it was.
 //
@@ -62,6 +63,9 @@ func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, err
 	if !a.channels[row.Channel] {
 		return nil, fmt.Errorf("rejected message %q: %w", id,
 			&InvalidError{Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", row.Channel)})
+	}
+	if a.unstored[row.Channel] {
+		return nil, fmt.Errorf("rejected message %q: %w", id, notStored("", row.Channel))
 	}
 	record, err := rejectedRecord(row)
 	if err != nil {
