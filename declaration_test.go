@@ -64,6 +64,14 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 			`channel "events" has inbox.Kafka twice`}},
 		"Kafka without topics": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, GroupID: "g"}))}, []string{
 			`inbox "orders"`, `"events"`, "Topics"}},
+		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.BadRecords(inbox.BadRecordDeadLetter), consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
+			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty, required is a topic with BadRecords dead_letter_topic`}},
+		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{consuming("events", "letters")},
+			[]string{`channel "events": option DeadLetterTopic is "letters", allowed is none with BadRecords store: use inbox.BadRecords(inbox.BadRecordDeadLetter)`}},
+		"a dead-letter topic that is consumed": {"orders", []inbox.Option{inbox.BadRecords(inbox.BadRecordDeadLetter), consuming("events", "t1")},
+			[]string{`"events"`, `option DeadLetterTopic is "t1", allowed is a topic that is not one of Topics`}},
+		"ShutdownOnHalt without Fx": {"orders", []inbox.Option{inbox.ShutdownOnHalt(), inboxtest.Handlers(nothing("a"))},
+			[]string{`inbox "orders": option ShutdownOnHalt is true, allowed is false without Fx`}},
 		"all at once": {"orders", []inbox.Option{inbox.Channel("empty"), inbox.Channel("events", inbox.On("t", nothing("a"), nil))}, []string{`channel "empty" has no handlers`, `a handler is nil`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,6 +82,13 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// consuming is a channel with a dead-letter topic.
+func consuming(channel, letters string) inbox.Option {
+	return inbox.Channel(channel, inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{
+		Brokers: []string{"127.0.0.1:1"}, GroupID: "g", Topics: []string{"t1"}, DeadLetterTopic: letters,
+	}))
 }
 
 func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
@@ -112,6 +127,7 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		`option Unrouted is "keep", allowed are ignore, reject and halt`:                                                {inbox.Unrouted("keep")},
 		`option OnGap is "skip", allowed are halt and continue`:                                                         {inbox.OnGap("skip")},
 		`option BadRecords is "", allowed are store, dead_letter_topic and halt`:                                        {inbox.BadRecords("")},
+		`option HaltAtBadRecords is -1, allowed is 0 (never) or more`:                                                   {inbox.HaltAtBadRecords(-1)},
 		`schema "a b" is not an identifier`:                                                                             {inbox.Schema("a b")},
 		`table prefix "a-b" is not the beginning of an identifier`:                                                      {inbox.TablePrefix("a-b")},
 		"options are zero: start from inbox.DefaultOptions()":                                                           {inbox.WithOptions(inbox.Options{})},

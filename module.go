@@ -66,7 +66,12 @@ func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, fou
 	if db == nil {
 		return nil, fmt.Errorf("inbox %q: %w", cfg.name, cfg.missingDB())
 	}
-	if err := checkKeys(append([]handler.Registration(nil), all...)); err != nil {
+	// Its own first: Fx gives those of all modules in an order of chance.
+	err := handler.CheckKeys(registrations(cfg.name, cfg.channels))
+	if err == nil {
+		err = checkKeys(append([]handler.Registration(nil), all...))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("inbox %q: %w", cfg.name, err)
 	}
 	own := *cfg // the same Module may be built into several applications

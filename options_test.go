@@ -25,6 +25,7 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	require.Equal(t, []any{time.Duration(0), time.Hour, 10_000}, []any{c.Retention, c.CleanupInterval, c.CleanupBatchSize})
 	require.Equal(t, []any{false, time.Duration(0), time.Duration(0), time.Minute}, []any{c.SweepMarkers, c.AuditRetention, c.RejectedRetention, c.ArchiveTimeout})
 	require.Equal(t, []any{inbox.UnroutedIgnore, inbox.BadRecordStore, inbox.GapHalt}, []any{o.Acceptor.Unrouted, o.Acceptor.BadRecords, o.Acceptor.OnGap})
+	require.Equal(t, []any{20, false}, []any{o.Acceptor.HaltAtBadRecords, o.ShutdownOnHalt})
 	require.Equal(t, []any{false, "", "inbox_"}, []any{o.Migrate, o.Schema, o.TablePrefix})
 }
 
@@ -36,6 +37,9 @@ max_retry_delay: 90s
 handler_timeout: 1m30s
 unrouted: reject
 on_gap: continue
+bad_records: dead_letter_topic
+halt_at_bad_records: 100
+shutdown_on_halt: true
 mode: exclusive
 lock_name: alone
 lock_acquire_timeout: 2m
@@ -51,6 +55,8 @@ table_prefix: shop_
 	want.Processor.MaxRetries, want.Processor.MaxRetryDelay, want.Processor.HandlerTimeout = 7, 90*time.Second, 90*time.Second
 	want.Processor.Mode, want.Processor.LockName, want.Processor.LockAcquireTimeout = inbox.ModeExclusive, "alone", 2*time.Minute
 	want.Acceptor.Unrouted, want.Acceptor.OnGap = inbox.UnroutedReject, inbox.GapContinue
+	want.Acceptor.Unrouted, want.Acceptor.BadRecords = inbox.UnroutedReject, inbox.BadRecordDeadLetter
+	want.Acceptor.HaltAtBadRecords, want.ShutdownOnHalt = 100, true
 	want.Cleanup.Retention, want.Cleanup.CleanupLockName = 168*time.Hour, "tidy"
 	want.Cleanup.SweepMarkers, want.Cleanup.AuditRetention, want.Cleanup.ArchiveTimeout = true, 8760*time.Hour, 5*time.Minute
 	want.Migrate, want.TablePrefix = true, "shop_"

@@ -143,3 +143,19 @@ func TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected(t *testing.T
 		}))
 	})
 }
+
+// Contract 7.4. On PostgreSQL alone: SQLite's triggers can fail only as if the
+// data was at fault.
+func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		inboxtest.Exec(t, d.DB, `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$`)
+		inboxtest.Exec(t, d.DB, `CREATE TRIGGER full_disk BEFORE INSERT ON inbox_rejected_messages FOR EACH ROW EXECUTE FUNCTION full_disk()`)
+		_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, "0"), bad(1, errMangled)})
+		require.ErrorContains(t, err, "disk full")
+		require.Empty(t, r.messages())
+		inboxtest.Exec(t, d.DB, `DROP TRIGGER full_disk ON inbox_rejected_messages`)
+		require.Equal(t, "durable, durable bad", dispositions(r.accept(at(0, "0"), bad(1, errMangled))))
+		require.Len(t, r.rejected(), 1)
+	})
+}

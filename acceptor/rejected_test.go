@@ -180,7 +180,7 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 	})
 }
 
-func TestUnknownRejectedMessageAndUndeclaredChannelAreTypedErrors(t *testing.T) {
+func TestUnknownRejectedMessageAndUnfitChannelAreTypedErrors(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := mend(t, d)
 		m.mended("1")
@@ -195,6 +195,13 @@ func TestUnknownRejectedMessageAndUndeclaredChannelAreTypedErrors(t *testing.T) 
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, acceptor.ReasonUnknownChannel, invalid.Reason)
 		require.ErrorContains(t, err, `channel "gone" is not declared`)
+		require.Equal(t, "mangled", m.rejected()[0].Reason, "nothing is wrong with the record")
+
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_rejected_messages SET channel = 'c'")
+		direct := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.NotStored = []string{"c"} })
+		_, err = direct.AcceptRejected(context.Background(), id)
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
 		require.Equal(t, "mangled", m.rejected()[0].Reason, "nothing is wrong with the record")
 	})
 }

@@ -47,6 +47,8 @@ func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 		`Topics has "a b", allowed are 1 to 249`:                                         func(c *kafkaconsumer.Config) { c.Topics = []string{"a b"} },
 		`Topics has "..", allowed`:                                                       func(c *kafkaconsumer.Config) { c.Topics = []string{".."} },
 		`Topics has "a" twice`:                                                           func(c *kafkaconsumer.Config) { c.Topics = []string{"a", "a"} },
+		`DeadLetterTopic is "a b", allowed are 1 to 249`:                                 func(c *kafkaconsumer.Config) { c.DeadLetterTopic = "a b" },
+		`DeadLetterTopic is "orders", allowed is a topic that is not one of Topics`:      func(c *kafkaconsumer.Config) { c.DeadLetterTopic = "orders" },
 		`GroupID is "", allowed`:                                                         func(c *kafkaconsumer.Config) { c.GroupID = "" },
 		`StartOffset is "newest", allowed are first and last`:                            func(c *kafkaconsumer.Config) { c.StartOffset = "newest" },
 		`Isolation is "dirty", allowed are read_committed and read_uncommitted`:          func(c *kafkaconsumer.Config) { c.Isolation = "dirty" },

@@ -23,7 +23,8 @@ const (
 	HeaderPartition = "inbox-partition"
 	HeaderOffset    = "inbox-offset"
 	// HeaderTimestamp is its timestamp in milliseconds since 1970, which the
-	// dead letter also has, unless its topic is set to log append time.
+	// dead letter also has, unless its topic is set to log append time or the
+	// timestamp is exactly 0.
 	HeaderTimestamp = "inbox-timestamp"
 	// HeaderChannel and HeaderGroup say who read it, HeaderReason what is
 	// wrong with it (at most 2,000 bytes).

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -248,6 +249,21 @@ func TestRecordTooLargeForTheDeadLetterTopicHaltsItsPartitionBeforeIt(t *testing
 	require.ElementsMatch(t, []string{"0/0", "0/1", "1/0"}, lettersOf(read(t, b.client, dead)))
 	require.NoError(t, c.Health().DeadLetterErr, "the halt says it")
 	require.ErrorContains(t, c.Health().Err(), "refuses the bad record")
+}
+
+// Contract 2, 7.4.
+func TestDeadLettersAreAcknowledgedByAllReplicas(t *testing.T) {
+	t.Parallel()
+	r := newDead(t, 1, kafkatest.Topic(letters, 1))
+	r.produce(2, 0)
+	acks := make(chan int16, 10)
+	r.kafka.Cluster().ControlKey(int16(kafkatest.ProduceAPI), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		acks <- request.(*kmsg.ProduceRequest).Acks
+		return nil, nil, false
+	})
+	r.judged(everySecond)
+	require.EqualValues(t, -1, receive(t, acks))
+	eventually(t, "all committed", func() bool { return r.committed(0) == 2 })
 }
 
 func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {

@@ -177,3 +177,29 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 		eventually(t, "a duplicate", func() bool { return next.Counters().Duplicates == 1 })
 	})
 }
+
+// Contract 7.4, 7.6: what a Direct channel's handler gives up goes the same way.
+func TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := &directRig{rig: newDead(t, 1, kafkatest.Topic(letters, 1)), database: d, calls: map[string][]call{}, running: map[place]int{}}
+		r.send(t, 0, "1", "poisons", "3")
+		fault := r.kafka.FailNext(kafkatest.ProduceAPI, answerLost, 1)
+		ib, _ := r.run(t, settings{
+			options: []inbox.Option{inbox.BadRecords(inbox.BadRecordDeadLetter)},
+			config:  []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }},
+		}, r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
+			if m.ID == "poisons" {
+				return inbox.Poison(errBoom)
+			}
+			return nil
+		}))
+		r.awaitCommitted(t)
+		require.Equal(t, 1, fault.Hits())
+		published := read(t, r.client(), letters)
+		require.Equal(t, []string{"0/1", "0/1"}, lettersOf(published), "its answer was lost once")
+		require.Contains(t, header(published[0], kafkaconsumer.HeaderReason), `handler "h" gave message "poisons" up`)
+		require.Equal(t, []int{1}, r.attempts("h", 0, 1), "publishing is retried, the handler is not")
+		require.Empty(t, r.rejected(t, ib))
+		require.EqualValues(t, 1, ib.Counters().DeadLettered)
+	})
+}
