@@ -251,6 +251,30 @@ func TestMemberWithoutPartitionsSaysHowItsGroupIs(t *testing.T) {
 	})
 }
 
+func TestPartitionThatNoMemberHasIsSaid(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, b *bench) {
+		b.createTopic(1, nil)
+		leader := b.start(func(c *kafkaconsumer.Config) { c.WatchInterval = time.Hour }) // which does not find what is added
+		eventually(t, "it leads", func() bool { return len(leader.Health().Partitions) == 1 })
+		others := []*kafkaconsumer.Consumer{b.start(), b.start()}
+		var idle *kafkaconsumer.Consumer // two of the three are
+		eventually(t, "one of the others is idle", func() bool {
+			for _, c := range others {
+				if i := c.Health().Idle; i != nil && i.Members == 3 {
+					idle = c
+				}
+			}
+			return idle != nil
+		})
+		require.NoError(t, idle.Health().Err())
+		_, err := b.admin.UpdatePartitions(t.Context(), 2, b.topic)
+		require.NoError(t, err)
+		eventually(t, "it is said", func() bool {
+			return strings.Contains(errText(idle), "1 of 2 partitions are assigned to none of its 3 members")
+		})
+	})
+}
+
 // Whatever keeps the group from a generation without an error.
 func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
 	const rebalanceInProgress = 27
