@@ -80,7 +80,17 @@ func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *te
 	halted.fetched(8, 10, 10, 0)
 	halted.halt(kafka.Unknown)
 	require.False(t, now(halted).CaughtUp)
-	for _, each := range []*partition{p, unasked, empty, failing, halted} {
+
+	shorter := newPartition(t.Context(), "orders", 5, 100)
+	shorter.begin(100, false)
+	require.False(t, shorter.assigned(10), "the log ends before what is committed")
+	shorter.restart(0, 10)
+	require.False(t, now(shorter).CaughtUp)
+	require.True(t, shorter.assigned(20), "an answer that is late")
+	shorter.fetched(10, 20, 20, 0)
+	shorter.accept(10, time.Time{})
+	require.True(t, now(shorter).CaughtUp, "what the log held when its gap was passed")
+	for _, each := range []*partition{p, unasked, empty, failing, halted, shorter} {
 		each.stop()
 	}
 }
