@@ -130,8 +130,8 @@ type Config struct {
 	WatchInterval time.Duration `yaml:"watch_interval" env:"WATCH_INTERVAL"`
 	// ProgressTimeout is how long a partition with something to read may make
 	// no progress before Health and the log say so, where nothing else is said
-	// to be wrong with it (contract 7.8). Default 2 m. Nothing is stopped by
-	// it. Do not set it shorter than one accept may take at its slowest, nor
+	// to be wrong with it (contract 7.8); how long joining may take, too.
+	// Default 2 m. Nothing is stopped by it. Do not set it shorter than one accept may take at its slowest, nor
 	// in Inline and Direct channels than a handler and its retries may.
 	ProgressTimeout time.Duration `yaml:"progress_timeout" env:"PROGRESS_TIMEOUT"`
 

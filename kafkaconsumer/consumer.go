@@ -50,6 +50,7 @@ type Consumer struct {
 
 	mu         sync.Mutex
 	state      State
+	stateSince time.Time
 	started    bool
 	stopped    bool
 	session    *session
@@ -152,11 +153,11 @@ func (c *Consumer) Stop(ctx context.Context) error {
 	first := !c.stopped
 	c.stopped = true
 	if !c.started && first {
-		c.state = StateStopped
+		c.enter(StateStopped)
 		close(c.done)
 		c.hardStop()
 	} else if c.state != StateStopped {
-		c.state = StateStopping
+		c.enter(StateStopping)
 	}
 	c.mu.Unlock()
 	c.stop()
@@ -194,11 +195,14 @@ func (c *Consumer) Health() Health {
 	c.mu.Lock()
 	h := Health{
 		Channel: c.channel, GroupID: c.cfg.GroupID, State: c.state, MemberID: c.member, Generation: c.generation,
-		Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing, DeniedTopics: c.denied, Idle: c.idle,
+		StateSince: c.stateSince, Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing, DeniedTopics: c.denied, Idle: c.idle,
 	}
 	session := c.session
 	c.mu.Unlock()
 	_, h.GroupErr = c.grouping.current()
+	if h.GroupErr == nil && h.State == StateJoining && c.clock.Now().Sub(h.StateSince) >= c.cfg.ProgressTimeout {
+		h.GroupErr = fmt.Errorf("%w since %s", errJoining, h.StateSince.Format(time.RFC3339))
+	}
 	h.AcceptFailingSince, h.AcceptErr = c.accepting.current()
 	h.DeadLetterFailingSince, h.DeadLetterErr = c.publishing.current()
 	_, h.CommitErr = c.committing.current()

@@ -11,6 +11,9 @@ import (
 // ErrStopped is returned by Start after Stop: make a new Consumer.
 var ErrStopped = errors.New("consumer is stopped")
 
+// errJoining: the group does not come to a generation, and says no error.
+var errJoining = errors.New("joining")
+
 // ErrUndecodable is why a partition halts whose records cannot be read:
 // checksum, compression or format are wrong, or a batch is larger than
 // MaxBatchBytes. Find it with errors.Is in

@@ -193,7 +193,7 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 	cfg := kafka.ConsumerGroupConfig{
 		ID: c.cfg.GroupID, Brokers: slices.Concat(c.cfg.Brokers[c.bootstrap:], c.cfg.Brokers[:c.bootstrap]), Topics: topics, Dialer: c.network.dialer,
 		GroupBalancers: []kafka.GroupBalancer{
-			observedBalancer{kafka.RangeGroupBalancer{}, leader}, observedBalancer{kafka.RoundRobinGroupBalancer{}, leader},
+			observedBalancer{kafka.RangeGroupBalancer{}, leader, c.existingPartitions}, observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions},
 		},
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
 		JoinGroupBackoff: c.cfg.JoinBackoff, Timeout: c.cfg.RequestTimeout,
@@ -273,14 +273,37 @@ func (v *leaderView) take() map[string]int {
 	return partitions
 }
 
-// observedBalancer notes what the balancer of a leader gets to assign.
+// observedBalancer notes what the balancer of a leader gets to assign. kafka-go
+// hands over nothing at all if one of the topics is gone, which would silence
+// the others until everybody has noticed: then the leader looks for itself.
 type observedBalancer struct {
 	kafka.GroupBalancer
-	view *leaderView
+	view     *leaderView
+	existing func() []kafka.Partition
 }
 
 // AssignGroups implements kafka.GroupBalancer.
 func (b observedBalancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
+	if len(partitions) == 0 {
+		partitions = b.existing()
+	}
 	b.view.set(partitions)
 	return b.GroupBalancer.AssignGroups(members, partitions)
+}
+
+// existingPartitions are those of the topics that exist; none if that cannot be
+// asked for.
+func (c *Consumer) existingPartitions() []kafka.Partition {
+	existing, err := c.existingTopics(c.ctx)
+	if err != nil {
+		c.log.Debug("inbox: the group's leader does not know the partitions of its topics", zap.Error(err)) // it looks again soon
+		return nil
+	}
+	var partitions []kafka.Partition
+	for topic, n := range existing {
+		for id := range n {
+			partitions = append(partitions, kafka.Partition{Topic: topic, ID: id})
+		}
+	}
+	return partitions
 }

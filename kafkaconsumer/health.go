@@ -30,7 +30,9 @@ const (
 type Health struct {
 	Channel string
 	GroupID string
-	State   State
+	// State is what the consumer does, since StateSince (zero before Start).
+	State      State
+	StateSince time.Time
 	// MemberID and Generation are those of the last generation joined, and
 	// Rebalances counts the generations after the first.
 	MemberID   string
@@ -40,7 +42,7 @@ type Health struct {
 	// has one, or before it is started.
 	DownSince time.Time
 	// GroupErr is why it has none: the last error of reaching the brokers or
-	// of joining.
+	// of joining, or that joining takes longer than ProgressTimeout.
 	GroupErr error
 	// MissingTopics are configured and do not exist; the others are consumed.
 	MissingTopics []string

@@ -80,7 +80,17 @@ func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *te
 	halted.fetched(8, 10, 10, 0)
 	halted.halt(kafka.Unknown)
 	require.False(t, now(halted).CaughtUp)
-	for _, each := range []*partition{p, unasked, empty, failing, halted} {
+
+	shorter := newPartition(t.Context(), "orders", 5, 100)
+	shorter.begin(100, false)
+	require.False(t, shorter.assigned(10), "the log ends before what is committed")
+	shorter.restart(0, 10)
+	require.False(t, now(shorter).CaughtUp)
+	require.True(t, shorter.assigned(20), "an answer that is late")
+	shorter.fetched(10, 20, 20, 0)
+	shorter.accept(10, time.Time{})
+	require.True(t, now(shorter).CaughtUp, "what the log held when its gap was passed")
+	for _, each := range []*partition{p, unasked, empty, failing, halted, shorter} {
 		each.stop()
 	}
 }
@@ -230,4 +240,70 @@ func TestLagIsTheSumOfPartitionsAndUnknownIfOnesIs(t *testing.T) {
 	lag, since = Health{}.Lag()
 	require.Zero(t, lag)
 	require.Zero(t, since)
+}
+
+// Whatever happens to a partition in whatever order, what is said of it fits
+// together, and what has caught up stays so (contract 6.5, 7.8).
+func FuzzPartitionHealth(f *testing.F) {
+	f.Add([]byte{0, 5, 1, 9, 2, 3, 3, 0, 4, 4, 5, 9, 6, 9, 7, 1})
+	f.Add([]byte{0, 0, 6, 0, 1, 0, 5, 0, 2, 0, 7, 200, 8, 0})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		if len(steps) > 200 {
+			return // more of the same
+		}
+		const timeout = time.Minute
+		clock := &set{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+		p := newPartition(t.Context(), "orders", 0, -1)
+		defer p.stop()
+		p.clock, p.readCommitted, p.assignedAt = clock, true, clock.now
+		begun, caughtUp := false, false
+		for i := 0; i+1 < len(steps); i += 2 {
+			n := int64(steps[i+1])
+			h := p.health(false, timeout, time.Time{})
+			switch steps[i] % 9 {
+			case 0:
+				if !begun {
+					p.begin(n, false)
+					begun = true
+				}
+			case 1:
+				if begun {
+					p.fetched(h.Next+n%8, h.Next+n, h.Next+n/2, 0)
+				}
+			case 2:
+				p.accept(min(h.Accepted+n, h.Next), clock.now)
+			case 3:
+				p.failing(kafka.Unknown)
+			case 4:
+				p.commit(min(h.Committed+n, h.Accepted))
+			case 5:
+				p.refreshed(n, n-1)
+			case 6:
+				if h.CaughtUp == caughtUp && p.assignedWatermark < 0 {
+					p.assigned(n)
+				}
+			case 7:
+				clock.now = clock.now.Add(time.Duration(n) * time.Second)
+			case 8:
+				p.stale()
+			}
+			if n == 255 {
+				p.halt(kafka.Unknown)
+			}
+			h = p.health(false, timeout, time.Time{})
+			require.LessOrEqual(t, h.Committed, max(h.Accepted, -1))
+			require.LessOrEqual(t, h.Accepted, h.Next)
+			require.Equal(t, h.Lag > 0, !h.BehindSince.IsZero())
+			require.Equal(t, h.HighWatermark < 0 || h.Accepted < 0, h.Lag < 0)
+			require.Equal(t, h.Halted != nil, h.State == PartitionHalted)
+			require.Equal(t, h.Err != nil, !h.ErrSince.IsZero())
+			require.False(t, caughtUp && !h.CaughtUp, "it was caught up")
+			caughtUp = h.CaughtUp
+			if !h.StalledSince.IsZero() {
+				require.True(t, h.Halted == nil && h.Err == nil && h.Lag > 0)
+				require.GreaterOrEqual(t, clock.now.Sub(h.StalledSince), timeout)
+				require.False(t, h.StalledSince.Before(h.ProgressAt))
+			}
+		}
+	})
 }

@@ -41,14 +41,18 @@ func (p *partition) compare() {
 
 // assigned notes the high watermark asked for at assignment, and reports false
 // if it cannot be true: below what was committed there were records, so a
-// leader that is behind has answered.
+// leader that is behind has answered. Where a gap was passed meanwhile, what
+// its log held then stays.
 func (p *partition) assigned(highWatermark int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if highWatermark < p.committed {
 		return false
 	}
-	p.assignedWatermark, p.watermarkErr = highWatermark, nil
+	p.watermarkErr = nil
+	if p.assignedWatermark < 0 {
+		p.assignedWatermark = highWatermark
+	}
 	return true
 }
 

@@ -24,7 +24,14 @@ func (c *Consumer) setState(s State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.stopped || s == StateStopped {
-		c.state = s
+		c.enter(s)
+	}
+}
+
+// enter changes the state. The lock is held.
+func (c *Consumer) enter(s State) {
+	if c.state != s {
+		c.state, c.stateSince = s, c.clock.Now()
 	}
 }
 
@@ -34,7 +41,7 @@ func (c *Consumer) joined(s *session) {
 	c.idle = nil
 	c.joins++
 	if !c.stopped {
-		c.state = StateRunning
+		c.enter(StateRunning)
 	}
 	c.mu.Unlock()
 	c.grouping.end(nil)
@@ -52,7 +59,7 @@ func (c *Consumer) left() {
 	defer c.mu.Unlock()
 	c.session, c.idle, c.downSince = nil, nil, c.clock.Now()
 	if !c.stopped {
-		c.state = StateJoining
+		c.enter(StateJoining)
 	}
 }
 

@@ -3,6 +3,7 @@ package kafkaconsumer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/segmentio/kafka-go"
@@ -97,11 +98,37 @@ type end struct {
 	err    error
 }
 
-// listEnds asks once for the ends of partitions as an isolation level sees
-// them: the high watermark, or the last stable offset. The answer has each.
+// endsAtOnce is how many partitions are asked about at once: kafka-go makes a
+// request of each, and a connection for each that has no answer yet.
+const endsAtOnce = 16
+
+// listEnds asks for the ends of partitions as an isolation level sees them: the
+// high watermark, or the last stable offset. The answer has each.
 func (s *session) listEnds(ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel) map[*partition]end {
-	c := s.consumer
 	ends := make(map[*partition]end, len(partitions))
+	var err error
+	for some := range slices.Chunk(partitions, endsAtOnce) {
+		if err == nil {
+			err = s.listSomeEnds(ctx, some, isolation, ends)
+		}
+		for _, p := range some {
+			if _, known := ends[p]; known {
+				continue
+			}
+			reason := err // as for those before: no broker was to be reached
+			if reason == nil {
+				reason = fmt.Errorf("the answer is not about it: %w", kafka.Unknown)
+			}
+			ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, reason)}
+		}
+	}
+	return ends
+}
+
+// listSomeEnds asks once and notes what the answer says. It fails if there is
+// none.
+func (s *session) listSomeEnds(ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel, ends map[*partition]end) error {
+	c := s.consumer
 	request := &listoffsets.Request{ReplicaID: -1, IsolationLevel: int8(isolation)}
 	asked := make(map[string]map[int32]*partition)
 	for _, p := range partitions { // sorted by topic
@@ -116,33 +143,28 @@ func (s *session) listEnds(ctx context.Context, partitions []*partition, isolati
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
 	answer, err := c.network.transport.RoundTrip(ctx, c.network.client.Addr, request)
-	response, ok := answer.(*listoffsets.Response)
-	if err == nil && !ok {
-		err = fmt.Errorf("the answer is %T: %w", answer, kafka.Unknown)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		for _, topic := range response.Topics {
-			for _, found := range topic.Partitions {
-				p, ok := asked[topic.Topic][found.Partition]
-				switch {
-				case !ok:
-				case found.ErrorCode != 0:
-					ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, kafka.Error(found.ErrorCode))}
-				case found.Offset < 0:
-					ends[p] = end{err: fmt.Errorf("list the end of %s/%d: the answer is offset %d: %w", p.topic, p.id, found.Offset, kafka.Unknown)}
-				default:
-					ends[p] = end{offset: found.Offset}
-				}
+	response, ok := answer.(*listoffsets.Response)
+	if !ok {
+		return fmt.Errorf("the answer is %T: %w", answer, kafka.Unknown)
+	}
+	for _, topic := range response.Topics {
+		for _, found := range topic.Partitions {
+			p, ok := asked[topic.Topic][found.Partition]
+			switch {
+			case !ok:
+			case found.ErrorCode != 0:
+				ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, kafka.Error(found.ErrorCode))}
+			case found.Offset < 0:
+				ends[p] = end{err: fmt.Errorf("list the end of %s/%d: the answer is offset %d: %w", p.topic, p.id, found.Offset, kafka.Unknown)}
+			default:
+				ends[p] = end{offset: found.Offset}
 			}
 		}
-		err = fmt.Errorf("the answer is not about it: %w", kafka.Unknown)
 	}
-	for _, p := range partitions {
-		if _, known := ends[p]; !known {
-			ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, err)}
-		}
-	}
-	return ends
+	return nil
 }
 
 // sayStalls logs when the first partition stalls and when none does any more.

@@ -250,3 +250,65 @@ func TestMemberWithoutPartitionsSaysHowItsGroupIs(t *testing.T) {
 		})
 	})
 }
+
+func TestPartitionThatNoMemberHasIsSaid(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, b *bench) {
+		b.createTopic(1, nil)
+		leader := b.start(func(c *kafkaconsumer.Config) { c.WatchInterval = time.Hour }) // which does not find what is added
+		eventually(t, "it leads", func() bool { return len(leader.Health().Partitions) == 1 })
+		others := []*kafkaconsumer.Consumer{b.start(), b.start()}
+		var idle *kafkaconsumer.Consumer // two of the three are
+		eventually(t, "one of the others is idle", func() bool {
+			for _, c := range others {
+				if i := c.Health().Idle; i != nil && i.Members == 3 {
+					idle = c
+				}
+			}
+			return idle != nil
+		})
+		require.NoError(t, idle.Health().Err())
+		_, err := b.admin.UpdatePartitions(t.Context(), 2, b.topic)
+		require.NoError(t, err)
+		eventually(t, "it is said", func() bool {
+			return strings.Contains(errText(idle), "1 of 2 partitions are assigned to none of its 3 members")
+		})
+	})
+}
+
+// Whatever keeps the group from a generation without an error.
+func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
+	const rebalanceInProgress = 27
+	r := newRig(t, 1)
+	fault := r.kafka.FailNext(kafkatest.JoinGroupAPI, rebalanceInProgress, -1)
+	c, clock, _ := watched(t, config(r.kafka.Brokers(), topic), r.ledger)
+	eventually(t, "it tries", func() bool { return fault.Hits() >= 2 && c.State() == kafkaconsumer.StateJoining })
+	clock.Advance(2*time.Minute - time.Second)
+	require.NoError(t, c.Health().Err(), "the ordinary course of joining")
+	clock.Advance(time.Second)
+	require.ErrorContains(t, c.Health().Err(), `group "fulfilment": no member since `+inboxtest.Noon.Format(time.RFC3339)+": joining since")
+	fault.Remove()
+	eventually(t, "it joins", func() bool { return c.Health().Err() == nil && c.State() == kafkaconsumer.StateRunning })
+}
+
+// They are asked for a few at a time.
+func TestEndsOfManyPartitionsAreKnown(t *testing.T) {
+	const partitions = 50
+	r := newRig(t, partitions)
+	r.ledger.halt = func(r envelope.Record) bool { return r.Offset == 1 }
+	for p := range partitions {
+		r.produce(2, p)
+	}
+	c := r.start()
+	eventually(t, "all are halted", func() bool { return len(c.Health().Halted()) == partitions })
+	for p := range partitions {
+		r.produce(3, p)
+	}
+	eventually(t, "what came meanwhile is counted", func() bool {
+		lag, _ := c.Health().Lag()
+		return lag == 4*partitions
+	})
+	for _, p := range c.Health().Partitions {
+		require.NoError(t, p.WatermarkErr)
+		require.EqualValues(t, 4, p.Lag)
+	}
+}

@@ -23,7 +23,7 @@ var cleanupMutants = []mutant{
 		Name: "between generations a consumer counts as a member without partitions",
 		Why:  "cleanup would not wait for what a rebalance is about to bring (contract 6.5)",
 		File: "kafkaconsumer/notes.go",
-		Old:  "\tif !c.stopped {\n\t\tc.state = StateJoining\n\t}\n",
+		Old:  "\tif !c.stopped {\n\t\tc.enter(StateJoining)\n\t}\n",
 		New:  "",
 		Test: test{Package: "./kafkaconsumer", Run: "^TestBetweenGenerationsAConsumerHasNotCaughtUp$"},
 	},

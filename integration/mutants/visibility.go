@@ -20,6 +20,14 @@ var visibilityMutants = []mutant{
 		Test: throughConsumers("^TestDiscovery$/^in-process$/^a_rebalance"),
 	},
 	{
+		Name: "a topic that is gone silences the others",
+		Why:  "nothing would be consumed until every member has noticed (contract 7.5)",
+		File: "kafkaconsumer/group.go",
+		Old:  "		partitions = b.existing()\n",
+		New:  "",
+		Test: throughConsumers("^TestDiscovery$/^in-process$/^a_rebalance"),
+	},
+	{
 		Name: "topics are compared by their number",
 		Why:  "a topic that appears while another goes would never be consumed (contract 7.5)",
 		File: "kafkaconsumer/group.go",
@@ -50,6 +58,14 @@ var visibilityMutants = []mutant{
 		Old:  "p.answered && p.assignedWatermark >= 0",
 		New:  "p.assignedWatermark >= 0",
 		Test: consumer("^TestPartitionHasCaughtUp"),
+	},
+	{
+		Name: "joining may take for ever without a word",
+		Why:  "a member without partitions would look well (contract 7.8)",
+		File: "kafkaconsumer/consumer.go",
+		Old:  "	if h.GroupErr == nil && h.State == StateJoining",
+		New:  "	if h.GroupErr != nil && h.State == StateJoining",
+		Test: throughConsumers("^TestJoiningThatTakesTooLongIsSaid$"),
 	},
 	{
 		Name: "lag is known only as of the last fetch",
