@@ -3,6 +3,7 @@ package kafkaconsumer
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/gorm-inbox/inbox/envelope"
 )
@@ -44,15 +45,18 @@ func (d *delivery) batches() error {
 	if len(d.response.records) == 0 {
 		return nil
 	}
-	base := int64(-1)
+	last := int64(-1)
 	for rest := d.response.records; len(rest) > 0; {
 		b, after, err := cutBatch(rest)
 		var cut *cutError
 		if errors.As(err, &cut) {
-			if base < 0 {
+			if last < 0 {
 				return f.askFor(cut.need, d.wanted)
 			}
 			break
+		}
+		if err == nil && b.base <= last {
+			err = fmt.Errorf("%w: the batch at offset %d comes behind offset %d", ErrUndecodable, b.base, last)
 		}
 		if err == nil {
 			err = d.batch(b)
@@ -60,11 +64,11 @@ func (d *delivery) batches() error {
 		if err != nil {
 			return err
 		}
-		base, rest = b.base, after
+		last, rest = b.last, after
 	}
 	f.ask = 0
 	if d.next == d.wanted {
-		return fmt.Errorf("%w: the batch at %d ends before offset %d, for which it was sent", ErrUndecodable, base, d.wanted)
+		return fmt.Errorf("%w: all batches end at %d, before offset %d, for which they were sent", ErrUndecodable, last, d.wanted)
 	}
 	return nil
 }
@@ -77,7 +81,8 @@ func (f *fetcher) askFor(need int, offset int64) error {
 	}
 	asked := max(f.ask, f.cfg.FetchMaxBytes)
 	if asked >= need {
-		return fmt.Errorf("fetch %s/%d from offset %d: %d bytes were asked for, but a batch of %d is cut off", f.partition.topic, f.partition.id, offset, asked, need)
+		return fmt.Errorf("fetch %s/%d from offset %d: %d bytes were asked for, but a batch of %d is cut off: %w",
+			f.partition.topic, f.partition.id, offset, asked, need, io.ErrUnexpectedEOF)
 	}
 	f.ask = need
 	return nil
