@@ -21,6 +21,8 @@ type delivery struct {
 	aborted *abortedTransactions
 
 	chunk *chunk
+	// count is of the records in the batch that is read.
+	count int
 	// next is the offset behind what is in chunk or passed, sent what the
 	// worker has been told.
 	next, sent int64
@@ -116,6 +118,7 @@ func (d *delivery) batch(b batch) (err error) {
 	if b.control {
 		err = d.aborted.readControl(b, content)
 	} else if err = b.walk(content, nil); err == nil {
+		d.count = b.count
 		err = b.walk(content, d.add)
 	}
 	if err == nil {
@@ -137,6 +140,9 @@ func (d *delivery) add(r envelope.Record) error {
 	}
 	if !d.held.take(f.partition.ctx, size) {
 		return f.partition.ctx.Err()
+	}
+	if d.chunk.received == nil {
+		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, d.count), 1))
 	}
 	received := f.decode(owned(r))
 	more := messagesSize(received)
