@@ -176,7 +176,8 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 		"a record behind the last":      written{batch: batch{base: 0, last: 3}, records: []envelope.Record{record(0), record(4)}}.bytes(t),
 		"records out of order":          written{batch: batch{base: 0, last: 9}, records: []envelope.Record{record(5), record(4)}}.bytes(t),
 		"fewer records than it says":    claim(compress.None, 2, []byte{14, 0, 0, 0, 1, 1, 0, 0}),
-		"more records than it says":     hides,
+		"a record that is not counted":  hides,
+		"records that are not counted":  claim(compress.None, 1, []byte{14, 0, 0, 0, 1, 1, 0, 0, 14, 0, 0, 2, 1, 1, 0, 0}),
 		"a control record without type": written{batch: batch{base: 0, last: 0, control: true}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Key: []byte{0}}}}.bytes(t),
 		"a length that is none":         bytes.Repeat([]byte{0xff}, 100),
 	} {
@@ -207,4 +208,12 @@ func TestEpochThatFallsAgainHaltsWhateverThePolicy(t *testing.T) {
 	gap, err := (&fetcher{partition: &partition{topic: "t", id: 1}}).describeGap(7, &EpochError{From: 2, To: 1, First: 3})
 	require.NoError(t, err)
 	require.Equal(t, []int64{7, 3}, []int64{gap.From, gap.To})
+}
+
+func TestPanicOutsideABatchIsAnError(t *testing.T) {
+	f := &fetcher{partition: newPartition(t.Context(), "t", 1, 0), buffer: newBudget(1)} // has no network to ask
+	next, _, err := f.turn(5)
+	require.ErrorIs(t, err, ErrUndecodable)
+	require.Equal(t, int64(5), next)
+	require.Zero(t, f.buffer.bytes())
 }
