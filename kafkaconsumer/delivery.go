@@ -3,6 +3,7 @@ package kafkaconsumer
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/gorm-inbox/inbox/envelope"
 )
@@ -20,6 +21,8 @@ type delivery struct {
 	aborted *abortedTransactions
 
 	chunk *chunk
+	// count is of the records in the batch that is read.
+	count int
 	// next is the offset behind what is in chunk or passed, sent what the
 	// worker has been told.
 	next, sent int64
@@ -44,15 +47,18 @@ func (d *delivery) batches() error {
 	if len(d.response.records) == 0 {
 		return nil
 	}
-	base := int64(-1)
+	last := int64(-1)
 	for rest := d.response.records; len(rest) > 0; {
 		b, after, err := cutBatch(rest)
 		var cut *cutError
 		if errors.As(err, &cut) {
-			if base < 0 {
+			if last < 0 {
 				return f.askFor(cut.need, d.wanted)
 			}
 			break
+		}
+		if err == nil && b.base <= last {
+			err = fmt.Errorf("%w: the batch at offset %d comes behind offset %d", ErrUndecodable, b.base, last)
 		}
 		if err == nil {
 			err = d.batch(b)
@@ -60,11 +66,11 @@ func (d *delivery) batches() error {
 		if err != nil {
 			return err
 		}
-		base, rest = b.base, after
+		last, rest = b.last, after
 	}
 	f.ask = 0
 	if d.next == d.wanted {
-		return fmt.Errorf("%w: the batch at %d ends before offset %d, for which it was sent", ErrUndecodable, base, d.wanted)
+		return fmt.Errorf("%w: all batches end at %d, before offset %d, for which they were sent", ErrUndecodable, last, d.wanted)
 	}
 	return nil
 }
@@ -77,7 +83,8 @@ func (f *fetcher) askFor(need int, offset int64) error {
 	}
 	asked := max(f.ask, f.cfg.FetchMaxBytes)
 	if asked >= need {
-		return fmt.Errorf("fetch %s/%d from offset %d: %d bytes were asked for, but a batch of %d is cut off", f.partition.topic, f.partition.id, offset, asked, need)
+		return fmt.Errorf("fetch %s/%d from offset %d: %d bytes were asked for, but a batch of %d is cut off: %w",
+			f.partition.topic, f.partition.id, offset, asked, need, io.ErrUnexpectedEOF)
 	}
 	f.ask = need
 	return nil
@@ -111,6 +118,7 @@ func (d *delivery) batch(b batch) (err error) {
 	if b.control {
 		err = d.aborted.readControl(b, content)
 	} else if err = b.walk(content, nil); err == nil {
+		d.count = b.count
 		err = b.walk(content, d.add)
 	}
 	if err == nil {
@@ -132,6 +140,9 @@ func (d *delivery) add(r envelope.Record) error {
 	}
 	if !d.held.take(f.partition.ctx, size) {
 		return f.partition.ctx.Err()
+	}
+	if d.chunk.received == nil {
+		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, d.count), 1))
 	}
 	received := f.decode(owned(r))
 	more := messagesSize(received)

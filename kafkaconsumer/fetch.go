@@ -139,6 +139,7 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 	if err != nil {
 		return next, false, err
 	}
+	defer f.conn.giveBack() // records are copied out of it
 	d := &delivery{fetcher: f, held: held, response: response, wanted: offset, next: offset, chunk: &chunk{partition: f.partition}}
 	err = d.run()
 	return d.sent, len(response.records) > 0, err

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -28,6 +30,8 @@ type fetchConn struct {
 	cfg           Config
 	version       int16 // of fetch requests
 	correlationID int32
+	// memory is where the next answer goes.
+	memory []byte
 }
 
 // Versions of fetch requests that are spoken: from record batches on to the
@@ -172,7 +176,10 @@ func (c *fetchConn) read(ctx context.Context, most int64, h *hold) (*cursor, err
 	if size < 4 || size > most {
 		return nil, &sizeError{size, most}
 	}
-	var content []byte
+	if h != nil {
+		c.borrow()
+	}
+	content := c.memory[:0]
 	for len(content) < int(size) {
 		step := min(int(size)-len(content), max(len(content), first))
 		if h != nil && !h.take(ctx, step) {
@@ -182,14 +189,35 @@ func (c *fetchConn) read(ctx context.Context, most int64, h *hold) (*cursor, err
 		if err := c.SetReadDeadline(time.Now().Add(c.cfg.RequestTimeout)); err != nil {
 			return nil, err
 		}
-		grown := make([]byte, len(content)+step)
-		copy(grown, content)
-		if _, err := io.ReadFull(c, grown[len(content):]); err != nil {
+		content = slices.Grow(content, step)
+		n, err := io.ReadFull(c, content[len(content):len(content)+step])
+		if content = content[:len(content)+n]; err != nil {
 			return nil, err
 		}
-		content = grown
 	}
+	c.memory = content
 	return &cursor{rest: content}, nil
+}
+
+// answers keeps the memory of answers of the usual size, of which only those
+// partitions need some that have just been sent one.
+var answers sync.Pool // of *[]byte
+
+const usualAnswer = 4 << 20
+
+// borrow takes memory for an answer that has begun to come, giveBack ends its
+// use.
+func (c *fetchConn) borrow() {
+	if kept, ok := answers.Get().(*[]byte); ok {
+		c.memory = *kept
+	}
+}
+
+func (c *fetchConn) giveBack() {
+	if kept := c.memory; cap(kept) > 0 && cap(kept) <= usualAnswer {
+		answers.Put(&kept)
+	}
+	c.memory = nil
 }
 
 // sizeError says that an answer has an impossible size.

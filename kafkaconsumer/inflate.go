@@ -22,7 +22,7 @@ type inflater struct {
 	limit int
 
 	once    sync.Once
-	zstd    *zstd.Decoder // of what cannot exceed limit
+	zstd    *zstd.Decoder // of what cannot exceed limit by much
 	limited *zstd.Decoder
 	err     error
 }
@@ -112,6 +112,11 @@ func (r *bytesReader) Read(into []byte) (int, error) {
 	return n, nil
 }
 
+// zstdSlack is how far a bound may exceed the limit before the limited decoder
+// is used, which also refuses what is small and was written with a window
+// larger than the limit: bounds are rounded up to whole blocks.
+const zstdSlack = 4 << 20
+
 // unzstd decompresses zstd. How much can come of the blocks that are there is
 // known beforehand, and no frame may claim more.
 func (i *inflater) unzstd(ctx context.Context, b batch, h *hold) ([]byte, error) {
@@ -124,7 +129,7 @@ func (i *inflater) unzstd(ctx context.Context, b batch, h *hold) ([]byte, error)
 		return nil, fmt.Errorf("make a zstd decoder: %w", i.err)
 	}
 	decoder := i.zstd
-	if most > int64(i.limit) {
+	if most > int64(i.limit)+zstdSlack {
 		decoder, most = i.limited, int64(i.limit)
 	}
 	if !h.take(ctx, int(most)) {

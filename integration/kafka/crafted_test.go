@@ -19,12 +19,13 @@ type craftedBatch struct {
 	base, last int64
 	offsets    []int64
 	corrupt    bool
+	codec      int16
 	epoch      int32
 }
 
 func (b craftedBatch) bytes() []byte {
 	batch := kmsg.RecordBatch{
-		FirstOffset: b.base, PartitionLeaderEpoch: b.epoch, Magic: 2, LastOffsetDelta: int32(b.last - b.base),
+		FirstOffset: b.base, PartitionLeaderEpoch: b.epoch, Magic: 2, Attributes: b.codec, LastOffsetDelta: int32(b.last - b.base),
 		FirstTimestamp: 1, MaxTimestamp: 1, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: int32(len(b.offsets)),
 	}
 	for _, offset := range b.offsets {
@@ -42,9 +43,12 @@ func (b craftedBatch) bytes() []byte {
 }
 
 // serve answers fetches of partition 0 from these batches, one at a time as at
-// the ends of segments, and counts them.
+// the ends of segments, and counts them. Called again it replaces the log.
 func (r *rig) serve(batches []craftedBatch) *atomic.Int32 {
 	fetches := &atomic.Int32{}
+	if r.served.Swap(&batches) != nil {
+		return fetches
+	}
 	r.kafka.Cluster().ControlKey(1, func(request kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.Cluster().KeepControl()
 		fetch := request.(*kmsg.FetchRequest)
@@ -57,6 +61,7 @@ func (r *rig) serve(batches []craftedBatch) *atomic.Int32 {
 		topic := kmsg.NewFetchResponseTopic()
 		topic.Topic = fetch.Topics[0].Topic
 		partition := kmsg.NewFetchResponseTopicPartition()
+		batches := *r.served.Load()
 		end := batches[len(batches)-1].last + 1
 		partition.HighWatermark, partition.LastStableOffset = end, end
 		for _, b := range batches {

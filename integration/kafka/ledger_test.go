@@ -37,6 +37,7 @@ type ledger struct {
 	largest    int
 	failures   []string
 	committed  map[place]int64
+	restarts   map[string]bool
 	lastChange chan struct{}
 }
 
@@ -113,14 +114,22 @@ func (l *ledger) sample(topic string, committed map[int]int64) {
 	defer l.mu.Unlock()
 	for partition, offset := range committed {
 		at := place{topic, partition}
-		if !l.sparse && offset > l.next[at] {
+		if !l.sparse && !l.restarts[topic] && offset > l.next[at] {
 			l.failures = append(l.failures, fmt.Sprintf("%v: committed %d, accepted only up to %d", at, offset, l.next[at]))
 		}
-		if offset < l.committed[at] {
+		if offset < l.committed[at] && !l.restarts[topic] {
 			l.failures = append(l.failures, fmt.Sprintf("%v: committed moved back from %d to %d", at, l.committed[at], offset))
 		}
 		l.committed[at] = offset
 	}
+}
+
+// again lets the topic's committed offsets move back: its log begins anew, and
+// another acceptor knows of it.
+func (l *ledger) again(topic string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.restarts = map[string]bool{topic: true}
 }
 
 // accepted counts the different records of a topic.

@@ -5,6 +5,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,7 @@ type rig struct {
 	kafka  *kafkatest.Kafka
 	ledger *ledger
 	next   map[place]int
+	served atomic.Pointer[[]craftedBatch]
 }
 
 func newRig(t *testing.T, partitions int, opts ...kafkatest.Option) *rig {

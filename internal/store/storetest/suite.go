@@ -55,6 +55,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 		{"Cleanup", cleanupTests},
 		{"Archive", archiveTests},
 		{"Prune", pruneTests},
+		{"Gaps", gapTests},
 		{"Errors", errorTests},
 	})
 }

@@ -1,0 +1,165 @@
+package kafka
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go/compress"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// panicking is a codec whose decompression panics.
+type panicking struct{ compress.Codec }
+
+func (panicking) NewReader(io.Reader) io.ReadCloser { panic("a bug of the codec") }
+
+// A panic in what decodes records halts the partition; the process and its
+// other partitions go on (contract 7.1, 7.4).
+func TestPanicOfADecoderHaltsItsPartitionAndNothingElse(t *testing.T) {
+	lz4 := compress.Codecs[compress.Lz4]
+	compress.Codecs[compress.Lz4] = panicking{lz4}
+	t.Cleanup(func() { compress.Codecs[compress.Lz4] = lz4 }) // runs when the consumers are stopped
+	r := newRig(t, 2)
+	r.produce(5, 0, 1)
+	client, err := kgo.NewClient(append(r.kafka.ClientOptions(), kgo.ProducerBatchCompression(kgo.Lz4Compression()))...)
+	require.NoError(t, err)
+	defer client.Close()
+	require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: make([]byte, 1000)}).FirstErr())
+	halted := make(chan error, 5)
+	c := r.start(func(c *kafkaconsumer.Config) { c.OnHalt = func(_ string, _ int, reason error) { halted <- reason } })
+	reason := receive(t, halted)
+	require.ErrorIs(t, reason, kafkaconsumer.ErrUndecodable)
+	require.ErrorContains(t, reason, "a bug of the codec")
+	r.produce(10, 1)
+	eventually(t, "what is before it and the other partition are committed", func() bool { return r.committed(0) == 5 && r.committed(1) == 15 })
+	require.Len(t, c.Health().Halted(), 1)
+	stop(t, c)
+}
+
+func TestUnknownCodecHaltsBeforeTheBatch(t *testing.T) {
+	r := newRig(t, 1)
+	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}}, {base: 1, last: 1, offsets: []int64{1}, codec: 6}})
+	halted := make(chan error, 5)
+	r.start(func(c *kafkaconsumer.Config) { c.OnHalt = func(_ string, _ int, reason error) { halted <- reason } })
+	reason := receive(t, halted)
+	require.ErrorIs(t, reason, kafkaconsumer.ErrUndecodable)
+	require.ErrorContains(t, reason, "unknown codec 6")
+	eventually(t, "committed up to it", func() bool { return r.committed(0) == 1 })
+}
+
+// cutting breaks connections in the middle of large answers, as long as it has
+// cuts left.
+type cutting struct {
+	net.Conn
+	cuts *atomic.Int32
+}
+
+func (c cutting) Write(b []byte) (int, error) {
+	if len(b) > 1000 && c.cuts.Add(-1) >= 0 {
+		n, _ := c.Conn.Write(b[:len(b)/2])
+		_ = c.Conn.Close()
+		return n, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+type cuttingListener struct {
+	net.Listener
+	cuts *atomic.Int32
+}
+
+func (l cuttingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return cutting{conn, l.cuts}, nil
+}
+
+// cluster is a fake of several brokers with a topic of one partition that holds
+// n records.
+func cluster(t *testing.T, n int, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	k, err := kfake.NewCluster(append([]kfake.Opt{kfake.SeedTopics(1, topic), kfake.GroupMinSessionTimeout(1)}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(k.Close)
+	produceN(t, k, 0, n)
+	return k
+}
+
+func produceN(t *testing.T, k *kfake.Cluster, from, to int) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.MetadataMinAge(50*time.Millisecond))
+	require.NoError(t, err)
+	defer client.Close()
+	for i := from; i < to; i++ {
+		require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: fmt.Appendf(make([]byte, 500), "%d", i)}).FirstErr())
+	}
+}
+
+func TestConnectionCutInAnAnswerLosesNothing(t *testing.T) {
+	cuts := &atomic.Int32{}
+	k := cluster(t, 100, kfake.NumBrokers(1), kfake.ListenFn(func(network, address string) (net.Listener, error) {
+		l, err := net.Listen(network, address)
+		return cuttingListener{l, cuts}, err
+	}))
+	cuts.Store(4) // more often than an error of the data is tried
+	l := newLedger()
+	c := consumer(t, config(k.ListenAddrs(), topic), l)
+	require.NoError(t, c.Start(t.Context()))
+	eventually(t, "all are accepted", func() bool { return l.accepted(topic) == 100 })
+	require.Negative(t, cuts.Load())
+	require.Empty(t, c.Health().Halted())
+	l.check(t)
+	stop(t, c)
+}
+
+func TestMovedLeaderIsFollowed(t *testing.T) {
+	k := cluster(t, 10, kfake.NumBrokers(3))
+	l := newLedger()
+	c := consumer(t, config(k.ListenAddrs(), topic), l)
+	require.NoError(t, c.Start(t.Context()))
+	for round := range 3 {
+		eventually(t, "all are accepted", func() bool { return l.accepted(topic) == 10*(round+1) })
+		moved := time.Now()
+		require.NoError(t, k.MoveTopicPartition(topic, 0, int32(round+1)%3))
+		produceN(t, k, 10*(round+1), 10*(round+2))
+		eventually(t, "the new leader is found", func() bool { return l.accepted(topic) == 10*(round+2) })
+		require.Less(t, time.Since(moved), 10*time.Second)
+	}
+	l.check(t)
+	require.Empty(t, c.Health().Halted())
+	stop(t, c)
+}
+
+// The timestamp is the producer's or, if the topic says so, the broker's.
+func TestTimestampsAreOfTheKindTheTopicHas(t *testing.T) {
+	for kind, ofBroker := range map[string]bool{"CreateTime": false, "LogAppendTime": true} {
+		t.Run(kind, func(t *testing.T) {
+			b := realBench(t).watch()
+			b.createTopic(1, map[string]string{"message.timestamp.type": kind})
+			began := time.Now()
+			produced := began.Add(-time.Hour).Truncate(time.Millisecond)
+			b.produce(b.client, &kgo.Record{Timestamp: produced}, &kgo.Record{Timestamp: produced.Add(time.Second)})
+			b.start()
+			b.awaitEnd()
+			records := b.ledger.of(b.topic, 0)
+			require.Len(t, records, 2)
+			if ofBroker {
+				require.WithinRange(t, records[0].Timestamp, began.Add(-time.Minute), time.Now().Add(time.Minute))
+				require.WithinRange(t, records[1].Timestamp, began.Add(-time.Minute), time.Now().Add(time.Minute))
+				return
+			}
+			require.True(t, records[0].Timestamp.Equal(produced))
+			require.True(t, records[1].Timestamp.Equal(produced.Add(time.Second)))
+		})
+	}
+}

@@ -1,0 +1,219 @@
+package kafkaconsumer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go/compress"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/envelope"
+)
+
+// oldSet is a message set of the formats 0 and 1 whose last offset is last; a
+// compressed one of format 1 counts its own offsets from 0.
+func oldSet(t testing.TB, magic byte, codec compress.Compression, count, last int64) []byte {
+	t.Helper()
+	var set []byte
+	for i := range count {
+		offset := last - count + 1 + i
+		if codec != compress.None && magic == 1 {
+			offset = i
+		}
+		set = append(set, oldBytes(offset, magic, 0, 1000+i, nil, fmt.Append(nil, last-count+1+i))...)
+	}
+	if codec == compress.None {
+		return set
+	}
+	return oldBytes(last, magic, byte(codec), 2000, nil, compressed(t, codec, set))
+}
+
+func oldBytes(offset int64, magic, attributes byte, at int64, key, value []byte) []byte {
+	content := []byte{magic, attributes}
+	if magic == 1 {
+		content = binary.BigEndian.AppendUint64(content, uint64(at))
+	}
+	for _, b := range [][]byte{key, value} {
+		size := uint32(len(b))
+		if b == nil {
+			size = 1<<32 - 1
+		}
+		content = append(binary.BigEndian.AppendUint32(content, size), b...)
+	}
+	out := binary.BigEndian.AppendUint64(nil, uint64(offset))
+	out = binary.BigEndian.AppendUint32(out, uint32(len(content)+4))
+	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(content)), content...)
+}
+
+func TestOldMessageFormatsAreRead(t *testing.T) {
+	for magic := range byte(2) {
+		for codec := range compress.Compression(4) { // zstd is younger
+			t.Run(fmt.Sprint(magic, codec), func(t *testing.T) {
+				content := append(oldSet(t, magic, codec, 4, 13), oldSet(t, magic, codec, 3, 20)...) // 14 to 17 were compacted away
+				out := deliver(t, content, 11, nil, nil)
+				require.NoError(t, out.err)
+				var offsets []int64
+				for i, r := range out.records {
+					offsets = append(offsets, r.Offset)
+					require.Equal(t, fmt.Sprint(r.Offset), string(r.Value))
+					require.Nil(t, r.Key)
+					at := int64(-1)
+					if magic == 1 {
+						at = 1000 + []int64{1, 2, 3, 0, 1, 2}[i]
+					}
+					require.Equal(t, at, r.Timestamp.UnixMilli())
+				}
+				require.Equal(t, []int64{11, 12, 13, 18, 19, 20}, offsets)
+				require.Equal(t, int64(21), out.next)
+			})
+		}
+	}
+	t.Run("the broker's time", func(t *testing.T) {
+		inner := oldBytes(0, 1, 0, 5, nil, []byte("v"))
+		out := deliver(t, oldBytes(9, 1, byte(compress.Gzip)|appendTimeFlag, 77, nil, compressed(t, compress.Gzip, inner)), 0, nil, nil)
+		require.NoError(t, out.err)
+		require.Equal(t, int64(9), out.records[0].Offset)
+		require.Equal(t, int64(77), out.records[0].Timestamp.UnixMilli())
+	})
+}
+
+// claim is a batch that says this of its records, and nothing is behind it.
+func claim(codec compress.Compression, count uint32, content []byte) []byte {
+	checked := make([]byte, 40, 40+len(content))
+	checked[1] = byte(codec)
+	binary.BigEndian.PutUint32(checked[2:], 1<<20)
+	binary.BigEndian.PutUint32(checked[36:], count)
+	return framed(0, 0, append(checked, content...))
+}
+
+// bombs are a few bytes each that claim, or become, very much.
+func bombs() map[string][]byte {
+	oneHeaderOf := func(n int64) []byte {
+		record := binary.AppendVarint([]byte{0, 0, 0, 1, 1}, n)
+		return append(binary.AppendVarint(nil, int64(len(record))), record...)
+	}
+	repeated := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x88} // a window of 128 MiB
+	for range 100 {
+		repeated = append(repeated, 0x02, 0x00, 0x10, 'x') // 128 KiB of the same
+	}
+	repeated = append(repeated, 0x01, 0, 0)
+	return map[string][]byte{
+		"records":                   claim(compress.None, 1<<31-1, []byte("short")),
+		"headers":                   claim(compress.None, 1, oneHeaderOf(1<<40)),
+		"value":                     claim(compress.None, 1, []byte{20, 0, 0, 0, 1, 0xfe, 0xff, 0xff, 0xff, 0x0f}),
+		"a zstd frame's content":    claim(compress.Zstd, 1, []byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 1, 0, 0, 0, 0x01, 0, 0}),
+		"a zstd frame's window":     claim(compress.Zstd, 1, []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xa8, 0x09, 0, 0, 'x'}),
+		"the zstd frame behind":     claim(compress.Zstd, 1, append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58, 0x01, 0, 0}, 0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 1, 0, 0, 0, 0x01, 0, 0)),
+		"what zstd becomes":         claim(compress.Zstd, 1, repeated),
+		"a snappy block":            claim(compress.Snappy, 1, []byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0}),
+		"a framed snappy block":     claim(compress.Snappy, 1, append([]byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1}, 0x7f, 0xff, 0xff, 0xff, 1)),
+		"what is in a snappy frame": claim(compress.Snappy, 1, append([]byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1}, 0, 0, 0, 6, 0xff, 0xff, 0xff, 0xff, 0x0f, 0)),
+	}
+}
+
+func TestWhatABatchClaimsTakesNoMemory(t *testing.T) {
+	for name, content := range bombs() {
+		t.Run(name, func(t *testing.T) {
+			const limit = 8 << 20
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			out := deliver(t, content, 0, nil, func(c *Config) { c.MaxBatchBytes = limit })
+			runtime.ReadMemStats(&after)
+			require.ErrorIs(t, out.err, ErrUndecodable)
+			require.NotContains(t, out.err.Error(), "panicked")
+			require.Empty(t, out.records)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(4*limit))
+		})
+	}
+}
+
+func TestBatchLargerThanMaxBatchBytesHaltsByName(t *testing.T) {
+	const limit = 300_000
+	size := func(w written, value int) written {
+		w.records = []envelope.Record{{Offset: 1, Timestamp: time.UnixMilli(0), Value: bytes.Repeat([]byte("abcdefgh"), value/8)}}
+		return w
+	}
+	for codec := range compress.Compression(5) {
+		t.Run(codec.String(), func(t *testing.T) {
+			good := written{batch: batch{base: 0, last: 0}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Value: []byte("v")}}}
+			w := written{batch: batch{base: 1, last: 1, codec: codec}}
+			smaller := func(c *Config) { c.MaxBatchBytes = limit }
+			out := deliver(t, append(good.bytes(t), size(w, limit+8).bytes(t)...), 0, nil, smaller)
+			require.ErrorIs(t, out.err, ErrUndecodable)
+			require.ErrorContains(t, out.err, "MaxBatchBytes (300000)")
+			require.Len(t, out.records, 1, "what is before it is not lost")
+			require.Equal(t, int64(1), out.next)
+			require.Zero(t, out.left)
+			out = deliver(t, size(w, limit-200).bytes(t), 0, nil, smaller)
+			require.NoError(t, out.err)
+			require.Len(t, out.records, 1)
+		})
+	}
+}
+
+func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
+	record := func(offset int64) envelope.Record {
+		return envelope.Record{Offset: offset, Timestamp: time.UnixMilli(0), Value: []byte("v")}
+	}
+	good := written{batch: batch{base: 0, last: 9}, records: []envelope.Record{record(0), record(9)}}
+	whole := good.bytes(t)
+	flipped := func(at int) []byte {
+		content := bytes.Clone(whole)
+		content[at] ^= 1
+		return content
+	}
+	hides := claim(compress.None, 0, []byte{14, 0, 0, 0, 1, 1, 0, 0})
+	for name, content := range map[string][]byte{
+		"a flipped bit of a record":     flipped(len(whole) - 1),
+		"a flipped bit of the header":   flipped(24),
+		"an unknown format":             flipped(magicAt),
+		"an unknown codec":              claim(7, 1, []byte("content")),
+		"a record behind the last":      written{batch: batch{base: 0, last: 3}, records: []envelope.Record{record(0), record(4)}}.bytes(t),
+		"records out of order":          written{batch: batch{base: 0, last: 9}, records: []envelope.Record{record(5), record(4)}}.bytes(t),
+		"fewer records than it says":    claim(compress.None, 2, []byte{14, 0, 0, 0, 1, 1, 0, 0}),
+		"a record that is not counted":  hides,
+		"records that are not counted":  claim(compress.None, 1, []byte{14, 0, 0, 0, 1, 1, 0, 0, 14, 0, 0, 2, 1, 1, 0, 0}),
+		"a control record without type": written{batch: batch{base: 0, last: 0, control: true}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Key: []byte{0}}}}.bytes(t),
+		"a length that is none":         bytes.Repeat([]byte{0xff}, 100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := deliver(t, content, 0, nil, nil)
+			require.ErrorIs(t, out.err, ErrUndecodable)
+			require.NotContains(t, out.err.Error(), "panicked")
+			require.Empty(t, out.records)
+			require.Zero(t, out.next)
+		})
+	}
+	t.Run("a batch that ends before what was asked for", func(t *testing.T) {
+		require.ErrorIs(t, deliver(t, whole, 10, nil, nil).err, ErrUndecodable)
+	})
+	t.Run("what lies before is shown", func(t *testing.T) {
+		second := written{batch: batch{base: 10, last: 10}, records: []envelope.Record{record(10)}}.bytes(t)
+		second[len(second)-1] ^= 1
+		out := deliver(t, append(bytes.Clone(whole), second...), 0, nil, nil)
+		require.ErrorIs(t, out.err, ErrUndecodable)
+		require.Len(t, out.records, 2)
+		require.Equal(t, int64(10), out.next)
+	})
+}
+
+func TestEpochThatFallsAgainHaltsWhateverThePolicy(t *testing.T) {
+	_, err := (&fetcher{partition: &partition{topic: "t", id: 1}, fell: EpochError{From: 2, To: 1}}).describeGap(7, &EpochError{From: 2, To: 1})
+	require.ErrorContains(t, err, "each time")
+	gap, err := (&fetcher{partition: &partition{topic: "t", id: 1}}).describeGap(7, &EpochError{From: 2, To: 1, First: 3})
+	require.NoError(t, err)
+	require.Equal(t, []int64{7, 3}, []int64{gap.From, gap.To})
+}
+
+func TestPanicOutsideABatchIsAnError(t *testing.T) {
+	f := &fetcher{partition: newPartition(t.Context(), "t", 1, 0), buffer: newBudget(1)} // has no network to ask
+	next, _, err := f.turn(5)
+	require.ErrorIs(t, err, ErrUndecodable)
+	require.Equal(t, int64(5), next)
+	require.Zero(t, f.buffer.bytes())
+}

@@ -1,0 +1,133 @@
+package kafkaconsumer
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"hash/crc32"
+	"testing"
+
+	"github.com/segmentio/kafka-go/compress"
+	"github.com/segmentio/kafka-go/protocol/fetch"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/envelope"
+)
+
+// written is a batch as a test writes it.
+type written struct {
+	batch
+	records []envelope.Record // with offsets and timestamps
+}
+
+func (w written) bytes(t testing.TB) []byte {
+	t.Helper()
+	var content []byte
+	for _, r := range w.records {
+		record := []byte{0}
+		record = binary.AppendVarint(record, r.Timestamp.UnixMilli()-w.firstTime)
+		record = binary.AppendVarint(record, r.Offset-w.base)
+		record = appendBytes(appendBytes(record, r.Key), r.Value)
+		record = binary.AppendVarint(record, int64(len(r.Headers)))
+		for _, h := range r.Headers {
+			record = appendBytes(appendBytes(record, append([]byte{}, h.Key...)), h.Value)
+		}
+		content = append(binary.AppendVarint(content, int64(len(record))), record...)
+	}
+	content = compressed(t, w.codec, content)
+	attributes := int16(w.codec)
+	for _, flag := range []struct {
+		on  bool
+		bit int16
+	}{{w.appended, appendTimeFlag}, {w.transactional, transactionalFlag}, {w.control, controlFlag}} {
+		if flag.on {
+			attributes |= flag.bit
+		}
+	}
+	checked := binary.BigEndian.AppendUint16(nil, uint16(attributes))
+	checked = binary.BigEndian.AppendUint32(checked, uint32(w.last-w.base))
+	for _, v := range []int64{w.firstTime, w.maxTime, w.producer} {
+		checked = binary.BigEndian.AppendUint64(checked, uint64(v))
+	}
+	checked = append(checked, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
+	checked = append(binary.BigEndian.AppendUint32(checked, uint32(len(w.records))), content...)
+	return framed(w.base, w.epoch, checked)
+}
+
+// framed puts the beginning of a batch before its checked part.
+func framed(base int64, epoch int32, checked []byte) []byte {
+	out := binary.BigEndian.AppendUint64(nil, uint64(base))
+	out = binary.BigEndian.AppendUint32(out, uint32(len(checked)+9))
+	out = append(binary.BigEndian.AppendUint32(out, uint32(epoch)), 2)
+	out = binary.BigEndian.AppendUint32(out, crc32.Checksum(checked, castagnoli))
+	return append(out, checked...)
+}
+
+func appendBytes(to, b []byte) []byte {
+	if b == nil {
+		return binary.AppendVarint(to, -1)
+	}
+	return append(binary.AppendVarint(to, int64(len(b))), b...)
+}
+
+func compressed(t testing.TB, codec compress.Compression, content []byte) []byte {
+	t.Helper()
+	if codec == compress.None {
+		return content
+	}
+	var out bytes.Buffer
+	w := codec.Codec().NewWriter(&out)
+	_, err := w.Write(content)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return out.Bytes()
+}
+
+// delivered is what became of a response.
+type delivered struct {
+	records []envelope.Record
+	// bounds are the next offsets of the chunks.
+	bounds []int64
+	next   int64
+	err    error
+	epoch  int32
+	ask    int
+	// most and left are of the budget.
+	most, left int
+}
+
+// deliver has a fetcher read a response to a fetch of the wanted offset.
+func deliver(t testing.TB, content []byte, wanted int64, aborted []fetch.ResponseTransaction, change func(*Config)) delivered {
+	t.Helper()
+	cfg := Config{}.withDefaults()
+	if change != nil {
+		change(&cfg)
+	}
+	var d delivered
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	buffer, out, done := newBudget(cfg.BufferBytes), make(chan *chunk), make(chan struct{})
+	go func() {
+		defer close(done)
+		for c := range out {
+			d.most = max(d.most, buffer.bytes())
+			for _, r := range c.received {
+				d.records = append(d.records, r.Record)
+			}
+			d.bounds = append(d.bounds, c.next)
+			buffer.add(-c.bytes)
+		}
+	}()
+	f := &fetcher{
+		network: &network{inflater: &inflater{limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
+		decode: func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} }, out: out,
+	}
+	held := &hold{budget: buffer}
+	run := &delivery{fetcher: f, held: held, response: &response{records: content, aborted: aborted}, wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}
+	d.err = run.run()
+	held.end()
+	close(out)
+	<-done
+	d.next, d.epoch, d.ask, d.left = run.sent, f.epoch, f.ask, buffer.bytes()
+	return d
+}
