@@ -31,9 +31,9 @@ func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
 		r.produce(10, 0, 1, 2)
 		r.awaitAll()
 	}
-	generations(20) // what is kept is there
+	generations(10) // what is kept is there
 	goroutines, connections := runtime.NumGoroutine(), r.kafka.Connections()
-	const rounds = 200
+	const rounds = 150
 	generations(rounds)
 	require.GreaterOrEqual(t, c.Health().Rebalances, rounds)
 	// A few come and go with requests that are under way.

@@ -24,7 +24,8 @@ type cell struct {
 type track struct {
 	name  string
 	cells []cell
-	// pause lies between two cells of the schedule.
+	// pause lies between two cells of the schedule; half to twice as much when
+	// chance decides.
 	pause time.Duration
 }
 
@@ -103,7 +104,7 @@ func (m *matrix) follow(ctx context.Context, t track, random *rand.Rand) {
 	between := func(low, high time.Duration) time.Duration {
 		return low + time.Duration(random.Int64N(int64(high-low)))
 	}
-	for pause(ctx, between(500*time.Millisecond, 4*time.Second)) {
+	for pause(ctx, between(t.pause/2, 2*t.pause)) {
 		c := t.cells[random.IntN(len(t.cells))]
 		if c.do(between(300*time.Millisecond, 8*time.Second)) {
 			m.hit(c.name)
