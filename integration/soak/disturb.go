@@ -36,7 +36,7 @@ func (w *world) tracks(f *fleet) []track {
 	pg := w.postgres
 	return []track{
 		{name: "workers", pause: 8 * time.Second, cells: []cell{
-			{"worker_killed", f.kill1, 0}, {"worker_frozen", f.freeze1, frozen}, {"worker_terminated", f.terminate1, 0},
+			{"worker_killed", f.killOne, 0}, {"worker_frozen", f.freezeOne, frozen}, {"worker_terminated", f.terminateOne, 0},
 		}},
 		{name: "PostgreSQL", pause: 6 * time.Second, cells: []cell{
 			{"postgres_slow", w.slowPostgres, 8 * time.Second},
@@ -169,14 +169,14 @@ func (w *world) answersCut() (n int) {
 	return n
 }
 
-// kill1 kills one worker, terminate1 asks one to stop.
-func (f *fleet) kill1(time.Duration) bool { return f.disturb("killed", true, (*workload.Worker).Kill) }
-func (f *fleet) terminate1(time.Duration) bool {
+// killOne kills one worker, terminateOne asks one to stop.
+func (f *fleet) killOne(time.Duration) bool { return f.disturb("killed", true, (*workload.Worker).Kill) }
+func (f *fleet) terminateOne(time.Duration) bool {
 	return f.disturb("terminated", true, (*workload.Worker).Terminate)
 }
 
-// freeze1 freezes one worker for a time.
-func (f *fleet) freeze1(lasts time.Duration) bool {
+// freezeOne freezes one worker for a time.
+func (f *fleet) freezeOne(lasts time.Duration) bool {
 	var frozen *workload.Worker
 	if !f.disturb(fmt.Sprintf("frozen for %.1fs", lasts.Seconds()), false, func(worker *workload.Worker) error {
 		frozen = worker
