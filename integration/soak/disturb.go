@@ -170,7 +170,9 @@ func (w *world) answersCut() (n int) {
 }
 
 // killOne kills one worker, terminateOne asks one to stop.
-func (f *fleet) killOne(time.Duration) bool { return f.disturb("killed", true, (*workload.Worker).Kill) }
+func (f *fleet) killOne(time.Duration) bool {
+	return f.disturb("killed", true, (*workload.Worker).Kill)
+}
 func (f *fleet) terminateOne(time.Duration) bool {
 	return f.disturb("terminated", true, (*workload.Worker).Terminate)
 }
