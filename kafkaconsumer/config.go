@@ -50,6 +50,8 @@ type SASL struct {
 // field left zero gets its default (contract 7.5, 9).
 type Config struct {
 	// Brokers are where to ask first (host:port); one that answers is enough.
+	// Name several: the rest of a cluster is asked for only while one of them
+	// answers (contract 7.8).
 	Brokers []string `yaml:"brokers" env:"BROKERS"`
 	// Topics are consumed together. One that does not exist is said, waited
 	// for and never created (contract 7.5).

@@ -164,6 +164,9 @@ func (k *Kafka) Members(group string) int {
 	return len(info.Members)
 }
 
+// Connections counts the connections that clients have open.
+func (k *Kafka) Connections() int { return k.network.connections() }
+
 // Stop makes the broker unreachable as if its network were cut: connections
 // break and new ones are refused. Its state is kept, and group sessions run
 // out as they would. Stopping twice does nothing.

@@ -52,6 +52,12 @@ func (n *network) stop() {
 	n.cut()
 }
 
+func (n *network) connections() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.conns)
+}
+
 // cut breaks all connections; the caller holds the lock.
 func (n *network) cut() {
 	n.frozen = false

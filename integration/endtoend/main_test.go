@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
@@ -67,6 +68,16 @@ func postgresServer(t *testing.T) *servers.Postgres {
 	t.Helper()
 	server, err := ownPostgres()
 	leaveOutIf(t, err)
+	return server
+}
+
+// disturbedPostgres is one of the test's own, so that it can run beside others
+// and take it away.
+func disturbedPostgres(t *testing.T) *servers.Postgres {
+	t.Helper()
+	server, err := servers.StartPostgres(servers.PostgresOptions{})
+	leaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	return server
 }
 

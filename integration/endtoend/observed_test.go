@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -42,7 +43,7 @@ const (
 	// it begins, and once more when a part of the worker starts again.
 	sameLines = 3
 	// allLines is how much it may say in all.
-	allLines = 20
+	allLines = 16
 )
 
 // single tells whether a line is about one message.
@@ -52,17 +53,21 @@ func single(entry observer.LoggedEntry) bool {
 
 // quiet fails the test if an outage filled the log (contract 7.8). What it
 // says of single messages does not count: each of them may fail once.
-func (o *observed) quiet(t *testing.T) {
+func (o *observed) quiet(t *testing.T, outage string) {
 	t.Helper()
 	lines, all := map[string]int{}, 0
 	for _, entry := range o.logs.TakeAll() {
 		if single(entry) {
 			continue
 		}
-		lines[entry.Message]++
+		line := entry.Message
+		if what, ok := entry.ContextMap()["what"]; ok {
+			line += fmt.Sprint(": ", what)
+		}
+		lines[line]++
 		all++
 	}
-	t.Logf("%d lines were logged: %v", all, lines)
+	t.Logf("%s: %d lines were logged: %v", outage, all, lines)
 	for line, n := range lines {
 		require.LessOrEqual(t, n, sameLines, line)
 	}

@@ -42,7 +42,8 @@ func (c *count) all() (messages, runs int) {
 // the worker stops by itself, says so once, charges nothing to handlers that do
 // not need the database, and resumes.
 func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
-	server := postgresServer(t)
+	t.Parallel()
+	server := disturbedPostgres(t)
 	for _, outage := range []struct {
 		name       string
 		begin, end func() error
@@ -54,7 +55,7 @@ func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
 		t.Run(outage.name, func(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, server.Start()) })
 			t.Cleanup(func() { require.NoError(t, server.Thaw()) })
-			r := newRig(t)
+			r := newRigOn(t, server)
 			r.settings.SweepInterval = time.Second
 			const messages = 400
 			plain := &count{runs: map[string]int{}}

@@ -9,7 +9,8 @@ import (
 
 // Contract 2, 5.15: everything resumes by itself, nothing is lost or doubled.
 func TestDatabaseOutageUnderLoadIsSurvived(t *testing.T) {
-	server := postgresServer(t)
+	t.Parallel()
+	server := disturbedPostgres(t)
 	for _, outage := range []struct {
 		name       string
 		begin, end func() error
@@ -20,7 +21,7 @@ func TestDatabaseOutageUnderLoadIsSurvived(t *testing.T) {
 		{"frozen", server.Freeze, server.Thaw, 6 * time.Second},
 	} {
 		t.Run(outage.name, func(t *testing.T) {
-			r := newRig(t)
+			r := newRigOn(t, server)
 			first, second := r.worker(), r.worker()
 			r.underDirectLoad(r.newInbox(r.settings.DSN), func() {
 				t.Cleanup(func() { require.NoError(t, server.Start()) })

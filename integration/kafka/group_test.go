@@ -45,7 +45,7 @@ func TestSecondMemberTakesOverWithoutLossOrStep(t *testing.T) {
 func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
 	r := newRig(t, 2)
 	entered, release := make(chan struct{}), make(chan struct{})
-	slow := atomic.Bool{}
+	slow, abandoned := atomic.Bool{}, atomic.Bool{}
 	slow.Store(true)
 	r.ledger.before = func(ctx context.Context, _ []envelope.Received) error {
 		if slow.CompareAndSwap(true, false) {
@@ -53,6 +53,7 @@ func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
 			select {
 			case <-release:
 			case <-ctx.Done():
+				abandoned.Store(true)
 				return ctx.Err()
 			}
 		}
@@ -69,6 +70,7 @@ func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
 		return len(first.Health().Partitions) == 1 && len(second.Health().Partitions) == 1
 	})
 	r.awaitAll()
+	require.False(t, abandoned.Load())
 	require.Equal(t, 200, r.ledger.deliveries(topic), "what was accepted while draining is committed, not redelivered")
 }
 

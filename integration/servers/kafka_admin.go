@@ -117,6 +117,7 @@ func (a *Admin) Produce(ctx context.Context, topic string, messages ...kafka.Mes
 func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int64, error) {
 	partitions, err := a.partitions(ctx, topic)
 	if err != nil {
+		a.Close()
 		return nil, fmt.Errorf("committed offsets of %s for %s: %w", group, topic, err)
 	}
 	response, err := a.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: partitions}})
@@ -124,6 +125,7 @@ func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int
 		err = response.Error
 	}
 	if err != nil {
+		a.Close()
 		return nil, fmt.Errorf("committed offsets of %s for %s: %w", group, topic, err)
 	}
 	offsets := make(map[int]int64, len(partitions))

@@ -122,6 +122,7 @@ func (c *Cluster) plan(launcher launcher, options ClusterOptions) (err error) {
 			return err
 		}
 		broker.port, broker.Admin = ports[1+2*i], NewAdmin(inner)
+		broker.replicas = 2
 		broker.probe = broker.serves(i + 1)
 		c.brokers = append(c.brokers, broker)
 		c.advertised = append(c.advertised, advertised)
@@ -150,6 +151,18 @@ func (c *Cluster) Broker(id int) *Kafka { return c.brokers[id-1] }
 
 // Other is the ID of the other broker.
 func (c *Cluster) Other(id int) int { return len(c.brokers) + 1 - id }
+
+// AwaitInSync waits until every partition has both of its replicas in sync, as
+// each of the brokers sees it: one that was frozen knows nothing at first of
+// what was decided meanwhile.
+func (c *Cluster) AwaitInSync(ctx context.Context) error {
+	for _, broker := range c.brokers {
+		if err := broker.AwaitInSync(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Close kills all nodes and removes their data.
 func (c *Cluster) Close() error {

@@ -9,13 +9,16 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// Coordinator tells which broker, by its ID, coordinates a group.
+// Coordinator tells which broker, by its ID, coordinates a group. As with every
+// question here, one that was not answered may have gone to a frozen broker:
+// the next goes to whichever takes a new connection.
 func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
 	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: group, KeyType: kafka.CoordinatorKeyTypeConsumer})
 	if err == nil {
 		err = response.Error
 	}
 	if err != nil {
+		a.Close()
 		return 0, fmt.Errorf("coordinator of group %s: %w", group, err)
 	}
 	return response.Coordinator.NodeID, nil
@@ -25,6 +28,7 @@ func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
 func (a *Admin) Leaders(ctx context.Context, topic string) (map[int]int, error) {
 	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 	if err != nil {
+		a.Close()
 		return nil, fmt.Errorf("leaders of topic %s: %w", topic, err)
 	}
 	leaders := map[int]int{}
@@ -66,6 +70,7 @@ func (a *Admin) AwaitInSync(ctx context.Context) error {
 func (a *Admin) inSync(ctx context.Context) error {
 	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{}) // of all topics
 	if err != nil {
+		a.Close()
 		return err
 	}
 	for _, topic := range response.Topics {

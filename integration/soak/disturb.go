@@ -23,7 +23,7 @@ type server interface {
 func (w *world) tracks(f *fleet) []track {
 	const down = 3 * time.Second
 	frozen := w.settings.SessionTimeout + 2*time.Second // longer than anybody is waited for
-	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}}
+	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"kafka_answers_cut", w.cutKafka, 4 * time.Second}, {"rebalance_storm", f.storm, 0}}
 	for id := range 2 {
 		broker, name := w.cluster.Broker(id+1), fmt.Sprintf("broker %d", id+1)
 		prefix := fmt.Sprintf("broker_%d_", id+1)
@@ -32,11 +32,10 @@ func (w *world) tracks(f *fleet) []track {
 			cell{prefix + "frozen", w.outage(name, "frozen", broker, broker.Freeze, broker.Thaw, w.inSync), frozen},
 			cell{prefix + "killed", w.outage(name, "killed", broker, broker.Kill, broker.Start, w.inSync), down})
 	}
-	kafka = append(kafka, cell{"rebalance_storm", f.storm, 0}, cell{"kafka_answers_cut", w.cutKafka, 4 * time.Second})
 	pg := w.postgres
 	return []track{
 		{name: "workers", pause: 8 * time.Second, cells: []cell{
-			{"worker_killed", f.kill1, 0}, {"worker_frozen", f.freeze1, frozen}, {"worker_terminated", f.terminate1, 0},
+			{"worker_killed", f.killOne, 0}, {"worker_frozen", f.freezeOne, frozen}, {"worker_terminated", f.terminateOne, 0},
 		}},
 		{name: "PostgreSQL", pause: 6 * time.Second, cells: []cell{
 			{"postgres_slow", w.slowPostgres, 8 * time.Second},
@@ -169,14 +168,16 @@ func (w *world) answersCut() (n int) {
 	return n
 }
 
-// kill1 kills one worker, terminate1 asks one to stop.
-func (f *fleet) kill1(time.Duration) bool { return f.disturb("killed", true, (*workload.Worker).Kill) }
-func (f *fleet) terminate1(time.Duration) bool {
+// killOne kills one worker, terminateOne asks one to stop.
+func (f *fleet) killOne(time.Duration) bool {
+	return f.disturb("killed", true, (*workload.Worker).Kill)
+}
+func (f *fleet) terminateOne(time.Duration) bool {
 	return f.disturb("terminated", true, (*workload.Worker).Terminate)
 }
 
-// freeze1 freezes one worker for a time.
-func (f *fleet) freeze1(lasts time.Duration) bool {
+// freezeOne freezes one worker for a time.
+func (f *fleet) freezeOne(lasts time.Duration) bool {
 	var frozen *workload.Worker
 	if !f.disturb(fmt.Sprintf("frozen for %.1fs", lasts.Seconds()), false, func(worker *workload.Worker) error {
 		frozen = worker
@@ -218,6 +219,7 @@ func (f *fleet) storm(time.Duration) bool {
 	for try := 0; made < changes && try < 2*changes; try++ {
 		worker, err := workload.StartWorker(f.world.settings, f.world.dir)
 		if err != nil { // the database is away
+			pause(context.Background(), time.Second)
 			continue
 		}
 		f.await("a storm's worker is a member", 3*time.Second, func() bool {

@@ -49,6 +49,9 @@ func main() {
 	}
 }
 
+// overrun is how much longer the schedule may take on a slow machine.
+const overrun = 20 * time.Second
+
 // run soaks until the time is over, or ctx ends it early, and judges. The
 // error is about the soak itself: it could not find out.
 func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers int) (whole bool, err error) {
@@ -68,13 +71,18 @@ func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers in
 	began := time.Now()
 	timed, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()
+	schedule, cancel := context.WithTimeout(ctx, lasts+overrun)
+	defer cancel()
+	load, endLoad := context.WithCancel(ctx)
+	defer endLoad()
 	report, endReport := context.WithCancel(context.Background())
 	var loading, reporting sync.WaitGroup
-	loading.Go(func() { l.run(timed) })
+	loading.Go(func() { l.run(load) })
 	reporting.Go(func() { w.reportProgress(report) })
 	tracks := w.tracks(fleet)
 	matrix := newMatrix(tracks)
-	matrix.disturb(timed, seed, tracks) // returns with everything up again
+	matrix.disturb(timed, schedule, seed, tracks) // returns with everything up again
+	endLoad()
 	loading.Wait()
 	w.say("the disturbances are over, waiting for what is left")
 	unsettled := w.settle(l)

@@ -24,7 +24,8 @@ type cell struct {
 type track struct {
 	name  string
 	cells []cell
-	// pause lies between two cells of the schedule.
+	// pause lies between two cells of the schedule; half to twice as much when
+	// chance decides.
 	pause time.Duration
 }
 
@@ -73,13 +74,14 @@ func (m *matrix) print() {
 }
 
 // disturb goes through every track at once: first through all of its cells in
-// their order, again those that did not come about, then at random until ctx
-// ends. It returns when everything is up again.
-func (m *matrix) disturb(ctx context.Context, seed uint64, tracks []track) {
+// their order, again those that did not come about, until the schedule's
+// context ends, then at random until ctx ends. It returns when everything is up
+// again.
+func (m *matrix) disturb(ctx, schedule context.Context, seed uint64, tracks []track) {
 	var under sync.WaitGroup
 	for i, t := range tracks {
 		random := rand.New(rand.NewPCG(seed, uint64(i+2)))
-		under.Go(func() { m.follow(ctx, t, random) })
+		under.Go(func() { m.follow(ctx, schedule, t, random) })
 	}
 	under.Wait()
 }
@@ -88,10 +90,10 @@ func (m *matrix) disturb(ctx context.Context, seed uint64, tracks []track) {
 // about, because what it would disturb is away at that moment.
 const attempts = 10
 
-func (m *matrix) follow(ctx context.Context, t track, random *rand.Rand) {
+func (m *matrix) follow(ctx, schedule context.Context, t track, random *rand.Rand) {
 	for _, c := range t.cells {
 		for range attempts {
-			if !pause(ctx, t.pause) {
+			if !pause(schedule, t.pause) {
 				return
 			}
 			if c.do(c.lasts) {
@@ -103,7 +105,7 @@ func (m *matrix) follow(ctx context.Context, t track, random *rand.Rand) {
 	between := func(low, high time.Duration) time.Duration {
 		return low + time.Duration(random.Int64N(int64(high-low)))
 	}
-	for pause(ctx, between(500*time.Millisecond, 4*time.Second)) {
+	for pause(ctx, between(t.pause/2, 2*t.pause)) {
 		c := t.cells[random.IntN(len(t.cells))]
 		if c.do(between(300*time.Millisecond, 8*time.Second)) {
 			m.hit(c.name)

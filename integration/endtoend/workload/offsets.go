@@ -45,7 +45,11 @@ type OffsetReport struct {
 	Details      []string
 }
 
-const sampleInterval = 100 * time.Millisecond
+// A broker that does not answer in time is not asked again if another can be.
+const (
+	sampleInterval = 100 * time.Millisecond
+	sampleTimeout  = time.Second
+)
 
 // WatchOffsets begins to sample. Stop it. An unreachable broker or database
 // says nothing and is asked again.
@@ -105,7 +109,7 @@ func (o *Offsets) sample(ctx context.Context) {
 
 // look takes one sample and judges it before the next is taken.
 func (o *Offsets) look(ctx context.Context) {
-	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ask, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
 	offsets, err := o.admin.Committed(ask, o.group, o.topic)
 	if err != nil {

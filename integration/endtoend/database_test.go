@@ -1,0 +1,104 @@
+package endtoend
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
+)
+
+// Contract 7.1, 7.8: while the database is away nothing is committed, the
+// partitions are kept, little is logged, and all goes on by itself.
+func TestDatabaseOutageWhileKafkaDeliversIsSurvived(t *testing.T) {
+	t.Parallel()
+	server := disturbedPostgres(t)
+	kafka := kafkaServer(t)
+	s := newStreamOn(newRigOn(t, server), kafka.Admin, kafka.Brokers())
+	first, second := s.worker(), s.observed()
+	for _, outage := range []struct {
+		name       string
+		begin, end func() error
+		lasts      time.Duration
+	}{
+		{"database frozen", server.Freeze, server.Thaw, 10 * time.Second},
+		{"database stopped", server.Stop, server.Start, 3 * time.Second},
+		{"database killed", server.Kill, server.Start, time.Second},
+	} {
+		s.underKafkaLoad(s.feed, func() {
+			s.consumes(first)
+			second.forget()
+			require.NoError(t, outage.begin())
+			before := second.Health().Consumers[0]
+			pause(t.Context(), outage.lasts)
+			during := second.Health().Consumers[0]
+			require.Equal(t, before.Generation, during.Generation, "it stays a member")
+			require.Len(t, during.Partitions, len(before.Partitions))
+			require.Error(t, second.Health().Degraded())
+			require.NoError(t, outage.end())
+			s.worksOn()
+			second.quiet(t, outage.name)
+		})
+		s.finish()
+		require.True(t, first.Running(), "no worker gave up")
+	}
+}
+
+// Contract 7.1, 7.2: members come and go, ten times in a row, while each
+// statement takes 200 ms and so each accept a second.
+func TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
+	t.Parallel()
+	s := newStream(t)
+	proxy := pgproxy.New(t, s.settings.DSN)
+	stays := s.worker(unhurried, func(settings *workload.Settings) { settings.DSN = proxy.DSN() })
+	s.underKafkaLoad(s.feed, func() {
+		s.consumes(stays)
+		proxy.Delay(200 * time.Millisecond)
+		const joins = "kafka consumer joined its group"
+		last := stays
+		for range 5 {
+			next := s.worker(unhurried)
+			s.await("it is a member", func() bool {
+				n, err := next.Logged(joins)
+				require.NoError(t, err)
+				return n > 0
+			})
+			if last != stays {
+				require.NoError(t, last.Wait(patience))
+			}
+			require.NoError(t, next.Terminate())
+			last = next
+		}
+		require.NoError(t, last.Wait(patience))
+		proxy.Delay(0)
+		rebalances, err := stays.Logged(joins)
+		require.NoError(t, err)
+		t.Logf("the member that stayed has joined %d generations", rebalances)
+		require.GreaterOrEqual(t, rebalances, 10)
+	})
+	s.finish()
+}
+
+// Contract 2, 7.1: a member that slept through its session commits nothing for
+// partitions that are another's by now.
+func TestMemberFrozenPastItsSessionMovesNoOffsetBack(t *testing.T) {
+	t.Parallel()
+	s := newStream(t)
+	stale, other := s.worker(), s.worker()
+	s.underKafkaLoad(s.feed, func() {
+		s.consumes(stale)
+		s.consumes(other)
+		require.NoError(t, stale.Freeze())
+		pause(t.Context(), s.settings.SessionTimeout)
+		s.commitsOn()
+		require.NoError(t, stale.Thaw())
+		began := time.Now()
+		before := s.number(`SELECT count(*) FROM runs WHERE pid = $1`, stale.PID())
+		s.await("it is back", func() bool { return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, stale.PID()) > before+20 })
+		t.Logf("the member was back within %s", time.Since(began))
+	})
+	s.finish()
+	require.True(t, stale.Running() && other.Running(), "no worker gave up")
+}

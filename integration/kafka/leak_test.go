@@ -1,0 +1,44 @@
+package kafka
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// Members come and go for months: what one generation leaves behind adds up.
+func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
+	r := newRig(t, 3)
+	c := r.start(func(c *kafkaconsumer.Config) {
+		c.HeartbeatInterval, c.JoinBackoff = 5*time.Millisecond, 5*time.Millisecond
+	})
+	generations := func(n int) {
+		for i := range n {
+			before := c.Health().Rebalances
+			code := int16(rebalanceInProgress) // it joins again as who it was
+			if i%50 == 49 {
+				code = unknownMember // it joins as somebody new
+			}
+			fault := r.kafka.FailNext(kafkatest.HeartbeatAPI, code, 1)
+			eventually(t, "another generation", func() bool { return c.Health().Rebalances > before })
+			fault.Remove()
+		}
+		r.produce(10, 0, 1, 2)
+		r.awaitAll()
+	}
+	generations(10) // what is kept is there
+	goroutines, connections := runtime.NumGoroutine(), r.kafka.Connections()
+	const rounds = 150
+	generations(rounds)
+	require.GreaterOrEqual(t, c.Health().Rebalances, rounds)
+	// A few come and go with requests that are under way.
+	eventually(t, "no more goroutines and connections than before", func() bool {
+		return runtime.NumGoroutine() <= goroutines+10 && r.kafka.Connections() <= connections+3
+	})
+	t.Logf("after %d rebalances: %d goroutines (%d before), %d connections (%d before)", c.Health().Rebalances, runtime.NumGoroutine(), goroutines, r.kafka.Connections(), connections)
+}
