@@ -9,7 +9,7 @@ import (
 // patience is how long nothing may change before a run is given up.
 const patience = 45 * time.Second
 
-// ErrStalled: nothing changes any more, and it is not done.
+// ErrStalled says that nothing changes any more, and it is not done.
 var ErrStalled = fmt.Errorf("nothing has happened for %s", patience)
 
 // Watch reads how far things are until done says so or fails. It fails with
