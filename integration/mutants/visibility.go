@@ -22,7 +22,7 @@ var visibilityMutants = []mutant{
 	{
 		Name: "a topic that is gone silences the others",
 		Why:  "nothing would be consumed until every member has noticed (contract 7.5)",
-		File: "kafkaconsumer/group.go",
+		File: "kafkaconsumer/leader.go",
 		Old:  "		partitions = b.existing()\n",
 		New:  "",
 		Test: throughConsumers("^TestDiscovery$/^in-process$/^a_rebalance"),
