@@ -105,6 +105,7 @@ func FuzzResponseShowsWhatIsCommitted(f *testing.F) {
 	f.Add([]byte{0x11, 0x03, 0x11, 0x02, 0x11, 0x03, 0xc8}, int64(4), uint8(4), uint16(30))
 	f.Add([]byte{0x00, 0x40, 0x01, 0x18, 0x03}, int64(2), uint8(200), uint16(1))
 	f.Add([]byte{0x00, 0xc0, 0x00, 0x18}, int64(0), uint8(1), uint16(0))
+	f.Add([]byte{0x18}, int64(0), uint8(1), uint16(30)) // of one batch the beginning
 	f.Fuzz(func(t *testing.T, program []byte, wanted int64, limit uint8, cut uint16) {
 		if len(program) > 200 || wanted < 0 {
 			return
