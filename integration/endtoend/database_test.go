@@ -46,7 +46,7 @@ func TestDatabaseOutageWhileKafkaDeliversIsSurvived(t *testing.T) {
 	}
 }
 
-// Contract 7.1, 7.2: members come and go, ten times in a row, while each
+// Contract 7.1, 7.2: members come and go, ten rebalances in a row, while each
 // statement takes 200 ms and so each accept a second.
 func TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
@@ -57,14 +57,17 @@ func TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
 		s.consumes(stays)
 		proxy.Delay(200 * time.Millisecond)
 		const joins = "kafka consumer joined its group"
+		generations := func(w *workload.Worker) int {
+			n, err := w.Logged(joins)
+			require.NoError(t, err)
+			return n
+		}
 		last := stays
-		for range 5 {
+		// A leave and the next join may make one rebalance of two.
+		for deadline := time.Now().Add(patience); generations(stays) < 11; {
+			require.True(t, time.Now().Before(deadline), "only %d generations", generations(stays))
 			next := s.worker(unhurried)
-			s.await("it is a member", func() bool {
-				n, err := next.Logged(joins)
-				require.NoError(t, err)
-				return n > 0
-			})
+			s.await("it is a member", func() bool { return generations(next) > 0 })
 			if last != stays {
 				require.NoError(t, last.Wait(patience))
 			}
@@ -73,10 +76,7 @@ func TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
 		}
 		require.NoError(t, last.Wait(patience))
 		proxy.Delay(0)
-		rebalances, err := stays.Logged(joins)
-		require.NoError(t, err)
-		t.Logf("the member that stayed has joined %d generations", rebalances)
-		require.GreaterOrEqual(t, rebalances, 10)
+		t.Logf("the member that stayed has joined %d generations", generations(stays))
 	})
 	s.finish()
 }
