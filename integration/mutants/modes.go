@@ -120,7 +120,7 @@ var modesMutants = []mutant{
 	{
 		Name: "messages accepted for a direct channel are stored",
 		Why:  "the caller would take for delivered by its mode what is not (contract 1)",
-		File: "acceptor/acceptor.go",
+		File: "acceptor/plan.go",
 		Old:  "if a.unstored[m.Channel] {",
 		New:  "if a.unstored[m.Channel] && m.ID == \"\" {",
 		Test: hanging(consuming("TestAcceptToADirectChannelIsATypedError")),

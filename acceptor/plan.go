@@ -1,0 +1,120 @@
+package acceptor
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// plan is one accept on its way: what goes to the store and what each message
+// becomes.
+type plan struct {
+	messages []handler.RawMessage
+	results  []Result
+	batch    store.AcceptBatch
+	// rows maps each row of the batch to its message.
+	rows []int
+	// repeats maps messages to the row of an earlier one with the same ID.
+	repeats map[int]int
+	// keys are the handlers that may get new statuses.
+	keys map[string]bool
+}
+
+// plan routes and checks the messages. Routing comes before the ID is looked
+// at (contract 4.6).
+func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
+	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
+	row := make(map[string]int, len(messages)) // message ID to its row
+	for i, m := range messages {
+		r := &p.results[i]
+		r.MessageID = m.ID
+		if !a.channels[m.Channel] {
+			r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
+			continue
+		}
+		handlers := a.registry.Route(m.Channel, m.Type)
+		if len(handlers) == 0 {
+			r.Outcome = Unrouted
+			if a.opts.Unrouted != UnroutedIgnore {
+				r.Outcome, r.Err = Invalid, unroutedError(m)
+			}
+			continue
+		}
+		if a.unstored[m.Channel] {
+			r.Outcome, r.Err = Invalid, notStored(m.ID, m.Channel)
+			continue
+		}
+		checked, err := a.check(m, handlers)
+		if err != nil {
+			r.Outcome, r.Err = Invalid, err
+			continue
+		}
+		if first, known := row[m.ID]; known {
+			p.repeat(i, first, checked.Handlers)
+			continue
+		}
+		row[m.ID] = len(p.batch.Messages)
+		p.batch.Messages = append(p.batch.Messages, checked)
+		p.rows = append(p.rows, i)
+		for _, h := range handlers {
+			p.keys[h.Key()] = true
+		}
+	}
+	return p
+}
+
+func notStored(messageID, channel string) error {
+	return &InvalidError{MessageID: messageID, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
+}
+
+func unroutedError(m handler.RawMessage) error {
+	return &InvalidError{MessageID: m.ID, Reason: ReasonUnrouted, Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
+}
+
+// repeat settles message i, whose ID the given row of the same accept has. On
+// another channel it may bring the row further handlers.
+func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
+	a, b := p.messages[i], p.messages[p.rows[row]]
+	r := &p.results[i]
+	if a.Type != b.Type || a.Source != b.Source {
+		r.Outcome, r.Err = Invalid, conflict(a.ID, b.Type, b.Source)
+		return
+	}
+	r.Outcome, r.ContentDiffers = Duplicate, string(a.Content) != string(b.Content)
+	p.repeats[i] = row
+	first := &p.batch.Messages[row]
+	for _, h := range handlers {
+		if !slices.ContainsFunc(first.Handlers, func(known store.NewStatus) bool { return known.HandlerKey == h.HandlerKey }) {
+			first.Handlers = append(first.Handlers, h)
+			p.keys[h.HandlerKey] = true
+		}
+	}
+}
+
+// take notes what the store said of each row.
+func (p *plan) take(stored []store.Accepted) {
+	for row, s := range stored {
+		r := &p.results[p.rows[row]]
+		r.Handlers, r.ContentDiffers = s.StatusesAdded, s.ContentDiffers
+		switch {
+		case s.Inserted:
+			r.Outcome = Accepted
+		case s.Conflict:
+			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
+		default:
+			r.Outcome = Duplicate
+		}
+	}
+	for i, row := range p.repeats { // what is wrong with the first is wrong with them
+		if s := stored[row]; s.Conflict {
+			r := &p.results[i]
+			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
+		}
+	}
+}
+
+func conflict(id, typ, source string) error {
+	return &InvalidError{MessageID: id, Reason: ReasonIDConflict, Detail: fmt.Sprintf("the ID is known with type %q and source %q", typ, source)}
+}

@@ -1,0 +1,48 @@
+package inbox
+
+// Unrouted says what happens to messages that no handler takes: UnroutedIgnore
+// (default), UnroutedReject or UnroutedHalt. Do not use Reject on topics that
+// carry other teams' types: every one of them would be kept. It is apart from
+// BadRecords: Reject keeps a rejected row also where bad records go to a
+// dead-letter topic.
+func Unrouted(policy UnroutedPolicy) Option {
+	return func(c *config) { c.options.Acceptor.Unrouted = policy }
+}
+
+// BadRecords says what happens to records of which no message can be made:
+// BadRecordStore (default), BadRecordDeadLetter, which needs a DeadLetterTopic
+// in the Kafka config of every channel, or BadRecordHalt. Do not use Halt
+// unless someone is there to act: the partition stands still until then. Do
+// not use DeadLetter to be rid of them: AcceptRejected only knows what is
+// stored (contract 7.4).
+func BadRecords(policy BadRecordPolicy) Option {
+	return func(c *config) { c.options.Acceptor.BadRecords = policy }
+}
+
+// HaltAtBadRecords says how many records of one batch must be bad, and more
+// than half of it with them, to halt its partitions whatever BadRecords says:
+// so many are a wrong schema or configuration, which is better mended before
+// the rest is read. Default 20; 0 never halts for that. Do not set it to a few:
+// on a quiet topic a batch is a record or two (contract 7.1).
+func HaltAtBadRecords(n int) Option {
+	return func(c *config) { c.options.Acceptor.HaltAtBadRecords = n }
+}
+
+// ShutdownOnHalt ends the Fx application, with exit code 1, when a partition
+// halts, for whatever reason: a bad record under BadRecordHalt, an offset out
+// of range, records that cannot be read. Without it the application stays
+// alive, the other partitions go on, and Health().Degraded() names the halted
+// one. Do not use it where a supervisor only starts the application again: it
+// would halt again at the same record, and nothing else would run either.
+// Without Fx it is a start-up error: use OnHalt of kafkaconsumer.Config
+// (contract 7.4).
+func ShutdownOnHalt() Option { return func(c *config) { c.options.ShutdownOnHalt = true } }
+
+// OnGap says what happens where records that should be read next are not there
+// any more, because retention removed them or the topic was deleted and created
+// again: GapHalt (default) or GapContinue, which keeps a row (Inbox.Gaps) and
+// goes on with what the log holds. Do not use Continue where missing records
+// must be looked into before the later ones are processed.
+func OnGap(policy GapPolicy) Option {
+	return func(c *config) { c.options.Acceptor.OnGap = policy }
+}
