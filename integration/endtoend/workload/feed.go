@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // idHeader is where plain records have their message ID.
 const idHeader = "MessageId"
+
+// answerTimeout is how soon clients of this package take a broker for frozen
+// and ask another: 10 s and more by default.
+const answerTimeout = 2 * time.Second
 
 // Feed produces jobs to a topic and notes them in the ledger. The client keeps
 // trying while the broker is away, and neither loses nor repeats a record.
@@ -27,7 +32,7 @@ type Feed struct {
 // NewFeed returns a feed to a topic. Close it.
 func NewFeed(brokers []string, topic string, ledger *Ledger) (*Feed, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0),
-		kgo.MaxBufferedRecords(1_000_000))
+		kgo.MaxBufferedRecords(1_000_000), kgo.ProduceRequestTimeout(answerTimeout), kgo.RequestTimeoutOverhead(answerTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("feed: %w", err)
 	}

@@ -54,7 +54,8 @@ const (
 // WatchOffsets begins to sample. Stop it. An unreachable broker or database
 // says nothing and is asked again.
 func WatchOffsets(admin *servers.Admin, brokers []string, group, topic string, db *sql.DB) (*Offsets, error) {
-	tail, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	tail, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchMaxWait(time.Second), kgo.RequestTimeoutOverhead(answerTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("watch offsets: %w", err)
 	}
