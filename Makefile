@@ -42,7 +42,7 @@ TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 1
 
 .PHONY: mutants
 mutants: programs ## put all known defects in, one at a time, and see tests fail
-	$(WITH_SERVERS) -- $(MAKE) --no-print-directory mutants-here JOBS=2
+	$(WITH_SERVERS) -- $(MAKE) --no-print-directory mutants-here JOBS=3
 
 .PHONY: mutants-here
 mutants-here: $(BIN)/mutants

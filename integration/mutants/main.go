@@ -78,7 +78,7 @@ func work(ctx context.Context, directory string, queue <-chan mutant, report *re
 		return err
 	}
 	defer func() { err = errors.Join(err, tree.remove()) }()
-	baselines := map[string]error{} // of each test command, run once
+	baselines := map[string]baseline{} // of each test command, run once
 	for m := range queue {
 		start := time.Now()
 		verdict := tree.check(ctx, m, baselines)

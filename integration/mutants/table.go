@@ -21,6 +21,13 @@ type test struct {
 	Timeout time.Duration // of go test; 0 means two minutes
 }
 
+func (t test) limit() time.Duration {
+	if t.Timeout == 0 {
+		return 2 * time.Minute
+	}
+	return t.Timeout
+}
+
 // mutants are checked in this order. Add one for every rule whose breach would
 // cost a user data: write the defect a hurried change could bring, not noise.
 var mutants = concat(harnessMutants, storeMutants, processingMutants, groupMutants, exclusiveMutants, recoveryMutants, lanesMutants, cleanupMutants, busyMutants, modelMutants,

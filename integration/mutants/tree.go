@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -79,15 +80,15 @@ func (t *tree) remove() error { return os.RemoveAll(t.path) }
 
 // check returns nil when the mutant's test passes without the defect and fails
 // with it.
-func (t *tree) check(ctx context.Context, m mutant, baselines map[string]error) error {
+func (t *tree) check(ctx context.Context, m mutant, baselines map[string]baseline) error {
 	key := fmt.Sprint(m.Test)
-	baseline, known := baselines[key]
+	whole, known := baselines[key]
 	if !known {
-		baseline = t.baseline(ctx, m.Test)
-		baselines[key] = baseline
+		whole = t.baseline(ctx, m.Test)
+		baselines[key] = whole
 	}
-	if baseline != nil {
-		return baseline
+	if whole.err != nil {
+		return whole.err
 	}
 	path := filepath.Join(t.path, filepath.FromSlash(m.File))
 	original, err := os.ReadFile(path)
@@ -101,23 +102,43 @@ func (t *tree) check(ctx context.Context, m mutant, baselines map[string]error) 
 	if err := os.WriteFile(path, mutated, 0o644); err != nil {
 		return err
 	}
-	output, failed := t.goTest(ctx, m.Test)
+	output, failed := t.goTest(ctx, m.Test, whole.patience(m.Test))
 	if err := os.WriteFile(path, original, 0o644); err != nil {
 		return err
 	}
 	return judge(output, failed)
 }
 
+// baseline is what became of a test without any defect.
+type baseline struct {
+	err  error
+	took time.Duration // compiling not included
+}
+
 // baseline expects tests, and all of them to pass.
-func (t *tree) baseline(ctx context.Context, test test) error {
-	output, err := t.goTest(ctx, test)
+func (t *tree) baseline(ctx context.Context, test test) baseline {
+	output, err := t.goTest(ctx, test, test.limit())
+	took := test.limit()
+	if line := passedLine.FindStringSubmatch(output); line != nil {
+		took, _ = time.ParseDuration(line[1]) // go test wrote it
+	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("fails without the defect: %w\n%s", err, end(output))
+		err = fmt.Errorf("fails without the defect: %w\n%s", err, end(output))
 	case !strings.Contains(output, "--- PASS"):
-		return fmt.Errorf("no test ran and passed without the defect (-run %s, or all left out)\n%s", test.Run, end(output))
+		err = fmt.Errorf("no test ran and passed without the defect (-run %s, or all left out)\n%s", test.Run, end(output))
 	}
-	return nil
+	return baseline{err, took}
+}
+
+// passedLine is the last of go test's, with how long the tests took.
+var passedLine = regexp.MustCompile(`(?m)^ok\s+\S+\s+([0-9.]+s)`)
+
+// patience is how long the test may take with a defect. Much longer than it
+// takes without one, it waits for what does not come any more: that it notices
+// is clear then, and its own patience need not be waited for.
+func (b baseline) patience(test test) time.Duration {
+	return min(test.limit(), 5*b.took.Round(time.Second)+10*time.Second)
 }
 
 // judge wants a test that says so: a compiler's error or a crash before any
@@ -139,11 +160,7 @@ func judge(output string, failed error) error {
 }
 
 // goTest runs a test in the copy. Whatever it starts ends with it.
-func (t *tree) goTest(ctx context.Context, test test) (output string, err error) {
-	limit := test.Timeout
-	if limit == 0 {
-		limit = 2 * time.Minute
-	}
+func (t *tree) goTest(ctx context.Context, test test, limit time.Duration) (output string, err error) {
 	// Compiling comes on top; go test itself keeps the tests' limit.
 	ctx, cancel := context.WithTimeout(ctx, limit+3*time.Minute)
 	defer cancel()
