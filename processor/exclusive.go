@@ -186,7 +186,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 	}
 	s.lock.hold.End()
 	settled := func() bool { return a.claimer.held.count() == 0 }
-	for end := time.Now().Add(p.opts.WorkerTimeout / 3); a.left == 0 && !settled() && time.Now().Before(end) && work.Err() == nil; {
+	for end := time.Now().Add(p.opts.WorkerTimeout / 3); a.left.Load() == 0 && !settled() && time.Now().Before(end) && work.Err() == nil; {
 		sleep(work, 10*time.Millisecond)
 	}
 	if work.Err() != nil {

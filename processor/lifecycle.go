@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,7 +20,9 @@ type activity struct {
 	stop   context.CancelFunc // ends claiming; running handlers go on
 	giveUp chan struct{}      // closed: wait no longer for those
 	done   chan struct{}      // closed when the supervisor has returned
-	left   int                // handlers still running then
+	// left counts handlers whose loop has ended before they have: at its
+	// stop, or when a session before this one did.
+	left atomic.Int64
 
 	endStoring context.CancelFunc // of results as they come; then flush stores the rest
 	storing    chan struct{}      // closed when it has ended
@@ -119,7 +122,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 			ended.Add(1)
 			go service(func() { p.tryLock(services, s.lock); p.keepLock(services, s.attempts, s.lock, p.lockFreed) })
 		}
-		err := protect(func() { a.left = newLoop(p, a, s).run(work, a.giveUp) })
+		err := protect(func() { newLoop(p, a, s).run(work, a.giveUp) })
 		if err != nil {
 			p.loopLog.failing("inbox: processing loop crashed, restarting", err, zap.Duration("after", p.opts.RestartDelay))
 			s.end(errFenced)

@@ -45,9 +45,10 @@ func newLoop(p *Processor, a *activity, s *session) *loop {
 
 // run works until ctx ends (a stop) or the session is fenced, and then until
 // every attempt has ended or is known to ignore its cancellation, or giveUp
-// is closed. It returns the number of handlers still running.
-func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
+// is closed. Handlers that still run then count as left until they return.
+func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	defer close(l.gone)
+	defer func() { l.act.left.Add(int64(len(l.running))) }() // before gone tells them
 	defer l.p.health.stuck(nil)
 	defer l.releaseQueued() // also if this panics: nobody else knows of them
 	look := time.NewTimer(0)
@@ -58,7 +59,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
 		if ctx.Err() != nil || l.session.attempts.Err() != nil {
 			l.releaseQueued()
 			if !l.claiming && l.onlyOverdue() {
-				return len(l.running)
+				return
 			}
 		} else if l.obeyLock() {
 			l.applyPauses()
@@ -70,7 +71,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) (left int) {
 		select {
 		case <-giveUp:
 			l.releaseQueued()
-			return len(l.running)
+			return
 		case <-stopping:
 			stopping = nil
 		case <-fenced:
@@ -205,6 +206,7 @@ func (l *loop) attempt(g *group) {
 		l.act.completer.add(r)
 	}
 	if !l.send(event{finished: g}) {
+		l.act.left.Add(-1)
 		l.giveBack(g.again()) // nobody is left to run them
 	}
 }

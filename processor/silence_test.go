@@ -180,3 +180,24 @@ func silentFor(t *testing.T, d *inboxtest.Database, workerID string, since time.
 	t.Helper()
 	inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = ? WHERE id = ?", time.Now().UTC().Add(-since), workerID)
 }
+
+// A handler that returns after its session was lost does not still run.
+func TestStopForgetsHandlersOfALostSessionThatHaveReturned(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		running, release := make(chan struct{}, 10), make(chan struct{})
+		observe, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.DB, silence(time.Second, time.Minute), observe, inboxtest.Handlers(
+			inboxtest.Do("deaf", func(context.Context, inboxtest.Bytes) error { running <- struct{}{}; <-release; return nil })))
+		require.NoError(t, ib.Start(context.Background()))
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Receive(t, running, "the handler")
+		refuseHeartbeats(t, d)
+		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet("ignores its cancelled context").Len() == 1 }, "its session is lost")
+		close(release)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "its result counts")
+		_, err := stop(t, ib, 5*time.Second)
+		if err != nil {
+			require.NotContains(t, err.Error(), "handlers still run")
+		}
+	})
+}

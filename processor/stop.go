@@ -54,7 +54,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	}
 	if s := a.current(); s != nil {
 		s.end(errStopping)
-		settled := unstored == 0 && a.left == 0
+		settled := unstored == 0 && a.left.Load() == 0
 		if settled {
 			p.farewell(a.hard, s)
 		}
@@ -67,8 +67,8 @@ func (p *Processor) Stop(ctx context.Context) error {
 	go func() { a.services.Wait(); close(ended) }()
 	waitFor(ended, time.Now().Add(max(time.Until(budget.flush), time.Second)))
 	var problems []error
-	if a.left > 0 {
-		problems = append(problems, fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker", a.left))
+	if left := a.left.Load(); left > 0 {
+		problems = append(problems, fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker", left))
 	}
 	if unstored > 0 {
 		problems = append(problems, fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", unstored))

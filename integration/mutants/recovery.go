@@ -115,7 +115,7 @@ var recoveryMutants = []mutant{
 		Name: "a stop that leaves something says farewell",
 		Why:  "its claims would wait twice as long, taken for those of a worker that has none (contract 5.8)",
 		File: "processor/stop.go",
-		Old:  "settled := unstored == 0 && a.left == 0",
+		Old:  "settled := unstored == 0 && a.left.Load() == 0",
 		New:  "settled := unstored == 0",
 		Test: recovering("TestStopThatRunsOutOfTimeReturnsInTimeAndLeavesTheRestToRecovery"),
 	},

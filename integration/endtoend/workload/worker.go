@@ -25,8 +25,9 @@ const workerEnv = "INBOX_TEST_WORKER"
 // readyLine is what a worker writes to its standard output once it runs.
 const readyLine = "ready"
 
-// Exit statuses of a worker beside those of Fx.
+// Exit statuses of a worker.
 const (
+	exitFailed   = 1
 	exitSettings = 2
 	exitOrphaned = 3
 )
@@ -47,8 +48,27 @@ func MainIfWorker() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(exitOrphaned)
 	}()
-	app(s).Run() // exits by itself if start or stop failed
+	if err := work(app(s)); err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		os.Exit(exitFailed)
+	}
 	os.Exit(0)
+}
+
+// work is fx.App.Run, but that it says what failed.
+func work(app *fx.App) error {
+	starting, cancel := context.WithTimeout(context.Background(), app.StartTimeout())
+	defer cancel()
+	if err := app.Start(starting); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	<-app.Wait()
+	stopping, cancel := context.WithTimeout(context.Background(), app.StopTimeout())
+	defer cancel()
+	if err := app.Stop(stopping); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	return nil
 }
 
 // app is an application as a user would write it.
