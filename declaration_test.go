@@ -64,6 +64,8 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 			`channel "events" has inbox.Kafka twice`}},
 		"Kafka without topics": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, GroupID: "g"}))}, []string{
 			`inbox "orders"`, `"events"`, "Topics"}},
+		"two channels in one group": {"orders", []inbox.Option{consuming("events", ""), inbox.Channel("others", inbox.On("t", nothing("b")), inbox.Kafka(somewhere))}, []string{
+			`channel "events" of inbox "orders" and channel "others" of inbox "orders" have the same GroupID "g", allowed is a group for each`}},
 		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.BadRecords(inbox.BadRecordDeadLetter), consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
 			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty, required is a topic with BadRecords dead_letter_topic`}},
 		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{consuming("events", "letters")},
@@ -188,6 +190,8 @@ func TestValidateChecksInboxesAgainstEachOther(t *testing.T) {
 	require.NoError(t, inbox.Validate(orders, build("billing", shared, inbox.TablePrefix("billing_"), inboxtest.Handlers(nothing("b")))))
 	require.EqualError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b", inbox.LegacyKeys("a"))))),
 		`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`)
+	require.ErrorContains(t, inbox.Validate(build("orders", shared, consuming("events", "")), build("billing", own, inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))),
+		`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`)
 	require.EqualError(t, inbox.Validate(orders, build("orders", own, inboxtest.Handlers(nothing("b")))), `two inboxes are called "orders"`)
 	require.EqualError(t, inbox.Validate(orders, build("billing", shared, inboxtest.Handlers(nothing("b")))),
 		`inboxes "orders" and "billing" use the same database with the same table prefix "inbox_"`)

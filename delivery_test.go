@@ -25,6 +25,9 @@ type batchOfGraph struct{}
 
 func (*batchOfGraph) HandleBatch(context.Context, []inboxtest.Bytes) error { return nil }
 
+// elsewhere is another group's.
+var elsewhere = kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"events"}, GroupID: "h"}
+
 // directly declares the channel "events" in Direct mode.
 func directly(opts ...inbox.ChannelOption) inbox.Option {
 	return inbox.Channel("events", append([]inbox.ChannelOption{inbox.Direct(), inbox.Kafka(somewhere)}, opts...)...)
@@ -69,7 +72,7 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 		"required inbox": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" consumes in Direct mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
 		"the opt-out of another channel": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", nothing("a"))),
-			inbox.Channel("other", inbox.Direct(), inbox.Kafka(somewhere), inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("b")))}, []string{`channel "events" consumes in Direct mode`}},
+			inbox.Channel("other", inbox.Direct(), inbox.Kafka(elsewhere), inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("b")))}, []string{`channel "events" consumes in Direct mode`}},
 		"what the opt-out does not cover": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", inbox.Ordered())))}, []string{
 			at + "Ordered cannot hold in Direct mode"}},
 	} {
@@ -101,7 +104,7 @@ func TestWhatHoldsInDirectModeIsNoMistake(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", h), inbox.AllowConsumeWithoutInbox()),
-		inbox.Channel("stored", inbox.Kafka(somewhere), inbox.On("t", nothing("d"))))
+		inbox.Channel("stored", inbox.Kafka(elsewhere), inbox.On("t", nothing("d"))))
 	require.NoError(t, err)
 }
 

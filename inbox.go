@@ -75,7 +75,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if len(cfg.channels) == 0 {
 		return fail(errors.New("it has no channels: declare them with inbox.Channel"))
 	}
-	if err := handler.CheckKeys(registrations(cfg.name, cfg.channels)); err != nil {
+	if err := errors.Join(handler.CheckKeys(registrations(cfg.name, cfg.channels)), checkGroups(memberships(cfg.name, cfg.channels))); err != nil {
 		return fail(err)
 	}
 	subs, err := subscriptionsOf(cfg.channels, resolved)
@@ -259,14 +259,16 @@ func (ib *Inbox) name(err error) error {
 }
 
 // Validate checks several inboxes of one process against each other, as
-// Module does by itself: names and handler keys must be distinct, and no two
-// may use the same tables of the same pool. The error joins every problem
+// Module does by itself: names, handler keys and the consumer groups of channels
+// must be distinct, and no two may use the same tables of the same pool. The error joins every problem
 // (contract 3.4, 5.16).
 func Validate(inboxes ...*Inbox) error {
 	var all []handler.Registration
+	var members []membership
 	var problems []error
 	for i, ib := range inboxes {
 		all = append(all, registrations(ib.cfg.name, ib.cfg.channels)...)
+		members = append(members, memberships(ib.cfg.name, ib.cfg.channels)...)
 		for _, other := range inboxes[:i] {
 			if ib.cfg.name == other.cfg.name {
 				problems = append(problems, fmt.Errorf("two inboxes are called %q", ib.cfg.name))
@@ -276,7 +278,7 @@ func Validate(inboxes ...*Inbox) error {
 			}
 		}
 	}
-	return errors.Join(append(problems, checkKeys(all))...)
+	return errors.Join(append(problems, checkKeys(all), checkGroups(members))...)
 }
 
 func (ib *Inbox) samePool(other *Inbox) bool {

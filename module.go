@@ -33,8 +33,9 @@ func Module(name string, opts ...Option) fx.Option {
 	}
 	parts := []fx.Option{
 		fx.Supply(fx.Annotate(registrations(name, cfg.channels), fx.ResultTags(`group:"inbox.registrations,flatten"`))),
+		fx.Supply(fx.Annotate(memberships(name, cfg.channels), fx.ResultTags(`group:"inbox.memberships,flatten"`))),
 		fx.Provide(fx.Annotate(cfg.provide, fx.ParamTags(cfg.dbTag(), `optional:"true"`, `optional:"true"`, cfg.handlersTag(),
-			`group:"inbox.registrations"`, ""), fx.ResultTags(tag(name, "")))),
+			`group:"inbox.registrations"`, `group:"inbox.memberships"`, ""), fx.ResultTags(tag(name, "")))),
 		fx.Invoke(fx.Annotate(func(lc fx.Lifecycle, ib *Inbox) {
 			lc.Append(fx.Hook{OnStart: ib.Start, OnStop: ib.Stop})
 		}, fx.ParamTags("", tag(name, "")))),
@@ -61,7 +62,7 @@ type Override struct {
 
 // provide is the Fx constructor of the inbox.
 func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, found []graphHandlerValue, all []handler.Registration,
-	shutdowner fx.Shutdowner,
+	members []membership, shutdowner fx.Shutdowner,
 ) (*Inbox, error) {
 	if db == nil {
 		return nil, fmt.Errorf("inbox %q: %w", cfg.name, cfg.missingDB())
@@ -70,6 +71,9 @@ func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, fou
 	err := handler.CheckKeys(registrations(cfg.name, cfg.channels))
 	if err == nil {
 		err = checkKeys(append([]handler.Registration(nil), all...))
+	}
+	if err == nil {
+		err = checkGroups(members)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox %q: %w", cfg.name, err)

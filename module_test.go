@@ -57,6 +57,9 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		"duplicate key across modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), fine),
 			inbox.Module("billing", inbox.Migrate(), inboxtest.Handlers(nothing("b", inbox.LegacyKeys("a"))))},
 			`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`},
+		"one consumer group in two modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), consuming("events", "")),
+			inbox.Module("billing", inbox.Migrate(), inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))},
+			`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`},
 		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)}, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate(), call Inbox.Migrate, or run the SQL of models.SQL"},
 	} {
 		t.Run(name, func(t *testing.T) { require.ErrorContains(t, startError(tc.opts...), tc.want) })

@@ -57,7 +57,7 @@ type Config struct {
 	// for and never created (contract 7.5).
 	Topics []string `yaml:"topics" env:"TOPICS"`
 	// GroupID names the consumer group. All its members must consume the
-	// same topics: another channel needs another group.
+	// same topics: another channel needs another group, which the start checks.
 	GroupID string `yaml:"group_id" env:"GROUP_ID"`
 	// ClientID names this process to the brokers. Default "inbox".
 	ClientID string `yaml:"client_id" env:"CLIENT_ID"`

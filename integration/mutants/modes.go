@@ -141,4 +141,12 @@ var modesMutants = []mutant{
 		New:  "ConsumeChannelInboxRequirement == RequirementWarn &&",
 		Test: declaring("TestEveryMistakeOfADirectChannelIsNamed"),
 	},
+	{
+		Name: "two channels may share a group",
+		Why:  "each would handle the records of some partitions only, and say nothing (contract 10.4)",
+		File: "groups.go",
+		Old:  "a.kafka.GroupID == b.kafka.GroupID {",
+		New:  "a.kafka.GroupID == b.kafka.GroupID && a.inbox == \"\" {",
+		Test: test{Package: ".", Run: "^TestEveryMistakeOfADeclarationIsNamed$"},
+	},
 }
