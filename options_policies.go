@@ -4,7 +4,9 @@ package inbox
 // (default), UnroutedReject or UnroutedHalt. Do not use Reject on topics that
 // carry other teams' types: every one of them would be kept. It is apart from
 // BadRecords: Reject keeps a rejected row also where bad records go to a
-// dead-letter topic.
+// dead-letter topic. In Direct channels a record with several messages, of
+// which some are unrouted and others were given up by a handler, is treated
+// once: by BadRecords, and its reason says both.
 func Unrouted(policy UnroutedPolicy) Option {
 	return func(c *config) { c.options.Acceptor.Unrouted = policy }
 }

@@ -106,7 +106,7 @@ func (s *session) makeWorkers() []consumingWorker {
 		workers := make([]consumingWorker, len(s.partitions))
 		for i, p := range s.partitions {
 			// A chunk in hand, and one that the fetcher waits with: enough.
-			workers[i] = &directWorker{worker: s.makeWorker(make(chan *chunk)), partition: p, deliverer: c.deliverer}
+			workers[i] = &directWorker{worker: s.makeWorker(make(chan *chunk)), partition: p, deliverer: c.deliverer, unroutedIsBad: c.unroutedIsBad}
 		}
 		return workers
 	}
