@@ -155,8 +155,12 @@ type Config struct {
 	// record as it was, with headers that say where it came from and why
 	// (HeaderTopic and so on). It must exist, is never created, and must not be
 	// one of Topics. While it cannot be written to, the partition waits before
-	// the record; a record that it refuses for good, as too large, halts the
-	// partition: give it a larger max.message.bytes than Topics have.
+	// the record, and so do, behind what is accepted already, the partitions
+	// that share its accept worker (every AcceptConcurrency-th, all of them with
+	// 1; in Direct channels none): raise AcceptConcurrency, or use
+	// BadRecordStore, where that matters. A record that it refuses for good, as
+	// too large, halts its partition alone: give it a larger max.message.bytes
+	// than Topics have.
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
 
 	// OnDeadLetter is told of each record that the dead-letter topic has

@@ -120,7 +120,7 @@ func (s *session) makeWorkers() []consumingWorker {
 func (s *session) makeWorker(in chan *chunk) *worker {
 	c := s.consumer
 	return &worker{
-		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, letters: c.letters, clock: c.clock,
+		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, letters: c.letters, session: s.ctx, clock: c.clock,
 		in: in, stopped: map[*partition]bool{},
 	}
 }

@@ -17,8 +17,16 @@ var policiesMutants = []mutant{
 		Name: "dead letters that a stop interrupts count as published",
 		Why:  "they would be lost (contract 7.4)",
 		File: "kafkaconsumer/deadletter.go",
-		Old:  "return acknowledged, ctx.Err()",
+		Old:  "return acknowledged, session.Err()",
 		New:  "return len(letters), nil",
+		Test: consuming("TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem"),
+	},
+	{
+		Name: "publishing dead letters goes on after the session's end",
+		Why:  "each rebalance while their topic is down would take all of DrainTimeout (contract 7.3)",
+		File: "kafkaconsumer/deadletter.go",
+		Old:  "if !retry.wait(session) {",
+		New:  "if !retry.wait(ctx) {",
 		Test: consuming("TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem"),
 	},
 	{
