@@ -33,8 +33,11 @@ const (
 	ReadUncommitted Isolation = "read_uncommitted"
 )
 
-// SASL says how to authenticate (contract 7.5). The zero value does not. It is
-// printed, marshalled and logged without the password.
+// SASL says how to authenticate (contract 7.5). The zero value does not. Errors,
+// logs and Health of a Consumer never show the password, nor do package fmt,
+// encoding/json and zap when given a SASL or a Config. What does not ask a value
+// how it wants to be shown does: libraries that dump by reflection, and fmt for
+// a SASL or Config in an unexported field of another struct. Do not print such.
 type SASL struct {
 	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means
 	// none, or Custom. Do not use PLAIN without TLS: it shows the password.
