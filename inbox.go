@@ -149,7 +149,7 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
 	}
 	cfg.Decoder.AllowMissingID = true // there is nothing to deduplicate by it
-	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name], ib.acceptor, ib.log, ib.cfg.clock)
+	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name], ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
 }
 
 func channelNames(channels []*channel) []string {

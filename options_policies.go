@@ -4,7 +4,9 @@ package inbox
 // (default), UnroutedReject or UnroutedHalt. Do not use Reject on topics that
 // carry other teams' types: every one of them would be kept. It is apart from
 // BadRecords: Reject keeps a rejected row also where bad records go to a
-// dead-letter topic.
+// dead-letter topic. In Direct channels a record with several messages, of
+// which some are unrouted and others were given up by a handler, is treated
+// once: by BadRecords, and its reason says both.
 func Unrouted(policy UnroutedPolicy) Option {
 	return func(c *config) { c.options.Acceptor.Unrouted = policy }
 }
@@ -19,11 +21,15 @@ func BadRecords(policy BadRecordPolicy) Option {
 	return func(c *config) { c.options.Acceptor.BadRecords = policy }
 }
 
-// HaltAtBadRecords says how many records of one batch must be bad, and more
-// than half of it with them, to halt its partitions whatever BadRecords says:
-// so many are a wrong schema or configuration, which is better mended before
-// the rest is read. Default 20; 0 never halts for that. Do not set it to a few:
-// on a quiet topic a batch is a record or two (contract 7.1).
+// HaltAtBadRecords says how many records of one partition in one batch must be
+// bad, and more than half of its records there with them, to halt the partition
+// whatever BadRecords says: so many are a wrong schema or configuration, which
+// is better mended before the rest is read. The other partitions of the batch
+// go on. Unrouted records don't count as bad; a tombstone without headers of
+// which no message can be made does not count at all, but is still treated by
+// BadRecords. Default 20; 0 never halts for that. Do not set it to a few: on a
+// quiet topic a batch is a record or two; nor rely on it in Direct channels,
+// whose batches are always one record (contract 7.1).
 func HaltAtBadRecords(n int) Option {
 	return func(c *config) { c.options.Acceptor.HaltAtBadRecords = n }
 }

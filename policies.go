@@ -18,7 +18,9 @@ import (
 // ErrRejectedNotFound for an unknown ID, with a *StillBadError, leaving the row
 // with the new reason, if the record is still bad, and with an *InvalidError if
 // this process does not declare the channel. A channel without Kafka decodes
-// by the default decoder. See acceptor.Acceptor.AcceptRejected (contract 7.4).
+// by the default decoder. Of a record with several messages (batched
+// CloudEvents), one that was handled and cleaned up since runs its handlers
+// again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
 func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
 	results, err := ib.acceptor.AcceptRejected(ctx, id)
 	return results, ib.name(err)

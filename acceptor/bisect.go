@@ -53,7 +53,7 @@ type bisection struct {
 	stopped  map[partition]bool // what lies behind a record that halts is not stored
 }
 
-func (b *bisection) stop(r envelope.Record) { b.stopped[partition{r.Topic, r.Partition}] = true }
+func (b *bisection) stop(r envelope.Record) { b.stopped[partitionOf(r)] = true }
 
 // mostlyRefused: the verdict is known before every record was tried, and must
 // be, or a wrong schema would cost more time than an accept has.
@@ -67,15 +67,14 @@ func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
 	if len(part) == 1 {
 		i := part[0]
 		b.refused[i] = cause
-		if b.policy == BadRecordHalt {
+		if b.policyOf(b.received[i].Record) == BadRecordHalt {
 			b.stop(b.received[i].Record)
 		}
 		return nil
 	}
 	for _, half := range [][]int{part[:len(part)/2], part[len(part)/2:]} {
 		half = slices.DeleteFunc(slices.Clone(half), func(i int) bool {
-			r := b.received[i].Record
-			return b.stopped[partition{r.Topic, r.Partition}]
+			return b.stopped[partitionOf(b.received[i].Record)]
 		})
 		if len(half) == 0 || b.mostlyRefused() {
 			continue
@@ -115,7 +114,6 @@ func (b *bisection) reject(ctx context.Context) error {
 			b.results[i] = bad[0]
 		case store.IsData(err):
 			b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: fmt.Errorf("it cannot be kept as rejected either: %w", err)}
-			b.logBad(b.channel, b.received[i].Record, b.results[i])
 		default:
 			return err
 		}

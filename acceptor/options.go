@@ -52,10 +52,12 @@ type Options struct {
 	Unrouted UnroutedPolicy `yaml:"unrouted" env:"UNROUTED"`
 	// BadRecords is what to do with bad records. Default BadRecordStore.
 	BadRecords BadRecordPolicy `yaml:"bad_records" env:"BAD_RECORDS"`
-	// HaltAtBadRecords is how many records of one accept must be bad, and more
-	// than half of it with them, to halt instead of storing or dead-lettering
-	// them: then a schema is taken to be wrong, and not the records. Default
-	// 20; 0 never halts for that.
+	// HaltAtBadRecords is how many records of one partition in one accept must
+	// be bad, and more than half of its records there with them, to halt the
+	// partition instead of storing or dead-lettering them: then a schema is
+	// taken to be wrong, and not the records. Unrouted records don't count as
+	// bad, and bad tombstones without headers not at all. Default 20; 0 never
+	// halts for that (contract 7.1).
 	HaltAtBadRecords int `yaml:"halt_at_bad_records" env:"HALT_AT_BAD_RECORDS"`
 	// OnGap is what to do where records were removed before they were read,
 	// or a log begins anew. Default GapHalt.

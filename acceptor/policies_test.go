@@ -1,12 +1,15 @@
 package acceptor_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
@@ -79,7 +82,7 @@ func TestMoreThanHalfOfABatchBadHalts(t *testing.T) {
 				require.Equal(t, i >= 2 && i < 39, result.Disposition == envelope.Halt, "%s: %d", policy, i)
 			}
 			require.ErrorIs(t, results[2].Err, errMangled)
-			require.ErrorContains(t, results[2].Err, "21 of 40 records of the batch are bad")
+			require.ErrorContains(t, results[2].Err, "21 of 39 records of the partition in one batch are bad")
 			require.Equal(t, []string{"0", "1", "other partition"}, r.messages(), "what lies behind waits with it")
 			require.Empty(t, r.rejected(), "the schema is wrong, not the data")
 		}
@@ -108,6 +111,77 @@ func TestFewBadRecordsAndHalfABatchDoNotHalt(t *testing.T) {
 			require.Equal(t, envelope.Durable, result.Disposition, "0 never halts")
 		}
 		require.Len(t, r.rejected(), 100)
+	})
+}
+
+// Contract 7.1. Partitions share an accept by chance.
+func TestPartitionOfWhichFewRecordsAreBadDoesNotHaltWithAnother(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter} {
+			r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = policy })
+			innocent := mangled(20, func(i int) bool { return i == 3 })
+			for i := range innocent {
+				innocent[i].Record.Partition = 1
+			}
+			results := r.accept(append(mangled(30, func(int) bool { return true }), innocent...)...)
+			for i, result := range results {
+				require.Equal(t, i < 30, result.Disposition == envelope.Halt, "%s: %d", policy, i)
+			}
+			require.ErrorContains(t, results[0].Err, "30 of 30 records")
+			require.Equal(t, errMangled, results[33].Err)
+		}
+		require.Len(t, receive(t, d, nil).rejected(), 1, "the policy holds for the one")
+	})
+}
+
+// Contract 7.1. A topic may be full of deletions.
+func TestTombstonesWithoutHeadersDoNotHalt(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		tombstones := func(n int) (records []envelope.Received) {
+			for i := range n {
+				x := bad(int64(1000+i), errMangled)
+				x.Record.Value, x.Record.Headers = nil, nil
+				records = append(records, x)
+			}
+			return records
+		}
+		for _, result := range r.accept(append(batch("0", "1", "2"), tombstones(25)...)...) {
+			require.Equal(t, envelope.Durable, result.Disposition)
+		}
+		require.Len(t, r.rejected(), 25, "they are bad all the same")
+		wrong := mangled(25, func(int) bool { return true })
+		require.Equal(t, envelope.Halt, r.accept(append(wrong, tombstones(25)...)...)[0].Disposition, "nor do they hide a wrong schema")
+		for _, change := range []func(r *envelope.Record){func(r *envelope.Record) { r.Value = []byte{} }, func(r *envelope.Record) { r.Headers = at(0).Record.Headers }} {
+			records := tombstones(25)
+			for i := range records {
+				change(&records[i].Record)
+			}
+			require.Equal(t, envelope.Halt, r.accept(records...)[0].Disposition, "what is no bare tombstone counts")
+		}
+	})
+}
+
+// Contract 7.8. An accept is tried again for as long as an outage lasts.
+func TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		core, logs := observer.New(zap.WarnLevel)
+		r := receiveBy(t, d, func(c *acceptor.Config) { c.Logger = zap.New(core) })
+		records := append(mangled(39, func(i int) bool { return i >= 2 && i < 30 }), bad(40, errMangled))
+		records[39].Record.Partition = 1
+		outage, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 5 {
+			_, err := r.AcceptRecords(outage, "c", records)
+			require.Error(t, err)
+		}
+		require.Zero(t, logs.Len())
+		require.Zero(t, r.counters.Rejected.Load())
+		r.accept(records...)
+		require.Equal(t, 1, logs.FilterMessageSnippet("most records of a partition are bad").Len())
+		require.Equal(t, 1, logs.FilterMessageSnippet("partition halts before a bad record").Len())
+		require.Equal(t, 1, logs.FilterMessageSnippet("bad record kept as rejected").Len())
+		require.EqualValues(t, 2, r.counters.Rejected.Load())
 	})
 }
 

@@ -22,26 +22,31 @@ import (
 // An error means that the database could not be used and that nothing is
 // known to be stored: retry the same records. Data that the database refuses
 // (SQLSTATE classes 22, 23, 54) is no such error: it is narrowed down to its
-// records, which are then bad. If most of a batch is refused (3 at least), or
-// bad before it comes to that (HaltAtBadRecords at least), the schema and not
-// the data is taken to be wrong, and the partitions halt.
+// records, which are then bad. If most of a batch is refused (3 at least) its
+// partitions halt, and a partition does if most of what the batch has of it is
+// bad before it comes to that (HaltAtBadRecords at least): the schema and not
+// the data is then taken to be wrong.
 func (a *Acceptor) AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error) {
-	in := &intake{Acceptor: a, channel: channel, policy: a.opts.BadRecords}
+	in := &intake{Acceptor: a, channel: channel}
 	results, err := in.accept(ctx, received)
-	if err == nil || !store.IsData(err) {
-		return results, err
+	if err != nil && store.IsData(err) {
+		results, err = in.bisect(ctx, received, err)
 	}
-	return in.bisect(ctx, received, err)
+	if err != nil {
+		return nil, err
+	}
+	in.tell(received, results)
+	return results, nil
 }
 
 // intake is one AcceptRecords under way.
 type intake struct {
 	*Acceptor
 	channel string
-	// policy is the inbox's for bad records, or BadRecordHalt once most of the
-	// batch is found to be bad.
-	policy BadRecordPolicy
-	judged bool
+	// mostlyBad are the partitions most of whose records in the batch are bad,
+	// once the batch is judged.
+	mostlyBad map[partition]share
+	judged    bool
 }
 
 type partition struct {
@@ -49,13 +54,16 @@ type partition struct {
 	id    int
 }
 
-// accept is AcceptRecords without bisection.
+func partitionOf(r envelope.Record) partition { return partition{r.Topic, r.Partition} }
+
+// accept is AcceptRecords without bisection, and without telling of it: it may
+// be one of many, of which a later one fails.
 func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]envelope.Result, error) {
 	a, channel := in.Acceptor, in.channel
 	p, owner := a.planRecords(channel, received, nil)
 	results := in.judge(received, p, owner)
-	if in.mostlyBad(results) {
-		results = in.haltBad(in.judge(received, p, owner))
+	if in.findMostlyBad(received, results) {
+		results = in.explain(received, in.judge(received, p, owner))
 	}
 	if halted := haltedRecords(received, results); len(halted) > 0 {
 		// What lies behind a halted record waits with it: plan again without.
@@ -72,8 +80,8 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 		}
 	}
 	for row := range p.batch.Messages {
-		if in.policy == BadRecordStore {
-			rejected := a.rejection(channel, received[owner[p.rows[row]]].Record, nil)
+		if record := received[owner[p.rows[row]]].Record; in.policyOf(record) == BadRecordStore {
+			rejected := a.rejection(channel, record, nil)
 			p.batch.Messages[row].Rejection = &rejected
 		}
 	}
@@ -95,15 +103,8 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 			result.Unrouted++
 		case Invalid:
 			if result.Err == nil { // an ID conflict, which only the store could see
-				result.Err, result.Disposition = r.Err, in.disposition(r.Err)
+				result.Err, result.Disposition = r.Err, in.disposition(received[owner[i]].Record, r.Err)
 			}
-		}
-	}
-	for i, r := range results {
-		// Dead letters count, and are logged, once they are acknowledged.
-		if behind := (*behindError)(nil); r.Err != nil && r.Disposition != envelope.DeadLetter && !errors.As(r.Err, &behind) {
-			a.counters.Rejected.Add(1)
-			a.logBad(channel, received[i].Record, r)
 		}
 	}
 	return results, nil
@@ -114,13 +115,10 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 // stored with it. They follow in a transaction of their own, still before any
 // offset is committed.
 func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Received, p *plan, owner []int) error {
-	if in.policy != BadRecordStore {
-		return nil
-	}
 	var late plan
 	for i := range p.repeats {
-		if p.results[i].Err != nil {
-			late.batch.Rejected = append(late.batch.Rejected, in.rejection(in.channel, received[owner[i]].Record, p.results[i].Err))
+		if record := received[owner[i]].Record; p.results[i].Err != nil && in.policyOf(record) == BadRecordStore {
+			late.batch.Rejected = append(late.batch.Rejected, in.rejection(in.channel, record, p.results[i].Err))
 		}
 	}
 	return in.persist(ctx, &late)
@@ -148,25 +146,26 @@ func (in *intake) judge(received []envelope.Received, p *plan, owner []int) []en
 	results := make([]envelope.Result, len(received))
 	for i, r := range received {
 		if r.Err != nil {
-			results[i] = envelope.Result{Disposition: in.disposition(r.Err), Err: r.Err}
+			results[i] = envelope.Result{Disposition: in.disposition(r.Record, r.Err), Err: r.Err}
 		}
 	}
 	for i, r := range p.results {
 		if r.Err != nil && results[owner[i]].Err == nil {
-			results[owner[i]] = envelope.Result{Disposition: in.disposition(r.Err), Err: r.Err}
+			results[owner[i]] = envelope.Result{Disposition: in.disposition(received[owner[i]].Record, r.Err), Err: r.Err}
 		}
 	}
 	return results
 }
 
 // disposition treats a bad record by policy. Unrouted ones have their own.
-func (in *intake) disposition(err error) envelope.Disposition {
+func (in *intake) disposition(r envelope.Record, err error) envelope.Disposition {
+	policy := in.policyOf(r)
 	switch {
 	case isUnrouted(err) && in.opts.Unrouted == UnroutedHalt:
 		return envelope.Halt
-	case isUnrouted(err), in.policy == BadRecordStore:
+	case isUnrouted(err), policy == BadRecordStore:
 		return envelope.Durable
-	case in.policy == BadRecordDeadLetter:
+	case policy == BadRecordDeadLetter:
 		return envelope.DeadLetter
 	default:
 		return envelope.Halt
@@ -176,46 +175,6 @@ func (in *intake) disposition(err error) envelope.Disposition {
 func isUnrouted(err error) bool {
 	var reason *InvalidError
 	return errors.As(err, &reason) && reason.Reason == ReasonUnrouted
-}
-
-// mostlyBad looks, once for the whole batch, whether more than half of it is
-// bad (contract 7.1), and switches the policy if so. Few bad records are no
-// sign of a wrong schema, however small their batch: on a quiet topic each
-// record is a batch by itself, and a bad one would halt. Unrouted ones don't
-// count, nor do those that halt in any case.
-func (in *intake) mostlyBad(results []envelope.Result) bool {
-	if in.judged || in.policy == BadRecordHalt || in.opts.HaltAtBadRecords == 0 {
-		return false
-	}
-	in.judged = true
-	bad := countBad(results)
-	if bad < in.opts.HaltAtBadRecords || bad <= len(results)/2 {
-		return false
-	}
-	in.policy = BadRecordHalt
-	in.log.Error("inbox: most records of a batch are bad, halting instead of treating them one by one",
-		zap.String("channel", in.channel), zap.Int("bad", bad), zap.Int("records", len(results)))
-	return true
-}
-
-// haltBad says why these records halt.
-func (in *intake) haltBad(results []envelope.Result) []envelope.Result {
-	bad := countBad(results)
-	for i, r := range results {
-		if r.Err != nil && !isUnrouted(r.Err) {
-			results[i].Err = fmt.Errorf("%d of %d records of the batch are bad, the first of this partition because: %w", bad, len(results), r.Err)
-		}
-	}
-	return results
-}
-
-func countBad(results []envelope.Result) (bad int) {
-	for _, r := range results {
-		if r.Err != nil && !isUnrouted(r.Err) {
-			bad++
-		}
-	}
-	return bad
 }
 
 // behindError is why a good record halts.
@@ -231,7 +190,7 @@ func haltedRecords(received []envelope.Received, results []envelope.Result) map[
 	skip := map[int]bool{}
 	stopped := map[partition]int64{}
 	for i, r := range received {
-		at := partition{r.Record.Topic, r.Record.Partition}
+		at := partitionOf(r.Record)
 		if offset, behind := stopped[at]; behind {
 			results[i] = envelope.Result{Disposition: envelope.Halt, Err: &behindError{offset}}
 			skip[i] = true
@@ -257,11 +216,25 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 	}
 }
 
-func (a *Acceptor) logBad(channel string, r envelope.Record, result envelope.Result) {
-	what := "inbox: bad record kept as rejected"
-	if result.Disposition == envelope.Halt {
-		what = "inbox: partition halts before a bad record"
+// tell counts and logs what is bad, once it is known to be what it is: an accept
+// that fails is tried again for as long as an outage lasts. Dead letters count,
+// and are logged, once they are acknowledged.
+func (in *intake) tell(received []envelope.Received, results []envelope.Result) {
+	for at, bad := range in.mostlyBad {
+		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
+			zap.String("channel", in.channel), zap.String("topic", at.topic), zap.Int("partition", at.id), zap.Int("bad", bad.bad), zap.Int("records", bad.of))
 	}
-	a.log.Error(what, zap.String("channel", channel), zap.String("topic", r.Topic), zap.Int("partition", r.Partition),
-		zap.Int64("offset", r.Offset), zap.Error(result.Err))
+	for i, r := range results {
+		if behind := (*behindError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &behind) {
+			continue
+		}
+		in.counters.Rejected.Add(1)
+		what := "inbox: bad record kept as rejected"
+		if r.Disposition == envelope.Halt {
+			what = "inbox: partition halts before a bad record"
+		}
+		record := received[i].Record
+		in.log.Error(what, zap.String("channel", in.channel), zap.String("topic", record.Topic), zap.Int("partition", record.Partition),
+			zap.Int64("offset", record.Offset), zap.Error(r.Err))
+	}
 }

@@ -48,6 +48,12 @@ func (e *StillBadError) Unwrap() error { return e.Err }
 // other error it is open whether the record was accepted: call again,
 // ErrRejectedNotFound then means that it was.
 //
+// A record with several messages (batched CloudEvents) is accepted as a whole,
+// also those of its messages that were stored when it was rejected for another:
+// they are duplicates only as long as they are stored. What was handled and has
+// been cleaned up since is new, and its handlers run again: accept such records
+// again within the retention, or see that their handlers bear it.
+//
 // The messages are received now: in their lanes they are behind those accepted
 // since. It is safe for concurrent use.
 func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, error) {

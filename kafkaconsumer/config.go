@@ -33,8 +33,11 @@ const (
 	ReadUncommitted Isolation = "read_uncommitted"
 )
 
-// SASL says how to authenticate (contract 7.5). The zero value does not. It is
-// printed, marshalled and logged without the password.
+// SASL says how to authenticate (contract 7.5). The zero value does not. Errors,
+// logs and Health of a Consumer never show the password, nor do package fmt,
+// encoding/json and zap when given a SASL or a Config. What does not ask a value
+// how it wants to be shown does: libraries that dump by reflection, and fmt for
+// a SASL or Config in an unexported field of another struct. Do not print such.
 type SASL struct {
 	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means
 	// none, or Custom. Do not use PLAIN without TLS: it shows the password.
@@ -155,8 +158,12 @@ type Config struct {
 	// record as it was, with headers that say where it came from and why
 	// (HeaderTopic and so on). It must exist, is never created, and must not be
 	// one of Topics. While it cannot be written to, the partition waits before
-	// the record; a record that it refuses for good, as too large, halts the
-	// partition: give it a larger max.message.bytes than Topics have.
+	// the record, and so do, behind what is accepted already, the partitions
+	// that share its accept worker (every AcceptConcurrency-th, all of them with
+	// 1; in Direct channels none): raise AcceptConcurrency, or use
+	// BadRecordStore, where that matters. A record that it refuses for good, as
+	// too large, halts its partition alone: give it a larger max.message.bytes
+	// than Topics have.
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
 
 	// OnDeadLetter is told of each record that the dead-letter topic has

@@ -26,12 +26,14 @@ type Consumer struct {
 	channel  string
 	cfg      Config
 	acceptor Acceptor
-	// deliverer runs handlers in place; nil if all is accepted.
-	deliverer Deliverer
-	decoder   *envelope.Decoder
-	network   *network
-	log       *zap.Logger
-	clock     clock.Clock
+	// deliverer runs handlers in place; nil if all is accepted. unroutedIsBad:
+	// see NewDirect.
+	deliverer     Deliverer
+	unroutedIsBad bool
+	decoder       *envelope.Decoder
+	network       *network
+	log           *zap.Logger
+	clock         clock.Clock
 
 	// ctx ends when Stop is called, hardCtx when its time is up.
 	ctx        context.Context

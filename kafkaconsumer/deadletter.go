@@ -74,8 +74,10 @@ type deadLetters struct {
 // publish writes the letters of one partition in their order and returns how
 // many the topic has acknowledged, on all replicas. It goes on trying until
 // that is all of them, or one is refused for good (*DeadLetterError), or ctx
-// ends. A request whose answer is lost is sent again: a letter may come twice.
-func (d *deadLetters) publish(ctx context.Context, p *partition, letters []deadLetter) (acknowledged int, err error) {
+// ends, or session has ended and a request fails: whoever has the partition next
+// publishes what is left, and a rebalance need not wait for a topic that is
+// down. A request whose answer is lost is sent again: a letter may come twice.
+func (d *deadLetters) publish(ctx, session context.Context, p *partition, letters []deadLetter) (acknowledged int, err error) {
 	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
 	limit := maxLetterBytes
 	for acknowledged < len(letters) {
@@ -100,9 +102,9 @@ func (d *deadLetters) publish(ctx context.Context, p *partition, letters []deadL
 		if ctx.Err() == nil {
 			d.trouble.begin(p, err, zap.String("topic", p.topic), zap.Int("partition", p.id), zap.Int64("offset", next[0].record.Offset))
 		}
-		if !retry.wait(ctx) {
+		if !retry.wait(session) { // which ends before ctx does
 			d.trouble.forget(p)
-			return acknowledged, ctx.Err()
+			return acknowledged, session.Err()
 		}
 	}
 	return acknowledged, nil

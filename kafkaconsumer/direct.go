@@ -30,9 +30,12 @@ type Deliverer interface {
 // instead of accepted (contract 7.6): in order per partition, with the offset
 // moving past a record when all its handlers are done. The acceptor gets what
 // no handler can have: bad records, those whose handlers gave them up, and
-// unrouted messages. No time limit of the config's applies to handlers but
-// DrainTimeout, once a rebalance or a stop has begun. Otherwise it is New.
-func NewDirect(channel string, cfg Config, deliverer Deliverer, acceptor Acceptor, logger *zap.Logger, clk clock.Clock) (*Consumer, error) {
+// unrouted messages: before the record's handlers run, so that it can halt
+// there, but after them if unroutedIsBad, that is if it would keep the record
+// for them (acceptor.UnroutedReject): the handlers' failures then go with it. No
+// time limit of the config's applies to handlers but DrainTimeout, once a
+// rebalance or a stop has begun. Otherwise it is New.
+func NewDirect(channel string, cfg Config, deliverer Deliverer, unroutedIsBad bool, acceptor Acceptor, logger *zap.Logger, clk clock.Clock) (*Consumer, error) {
 	if deliverer == nil {
 		return nil, fmt.Errorf("channel %q: kafka consumer has no deliverer", channel)
 	}
@@ -40,7 +43,7 @@ func NewDirect(channel string, cfg Config, deliverer Deliverer, acceptor Accepto
 	if err != nil {
 		return nil, err
 	}
-	c.deliverer = deliverer
+	c.deliverer, c.unroutedIsBad = deliverer, unroutedIsBad
 	return c, nil
 }
 
@@ -51,8 +54,9 @@ func (c *Consumer) Direct() bool { return c.deliverer != nil }
 // worker accepts what cannot be delivered.
 type directWorker struct {
 	*worker
-	partition *partition
-	deliverer Deliverer
+	partition     *partition
+	deliverer     Deliverer
+	unroutedIsBad bool
 }
 
 func (w *directWorker) run(ctx, acceptCtx context.Context) {
@@ -90,11 +94,13 @@ func (w *directWorker) deliver(ctx, acceptCtx context.Context, c *chunk) bool {
 }
 
 // one brings one record to its end. Unrouted messages come first: their policy
-// may be to stop before the record.
+// may be to stop before the record. Where they make it bad they wait for the
+// handlers: a record is kept once, with all that is wrong with it.
 func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) bool {
-	reason := r.Err
+	reason, next := r.Err, r.Record.Offset+1
 	if reason == nil {
-		if unrouted := w.deliverer.Unrouted(r); len(unrouted) > 0 {
+		unrouted := w.deliverer.Unrouted(r)
+		if len(unrouted) > 0 && !w.unroutedIsBad {
 			if !w.handOver(acceptCtx, envelope.Received{Record: r.Record, Messages: unrouted}, r.Record.Offset) {
 				return false
 			}
@@ -105,12 +111,18 @@ func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) 
 		if reason = w.deliverer.Deliver(acceptCtx, ctx.Done(), r); errors.Is(reason, inplace.ErrInterrupted) {
 			return false
 		}
+		if len(unrouted) > 0 && w.unroutedIsBad {
+			if reason == nil {
+				return w.handOver(acceptCtx, envelope.Received{Record: r.Record, Messages: unrouted}, next)
+			}
+			reason = fmt.Errorf("%w; besides, there is no handler for type %q", reason, unrouted[0].Type)
+		}
 	}
 	if reason == nil {
-		w.partition.accept(r.Record.Offset+1, w.clock.Now())
+		w.partition.accept(next, w.clock.Now())
 		return true
 	}
-	return w.handOver(acceptCtx, envelope.Received{Record: r.Record, Err: reason}, r.Record.Offset+1)
+	return w.handOver(acceptCtx, envelope.Received{Record: r.Record, Err: reason}, next)
 }
 
 // handOver has the acceptor take what no handler can; next is the offset to

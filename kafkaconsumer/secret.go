@@ -19,8 +19,9 @@ func (s SASL) String() string {
 	}
 }
 
-// Format writes String whatever the verb, so that no way of printing a Config
-// shows the password.
+// Format writes String whatever the verb, so that printing a SASL, or what holds
+// it in exported fields, as Config does, does not show the password. In an
+// unexported field package fmt does not call it, and shows all.
 func (s SASL) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, s.String()) // whoever prints learns of his own errors
 }

@@ -106,7 +106,7 @@ func (s *session) makeWorkers() []consumingWorker {
 		workers := make([]consumingWorker, len(s.partitions))
 		for i, p := range s.partitions {
 			// A chunk in hand, and one that the fetcher waits with: enough.
-			workers[i] = &directWorker{worker: s.makeWorker(make(chan *chunk)), partition: p, deliverer: c.deliverer}
+			workers[i] = &directWorker{worker: s.makeWorker(make(chan *chunk)), partition: p, deliverer: c.deliverer, unroutedIsBad: c.unroutedIsBad}
 		}
 		return workers
 	}
@@ -120,7 +120,7 @@ func (s *session) makeWorkers() []consumingWorker {
 func (s *session) makeWorker(in chan *chunk) *worker {
 	c := s.consumer
 	return &worker{
-		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, letters: c.letters, clock: c.clock,
+		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, letters: c.letters, session: s.ctx, clock: c.clock,
 		in: in, stopped: map[*partition]bool{},
 	}
 }

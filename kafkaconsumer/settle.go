@@ -19,9 +19,9 @@ type settling struct {
 }
 
 // settle notes how far the partitions of an accepted batch are accepted, once
-// what is to be published of them is, and reports false if ctx ended first. A
-// record that halts stops its partition right before, and for good; the others
-// go on.
+// what is to be published of them is, and reports false if ctx ended first, or
+// the session while publishing failed. A record that halts stops its partition
+// right before, and for good; the others go on.
 func (w *worker) settle(ctx context.Context, batch []*chunk, results []envelope.Result) bool {
 	var all []*settling
 	known := map[*partition]*settling{}
@@ -36,7 +36,9 @@ func (w *worker) settle(ctx context.Context, batch []*chunk, results []envelope.
 		results = results[len(c.received):]
 	}
 	// First everything that waits for nobody: a dead-letter topic that is down
-	// holds back only what is behind the first record it should take.
+	// holds back, of this batch, only what is behind the first record it should
+	// take. The batches after it wait, and with them all partitions of this
+	// worker: the other workers' go on.
 	for _, s := range all {
 		if len(s.letters) > 0 {
 			s.partition.accept(s.letters[0].record.Offset, w.clock.Now())
@@ -48,13 +50,13 @@ func (w *worker) settle(ctx context.Context, batch []*chunk, results []envelope.
 		if len(s.letters) == 0 {
 			continue
 		}
-		acknowledged, err := w.letters.publish(ctx, s.partition, s.letters)
+		acknowledged, err := w.letters.publish(ctx, w.session, s.partition, s.letters)
 		if err == nil {
 			w.finish(s)
 			continue
 		}
 		s.partition.accept(s.letters[acknowledged].record.Offset, w.clock.Now())
-		if ctx.Err() != nil {
+		if refused := (*DeadLetterError)(nil); !errors.As(err, &refused) {
 			return false
 		}
 		w.stop(s.partition, err)

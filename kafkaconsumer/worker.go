@@ -46,6 +46,7 @@ type worker struct {
 	halt     func(*partition, error)
 	trouble  *trouble
 	letters  *deadLetters // nil without a DeadLetterTopic
+	session  context.Context
 	clock    clock.Clock
 
 	// carry is a chunk that was taken and did not fit.
@@ -137,8 +138,8 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 }
 
 // accept hands a batch over until it is accepted, and what is to be published
-// of it acknowledged; it reports false if ctx ended first. What is not noted
-// by then is not committed.
+// of it acknowledged; it reports false if it had to end before that. What is not
+// noted by then is not committed.
 func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 	var received []envelope.Received
 	live := batch[:0:0]

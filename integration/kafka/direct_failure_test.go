@@ -185,6 +185,41 @@ func TestDirectBatchOfEventsIsOneRecord(t *testing.T) {
 	})
 }
 
+// halfUnrouted holds message "a", and "b" of a type that nobody takes.
+var halfUnrouted = kafkatest.Record{
+	Value:   []byte(`[{"specversion":"1.0","id":"a","source":"s","type":"t"},{"specversion":"1.0","id":"b","source":"s","type":"other"}]`),
+	Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}},
+}
+
+// Contract 4.6, 7.4: whatever is wrong with a record is kept with it.
+func TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
+		r.next[place{topic, 0}] = 1
+		r.ledger.sparse = true // nothing is done in the end
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(1), inbox.Unrouted(inbox.UnroutedReject)}},
+			r.handler("h", func(context.Context, inboxtest.Bytes) error { return errBoom }))
+		r.awaitCommitted(t)
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 1)
+		require.Contains(t, rows[0].Reason, `handler "h" gave message "a" up after 1 attempts: boom`)
+		require.Contains(t, rows[0].Reason, `no handler for type "other"`)
+		require.EqualValues(t, 1, ib.Counters().Rejected)
+	})
+}
+
+// Contract 4.6: Halt stops before the record, not in the midst of it.
+func TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
+		r.ledger.sparse = true // nothing is done
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(inbox.UnroutedHalt)}}, r.handler("h", r.done))
+		eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
+		require.Empty(t, r.of("h"))
+		require.Zero(t, r.committed(0))
+	})
+}
+
 // Contract 5.7 in place.
 func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {

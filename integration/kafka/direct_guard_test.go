@@ -71,7 +71,7 @@ func TestGuardedDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *
 				Clock: clock.System{}, Logger: logger(t), Counters: &telemetry.Counters{}})
 			cfg := config(r.kafka.Brokers(), topic)
 			cfg.Decoder = envelope.DecoderConfig{Type: "t"}
-			c, err := kafkaconsumer.NewDirect("c", cfg, runner, newLedger(), logger(t), nil)
+			c, err := kafkaconsumer.NewDirect("c", cfg, runner, false, newLedger(), logger(t), nil)
 			require.NoError(t, err)
 			require.NoError(t, c.Start(t.Context()))
 			t.Cleanup(func() { stop(t, c) })
