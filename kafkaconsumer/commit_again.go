@@ -8,8 +8,14 @@ import (
 	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 )
 
-// commit commits for the session's generation by a fresh connection. As by the
-// generation's own, brokers refuse it once the generation is over.
+// commitAgain commits by a fresh connection.
+func (s *session) commitAgain(offsets map[string]map[int]int64) error {
+	s.consumer.network.transport.CloseIdleConnections() // which may be as old as the one that is lost
+	return s.commit(offsets)
+}
+
+// commit commits for the session's generation by another connection than the
+// generation's own. As by that, brokers refuse it once the generation is over.
 func (s *session) commit(offsets map[string]map[int]int64) error {
 	c := s.consumer
 	ctx, cancel := context.WithTimeout(c.hardCtx, c.cfg.RequestTimeout)
@@ -26,7 +32,6 @@ func (s *session) commit(offsets map[string]map[int]int64) error {
 		request.Topics = append(request.Topics, of)
 		asked += len(partitions)
 	}
-	c.network.transport.CloseIdleConnections() // which may be as old as the one that is lost
 	answer, err := c.network.transport.RoundTrip(ctx, c.network.client.Addr, request)
 	if err != nil {
 		return err

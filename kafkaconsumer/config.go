@@ -17,8 +17,16 @@ type StartOffset string
 const (
 	// First reads everything the partition holds.
 	First StartOffset = "first"
-	// Last reads what comes from now on. The offset found is committed at
-	// once, so that a restart before the first record loses nothing.
+	// Last reads what comes from now on, and is for new groups: those without a
+	// committed offset on any partition of their topics. The group's leader
+	// then commits the ends of all partitions in one request, before a member
+	// reads any, so that a restart before the first record loses nothing. With
+	// ReadCommitted the end is before transactions that are open. Whatever has
+	// no committed offset later is read from its first record: partitions that
+	// are added, topics that appear or are added to the config. So is a topic of
+	// a new group that its leader has found missing before. All members must
+	// say Last: they wait for a leader that does not.
+	// A group whose offsets have expired on the brokers is new again.
 	Last StartOffset = "last"
 )
 
@@ -72,7 +80,9 @@ type Config struct {
 	// SASL authenticates all connections. Default none.
 	SASL SASL `yaml:"sasl" env:"SASL"`
 	// StartOffset is where a new group begins. Default First. Do not use Last
-	// where messages produced before the first start matter.
+	// where messages produced before the first start matter, nor where the
+	// group may be without members for longer than brokers keep its offsets
+	// (offsets.retention.minutes, 7 days by default).
 	StartOffset StartOffset `yaml:"start_offset" env:"START_OFFSET"`
 	// Isolation is the isolation level. Default ReadCommitted. Do not use
 	// ReadUncommitted with transactional producers unless what they roll back
@@ -99,7 +109,7 @@ type Config struct {
 	// partitions together, as it is in memory: decompressed. While it is used
 	// up nothing more is fetched or decompressed, but for one partition at a
 	// time: it may exceed the bound by one response, one decompressed batch
-	// (MaxBatchBytes at most) and three accepts (BatchBytes), so that what is
+	// (MaxBatchBytes at most) and four accepts (BatchBytes), so that what is
 	// larger than the bound passes too. Default 64 MiB.
 	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
 	// MaxBatchBytes bounds a record batch, compressed or not: a larger one

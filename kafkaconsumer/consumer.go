@@ -64,7 +64,8 @@ type Consumer struct {
 	denied     []string
 	idle       *Idle
 
-	answered atomic.Bool // by any broker
+	answered   atomic.Bool // by any broker
+	groupStart groupStart
 }
 
 // New makes a consumer that is not started and makes no connection. Fields of

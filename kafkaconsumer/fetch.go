@@ -33,6 +33,8 @@ type fetcher struct {
 	partition *partition
 	buffer    *budget
 	decode    func(envelope.Record) envelope.Received
+	// groupOffsets asks for the group's, among them those of a partition.
+	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
 	// out takes chunks in order; it is full while the worker is busy, which
 	// keeps the fetcher from fetching.
 	out  chan<- *chunk

@@ -30,6 +30,8 @@ type fetchConn struct {
 	cfg           Config
 	version       int16 // of fetch requests
 	correlationID int32
+	// mutedUntil is when the broker reads from the connection again.
+	mutedUntil time.Time
 	// memory is where the next answer goes.
 	memory []byte
 }
@@ -229,7 +231,9 @@ func (e *sizeError) Error() string {
 
 // response is the answer to a fetch of one partition.
 type response struct {
-	code                                int16
+	code int16
+	// throttle is for how long the broker reads no more requests.
+	throttle                            time.Duration
 	highWatermark, lastStable, logStart int64
 	aborted                             []fetch.ResponseTransaction
 	// records are batches, the last of which may be cut off.
@@ -246,6 +250,11 @@ func (c *fetchConn) fetch(ctx context.Context, request *fetch.Request, h *hold) 
 	const others = 16 << 20
 	most := min(int64(asked.PartitionMaxBytes)+int64(c.cfg.MaxBatchBytes)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
+	// Brokers answer at once to a client that has used up its quota, and leave
+	// what it sends next unread for as long as they say.
+	if !pause(ctx, time.Until(c.mutedUntil)) {
+		return nil, ctx.Err()
+	}
 	answer, err := c.ask(ctx, request, c.version, wait, most, h)
 	var size *sizeError
 	if errors.As(err, &size) {
@@ -254,13 +263,19 @@ func (c *fetchConn) fetch(ctx context.Context, request *fetch.Request, h *hold) 
 	if err != nil {
 		return nil, err
 	}
-	return readResponse(answer, c.version, request.Topics[0].Topic, asked.Partition)
+	r, err := readResponse(answer, c.version, request.Topics[0].Topic, asked.Partition)
+	if err == nil {
+		c.mutedUntil = time.Now().Add(r.throttle)
+	}
+	return r, err
 }
 
 // readResponse reads what a broker answers to a fetch of one partition.
 func readResponse(c *cursor, version int16, topic string, partition int32) (*response, error) {
 	r := &response{logStart: -1}
-	c.int32() // throttling is the broker's to do
+	if throttled := c.int32(); version >= 8 { // before, brokers did not answer until it was over
+		r.throttle = time.Duration(throttled) * time.Millisecond
+	}
 	if version >= 7 {
 		r.code = c.int16()
 		c.int32() // no session is in use

@@ -99,6 +99,7 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 		}
 	}
 	c.setMissing(missing, denied)
+	c.groupStart.missed(missing)
 	return existing, nil
 }
 
@@ -153,10 +154,10 @@ func (c *Consumer) consume(topics []string) {
 		ended := make(chan struct{})
 		gen.Start(func(ctx context.Context) {
 			defer close(ended)
-			s := newSession(c, gen, ctx)
+			s := newSession(c, gen, ctx, leader.take())
 			c.joined(s)
 			s.run(func(ctx context.Context, end func()) {
-				if c.watch(ctx, topics, leader.take(), end) {
+				if c.watch(ctx, topics, s.assigned, end) {
 					over()
 					leave()
 				}
@@ -198,7 +199,7 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
 		JoinGroupBackoff: c.cfg.JoinBackoff, Timeout: c.cfg.RequestTimeout,
 		// Resolved by the fetcher, which can tell a fresh start from a
-		// committed offset and commits what Last means at once.
+		// committed offset.
 		StartOffset: kafka.FirstOffset,
 	}
 	if c.log.Core().Enabled(zap.DebugLevel) {

@@ -40,6 +40,14 @@ type observedBalancer struct {
 	existing func() []kafka.Partition
 }
 
+// UserData implements kafka.GroupBalancer. It is asked for at the beginning of
+// each join: what was assigned in one that failed does not count, another
+// member may lead the next generation.
+func (b observedBalancer) UserData() ([]byte, error) {
+	b.view.take()
+	return b.GroupBalancer.UserData()
+}
+
 // AssignGroups implements kafka.GroupBalancer.
 func (b observedBalancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
 	if len(partitions) == 0 {

@@ -2,11 +2,16 @@ package kafkaconsumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 )
+
+// waitsToTell is how often a fetcher may find that its new group has not begun
+// yet before it says so: it takes the leader a moment.
+const waitsToTell = 8
 
 // begin finds the offset to start at, trying until it is known.
 func (f *fetcher) begin(committed int64) (int64, bool) {
@@ -16,19 +21,19 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 		return committed, true
 	}
 	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
-	for {
-		offset, fresh, err := f.startOffset()
+	for waits := 0; ; {
+		offset, err := f.startOffset()
 		if err == nil {
-			// The end of the log moves on: unless it is committed now, records
-			// that come before the first commit would be lost by a restart.
-			p.begin(offset, fresh && f.cfg.StartOffset == Last)
+			p.begin(offset, false)
 			f.works()
 			return offset, true
 		}
 		if p.ctx.Err() != nil {
 			return 0, false
 		}
-		f.failed(err)
+		if waits++; !errors.Is(err, errNotBegun) || waits > waitsToTell {
+			f.failed(err)
+		}
 		if !retry.wait(p.ctx) {
 			return 0, false
 		}
@@ -37,41 +42,27 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 
 // startOffset finds where to start a partition that kafka-go knows no committed
 // offset of. It asks again before believing it: kafka-go takes an answer that
-// leaves the partition out for "none", and starting at Last then would skip
-// what was never read.
-func (f *fetcher) startOffset() (offset int64, fresh bool, err error) {
-	if offset, err = f.committedOffset(); err != nil || offset >= 0 {
-		return offset, false, err
-	}
-	at := int64(kafka.FirstOffset)
-	if f.cfg.StartOffset == Last {
-		at = kafka.LastOffset
-	}
-	offset, err = f.listOffset(at)
-	return offset, true, err
-}
-
-// committedOffset asks the coordinator for the group's offset; -1 is none.
-func (f *fetcher) committedOffset() (int64, error) {
+// leaves the partition out for "none". A group that has begun starts at First
+// whatever it has no offset for (beginGroup).
+//
+// All offsets come from one answer. With one about this partition and another
+// about the group, the leader could begin the group in between, and the offset
+// that it commits for this partition would be passed over.
+func (f *fetcher) startOffset() (int64, error) {
 	p := f.partition
-	ctx, cancel := context.WithTimeout(p.ctx, f.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(p.ctx, 2*f.cfg.RequestTimeout)
 	defer cancel()
-	response, err := f.network.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: f.cfg.GroupID, Topics: map[string][]int{p.topic: {p.id}}})
-	if err == nil {
-		err = response.Error
-	}
+	group, err := f.groupOffsets(ctx, p.topic, p.id)
 	if err != nil {
 		return 0, fmt.Errorf("committed offset of %s/%d: %w", p.topic, p.id, err)
 	}
-	for _, found := range response.Topics[p.topic] {
-		if found.Partition == p.id {
-			if found.Error != nil {
-				return 0, fmt.Errorf("committed offset of %s/%d: %w", p.topic, p.id, found.Error)
-			}
-			return found.CommittedOffset, nil
-		}
+	if committed := group.of[p.topic][p.id]; committed >= 0 {
+		return committed, nil
 	}
-	return 0, fmt.Errorf("committed offset of %s/%d: the answer is not about it: %w", p.topic, p.id, kafka.Unknown)
+	if f.cfg.StartOffset == Last && !group.begun {
+		return 0, errNotBegun
+	}
+	return f.listOffset(kafka.FirstOffset)
 }
 
 // gap describes why an offset is out of range. A broker that has just become
@@ -102,30 +93,40 @@ func (f *fetcher) epochFell(b batch) error {
 	return &EpochError{From: f.epoch, To: b.epoch, Offset: b.base, First: first}
 }
 
-// listOffset asks for the first or last offset.
+// listOffset asks for the first or last offset in the log.
 func (f *fetcher) listOffset(at int64) (int64, error) {
-	p := f.partition
-	ctx, cancel := context.WithTimeout(p.ctx, f.cfg.RequestTimeout)
+	return f.network.listOffset(f.partition.ctx, f.partition.topic, f.partition.id, at, ReadUncommitted)
+}
+
+// listOffset asks for the first or last offset of a partition. For a reader of
+// what is committed the last one is the last stable offset, where transactions
+// that are open begin.
+func (n *network) listOffset(ctx context.Context, topic string, partition int, at int64, isolation Isolation) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
 	defer cancel()
-	answer, err := f.network.transport.RoundTrip(ctx, f.network.client.Addr, &listoffsets.Request{
+	request := &listoffsets.Request{
 		ReplicaID: -1,
-		Topics: []listoffsets.RequestTopic{{Topic: p.topic, Partitions: []listoffsets.RequestPartition{{
-			Partition: int32(p.id), CurrentLeaderEpoch: -1, Timestamp: at,
+		Topics: []listoffsets.RequestTopic{{Topic: topic, Partitions: []listoffsets.RequestPartition{{
+			Partition: int32(partition), CurrentLeaderEpoch: -1, Timestamp: at,
 		}}}},
-	})
+	}
+	if isolation == ReadCommitted {
+		request.IsolationLevel = int8(kafka.ReadCommitted)
+	}
+	answer, err := n.transport.RoundTrip(ctx, n.client.Addr, request)
 	if err != nil {
-		return 0, fmt.Errorf("list offsets of %s/%d: %w", p.topic, p.id, err)
+		return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, partition, err)
 	}
 	response, ok := answer.(*listoffsets.Response)
 	if !ok || len(response.Topics) != 1 || len(response.Topics[0].Partitions) != 1 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer %T is not about it: %w", p.topic, p.id, answer, kafka.Unknown)
+		return 0, fmt.Errorf("list offsets of %s/%d: the answer %T is not about it: %w", topic, partition, answer, kafka.Unknown)
 	}
 	found := response.Topics[0].Partitions[0]
 	if found.ErrorCode != 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: %w", p.topic, p.id, kafka.Error(found.ErrorCode))
+		return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, partition, kafka.Error(found.ErrorCode))
 	}
 	if found.Offset < 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer is offset %d: %w", p.topic, p.id, found.Offset, kafka.Unknown)
+		return 0, fmt.Errorf("list offsets of %s/%d: the answer is offset %d: %w", topic, partition, found.Offset, kafka.Unknown)
 	}
 	return found.Offset, nil
 }

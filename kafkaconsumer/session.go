@@ -19,6 +19,11 @@ type session struct {
 	gen        *kafka.Generation
 	partitions []*partition
 	buffer     *budget
+	// assigned is what this member assigned to all as the group's leader, in
+	// numbers of partitions; nil if another leads.
+	assigned map[string]int
+	// resumed: there was a committed offset for one of its partitions.
+	resumed bool
 
 	// ctx ends when the partitions are to be given up, acceptCtx when there
 	// is no more time to finish what is being accepted.
@@ -28,8 +33,8 @@ type session struct {
 	cancelAccept context.CancelFunc
 }
 
-func newSession(c *Consumer, gen *kafka.Generation, genCtx context.Context) *session {
-	s := &session{consumer: c, gen: gen, buffer: newBudget(c.cfg.BufferBytes)}
+func newSession(c *Consumer, gen *kafka.Generation, genCtx context.Context, assigned map[string]int) *session {
+	s := &session{consumer: c, gen: gen, assigned: assigned, buffer: newBudget(c.cfg.BufferBytes)}
 	s.ctx, s.end = context.WithCancel(genCtx)
 	s.acceptCtx, s.cancelAccept = context.WithCancel(c.hardCtx)
 	for topic, assigned := range gen.Assignments {
@@ -37,7 +42,11 @@ func newSession(c *Consumer, gen *kafka.Generation, genCtx context.Context) *ses
 			p := newPartition(s.ctx, topic, a.ID, a.Offset)
 			p.clock, p.readCommitted, p.assignedAt = c.clock, c.cfg.Isolation == ReadCommitted, c.clock.Now()
 			s.partitions = append(s.partitions, p)
+			s.resumed = s.resumed || a.Offset >= 0
 		}
+	}
+	if s.resumed {
+		c.groupStart.begun.Store(true)
 	}
 	slices.SortFunc(s.partitions, func(a, b *partition) int {
 		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.id, b.id))
@@ -64,10 +73,10 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 			go func() { defer fetchers.Done(); f.run(f.partition.committed) }()
 		}
 	}
-	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commit, done: c.committed}
+	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commitAgain, done: c.committed}
 	stopCommitting, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	helpers.Add(3)
+	helpers.Add(4)
 	go func() {
 		defer helpers.Done()
 		if !committer.run(stopCommitting) {
@@ -76,6 +85,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	}()
 	go func() { defer helpers.Done(); watch(s.ctx, s.end) }()
 	go func() { defer helpers.Done(); s.observe(s.ctx) }()
+	go func() { defer helpers.Done(); s.beginGroup(s.ctx) }()
 
 	<-s.ctx.Done()
 	abandon := time.AfterFunc(c.cfg.DrainTimeout, s.cancelAccept)
@@ -128,7 +138,7 @@ func (s *session) makeWorker(in chan *chunk) *worker {
 func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	c := s.consumer
 	return &fetcher{
-		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, out: out, halt: c.halt, trouble: c.fetching,
+		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, groupOffsets: c.groupOffsets, out: out, halt: c.halt, trouble: c.fetching,
 		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, timeout: c.cfg.AcceptTimeout, trouble: c.accepting},
 	}
 }

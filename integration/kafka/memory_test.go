@@ -36,8 +36,8 @@ const (
 	backlogBuffer, backlogBatch, backlogIn = 8 << 20, 2 << 20, 1 << 20
 	backlogInflated                        = 6 << 20 // the largest batch, with what is taken at a time
 	// As BufferBytes promises: one partition exceeds it by a response, a batch
-	// and three accepts; each may have 64 KiB that it has not used.
-	backlogBound = backlogBuffer + backlogIn + backlogInflated + 3*(backlogBatch+backlogRecord) + backlogPartitions*64<<10
+	// and four accepts; each may have 64 KiB that it has not used.
+	backlogBound = backlogBuffer + backlogIn + backlogInflated + 4*(backlogBatch+backlogRecord) + backlogPartitions*64<<10
 )
 
 func produceBacklog(t *testing.T, k *kafkatest.Kafka, each int) {

@@ -1,0 +1,66 @@
+package kafka
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// throttle answers the first fetch at once and with nothing but the order to be
+// quiet, as brokers do by quota (KIP-219). It counts fetches that come too early:
+// these a broker would leave unread until the time is over.
+func (r *rig) throttle(d time.Duration) (throttled *atomic.Bool, early *atomic.Int32) {
+	throttled, early = &atomic.Bool{}, &atomic.Int32{}
+	k := r.kafka.Cluster()
+	var until time.Time
+	k.ControlKey(int16(kmsg.Fetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.KeepControl()
+		if throttled.Load() {
+			if time.Now().Before(until) {
+				early.Add(1)
+			}
+			return nil, nil, false
+		}
+		answer := request.ResponseKind().(*kmsg.FetchResponse)
+		answer.ThrottleMillis = int32(d.Milliseconds())
+		of := kmsg.NewFetchResponseTopic()
+		of.Topic = request.(*kmsg.FetchRequest).Topics[0].Topic
+		of.Partitions = append(of.Partitions, kmsg.NewFetchResponseTopicPartition())
+		answer.Topics = append(answer.Topics, of)
+		until = time.Now().Add(d)
+		throttled.Store(true)
+		return answer, nil, true
+	})
+	return throttled, early
+}
+
+// A quota may hold a consumer up for longer than any answer may take: that is
+// no failure (contract 7.8).
+func TestThrottledFetcherIsQuietForAsLongAsTheBrokerSays(t *testing.T) {
+	r := newRig(t, 1)
+	_, early := r.throttle(1500 * time.Millisecond)
+	r.produce(3, 0)
+	c := r.start(func(c *kafkaconsumer.Config) { c.RequestTimeout = 500 * time.Millisecond })
+	eventually(t, "read", func() bool {
+		for _, p := range c.Health().Partitions {
+			require.NoError(t, p.Err)
+		}
+		return r.ledger.accepted(topic) == 3
+	})
+	require.Zero(t, early.Load())
+}
+
+func TestThrottledFetcherStopsAtOnce(t *testing.T) {
+	r := newRig(t, 1)
+	throttled, _ := r.throttle(time.Hour)
+	c := r.start()
+	eventually(t, "throttled", throttled.Load)
+	began := time.Now()
+	stop(t, c)
+	require.Less(t, time.Since(began), 5*time.Second)
+}

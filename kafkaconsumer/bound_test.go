@@ -1,0 +1,64 @@
+package kafkaconsumer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/clock"
+)
+
+// databaseAway is an acceptor without its database.
+type databaseAway struct{}
+
+func (databaseAway) AcceptRecords(context.Context, string, []envelope.Received) ([]envelope.Result, error) {
+	return nil, errors.New("the database is away")
+}
+
+func (databaseAway) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
+	return envelope.Halt, nil
+}
+
+// The partition that may exceed BufferBytes while others use it up does so by
+// its response and four accepts, as the docstring says: one is tried, one did
+// not fit into it, one waits, and one is in the fetcher's hand (contract 7.2).
+func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cfg := Config{BatchBytes: 256 << 10, BufferBytes: 1 << 20}.withDefaults()
+	buffer := newBudget(cfg.BufferBytes)
+	buffer.add(cfg.BufferBytes - 1) // another worker's
+	w := &worker{
+		cfg: cfg, acceptor: databaseAway{}, in: make(chan *chunk, 1), buffer: buffer, clock: clock.System{}, stopped: map[*partition]bool{},
+		trouble: &trouble{log: zap.NewNop(), clock: clock.System{}},
+	}
+	var records []envelope.Record
+	for i := range 8 {
+		records = append(records, envelope.Record{Offset: int64(i), Timestamp: time.UnixMilli(0), Value: bytes.Repeat([]byte("x"), cfg.BatchBytes-2000)})
+	}
+	content := written{batch: batch{base: 0, last: 7}, records: records}.bytes(t)
+	f := &fetcher{
+		network: &network{inflater: &inflater{limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, 0), buffer: buffer,
+		decode: func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} }, out: w.in,
+	}
+	held := &hold{budget: buffer}
+	require.True(t, held.take(ctx, len(content))) // as the response is
+	d := &delivery{fetcher: f, held: held, response: &response{records: content}, chunk: &chunk{partition: f.partition}}
+	worked, delivered := make(chan struct{}), make(chan error, 1)
+	go func() { defer close(worked); w.run(ctx, ctx) }()
+	go func() { delivered <- d.run() }()
+
+	accepts := func() float64 {
+		return float64(buffer.bytes()-cfg.BufferBytes-len(content)) / float64(cfg.BatchBytes)
+	}
+	require.Eventually(t, func() bool { return accepts() > 3 }, 10*time.Second, time.Millisecond, "all four places are taken")
+	require.Never(t, func() bool { return accepts() > 4+float64(takeAtLeast)/float64(cfg.BatchBytes) }, 100*time.Millisecond, time.Millisecond)
+	cancel()
+	<-worked
+	require.ErrorIs(t, <-delivered, context.Canceled)
+}
