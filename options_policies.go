@@ -47,8 +47,16 @@ func ShutdownOnHalt() Option { return func(c *config) { c.options.ShutdownOnHalt
 // OnGap says what happens where records that should be read next are not there
 // any more, because retention removed them or the topic was deleted and created
 // again: GapHalt (default) or GapContinue, which keeps a row (Inbox.Gaps) and
-// goes on with what the log holds. Do not use Continue where missing records
-// must be looked into before the later ones are processed.
+// goes on with what the log holds (contract 7.5). Going on in a topic that was
+// created again, or whose log was truncated, reads it from its start, and what
+// was read before is known by its ID: the Retention must be longer than the
+// topic keeps its records, or they are processed again. Do not use Continue
+// where missing records must be looked into before the later ones are
+// processed.
+//
+// A halt at a topic that was created again does not survive a restart or a
+// rebalance: brokers forget a group's offsets when its topic is deleted, and
+// reading then begins anew at StartOffset.
 func OnGap(policy GapPolicy) Option {
 	return func(c *config) { c.options.Acceptor.OnGap = policy }
 }

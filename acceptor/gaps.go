@@ -13,8 +13,8 @@ import (
 )
 
 // AcceptGap says whether a channel goes on behind a gap (contract 7.5). Under
-// GapContinue the gap is kept first, once however often it comes, and counted
-// and logged. An error means that the database could not be used: try the same
+// GapContinue the gap is kept first, and counted and logged as an error, once
+// however often it comes. An error means that the database could not be used: try the same
 // gap again.
 func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error) {
 	if a.opts.OnGap == GapHalt {
@@ -38,7 +38,11 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 		}
 		return envelope.Halt, err
 	}
+	if !added { // after a crash, before the offset was committed behind it
+		a.log.Info("inbox: a gap that is kept already is passed again", fields...)
+		return envelope.Durable, nil
+	}
 	a.counters.Gaps.Add(1)
-	a.log.Error("inbox: records are missing, the channel goes on without them", append(fields, zap.Bool("known", !added))...)
+	a.log.Error("inbox: records are missing, the channel goes on without them", fields...)
 	return envelope.Durable, nil
 }

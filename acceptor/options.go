@@ -39,7 +39,10 @@ type GapPolicy string
 
 // The policies for gaps.
 const (
-	// GapHalt stops the partition before the gap.
+	// GapHalt stops the partition before the gap. Where the topic was created
+	// again the halt does not survive a restart or a rebalance: brokers forget
+	// a group's offsets when its topic is deleted, and reading then begins anew
+	// at StartOffset.
 	GapHalt GapPolicy = "halt"
 	// GapContinue keeps a row that says what is missing and goes on behind it.
 	GapContinue GapPolicy = "continue"
@@ -60,7 +63,9 @@ type Options struct {
 	// halts for that (contract 7.1).
 	HaltAtBadRecords int `yaml:"halt_at_bad_records" env:"HALT_AT_BAD_RECORDS"`
 	// OnGap is what to do where records were removed before they were read,
-	// or a log begins anew. Default GapHalt.
+	// or a log begins anew. Default GapHalt. With GapContinue keep messages for
+	// longer (Retention) than the topic keeps its records: a log that is read
+	// again from its start is known by the IDs that are kept.
 	OnGap GapPolicy `yaml:"on_gap" env:"ON_GAP"`
 	// StatementTimeout bounds each transaction. Default 10 s.
 	StatementTimeout time.Duration `yaml:"-" env:"-"`

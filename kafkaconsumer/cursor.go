@@ -61,6 +61,35 @@ func (c *cursor) varint() int64 {
 	return value
 }
 
+// uvarint reads a number without sign; with lengths and counts it is one more
+// than they are, and 0 for none.
+func (c *cursor) uvarint() uint64 {
+	value, n := binary.Uvarint(c.rest)
+	if n <= 0 {
+		c.short, c.rest = true, nil
+		return 0
+	}
+	c.rest = c.rest[n:]
+	return value
+}
+
+// compact reads bytes behind their length as a uvarint.
+func (c *cursor) compact() []byte {
+	n := c.uvarint()
+	if n == 0 || c.short {
+		return nil
+	}
+	return c.take(int64(min(n-1, 1<<31)))
+}
+
+// tags passes over tagged fields.
+func (c *cursor) tags() {
+	for n := c.uvarint(); n > 0 && !c.short; n-- {
+		c.uvarint() // tag
+		c.take(int64(min(c.uvarint(), 1<<31)))
+	}
+}
+
 // varBytes reads bytes behind their length as a varint; -1 is nil.
 func (c *cursor) varBytes() []byte { return c.sized(c.varint()) }
 

@@ -42,7 +42,31 @@ func (e *OffsetGapError) Error() string {
 	return where + ": the log was truncated, or the topic was deleted and created again; to go on, set OnGap to continue or the group's offset within the log"
 }
 
-// EpochError is why a partition halts whose log starts over.
+// TopicRecreatedError is why a partition halts whose topic was deleted and
+// created again while it was read, whatever offsets the new log holds (contract
+// 7.5). Brokers before Kafka 2.8 do not tell; then OffsetGapError or EpochError
+// may. Like EpochError it does not survive a restart.
+type TopicRecreatedError struct {
+	Topic     string
+	Partition int
+	// Offset is what should be read next in the log that is gone; the new one
+	// begins at First.
+	Offset, First int64
+
+	id topicID
+}
+
+// Error says what happened and what to do.
+func (e *TopicRecreatedError) Error() string {
+	return fmt.Sprintf("topic %s was deleted and created again: the log of partition %d in which offset %d came next is gone, the new one begins at %d; to go on, set OnGap to continue or the group's offset to %d",
+		e.Topic, e.Partition, e.Offset, e.First, e.First)
+}
+
+// EpochError is why a partition halts whose log starts over. The halt does not
+// survive a restart or a rebalance: which epoch was read is known only while
+// the partition is assigned, and brokers forget a group's offsets when its
+// topic is deleted, so that reading then begins anew, or goes on at the offset
+// where they do not.
 type EpochError struct {
 	From, To int32
 	// Offset is of the batch where the epoch fell; the log begins at First.
@@ -87,5 +111,6 @@ func (s customSASLSession) Next(ctx context.Context, challenge []byte) (bool, []
 func fatal(err error) bool {
 	var gap *OffsetGapError
 	var epoch *EpochError
-	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.Is(err, ErrUndecodable)
+	var recreated *TopicRecreatedError
+	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.As(err, &recreated) || errors.Is(err, ErrUndecodable)
 }

@@ -44,6 +44,10 @@ type fetcher struct {
 	gaps    gapKeeper
 
 	conn *fetchConn // nil: to be made
+	// id is the topic's; identified is when it was asked for behind an answer
+	// on this connection.
+	id         topicID
+	identified time.Time
 	// ask is how much to ask for: more than usual when a batch came cut off.
 	ask   int
 	epoch int32
@@ -142,6 +146,12 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 		return next, false, err
 	}
 	defer f.conn.giveBack() // records are copied out of it
+	if len(response.records) > 0 && time.Since(f.identified) >= identifyEvery {
+		if err := f.identify(offset); err != nil {
+			return next, false, err
+		}
+		f.identified = time.Now()
+	}
 	d := &delivery{fetcher: f, held: held, response: response, wanted: offset, next: offset, chunk: &chunk{partition: f.partition}}
 	err = d.run()
 	return d.sent, len(response.records) > 0, err
@@ -151,11 +161,9 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 func (f *fetcher) fetch(offset int64, held *hold) (*response, error) {
 	p := f.partition
 	if f.conn == nil {
-		conn, err := f.network.dialLeader(p.ctx, p.topic, p.id)
-		if err != nil {
+		if err := f.dial(offset); err != nil {
 			return nil, err
 		}
-		f.conn = conn
 	}
 	isolation := kafka.ReadUncommitted
 	if f.cfg.Isolation == ReadCommitted {

@@ -29,6 +29,7 @@ type fetchConn struct {
 	raw           net.Conn
 	cfg           Config
 	version       int16 // of fetch requests
+	identifies    bool  // the broker tells topics' IDs
 	correlationID int32
 	// mutedUntil is when the broker reads from the connection again.
 	mutedUntil time.Time
@@ -118,7 +119,7 @@ func (c *fetchConn) hangUp() {
 	}
 }
 
-// negotiate finds the version of fetch requests.
+// negotiate finds the version of fetch requests, and whether topics have IDs.
 func (c *fetchConn) negotiate(ctx context.Context) error {
 	const most = 64 << 10
 	answer, err := c.ask(ctx, &apiversions.Request{}, 0, 0, most, nil)
@@ -127,7 +128,9 @@ func (c *fetchConn) negotiate(ctx context.Context) error {
 	}
 	code := answer.int16()
 	for range answer.count(6) {
-		if key, least, most := answer.int16(), answer.int16(), answer.int16(); protocol.ApiKey(key) == protocol.Fetch {
+		if key, least, most := answer.int16(), answer.int16(), answer.int16(); protocol.ApiKey(key) == protocol.Metadata {
+			c.identifies = least <= topicIDVersion && topicIDVersion <= most
+		} else if protocol.ApiKey(key) == protocol.Fetch {
 			c.version = min(most, lastFetchVersion)
 			if least > lastFetchVersion || c.version < firstFetchVersion {
 				return fmt.Errorf("the broker speaks fetch versions %d to %d, needed is one of %d to %d: %w",
@@ -144,16 +147,22 @@ func (c *fetchConn) negotiate(ctx context.Context) error {
 	return nil
 }
 
-// ask sends a request and returns its answer, which the broker may hold back
-// for wait and which is most bytes long. With a hold its memory is taken from
-// the budget. When ctx ends the connection does.
+// ask sends a request and returns its answer.
 func (c *fetchConn) ask(ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *hold) (*cursor, error) {
+	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.cfg.ClientID, request) }
+	return c.exchange(ctx, write, wait, most, h)
+}
+
+// exchange writes a request and returns its answer, which the broker may hold
+// back for wait and which is most bytes long. With a hold its memory is taken
+// from the budget. When ctx ends the connection does.
+func (c *fetchConn) exchange(ctx context.Context, write func() error, wait time.Duration, most int64, h *hold) (*cursor, error) {
 	defer context.AfterFunc(ctx, c.hangUp)()
 	if err := c.SetDeadline(time.Now().Add(wait + c.cfg.RequestTimeout)); err != nil {
 		return nil, err
 	}
 	c.correlationID++
-	if err := protocol.WriteRequest(c, version, c.correlationID, c.cfg.ClientID, request); err != nil {
+	if err := write(); err != nil {
 		return nil, err
 	}
 	answer, err := c.read(ctx, most, h)

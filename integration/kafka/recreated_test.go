@@ -1,0 +1,200 @@
+package kafka
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// The offset lies within the new log, whose leader epochs begin low again: only
+// the topic's ID shows that it is another (contract 7.5).
+func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, b *bench) {
+		b.ledger.again(b.topic) // brokers forget its offsets
+		b.createTopic(1, nil)
+		for i := range 5 {
+			b.produce(b.client, &kgo.Record{Value: fmt.Append(nil, "old", i)})
+		}
+		c := b.start(func(c *kafkaconsumer.Config) { c.WatchInterval = time.Minute }) // the member stays
+		b.awaitEnd()
+		_, err := b.admin.DeleteTopics(t.Context(), b.topic)
+		require.NoError(t, err)
+		eventually(t, "created again", func() bool {
+			_, err := b.admin.CreateTopic(t.Context(), 1, 1, nil, b.topic)
+			return err == nil
+		})
+		var records []*kgo.Record
+		for i := range 8 {
+			records = append(records, &kgo.Record{Value: fmt.Append(nil, "new", i)})
+		}
+		b.produce(b.newClient(), records...)
+		eventually(t, "halted", func() bool { return len(c.Health().Halted()) == 1 })
+		var recreated *kafkaconsumer.TopicRecreatedError
+		require.ErrorAs(t, c.Health().Halted()[0].Halted, &recreated)
+		require.Equal(t, []any{b.topic, 0, int64(5), int64(0)}, []any{recreated.Topic, recreated.Partition, recreated.Offset, recreated.First})
+		require.ErrorContains(t, recreated, "deleted and created again")
+		require.Equal(t, 5, b.ledger.accepted(b.topic))
+	})
+}
+
+// A partition that waits for its acceptor sends no fetch, and so sees no error:
+// the connection outlives the topic, and the next fetch on it is answered from
+// the new log.
+func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) {
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+	produced := 0
+	produce := func(n int) {
+		for range n {
+			require.NoError(t, k.Produce(topic, kafkatest.Record{Value: fmt.Append(nil, produced)}))
+			produced++
+		}
+	}
+	produce(5)
+	accepted := &values{hold: make(chan struct{})}
+	cfg := config(k.Brokers(), topic)
+	cfg.WatchInterval, cfg.BatchRecords = time.Minute, 1
+	c := consumer(t, cfg, accepted)
+	require.NoError(t, c.Start(t.Context()))
+	eventually(t, "the fetcher waits", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 3 })
+	require.NoError(t, k.DeleteTopic(topic))
+	require.NoError(t, k.CreateTopic(topic, 1))
+	first := produced
+	produce(8)
+	close(accepted.hold)
+	var behind []string
+	eventually(t, "the gap is met", func() bool {
+		produce(1) // a log that is written goes on to be read
+		for i, event := range accepted.seen() {
+			if strings.HasSuffix(event, "->0") {
+				behind = accepted.seen()[i+1:]
+				return true
+			}
+		}
+		return false
+	})
+	gap := len(accepted.seen()) - len(behind)
+	eventually(t, "the new log is read", func() bool { return len(accepted.seen()) == gap+produced-first })
+	for i, value := range accepted.seen()[gap:] {
+		require.Equal(t, fmt.Sprint(first+i), value)
+	}
+	eventually(t, "it is committed", func() bool { return k.Committed(group, topic)[0] == int64(produced-first) })
+}
+
+// lag makes the leader tell, while lies says so, of a log that ends at offset
+// 4, and returns how often it was asked where its log begins.
+func lag(k *kafkatest.Kafka, lies func(asked int32) bool) *atomic.Int32 {
+	asked := &atomic.Int32{}
+	k.Cluster().ControlKey(int16(kmsg.Fetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.Cluster().KeepControl()
+		if !lies(asked.Load()) {
+			return nil, nil, false
+		}
+		response := request.ResponseKind().(*kmsg.FetchResponse)
+		found := kmsg.NewFetchResponseTopic()
+		found.Topic = request.(*kmsg.FetchRequest).Topics[0].Topic
+		p := kmsg.NewFetchResponseTopicPartition()
+		p.ErrorCode = 1
+		found.Partitions = append(found.Partitions, p)
+		response.Topics = append(response.Topics, found)
+		return response, nil, true
+	})
+	k.Cluster().ControlKey(int16(kmsg.ListOffsets), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.Cluster().KeepControl()
+		lying := lies(asked.Load())
+		at := request.(*kmsg.ListOffsetsRequest).Topics[0]
+		if at.Partitions[0].Timestamp == -2 {
+			asked.Add(1)
+		}
+		if !lying {
+			return nil, nil, false
+		}
+		response := request.ResponseKind().(*kmsg.ListOffsetsResponse)
+		found := kmsg.NewListOffsetsResponseTopic()
+		found.Topic = at.Topic
+		p := kmsg.NewListOffsetsResponseTopicPartition()
+		if at.Partitions[0].Timestamp == -1 {
+			p.Offset = 4
+		}
+		found.Partitions = append(found.Partitions, p)
+		response.Topics = append(response.Topics, found)
+		return response, nil, true
+	})
+	return asked
+}
+
+// What was a gap when it was met may be none once everything before is
+// accepted: a leader that had just been elected did not know its log's end.
+func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
+	r := newRig(t, 1)
+	r.ledger.again(topic) // another acceptor knows of it
+	r.produce(5, 0)
+	accepted := &values{hold: make(chan struct{})}
+	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
+	require.NoError(t, c.Start(t.Context()))
+	eventually(t, "all are fetched", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 5 })
+	var over atomic.Bool
+	asked := lag(r.kafka, func(int32) bool { return !over.Load() })
+	eventually(t, "the gap is believed", func() bool { return asked.Load() == 3 })
+	await(t.Context(), 100*time.Millisecond) // the rest of the third answer
+	over.Store(true)
+	close(accepted.hold)
+	r.produce(1, 0)
+	eventually(t, "reading goes on", func() bool { return r.committed(0) == 6 })
+	require.Len(t, accepted.seen(), 6, "and nothing is read again")
+	require.Empty(t, c.Health().Halted())
+}
+
+// A leader may lag for a second.
+func TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile(t *testing.T) {
+	r := newRig(t, 1)
+	r.ledger.again(topic) // another acceptor knows of it
+	r.produce(5, 0)
+	accepted := &values{}
+	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
+	require.NoError(t, c.Start(t.Context()))
+	eventually(t, "all are committed", func() bool { return r.committed(0) == 5 })
+	asked := lag(r.kafka, func(asked int32) bool { return asked < 8 })
+	eventually(t, "the lag is over", func() bool { return asked.Load() == 8 })
+	r.produce(1, 0)
+	eventually(t, "reading goes on", func() bool { return r.committed(0) == 6 })
+	require.Len(t, accepted.seen(), 6, "and nothing is read again")
+}
+
+// Once it is kept, a gap is not handed in again because the broker does not
+// tell where the log ends.
+func TestGapIsHandedInOnceWhileTheBrokerDoesNotAnswer(t *testing.T) {
+	r := newRig(t, 1)
+	r.ledger.again(topic) // another acceptor knows of it
+	r.produce(5, 0)
+	commit(t, r.kafka, 100)
+	accepted := &values{}
+	var refused atomic.Int32
+	r.kafka.Cluster().ControlKey(int16(kmsg.ListOffsets), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		r.kafka.Cluster().KeepControl()
+		if len(accepted.seen()) == 0 || refused.Add(1) > 5 {
+			return nil, nil, false
+		}
+		response := request.ResponseKind().(*kmsg.ListOffsetsResponse)
+		found := kmsg.NewListOffsetsResponseTopic()
+		found.Topic = topic
+		p := kmsg.NewListOffsetsResponseTopicPartition()
+		p.ErrorCode = 5 // LEADER_NOT_AVAILABLE
+		found.Partitions = append(found.Partitions, p)
+		response.Topics = append(response.Topics, found)
+		return response, nil, true
+	})
+	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
+	require.NoError(t, c.Start(t.Context()))
+	eventually(t, "the log is read", func() bool { return r.committed(0) == 5 })
+	require.Len(t, accepted.seen(), 1+5)
+	require.Equal(t, "100->0", accepted.seen()[0])
+}
