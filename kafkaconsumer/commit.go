@@ -9,7 +9,8 @@ import (
 )
 
 // committer is the only one to commit in its generation, with one request in
-// flight, so that commits can neither overtake each other nor move back.
+// flight, so that commits can neither overtake each other nor move back. But
+// where a new group begins is committed before it has anything to (beginGroup).
 type committer struct {
 	gen        *kafka.Generation
 	partitions []*partition

@@ -150,6 +150,7 @@ func TestLastSkipsNothingWhenTheOffsetsAreDeletedUnderAMember(t *testing.T) {
 		deleted, err := kadm.NewClient(client).DeleteGroup(t.Context(), group)
 		return err == nil && deleted.Err == nil
 	})
+	eventually(t, "it reads no more", func() bool { return c.State() == kafkaconsumer.StateJoining })
 	r.produce(2, 0)
 	away.Remove()
 	r.awaitAll()
