@@ -194,6 +194,8 @@ func TestTopicCreatedAgainUnderAConsumerIsReadFromItsStart(t *testing.T) {
 }
 
 func readAgain(t *testing.T, fresh ...string) {
+	t.Helper()
+	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 	write := func(texts ...string) {
 		var records []kafkatest.Record
@@ -223,16 +225,22 @@ func readAgain(t *testing.T, fresh ...string) {
 	stop(t, c)
 }
 
-// The epoch shows a log to be another even where the offset is within it.
+// The epoch shows a log to be another even where the offset is within it. What
+// waits to be accepted comes before the gap, as nothing may carry the offset
+// past the new log.
 func TestLogOfAnEarlierEpochIsReadFromItsStart(t *testing.T) {
 	r := newRig(t, 1)
-	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5}})
-	accepted := &values{}
+	r.ledger.again(topic) // what is committed moves back
+	fetches := r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5}})
+	accepted := &values{hold: make(chan struct{})}
 	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
 	require.NoError(t, c.Start(t.Context()))
-	eventually(t, "the first log is read", func() bool { return len(accepted.seen()) == 1 })
-	r.ledger.again(topic) // what is committed moves back
+	eventually(t, "the first log is read", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 1 })
+	before := fetches.Load()
 	r.serve([]craftedBatch{{base: 0, last: 2, offsets: []int64{0, 1, 2}, epoch: 4}})
+	eventually(t, "the gap is believed", func() bool { return fetches.Load() >= before+3 })
+	await(t.Context(), 500*time.Millisecond) // it would be passed by now
+	close(accepted.hold)
 	eventually(t, "the second log is read", func() bool { return r.committed(0) == 3 })
 	require.Equal(t, []string{"0", "1->0", "0", "1", "2"}, accepted.seen())
 }

@@ -121,6 +121,7 @@ func lag(k *kafkatest.Kafka, lies func(asked int32) bool) *atomic.Int32 {
 		found := kmsg.NewListOffsetsResponseTopic()
 		found.Topic = at.Topic
 		p := kmsg.NewListOffsetsResponseTopicPartition()
+		p.Offset = 0
 		if at.Partitions[0].Timestamp == -1 {
 			p.Offset = 4
 		}
