@@ -26,14 +26,9 @@ type run struct {
 }
 
 // try makes one attempt and notes in the task what came of it. The error says
-// that ctx has ended first.
-func (r *Runner) try(ctx context.Context, at partition, t *task) error {
-	if !r.stuck.await(ctx, at) {
-		return ErrInterrupted
-	}
-	select {
-	case r.slots <- struct{}{}:
-	case <-ctx.Done():
+// that there was no time to begin it, or that ctx has ended before it was over.
+func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition, t *task) error {
+	if !r.enter(ctx, stopping, at) {
 		return ErrInterrupted
 	}
 	t.delivery.Attempt = t.failures + 1
@@ -42,6 +37,31 @@ func (r *Runner) try(ctx context.Context, at partition, t *task) error {
 	err := a.guarded(ctx)
 	<-r.slots
 	return a.settle(ctx, err, time.Since(started))
+}
+
+// enter waits until an attempt may begin and takes a slot for it, or reports
+// false when stopping is closed or ctx has ended first.
+//
+// Both are looked at again once there is a slot, and so are stuck calls: while
+// this one waited, the call that had the slot may have been given up as stuck.
+// It is counted as left behind before it gives its slot back, so whoever gets
+// that slot sees it. Then the slot is given back: nobody is to wait for a stuck
+// call with it.
+func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partition) bool {
+	for r.stuck.await(ctx, stopping, at) {
+		select {
+		case r.slots <- struct{}{}:
+		case <-stopping:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+		if over := closed(stopping) || ctx.Err() != nil; !over && !r.stuck.blocks(at) {
+			return true
+		}
+		<-r.slots
+	}
+	return false
 }
 
 // guarded runs the attempt behind the guard. A panic that is not the handler's
