@@ -97,13 +97,13 @@ func (a *run) once(ctx context.Context, first func(ctx context.Context, tx *gorm
 
 // inTx runs the attempt in a transaction of its own, which is committed before
 // the record is acknowledged: what it writes is there as a whole or not at all,
-// at least once.
+// at least once. No begin and no rollback outlasts the time for handlers.
 func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
-	t, err := invoke.Begin(ctx, a.cfg.DB, a.cfg.StatementTimeout)
+	t, err := invoke.BeginUntil(ctx, a.cfg.DB, a.cfg.StatementTimeout)
 	if err != nil {
 		return cutShort(err)
 	}
-	defer t.Rollback()
+	defer t.RollbackUntil(a.hard)
 	if first != nil {
 		if err := a.first(ctx, t, first); err != nil {
 			return cutShort(err)
@@ -137,8 +137,12 @@ func (a *run) first(ctx context.Context, t *invoke.Tx, first func(ctx context.Co
 	return first(ctx, t.DB.WithContext(ctx))
 }
 
-// call runs the handler's own code.
+// call runs the handler's own code, unless the time for handlers has run out
+// while the guard or the database had the attempt.
 func (a *run) call(ctx context.Context, session, tx *gorm.DB) error {
+	if err := a.hard.Err(); err != nil {
+		return err
+	}
 	a.ran = true
 	delivery := a.delivery
 	// The body belongs to the handler, which may change it; others get it too,
