@@ -43,11 +43,17 @@ func (d delivery) String() string {
 // transaction of its own, committed before the offset: its writes are there as
 // a whole or not at all, at least once.
 //
-// A rebalance or a stop gives the running handlers DrainTimeout and at most
-// three quarters of the time that Stop has for consumers, then cancels them and
-// gives the partition up: the record is delivered again. A handler that ignores
-// its cancelled context is left behind, shown by Health, and the next call for
-// its partition in this process waits for it, up to StuckHandlerGrace.
+// HaltAtBadRecords above 1 has no effect: records come one by one, and one is
+// no sign of a wrong schema; use BadRecords to halt. A record that is kept as
+// rejected cannot be accepted again by AcceptRejected while the channel is
+// Direct, which stores nothing: publish it again (contract 7.1, 7.4).
+//
+// A rebalance or a stop begins no other handler. It gives the running ones
+// DrainTimeout and at most three quarters of the time that Stop has for
+// consumers, then cancels them and gives the partition up. A record whose
+// handlers were not all done is delivered again, to all of them. A handler that
+// ignores its cancelled context is left behind, shown by Health, and the next
+// call for its partition in this process waits for it, up to StuckHandlerGrace.
 //
 // Direct needs Kafka. Batch and TxBatch, Ordered, TxGroup, CircuitBreaker,
 // handler.Concurrency and handler.Retention cannot hold and are errors at

@@ -185,6 +185,27 @@ func TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testin
 	})
 }
 
+// Contract 7.8. On PostgreSQL alone, see TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll.
+func TestBadRecordsAreToldAndCountedOnceWhereAnOutageInterruptsTheirBisection(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		core, logs := observer.New(zap.ErrorLevel)
+		r := receiveBy(t, d, func(c *acceptor.Config) { c.Logger = zap.New(core) })
+		refuse(t, d)
+		inboxtest.Exec(t, d.DB, `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$`)
+		inboxtest.Exec(t, d.DB, `CREATE TRIGGER full_disk BEFORE INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = 'z') EXECUTE FUNCTION full_disk()`)
+		records := []envelope.Received{bad(0, errMangled), at(1, "no-1"), at(2, "2"), at(3, "z")}
+		for range 3 {
+			_, err := r.AcceptRecords(t.Context(), "c", records)
+			require.ErrorContains(t, err, "disk full")
+		}
+		require.Len(t, r.rejected(), 1, "it has come to that")
+		inboxtest.Exec(t, d.DB, `DROP TRIGGER full_disk ON inbox_messages`)
+		require.Equal(t, "durable bad, durable bad, durable, durable", dispositions(r.accept(records...)))
+		require.Equal(t, 2, logs.Len())
+		require.EqualValues(t, 2, r.counters.Rejected.Load())
+	})
+}
+
 func TestMassOfUnroutedRecordsUnderRejectDoesNotHalt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedReject })

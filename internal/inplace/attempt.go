@@ -26,14 +26,9 @@ type run struct {
 }
 
 // try makes one attempt and notes in the task what came of it. The error says
-// that ctx has ended first.
-func (r *Runner) try(ctx context.Context, at partition, t *task) error {
-	if !r.stuck.await(ctx, at) {
-		return ErrInterrupted
-	}
-	select {
-	case r.slots <- struct{}{}:
-	case <-ctx.Done():
+// that there was no time to begin it, or that ctx has ended before it was over.
+func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition, t *task) error {
+	if !r.enter(ctx, stopping, at) {
 		return ErrInterrupted
 	}
 	t.delivery.Attempt = t.failures + 1
@@ -42,6 +37,31 @@ func (r *Runner) try(ctx context.Context, at partition, t *task) error {
 	err := a.guarded(ctx)
 	<-r.slots
 	return a.settle(ctx, err, time.Since(started))
+}
+
+// enter waits until an attempt may begin and takes a slot for it, or reports
+// false when stopping is closed or ctx has ended first.
+//
+// Both are looked at again once there is a slot, and so are stuck calls: while
+// this one waited, the call that had the slot may have been given up as stuck.
+// It is counted as left behind before it gives its slot back, so whoever gets
+// that slot sees it. Then the slot is given back: nobody is to wait for a stuck
+// call with it.
+func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partition) bool {
+	for r.stuck.await(ctx, stopping, at) {
+		select {
+		case r.slots <- struct{}{}:
+		case <-stopping:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+		if over := closed(stopping) || ctx.Err() != nil; !over && !r.stuck.blocks(at) {
+			return true
+		}
+		<-r.slots
+	}
+	return false
 }
 
 // guarded runs the attempt behind the guard. A panic that is not the handler's
@@ -77,13 +97,13 @@ func (a *run) once(ctx context.Context, first func(ctx context.Context, tx *gorm
 
 // inTx runs the attempt in a transaction of its own, which is committed before
 // the record is acknowledged: what it writes is there as a whole or not at all,
-// at least once.
+// at least once. No begin and no rollback outlasts the time for handlers.
 func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
-	t, err := invoke.Begin(ctx, a.cfg.DB, a.cfg.StatementTimeout)
+	t, err := invoke.BeginUntil(ctx, a.cfg.DB, a.cfg.StatementTimeout)
 	if err != nil {
 		return cutShort(err)
 	}
-	defer t.Rollback()
+	defer t.RollbackUntil(a.hard)
 	if first != nil {
 		if err := a.first(ctx, t, first); err != nil {
 			return cutShort(err)
@@ -117,8 +137,12 @@ func (a *run) first(ctx context.Context, t *invoke.Tx, first func(ctx context.Co
 	return first(ctx, t.DB.WithContext(ctx))
 }
 
-// call runs the handler's own code.
+// call runs the handler's own code, unless the time for handlers has run out
+// while the guard or the database had the attempt.
 func (a *run) call(ctx context.Context, session, tx *gorm.DB) error {
+	if err := a.hard.Err(); err != nil {
+		return err
+	}
 	a.ran = true
 	delivery := a.delivery
 	// The body belongs to the handler, which may change it; others get it too,

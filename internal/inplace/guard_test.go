@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -148,19 +147,5 @@ func TestGuardRefusesAMessageByItsError(t *testing.T) {
 			require.Equal(t, attempts, failed.Failures[0].Attempts, id)
 		}
 		require.Zero(t, counters.Processed.Load())
-	})
-}
-
-func TestNoFirstAttemptIsLeftOutAndNoPauseWaitedForOnceItIsStopping(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		var ran []string
-		do := func(key string, err error) *handler.Handler {
-			return handler.New(key, func(context.Context, inboxtest.Bytes) error { ran = append(ran, key); return err })
-		}
-		r, _ := newRunner(t, d.DB, nil, do("fails", handler.RetryAfter(time.Hour, errBoom)), do("snoozes", handler.Snooze(0)), do("works", nil))
-		stopping := make(chan struct{})
-		close(stopping)
-		require.ErrorIs(t, r.Deliver(t.Context(), stopping, received(0, "1")), inplace.ErrInterrupted)
-		require.Equal(t, []string{"fails", "snoozes", "works"}, ran)
 	})
 }

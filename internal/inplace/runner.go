@@ -125,23 +125,21 @@ func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 // is unusable, and ErrInterrupted otherwise. Messages that no handler takes are
 // passed over.
 //
-// Once stopping is closed no pause is waited for and nothing is tried twice;
-// once ctx ends, running handlers are cancelled too.
+// Once stopping is closed the running handler may finish, no pause and no slot
+// is waited for, and nothing is begun anew: not even the handlers of the record
+// that have not run yet. Once ctx ends, the running handler is cancelled too.
 func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error {
 	tasks, err := r.tasks(received)
 	if err != nil {
 		return err
 	}
 	at := partition{received.Record.Topic, received.Record.Partition}
-	for first := true; ; first = false {
-		if !first && closed(stopping) {
-			return ErrInterrupted
-		}
+	for {
 		open := false
 		var next time.Time
 		for _, t := range tasks {
 			if !t.over && !time.Now().Before(t.due) {
-				if err := r.try(ctx, at, t); err != nil {
+				if err := r.try(ctx, stopping, at, t); err != nil {
 					return err
 				}
 			}

@@ -87,25 +87,38 @@ func (s *stuck) forget(c *call) {
 	}
 }
 
-// await returns when a call for the partition may begin, or false when ctx has
-// ended first.
-func (s *stuck) await(ctx context.Context, at partition) bool {
+// await returns when a call for the partition may begin, or false when stopping
+// is closed or ctx has ended while it waited.
+func (s *stuck) await(ctx context.Context, stopping <-chan struct{}, at partition) bool {
 	for {
 		c, patience := s.blocking(at)
 		if c == nil {
-			return ctx.Err() == nil
+			return true
 		}
-		timer := time.NewTimer(patience)
-		select {
-		case <-c.done:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
+		if !c.await(ctx, stopping, patience) {
 			return false
 		}
 	}
+}
+
+// await waits for the call to return, but no longer than patience.
+func (c *call) await(ctx context.Context, stopping <-chan struct{}, patience time.Duration) bool {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+	case <-timer.C:
+	case <-stopping:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+func (s *stuck) blocks(at partition) bool {
+	c, _ := s.blocking(at)
+	return c != nil
 }
 
 // blocking returns a call to wait for, and how long at most; nil if none is.

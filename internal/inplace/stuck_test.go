@@ -48,3 +48,30 @@ func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
 		require.EqualValues(t, 2, counters.Processed.Load())
 	})
 }
+
+// The bound holds also for whoever waited for the slot of the call that became
+// stuck.
+func TestSlotOfAStuckCallBeginsNoOther(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		entered, release := make(chan struct{}, 10), make(chan struct{})
+		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { entered <- struct{}{}; <-release; return nil })
+		r, counters := newRunner(t, d.DB, func(c *inplace.Config) {
+			c.Concurrency, c.HandlerTimeout, c.StuckHandlerGrace, c.MaxAttempts = 1, 10*time.Millisecond, 10*time.Millisecond, 100
+		}, h)
+		ctx, cancel := bounded(t)
+		done := make(chan error, 3)
+		for partition := range 3 {
+			go func() { done <- r.Deliver(ctx, nil, received(partition, "1")) }()
+		}
+		inboxtest.Receive(t, entered, "a call")
+		inboxtest.Eventually(t, func() bool { return counters.Failed.Load() == 1 }, "it was given up")
+		require.Never(t, func() bool { return len(entered) > 0 }, 200*time.Millisecond, 20*time.Millisecond)
+		require.Equal(t, map[string]int{"h": 1}, r.Stuck())
+		cancel()
+		for range 3 {
+			require.ErrorIs(t, inboxtest.Receive(t, done, "a delivery's end"), inplace.ErrInterrupted)
+		}
+		close(release)
+		inboxtest.Eventually(t, func() bool { return len(r.Stuck()) == 0 }, "it has returned")
+	})
+}

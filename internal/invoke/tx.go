@@ -28,10 +28,21 @@ type Tx struct {
 // Begin begins a transaction; each of the inbox's own steps in it may take as
 // long as timeout.
 func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration) (*Tx, error) {
+	return BeginUntil(context.WithoutCancel(ctx), db, timeout)
+}
+
+// BeginUntil is Begin for those who have no time for it once ctx has ended. The
+// transaction, once begun, does not end with ctx.
+func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration) (*Tx, error) {
 	t := &Tx{timeout: timeout}
 	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	t.DB = db.Session(&gorm.Session{NewDB: true, Context: t.Ctx})
-	if err := t.Within(func() error { t.DB = t.DB.Begin(); return t.DB.Error }); err != nil {
+	detach := context.AfterFunc(ctx, t.cancel)
+	err := t.Within(func() error { t.DB = t.DB.Begin(); return t.DB.Error })
+	if !detach() && err == nil {
+		err = ctx.Err() // it was begun all the same; database/sql undoes it as its own context has ended
+	}
+	if err != nil {
 		t.cancel()
 		return nil, fmt.Errorf("begin handler transaction: %w", err)
 	}
@@ -49,7 +60,16 @@ func (t *Tx) Within(step func() error) error {
 // is discarded if that fails. A handler that was given up as stuck may have a
 // statement under way, for which database/sql waits, whatever its deadline: the
 // rollback is left behind then and follows it.
-func (t *Tx) Rollback() {
+func (t *Tx) Rollback() { t.RollbackUntil(context.Background()) }
+
+// lastly is how long a rollback is waited for when there is no more time: one
+// that nothing is in the way of takes less.
+const lastly = 100 * time.Millisecond
+
+// RollbackUntil is Rollback for those who have no time for it once ctx has
+// ended: it is left behind then. Its own context ends with that, so that a
+// database that does not answer does not keep it for ever.
+func (t *Tx) RollbackUntil(ctx context.Context) {
 	defer t.cancel()
 	if t.ended {
 		return
@@ -62,6 +82,14 @@ func (t *Tx) Rollback() {
 	}()
 	patience := time.NewTimer(t.timeout)
 	defer patience.Stop()
+	select {
+	case <-done:
+		return
+	case <-patience.C:
+		return
+	case <-ctx.Done():
+	}
+	patience.Reset(min(lastly, t.timeout))
 	select {
 	case <-done:
 	case <-patience.C:
