@@ -13,7 +13,7 @@ func postgresSuite(run string) test {
 // hanging is a test that the defect makes wait for ever: it need not be waited
 // for to the end.
 func hanging(t test) test {
-	t.Timeout = 10 * time.Second
+	t.Timeout = time.Minute
 	return t
 }
 
