@@ -10,8 +10,8 @@ func postgresSuite(run string) test {
 	return test{Package: "./internal/store", Run: "^TestPostgres$/" + run}
 }
 
-// hanging is a test that the defect makes wait for ever: it need not be waited
-// for to the end.
+// hanging is a test that the defect makes wait for ever: as it is soon done
+// without, it need not be waited for to the end.
 func hanging(t test) test {
 	t.Timeout = time.Minute
 	return t
