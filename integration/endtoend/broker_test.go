@@ -29,6 +29,7 @@ func TestBrokerOutageUnderLoadIsSurvived(t *testing.T) {
 	} {
 		s.underKafkaLoad(s.feed, func() {
 			s.consumes(first)
+			s.await("both are members", second.consumes)
 			second.forget()
 			require.NoError(t, outage.begin())
 			pause(t.Context(), outage.lasts)

@@ -29,6 +29,7 @@ func TestDatabaseOutageWhileKafkaDeliversIsSurvived(t *testing.T) {
 	} {
 		s.underKafkaLoad(s.feed, func() {
 			s.consumes(first)
+			s.await("both are members", second.consumes)
 			second.forget()
 			require.NoError(t, outage.begin())
 			before := second.Health().Consumers[0]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // observed is a worker in this process whose log is looked at.
@@ -33,6 +34,12 @@ func (r *rig) observed() *observed {
 		require.NoError(r.t, ib.Stop(ctx))
 	})
 	return &observed{ib, logs}
+}
+
+// consumes says whether it is a member with partitions.
+func (o *observed) consumes() bool {
+	h := o.Health().Consumers[0]
+	return h.State == kafkaconsumer.StateRunning && len(h.Partitions) > 0
 }
 
 // forget drops what was logged so far.
