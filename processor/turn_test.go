@@ -54,7 +54,7 @@ func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 		require.Zero(t, drained)
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "1", "h").Version, "nothing is touched")
 
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
 		defer cancel()
 		_, err = ib.ProcessPending(ctx)
 		require.ErrorIs(t, err, inbox.ErrLockHeld)
