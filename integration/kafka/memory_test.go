@@ -79,7 +79,7 @@ func (m *measured) require(t *testing.T, slack int) {
 // decompressed into memory (contract 7.2). Everything is accepted when the
 // database is back.
 func TestMemoryIsBoundedWhileNothingIsAccepted(t *testing.T) {
-	const each = 8 // 256 MiB
+	const each = 4 // 128 MiB
 	k := kafkatest.Start(t, kafkatest.Topic(topic, backlogPartitions))
 	produceBacklog(t, k, each)
 	accepted := &forgetting{}
