@@ -5,6 +5,7 @@
 //	go run -C bench . -quick           the first figure of each group, in under a minute
 //	go run -C bench . -only process    one group
 //	go run -C bench . -json FILE       all measures, for programs
+//	go run -C bench . -profiles DIR    a CPU profile of each variant, for go tool pprof
 //	go run -C bench . -docs            also writes docs/benchmarks.md
 package main
 
@@ -30,24 +31,27 @@ func main() {
 		rounds = flag.Int("rounds", 3, "how often each variant is measured")
 		toJSON = flag.String("json", "", "write all measures to this file")
 		docs   = flag.Bool("docs", false, "write docs/benchmarks.md")
+		lab    = &trial.Lab{Log: os.Stderr}
 	)
+	flag.StringVar(&lab.Profiles, "profiles", "", "write a CPU profile of each variant to this directory")
 	flag.Parse()
+	lab.Quick, lab.Rounds = *quick, *rounds
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *only, *quick, *rounds, *toJSON, *docs); err != nil {
+	if err := run(ctx, lab, *only, *toJSON, *docs); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, only string, quick bool, rounds int, toJSON string, docs bool) (err error) {
-	if quick {
-		rounds = 1
+func run(ctx context.Context, lab *trial.Lab, only string, toJSON string, docs bool) (err error) {
+	if lab.Quick {
+		lab.Rounds = 1
 	}
-	if docs && (quick || only != "" || rounds < 3) {
+	if docs && (lab.Quick || only != "" || lab.Rounds < 3) {
 		return errors.New("-docs is for a whole run of at least 3 rounds")
 	}
-	chosen, err := choose(only, quick)
+	chosen, err := choose(only, lab.Quick)
 	if err != nil {
 		return err
 	}
@@ -56,7 +60,7 @@ func run(ctx context.Context, only string, quick bool, rounds int, toJSON string
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	lab := &trial.Lab{Server: s, Rounds: rounds, Quick: quick, Log: os.Stderr}
+	lab.Server = s
 	var results []*trial.Result
 	for _, g := range chosen {
 		r, err := lab.Run(ctx, g)
@@ -69,7 +73,7 @@ func run(ctx context.Context, only string, quick bool, rounds int, toJSON string
 	if err := printLines(os.Stdout, results); err != nil {
 		return err
 	}
-	about, err := describe(ctx, s, rounds)
+	about, err := describe(ctx, s, lab.Rounds)
 	if err != nil {
 		return err
 	}

@@ -134,6 +134,7 @@ func (l *loop) noteFinished(g *group) {
 // them back if no call of their handler may start.
 func (l *loop) enqueue(s *share, attempts []*attempt, front bool) {
 	switch {
+	case len(attempts) == 0: // as after every attempt that has come to its end
 	case !l.board.canRun(s):
 		l.giveBack(attempts)
 	case front:
@@ -193,12 +194,12 @@ func (l *loop) start() {
 			continue
 		}
 		l.running[g] = true
-		go l.attempt(g)
+		l.act.crew.Go(func() { l.attempt(g) })
 	}
 }
 
 func (l *loop) attempt(g *group) {
-	l.p.runner.run(l.session.work(), g, watcher{
+	l.act.runner.run(l.session.work(), g, watcher{
 		overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
 		returned: func() { l.send(event{returned: g.handler}) },
 	})

@@ -160,10 +160,9 @@ func (p *Processor) reportOverdue(g *group) {
 // settled counts a result that has reached the database, or that turned out
 // to be stale, and tells the hooks.
 func (p *Processor) settled(ctx context.Context, r result, applied bool) {
-	fields := []zap.Field{zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID), zap.Int("attempt", r.claim.ErrorCount+r.claim.AbandonedCount+1)}
 	if !applied {
 		p.counters.Fenced.Add(1)
-		p.log.Warn("inbox: result of a stale claim changed nothing", append(fields, zap.String("outcome", r.outcome), zap.NamedError("handler_error", r.failure))...)
+		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String("outcome", r.outcome), zap.NamedError("handler_error", r.failure))...)
 		return
 	}
 	switch {
@@ -177,11 +176,11 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 		p.counters.Processed.Add(1)
 	case failed:
 		p.counters.Failed.Add(1)
-		p.log.Warn("inbox: attempt failed", append(fields, zap.Time("next_attempt_at", r.next), zap.Error(r.failure))...)
+		p.log.Warn("inbox: attempt failed", r.fields(zap.Time("next_attempt_at", r.next), zap.Error(r.failure))...)
 	case poisoned:
 		p.counters.Failed.Add(1)
 		p.counters.Poisoned.Add(1)
-		p.log.Error("inbox: message poisoned", append(fields, zap.Error(r.failure))...)
+		p.log.Error("inbox: message poisoned", r.fields(zap.Error(r.failure))...)
 	case snoozed:
 		p.counters.Snoozed.Add(1)
 	case released:
@@ -191,6 +190,12 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 		return
 	}
 	p.tell(ctx, r)
+}
+
+// fields name the attempt in the log.
+func (r *result) fields(more ...zap.Field) []zap.Field {
+	return append([]zap.Field{zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID),
+		zap.Int("attempt", r.claim.ErrorCount+r.claim.AbandonedCount+1)}, more...)
 }
 
 // tell calls the hooks; ctx ends when a stop can wait for them no longer.

@@ -55,6 +55,9 @@ type Lab struct {
 	Rounds int
 	Quick  bool
 	Log    io.Writer
+	// Profiles, if not empty, is the directory that a CPU profile of each
+	// variant's last trial is written to.
+	Profiles string
 }
 
 // Scale is full, or quick in a quick run.
@@ -71,6 +74,8 @@ type Env struct {
 	// DSN is that of an empty database, dropped after the trial.
 	DSN    string
 	Shared io.Closer
+
+	group string
 }
 
 // Measure is what one trial showed.
@@ -90,7 +95,7 @@ type Result struct {
 
 // Run measures a group.
 func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
-	env := Env{Lab: l}
+	env := Env{Lab: l, group: g.Name}
 	if g.Shared != nil {
 		if env.Shared, err = g.Shared(ctx, l); err != nil {
 			return nil, fmt.Errorf("%s: prepare: %w", g.Name, err)
@@ -135,11 +140,16 @@ func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, err e
 	if err != nil {
 		return Measure{}, err
 	}
-	began := time.Now()
-	if err := t.Run(ctx); err != nil {
+	stop, err := l.profile(env.group, v.Name)
+	if err != nil {
 		return Measure{}, err
 	}
+	began := time.Now()
+	err = t.Run(ctx)
 	took := time.Since(began)
+	if err = errors.Join(err, stop()); err != nil {
+		return Measure{}, err
+	}
 	after, err := l.Server.Usage(ctx)
 	if err != nil {
 		return Measure{}, err
