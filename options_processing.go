@@ -16,8 +16,13 @@ func MaxRetryDelay(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.MaxRetryDelay = d }
 }
 
-// PollingInterval is the longest wait between looks for due work. Wake-ups
-// make it rarely matter, so do not shorten it for speed. Default 30 s.
+// PollingInterval is the longest wait between looks for due work. What this
+// process accepts, and what is known to come due, does not wait for it, so do
+// not shorten it for speed. It matters for what other processes accept while
+// Listen is off: when such a look finds work that nobody told of, the next one
+// follows after 100 ms, and the wait doubles up to PollingInterval while nothing
+// is found. Only what comes after a quiet time waits long. Default 30 s
+// (contract 4.7, 5.1).
 func PollingInterval(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.PollingInterval = d }
 }
@@ -124,7 +129,7 @@ func RestartDelay(d time.Duration) Option {
 // Do not set ModeCompeting for speed on SQLite, which has one writer at a time.
 // All workers of an inbox must have the same mode. Where several processes use
 // one SQLite file, a message that one of them accepts while another holds the
-// lease waits for that one's PollingInterval. Default: ModeCompeting on
+// lease waits for that one's next look, see PollingInterval. Default: ModeCompeting on
 // PostgreSQL, ModeExclusive on SQLite (contract 5.3).
 func Mode(m ProcessingMode) Option { return func(c *config) { c.options.Processor.Mode = m } }
 
