@@ -17,6 +17,9 @@ type Options struct {
 	// nobody has told of; after such a look has found some, the next come
 	// sooner. Default 30 s.
 	PollingInterval time.Duration `yaml:"polling_interval" env:"POLLING_INTERVAL"`
+	// Listen wakes the workers of other processes by PostgreSQL's
+	// notifications. Default off.
+	Listen bool `yaml:"listen" env:"LISTEN"`
 	// BatchSize bounds one claim. Default 100.
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
 	// Concurrency is how many handlers run at once. A handler below its fair
