@@ -2,11 +2,15 @@ package processor_test
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
@@ -168,4 +172,27 @@ func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
 	_, err := inbox.New("test", testenv.SQLite(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 	require.ErrorContains(t, err, `inbox "test": option Listen is true, allowed is only false on sqlite`)
+
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite is refused before it starts
+		pool, err := sql.Open("pgx veiled", d.DSN())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, pool.Close()) })
+		db, err := gorm.Open(postgres.New(postgres.Config{Conn: pool}))
+		require.NoError(t, err)
+		ib := inboxtest.New(t, db, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		require.ErrorContains(t, ib.Start(context.Background()), "option Listen is true, allowed is only false with this pool: listen: the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
+		require.False(t, ib.Health().Processor.Running)
+	})
 }
+
+// veiled is a driver that hides pgx.
+type veiled struct{ driver.Driver }
+
+type veil struct{ driver.Conn }
+
+func (v veiled) Open(dsn string) (driver.Conn, error) {
+	conn, err := v.Driver.Open(dsn)
+	return veil{conn}, err
+}
+
+func init() { sql.Register("pgx veiled", veiled{stdlib.GetDefaultDriver()}) }

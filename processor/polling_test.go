@@ -30,14 +30,19 @@ func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
 		inboxtest.Accept(t, worker, "awake") // and idle from now on
 		require.Equal(t, "awake", inboxtest.Receive(t, got, "what was accepted here"))
 
-		inboxtest.Accept(t, other, "first")
-		require.Equal(t, "first", inboxtest.Receive(t, got, "the poll"))
-		for i := range 5 {
-			id := fmt.Sprintf("next %d", i)
-			began := time.Now()
+		for _, id := range []string{"first", "second"} { // the first may be found by the claim of what was accepted here
 			inboxtest.Accept(t, other, id)
-			require.Equal(t, id, inboxtest.Receive(t, got, "the next poll"))
-			require.Less(t, time.Since(began), interval/5, "the poll after one that found work")
+			require.Equal(t, id, inboxtest.Receive(t, got, "the poll"))
 		}
+		const more = 5
+		var waited time.Duration
+		for i := range more {
+			id := fmt.Sprintf("next %d", i)
+			inboxtest.Accept(t, other, id)
+			accepted := time.Now()
+			require.Equal(t, id, inboxtest.Receive(t, got, "the next poll"))
+			waited += time.Since(accepted)
+		}
+		require.Less(t, waited, more*interval/3, "polls after one that found work")
 	})
 }

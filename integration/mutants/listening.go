@@ -74,7 +74,7 @@ var listeningMutants = []mutant{
 		File: "processor/polling.go",
 		Old:  "	if sooner {\n",
 		New:  "	if sooner && p.longest < 0 {\n",
-		Test: polling("^TestPollsComeSoonerWhileAnotherProcessAccepts$"),
+		Test: test{Package: "./processor", Run: "^TestPollsComeSoonerWhileAnotherProcessAccepts$", Timeout: 90 * time.Second},
 	},
 	{
 		Name: "polls stay as frequent as they once were",
