@@ -9,15 +9,15 @@ import (
 )
 
 // listenProblem is what a declaration alone can be told.
-func (c *config) listenProblem(dialect string) error {
-	if c.options.Processor.Listen && dialect != "postgres" {
+func (cfg *config) listenProblem(dialect string) error {
+	if cfg.options.Processor.Listen && dialect != "postgres" {
 		return fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications", dialect)
 	}
 	return nil
 }
 
-func (c *config) storeOptions() []store.Option {
-	if !c.options.Processor.Listen {
+func (cfg *config) storeOptions() []store.Option {
+	if !cfg.options.Processor.Listen {
 		return nil
 	}
 	return []store.Option{store.Announcing()}
