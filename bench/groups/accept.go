@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/river"
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
@@ -22,6 +23,8 @@ func Accept() trial.Group {
 		Variants: []trial.Variant{
 			{Name: "inbox", New: acceptOurs(1)},
 			{Name: "COPY into the same two tables", New: acceptCopy(1)},
+			{Name: "River InsertManyFast", New: acceptRiver(river.InsertManyFast)},
+			{Name: "River InsertMany", New: acceptRiver(river.InsertMany)},
 		},
 		Lines: []trial.Line{trial.Ratio("accept_vs_copy", "inbox", "COPY into the same two tables", 0.75)},
 	}
