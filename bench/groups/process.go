@@ -5,13 +5,16 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/byhand"
 	"github.com/gorm-inbox/inbox/bench/peers/river"
+	"github.com/gorm-inbox/inbox/bench/peers/watermill"
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
 const (
 	river2000 = "River, its bench settings, 2,000 workers"
 	river500  = "River, its bench settings, 500 workers"
+	textbook  = "textbook inbox, one by one"
 )
 
 const processCount, processQuick = 100_000, 30_000
@@ -32,9 +35,18 @@ func Process() trial.Group {
 			{Name: river2000, New: processRiver(river.Bench(2_000), processCount, processQuick)},
 			{Name: river500, New: processRiver(river.Bench(500), processCount, processQuick)},
 			{Name: "River, defaults", New: processRiver(river.Default(), 3_000, 1_000)},
+			{Name: "SKIP LOCKED in a long transaction, 2 workers", New: processByHand(processCount, processQuick, skipLocked)},
+			{Name: textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
+			{Name: "textbook inbox, 8 at once", New: processByHand(8_000, 3_000, textbookOf(8))},
+			{Name: "Watermill SQL, defaults", New: processWatermill(watermill.Settings{}, 30_000, 10_000)},
+			{Name: "Watermill SQL, batches of 1,000", New: processWatermill(watermill.Settings{Batch: 1_000}, processCount, processQuick)},
+			{Name: "Watermill SQL queue, batches of 1,000", New: processWatermill(watermill.Settings{Queue: true, Batch: 1_000}, processCount, processQuick)},
+			{Name: "gue, 8 workers", New: processGue(8, 10_000, 3_000)},
+			{Name: "gue, 32 workers", New: processGue(32, 10_000, 3_000)},
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("process_vs_river_bench", []string{"inbox"}, []string{river2000, river500}, 2.5),
+			trial.Ratio("process_vs_textbook", "inbox", textbook, 30),
 		},
 	}
 }
@@ -46,14 +58,18 @@ func processOurs(options ...inbox.Option) newTrial {
 			return nil, err
 		}
 		n := env.Scale(processCount, processQuick)
-		return processStored(ctx, ib, n, func(context.Context) error { return nil })
+		return processStored(ctx, env, ib, n, func(context.Context) error { return nil })
 	}
 }
 
 // processStored runs an inbox on n messages that it has accepted before. Check
 // is for what the handlers leave beside their statuses.
-func processStored(ctx context.Context, ib *ours.Inbox, n int, check func(context.Context) error) (*trial.Trial, error) {
+func processStored(ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, check func(context.Context) error) (*trial.Trial, error) {
 	if err := ib.AcceptAll(ctx, ours.Messages(n), acceptBatch, acceptConnections); err != nil {
+		ib.Close()
+		return nil, err
+	}
+	if err := env.Analyze(ctx); err != nil {
 		ib.Close()
 		return nil, err
 	}
@@ -73,4 +89,14 @@ func processStored(ctx context.Context, ib *ours.Inbox, n int, check func(contex
 		},
 		Close: ib.Close,
 	}, nil
+}
+
+func skipLocked(ctx context.Context, ib *byhand.Inbox, run func(string, []byte) error) error {
+	return ib.SkipLocked(ctx, 2, 1000, run)
+}
+
+func textbookOf(atOnce int) func(context.Context, *byhand.Inbox, func(string, []byte) error) error {
+	return func(ctx context.Context, ib *byhand.Inbox, run func(string, []byte) error) error {
+		return ib.Textbook(ctx, 100, atOnce, run)
+	}
 }

@@ -11,18 +11,21 @@ import (
 // newTrial is what a variant's New is.
 type newTrial = func(context.Context, *trial.Env) (*trial.Trial, error)
 
-// acceptRiver inserts jobs; nobody works them.
-func acceptRiver(insert river.Insert) newTrial {
+// acceptRiver inserts jobs, one for each handler of a message; nobody works
+// them.
+func acceptRiver(insert river.Insert, handlers int) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-		n := env.Scale(50_000, 20_000)
+		n := env.Scale(acceptCount, acceptQuick)
 		r, err := river.Open(ctx, env.DSN, river.Bench(500))
 		if err != nil {
 			return nil, err
 		}
 		return &trial.Trial{
 			Count: n,
-			Run:   func(ctx context.Context) error { return r.InsertAll(ctx, insert, n, acceptBatch, acceptConnections) },
-			Check: func(ctx context.Context) error { return r.CheckStored(ctx, n, 0) },
+			Run: func(ctx context.Context) error {
+				return r.InsertAll(ctx, insert, n*handlers, acceptBatch, acceptConnections)
+			},
+			Check: func(ctx context.Context) error { return r.CheckStored(ctx, n*handlers, 0) },
 			Close: r.Close,
 		}, nil
 	}
@@ -30,7 +33,7 @@ func acceptRiver(insert river.Insert) newTrial {
 
 // processRiver works jobs that are there.
 func processRiver(s river.Settings, full, quick int) newTrial {
-	return func(ctx context.Context, env *trial.Env) (_ *trial.Trial, err error) {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(full, quick)
 		if s.Transactional {
 			if err := effects.Create(ctx, env.DSN); err != nil {
@@ -42,6 +45,10 @@ func processRiver(s river.Settings, full, quick int) newTrial {
 			return nil, err
 		}
 		if err := r.InsertAll(ctx, river.InsertManyFast, n, acceptBatch, acceptConnections); err != nil {
+			r.Close()
+			return nil, err
+		}
+		if err := env.Analyze(ctx); err != nil {
 			r.Close()
 			return nil, err
 		}

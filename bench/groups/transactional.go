@@ -31,6 +31,7 @@ func Transactional() trial.Group {
 			{Name: group(32), New: transactionalOurs(32, 30_000, 10_000, inbox.TxGroup(10))},
 			{Name: riverTx(8), New: processRiver(river.Tx(8), 4_000, 2_000)},
 			{Name: riverTx(32), New: processRiver(river.Tx(32), 4_000, 2_000)},
+			{Name: "GORM transaction for each message, 8 at once", New: transactionalByHand(8, 6_000, 2_000)},
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5),
@@ -52,6 +53,6 @@ func transactionalOurs(concurrency, full, quick int, how ...handler.Option) newT
 		if err != nil {
 			return nil, err
 		}
-		return processStored(ctx, ib, n, func(ctx context.Context) error { return effects.Check(ctx, env.DSN, n) })
+		return processStored(ctx, env, ib, n, func(ctx context.Context) error { return effects.Check(ctx, env.DSN, n) })
 	}
 }
