@@ -21,6 +21,7 @@ func TestEachVariantDoesItsWorkAndItsCheckNoticesOneRowLess(t *testing.T) {
 	for _, g := range []trial.Group{Accept(), Accept3(), Process(), Transactional(), EndToEnd()} {
 		for _, v := range g.Variants {
 			t.Run(g.Name+"/"+v.Name, func(t *testing.T) {
+				t.Parallel()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				env := &trial.Env{Lab: &trial.Lab{Tiny: true, Log: io.Discard}, DSN: testenv.PostgresDSN(t)}
