@@ -7,12 +7,16 @@ import (
 )
 
 // InBatches calls work for each batch of n units, [from, to), from so many
-// goroutines at once, and returns the first error.
+// goroutines at once, and returns the first error. It is nil only if all
+// batches were begun and none failed.
 func InBatches(ctx context.Context, n, batch, goroutines int, work func(ctx context.Context, from, to int) error) error {
-	g, ctx := errgroup.WithContext(ctx)
+	g, each := errgroup.WithContext(ctx)
 	g.SetLimit(goroutines)
-	for from := 0; from < n && ctx.Err() == nil; from += batch {
-		g.Go(func() error { return work(ctx, from, min(from+batch, n)) })
+	for from := 0; from < n && each.Err() == nil; from += batch {
+		g.Go(func() error { return work(each, from, min(from+batch, n)) })
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
