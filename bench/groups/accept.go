@@ -22,7 +22,7 @@ const (
 
 const copyBoth = "COPY into the same two tables"
 
-// Accept: persisting messages with one pending status each.
+// Accept is persisting messages with one pending status each.
 func Accept() trial.Group {
 	return trial.Group{
 		Name: "accept", Unit: "message",

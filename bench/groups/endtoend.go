@@ -10,7 +10,7 @@ import (
 
 const endToEndCount, endToEndQuick = 60_000, 20_000
 
-// EndToEnd: accepted and completed by one process, at the same time.
+// EndToEnd is accepting and completing at the same time, in one process.
 func EndToEnd() trial.Group {
 	return trial.Group{
 		Name: "endtoend", Unit: "message",

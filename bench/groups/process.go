@@ -24,7 +24,7 @@ func processOptions() []inbox.Option {
 	return []inbox.Option{inbox.Concurrency(200), inbox.BatchSize(1000), inbox.Prefetch(1000)}
 }
 
-// Process: pending messages to completed, handlers that do nothing.
+// Process is taking pending messages to completed, handlers that do nothing.
 func Process() trial.Group {
 	return trial.Group{
 		Name: "process", Unit: "status",

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Transactional: handlers that write a row in the transaction that completes
+// Transactional is running handlers that write a row in the transaction that completes
 // their status.
 func Transactional() trial.Group {
 	tx := func(concurrency int) string { return fmt.Sprintf("inbox Tx, %d at once", concurrency) }
