@@ -54,6 +54,13 @@ func (ib *Inbox) open(ctx context.Context, dsn string, specs []*inbox.HandlerSpe
 	if ib.DB, err = gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard}); err != nil {
 		return err
 	}
+	pool, err := ib.DB.DB()
+	if err != nil {
+		return err
+	}
+	// database/sql keeps two idle connections unless told otherwise; with more
+	// in use at once it would open and close them all the time.
+	pool.SetMaxIdleConns(64)
 	options = append([]inbox.Option{inbox.Migrate(), inbox.Channel(Channel, inbox.On(Type, specs...))}, options...)
 	if ib.Inbox, err = inbox.New("bench", ib.DB, options...); err != nil {
 		return err

@@ -32,6 +32,9 @@ func (s *Server) Usage(ctx context.Context) (u Usage, err error) {
 	if err != nil {
 		return u, fmt.Errorf("read the end of the log: %w", err)
 	}
+	if s.postgres == nil {
+		return u, nil
+	}
 	u.Server, err = treeTime(s.postgres.PID())
 	return u, err
 }

@@ -54,14 +54,21 @@ type Lab struct {
 	Server *server.Server
 	Rounds int
 	Quick  bool
+	Tiny   bool // for tests of what is measured: no figure counts
 	Log    io.Writer
 	// Profiles, if not empty, is the directory that a CPU profile of each
 	// variant's last trial is written to.
 	Profiles string
 }
 
-// Scale is full, or quick in a quick run.
+// tiny is how much a tiny trial does at most.
+const tiny = 300
+
+// Scale is full, quick in a quick run, or a few hundred in a test.
 func (l *Lab) Scale(full, quick int) int {
+	if l.Tiny {
+		return min(quick, tiny)
+	}
 	if l.Quick {
 		return quick
 	}
