@@ -19,7 +19,7 @@ type commitGate struct {
 	*sql.DB
 
 	mu   sync.Mutex
-	next []func(commit func() error) error
+	next []func(tx *sql.Tx) error
 }
 
 // gated is the database behind a commitGate.
@@ -34,7 +34,7 @@ func gated(t *testing.T, d *inboxtest.Database) (*gorm.DB, *commitGate) {
 }
 
 // take lets the next commit of an accept be done by that function.
-func (g *commitGate) take(how func(commit func() error) error) {
+func (g *commitGate) take(how func(tx *sql.Tx) error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.next = append(g.next, how)
@@ -44,14 +44,14 @@ var errLost = errors.New("the answer is lost")
 
 // lose commits the next accept, which is told of a failure.
 func (g *commitGate) lose() {
-	g.take(func(commit func() error) error { return errors.Join(commit(), errLost) })
+	g.take(func(tx *sql.Tx) error { return errors.Join(tx.Commit(), errLost) })
 }
 
 // hold commits the next accept, which learns of it when open is called.
 func (g *commitGate) hold() (committed <-chan struct{}, open func()) {
 	done, opened := make(chan struct{}), make(chan struct{})
-	g.take(func(commit func() error) error {
-		err := commit()
+	g.take(func(tx *sql.Tx) error {
+		err := tx.Commit()
 		close(done)
 		<-opened
 		return err
@@ -79,7 +79,7 @@ func (tx *gatedTx) QueryContext(ctx context.Context, query string, args ...any) 
 
 func (tx *gatedTx) Commit() error {
 	tx.gate.mu.Lock()
-	var how func(func() error) error
+	var how func(*sql.Tx) error
 	if tx.accepts && len(tx.gate.next) > 0 {
 		how, tx.gate.next = tx.gate.next[0], tx.gate.next[1:]
 	}
@@ -87,5 +87,5 @@ func (tx *gatedTx) Commit() error {
 	if how == nil {
 		return tx.Tx.Commit()
 	}
-	return how(tx.Tx.Commit)
+	return how(tx.Tx)
 }
