@@ -187,9 +187,10 @@ func (l *loop) giveBackLate(attempts []*attempt) {
 	}
 }
 
-// takesHandoff: see Reserve.
+// takesHandoff: see Reserve. Of what a blind claim is going to find, or of what
+// a wake-up told without a number, nobody knows how much it is.
 func (s *share) takesHandoff() bool {
-	return s.counted() && !s.paused && s.policy.breaker.closed() && !s.blind && !(s.more && s.few == 0)
+	return s.counted() && s.policy.breaker.closed() && !s.blind && !(s.more && s.few == 0)
 }
 
 // counted: what is due of it in the database is known from what this process

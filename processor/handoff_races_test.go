@@ -178,10 +178,11 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 		require.ErrorIs(t, err, errLost)
 		over, open := heldAccept(t, ib, gate, "late")
 		pause(t, timeout+300*time.Millisecond) // the look is due
-		require.EqualValues(t, 1, inboxtest.Status(t, ib, "late", "h").Version, "its accept is under way: it is not lost")
 		before := ib.Counters().HandedOff
 		inboxtest.Accept(t, ib, "meanwhile")
 		require.Equal(t, before, ib.Counters().HandedOff, "nothing is handed off until the look has taken place")
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "meanwhile", "h").CompletedAt != nil }, "it is claimed")
+		require.EqualValues(t, 1, inboxtest.Status(t, ib, "late", "h").Version, "its accept is under way: it is not lost")
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
@@ -191,6 +192,21 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 		}
 		require.Zero(t, ib.Counters().Fenced)
 		settleDown(t, ib)
+	})
+}
+
+func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite's accepts take turns
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		heldAccept(t, ib, gate, "1")
+		heldAccept(t, ib, gate, "2")
+		inboxtest.Accept(t, ib, "3")
+		s := inboxtest.Status(t, ib, "3", "h")
+		require.EqualValues(t, 1, s.Version)
+		require.Nil(t, s.WorkerID, "no slot is left, neither for a claim")
 	})
 }
 
