@@ -46,12 +46,11 @@ func (a *Acceptor) beginHandoff(p *plan) *handoff {
 	for key := range wanted {
 		granted[key] = r.Granted(key)
 	}
-	p.batch.Claimer = r.Worker()
 	for _, m := range p.batch.Messages {
 		for i := range m.Handlers {
 			if s := &m.Handlers[i]; granted[s.HandlerKey] > 0 {
 				granted[s.HandlerKey]--
-				s.Claim = true
+				s.Claim, p.batch.Claimer = true, r.Worker()
 			}
 		}
 	}

@@ -71,6 +71,32 @@ func TestPausedHandlerIsNotHandedOff(t *testing.T) {
 	})
 }
 
+func TestHandlerThatIsToTryAProbeIsNotHandedOff(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		fails := make(chan bool, 1)
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.MaxRetries(1), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error {
+				if <-fails {
+					return errBoom
+				}
+				return nil
+			}, inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		for i := range 5 {
+			fails <- true
+			id := acceptAlso(t, ib, 2*i)
+			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "broken").IsPoisoned }, "it has failed, and no other is due")
+			inboxtest.Eventually(t, func() bool { return len(ib.Health().Processor.OpenCircuits) == 0 }, "a probe may be tried")
+			pause(t, 100*time.Millisecond) // a claim finds none
+			fails <- false
+			id = acceptAlso(t, ib, 2*i+1)
+			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "broken").CompletedAt != nil }, "the probe is completed")
+			require.EqualValues(t, 3, inboxtest.Status(t, ib, id, "broken").Version, "inserted, claimed, completed")
+		}
+	})
+}
+
 func TestHandlerWithAnOpenCircuitIsNotHandedOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),

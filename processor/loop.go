@@ -160,6 +160,7 @@ func (l *loop) noteFinished(g *group) {
 // them back if no call of their handler may start.
 func (l *loop) enqueue(s *share, attempts []*attempt, front bool) {
 	switch {
+	case len(attempts) == 0: // a long queue is not copied for nothing
 	case !l.board.canRun(s):
 		l.giveBack(attempts)
 	case front:

@@ -34,12 +34,12 @@ var handoffMutants = []mutant{
 		Test: processing("TestPausedHandlerIsNotHandedOff"),
 	},
 	{
-		Name: "a handler whose circuit is open is handed off",
-		Why:  "what it cannot run now is for other workers (contract 5.13, 5.17)",
+		Name: "a handler whose circuit is half open is handed off",
+		Why:  "a probe is claimed alone (contract 5.13, 5.17)",
 		File: "processor/handoff.go",
 		Old:  "s.counted() && s.policy.breaker.closed() && !s.blind",
 		New:  "s.counted() && !s.blind",
-		Test: processing("TestHandlerWithAnOpenCircuitIsNotHandedOff"),
+		Test: processing("TestHandlerThatIsToTryAProbeIsNotHandedOff"),
 	},
 	{
 		Name: "an ordered handler is handed off",
@@ -71,7 +71,7 @@ var handoffMutants = []mutant{
 		File: "processor/handoff.go",
 		Old:  "return term.Err() == nil && l.term == term && l.mayTake()",
 		New:  "return (term.Err() == nil || l.session.lock != nil) && (l.mayTake() || l.session.lock != nil)",
-		Test: processing("TestNothingIsHandedOffWithoutTheLock"),
+		Test: processing("TestStatusesHandedOffWhenTheLockIsLostAreGivenBack"),
 	},
 	{
 		Name: "an accept that fails keeps its slots",
@@ -132,7 +132,7 @@ var handoffMutants = []mutant{
 	{
 		Name: "an accept does not lock its worker's row",
 		Why:  "its claims could belong for ever to a worker nobody sweeps again (contract 5.9)",
-		File: "internal/store/postgres_accept.go",
+		File: "internal/store/postgres_accept_claimed.go",
 		Old:  " FOR KEY SHARE\n",
 		New:  "\n",
 		Test: postgresSuite("^Hand-off$"),

@@ -17,34 +17,25 @@ import (
 // evaluates an identity after the ORDER BY. A status is never created in the
 // database's future: it is due at once for everybody, also when the clock of
 // the process that accepts it is ahead of the claimers' (contract 5.1).
-//
-// Statuses to be handed off are claimed with their insertion (contract 5.17).
-// The worker's row, by workers_pkey, is locked as in postgresClaim and for the
-// same reason, with a lock that a heartbeat does not wait for: this one lasts
-// until the transaction has ended, and accepts may follow each other without a
-// gap. MarkReleased waits for it.
 const postgresAcceptNew = `
-WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $15::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
-), fresh AS (
+WITH ` + postgresAcceptFresh + `, added AS (
+	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
+	JOIN fresh ON fresh.id = s.message_id
+	ORDER BY s.position
+)
+SELECT id FROM fresh`
+
+const postgresAcceptFresh = `fresh AS (
 	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
 	SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.properties, m.ordering_key, $9::timestamptz
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
 		AS m(id, transport_name, type, source, content, content_type, properties, ordering_key)
 	ON CONFLICT (id) DO NOTHING
 	RETURNING id
-), added AS (
-	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
-	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key,
-		CASE WHEN worker.id IS NOT NULL THEN $9::timestamptz END, worker.id
-	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[], $16::boolean[])
-		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, claim, position)
-	JOIN fresh ON fresh.id = s.message_id
-	LEFT JOIN worker ON s.claim
-	ORDER BY s.position
-	RETURNING id, message_id, ctid, created_at, worker_id
-)
-SELECT fresh.id, a.id, a.ctid::text, a.created_at FROM fresh LEFT JOIN added a ON a.message_id = fresh.id AND a.worker_id IS NOT NULL`
+)`
 
 // By messages_pkey, in the order of the array, which is everybody's order: two
 // accepts of the same messages wait for each other instead of deadlocking.
@@ -105,28 +96,12 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 		contents[i], contentTypes[i], properties[i], orderings[i] = filled(m.Content), m.ContentType, m.SerializedProperties, m.OrderingKey
 	}
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	claims := make([]bool, len(statuses))
-	for i, row := range statuses {
-		claims[i] = row.claim
-	}
-	var claimer *string
+	args := []any{ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys}
 	if worker != "" {
-		claimer = &worker
+		return p.insertClaimed(ctx, pool, args, worker, statuses)
 	}
-	var claimed []claimedRow
-	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), func(rows *sql.Rows, id *string) error {
-		var status, place sql.NullString
-		var created sql.NullTime
-		if err := rows.Scan(id, &status, &place, &created); err != nil {
-			return err
-		}
-		if status.Valid {
-			claimed = append(claimed, claimedRow{id: status.String, place: place.String, createdAt: created.Time.UTC()})
-		}
-		return nil
-	}, ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys,
-		claimer, claims)
-	return inserted, claimed, err
+	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), value[string], args...)
+	return inserted, nil, err
 }
 
 func (p *postgres) insertsStatuses() bool { return true }

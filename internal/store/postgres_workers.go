@@ -28,7 +28,7 @@ SELECT id, host, pid, handler_keys, started_at, (extract(epoch FROM clock_timest
 FROM {workers} ORDER BY started_at, id`
 
 	// With the lock that accepts wait for, and that waits for them: see
-	// postgresAcceptNew. The update alone would take a lesser one.
+	// postgresAcceptClaimed. The update alone would take a lesser one.
 	postgresMarkReleased = `
 WITH worker AS MATERIALIZED (SELECT id FROM {workers} WHERE id = $1::text::uuid FOR UPDATE)
 UPDATE {workers} w SET released_at = clock_timestamp() FROM worker WHERE w.id = worker.id AND w.released_at IS NULL`

@@ -41,9 +41,18 @@ RETURNING CAST("value" AS INTEGER) - ?1`
 const sqliteSequenceNext = `
 UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequence' RETURNING CAST("value" AS INTEGER) - ?1`
 
-// Conflicts by the unique index on (message_id, handler_key). The worker that
-// claims rows as they are inserted (contract 5.17) by its primary key.
+// Conflicts by the unique index on (message_id, handler_key).
 const sqliteAcceptStatuses = `
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key)
+SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]')
+FROM json_each(?1) r WHERE true
+ON CONFLICT (message_id, handler_key) DO NOTHING
+RETURNING id, false`
+
+// The same with statuses that are claimed as they are inserted, for hand-off
+// (contract 5.17); the worker by its primary key.
+const sqliteAcceptClaimed = `
 INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, processing_started_at, worker_id)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
 	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
@@ -154,12 +163,12 @@ func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 	if err != nil {
 		return nil, nil, err
 	}
-	var claimer any
+	statement, args := sqliteAcceptStatuses, []any{list, before, SQLiteTime(now)}
 	if worker != "" {
-		claimer = worker
+		statement, args = sqliteAcceptClaimed, append(args, worker)
 	}
 	var claimed []claimedRow
-	added, err := query(ctx, pool, s.text(sqliteAcceptStatuses), func(rows *sql.Rows, id *string) error {
+	added, err := query(ctx, pool, s.text(statement), func(rows *sql.Rows, id *string) error {
 		var taken bool
 		if err := rows.Scan(id, &taken); err != nil {
 			return err
@@ -168,7 +177,7 @@ func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 			claimed = append(claimed, claimedRow{id: *id, createdAt: storedTime(now)})
 		}
 		return nil
-	}, list, before, SQLiteTime(now), claimer)
+	}, args...)
 	return added, claimed, err
 }
 
