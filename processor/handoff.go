@@ -216,6 +216,7 @@ func (s *share) expected() int { return s.slots(s.few + s.claiming) }
 // left of the slots, spread evenly, and beyond that what lifts a handler to its
 // fair share. While another handler has a backlog in the database, of unknown
 // size, none takes more than its fair share: freed slots are for the claims.
+// What is wanted is of handlers that have none.
 func (b *board) offer(wanted map[*share]int) map[*share]int {
 	if len(wanted) == 0 {
 		return nil
@@ -224,7 +225,9 @@ func (b *board) offer(wanted map[*share]int) map[*share]int {
 	free, backlog := b.concurrency+b.prefetch-running-queued, false
 	for _, s := range b.shares {
 		free -= s.expected()
-		backlog = backlog || s.blind || (s.few == 0 && b.claimable(s))
+		if wanted[s] == 0 {
+			backlog = backlog || s.blind || (s.few == 0 && b.claimable(s))
+		}
 	}
 	fair := b.fair(wanted)
 	var order []*share // those that want least first: what they leave is for the others

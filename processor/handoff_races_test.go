@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 // acceptMeanwhile accepts one message and tells when that is over.
@@ -117,12 +118,13 @@ func TestStatusesHandedOffWhenTheLockIsLostAreGivenBack(t *testing.T) {
 		// Another worker has it, and keeps it.
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00'", vanishing)
 		inboxtest.Eventually(t, func() bool { return !ib.Health().Processor.HoldsLock }, "it has lost the lock")
+		inboxtest.Accept(t, ib, "2")
+		require.EqualValues(t, 1, inboxtest.Status(t, ib, "2", "h").Version)
+		require.Nil(t, inboxtest.Status(t, ib, "2", "h").WorkerID, "it is for another worker")
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
 		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").WorkerID == nil }, "it is given back")
 		require.EqualValues(t, 2, inboxtest.Status(t, ib, "1", "h").Version)
-		inboxtest.Accept(t, ib, "2")
-		require.EqualValues(t, 1, inboxtest.Status(t, ib, "2", "h").Version)
 		require.NotContains(t, ran.runs, "1/h")
 	})
 }
@@ -143,6 +145,29 @@ func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
 		require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount, "nobody is to blame")
 		require.Equal(t, 1, ran.runs["1/h"])
 	})
+}
+
+func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
+	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent, pgproxy.ConnectionLost} {
+		t.Run(fault.String(), func(t *testing.T) {
+			_, proxy, proxied := behindProxy(t)
+			ran := newLedger()
+			ib := inboxtest.New(t, proxied, unhurried(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+			inboxtest.Start(t, ib)
+			settleDown(t, ib)
+			proxy.LoseCommits(fault, 1)
+			_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
+			require.Error(t, err)
+			require.Zero(t, proxy.Left())
+			inboxtest.Eventually(t, func() bool {
+				_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
+				return err == nil
+			}, "it is accepted")
+			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is completed")
+			require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount)
+			require.Equal(t, 1, ran.runs["1/h"])
+		})
+	}
 }
 
 func TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff(t *testing.T) {
