@@ -8,16 +8,21 @@ import (
 
 type dbKey struct{}
 
-// ContextWithDB returns ctx carrying an attempt's GORM session. The processor
-// calls it; applications only do in tests of their handlers.
+// ContextWithDB returns ctx carrying the database or transaction of an attempt,
+// for DB. The processor calls it; applications only do in tests of their
+// handlers.
 func ContextWithDB(ctx context.Context, db *gorm.DB) context.Context {
 	return context.WithValue(ctx, dbKey{}, db)
 }
 
-// DB returns the attempt's own session on the inbox's database, bound to the
-// attempt's context; nil outside an attempt. In a plain handler its writes
-// are not part of the completion: use a transactional handler for that.
+// DB returns a new session on the inbox's database, bound to ctx, and in a
+// transactional handler in its transaction; nil outside an attempt. In a plain
+// handler its writes are not part of the completion: use a transactional handler
+// for that.
 func DB(ctx context.Context) *gorm.DB {
 	db, _ := ctx.Value(dbKey{}).(*gorm.DB)
-	return db
+	if db == nil {
+		return nil
+	}
+	return db.Session(&gorm.Session{NewDB: true, Context: ctx})
 }

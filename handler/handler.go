@@ -142,6 +142,9 @@ func (h *Handler) TakesBatches() bool { return h.batch > 0 }
 // runs outer, the first outermost. The results are aligned with ds. A panic of
 // the handler, of a codec or of middleware passes through.
 func (h *Handler) Run(ctx context.Context, tx *gorm.DB, outer []Middleware, ds ...Delivery) []error {
+	if len(outer)+len(h.middleware) == 0 {
+		return resultsOf(h.run(ctx, tx, ds), len(ds))
+	}
 	call := Call{HandlerKey: h.key, Kind: h.kind, Messages: make([]Metadata, len(ds))}
 	for i, d := range ds {
 		call.Messages[i] = d.Metadata

@@ -31,8 +31,9 @@ type attempt struct {
 	duration time.Duration
 }
 
-// runner runs attempts; it keeps no state between them.
+// runner runs attempts; it keeps no state between them but goroutines.
 type runner struct {
+	crew             *invoke.Crew // may be nil
 	db               *gorm.DB
 	store            store.Store
 	now              func() time.Time
@@ -58,6 +59,12 @@ var ErrStuck = invoke.ErrStuck
 // PanicError is the failure of an attempt whose handler panicked; its text,
 // with the stack, is kept as last error.
 type PanicError = invoke.PanicError
+
+// with returns a runner that calls handlers on goroutines of the crew.
+func (r runner) with(crew *invoke.Crew) *runner {
+	r.crew = crew
+	return &r
+}
 
 // run executes a group to its end. It returns whatever the handler does:
 // panics and runtime.Goexit are failures, and a handler that does not return
@@ -108,8 +115,7 @@ func (r *runner) runMembers(ctx context.Context, members []member, w watcher) {
 func (r *runner) runPlain(ctx context.Context, members []member, w watcher) {
 	ctx, cancel := members[0].limited(ctx)
 	defer cancel()
-	session := r.db.Session(&gorm.Session{NewDB: true, Context: ctx})
-	errs := r.call(handler.ContextWithDB(ctx, session), nil, members, w)
+	errs := r.call(handler.ContextWithDB(ctx, r.db), nil, members, w)
 	for i, m := range members {
 		m.err, m.cause = errs[i], context.Cause(ctx)
 	}
@@ -169,5 +175,5 @@ func (r *runner) call(ctx context.Context, tx *gorm.DB, members []member, w watc
 		deliveries[i] = m.delivery
 	}
 	patience := invoke.Patience{Grace: r.stuckGrace, Overdue: w.overdue, Returned: w.returned}
-	return invoke.Call(ctx, tx, members[0].handler, r.middleware, patience, deliveries...)
+	return invoke.Call(ctx, r.crew, tx, members[0].handler, r.middleware, patience, deliveries...)
 }

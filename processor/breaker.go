@@ -116,7 +116,8 @@ func (b *breaker) allow() func(error) {
 // call as a whole if it is a batch's. What runs again has told nothing.
 func (g *group) note(results []result) {
 	call := errNeutral
-	for _, r := range results {
+	for i := range results {
+		r := &results[i]
 		said := r.verdictOnHandler()
 		if r.report != nil {
 			r.report(said)
@@ -137,15 +138,16 @@ func (g *group) note(results []result) {
 
 // verdictOnHandler is nil for a success, errNeutral for what lies in the
 // message, or in nobody.
-func (r result) verdictOnHandler() error {
+func (r *result) verdictOnHandler() error {
+	if r.outcome == completed && !r.fenced {
+		return nil
+	}
 	var (
 		undecodable *handler.DecodeError
 		poison      *handler.PoisonError
 		beyond      *unrecoverable
 	)
 	switch {
-	case r.outcome == completed && !r.fenced:
-		return nil
 	case r.outcome != failed && r.outcome != poisoned,
 		errors.As(r.failure, &undecodable), errors.As(r.failure, &poison), errors.As(r.failure, &beyond):
 		return errNeutral

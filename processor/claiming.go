@@ -53,6 +53,7 @@ func (l *loop) claim() {
 // for lost. Until the round is over none may be promised either.
 func (l *loop) startClaiming(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
 	l.claiming = true
+	l.polling.claim()
 	l.reconciling = l.lookDue() && l.promised == 0
 	go l.claimRound(limits, unasked, l.reconciling)
 }
@@ -116,6 +117,9 @@ func (l *loop) noteClaimed(c *claimed) {
 		s.claiming, s.blind = 0, false
 	}
 	l.noteLost()
+	if l.polling.claimed(len(c.attempts)) {
+		l.poll = time.Now().Add(l.polling.wait)
+	}
 	if c.err != nil {
 		l.notBefore = time.Now().Add(l.p.opts.RestartDelay)
 		l.board.wake(nil, true)

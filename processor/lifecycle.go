@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -16,6 +17,8 @@ import (
 type activity struct {
 	completer *completer
 	claimer   *claimer
+	crew      *invoke.Crew
+	runner    *runner
 
 	stop   context.CancelFunc // ends claiming; running handlers go on
 	giveUp chan struct{}      // closed: wait no longer for those
@@ -60,7 +63,8 @@ func (p *Processor) Start(context.Context) error {
 	}
 	h := newHeld()
 	completer := p.newCompleter(h)
-	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add),
+	crew := invoke.NewCrew()
+	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), crew: crew, runner: p.runner.with(crew),
 		giveUp: make(chan struct{}), done: make(chan struct{}), storing: make(chan struct{})}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
@@ -79,8 +83,16 @@ func (p *Processor) Start(context.Context) error {
 	}()
 	go func() {
 		defer close(a.done)
+		defer crew.Dismiss()
 		p.supervise(work, alive, a)
 	}()
+	if p.opts.Listen {
+		a.services.Add(1)
+		go func() {
+			defer a.services.Done()
+			p.listen(work)
+		}()
+	}
 	p.mu.Lock()
 	p.now = a
 	p.mu.Unlock()

@@ -33,17 +33,19 @@ type Processor struct {
 	counters *telemetry.Counters
 	hooks    handler.Hooks
 
-	policies map[*handler.Handler]*policy
-	runner   *runner
-	lanes    *lanes
-	wakeup   *wakeup
-	health   *health
-	claimLog *stateLog
-	beatLog  *stateLog
-	sweepLog *stateLog
-	storeLog *stateLog
-	loopLog  *stateLog
-	lockLog  *stateLog
+	policies  map[*handler.Handler]*policy
+	runner    *runner
+	lanes     *lanes
+	wakeup    *wakeup
+	health    *health
+	claimLog  *stateLog
+	beatLog   *stateLog
+	sweepLog  *stateLog
+	storeLog  *stateLog
+	loopLog   *stateLog
+	lockLog   *stateLog
+	listenLog *stateLog
+	released  atomic.Bool // claims, since the last stop
 
 	loop atomic.Pointer[loop] // the one that accepts may hand off to; nil while there is none
 
@@ -91,12 +93,13 @@ func New(cfg Config) (*Processor, error) {
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{},
 		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
 		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"), lockLog: newStateLog(cfg.Logger, "lock"),
+		listenLog: newStateLog(cfg.Logger, "listening"),
 		lockFreed: make(chan struct{}, 1),
 	}
 	if p.opts.Mode == "" {
 		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())
 	}
-	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog}}
+	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog, p.listenLog}}
 	for _, h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
 	}
@@ -163,16 +166,16 @@ func (p *Processor) reportOverdue(g *group) {
 // settled counts a result that has reached the database, or that turned out
 // to be stale, and tells the hooks.
 func (p *Processor) settled(ctx context.Context, r result, applied bool) {
-	fields := []zap.Field{zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID), zap.Int("attempt", r.claim.ErrorCount+r.claim.AbandonedCount+1)}
 	if !applied {
 		p.counters.Fenced.Add(1)
-		p.log.Warn("inbox: result of a stale claim changed nothing", append(fields, zap.String("outcome", r.outcome), zap.NamedError("handler_error", r.failure))...)
+		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String("outcome", r.outcome), zap.NamedError("handler_error", r.failure))...)
 		return
 	}
 	switch {
 	case !r.next.IsZero():
 		p.wakeup.at(r.next)
 	case r.outcome == released: // due now, perhaps for a later session of this very worker
+		p.released.Store(true)
 		p.wakeup.wake(r.handler.Key())
 	}
 	switch r.outcome {
@@ -180,11 +183,11 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 		p.counters.Processed.Add(1)
 	case failed:
 		p.counters.Failed.Add(1)
-		p.log.Warn("inbox: attempt failed", append(fields, zap.Time("next_attempt_at", r.next), zap.Error(r.failure))...)
+		p.log.Warn("inbox: attempt failed", r.fields(zap.Time("next_attempt_at", r.next), zap.Error(r.failure))...)
 	case poisoned:
 		p.counters.Failed.Add(1)
 		p.counters.Poisoned.Add(1)
-		p.log.Error("inbox: message poisoned", append(fields, zap.Error(r.failure))...)
+		p.log.Error("inbox: message poisoned", r.fields(zap.Error(r.failure))...)
 	case snoozed:
 		p.counters.Snoozed.Add(1)
 	case released:
@@ -194,6 +197,12 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 		return
 	}
 	p.tell(ctx, r)
+}
+
+// fields name the attempt in the log.
+func (r *result) fields(more ...zap.Field) []zap.Field {
+	return append([]zap.Field{zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID),
+		zap.Int("attempt", r.claim.ErrorCount+r.claim.AbandonedCount+1)}, more...)
 }
 
 // tell calls the hooks; ctx ends when a stop can wait for them no longer.

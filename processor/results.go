@@ -64,8 +64,8 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 		complete, settle = c.store.CompleteUnlocked, c.store.SettleUnlocked
 	}
 	var (
-		completions []store.Completion
-		completes   []int
+		completions = make([]store.Completion, 0, len(batch))
+		completes   = make([]int, 0, len(batch))
 		settlements []store.Settlement
 		settles     []int
 		applied     = make([]bool, len(batch))
@@ -107,7 +107,7 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 	if err != nil {
 		return nil, err
 	}
-	var ended []store.Ref
+	ended := make([]store.Ref, 0, len(batch))
 	for i, r := range batch {
 		if applied[i] {
 			ended = append(ended, r.claim.Ref)

@@ -9,8 +9,8 @@ var processingMutants = []mutant{
 		Name: "a plain status is completed before its handler has run",
 		Why:  "a failure would be taken for success, a crash would lose the message (contract 5.5)",
 		File: "processor/attempt.go",
-		Old:  "errs := r.call(handler.ContextWithDB(ctx, session), nil, members, w)",
-		New:  "errs := make([]error, len(members)); go func() { _ = r.call(handler.ContextWithDB(ctx, session), nil, members, w) }()",
+		Old:  "errs := r.call(handler.ContextWithDB(ctx, r.db), nil, members, w)",
+		New:  "errs := make([]error, len(members)); go func() { _ = r.call(handler.ContextWithDB(ctx, r.db), nil, members, w) }()",
 		Test: processing("TestOneHandlersFailureNeverTouchesItsSibling"),
 	},
 	{

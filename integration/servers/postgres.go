@@ -114,6 +114,16 @@ func (p *Postgres) DSN() string {
 	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", address(p.port))
 }
 
+// PID is the process ID of the server's first process, 0 while it does not run.
+func (p *Postgres) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.process == nil || !p.process.running() {
+		return 0
+	}
+	return p.process.cmd.Process.Pid
+}
+
 // Start starts the server again on the same port and data and waits until it
 // answers; does nothing when it runs.
 func (p *Postgres) Start() error {

@@ -91,8 +91,7 @@ func (a *run) once(ctx context.Context, first func(ctx context.Context, tx *gorm
 	}
 	ctx, cancel := invoke.Limited(ctx, a.policy.Timeout)
 	defer cancel()
-	session := a.cfg.DB.Session(&gorm.Session{NewDB: true, Context: ctx})
-	return a.call(ctx, session, nil)
+	return a.call(ctx, a.cfg.DB, nil)
 }
 
 // inTx runs the attempt in a transaction of its own, which is committed before
@@ -149,7 +148,7 @@ func (a *run) call(ctx context.Context, session, tx *gorm.DB) error {
 	// and the raw record, whose memory it is, may have to be kept.
 	delivery.Content = bytes.Clone(delivery.Content)
 	call := a.stuck.begin(a.at, a.handler.Key())
-	err := invoke.Call(handler.ContextWithDB(ctx, session), tx, a.handler, a.cfg.Middleware, invoke.Patience{
+	err := invoke.Call(handler.ContextWithDB(ctx, session), nil, tx, a.handler, a.cfg.Middleware, invoke.Patience{
 		Grace: a.cfg.StuckHandlerGrace, GiveUp: a.hard.Done(),
 		Overdue: func() {
 			call.overdue()

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"gorm.io/gorm"
@@ -69,28 +70,23 @@ type Patience struct {
 // is cancelled before it is reported as ignoring it.
 const overdueTolerance = time.Second
 
-// Call runs the handler's own code in a goroutine of its own: neither Goexit
-// nor a handler that never returns can be recovered from in ours. The results
-// are aligned with the deliveries.
-func Call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, p Patience, deliveries ...handler.Delivery) []error {
-	every := func(err error) []error {
-		errs := make([]error, len(deliveries))
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
-	}
+// Call runs the handler's own code in a goroutine of its own, one of the crew's:
+// neither Goexit nor a handler that never returns can be recovered from in
+// ours. The results are aligned with the deliveries.
+func Call(ctx context.Context, crew *Crew, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, p Patience, deliveries ...handler.Delivery) []error {
 	results := make(chan []error, 1)
-	go func() {
-		errs := every(errGoexit)
+	crew.Go(func() {
+		var errs []error
 		defer func() {
 			if v := recover(); v != nil {
-				errs = every(&PanicError{Value: v, Stack: debug.Stack()})
+				errs = slices.Repeat([]error{&PanicError{Value: v, Stack: debug.Stack()}}, len(deliveries))
+			} else if errs == nil {
+				errs = slices.Repeat([]error{errGoexit}, len(deliveries))
 			}
 			results <- errs
 		}()
 		errs = h.Run(ctx, tx, outer, deliveries...)
-	}()
+	})
 	select {
 	case errs := <-results:
 		return errs
@@ -117,5 +113,5 @@ func Call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.
 		<-results
 		p.Returned()
 	}()
-	return every(fmt.Errorf("%w for %s", ErrStuck, waited))
+	return slices.Repeat([]error{fmt.Errorf("%w for %s", ErrStuck, waited)}, len(deliveries))
 }

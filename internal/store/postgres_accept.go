@@ -17,7 +17,7 @@ import (
 // evaluates an identity after the ORDER BY. A status is never created in the
 // database's future: it is due at once for everybody, also when the clock of
 // the process that accepts it is ahead of the claimers' (contract 5.1).
-const postgresAcceptNew = `
+var postgresAcceptNew = `
 WITH ` + postgresAcceptFresh + `, added AS (
 	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
 	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
@@ -25,8 +25,9 @@ WITH ` + postgresAcceptFresh + `, added AS (
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
 	ORDER BY s.position
-)
-SELECT id FROM fresh`
+	RETURNING handler_key, worker_id
+)` + postgresTold("$15") + `
+SELECT id FROM fresh, told`
 
 const postgresAcceptFresh = `fresh AS (
 	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
@@ -55,14 +56,17 @@ const postgresAcceptKeys = `
 SELECT message_id, handler_key FROM {statuses} WHERE message_id = ANY ($1::text[])`
 
 // Conflicts by the unique index on (message_id, handler_key).
-const postgresAcceptStatuses = `
-INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
-SELECT s.id, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
-FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[])
-	WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
-ORDER BY s.position
-ON CONFLICT (message_id, handler_key) DO NOTHING
-RETURNING id`
+var postgresAcceptStatuses = `
+WITH added AS (
+	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
+	ORDER BY s.position
+	ON CONFLICT (message_id, handler_key) DO NOTHING
+	RETURNING id, handler_key, worker_id
+)` + postgresTold("$7") + `
+SELECT id FROM added, told`
 
 // By handler_statuses_pkey.
 const postgresAcceptDelete = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
@@ -83,7 +87,11 @@ func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch)
 	if err != nil {
 		return nil, doing("accept", err)
 	}
-	results, err := accept(ctx, pool, p, batch)
+	// Told at the caller's commit, of which this process does not learn: its
+	// own listener must hear it, too.
+	toAll := *p
+	toAll.origin.String = ""
+	results, err := accept(ctx, pool, &toAll, batch)
 	return results, doing("accept", err)
 }
 
@@ -96,7 +104,7 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 		contents[i], contentTypes[i], properties[i], orderings[i] = filled(m.Content), m.ContentType, m.SerializedProperties, m.OrderingKey
 	}
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	args := []any{ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys}
+	args := []any{ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys, p.origin}
 	if worker != "" {
 		return p.insertClaimed(ctx, pool, args, worker, statuses)
 	}
@@ -125,7 +133,7 @@ func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageI
 
 func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, _ string, now time.Time) ([]string, []claimedRow, error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	added, err := query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys)
+	added, err := query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin)
 	return added, nil, err
 }
 

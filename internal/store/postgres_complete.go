@@ -88,14 +88,14 @@ func (p *postgres) complete(ctx context.Context, completions []Completion, at ti
 }
 
 func completionColumns(completions []Completion, order []int) (ids []string, versions []int64, outcomes []string, places []*string) {
-	for _, i := range order {
-		c := completions[i]
-		ids, versions, outcomes = append(ids, c.StatusID), append(versions, c.Version), append(outcomes, string(c.Outcome))
-		var place *string // NULL, which matches nothing, for a row that came without
-		if c.Locator != "" {
-			place = &c.Locator
+	n := len(order)
+	ids, versions, outcomes, places = make([]string, n), make([]int64, n), make([]string, n), make([]*string, n)
+	for k, i := range order {
+		c := &completions[i]
+		ids[k], versions[k], outcomes[k] = c.StatusID, c.Version, string(c.Outcome)
+		if c.Locator != "" { // else NULL, which matches nothing, for a row that came without
+			places[k] = &c.Locator
 		}
-		places = append(places, place)
 	}
 	return ids, versions, outcomes, places
 }

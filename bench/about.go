@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/gorm-inbox/inbox/bench/server"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+// about says what was measured, on what.
+type about struct {
+	Date       string
+	CPU        string
+	Cores      int
+	Go         string
+	PostgreSQL string
+	Settings   map[string]string
+	Rounds     int
+	// Versions are those of the peers, by module.
+	Versions map[string]string
+}
+
+func describe(ctx context.Context, s *server.Server, rounds int) (about, error) {
+	version, err := s.Version(ctx)
+	if err != nil {
+		return about{}, err
+	}
+	a := about{Date: time.Now().UTC().Format(time.DateOnly), CPU: processor(), Cores: runtime.NumCPU(), Go: runtime.Version(),
+		PostgreSQL: version, Settings: server.Settings, Rounds: rounds, Versions: map[string]string{}}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, d := range info.Deps {
+			for _, peer := range []string{"github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/vgarvardt/gue/v5", "github.com/jackc/pgx/v5", "gorm.io/gorm"} {
+				if d.Path == peer {
+					a.Versions[peer] = d.Version
+				}
+			}
+		}
+	}
+	return a, nil
+}
+
+func processor() string {
+	content, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	for line := range strings.Lines(string(content)) {
+		if name, ok := strings.CutPrefix(line, "model name"); ok {
+			return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(name), ":"))
+		}
+	}
+	return runtime.GOARCH
+}
+
+func writeJSON(path string, a about, results []*trial.Result) error {
+	type group struct {
+		Name, About, Unit string
+		Rows              []row
+		Lines             map[string]float64
+		Measures          map[string][]trial.Measure
+	}
+	out := struct {
+		About  about
+		Groups []group
+	}{About: a}
+	for _, r := range results {
+		g := group{Name: r.Group.Name, About: r.Group.About, Unit: r.Group.Unit, Rows: rowsOf(r), Lines: map[string]float64{}, Measures: r.Measures}
+		for _, line := range r.Group.Lines {
+			value, err := line.Of(r)
+			if err != nil {
+				return err
+			}
+			g.Lines[line.Name] = value
+		}
+		out.Groups = append(out.Groups, g)
+	}
+	content, err := json.MarshalIndent(out, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(content, '\n'), 0o644)
+}

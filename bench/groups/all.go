@@ -1,0 +1,8 @@
+package groups
+
+import "github.com/gorm-inbox/inbox/bench/trial"
+
+// All groups, in the order of docs/benchmarks.md.
+func All() []trial.Group {
+	return []trial.Group{Accept(), Process()}
+}

@@ -1,0 +1,110 @@
+// Command bench measures this module beside its peers, in one run on one
+// PostgreSQL of its own, and says how it compares.
+//
+//	go run -C bench .                  everything; writes nothing but to its output
+//	go run -C bench . -quick           the first figure of each group, in under a minute
+//	go run -C bench . -only process    one group
+//	go run -C bench . -json FILE       all measures, for programs
+//	go run -C bench . -profiles DIR    a CPU profile of each variant, for go tool pprof
+//	go run -C bench . -docs            also writes docs/benchmarks.md
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+
+	"github.com/gorm-inbox/inbox/bench/groups"
+	"github.com/gorm-inbox/inbox/bench/server"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+func main() {
+	var (
+		only   = flag.String("only", "", "measure these groups alone, separated by commas")
+		quick  = flag.Bool("quick", false, "the first figure of each group, one round, less work")
+		rounds = flag.Int("rounds", 3, "how often each variant is measured")
+		toJSON = flag.String("json", "", "write all measures to this file")
+		docs   = flag.Bool("docs", false, "write docs/benchmarks.md")
+		lab    = &trial.Lab{Log: os.Stderr}
+	)
+	flag.StringVar(&lab.Profiles, "profiles", "", "write a CPU profile of each variant to this directory")
+	flag.Parse()
+	lab.Quick, lab.Rounds = *quick, *rounds
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, lab, *only, *toJSON, *docs); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, lab *trial.Lab, only string, toJSON string, docs bool) (err error) {
+	if lab.Quick {
+		lab.Rounds = 1
+	}
+	if docs && (lab.Quick || only != "" || lab.Rounds < 3) {
+		return errors.New("-docs is for a whole run of at least 3 rounds")
+	}
+	chosen, err := choose(only, lab.Quick)
+	if err != nil {
+		return err
+	}
+	s, err := server.Start()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	lab.Server = s
+	var results []*trial.Result
+	for _, g := range chosen {
+		r, err := lab.Run(ctx, g)
+		if err != nil {
+			return err
+		}
+		results = append(results, r)
+		printTable(os.Stdout, r)
+	}
+	if err := printLines(os.Stdout, results); err != nil {
+		return err
+	}
+	about, err := describe(ctx, s, lab.Rounds)
+	if err != nil {
+		return err
+	}
+	if toJSON != "" {
+		if err := writeJSON(toJSON, about, results); err != nil {
+			return err
+		}
+	}
+	if docs {
+		return writeDocs(about, results)
+	}
+	return nil
+}
+
+func choose(only string, quick bool) ([]trial.Group, error) {
+	all := groups.All()
+	var chosen []trial.Group
+	for _, g := range all {
+		if only == "" || slices.Contains(strings.Split(only, ","), g.Name) {
+			if quick {
+				g = g.First()
+			}
+			chosen = append(chosen, g)
+		}
+	}
+	if len(chosen) == 0 {
+		var names []string
+		for _, g := range all {
+			names = append(names, g.Name)
+		}
+		return nil, fmt.Errorf("-only %q: no such group; there are %s", only, strings.Join(names, ", "))
+	}
+	return chosen, nil
+}

@@ -1,0 +1,61 @@
+package ours
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// Loads are rows ready to be copied: the limit of what accepting could reach,
+// without deduplication, conflicts or answers.
+type Loads struct {
+	messages, statuses [][]any
+	handlers           int
+}
+
+// NewLoads makes the rows that accepting these messages would.
+func NewLoads(messages []inbox.RawMessage, handlers int) *Loads {
+	l := &Loads{handlers: handlers}
+	now := time.Now().UTC()
+	for _, m := range messages {
+		l.messages = append(l.messages, []any{m.ID, "publish", m.Type, m.Source, m.Content, m.ContentType, "{}", now})
+		for h := range handlers {
+			l.statuses = append(l.statuses, []any{[16]byte(uuid.Must(uuid.NewV7())), m.ID, fmt.Sprintf("bench-handler-%d", h+1), now})
+		}
+	}
+	return l
+}
+
+// Copy loads messages and statuses, a batch of both in each transaction.
+func (l *Loads) Copy(ctx context.Context, dsn string, batch, connections int) error {
+	pool, err := pgxpool.New(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(connections)
+	for from := 0; from < len(l.messages); from += batch {
+		to := min(from+batch, len(l.messages))
+		g.Go(func() error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				_, err := tx.CopyFrom(ctx, pgx.Identifier{"inbox_messages"},
+					[]string{"id", "transport_name", "type", "source", "content", "content_type", "serialized_properties", "received_at"}, pgx.CopyFromRows(l.messages[from:to]))
+				if err != nil {
+					return err
+				}
+				_, err = tx.CopyFrom(ctx, pgx.Identifier{"inbox_handler_statuses"},
+					[]string{"id", "message_id", "handler_key", "created_at"}, pgx.CopyFromRows(l.statuses[from*l.handlers:to*l.handlers]))
+				return err
+			})
+		})
+	}
+	return g.Wait()
+}

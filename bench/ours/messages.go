@@ -1,0 +1,36 @@
+package ours
+
+import (
+	"math/rand/v2"
+
+	"github.com/google/uuid"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// PayloadBytes is the size of every payload.
+const PayloadBytes = 1024
+
+// Payload is what every message carries: nothing that compresses.
+var Payload = func() []byte {
+	random := rand.New(rand.NewPCG(1, 2))
+	payload := make([]byte, PayloadBytes)
+	for i := range payload {
+		payload[i] = byte(random.Uint32())
+	}
+	return payload
+}()
+
+// Messages makes n messages with random IDs (UUIDv4), as most producers do.
+func Messages(n int) []inbox.RawMessage { return messages(n, uuid.NewRandom) }
+
+// OrderedMessages makes n messages with IDs in time order (UUIDv7).
+func OrderedMessages(n int) []inbox.RawMessage { return messages(n, uuid.NewV7) }
+
+func messages(n int, id func() (uuid.UUID, error)) []inbox.RawMessage {
+	all := make([]inbox.RawMessage, n)
+	for i := range all {
+		all[i] = inbox.RawMessage{Channel: Channel, ID: uuid.Must(id()).String(), Type: Type, Source: "bench", ContentType: "application/octet-stream", Content: Payload}
+	}
+	return all
+}

@@ -1,0 +1,136 @@
+// Package ours runs the module under test the way its users do: through its
+// public API.
+package ours
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// Channel and Type are what all messages have.
+const (
+	Channel = "bench"
+	Type    = "bench.message"
+)
+
+// Inbox is an inbox on a database of its own.
+type Inbox struct {
+	*inbox.Inbox
+	DB *gorm.DB
+	// Handled counts handler calls.
+	Handled atomic.Int64
+}
+
+// Open makes an inbox whose handlers do nothing; it is migrated and not
+// started. Further options are for what is measured.
+func Open(ctx context.Context, dsn string, handlers int, options ...inbox.Option) (*Inbox, error) {
+	ib := &Inbox{}
+	specs := make([]*inbox.HandlerSpec, handlers)
+	for i := range specs {
+		specs[i] = inbox.Func(fmt.Sprintf("bench-handler-%d", i+1), func(context.Context, inbox.Message[[]byte]) error {
+			ib.Handled.Add(1)
+			return nil
+		})
+	}
+	return ib, ib.open(ctx, dsn, specs, options...)
+}
+
+// OpenWith is Open with handlers of the caller's own.
+func OpenWith(ctx context.Context, dsn string, specs []*inbox.HandlerSpec, options ...inbox.Option) (*Inbox, error) {
+	ib := &Inbox{}
+	return ib, ib.open(ctx, dsn, specs, options...)
+}
+
+func (ib *Inbox) open(ctx context.Context, dsn string, specs []*inbox.HandlerSpec, options ...inbox.Option) (err error) {
+	if ib.DB, err = gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard}); err != nil {
+		return err
+	}
+	options = append([]inbox.Option{inbox.Migrate(), inbox.Channel(Channel, inbox.On(Type, specs...))}, options...)
+	if ib.Inbox, err = inbox.New("bench", ib.DB, options...); err != nil {
+		return err
+	}
+	return ib.Migrate(ctx)
+}
+
+// Close stops the inbox and closes the pool.
+func (ib *Inbox) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	_ = ib.Stop(ctx)
+	if pool, err := ib.DB.DB(); err == nil {
+		_ = pool.Close()
+	}
+}
+
+// AcceptAll accepts messages in batches on several connections at once.
+func (ib *Inbox) AcceptAll(ctx context.Context, messages []inbox.RawMessage, batch, connections int) error {
+	batches := make(chan []inbox.RawMessage)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for range connections {
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			for b := range batches {
+				if _, err := ib.Accept(ctx, b...); err != nil {
+					cancel(err)
+				}
+			}
+		}()
+	}
+	for len(messages) > 0 && ctx.Err() == nil {
+		n := min(batch, len(messages))
+		batches <- messages[:n]
+		messages = messages[n:]
+	}
+	close(batches)
+	running.Wait()
+	return context.Cause(ctx)
+}
+
+// Completed waits until that many statuses are stored as completed.
+func (ib *Inbox) Completed(ctx context.Context, n int) error {
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for ib.Counters().Processed < int64(n) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d completed: %w", ib.Counters().Processed, n, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+// CheckStored fails unless the tables hold so many messages and statuses, and
+// of those so many completed, by one attempt each.
+func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed int) error {
+	var m, s, c int64
+	db := ib.DB.WithContext(ctx)
+	for _, count := range []struct {
+		query *gorm.DB
+		into  *int64
+	}{
+		{db.Scopes(ib.Messages), &m},
+		{db.Scopes(ib.Statuses), &s},
+		{db.Scopes(ib.Statuses).Where("completed_at IS NOT NULL AND error_count = 0 AND outcome = 'processed'"), &c},
+	} {
+		if err := count.query.Count(count.into).Error; err != nil {
+			return err
+		}
+	}
+	if m != int64(messages) || s != int64(statuses) || c != int64(completed) {
+		return fmt.Errorf("messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, statuses, completed)
+	}
+	return nil
+}

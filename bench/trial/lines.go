@@ -1,0 +1,75 @@
+package trial
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Line is one figure with a name, for scripts: "name: value".
+type Line struct {
+	Name string
+	// AtLeast and AtMost are the target; 0 is none.
+	AtLeast, AtMost float64
+	value           func(*Result) (float64, error)
+	variants        []string
+}
+
+// Ratio is the rate of one variant divided by that of another, round by round.
+func Ratio(name, variant, to string, atLeast float64) Line {
+	return Line{Name: name, AtLeast: atLeast, variants: []string{variant, to}, value: func(r *Result) (float64, error) {
+		of, by := r.Measures[variant], r.Measures[to]
+		if len(of) == 0 || len(of) != len(by) {
+			return 0, fmt.Errorf("%s: %q and %q were not measured in the same rounds", name, variant, to)
+		}
+		ratios := make([]float64, len(of))
+		for i := range of {
+			ratios[i] = of[i].Rate / by[i].Rate
+		}
+		return Median(ratios), nil
+	}}
+}
+
+// Value is the median of one of a variant's further figures.
+func Value(name, variant, key string, atMost float64) Line {
+	return Line{Name: name, AtMost: atMost, variants: []string{variant}, value: func(r *Result) (float64, error) {
+		var values []float64
+		for _, m := range r.Measures[variant] {
+			if v, ok := m.Values[key]; ok {
+				values = append(values, v)
+			}
+		}
+		if len(values) == 0 {
+			return 0, fmt.Errorf("%s: %q has measured no %s", name, variant, key)
+		}
+		return Median(values), nil
+	}}
+}
+
+// Of computes the line from what was measured.
+func (l Line) Of(r *Result) (float64, error) { return l.value(r) }
+
+// Met says whether a value reaches the line's target.
+func (l Line) Met(value float64) bool {
+	return (l.AtLeast == 0 || value >= l.AtLeast) && (l.AtMost == 0 || value <= l.AtMost)
+}
+
+// First reduces a group to its first line and the variants that it needs.
+func (g Group) First() Group {
+	if len(g.Lines) == 0 {
+		g.Variants = g.Variants[:1]
+		return g
+	}
+	g.Lines = g.Lines[:1]
+	g.Variants = slices.DeleteFunc(slices.Clone(g.Variants), func(v Variant) bool { return !slices.Contains(g.Lines[0].variants, v.Name) })
+	return g
+}
+
+// Median of at least one value.
+func Median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}

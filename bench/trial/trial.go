@@ -1,0 +1,166 @@
+// Package trial measures ways of doing the same work beside each other: in one
+// run, on one server, round after round, each variant once in every round, so
+// that what slows the machine slows them all. What is reported are medians, and
+// for a ratio the median of the rounds' ratios.
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gorm-inbox/inbox/bench/server"
+)
+
+// Group is one question and the variants that answer it.
+type Group struct {
+	Name     string
+	About    string // one sentence for the reader of the table
+	Unit     string // what is counted: message, status, job
+	Variants []Variant
+	Lines    []Line
+	// Shared is made once, before the first round, and handed to each trial as
+	// Env.Shared: what takes too long to make for each (a table of millions).
+	// Its Close is called after the last round. May be nil.
+	Shared func(ctx context.Context, lab *Lab) (io.Closer, error)
+}
+
+// Variant is one way of doing the group's work.
+type Variant struct {
+	Name string
+	// New prepares one trial on an empty database of its own, untimed.
+	New func(ctx context.Context, env *Env) (*Trial, error)
+}
+
+// Trial is one run of one variant.
+type Trial struct {
+	// Count is how many units Run handles.
+	Count int
+	// Run is the part that is timed.
+	Run func(ctx context.Context) error
+	// Check fails unless the database holds what Run must have left: a variant
+	// that is fast because it did less must not win. Required.
+	Check func(ctx context.Context) error
+	// Close ends what New started; may be nil.
+	Close func()
+	// Values are further figures, such as "p99_ms", which Run fills in.
+	Values map[string]float64
+}
+
+// Lab is where trials take place.
+type Lab struct {
+	Server *server.Server
+	Rounds int
+	Quick  bool
+	Log    io.Writer
+	// Profiles, if not empty, is the directory that a CPU profile of each
+	// variant's last trial is written to.
+	Profiles string
+}
+
+// Scale is full, or quick in a quick run.
+func (l *Lab) Scale(full, quick int) int {
+	if l.Quick {
+		return quick
+	}
+	return full
+}
+
+// Env is what one trial may use.
+type Env struct {
+	*Lab
+	// DSN is that of an empty database, dropped after the trial.
+	DSN    string
+	Shared io.Closer
+
+	group string
+}
+
+// Measure is what one trial showed.
+type Measure struct {
+	Rate     float64 // units a second
+	ClientUs float64 // CPU of this process per unit, in microseconds
+	ServerUs float64 // CPU of PostgreSQL per unit
+	WAL      float64 // bytes per unit
+	Values   map[string]float64
+}
+
+// Result is a group's measures: by variant, in the order of the rounds.
+type Result struct {
+	Group    Group
+	Measures map[string][]Measure
+}
+
+// Run measures a group.
+func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
+	env := Env{Lab: l, group: g.Name}
+	if g.Shared != nil {
+		if env.Shared, err = g.Shared(ctx, l); err != nil {
+			return nil, fmt.Errorf("%s: prepare: %w", g.Name, err)
+		}
+		defer func() { err = errors.Join(err, env.Shared.Close()) }()
+	}
+	result := &Result{Group: g, Measures: map[string][]Measure{}}
+	for round := range l.Rounds {
+		for i := range g.Variants {
+			// Each round begins with another, so that none always runs first.
+			v := g.Variants[(i+round)%len(g.Variants)]
+			m, err := l.measure(ctx, v, env)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %s: %w", g.Name, v.Name, err)
+			}
+			result.Measures[v.Name] = append(result.Measures[v.Name], m)
+			fmt.Fprintf(l.Log, "%s  %d/%d  %-16s %-48s %9.0f /s\n", time.Now().Format("15:04:05"), round+1, l.Rounds, g.Name, v.Name, m.Rate)
+		}
+	}
+	return result, nil
+}
+
+func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, err error) {
+	database, err := l.Server.NewDatabase(ctx)
+	if err != nil {
+		return Measure{}, err
+	}
+	defer func() { err = errors.Join(err, database.Drop()) }()
+	env.DSN = database.DSN
+	t, err := v.New(ctx, &env)
+	if err != nil {
+		return Measure{}, fmt.Errorf("prepare: %w", err)
+	}
+	if t.Close != nil {
+		defer t.Close()
+	}
+	// Everybody begins with clean buffers and a checkpoint just behind.
+	if err := l.Server.Settle(ctx); err != nil {
+		return Measure{}, err
+	}
+	before, err := l.Server.Usage(ctx)
+	if err != nil {
+		return Measure{}, err
+	}
+	stop, err := l.profile(env.group, v.Name)
+	if err != nil {
+		return Measure{}, err
+	}
+	began := time.Now()
+	err = t.Run(ctx)
+	took := time.Since(began)
+	if err = errors.Join(err, stop()); err != nil {
+		return Measure{}, err
+	}
+	after, err := l.Server.Usage(ctx)
+	if err != nil {
+		return Measure{}, err
+	}
+	if err := t.Check(ctx); err != nil {
+		return Measure{}, fmt.Errorf("check: %w", err)
+	}
+	if err := l.Server.CheckDurable(ctx); err != nil {
+		return Measure{}, err
+	}
+	n := float64(t.Count)
+	return Measure{Rate: n / took.Seconds(), ClientUs: (after.Client - before.Client).Seconds() * 1e6 / n,
+		ServerUs: (after.Server - before.Server).Seconds() * 1e6 / n, WAL: float64(after.WAL-before.WAL) / n, Values: t.Values}, nil
+}
