@@ -60,8 +60,10 @@ func BatchSize(n int) Option { return func(c *config) { c.options.Processor.Batc
 func Concurrency(n int) Option { return func(c *config) { c.options.Processor.Concurrency = n } }
 
 // Prefetch is how many slots' worth of claims may wait in memory; -1 means as many
-// as Concurrency. Do not raise it for slow handlers: other workers could run
-// what waits here. Default -1.
+// as Concurrency. What this process accepts is handed off into the same slots
+// without a claim (contract 5.17): with fewer than an accept brings, the rest is
+// claimed. Do not raise it for slow handlers: other workers could run what
+// waits here. Default -1.
 func Prefetch(n int) Option { return func(c *config) { c.options.Processor.Prefetch = n } }
 
 // HandlerTimeout limits each attempt; exceeding it is a failure. 0 is no

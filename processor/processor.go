@@ -47,6 +47,8 @@ type Processor struct {
 	listenLog *stateLog
 	released  atomic.Bool // claims, since the last stop
 
+	loop atomic.Pointer[loop] // the one that accepts may hand off to; nil while there is none
+
 	lockFreed chan struct{} // a ProcessPending of this process has given the lock up
 
 	pauseMu sync.Mutex

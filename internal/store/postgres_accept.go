@@ -18,14 +18,7 @@ import (
 // database's future: it is due at once for everybody, also when the clock of
 // the process that accepts it is ahead of the claimers' (contract 5.1).
 var postgresAcceptNew = `
-WITH fresh AS (
-	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-	SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.properties, m.ordering_key, $9::timestamptz
-	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
-		AS m(id, transport_name, type, source, content, content_type, properties, ordering_key)
-	ON CONFLICT (id) DO NOTHING
-	RETURNING id
-), added AS (
+WITH ` + postgresAcceptFresh + `, added AS (
 	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
 	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
 	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[])
@@ -35,6 +28,15 @@ WITH fresh AS (
 	RETURNING handler_key, worker_id
 )` + postgresTold("$15") + `
 SELECT id FROM fresh, told`
+
+const postgresAcceptFresh = `fresh AS (
+	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+	SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.properties, m.ordering_key, $9::timestamptz
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
+		AS m(id, transport_name, type, source, content, content_type, properties, ordering_key)
+	ON CONFLICT (id) DO NOTHING
+	RETURNING id
+)`
 
 // By messages_pkey, in the order of the array, which is everybody's order: two
 // accepts of the same messages wait for each other instead of deadlocking.
@@ -93,7 +95,7 @@ func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch)
 	return results, doing("accept", err)
 }
 
-func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, now time.Time) ([]string, error) {
+func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error) {
 	n := len(messages)
 	ids, transports, types, sources := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	contents, contentTypes, properties, orderings := make([][]byte, n), make([]string, n), make([]string, n), make([][]byte, n)
@@ -102,8 +104,12 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 		contents[i], contentTypes[i], properties[i], orderings[i] = filled(m.Content), m.ContentType, m.SerializedProperties, m.OrderingKey
 	}
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	return query(ctx, pool, p.text(postgresAcceptNew), value[string],
-		ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys, p.origin)
+	args := []any{ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys, p.origin}
+	if worker != "" {
+		return p.insertClaimed(ctx, pool, args, worker, statuses)
+	}
+	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), value[string], args...)
+	return inserted, nil, err
 }
 
 func (p *postgres) insertsStatuses() bool { return true }
@@ -125,9 +131,10 @@ func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageI
 	}, messageIDs)
 }
 
-func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
+func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, _ string, now time.Time) ([]string, []claimedRow, error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	return query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin)
+	added, err := query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin)
+	return added, nil, err
 }
 
 func (p *postgres) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
