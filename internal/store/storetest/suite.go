@@ -150,6 +150,12 @@ func completion(c store.Claim) store.Completion {
 	return store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, Outcome: models.OutcomeProcessed}
 }
 
+// completeTx completes one status in a transaction.
+func completeTx(s *suite, tx *gorm.DB, c store.Completion) (bool, error) {
+	applied, err := s.store.CompleteTx(s.ctx, tx, []store.Completion{c}, noon)
+	return err == nil && applied[0], err
+}
+
 func settlement(c store.Claim) store.Settlement {
 	return store.Settlement{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, ErrorCount: c.ErrorCount, AbandonedCount: c.AbandonedCount}
 }
