@@ -4,5 +4,15 @@ import "github.com/gorm-inbox/inbox/bench/trial"
 
 // All groups, in the order of docs/benchmarks.md.
 func All() []trial.Group {
-	return []trial.Group{Accept(), Accept3(), Process(), Transactional(), EndToEnd()}
+	return []trial.Group{
+		Accept(),
+		Accept3(),
+		Process(),
+		Transactional(),
+		EndToEnd(),
+		Latency(),
+		Big(),
+		Waiting(),
+		Xmin(),
+	}
 }
