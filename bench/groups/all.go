@@ -11,6 +11,7 @@ func All() []trial.Group {
 		Transactional(),
 		EndToEnd(),
 		Latency(),
+		Kafka(),
 		Big(),
 		Waiting(),
 		Xmin(),

@@ -129,7 +129,7 @@ func bigMessages(n int, ordered bool) []inbox.RawMessage {
 	return ours.Messages(n)
 }
 
-func bigAccept(ordered, big bool) func(context.Context, *trial.Env) (*trial.Trial, error) {
+func bigAccept(ordered, big bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		ib, err := bigOpen(ctx, env, ordered, big)
 		if err != nil {
@@ -157,7 +157,7 @@ func bigAccept(ordered, big bool) func(context.Context, *trial.Env) (*trial.Tria
 	}
 }
 
-func bigProcess(big bool) func(context.Context, *trial.Env) (*trial.Trial, error) {
+func bigProcess(big bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		ib, err := bigOpen(ctx, env, false, big)
 		if err != nil {

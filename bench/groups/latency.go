@@ -2,6 +2,7 @@ package groups
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/river"
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
@@ -27,6 +29,8 @@ func Latency() trial.Group {
 			{Name: sameProcess, New: latencySame},
 			{Name: "inbox, accepted elsewhere, polled every 20 ms", New: latencyElsewhere(inbox.PollingInterval(20 * time.Millisecond))},
 			{Name: "inbox, accepted elsewhere, polled every second", New: latencyElsewhere(inbox.PollingInterval(time.Second))},
+			{Name: "River, defaults", New: latencyRiver(river.Default())},
+			{Name: "River, its bench settings, 500 workers", New: latencyRiver(river.Bench(500))},
 		},
 		Lines: []trial.Line{trial.Value("pickup_p99_ms", sameProcess, "p99_ms", 10)},
 	}
@@ -44,7 +48,7 @@ func latencySame(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 
 // latencyElsewhere accepts with an inbox that is not started, as another
 // process would.
-func latencyElsewhere(options ...inbox.Option) func(context.Context, *trial.Env) (*trial.Trial, error) {
+func latencyElsewhere(options ...inbox.Option) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		watch := newStopwatch(env)
 		from, err := ours.OpenWith(ctx, env.DSN, watch.handler(), options...)
@@ -56,6 +60,39 @@ func latencyElsewhere(options ...inbox.Option) func(context.Context, *trial.Env)
 			return nil, err
 		}
 		return watch.trial(ctx, from, to, func() { from.Close(); to.Close() })
+	}
+}
+
+// latencyRiver inserts and works in the same process; its jobs are always
+// announced by LISTEN/NOTIFY.
+func latencyRiver(s river.Settings) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		watch := newStopwatch(env)
+		s.Started = func(payload []byte) { watch.start(int(binary.BigEndian.Uint64(payload))) }
+		r, err := river.Open(ctx, env.DSN, s)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.Start(ctx); err != nil {
+			r.Close()
+			return nil, err
+		}
+		n := len(watch.messages)
+		t := &trial.Trial{Count: n, Close: r.Close}
+		t.Run = func(ctx context.Context) error {
+			err := watch.run(ctx, func(ctx context.Context, i int) error {
+				payload := slices.Clone(ours.Payload)
+				binary.BigEndian.PutUint64(payload, uint64(i))
+				return r.InsertOne(ctx, payload)
+			})
+			if err != nil {
+				return err
+			}
+			t.Values = watch.figures()
+			return r.Completed(ctx, n)
+		}
+		t.Check = func(ctx context.Context) error { return r.CheckStored(ctx, n, n) }
+		return t, nil
 	}
 }
 

@@ -29,7 +29,7 @@ func Waiting() trial.Group {
 	}
 }
 
-func waiting(full, quick int) func(context.Context, *trial.Env) (*trial.Trial, error) {
+func waiting(full, quick int) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		ib, err := ours.Open(ctx, env.DSN, 1, processOptions()...)
 		if err != nil {

@@ -32,7 +32,7 @@ func Xmin() trial.Group {
 	}
 }
 
-func xmin(held bool) func(context.Context, *trial.Env) (*trial.Trial, error) {
+func xmin(held bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		ib, err := ours.Open(ctx, env.DSN, 1, processOptions()...)
 		if err != nil {
