@@ -15,5 +15,8 @@ func All() []trial.Group {
 		Big(),
 		Waiting(),
 		Xmin(),
+		Cleanup(),
+		Workers(),
+		SQLite(),
 	}
 }

@@ -164,14 +164,18 @@ func bigProcess(big bool) newTrial {
 			return nil, err
 		}
 		messages := ours.Messages(env.Scale(100_000, 30_000))
-		return processing(ctx, ib, messages)
+		return processing(ctx, env, ib, messages)
 	}
 }
 
 // processing accepts messages and measures how they are processed.
-func processing(ctx context.Context, ib *ours.Inbox, messages []inbox.RawMessage) (*trial.Trial, error) {
+func processing(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []inbox.RawMessage) (*trial.Trial, error) {
 	n := len(messages)
 	if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
+		ib.Close()
+		return nil, err
+	}
+	if err := env.Analyze(ctx); err != nil { // full tables are analysed already
 		ib.Close()
 		return nil, err
 	}
