@@ -33,13 +33,16 @@ type expired struct{ database *server.Database }
 
 const retention = 24 * time.Hour
 
+// expiredMessages is so many that a cleanup takes fifty batches.
+func expiredMessages(lab *trial.Lab) int { return lab.Scale(500_000, 100_000) }
+
 func newExpired(ctx context.Context, lab *trial.Lab) (_ io.Closer, err error) {
 	database, err := lab.Server.NewDatabase(ctx)
 	if err != nil {
 		return nil, err
 	}
 	e := &expired{database}
-	if err := e.fill(ctx, lab.Scale(500_000, 100_000)); err != nil {
+	if err := e.fill(ctx, expiredMessages(lab)); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
@@ -80,7 +83,7 @@ func (e *expired) Close() error { return e.database.Drop() }
 func besideCleanup(cleaning bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		dsn := env.Shared.(*expired).database.DSN
-		ib, err := ours.Open(ctx, dsn, 1, append(processOptions(), inbox.Retention(retention))...)
+		ib, err := ours.Open(ctx, dsn, 1, append(processOptions(), inbox.Retention(retention), inbox.CleanupBatchSize(expiredMessages(env.Lab)/50))...)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/server"
@@ -38,20 +40,27 @@ func Kafka() trial.Group {
 
 // kafkaTopic is a topic full of records, which every trial reads.
 type kafkaTopic struct {
-	broker   *servers.Kafka
+	*servers.Admin
+	broker   *servers.Kafka // nil if it runs anyway
+	brokers  []string
+	name     string
 	messages []inbox.RawMessage
 }
 
-const benchTopic = "inbox-bench"
-
 func newKafkaTopic(ctx context.Context, lab *trial.Lab) (io.Closer, error) {
-	broker, err := servers.StartKafka(servers.KafkaOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", trial.ErrLeftOut, err)
+	k := &kafkaTopic{name: "inbox-bench-" + uuid.NewString(), messages: ours.Messages(lab.Scale(100_000, 30_000))}
+	if lab.Kafka != "" {
+		k.Admin, k.brokers = servers.NewAdmin(lab.Kafka), []string{lab.Kafka}
+	} else {
+		broker, err := servers.StartKafka(servers.KafkaOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", trial.ErrLeftOut, err)
+		}
+		k.Admin, k.broker, k.brokers = broker.Admin, broker, broker.Brokers()
 	}
-	k := &kafkaTopic{broker: broker, messages: ours.Messages(lab.Scale(100_000, 30_000))}
-	if err = broker.CreateTopic(ctx, benchTopic, 4, nil); err == nil {
-		err = ours.Produce(ctx, broker.Admin, benchTopic, k.messages)
+	err := k.CreateTopic(ctx, k.name, 4, nil)
+	if err == nil {
+		err = ours.Produce(ctx, k.Admin, k.name, k.messages)
 	}
 	if err != nil {
 		return nil, errors.Join(err, k.Close())
@@ -59,8 +68,25 @@ func newKafkaTopic(ctx context.Context, lab *trial.Lab) (io.Closer, error) {
 	return k, nil
 }
 
-// Close ends the broker and removes its data.
-func (k *kafkaTopic) Close() error { return k.broker.Close() }
+// Close ends the broker and removes its data, or the topic alone.
+func (k *kafkaTopic) Close() error {
+	if k.broker != nil {
+		return k.broker.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := k.DeleteTopic(ctx, k.name)
+	k.Admin.Close()
+	return err
+}
+
+// cpu is the broker's, zero if it runs anyway.
+func (k *kafkaTopic) cpu() (time.Duration, error) {
+	if k.broker == nil {
+		return 0, nil
+	}
+	return server.CPU(k.broker.PID())
+}
 
 func acceptedByCalls(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 	ib, err := ours.Open(ctx, env.DSN, 1)
@@ -84,7 +110,7 @@ func fromKafka(acceptOnly bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		topic := env.Shared.(*kafkaTopic)
 		n, completed := len(topic.messages), len(topic.messages)
-		ib, err := ours.OpenKafka(ctx, env.DSN, topic.broker.Brokers(), benchTopic, processOptions()...)
+		ib, err := ours.OpenKafka(ctx, env.DSN, topic.brokers, topic.name, processOptions()...)
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +126,7 @@ func fromKafka(acceptOnly bool) newTrial {
 		t.Run = func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 			defer cancel()
-			before, err := server.CPU(topic.broker.PID())
+			before, err := topic.cpu()
 			if err != nil {
 				return err
 			}
@@ -110,7 +136,7 @@ func fromKafka(acceptOnly bool) newTrial {
 			if err := done(ctx, n); err != nil {
 				return err
 			}
-			after, err := server.CPU(topic.broker.PID())
+			after, err := topic.cpu()
 			t.Values["broker_us"] = float64((after - before).Microseconds()) / float64(n)
 			return err
 		}

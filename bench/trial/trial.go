@@ -59,7 +59,8 @@ type Lab struct {
 	Server *server.Server
 	Rounds int
 	Quick  bool
-	Tiny   bool // for tests of what is measured: no figure counts
+	Tiny   bool   // for tests of what is measured: no figure counts
+	Kafka  string // the address of a broker that runs anyway, for such tests
 	Log    io.Writer
 	// Profiles, if not empty, is the directory that a CPU profile of each
 	// variant's last trial is written to.
