@@ -109,6 +109,9 @@ type stopwatch struct {
 
 func newStopwatch(env *trial.Env) *stopwatch {
 	n := env.Scale(10*latencyRate, 3*latencyRate)
+	if env.Tiny {
+		n = latencyRate / 4 // it takes its time
+	}
 	w := &stopwatch{messages: ours.Messages(n), number: make(map[string]int, n), base: time.Now(),
 		accepted: make([]atomic.Int64, n), started: make([]atomic.Int64, n), all: make(chan struct{})}
 	for i, m := range w.messages {

@@ -23,6 +23,9 @@ func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
 			env := tinyEnv(t, g)
 			for _, v := range g.Variants {
 				t.Run(v.Name, func(t *testing.T) {
+					if g.Shared == nil {
+						t.Parallel()
+					}
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
 					env := env // each variant has a database of its own
@@ -41,8 +44,10 @@ func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
 }
 
 func TestEachSQLiteVariantDoesItsWork(t *testing.T) {
+	t.Parallel()
 	for _, v := range SQLite().Variants {
 		t.Run(v.Name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			one, err := v.New(ctx, &trial.Env{Lab: &trial.Lab{Tiny: true, Log: io.Discard}})
@@ -56,7 +61,7 @@ func TestEachSQLiteVariantDoesItsWork(t *testing.T) {
 }
 
 func TestLatenciesAreThoseOfEveryMessage(t *testing.T) {
-	w := newStopwatch(&trial.Env{Lab: &trial.Lab{Tiny: true}})
+	w := newStopwatch(&trial.Env{Lab: &trial.Lab{Quick: true}})
 	for i := range w.messages {
 		w.accepted[i].Store(int64(time.Second))
 		w.started[i].Store(int64(time.Second + time.Duration(i+1)*time.Millisecond))
