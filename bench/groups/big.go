@@ -23,7 +23,7 @@ const (
 	processBig         = "process, random IDs, 5 million completed"
 )
 
-// Big: the same work in tables that are full already.
+// Big is the same work in tables that are full already.
 func Big() trial.Group {
 	return trial.Group{
 		Name: "big", Unit: "message",

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// Cleanup: whether deleting what is old is in the way of what is new.
+// Cleanup tells whether deleting what is old is in the way of what is new.
 func Cleanup() trial.Group {
 	return trial.Group{
 		Name: "cleanup", Unit: "message",

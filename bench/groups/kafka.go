@@ -22,7 +22,7 @@ const (
 	kafkaCompleted = "inbox, from Kafka to completed"
 )
 
-// Kafka: from records in a topic to messages.
+// Kafka is the way from records in a topic to messages.
 func Kafka() trial.Group {
 	return trial.Group{
 		Name: "kafka", Unit: "message",

@@ -19,7 +19,7 @@ const latencyRate = 200
 
 const sameProcess = "inbox, accepted in the same process"
 
-// Latency: how soon a handler starts. The rate is given, so what counts are
+// Latency is how soon a handler starts. The rate is given, so what counts are
 // the further figures.
 func Latency() trial.Group {
 	return trial.Group{

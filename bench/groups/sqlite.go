@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// SQLite: the same on a file.
+// SQLite is the same on a file.
 func SQLite() trial.Group {
 	return trial.Group{
 		Name: "sqlite", Unit: "message",

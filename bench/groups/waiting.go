@@ -16,7 +16,7 @@ const (
 	manyWaiting = "process, 200,000 retries due in an hour"
 )
 
-// Waiting: whether retries that are not due yet are in the way.
+// Waiting tells whether retries that are not due yet are in the way.
 func Waiting() trial.Group {
 	return trial.Group{
 		Name: "waiting", Unit: "status",

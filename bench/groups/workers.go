@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/workers"
 )
 
-// Workers: several processes on one inbox.
+// Workers are several processes on one inbox.
 func Workers() trial.Group {
 	g := trial.Group{
 		Name: "workers", Unit: "status",

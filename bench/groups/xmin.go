@@ -17,7 +17,7 @@ const (
 	xminHeld = "accept and process, a transaction open throughout"
 )
 
-// Xmin: whether a long transaction elsewhere, such as a dump or a report, is
+// Xmin tells whether a long transaction elsewhere, such as a dump or a report, is
 // in the way: nothing that a claim or a completion leaves behind may be removed
 // while it lasts.
 func Xmin() trial.Group {
