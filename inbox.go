@@ -92,7 +92,10 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		ib.log = zap.NewNop()
 	}
 	ib.log = ib.log.With(zap.String("inbox", cfg.name))
-	if ib.store, err = store.New(db, ib.naming); err != nil {
+	if err = cfg.listenProblem(db.Dialector.Name()); err != nil {
+		return fail(err)
+	}
+	if ib.store, err = store.New(db, ib.naming, cfg.storeOptions()...); err != nil {
 		return fail(err)
 	}
 	ib.processor, err = processor.New(processor.Config{DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,

@@ -40,6 +40,7 @@ func (l *loop) claim() {
 		s.more = false
 	}
 	l.claiming = true
+	l.polling.claim()
 	go l.claimRound(limits, unasked)
 }
 
@@ -91,6 +92,9 @@ func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*
 func (l *loop) noteClaimed(c *claimed) {
 	l.claiming = false
 	l.doubt = c.doubt
+	if l.polling.claimed(len(c.attempts)) {
+		l.poll = time.Now().Add(l.polling.wait)
+	}
 	if c.err != nil {
 		l.notBefore = time.Now().Add(l.p.opts.RestartDelay)
 		l.board.wake(nil, true)

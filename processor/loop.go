@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,6 +28,7 @@ type loop struct {
 	claiming  bool
 	notBefore time.Time // no claim before this: the last one failed
 	poll      time.Time // the next look whatever is known
+	polling   polling
 	nextDue   time.Time // zero if none is known
 	doubt     time.Time // see claimed
 }
@@ -40,7 +42,8 @@ type event struct {
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
-	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.policies, p.opts), events: make(chan event), gone: make(chan struct{}), running: map[*group]bool{}}
+	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.policies, p.opts), events: make(chan event), gone: make(chan struct{}),
+		running: map[*group]bool{}, polling: newPolling(p.opts.PollingInterval)}
 }
 
 // run works until ctx ends (a stop) or the session is fenced, and then until
@@ -79,16 +82,33 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 		case e := <-l.events:
 			l.handle(e)
 		case <-l.p.wakeup.signal:
-			l.board.wake(l.p.wakeup.take())
+			l.wake(l.p.wakeup.take())
 		case <-look.C:
+			if !time.Now().Before(l.poll) {
+				l.polling.look(l.told())
+			}
 			l.lookAnew()
 		}
 	}
 }
 
+// wake makes these handlers look for work, or all.
+func (l *loop) wake(keys map[string]bool, all bool) {
+	if all || len(keys) > 0 {
+		l.polling.tell()
+	}
+	l.board.wake(keys, all)
+}
+
+// told reports whether there may be work that the loop knows of: of a full
+// claim, a wake-up or a due time.
+func (l *loop) told() bool {
+	return slices.ContainsFunc(l.board.shares, l.board.claimable) || !l.nextDue.IsZero() && !l.nextDue.After(l.p.clock.Now())
+}
+
 // lookAnew forgets what is known of the database and makes every handler ask.
 func (l *loop) lookAnew() {
-	l.nextDue, l.doubt, l.poll = time.Time{}, time.Time{}, time.Now().Add(l.p.opts.PollingInterval)
+	l.nextDue, l.doubt, l.poll = time.Time{}, time.Time{}, time.Now().Add(l.polling.wait)
 	l.board.forgetDue()
 	l.board.wake(nil, true)
 }

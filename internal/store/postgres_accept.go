@@ -17,7 +17,7 @@ import (
 // evaluates an identity after the ORDER BY. A status is never created in the
 // database's future: it is due at once for everybody, also when the clock of
 // the process that accepts it is ahead of the claimers' (contract 5.1).
-const postgresAcceptNew = `
+var postgresAcceptNew = `
 WITH fresh AS (
 	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
 	SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.properties, m.ordering_key, $9::timestamptz
@@ -32,8 +32,9 @@ WITH fresh AS (
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
 	ORDER BY s.position
-)
-SELECT id FROM fresh`
+	RETURNING handler_key, worker_id
+)` + postgresTold("$15") + `
+SELECT id FROM fresh, told`
 
 // By messages_pkey, in the order of the array, which is everybody's order: two
 // accepts of the same messages wait for each other instead of deadlocking.
@@ -53,14 +54,17 @@ const postgresAcceptKeys = `
 SELECT message_id, handler_key FROM {statuses} WHERE message_id = ANY ($1::text[])`
 
 // Conflicts by the unique index on (message_id, handler_key).
-const postgresAcceptStatuses = `
-INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
-SELECT s.id, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
-FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[])
-	WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
-ORDER BY s.position
-ON CONFLICT (message_id, handler_key) DO NOTHING
-RETURNING id`
+var postgresAcceptStatuses = `
+WITH added AS (
+	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
+	ORDER BY s.position
+	ON CONFLICT (message_id, handler_key) DO NOTHING
+	RETURNING id, handler_key, worker_id
+)` + postgresTold("$7") + `
+SELECT id FROM added, told`
 
 // By handler_statuses_pkey.
 const postgresAcceptDelete = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
@@ -81,7 +85,11 @@ func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch)
 	if err != nil {
 		return nil, doing("accept", err)
 	}
-	results, err := accept(ctx, pool, p, batch)
+	// Told at the caller's commit, of which this process does not learn: its
+	// own listener must hear it, too.
+	toAll := *p
+	toAll.origin.String = ""
+	results, err := accept(ctx, pool, &toAll, batch)
 	return results, doing("accept", err)
 }
 
@@ -95,7 +103,7 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 	}
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
 	return query(ctx, pool, p.text(postgresAcceptNew), value[string],
-		ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys)
+		ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys, p.origin)
 }
 
 func (p *postgres) insertsStatuses() bool { return true }
@@ -119,7 +127,7 @@ func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageI
 
 func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	return query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys)
+	return query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin)
 }
 
 func (p *postgres) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {

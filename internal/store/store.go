@@ -52,6 +52,19 @@ type Store interface {
 	// 7.5). Its Reason may be any text.
 	KeepGap(ctx context.Context, gap models.Gap) (added bool, err error)
 
+	// Notify announces that statuses of these handler keys are due, or of any
+	// without keys, to the Listeners of other processes, as accepts do with the
+	// statuses they add without a claim: when they commit, once for all, and
+	// AcceptTx to this process as well. Nothing unless the store was made with
+	// Announcing.
+	Notify(ctx context.Context, handlerKeys ...string) error
+	// Listen connects to hear that, and returns once it has heard itself.
+	// ErrNotHeard if ctx ends before; ErrCannotListen if the pool's driver is
+	// not pgx, and on SQLite.
+	Listen(ctx context.Context) (*Listener, error)
+	// CanListen is Listen's ErrCannotListen without a Listener.
+	CanListen(ctx context.Context) error
+
 	// Claim marks due statuses as processing and returns them with their
 	// messages, ordered by key and, within one, oldest due first. A status is
 	// due from its next_attempt_at, else from its created_at: retries and new
