@@ -17,7 +17,10 @@ import (
 // latencyRate is how many messages come in a second, one at a time.
 const latencyRate = 200
 
-const sameProcess = "inbox, accepted in the same process"
+const (
+	sameProcess = "inbox, accepted in the same process"
+	listening   = "inbox, accepted elsewhere, Listen"
+)
 
 // Latency is how soon a handler starts. The rate is given, so what counts are
 // the further figures.
@@ -27,12 +30,16 @@ func Latency() trial.Group {
 		About: fmt.Sprintf("from just before a message is accepted (or a job inserted) until its handler starts, at %d messages a second, one at a time; no handler is busy and nothing else is pending", latencyRate),
 		Variants: []trial.Variant{
 			{Name: sameProcess, New: latencySame},
+			{Name: listening, New: latencyElsewhere(inbox.Listen())},
 			{Name: "inbox, accepted elsewhere, polled every 20 ms", New: latencyElsewhere(inbox.PollingInterval(20 * time.Millisecond))},
 			{Name: "inbox, accepted elsewhere, polled every second", New: latencyElsewhere(inbox.PollingInterval(time.Second))},
 			{Name: "River, defaults", New: latencyRiver(river.Default())},
 			{Name: "River, its bench settings, 500 workers", New: latencyRiver(river.Bench(500))},
 		},
-		Lines: []trial.Line{trial.Value("pickup_p99_ms", sameProcess, "p99_ms", 10)},
+		Lines: []trial.Line{
+			trial.Value("pickup_p99_ms", sameProcess, "p99_ms", 10),
+			trial.Value("pickup_listen_p99_ms", listening, "p99_ms", 0),
+		},
 	}
 }
 
