@@ -77,6 +77,7 @@ func processRiver(s river.Settings, full, quick int) newTrial {
 func endToEndRiver(s river.Settings) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(endToEndCount, endToEndQuick)
+		s.Connections = 8 // those that insert do not wait for those that work
 		r, err := river.Open(ctx, env.DSN, s)
 		if err != nil {
 			return nil, err

@@ -45,7 +45,9 @@ func Open(ctx context.Context, dsn string, s Settings) (_ *River, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.MaxConns = int32(s.Connections)
+	if s.Connections > 0 {
+		cfg.MaxConns = int32(s.Connections)
+	}
 	r := &River{}
 	if r.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import "time"
 type Settings struct {
 	Workers        int           // QueueConfig.MaxWorkers
 	Cooldown, Poll time.Duration // FetchCooldown and FetchPollInterval; 0 is River's default
-	Connections    int           // of the pool
+	Connections    int           // of the pool; 0 is pgx's default, four on small machines
 	// Transactional workers write an effect and complete their job in one
 	// transaction, by JobCompleteTx.
 	Transactional bool
@@ -20,16 +20,15 @@ type Settings struct {
 // Bench are the settings that River's own benchmark found best ("river bench",
 // cmd/river/riverbench/river_bench.go): FetchCooldown 2 ms, FetchPollInterval
 // 20 ms. It runs 2,000 workers and says of 500 that they did a little worse; on
-// few cores they may do better. The pool is larger than pgx's default of four
-// connections, so that fetching, completing and the maintenance services never
-// wait for each other.
+// few cores they may do better. Its pool is pgx's default, too; larger ones were
+// no faster.
 func Bench(workers int) Settings {
-	return Settings{Workers: workers, Cooldown: 2 * time.Millisecond, Poll: 20 * time.Millisecond, Connections: 16}
+	return Settings{Workers: workers, Cooldown: 2 * time.Millisecond, Poll: 20 * time.Millisecond}
 }
 
 // Default are the settings of River's first example (doc.go): 100 workers,
 // everything else unsaid.
-func Default() Settings { return Settings{Workers: 100, Connections: 16} }
+func Default() Settings { return Settings{Workers: 100} }
 
 // Tx are for workers with a transaction each, as in
 // example_complete_job_within_tx_test.go: a connection for every worker and
