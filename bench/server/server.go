@@ -4,11 +4,11 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"sync/atomic"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,9 +25,8 @@ var Settings = map[string]string{
 
 // Server is the run's server.
 type Server struct {
-	dsn       string
-	postgres  *servers.Postgres // nil if it runs anyway
-	databases atomic.Int64
+	dsn      string
+	postgres *servers.Postgres // nil if it runs anyway
 }
 
 // Start makes a cluster and starts it.
@@ -69,7 +68,7 @@ type Database struct {
 
 // NewDatabase makes an empty database.
 func (s *Server) NewDatabase(ctx context.Context) (*Database, error) {
-	name := fmt.Sprintf("bench_%d_%d", os.Getpid(), s.databases.Add(1))
+	name := "bench_" + strings.ToLower(rand.Text())
 	err := s.do(ctx, func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0")
 		return err

@@ -70,7 +70,7 @@ func (r *River) open(ctx context.Context, s Settings) error {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &worker{pool: r.pool, transactional: s.Transactional})
+	river.AddWorker(workers, &worker{pool: r.pool, transactional: s.Transactional, started: s.Started})
 	r.client, err = river.NewClient(driver, &river.Config{
 		FetchCooldown: s.Cooldown, FetchPollInterval: s.Poll, Logger: silent,
 		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: s.Workers}}, Workers: workers,
@@ -140,6 +140,12 @@ var (
 	}
 )
 
+// InsertOne inserts one job with this payload.
+func (r *River) InsertOne(ctx context.Context, payload []byte) error {
+	_, err := r.client.Insert(ctx, args{Payload: payload}, nil)
+	return err
+}
+
 // InsertAll inserts n jobs in batches on several connections at once.
 func (r *River) InsertAll(ctx context.Context, insert Insert, n, batch, connections int) error {
 	return trial.InBatches(ctx, n, batch, connections, func(ctx context.Context, from, to int) error {
@@ -170,10 +176,14 @@ type worker struct {
 	river.WorkerDefaults[args]
 	pool          *pgxpool.Pool
 	transactional bool
+	started       func(payload []byte)
 }
 
 // Work does nothing, or as example_complete_job_within_tx_test.go does.
 func (w *worker) Work(ctx context.Context, job *river.Job[args]) (err error) {
+	if w.started != nil {
+		w.started(job.Args.Payload)
+	}
 	if !w.transactional {
 		return nil
 	}

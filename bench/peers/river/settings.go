@@ -13,6 +13,8 @@ type Settings struct {
 	// Transactional workers write an effect and complete their job in one
 	// transaction, by JobCompleteTx.
 	Transactional bool
+	// Started is told of each job when its worker starts. May be nil.
+	Started func(payload []byte)
 }
 
 // Bench are the settings that River's own benchmark found best ("river bench",
