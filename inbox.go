@@ -102,7 +102,13 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), NotStored: deliveredInPlace(cfg.channels),
 		Decoders: ib.decoders(), Options: cfg.options.Acceptor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) }})
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) },
+		Reserve: func(wanted map[string]int) acceptor.Reservation {
+			if r := ib.processor.Reserve(wanted); r != nil {
+				return r
+			}
+			return nil
+		}})
 	if err != nil {
 		return fail(err)
 	}

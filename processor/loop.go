@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -10,11 +11,15 @@ import (
 )
 
 // loop is one session's scheduling (contract 5.1): claim what is due, start
-// it, and wait for a wake-up, the next due time or the poll. All its state
-// belongs to its goroutine; claims and attempts run in others and report by
-// events. Attempts hand their results to the completer themselves, so nothing
-// is lost when they outlive the loop.
+// it, and wait for a wake-up, the next due time or the poll. Claims and
+// attempts run in goroutines of their own and report by events; accepts that
+// hand off (see Reserve) look at its state and change it between two of its
+// rounds: it holds mu unless it waits. It never blocks on the database.
+// Attempts hand their results to the completer themselves, so nothing is lost
+// when they outlive the loop.
 type loop struct {
+	mu sync.Mutex
+
 	p       *Processor
 	act     *activity
 	session *session
@@ -28,7 +33,13 @@ type loop struct {
 	notBefore time.Time // no claim before this: the last one failed
 	poll      time.Time // the next look whatever is known
 	nextDue   time.Time // zero if none is known
-	doubt     time.Time // see claimed
+	doubt     time.Time // when to look for claims whose answer was lost; zero if there is no need
+
+	stopping    context.Context // ends with a stop
+	promised    int             // accepts under way that may bring claims
+	lost        bool            // the answer of one was lost during the claim under way
+	reconciling bool            // the claim under way looks for lost claims
+	over        bool            // it takes nothing any more
 }
 
 // event is what reaches the loop from other goroutines; one field is set.
@@ -47,6 +58,11 @@ func newLoop(p *Processor, a *activity, s *session) *loop {
 // every attempt has ended or is known to ignore its cancellation, or giveUp
 // is closed. Handlers that still run then count as left until they return.
 func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
+	l.stopping = ctx
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.p.loop.Store(l)
+	defer func() { l.over = true; l.p.loop.CompareAndSwap(l, nil) }()
 	defer close(l.gone)
 	defer func() { l.act.left.Add(int64(len(l.running))) }() // before gone tells them
 	defer l.p.health.stuck(nil)
@@ -58,7 +74,10 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	for {
 		if ctx.Err() != nil || l.session.attempts.Err() != nil {
 			l.releaseQueued()
-			if !l.claiming && l.onlyOverdue() {
+			// A stop waits for accepts that may bring claims, so that these are
+			// given back before the process ends; not for ever, though, and a
+			// new session must not wait for them at all.
+			if !l.claiming && (l.promised == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
 				return
 			}
 		} else if l.obeyLock() {
@@ -68,19 +87,26 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			l.claim()
 		}
 		look.Reset(l.untilNextLook())
+		l.mu.Unlock()
 		select {
 		case <-giveUp:
+			l.mu.Lock()
 			l.releaseQueued()
 			return
 		case <-stopping:
+			l.mu.Lock()
 			stopping = nil
 		case <-fenced:
+			l.mu.Lock()
 			fenced = nil
 		case e := <-l.events:
+			l.mu.Lock()
 			l.handle(e)
 		case <-l.p.wakeup.signal:
+			l.mu.Lock()
 			l.board.wake(l.p.wakeup.take())
 		case <-look.C:
+			l.mu.Lock()
 			l.lookAnew()
 		}
 	}
@@ -230,7 +256,7 @@ func (l *loop) applyPauses() {
 	for _, s := range l.board.shares {
 		paused := l.p.isPaused(s.handler)
 		if s.paused && !paused {
-			s.more = true
+			s.wake()
 		}
 		if paused {
 			l.giveBack(s.queue)
@@ -249,7 +275,7 @@ func (l *loop) untilNextLook() time.Duration {
 	if !l.nextDue.IsZero() {
 		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
 	}
-	if !l.doubt.IsZero() {
+	if !l.doubt.IsZero() && l.promised == 0 {
 		wait = min(wait, max(time.Until(l.doubt), time.Millisecond))
 	}
 	for _, s := range l.board.shares {

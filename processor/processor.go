@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -43,6 +44,8 @@ type Processor struct {
 	storeLog *stateLog
 	loopLog  *stateLog
 	lockLog  *stateLog
+
+	loop atomic.Pointer[loop] // the one that accepts may hand off to; nil while there is none
 
 	lockFreed chan struct{} // a ProcessPending of this process has given the lock up
 

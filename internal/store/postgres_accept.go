@@ -17,8 +17,16 @@ import (
 // evaluates an identity after the ORDER BY. A status is never created in the
 // database's future: it is due at once for everybody, also when the clock of
 // the process that accepts it is ahead of the claimers' (contract 5.1).
+//
+// Statuses to be handed off are claimed with their insertion (contract 5.17).
+// The worker's row, by workers_pkey, is locked as in postgresClaim and for the
+// same reason, with a lock that a heartbeat does not wait for: this one lasts
+// until the transaction has ended, and accepts may follow each other without a
+// gap. MarkReleased waits for it.
 const postgresAcceptNew = `
-WITH fresh AS (
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $15::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
+), fresh AS (
 	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
 	SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.properties, m.ordering_key, $9::timestamptz
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
@@ -26,14 +34,17 @@ WITH fresh AS (
 	ON CONFLICT (id) DO NOTHING
 	RETURNING id
 ), added AS (
-	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
-	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[])
-		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
+	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
+	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key,
+		CASE WHEN worker.id IS NOT NULL THEN $9::timestamptz END, worker.id
+	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[], $16::boolean[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, claim, position)
 	JOIN fresh ON fresh.id = s.message_id
+	LEFT JOIN worker ON s.claim
 	ORDER BY s.position
+	RETURNING id, message_id, ctid, created_at, worker_id
 )
-SELECT id FROM fresh`
+SELECT fresh.id, a.id, a.ctid::text, a.created_at FROM fresh LEFT JOIN added a ON a.message_id = fresh.id AND a.worker_id IS NOT NULL`
 
 // By messages_pkey, in the order of the array, which is everybody's order: two
 // accepts of the same messages wait for each other instead of deadlocking.
@@ -85,7 +96,7 @@ func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch)
 	return results, doing("accept", err)
 }
 
-func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, now time.Time) ([]string, error) {
+func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error) {
 	n := len(messages)
 	ids, transports, types, sources := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	contents, contentTypes, properties, orderings := make([][]byte, n), make([]string, n), make([]string, n), make([][]byte, n)
@@ -94,8 +105,28 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 		contents[i], contentTypes[i], properties[i], orderings[i] = filled(m.Content), m.ContentType, m.SerializedProperties, m.OrderingKey
 	}
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	return query(ctx, pool, p.text(postgresAcceptNew), value[string],
-		ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys)
+	claims := make([]bool, len(statuses))
+	for i, row := range statuses {
+		claims[i] = row.claim
+	}
+	var claimer *string
+	if worker != "" {
+		claimer = &worker
+	}
+	var claimed []claimedRow
+	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), func(rows *sql.Rows, id *string) error {
+		var status, place sql.NullString
+		var created sql.NullTime
+		if err := rows.Scan(id, &status, &place, &created); err != nil {
+			return err
+		}
+		if status.Valid {
+			claimed = append(claimed, claimedRow{id: status.String, place: place.String, createdAt: created.Time.UTC()})
+		}
+		return nil
+	}, ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys,
+		claimer, claims)
+	return inserted, claimed, err
 }
 
 func (p *postgres) insertsStatuses() bool { return true }
@@ -117,9 +148,10 @@ func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageI
 	}, messageIDs)
 }
 
-func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
+func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, _ string, now time.Time) ([]string, []claimedRow, error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	return query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys)
+	added, err := query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys)
+	return added, nil, err
 }
 
 func (p *postgres) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {

@@ -21,7 +21,7 @@ func (m storedMessage) message() *models.Message {
 	}
 	return &models.Message{
 		ID: m.id.String, TransportName: m.transportName.String, Type: m.messageType.String, Source: m.source.String,
-		Content: m.content, ContentType: m.contentType.String, SerializedProperties: m.properties.String,
+		Content: filled(m.content), ContentType: m.contentType.String, SerializedProperties: m.properties.String,
 		OrderingKey: m.orderingKey, ReceivedAt: m.receivedAt.Time,
 	}
 }

@@ -41,14 +41,17 @@ RETURNING CAST("value" AS INTEGER) - ?1`
 const sqliteSequenceNext = `
 UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequence' RETURNING CAST("value" AS INTEGER) - ?1`
 
-// Conflicts by the unique index on (message_id, handler_key).
+// Conflicts by the unique index on (message_id, handler_key). The worker that
+// claims rows as they are inserted (contract 5.17) by its primary key.
 const sqliteAcceptStatuses = `
-INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key)
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, processing_started_at, worker_id)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
-	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]')
-FROM json_each(?1) r WHERE true
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
+FROM json_each(?1) r
+LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[5]')
+WHERE true
 ON CONFLICT (message_id, handler_key) DO NOTHING
-RETURNING id`
+RETURNING id, worker_id IS NOT NULL`
 
 // By the primary key.
 const sqliteAcceptDelete = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
@@ -72,7 +75,7 @@ func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) (
 	return results, doing("accept", err)
 }
 
-func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, now time.Time) ([]string, error) {
+func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, _ string, now time.Time) ([]string, []claimedRow, error) {
 	received := SQLiteTime(now)
 	var inserted []string
 	for _, size := range sqliteChunks {
@@ -84,13 +87,13 @@ func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []N
 			}
 			ids, err := query(ctx, pool, statement, value[string], args...)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			inserted = append(inserted, ids...)
 			messages = messages[size:]
 		}
 	}
-	return inserted, nil
+	return inserted, nil, nil
 }
 
 // orNull keeps a missing key apart from an empty one: some drivers store a nil
@@ -135,23 +138,38 @@ func (s *sqlite) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageIDs
 	}, list)
 }
 
-func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
+func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error) {
 	before, err := s.takeSequence(ctx, pool, len(statuses))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	rows := make([][5]any, len(statuses))
+	rows := make([][6]any, len(statuses))
 	for i, row := range statuses {
-		rows[i] = [5]any{row.id, row.messageID, row.handlerKey}
+		rows[i] = [6]any{row.id, row.messageID, row.handlerKey, nil, nil, row.claim}
 		if row.lane != nil {
 			rows[i][3], rows[i][4] = row.lane.Handler, row.lane.Key
 		}
 	}
 	list, err := jsonList(rows)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return query(ctx, pool, s.text(sqliteAcceptStatuses), value[string], list, before, SQLiteTime(now))
+	var claimer any
+	if worker != "" {
+		claimer = worker
+	}
+	var claimed []claimedRow
+	added, err := query(ctx, pool, s.text(sqliteAcceptStatuses), func(rows *sql.Rows, id *string) error {
+		var taken bool
+		if err := rows.Scan(id, &taken); err != nil {
+			return err
+		}
+		if taken {
+			claimed = append(claimed, claimedRow{id: *id, createdAt: storedTime(now)})
+		}
+		return nil
+	}, list, before, SQLiteTime(now), claimer)
+	return added, claimed, err
 }
 
 // takeSequence reserves count numbers and returns the one before the first.

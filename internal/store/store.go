@@ -31,10 +31,11 @@ type Store interface {
 	// Accept persists messages, their statuses and rejected records in one
 	// transaction (contract 4.1-4.3) and says, in the order of
 	// batch.Messages, what became of each. Deadlocks and serialization
-	// failures are retried a few times within ctx.
+	// failures are retried a few times within ctx. After an error that IsData
+	// does not tell, claims for the batch's Claimer may have been committed.
 	Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error)
 	// AcceptTx does the same inside the caller's open transaction; it never
-	// retries, and after an error the transaction must be rolled back.
+	// retries, must not claim, and after an error the transaction must be rolled back.
 	AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error)
 	// LoadRejected reads a rejected message; ErrRejectedGone if there is none.
 	LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error)
@@ -208,6 +209,10 @@ type AcceptBatch struct {
 	Rejected []models.RejectedMessage
 	// Now becomes received_at and created_at.
 	Now time.Time
+	// Claimer is the worker for which statuses with Claim are claimed as they
+	// are inserted; empty claims none (contract 5.17). If its row is not there,
+	// or says that it is released or stopped, they are inserted unclaimed.
+	Claimer string
 }
 
 // NewMessage is a message to accept with the handlers it is routed to.
@@ -230,6 +235,10 @@ type NewStatus struct {
 	Retention time.Duration
 	// Lane is nil if the message has none with this handler.
 	Lane *Lane
+	// Claim asks for the row to be claimed by the batch's Claimer. It is for
+	// rows without a lane, which claims have to judge, and goes unheeded for
+	// a message that was known before.
+	Claim bool
 }
 
 // Accepted says what became of one message.
@@ -245,6 +254,10 @@ type Accepted struct {
 	// ContentDiffers is true for a duplicate whose content is not the
 	// stored one.
 	ContentDiffers bool
+	// Claims are those of its statuses that were inserted claimed, each as a
+	// claim would have returned it. Once they are committed somebody has to
+	// run them or give them back.
+	Claims []Claim
 }
 
 // ClaimRequest asks for due statuses.

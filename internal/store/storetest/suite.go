@@ -44,6 +44,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
+		{"Hand-off", handoffTests},
 		{"Rejected", rejectedTests},
 		{"Claim", claimTests},
 		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
