@@ -60,7 +60,7 @@ func TestCoordinatorAndLeadersMoveBetweenBrokersUnderLoad(t *testing.T) {
 		proxies = append(proxies, proxy)
 		return proxy.Address(), nil
 	}})
-	leaveOutIf(t, err)
+	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
 	s := newStreamOn(newRig(t), cluster.Admin, cluster.Brokers())
 	s.settings.SessionTimeout = 2 * time.Second

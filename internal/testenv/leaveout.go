@@ -19,3 +19,16 @@ func LeaveOut(t testing.TB, server, variable string) {
 	}
 	t.Skipf("LEFT OUT: %s (%s is not set); run `make test`", server, variable)
 }
+
+// LeaveOutIf ends a test whose own server could not be started, as LeaveOut
+// does where one is not named; nil does nothing.
+func LeaveOutIf(t testing.TB, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv(RequireVariable) == "1":
+		t.Fatalf("a server of its own is required (%s=1): %v", RequireVariable, err)
+	default:
+		t.Skipf("LEFT OUT: a server of its own cannot be started: %v", err)
+	}
+}
