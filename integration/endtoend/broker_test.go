@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // Contract 7.1, 7.8.
