@@ -50,6 +50,22 @@ var groupMutants = []mutant{
 		Test: processing("TestOneMembersFailureIsUndoneAlone"),
 	},
 	{
+		Name: "a group holds stale claims",
+		Why:  "a handler would run for a claim that another worker has taken over (contract 5.10)",
+		File: "processor/transaction.go",
+		Old:  "		return t.store.HoldTx(t.Ctx, t.DB, completions)\n",
+		New:  "		held, err := t.store.HoldTx(t.Ctx, t.DB, completions); for i := range held { held[i] = true }; return held, err\n",
+		Test: processing("TestStaleMemberIsNotCalledAndHoldsUpNobody"),
+	},
+	{
+		Name: "held claims are not locked",
+		Why:  "recovery could take one over while its handler runs (contract 5.11)",
+		File: "internal/store/postgres_complete.go",
+		Old:  "ORDER BY c.position\nFOR NO KEY UPDATE OF s`",
+		New:  "ORDER BY c.position`",
+		Test: postgresSuite("^Complete$"),
+	},
+	{
 		Name: "a member's timeout is charged in company",
 		Why:  "the transaction may be gone with it: the others' completions would be lost, or charged (contract 5.11)",
 		File: "processor/txgroup.go",

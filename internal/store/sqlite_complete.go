@@ -19,7 +19,7 @@ RETURNING id, version - 1`
 const sqliteHold = `
 UPDATE {statuses} SET version = {statuses}.version
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1)) AS c
-WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
+WHERE {statuses}.completed_at IS NULL AND {statuses}.id = c.id AND {statuses}.version = c.version
 RETURNING id, version`
 
 const sqliteCompleted = `completed_at = ?1, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,

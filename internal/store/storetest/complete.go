@@ -115,6 +115,12 @@ var completeTests = []test{
 		require.NoError(s, err)
 		require.Equal(s, []bool{true, false, true}, held)
 
+		if !s.store.SingleWriter() {
+			applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claims[0])})
+			require.NoError(s, err)
+			require.Equal(s, []bool{false}, applied, "it is locked")
+		}
+
 		released := make(chan []bool, 1)
 		failed := make(chan error, 1)
 		go func() {
