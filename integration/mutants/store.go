@@ -118,8 +118,8 @@ var storeMutants = []mutant{
 		Name: "legacy keys are not looked at",
 		Why:  "a renamed handler would run old messages again (contract 4.2)",
 		File: "internal/store/accept_known.go",
-		Old:  "return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[[2]string{messageID, key}] })",
-		New:  "return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[[2]string{key, messageID}] })",
+		Old:  "return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[handledBy{number, key}] })",
+		New:  "return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[handledBy{number + 1, key}] })",
 		Test: sqliteSuite("^Accept$"),
 	},
 	{

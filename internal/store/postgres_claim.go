@@ -12,7 +12,7 @@ import (
 // are locked by this very statement and cannot move. A row that was changed
 // between this statement's snapshot and its lock is new at another place,
 // which the snapshot does not show: it stays unclaimed until the next claim.
-// Messages by messages_pkey.
+// Messages by the unique index on their numbers, which ascend as the rows do.
 //
 // The worker's row is share-locked, not just read. Otherwise: this statement
 // reads the row as alive; a sweeper marks it released, looks for its claims
@@ -56,16 +56,16 @@ const postgresClaimDue = `, claimed AS (
 	WHERE ctid = ANY (ARRAY(SELECT place FROM due))
 	RETURNING ` + postgresClaimColumns + `
 )` + postgresClaimResult + `
-FROM claimed c LEFT JOIN {messages} m ON m.id = c.message_id
+FROM claimed c LEFT JOIN {messages} m ON m.number = c.message_number
 ORDER BY c.handler_key, c.due, c.id`
 
-const postgresClaimColumns = `id, message_id, handler_key, version, ctid::text AS place, error_count, abandoned_count, requeued_count,
+const postgresClaimColumns = `id, message_number, message_id, handler_key, version, ctid::text AS place, error_count, abandoned_count, requeued_count,
 		created_at, COALESCE(next_attempt_at, created_at) AS due, lane_handler, lane_key`
 
 const postgresClaimResult = `
 SELECT c.id, c.message_id, c.handler_key, c.version, c.place, c.error_count, c.abandoned_count, c.requeued_count, c.created_at, c.due,
 	c.lane_handler, c.lane_key,
-	m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
+	m.number, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
 
 // By the due index: per key the first row behind now.
 const postgresNextDue = `
@@ -78,12 +78,14 @@ CROSS JOIN LATERAL (
 	LIMIT 1
 ) s`
 
-// By the unique index on (message_id, handler_key).
+// Messages by messages_pkey, their statuses by the unique index on
+// (message_number, handler_key).
 const postgresSiblings = `
-SELECT id, message_id, handler_key, version, ctid::text, error_count, abandoned_count, lane_handler, lane_key,
-	processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
-FROM {statuses} WHERE message_id = ANY ($1::text[]) AND handler_key = ANY ($2::text[])
-ORDER BY message_id, handler_key`
+SELECT s.id, s.message_id, s.handler_key, s.version, s.ctid::text, s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
+	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
+FROM {messages} m JOIN {statuses} s ON s.message_number = m.number
+WHERE m.id = ANY ($1::text[]) AND s.handler_key = ANY ($2::text[])
+ORDER BY s.message_id, s.handler_key`
 
 func (p *postgres) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	if req.ordered() {
@@ -112,9 +114,9 @@ func scanClaim(rows *sql.Rows, c *Claim) error {
 	var lane laneColumns
 	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.Locator, &c.ErrorCount, &c.AbandonedCount,
 		&c.RequeuedCount, &c.CreatedAt, &c.Due, &lane.handler, &lane.key,
-		&m.id, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &m.receivedAt)
+		&m.number, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &m.receivedAt)
 	c.CreatedAt, c.Due = c.CreatedAt.UTC(), c.Due.UTC()
-	c.Lane, c.Message = lane.lane(), m.message()
+	c.Lane, c.Message = lane.lane(), m.message(c.MessageID)
 	return err
 }
 
