@@ -1,8 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -56,8 +59,7 @@ const postgresClaimDue = `, claimed AS (
 	WHERE ctid = ANY (ARRAY(SELECT place FROM due))
 	RETURNING ` + postgresClaimColumns + `
 )` + postgresClaimResult + `
-FROM claimed c LEFT JOIN {messages} m ON m.number = c.message_number
-ORDER BY c.handler_key, c.due, c.id`
+FROM claimed c LEFT JOIN {messages} m ON m.number = c.message_number`
 
 const postgresClaimColumns = `id, message_number, message_id, handler_key, version, ctid::text AS place, error_count, abandoned_count, requeued_count,
 		created_at, COALESCE(next_attempt_at, created_at) AS due, lane_handler, lane_key`
@@ -106,7 +108,16 @@ func (p *postgres) Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 		statement, worker = postgresClaimManual, nil
 	}
 	claims, err := query(ctx, p.pool(ctx), p.text(statement), scanClaim, keys, quotas, req.Now.UTC(), worker)
+	sortClaims(claims)
 	return Claimed{Claims: claims}, doing("claim", err)
+}
+
+// sortClaims is not left to the database: it would copy every message once more
+// to sort rows that come nearly in order.
+func sortClaims(claims []Claim) {
+	slices.SortFunc(claims, func(a, b Claim) int {
+		return cmp.Or(strings.Compare(a.HandlerKey, b.HandlerKey), a.Due.Compare(b.Due), strings.Compare(a.StatusID, b.StatusID))
+	})
 }
 
 func scanClaim(rows *sql.Rows, c *Claim) error {

@@ -95,7 +95,7 @@ func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 			if err != nil {
 				return err
 			}
-			sortClaims(claims)
+			sortClaims(claims) // RETURNING promises no order
 			claimed.Claims = append(claimed.Claims, claims...)
 		}
 		return s.attachMessages(ctx, pool, claimed.Claims)
@@ -119,11 +119,6 @@ func (s *sqlite) withDue(ctx context.Context, now string, limits []KeyLimit) ([]
 		}
 	}
 	return with, nil
-}
-
-// sortClaims: RETURNING promises no order.
-func sortClaims(claims []Claim) {
-	slices.SortFunc(claims, func(a, b Claim) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.StatusID, b.StatusID)) })
 }
 
 // scanSQLiteClaim leaves a message that is but a number for attachMessages.

@@ -21,8 +21,9 @@ CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}messages_number" ON ${schema}"${pref
 -- Cleanup walks by age.
 CREATE INDEX IF NOT EXISTS "${prefix}messages_received_at" ON ${schema}"${prefix}messages" ("received_at", "number");
 
--- Half of every page stays free, so that a claim's new row version finds room
--- next to the old one and touches no index (a heap-only update).
+-- More than half of every page stays free, so that a claim's new row version,
+-- which is longer by the claim, finds room next to the old one and touches no
+-- index (a heap-only update).
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
     "id" uuid NOT NULL PRIMARY KEY,
     "message_number" bigint NOT NULL,
@@ -47,7 +48,7 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
     "holds_lane" boolean NOT NULL DEFAULT false,
     CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_number")
         REFERENCES ${schema}"${prefix}messages" ("number") ON DELETE CASCADE
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 45);
 
 -- The deduplication. A message ID is looked up in the messages' primary key.
 CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler" ON ${schema}"${prefix}handler_statuses" ("message_number", "handler_key");
