@@ -48,9 +48,11 @@ FOR NO KEY UPDATE OF m`
 
 // By the unique index on (message_number, handler_key). A statement of its own
 // after the lock, so that its snapshot shows what the accept that held the
-// lock before has added.
+// lock before has added. LATERAL, with OFFSET to keep it: by a list of numbers
+// the planner might read the table where it has no statistics.
 const postgresAcceptKeys = `
-SELECT message_number, handler_key FROM {statuses} WHERE message_number = ANY ($1::bigint[])`
+SELECT s.message_number, s.handler_key FROM unnest($1::bigint[]) AS k(number)
+CROSS JOIN LATERAL (SELECT message_number, handler_key FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
 // Conflicts by the unique index on (message_number, handler_key).
 const postgresAcceptStatuses = `

@@ -19,11 +19,12 @@ const postgresExpiredMessages = `
 SELECT id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number = ANY ($1::bigint[])`
 
-// By the unique index on (message_number, handler_key).
+// By the unique index on (message_number, handler_key), see postgresAcceptKeys.
 const postgresExpiredStatuses = `
 SELECT id::text, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
 	processing_started_at, worker_id::text, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
-FROM {statuses} WHERE message_number = ANY ($1::bigint[])`
+FROM unnest($1::bigint[]) AS k(number)
+CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
 // By handler_statuses_pkey, at the version that was handed over.
 const postgresDeleteStatuses = `

@@ -34,13 +34,13 @@ ORDER BY w.received_at, w.number`
 const postgresCleanupLock = `
 SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
 
-// Statuses by the unique index on (message_number, handler_key), messages by
-// the one on their numbers; the statuses go with their message (ON DELETE CASCADE).
+// Statuses by the unique index on (message_number, handler_key), message by
+// message, messages by the one on their numbers; the statuses go with their message (ON DELETE CASCADE).
 const postgresCleanupMessages = `
 WITH finished AS MATERIALIZED (
 	SELECT c.number, count(s.id) AS statuses
 	FROM unnest($1::bigint[]) AS c(number)
-	LEFT JOIN {statuses} s ON s.message_number = c.number
+	LEFT JOIN LATERAL (SELECT id, handler_key, completed_at FROM {statuses} WHERE message_number = c.number OFFSET 0) s ON true
 	LEFT JOIN unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) ON own.handler_key = s.handler_key
 	GROUP BY c.number
 	HAVING count(*) FILTER (WHERE s.id IS NOT NULL AND NOT COALESCE(s.completed_at < COALESCE(own.cutoff, $2::timestamptz), false)) = 0
