@@ -35,4 +35,12 @@ var storageMutants = []mutant{
 		New:  "AND worker_id IS NULL",
 		Test: test{Package: "./internal/store", Run: "^TestPostgresPlans$"},
 	},
+	{
+		Name: "postgres: the planner judges whether a status is unclaimed",
+		Why:  "statistics made in the midst of an outage would have each claim read the table (contract 5.2)",
+		File: "internal/store/postgres_claim.go",
+		Old:  "AND CASE WHEN processing_started_at IS NOT NULL OR next_attempt_at > $3::timestamptz THEN false ELSE true END",
+		New:  "AND (next_attempt_at IS NULL OR next_attempt_at <= $3::timestamptz) AND processing_started_at IS NULL",
+		Test: test{Package: "./internal/store", Run: "^TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay$"},
+	},
 }

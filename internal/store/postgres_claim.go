@@ -52,7 +52,14 @@ const postgresDueOfKey = `
 
 const postgresIsDue = `handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
 			AND COALESCE(next_attempt_at, created_at) <= GREATEST($3::timestamptz, statement_timestamp())
-			AND (next_attempt_at IS NULL OR next_attempt_at <= $3::timestamptz) AND processing_started_at IS NULL`
+			AND CASE WHEN processing_started_at IS NOT NULL OR next_attempt_at > $3::timestamptz THEN false ELSE true END`
+
+// CASE hides from the planner what it would misjudge. Statistics made while
+// every row was claimed, or waited for its next attempt, say that the plain
+// condition is never true: then reading and sorting the whole table seems no
+// dearer than walking an index to its end, and each claim would do so. What it
+// cannot judge is true of every second row to it.
+const postgresUnclaimed = `CASE WHEN processing_started_at IS NULL THEN true ELSE false END`
 
 const postgresClaimDue = `, claimed AS (
 	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1
@@ -75,7 +82,7 @@ SELECT min(s.due) FROM unnest($1::text[]) AS k(handler_key)
 CROSS JOIN LATERAL (
 	SELECT COALESCE(next_attempt_at, created_at) AS due FROM {statuses}
 	WHERE handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
-		AND COALESCE(next_attempt_at, created_at) > $2::timestamptz AND processing_started_at IS NULL
+		AND COALESCE(next_attempt_at, created_at) > $2::timestamptz AND ` + postgresUnclaimed + `
 	ORDER BY COALESCE(next_attempt_at, created_at), id
 	LIMIT 1
 ) s`

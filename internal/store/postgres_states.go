@@ -59,7 +59,7 @@ LIMIT $2`
 const postgresPendingOf = `
 SELECT ` + postgresRefColumns + ` FROM (
 	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, ctid AS place, * FROM {statuses}
-	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL
+	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND ` + postgresUnclaimed + `
 	ORDER BY COALESCE(next_attempt_at, created_at), id
 	LIMIT $2)
 	UNION ALL
