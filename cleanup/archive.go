@@ -69,19 +69,19 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 	if err != nil {
 		return result, err
 	}
-	for ids := found.MessageIDs; len(ids) > 0 && !r.givenUp; {
+	for numbers := found.MessageNumbers; len(numbers) > 0 && !r.givenUp; {
 		var (
 			loaded []store.ExpiredMessage
 			taken  int
 		)
 		err := r.bounded(ctx, func(ctx context.Context) (err error) {
-			loaded, taken, err = r.store.LoadExpired(ctx, req, ids[:min(len(ids), archiveRows, req.Limit)], archiveBytes)
+			loaded, taken, err = r.store.LoadExpired(ctx, req, numbers[:min(len(numbers), archiveRows, req.Limit)], archiveBytes)
 			return err
 		})
 		if err != nil {
 			return result, err
 		}
-		ids = ids[taken:]
+		numbers = numbers[taken:]
 		if len(loaded) == 0 {
 			continue
 		}

@@ -34,22 +34,30 @@ const (
 	OutcomeSuperseded Outcome = "superseded"
 )
 
-// Message is one accepted message (contract 3.1).
+// Message is one accepted message (contract 3.1). Number is assigned by the
+// database when it is accepted, ascending and with gaps: it is what statuses
+// refer to, because an index on IDs, which are anything, is written all over.
 type Message struct {
-	ID                   string    `gorm:"column:id;primaryKey;not null;type:varchar(200);index:inbox_messages_received_at,priority:2"`
-	TransportName        string    `gorm:"column:transport_name;type:varchar(50);not null"`
-	Type                 string    `gorm:"column:type;type:varchar(255);not null"`
-	Source               string    `gorm:"column:source;type:varchar(1024);not null"`
-	Content              []byte    `gorm:"column:content;not null"`
-	ContentType          string    `gorm:"column:content_type;type:varchar(255);not null"`
-	SerializedProperties string    `gorm:"column:serialized_properties;type:text;not null"`
-	OrderingKey          []byte    `gorm:"column:ordering_key"`
-	ReceivedAt           time.Time `gorm:"column:received_at;not null;index:inbox_messages_received_at,priority:1"`
+	ID                   string        `gorm:"column:id;primaryKey;not null;type:varchar(200)"`
+	Number               MessageNumber `gorm:"column:number;not null;uniqueIndex:inbox_messages_number;index:inbox_messages_received_at,priority:2"`
+	TransportName        string        `gorm:"column:transport_name;type:varchar(50);not null"`
+	Type                 string        `gorm:"column:type;type:varchar(255);not null"`
+	Source               string        `gorm:"column:source;type:varchar(1024);not null"`
+	Content              []byte        `gorm:"column:content;not null"`
+	ContentType          string        `gorm:"column:content_type;type:varchar(255);not null"`
+	SerializedProperties string        `gorm:"column:serialized_properties;type:text;not null"`
+	OrderingKey          []byte        `gorm:"column:ordering_key"`
+	ReceivedAt           time.Time     `gorm:"column:received_at;not null;index:inbox_messages_received_at,priority:1"`
 }
 
 // HandlerStatus is one handler's progress on one message (contract 3.2). The
-// unique index on (message_id, handler_key) is the deduplication; Version
+// unique index on (message_number, handler_key) is the deduplication; Version
 // guards every transition.
+//
+// MessageID is there to be read and has no index of its own: find a message's
+// statuses by its number, as in
+//
+//	db.Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ?", id)
 //
 // The index "due" is what claims walk: one handler key's pending rows, oldest
 // due first. Claiming itself touches no indexed column, so that PostgreSQL
@@ -63,7 +71,8 @@ type Message struct {
 // is claimed in its lane, which a unique index allows to one.
 type HandlerStatus struct {
 	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
-	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
+	MessageNumber       int64      `gorm:"column:message_number;not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
+	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null"`
 	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
 	Sequence            Sequence   `gorm:"column:sequence;not null;index:inbox_handler_statuses_lane,priority:4"`
 	ErrorCount          int        `gorm:"column:error_count;type:integer;not null;default:0"`
@@ -84,7 +93,7 @@ type HandlerStatus struct {
 	HoldsLane           bool       `gorm:"column:holds_lane;not null;default:false"`
 
 	// Message is the message it belongs to, loaded by Preload("Message").
-	Message *Message `gorm:"foreignKey:MessageID;references:ID;constraint:inbox_handler_statuses_message_fk,OnDelete:CASCADE"`
+	Message *Message `gorm:"foreignKey:MessageNumber;references:Number;constraint:inbox_handler_statuses_message_fk,OnDelete:CASCADE"`
 }
 
 // RejectedMessage is a record that could not become a message, kept raw

@@ -111,7 +111,7 @@ var cleanupMutants = []mutant{
 		Name: "postgres: a message that gained a status after archiving is deleted",
 		Why:  "the new status would be lost with it (contract 6.3)",
 		File: "internal/store/postgres_archive.go",
-		Old:  "\n\tAND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_id = m.id OFFSET 0)",
+		Old:  "\n\tAND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)",
 		New:  "",
 		Test: postgresSuite("^Archive$"),
 	},

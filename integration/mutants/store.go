@@ -62,8 +62,8 @@ var storeMutants = []mutant{
 		Name: "postgres: claims see what others have claimed",
 		Why:  "two workers would run one status (contract 5.3)",
 		File: "internal/store/postgres_claim.go",
-		Old:  "AND (next_attempt_at IS NULL OR next_attempt_at <= $3::timestamptz) AND processing_started_at IS NULL",
-		New:  "AND (next_attempt_at IS NULL OR next_attempt_at <= $3::timestamptz)",
+		Old:  "CASE WHEN processing_started_at IS NOT NULL OR next_attempt_at > $3::timestamptz THEN",
+		New:  "CASE WHEN next_attempt_at > $3::timestamptz THEN",
 		Test: postgresSuite("^Claim$/^what_is_claimed"),
 	},
 	{
@@ -118,8 +118,8 @@ var storeMutants = []mutant{
 		Name: "legacy keys are not looked at",
 		Why:  "a renamed handler would run old messages again (contract 4.2)",
 		File: "internal/store/accept_known.go",
-		Old:  "return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[[2]string{messageID, key}] })",
-		New:  "return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[[2]string{key, messageID}] })",
+		Old:  "return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[handledBy{number, key}] })",
+		New:  "return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[handledBy{number + 1, key}] })",
 		Test: sqliteSuite("^Accept$"),
 	},
 	{

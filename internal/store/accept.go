@@ -26,6 +26,7 @@ const (
 // they were accepted.
 type statusRow struct {
 	id         string
+	number     int64 // the message's, not known before the message is stored
 	messageID  string
 	handlerKey string
 	lane       *Lane
@@ -34,26 +35,33 @@ type statusRow struct {
 	position   int
 }
 
+// storedNumber is a message that is stored.
+type storedNumber struct {
+	id     string
+	number int64
+}
+
 // known is a message that was there before.
 type known struct {
-	id, messageType, source string
-	receivedAt              time.Time
-	contentDiffers          bool
+	storedNumber
+	messageType, source string
+	receivedAt          time.Time
+	contentDiffers      bool
 }
 
 // accepting is what the dialects do differently. Every slice of messages is
 // sorted by ID.
 type accepting interface {
 	// insertNew inserts the messages not known yet, and their statuses if
-	// insertsStatuses says so, and returns the IDs it inserted and the
-	// statuses it claimed for the worker.
-	insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error)
+	// insertsStatuses says so, and returns what it inserted and the statuses it
+	// claimed for the worker.
+	insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]storedNumber, []claimedRow, error)
 	insertsStatuses() bool
 	// lockKnown keeps cleanup and other accepts away from these messages
 	// until the transaction ends. Vanished ones are missing in the result.
 	lockKnown(ctx context.Context, pool gorm.ConnPool, messages []NewMessage) ([]known, error)
-	// handlerKeys tells the (message ID, handler key) pairs with a status.
-	handlerKeys(ctx context.Context, pool gorm.ConnPool, messageIDs []string) ([][2]string, error)
+	// handlerKeys tells which statuses these messages have.
+	handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]handledBy, error)
 	// insertStatuses inserts rows in their order and returns the IDs of those
 	// that were not there yet. It claims rows only if insertNew inserts none.
 	insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error)
@@ -128,8 +136,10 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 		if err != nil {
 			return nil, err
 		}
-		for _, id := range inserted {
-			results[index[id]].Inserted = true
+		for _, message := range inserted {
+			i := index[message.id]
+			results[i].Inserted = true
+			setNumber(statuses[i], message.number)
 		}
 		claimed = append(claimed, taken...)
 		waiting = slices.DeleteFunc(waiting, func(m NewMessage) bool { return results[index[m.ID]].Inserted })
@@ -190,6 +200,13 @@ func statusRows(messages []NewMessage) ([][]statusRow, error) {
 		}
 	}
 	return rows, nil
+}
+
+// setNumber tells a message's statuses its number.
+func setNumber(statuses []statusRow, number int64) {
+	for i := range statuses {
+		statuses[i].number = number
+	}
 }
 
 // rowsOf lists the statuses of some messages in the order of acceptance.

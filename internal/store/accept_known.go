@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"slices"
 	"time"
 
@@ -15,13 +16,14 @@ import (
 func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []known, batch AcceptBatch,
 	index map[string]int, statuses [][]statusRow, results []Accepted,
 ) (missing []statusRow, conflicts []models.RejectedMessage, err error) {
-	var ids []string
+	var numbers []int64
 	for _, stored := range found {
 		i := index[stored.id]
+		setNumber(statuses[i], stored.number)
 		message, result := batch.Messages[i], &results[i]
 		if stored.messageType == message.Type && stored.source == message.Source {
 			result.ContentDiffers = stored.contentDiffers
-			ids = append(ids, stored.id)
+			numbers = append(numbers, stored.number)
 			continue
 		}
 		result.Conflict, result.StoredType, result.StoredSource = true, stored.messageType, stored.source
@@ -29,16 +31,16 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []k
 			conflicts = append(conflicts, conflict(*message.Rejection, stored))
 		}
 	}
-	if len(ids) == 0 {
+	if len(numbers) == 0 {
 		return nil, conflicts, nil
 	}
-	pairs, err := dialect.handlerKeys(ctx, pool, ids)
+	stored, err := dialect.handlerKeys(ctx, pool, numbers)
 	if err != nil {
 		return nil, nil, err
 	}
-	has := make(map[[2]string]bool, len(pairs))
-	for _, pair := range pairs {
-		has[pair] = true
+	has := make(map[handledBy]bool, len(stored))
+	for _, status := range stored {
+		has[status] = true
 	}
 	for _, stored := range found {
 		i := index[stored.id]
@@ -46,7 +48,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []k
 			continue
 		}
 		for j, handler := range batch.Messages[i].Handlers {
-			if !handler.hasRow(has, stored.id) && !handler.cleaned(stored.receivedAt, batch.Now) {
+			if !handler.hasRow(has, stored.number) && !handler.cleaned(stored.receivedAt, batch.Now) {
 				missing = append(missing, statuses[i][j])
 			}
 		}
@@ -54,12 +56,22 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []k
 	return missing, conflicts, nil
 }
 
+// handledBy is a status: of the message with this number, under this key.
+type handledBy struct {
+	number     int64
+	handlerKey string
+}
+
+func scanHandledBy(rows *sql.Rows, h *handledBy) error { return rows.Scan(&h.number, &h.handlerKey) }
+
+func scanStoredNumber(rows *sql.Rows, m *storedNumber) error { return rows.Scan(&m.id, &m.number) }
+
 // hasRow: under its own key or one of its legacy keys (contract 4.2).
-func (n NewStatus) hasRow(has map[[2]string]bool, messageID string) bool {
-	if has[[2]string{messageID, n.HandlerKey}] {
+func (n NewStatus) hasRow(has map[handledBy]bool, number int64) bool {
+	if has[handledBy{number, n.HandlerKey}] {
 		return true
 	}
-	return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[[2]string{messageID, key}] })
+	return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[handledBy{number, key}] })
 }
 
 // cleaned: the message is older than the handler's retention, so its row is

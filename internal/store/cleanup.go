@@ -31,11 +31,11 @@ type HandlerCutoff struct {
 }
 
 // CleanupCursor is the last message a batch looked at; the zero value is the
-// beginning. One without a message ID is right before everything received at
-// that time.
+// beginning. One without a number is right before everything received at that
+// time.
 type CleanupCursor struct {
-	ReceivedAt time.Time
-	MessageID  string
+	ReceivedAt    time.Time
+	MessageNumber int64
 }
 
 // CleanupResult counts what one batch deleted.
@@ -52,10 +52,10 @@ type CleanupResult struct {
 
 // ExpiredBatch is what one batch of a walk would delete of.
 type ExpiredBatch struct {
-	// MessageIDs have something to delete, in the order of the walk.
-	MessageIDs []string
-	Next       CleanupCursor
-	Done       bool
+	// MessageNumbers have something to delete, in the order of the walk.
+	MessageNumbers []int64
+	Next           CleanupCursor
+	Done           bool
 }
 
 // ExpiredMessage is a message with what goes of it.
@@ -109,7 +109,7 @@ func (r CleanupRequest) batch(candidates []candidate) ExpiredBatch {
 	found := ExpiredBatch{Next: r.After, Done: len(candidates) < r.Limit}
 	for _, c := range candidates {
 		if c.expired {
-			found.MessageIDs = append(found.MessageIDs, c.MessageID)
+			found.MessageNumbers = append(found.MessageNumbers, c.MessageNumber)
 		}
 	}
 	if n := len(candidates); n > 0 {
@@ -121,46 +121,46 @@ func (r CleanupRequest) batch(candidates []candidate) ExpiredBatch {
 
 // sized is a message's place in a list and how many bytes it has.
 type sized struct {
-	id    string
-	bytes int64
+	number int64
+	bytes  int64
 }
 
-// prefix cuts a list of IDs so that the messages that exist have maxBytes
+// prefix cuts a list of numbers so that the messages that exist have maxBytes
 // together at most, or is the first alone.
-func prefix(ids []string, sizes []sized, maxBytes int64) []string {
-	bytes := make(map[string]int64, len(sizes))
+func prefix(numbers []int64, sizes []sized, maxBytes int64) []int64 {
+	bytes := make(map[int64]int64, len(sizes))
 	for _, s := range sizes {
-		bytes[s.id] = s.bytes
+		bytes[s.number] = s.bytes
 	}
 	var sum int64
-	for i, id := range ids {
-		if sum += bytes[id]; i > 0 && sum > maxBytes {
-			return ids[:i]
+	for i, number := range numbers {
+		if sum += bytes[number]; i > 0 && sum > maxBytes {
+			return numbers[:i]
 		}
 	}
-	return ids
+	return numbers
 }
 
-// assemble joins messages and their statuses, in the order of the IDs. A
+// assemble joins messages and their statuses, in the order of the numbers. A
 // message that has statuses of which none goes is left out.
-func (r CleanupRequest) assemble(ids []string, messages []models.Message, statuses []models.HandlerStatus) []ExpiredMessage {
+func (r CleanupRequest) assemble(numbers []int64, messages []models.Message, statuses []models.HandlerStatus) []ExpiredMessage {
 	slices.SortFunc(statuses, func(a, b models.HandlerStatus) int { return cmp.Compare(a.Sequence, b.Sequence) })
-	byMessage := map[string][]models.HandlerStatus{}
+	byMessage := map[int64][]models.HandlerStatus{}
 	for _, s := range statuses {
-		byMessage[s.MessageID] = append(byMessage[s.MessageID], s)
+		byMessage[s.MessageNumber] = append(byMessage[s.MessageNumber], s)
 	}
-	byID := make(map[string]models.Message, len(messages))
+	byNumber := make(map[int64]models.Message, len(messages))
 	for _, m := range messages {
-		byID[m.ID] = m
+		byNumber[int64(m.Number)] = m
 	}
 	var found []ExpiredMessage
-	for _, id := range ids {
-		message, stored := byID[id]
+	for _, number := range numbers {
+		message, stored := byNumber[number]
 		if !stored {
 			continue
 		}
 		each := ExpiredMessage{Message: message}
-		for _, s := range byMessage[id] {
+		for _, s := range byMessage[number] {
 			if r.expired(s) {
 				each.Statuses = append(each.Statuses, s)
 			} else {
@@ -175,11 +175,11 @@ func (r CleanupRequest) assemble(ids []string, messages []models.Message, status
 }
 
 // parts lists what is to be deleted: messages that go as a whole, and statuses.
-func parts(expired []ExpiredMessage) (whole, statuses []string, versions []int64) {
-	whole, statuses, versions = []string{}, []string{}, []int64{} // nil would be NULL
+func parts(expired []ExpiredMessage) (whole []int64, statuses []string, versions []int64) {
+	whole, statuses, versions = []int64{}, []string{}, []int64{} // nil would be NULL
 	for _, e := range expired {
 		if !e.Stays {
-			whole = append(whole, e.Message.ID)
+			whole = append(whole, int64(e.Message.Number))
 		}
 		for _, s := range e.Statuses {
 			statuses, versions = append(statuses, s.ID), append(versions, s.Version)

@@ -28,13 +28,15 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 	// Of each key 3,000 rows completed, in one lane, and 1,500 are due: in that
 	// lane under one name or three in turns, or in it and ten others in turns.
 	const completed, due = 3000, 1500
+	first := 0
 	load := func(key string, names []int64, lanes int) {
-		require.NoError(t, db.Exec(`INSERT INTO inbox_messages SELECT ? || n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
-			'2026-01-01 12:00:00+00'::timestamptz + n * interval '1 second' FROM generate_series(1, ?::bigint) n`, key, completed+due).Error)
-		require.NoError(t, db.Exec(fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_id, handler_key, created_at, lane_handler, lane_key)
-			SELECT gen_random_uuid(), '%[1]s' || n, '%[1]s', '2026-01-01 12:00:00+00'::timestamptz + n * interval '1 second',
+		require.NoError(t, db.Exec(`INSERT INTO inbox_messages SELECT ? || n, n + ?::bigint, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+			'2026-01-01 12:00:00+00'::timestamptz + n * interval '1 second' FROM generate_series(1, ?::bigint) n`, key, first, completed+due).Error)
+		require.NoError(t, db.Exec(fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
+			SELECT gen_random_uuid(), n + %[7]d, '%[1]s' || n, '%[1]s', '2026-01-01 12:00:00+00'::timestamptz + n * interval '1 second',
 				('%[2]s'::bigint[])[1 + n %% %[3]d], CASE WHEN n <= %[4]d THEN 0 ELSE n %% %[5]d END
-			FROM generate_series(1, %[6]d) n`, key, numbers(names), len(names), completed, lanes, completed+due)).Error)
+			FROM generate_series(1, %[6]d) n`, key, numbers(names), len(names), completed, lanes, completed+due, first)).Error)
+		first += completed + due
 	}
 	load("one", []int64{1}, 1)
 	load("renamed", []int64{11, 12, 13}, 1)

@@ -12,22 +12,22 @@ import (
 )
 
 // The usual case in one statement: what is new, with its statuses.
-// messages_pkey decides what is new; the foreign key looks the message up
-// there as well. The statuses' sequence follows their position: PostgreSQL
+// messages_pkey decides what is new, and is the only index whose order is the
+// producers'; the foreign key looks the message up by its number. The statuses' sequence follows their position: PostgreSQL
 // evaluates an identity after the ORDER BY. A status is never created in the
 // database's future: it is due at once for everybody, also when the clock of
 // the process that accepts it is ahead of the claimers' (contract 5.1).
 var postgresAcceptNew = `
 WITH ` + postgresAcceptFresh + `, added AS (
-	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, fresh.number, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
 	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
 	ORDER BY s.position
 	RETURNING handler_key, worker_id
 )` + postgresTold("$15") + `
-SELECT id FROM fresh, told`
+SELECT id, number FROM fresh, told`
 
 const postgresAcceptFresh = `fresh AS (
 	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
@@ -35,7 +35,7 @@ const postgresAcceptFresh = `fresh AS (
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
 		AS m(id, transport_name, type, source, content, content_type, properties, ordering_key)
 	ON CONFLICT (id) DO NOTHING
-	RETURNING id
+	RETURNING id, number
 )`
 
 // By messages_pkey, in the order of the array, which is everybody's order: two
@@ -43,27 +43,29 @@ const postgresAcceptFresh = `fresh AS (
 // NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the
 // foreign key checks of statuses.
 const postgresAcceptLock = `
-SELECT m.id, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
+SELECT m.id, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
 FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS k(id, hash, position)
 JOIN {messages} m ON m.id = k.id
 ORDER BY k.position
 FOR NO KEY UPDATE OF m`
 
-// By the unique index on (message_id, handler_key). A statement of its own
+// By the unique index on (message_number, handler_key). A statement of its own
 // after the lock, so that its snapshot shows what the accept that held the
-// lock before has added.
+// lock before has added. LATERAL, with OFFSET to keep it: by a list of numbers
+// the planner might read the table where it has no statistics.
 const postgresAcceptKeys = `
-SELECT message_id, handler_key FROM {statuses} WHERE message_id = ANY ($1::text[])`
+SELECT s.message_number, s.handler_key FROM unnest($1::bigint[]) AS k(number)
+CROSS JOIN LATERAL (SELECT message_number, handler_key FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
-// Conflicts by the unique index on (message_id, handler_key).
+// Conflicts by the unique index on (message_number, handler_key).
 var postgresAcceptStatuses = `
 WITH added AS (
-	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
-	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[])
-		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
+	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, s.message_number, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $8::bigint[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, position)
 	ORDER BY s.position
-	ON CONFLICT (message_id, handler_key) DO NOTHING
+	ON CONFLICT (message_number, handler_key) DO NOTHING
 	RETURNING id, handler_key, worker_id
 )` + postgresTold("$7") + `
 SELECT id FROM added, told`
@@ -95,7 +97,7 @@ func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch)
 	return results, doing("accept", err)
 }
 
-func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error) {
+func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]storedNumber, []claimedRow, error) {
 	n := len(messages)
 	ids, transports, types, sources := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	contents, contentTypes, properties, orderings := make([][]byte, n), make([]string, n), make([]string, n), make([][]byte, n)
@@ -108,7 +110,7 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 	if worker != "" {
 		return p.insertClaimed(ctx, pool, args, worker, statuses)
 	}
-	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), value[string], args...)
+	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), scanStoredNumber, args...)
 	return inserted, nil, err
 }
 
@@ -121,19 +123,21 @@ func (p *postgres) lockKnown(ctx context.Context, pool gorm.ConnPool, messages [
 		ids[i], hashes[i] = message.ID, hash[:]
 	}
 	return query(ctx, pool, p.text(postgresAcceptLock), func(rows *sql.Rows, k *known) error {
-		return rows.Scan(&k.id, &k.messageType, &k.source, &k.receivedAt, &k.contentDiffers)
+		return rows.Scan(&k.id, &k.number, &k.messageType, &k.source, &k.receivedAt, &k.contentDiffers)
 	}, ids, hashes)
 }
 
-func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageIDs []string) ([][2]string, error) {
-	return query(ctx, pool, p.text(postgresAcceptKeys), func(rows *sql.Rows, pair *[2]string) error {
-		return rows.Scan(&pair[0], &pair[1])
-	}, messageIDs)
+func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]handledBy, error) {
+	return query(ctx, pool, p.text(postgresAcceptKeys), scanHandledBy, numbers)
 }
 
 func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, _ string, now time.Time) ([]string, []claimedRow, error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	added, err := query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin)
+	numbers := make([]int64, len(statuses))
+	for i, row := range statuses {
+		numbers[i] = row.number
+	}
+	added, err := query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin, numbers)
 	return added, nil, err
 }
 

@@ -19,8 +19,8 @@ var postgresAcceptClaimed = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $16::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
 ), ` + postgresAcceptFresh + `, added AS (
-	INSERT INTO {statuses} (id, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
-	SELECT s.id, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key,
+	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
+	SELECT s.id, fresh.number, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key,
 		CASE WHEN worker.id IS NOT NULL THEN $9::timestamptz END, worker.id
 	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[], $17::boolean[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, claim, position)
@@ -29,18 +29,18 @@ WITH worker AS MATERIALIZED (
 	ORDER BY s.position
 	RETURNING id, message_id, handler_key, ctid, created_at, worker_id
 )` + postgresTold("$15") + `
-SELECT fresh.id, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_id = fresh.id AND a.worker_id IS NOT NULL`
+SELECT fresh.id, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_id = fresh.id AND a.worker_id IS NOT NULL`
 
 // insertClaimed takes the arguments of postgresAcceptNew.
-func (p *postgres) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, worker string, statuses []statusRow) (inserted []string, claimed []claimedRow, err error) {
+func (p *postgres) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, worker string, statuses []statusRow) (inserted []storedNumber, claimed []claimedRow, err error) {
 	claims := make([]bool, len(statuses))
 	for i, row := range statuses {
 		claims[i] = row.claim
 	}
-	inserted, err = query(ctx, pool, p.text(postgresAcceptClaimed), func(rows *sql.Rows, id *string) error {
+	inserted, err = query(ctx, pool, p.text(postgresAcceptClaimed), func(rows *sql.Rows, message *storedNumber) error {
 		var status, place sql.NullString
 		var created sql.NullTime
-		if err := rows.Scan(id, &status, &place, &created); err != nil {
+		if err := rows.Scan(&message.id, &message.number, &status, &place, &created); err != nil {
 			return err
 		}
 		if status.Valid {

@@ -75,10 +75,9 @@ WITH worker AS MATERIALIZED (
 FROM (
 	SELECT * FROM claimed
 	UNION ALL
-	SELECT DISTINCT '00000000-0000-0000-0000-000000000000'::uuid, '', handler_key, 0, '', 0, 0, 0,
+	SELECT DISTINCT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, '', 0, 0, 0,
 		'epoch'::timestamptz, 'epoch'::timestamptz, lane_handler, lane_key FROM marked
-) c LEFT JOIN {messages} m ON m.id = c.message_id
-ORDER BY c.handler_key, c.due, c.id`
+) c LEFT JOIN {messages} m ON m.number = c.message_number`
 
 // By the due index, as far as part.reach. Which row leads its lane within the
 // window is told without another look at the table: the others are behind it,
@@ -150,6 +149,7 @@ func (p *postgres) claimLanes(ctx context.Context, req ClaimRequest) (Claimed, e
 			return Claimed{}, err
 		}
 	}
+	sortClaims(rows)
 	var result Claimed
 	var turns []LaneTurn
 	for _, row := range rows {

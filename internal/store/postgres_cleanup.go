@@ -8,51 +8,51 @@ import (
 	"gorm.io/gorm"
 )
 
-// Messages by the index on (received_at, id); their statuses by the unique
-// index on (message_id, handler_key), message by message: LATERAL, or else the
+// Messages by the index on (received_at, number); their statuses by the unique
+// index on (message_number, handler_key), message by message: LATERAL, or else the
 // planner might read the whole table for a large batch. It locks nothing, so
 // that a message of which nothing goes costs no write, however often it is
 // looked at.
 const postgresExpired = `
 WITH walked AS MATERIALIZED (
-	SELECT id, received_at FROM {messages}
-	WHERE received_at < $1::timestamptz AND (received_at, id) > ($2::timestamptz, $3::text)
-	ORDER BY received_at, id
+	SELECT number, received_at FROM {messages}
+	WHERE received_at < $1::timestamptz AND (received_at, number) > ($2::timestamptz, $3::bigint)
+	ORDER BY received_at, number
 	LIMIT $4
 )
-SELECT w.id, w.received_at, found.expired > 0 OR found.statuses = 0
+SELECT w.number, w.received_at, found.expired > 0 OR found.statuses = 0
 FROM walked w CROSS JOIN LATERAL (
 	SELECT count(*) AS statuses, count(*) FILTER (WHERE s.completed_at < COALESCE((
 		SELECT own.cutoff FROM unnest($6::text[], $7::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
 	), $5::timestamptz)) AS expired
-	FROM {statuses} s WHERE s.message_id = w.id
+	FROM {statuses} s WHERE s.message_number = w.number
 ) found
-ORDER BY w.received_at, w.id`
+ORDER BY w.received_at, w.number`
 
-// By messages_pkey. What an accept or another cleanup has locked is passed
+// By the unique index on the messages' numbers. What an accept or another cleanup has locked is passed
 // over: its turn comes with the next run.
 const postgresCleanupLock = `
-SELECT id FROM {messages} WHERE id = ANY ($1::text[]) FOR UPDATE SKIP LOCKED`
+SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
 
-// Statuses by the unique index on (message_id, handler_key), messages by
-// messages_pkey; the statuses go with their message (ON DELETE CASCADE).
+// Statuses by the unique index on (message_number, handler_key), message by
+// message, messages by the one on their numbers; the statuses go with their message (ON DELETE CASCADE).
 const postgresCleanupMessages = `
 WITH finished AS MATERIALIZED (
-	SELECT c.id, count(s.id) AS statuses
-	FROM unnest($1::text[]) AS c(id)
-	LEFT JOIN {statuses} s ON s.message_id = c.id
+	SELECT c.number, count(s.id) AS statuses
+	FROM unnest($1::bigint[]) AS c(number)
+	LEFT JOIN LATERAL (SELECT id, handler_key, completed_at FROM {statuses} WHERE message_number = c.number OFFSET 0) s ON true
 	LEFT JOIN unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) ON own.handler_key = s.handler_key
-	GROUP BY c.id
+	GROUP BY c.number
 	HAVING count(*) FILTER (WHERE s.id IS NOT NULL AND NOT COALESCE(s.completed_at < COALESCE(own.cutoff, $2::timestamptz), false)) = 0
 ), deleted AS (
-	DELETE FROM {messages} WHERE id = ANY (ARRAY(SELECT id FROM finished)) RETURNING id
+	DELETE FROM {messages} WHERE number = ANY (ARRAY(SELECT number FROM finished)) RETURNING number
 )
-SELECT count(*), COALESCE(sum(f.statuses), 0)::bigint FROM deleted d JOIN finished f ON f.id = d.id`
+SELECT count(*), COALESCE(sum(f.statuses), 0)::bigint FROM deleted d JOIN finished f ON f.number = d.number`
 
-// By the unique index on (message_id, handler_key).
+// By the unique index on (message_number, handler_key).
 const postgresCleanupStatuses = `
 DELETE FROM {statuses} s
-WHERE s.message_id = ANY ($1::text[])
+WHERE s.message_number = ANY ($1::bigint[])
 	AND s.completed_at < COALESCE((
 		SELECT own.cutoff FROM unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
 	), $2::timestamptz)`
@@ -60,8 +60,8 @@ WHERE s.message_id = ANY ($1::text[])
 func (p *postgres) Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch, error) {
 	keys, cutoffs := req.ownCutoffs()
 	candidates, err := query(ctx, p.pool(ctx), p.text(postgresExpired), func(rows *sql.Rows, c *candidate) error {
-		return rows.Scan(&c.MessageID, &c.ReceivedAt, &c.expired)
-	}, req.until().UTC(), req.After.ReceivedAt.UTC(), req.After.MessageID, req.Limit, req.Cutoff.UTC(), keys, cutoffs)
+		return rows.Scan(&c.MessageNumber, &c.ReceivedAt, &c.expired)
+	}, req.until().UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys, cutoffs)
 	if err != nil {
 		return ExpiredBatch{Next: req.After}, doing("find expired messages", err)
 	}
@@ -91,27 +91,27 @@ func (p *postgres) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResu
 		return CleanupResult{Next: req.After}, err
 	}
 	result := CleanupResult{Next: found.Next, Done: found.Done}
-	if len(found.MessageIDs) == 0 {
+	if len(found.MessageNumbers) == 0 {
 		return result, nil
 	}
 	keys, cutoffs := req.ownCutoffs()
 	err = p.transaction(ctx, func(pool gorm.ConnPool) error {
-		ids, err := query(ctx, pool, p.text(postgresCleanupLock), value[string], found.MessageIDs)
-		result.Passed = int64(len(found.MessageIDs) - len(ids))
-		if err != nil || len(ids) == 0 {
+		numbers, err := query(ctx, pool, p.text(postgresCleanupLock), value[int64], found.MessageNumbers)
+		result.Passed = int64(len(found.MessageNumbers) - len(numbers))
+		if err != nil || len(numbers) == 0 {
 			return err
 		}
 		counts, err := query(ctx, pool, p.text(postgresCleanupMessages), func(rows *sql.Rows, c *[2]int64) error {
 			return rows.Scan(&c[0], &c[1])
-		}, ids, req.Cutoff.UTC(), keys, cutoffs)
+		}, numbers, req.Cutoff.UTC(), keys, cutoffs)
 		if err != nil {
 			return err
 		}
 		result.Messages, result.Statuses = counts[0][0], counts[0][1]
-		if result.Messages == int64(len(ids)) {
+		if result.Messages == int64(len(numbers)) {
 			return nil
 		}
-		deleted, err := exec(ctx, pool, p.text(postgresCleanupStatuses), ids, req.Cutoff.UTC(), keys, cutoffs)
+		deleted, err := exec(ctx, pool, p.text(postgresCleanupStatuses), numbers, req.Cutoff.UTC(), keys, cutoffs)
 		result.Statuses += deleted
 		return err
 	})

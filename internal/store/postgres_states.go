@@ -38,16 +38,20 @@ func byID(rows []identified) map[string]State {
 
 // Pending rows by the due index, which holds nothing else. There is no index
 // on worker_id, so every pending row is read: a claim would have to maintain
-// one, and claims are a thousand times as frequent.
+// one, and claims are a thousand times as frequent. The order is the index's:
+// without it a plan made before the arguments are known may read the table, in
+// the belief that many rows match.
 const postgresClaimsOf = `
 SELECT ` + refColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
+ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
 
 // Likewise.
 const postgresStuckClaims = `
 SELECT ` + refColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
+ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
 
 // By the due index, oldest due first, then what waits behind others, by the
@@ -55,7 +59,7 @@ LIMIT $2`
 const postgresPendingOf = `
 SELECT ` + postgresRefColumns + ` FROM (
 	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, ctid AS place, * FROM {statuses}
-	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL
+	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND ` + postgresUnclaimed + `
 	ORDER BY COALESCE(next_attempt_at, created_at), id
 	LIMIT $2)
 	UNION ALL

@@ -10,17 +10,18 @@ import (
 
 // storedMessage is the message's half of a claim, all NULL if its row is gone.
 type storedMessage struct {
-	id, transportName, messageType, source, contentType, properties sql.NullString
-	content, orderingKey                                            []byte
-	receivedAt                                                      anyTime
+	number                                                      sql.NullInt64
+	transportName, messageType, source, contentType, properties sql.NullString
+	content, orderingKey                                        []byte
+	receivedAt                                                  anyTime
 }
 
-func (m storedMessage) message() *models.Message {
-	if !m.id.Valid {
+func (m storedMessage) message(id string) *models.Message {
+	if !m.number.Valid {
 		return nil
 	}
 	return &models.Message{
-		ID: m.id.String, TransportName: m.transportName.String, Type: m.messageType.String, Source: m.source.String,
+		ID: id, Number: models.MessageNumber(m.number.Int64), TransportName: m.transportName.String, Type: m.messageType.String, Source: m.source.String,
 		Content: filled(m.content), ContentType: m.contentType.String, SerializedProperties: m.properties.String,
 		OrderingKey: m.orderingKey, ReceivedAt: m.receivedAt.Time,
 	}

@@ -16,19 +16,27 @@ import (
 // Content cannot travel as JSON, so messages go in as rows of values; the
 // number of rows per statement is one of these, so that few texts are ever
 // prepared. Which are new, the primary key decides.
+//
+// The numbers count up from the highest stored, by the index on it. Whether
+// SQLite asks for that before it inserts the first row or again for each, the
+// rows' places among the values keep them apart.
 var sqliteChunks = []int{64, 16, 4, 1}
 
-const sqliteAcceptNew = `
-INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-VALUES %s ON CONFLICT (id) DO NOTHING RETURNING id`
+const (
+	sqliteAcceptNew = `
+INSERT INTO {messages} (id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+VALUES %s ON CONFLICT (id) DO NOTHING RETURNING id, number`
+
+	sqliteAcceptRow = `(?, (SELECT COALESCE(max(number), 0) FROM {messages}) + %d, ?, ?, ?, ?, ?, ?, ?, ?)`
+)
 
 // By the messages' primary key. No lock: there is one writer, and it is us.
 const sqliteAcceptKnown = `
-SELECT m.id, m.type, m.source, m.received_at, m.content FROM json_each(?1) k JOIN {messages} m ON m.id = k.value`
+SELECT m.id, m.number, m.type, m.source, m.received_at, m.content FROM json_each(?1) k JOIN {messages} m ON m.id = k.value`
 
-// By the unique index on (message_id, handler_key).
+// By the unique index on (message_number, handler_key).
 const sqliteAcceptKeys = `
-SELECT s.message_id, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_id = k.value`
+SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value`
 
 // The last sequence given out is kept in a row of its own: an index on the
 // sequence would cost on every insert, and rowids may change with VACUUM. The
@@ -41,25 +49,25 @@ RETURNING CAST("value" AS INTEGER) - ?1`
 const sqliteSequenceNext = `
 UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequence' RETURNING CAST("value" AS INTEGER) - ?1`
 
-// Conflicts by the unique index on (message_id, handler_key).
+// Conflicts by the unique index on (message_number, handler_key).
 const sqliteAcceptStatuses = `
-INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key)
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
-	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]')
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]')
 FROM json_each(?1) r WHERE true
-ON CONFLICT (message_id, handler_key) DO NOTHING
+ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, false`
 
 // The same with statuses that are claimed as they are inserted, for hand-off
 // (contract 5.17); the worker by its primary key.
 const sqliteAcceptClaimed = `
-INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, processing_started_at, worker_id)
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, processing_started_at, worker_id)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
-	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
 FROM json_each(?1) r
-LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[5]')
+LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[6]')
 WHERE true
-ON CONFLICT (message_id, handler_key) DO NOTHING
+ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, worker_id IS NOT NULL`
 
 // By the primary key.
@@ -70,6 +78,19 @@ const sqliteAcceptRejected = `
 INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
+
+// sqliteAcceptTexts are the statements by their number of rows.
+var sqliteAcceptTexts = func() map[int]string {
+	texts := make(map[int]string, len(sqliteChunks))
+	for _, size := range sqliteChunks {
+		rows := make([]string, size)
+		for i := range rows {
+			rows[i] = fmt.Sprintf(sqliteAcceptRow, i+1)
+		}
+		texts[size] = fmt.Sprintf(sqliteAcceptNew, strings.Join(rows, ", "))
+	}
+	return texts
+}()
 
 func (s *sqlite) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
 	return acceptRetrying(ctx, s.database, s, batch, nil)
@@ -84,21 +105,20 @@ func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) (
 	return results, doing("accept", err)
 }
 
-func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, _ string, now time.Time) ([]string, []claimedRow, error) {
+func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, _ string, now time.Time) ([]storedNumber, []claimedRow, error) {
 	received := SQLiteTime(now)
-	var inserted []string
+	var inserted []storedNumber
 	for _, size := range sqliteChunks {
-		statement := s.text(fmt.Sprintf(sqliteAcceptNew, strings.Repeat("(?, ?, ?, ?, ?, ?, ?, ?, ?), ", size-1)+"(?, ?, ?, ?, ?, ?, ?, ?, ?)"))
 		for len(messages) >= size {
 			args := make([]any, 0, size*9)
 			for _, m := range messages[:size] {
 				args = append(args, m.ID, m.TransportName, m.Type, m.Source, filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
 			}
-			ids, err := query(ctx, pool, statement, value[string], args...)
+			rows, err := query(ctx, pool, s.text(sqliteAcceptTexts[size]), scanStoredNumber, args...)
 			if err != nil {
 				return nil, nil, err
 			}
-			inserted = append(inserted, ids...)
+			inserted = append(inserted, rows...)
 			messages = messages[size:]
 		}
 	}
@@ -129,7 +149,7 @@ func (s *sqlite) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []N
 	return query(ctx, pool, s.text(sqliteAcceptKnown), func(rows *sql.Rows, k *known) error {
 		var received anyTime
 		var content sql.RawBytes // compared here, kept nowhere
-		if err := rows.Scan(&k.id, &k.messageType, &k.source, &received, &content); err != nil {
+		if err := rows.Scan(&k.id, &k.number, &k.messageType, &k.source, &received, &content); err != nil {
 			return err
 		}
 		k.receivedAt, k.contentDiffers = received.Time, !bytes.Equal(content, contents[k.id])
@@ -137,14 +157,12 @@ func (s *sqlite) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []N
 	}, list)
 }
 
-func (s *sqlite) handlerKeys(ctx context.Context, pool gorm.ConnPool, messageIDs []string) ([][2]string, error) {
-	list, err := jsonList(messageIDs)
+func (s *sqlite) handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]handledBy, error) {
+	list, err := jsonList(numbers)
 	if err != nil {
 		return nil, err
 	}
-	return query(ctx, pool, s.text(sqliteAcceptKeys), func(rows *sql.Rows, pair *[2]string) error {
-		return rows.Scan(&pair[0], &pair[1])
-	}, list)
+	return query(ctx, pool, s.text(sqliteAcceptKeys), scanHandledBy, list)
 }
 
 func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error) {
@@ -152,9 +170,9 @@ func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 	if err != nil {
 		return nil, nil, err
 	}
-	rows := make([][6]any, len(statuses))
+	rows := make([][7]any, len(statuses))
 	for i, row := range statuses {
-		rows[i] = [6]any{row.id, row.messageID, row.handlerKey, nil, nil, row.claim}
+		rows[i] = [7]any{row.id, row.messageID, row.handlerKey, nil, nil, row.number, row.claim}
 		if row.lane != nil {
 			rows[i][3], rows[i][4] = row.lane.Handler, row.lane.Key
 		}

@@ -6,20 +6,20 @@ import (
 	"gorm.io/gorm"
 )
 
-// By the messages' primary key. Lengths are in the rows' headers.
+// By the unique index on the messages' numbers. Lengths are in the rows' headers.
 const sqliteExpiredSizes = `
-SELECT id, length(content) + length(serialized_properties) FROM {messages} WHERE id IN (SELECT value FROM json_each(?1))`
+SELECT number, length(content) + length(serialized_properties) FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 
-// By the messages' primary key.
+// By the unique index on the messages' numbers.
 const sqliteExpiredMessages = `
-SELECT id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
-FROM {messages} WHERE id IN (SELECT value FROM json_each(?1))`
+SELECT id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
+FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 
-// By the unique index on (message_id, handler_key).
+// By the unique index on (message_number, handler_key).
 const sqliteExpiredStatuses = `
-SELECT id, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
+SELECT id, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
 	processing_started_at, worker_id, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
-FROM {statuses} WHERE message_id IN (SELECT value FROM json_each(?1))`
+FROM {statuses} WHERE message_number IN (SELECT value FROM json_each(?1))`
 
 // By the statuses' primary key, at the version that was handed over. CROSS JOIN
 // keeps the order: each reference once, not each status.
@@ -30,8 +30,8 @@ DELETE FROM {statuses} WHERE rowid IN (
 	WHERE s.completed_at IS NOT NULL
 )`
 
-func (s *sqlite) LoadExpired(ctx context.Context, req CleanupRequest, ids []string, maxBytes int64) ([]ExpiredMessage, int, error) {
-	list, err := jsonList(ids)
+func (s *sqlite) LoadExpired(ctx context.Context, req CleanupRequest, numbers []int64, maxBytes int64) ([]ExpiredMessage, int, error) {
+	list, err := jsonList(numbers)
 	if err != nil {
 		return nil, 0, doing("size expired messages", err)
 	}
@@ -39,8 +39,8 @@ func (s *sqlite) LoadExpired(ctx context.Context, req CleanupRequest, ids []stri
 	if err != nil {
 		return nil, 0, doing("size expired messages", err)
 	}
-	ids = prefix(ids, sizes, maxBytes)
-	if list, err = jsonList(ids); err != nil {
+	numbers = prefix(numbers, sizes, maxBytes)
+	if list, err = jsonList(numbers); err != nil {
 		return nil, 0, doing("load expired messages", err)
 	}
 	messages, err := query(ctx, s.pool(ctx), s.text(sqliteExpiredMessages), scanMessage, list)
@@ -51,7 +51,7 @@ func (s *sqlite) LoadExpired(ctx context.Context, req CleanupRequest, ids []stri
 	if err != nil {
 		return nil, 0, doing("load expired statuses", err)
 	}
-	return req.assemble(ids, messages, statuses), len(ids), nil
+	return req.assemble(numbers, messages, statuses), len(numbers), nil
 }
 
 // DeleteExpired begins with a write and so has the file's only write lock: no

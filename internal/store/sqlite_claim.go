@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // By the due index, from the key's oldest due row; the worker by its primary
@@ -28,7 +30,7 @@ const sqliteIsDue = sqliteIsPending + ` AND COALESCE(next_attempt_at, created_at
 
 const sqliteIsPending = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL`
 
-const sqliteClaimColumns = `id, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
+const sqliteClaimColumns = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
 	lane_handler, lane_key`
 
 // By the due index. Asked first, outside the transaction: that begins by taking
@@ -37,10 +39,10 @@ const sqliteClaimColumns = `id, message_id, handler_key, version, error_count, a
 // found by the next claim, as it would be behind the claim's.
 var sqliteAnyDue = `SELECT EXISTS (SELECT 1 FROM {statuses} WHERE ` + strings.ReplaceAll(sqliteIsDue, "?3", "?2") + `)`
 
-// By the messages' primary key.
+// By the unique index on the messages' numbers.
 const sqliteMessages = `
-SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.ordering_key IS NOT NULL, m.received_at
-FROM json_each(?1) k JOIN {messages} m ON m.id = k.value`
+SELECT m.number, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.ordering_key IS NOT NULL, m.received_at
+FROM json_each(?1) k JOIN {messages} m ON m.number = k.value`
 
 // By the due index: the first row behind now.
 const sqliteNextDue = `
@@ -50,12 +52,14 @@ WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_w
 ORDER BY COALESCE(next_attempt_at, created_at), id
 LIMIT 1`
 
-// By the unique index on (message_id, handler_key).
+// Messages by their primary key, their statuses by the unique index on
+// (message_number, handler_key).
 const sqliteSiblings = `
-SELECT id, message_id, handler_key, version, '', error_count, abandoned_count, lane_handler, lane_key,
-	processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
-FROM {statuses} WHERE message_id IN (SELECT value FROM json_each(?1)) AND handler_key IN (SELECT value FROM json_each(?2))
-ORDER BY message_id, handler_key`
+SELECT s.id, s.message_id, s.handler_key, s.version, '', s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
+	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
+FROM json_each(?1) k CROSS JOIN {messages} m ON m.id = k.value CROSS JOIN {statuses} s ON s.message_number = m.number
+WHERE s.handler_key IN (SELECT value FROM json_each(?2))
+ORDER BY s.message_id, s.handler_key`
 
 func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	limits := slices.DeleteFunc(slices.Clone(req.Limits), func(l KeyLimit) bool { return l.Limit <= 0 })
@@ -91,7 +95,7 @@ func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 			if err != nil {
 				return err
 			}
-			sortClaims(claims)
+			sortClaims(claims) // RETURNING promises no order
 			claimed.Claims = append(claimed.Claims, claims...)
 		}
 		return s.attachMessages(ctx, pool, claimed.Claims)
@@ -117,15 +121,12 @@ func (s *sqlite) withDue(ctx context.Context, now string, limits []KeyLimit) ([]
 	return with, nil
 }
 
-// sortClaims: RETURNING promises no order.
-func sortClaims(claims []Claim) {
-	slices.SortFunc(claims, func(a, b Claim) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.StatusID, b.StatusID)) })
-}
-
+// scanSQLiteClaim leaves a message that is but a number for attachMessages.
 func scanSQLiteClaim(rows *sql.Rows, c *Claim, more ...any) error {
 	var created, due anyTime
 	var lane laneColumns
-	err := rows.Scan(append([]any{&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due,
+	c.Message = new(models.Message)
+	err := rows.Scan(append([]any{&c.StatusID, &c.Message.Number, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due,
 		&lane.handler, &lane.key}, more...)...)
 	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.lane()
 	return err
@@ -136,18 +137,18 @@ func (s *sqlite) attachMessages(ctx context.Context, pool gorm.ConnPool, claims 
 	if len(claims) == 0 {
 		return nil
 	}
-	ids := make([]string, len(claims))
+	numbers := make([]models.MessageNumber, len(claims))
 	for i, claim := range claims {
-		ids[i] = claim.MessageID
+		numbers[i] = claim.Message.Number
 	}
-	slices.Sort(ids)
-	list, err := jsonList(slices.Compact(ids))
+	slices.Sort(numbers)
+	list, err := jsonList(slices.Compact(numbers))
 	if err != nil {
 		return err
 	}
 	stored, err := query(ctx, pool, s.text(sqliteMessages), func(rows *sql.Rows, m *storedMessage) error {
 		var ordered bool
-		err := rows.Scan(&m.id, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &ordered, &m.receivedAt)
+		err := rows.Scan(&m.number, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &ordered, &m.receivedAt)
 		if ordered && m.orderingKey == nil { // some drivers read an empty blob as nil
 			m.orderingKey = []byte{}
 		}
@@ -156,12 +157,12 @@ func (s *sqlite) attachMessages(ctx context.Context, pool gorm.ConnPool, claims 
 	if err != nil {
 		return err
 	}
-	byID := make(map[string]storedMessage, len(stored))
+	byNumber := make(map[models.MessageNumber]storedMessage, len(stored))
 	for _, message := range stored {
-		byID[message.id.String] = message
+		byNumber[models.MessageNumber(message.number.Int64)] = message
 	}
 	for i := range claims {
-		claims[i].Message = byID[claims[i].MessageID].message() // each its own
+		claims[i].Message = byNumber[claims[i].Message.Number].message(claims[i].MessageID) // each its own
 	}
 	return nil
 }

@@ -7,11 +7,11 @@ import (
 	"gorm.io/gorm"
 )
 
-// By the index on (received_at, id).
+// By the index on (received_at, number).
 const sqliteCandidates = `
-SELECT id, received_at FROM {messages}
-WHERE received_at < ?1 AND (received_at, id) > (?2, ?3)
-ORDER BY received_at, id
+SELECT number, received_at FROM {messages}
+WHERE received_at < ?1 AND (received_at, number) > (?2, ?3)
+ORDER BY received_at, number
 LIMIT ?4`
 
 // What goes: its own cutoff or the common one.
@@ -19,27 +19,27 @@ const sqliteCutoff = `COALESCE((
 		SELECT json_extract(own.value, '$[1]') FROM json_each(?6) own WHERE json_extract(own.value, '$[0]') = {statuses}.handler_key
 	), ?5)`
 
-// Messages as above, statuses by the unique index on (message_id, handler_key).
+// Messages as above, statuses by the unique index on (message_number, handler_key).
 const sqliteExpired = `
-SELECT w.id, w.received_at,
-	NOT EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_id = w.id)
-	OR EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_id = w.id AND {statuses}.completed_at < ` + sqliteCutoff + `)
+SELECT w.number, w.received_at,
+	NOT EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number)
+	OR EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number AND {statuses}.completed_at < ` + sqliteCutoff + `)
 FROM (` + sqliteCandidates + `) w`
 
 // First, because a transaction must begin with a write. By the unique index on
-// (message_id, handler_key). Not left to ON DELETE CASCADE, which SQLite obeys
+// (message_number, handler_key). Not left to ON DELETE CASCADE, which SQLite obeys
 // only where foreign keys are switched on.
 const sqliteCleanupStatuses = `
 DELETE FROM {statuses}
-WHERE message_id IN (SELECT id FROM (` + sqliteCandidates + `))
+WHERE message_number IN (SELECT number FROM (` + sqliteCandidates + `))
 	AND completed_at < ` + sqliteCutoff
 
-// Messages by their primary key, statuses by the unique index on
-// (message_id, handler_key).
+// Messages by the unique index on their numbers, statuses by that on
+// (message_number, handler_key).
 const sqliteCleanupMessages = `
 DELETE FROM {messages}
-WHERE id IN (SELECT value FROM json_each(?1))
-	AND NOT EXISTS (SELECT 1 FROM {statuses} s WHERE s.message_id = {messages}.id)`
+WHERE number IN (SELECT value FROM json_each(?1))
+	AND NOT EXISTS (SELECT 1 FROM {statuses} s WHERE s.message_number = {messages}.number)`
 
 // sqliteWalk makes the arguments of a walk: ?1 to ?4 of the candidates, ?5 and
 // ?6 of the cutoffs.
@@ -49,7 +49,7 @@ func sqliteWalk(req CleanupRequest) ([]any, error) {
 		cutoffs[i] = [2]string{own.HandlerKey, SQLiteTime(own.Cutoff)}
 	}
 	own, err := jsonList(cutoffs)
-	return []any{SQLiteTime(req.until()), SQLiteTime(req.After.ReceivedAt), req.After.MessageID, req.Limit, SQLiteTime(req.Cutoff), own}, err
+	return []any{SQLiteTime(req.until()), SQLiteTime(req.After.ReceivedAt), req.After.MessageNumber, req.Limit, SQLiteTime(req.Cutoff), own}, err
 }
 
 func (s *sqlite) Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch, error) {
@@ -59,7 +59,7 @@ func (s *sqlite) Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch,
 	}
 	candidates, err := query(ctx, s.pool(ctx), s.text(sqliteExpired), func(rows *sql.Rows, c *candidate) error {
 		var received anyTime
-		err := rows.Scan(&c.MessageID, &received, &c.expired)
+		err := rows.Scan(&c.MessageNumber, &received, &c.expired)
 		c.ReceivedAt = received.Time
 		return err
 	}, walk...)
@@ -82,7 +82,7 @@ func (s *sqlite) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult
 		}
 		candidates, err := query(ctx, pool, s.text(sqliteCandidates), func(rows *sql.Rows, c *candidate) error {
 			var received anyTime
-			err := rows.Scan(&c.MessageID, &received)
+			err := rows.Scan(&c.MessageNumber, &received)
 			c.ReceivedAt, c.expired = received.Time, true
 			return err
 		}, walk[:4]...)
@@ -90,7 +90,7 @@ func (s *sqlite) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult
 			return err
 		}
 		found := req.batch(candidates)
-		list, err := jsonList(found.MessageIDs)
+		list, err := jsonList(found.MessageNumbers)
 		if err != nil {
 			return err
 		}

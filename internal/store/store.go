@@ -188,7 +188,7 @@ type Store interface {
 	ReleaseLease(ctx context.Context, name, owner string) error
 
 	// Cleanup walks one batch of messages received before req.Until, in order
-	// of (received_at, id) from req.After: statuses completed before their
+	// of (received_at, number) from req.After: statuses completed before their
 	// cutoff are deleted, and messages without any status left (contract 6.1,
 	// 6.4). Poisoned and pending statuses stay, and so does any message that
 	// an accept has locked. Messages with nothing to delete are only read.
@@ -198,9 +198,9 @@ type Store interface {
 	Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch, error)
 	// LoadExpired reads the first of these messages, in their order, with the
 	// statuses that go by req's cutoffs: as many as have content of maxBytes
-	// together, but at least one. taken says how many of the IDs that are; those that
+	// together, but at least one. taken says how many of the numbers that are; those that
 	// have nothing to delete any more are left out of what was loaded.
-	LoadExpired(ctx context.Context, req CleanupRequest, messageIDs []string, maxBytes int64) (loaded []ExpiredMessage, taken int, err error)
+	LoadExpired(ctx context.Context, req CleanupRequest, messageNumbers []int64, maxBytes int64) (loaded []ExpiredMessage, taken int, err error)
 	// DeleteExpired deletes what LoadExpired loaded and nothing else: statuses
 	// that are still at their version, and messages of which nothing stays and
 	// which have gained no status since (contract 6.3). What an accept has
@@ -234,7 +234,7 @@ type AcceptBatch struct {
 
 // NewMessage is a message to accept with the handlers it is routed to.
 type NewMessage struct {
-	models.Message // ReceivedAt is ignored
+	models.Message // Number and ReceivedAt are ignored
 	Handlers       []NewStatus
 	// Rejection is stored, with its Reason completed, if the ID turns out to
 	// be known with another type or source (contract 4.3, 7.4); nil stores

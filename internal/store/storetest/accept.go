@@ -12,6 +12,24 @@ import (
 )
 
 var acceptTests = []test{
+	{"a status is found by its message's ID, comes with its message and goes with it", func(s *suite) {
+		s.accept(message("m1", "mail", "stock"), message("m2", "mail"))
+		db := s.db.WithContext(s.ctx)
+		var found []models.HandlerStatus
+		require.NoError(s, db.Preload("Message").Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ?", "m1").Order("handler_key").Find(&found).Error)
+		require.Equal(s, []string{"m1/mail", "m1/stock"}, pairs(found))
+		for _, row := range found {
+			require.Equal(s, "m1", row.Message.ID)
+			require.EqualValues(s, row.MessageNumber, row.Message.Number)
+		}
+		twin := found[0]
+		twin.ID, twin.Message, twin.Sequence = uuid.NewString(), nil, 1000
+		require.True(s, store.IsUniqueViolation(db.Create(&twin).Error), "one status per message and handler (3.2)")
+		if s.postgres() { // SQLite obeys foreign keys where they are switched on
+			require.NoError(s, db.Delete(&models.Message{ID: "m1"}).Error)
+			require.Equal(s, []string{"m2/mail"}, pairs(s.statuses()))
+		}
+	}},
 	{"a new message and one status per handler are stored as given", func(s *suite) {
 		m := message("m1", "mail", "stock")
 		m.OrderingKey, m.Content = []byte{0, 0xff}, []byte{0, 1, 0xfe}
@@ -20,13 +38,15 @@ var acceptTests = []test{
 		var stored models.Message
 		require.NoError(s, s.db.Take(&stored, "id = ?", "m1").Error)
 		stored.ReceivedAt = stored.ReceivedAt.UTC()
+		require.Positive(s, stored.Number)
 		expected := m.Message
-		expected.ReceivedAt = noon
+		expected.Number, expected.ReceivedAt = stored.Number, noon
 		require.Equal(s, expected, stored)
 
 		rows := s.statuses()
 		require.Equal(s, []string{"m1/mail", "m1/stock"}, pairs(rows))
 		for _, row := range rows {
+			require.EqualValues(s, stored.Number, row.MessageNumber)
 			require.Equal(s, noon, row.CreatedAt.UTC())
 			require.EqualValues(s, 1, row.Version)
 			require.Equal(s, uuid.Version(7), uuid.MustParse(row.ID).Version())

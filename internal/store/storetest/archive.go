@@ -16,9 +16,9 @@ func (s *suite) load(request store.CleanupRequest) []store.ExpiredMessage {
 	s.Helper()
 	found, err := s.store.Expired(s.ctx, request)
 	require.NoError(s, err)
-	loaded, taken, err := s.store.LoadExpired(s.ctx, request, found.MessageIDs, 1<<30)
+	loaded, taken, err := s.store.LoadExpired(s.ctx, request, found.MessageNumbers, 1<<30)
 	require.NoError(s, err)
-	require.Equal(s, len(found.MessageIDs), taken)
+	require.Equal(s, len(found.MessageNumbers), taken)
 	return loaded
 }
 
@@ -52,11 +52,11 @@ var archiveTests = []test{
 		request := store.CleanupRequest{Cutoff: cutoff, Limit: 4}
 		found, err := s.store.Expired(s.ctx, request)
 		require.NoError(s, err)
-		require.Equal(s, store.ExpiredBatch{MessageIDs: []string{"m1", "m3", "m4"}, Next: store.CleanupCursor{ReceivedAt: noon, MessageID: "m4"}}, found)
+		require.Equal(s, store.ExpiredBatch{MessageNumbers: s.numbers("m1", "m3", "m4"), Next: store.CleanupCursor{ReceivedAt: noon, MessageNumber: s.numbers("m4")[0]}}, found)
 		request.After = found.Next
 		found, err = s.store.Expired(s.ctx, request)
 		require.NoError(s, err)
-		require.Equal(s, store.ExpiredBatch{MessageIDs: []string{"m6"}, Next: store.CleanupCursor{ReceivedAt: noon, MessageID: "m6"}, Done: true}, found)
+		require.Equal(s, store.ExpiredBatch{MessageNumbers: s.numbers("m6"), Next: store.CleanupCursor{ReceivedAt: noon, MessageNumber: s.numbers("m6")[0]}, Done: true}, found)
 		require.Len(s, s.messageIDs(), 6)
 
 		request.After, request.Limit = store.CleanupCursor{}, 10
@@ -90,23 +90,23 @@ var archiveTests = []test{
 		require.Equal(s, want, got)
 	}},
 	{"a hand-over is bounded by bytes, and a message larger than that comes alone", func(s *suite) {
-		var ids []string
+		var numbers []int64
 		for i, size := range []int{10, 10, 500, 10} {
 			m := message(fmt.Sprint("m", i), "old")
 			m.Content = []byte(strings.Repeat("x", size))
 			s.accept(m)
 			s.bring("old", m.ID)
-			ids = append(ids, m.ID)
+			numbers = append(numbers, s.numbers(m.ID)...)
 		}
 		request := store.CleanupRequest{Cutoff: cutoff, Limit: 10}
 		for _, expected := range [][]string{{"m0* old", "m1* old"}, {"m2* old"}, {"m3* old"}} {
-			loaded, taken, err := s.store.LoadExpired(s.ctx, request, ids, 60)
+			loaded, taken, err := s.store.LoadExpired(s.ctx, request, numbers, 60)
 			require.NoError(s, err)
 			require.Equal(s, len(expected), taken)
 			require.Equal(s, expected, described(loaded))
-			ids = ids[taken:]
+			numbers = numbers[taken:]
 		}
-		require.Empty(s, ids)
+		require.Empty(s, numbers)
 	}},
 	{"DeleteExpired deletes what was loaded and nothing else", func(s *suite) {
 		s.accept(message("m1", "old"), message("m2", "old", "pending"), message("m3"), message("m4", "old"))

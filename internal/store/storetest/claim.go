@@ -23,7 +23,7 @@ var claimTests = []test{
 		claims := s.claimAs(worker, later, 10, "mail")
 		require.Len(s, claims, 1)
 		claim := claims[0]
-		m.ReceivedAt = noon
+		m.Number, m.ReceivedAt = models.MessageNumber(s.numbers("m1")[0]), noon
 		require.Equal(s, &m.Message, claim.Message)
 		require.EqualValues(s, 2, claim.Version)
 		require.Equal(s, noon, claim.CreatedAt)

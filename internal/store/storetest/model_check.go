@@ -38,9 +38,13 @@ func inWords(row models.HandlerStatus) string {
 
 // checkRows is what holds of the statuses at any moment, whatever was done.
 func checkRows(t require.TestingT, rows []models.HandlerStatus) {
-	found := map[[2]string]bool{}
+	found, numbers := map[[2]string]bool{}, map[string]int64{}
 	for _, row := range rows {
 		name := row.MessageID + "/" + row.HandlerKey
+		if number, known := numbers[row.MessageID]; known {
+			require.Equal(t, number, row.MessageNumber, "%s: the number of its message", name)
+		}
+		numbers[row.MessageID] = row.MessageNumber
 		pair := [2]string{row.MessageID, row.HandlerKey}
 		require.False(t, found[pair], "%s: one status per message and handler (3.2)", name)
 		found[pair] = true

@@ -24,19 +24,19 @@ func (m *model) walk(req store.CleanupRequest) (batch []models.Message, next sto
 		until = req.Until
 	}
 	for _, message := range m.messages {
-		behind := cmp.Or(message.ReceivedAt.Compare(req.After.ReceivedAt), cmp.Compare(message.ID, req.After.MessageID)) > 0
+		behind := cmp.Or(message.ReceivedAt.Compare(req.After.ReceivedAt), cmp.Compare(int64(message.Number), req.After.MessageNumber)) > 0
 		if behind && message.ReceivedAt.Before(until) {
 			batch = append(batch, message)
 		}
 	}
 	slices.SortFunc(batch, func(a, b models.Message) int {
-		return cmp.Or(a.ReceivedAt.Compare(b.ReceivedAt), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(a.ReceivedAt.Compare(b.ReceivedAt), cmp.Compare(a.Number, b.Number))
 	})
 	done, next = len(batch) < req.Limit, req.After
 	batch = batch[:min(len(batch), req.Limit)]
 	if len(batch) > 0 {
 		last := batch[len(batch)-1]
-		next = store.CleanupCursor{ReceivedAt: last.ReceivedAt, MessageID: last.ID}
+		next = store.CleanupCursor{ReceivedAt: last.ReceivedAt, MessageNumber: int64(last.Number)}
 	}
 	return batch, next, done
 }
@@ -121,19 +121,20 @@ func (c cleanupStep) run(m *machine) {
 	for range c.Batches {
 		batch, next, done := m.model.walk(request)
 		expected := store.ExpiredBatch{Next: next, Done: done}
+		var ids []string
 		for _, message := range batch {
 			if goes, stays := m.model.expired(request, message.ID); len(goes) > 0 || !stays {
-				expected.MessageIDs = append(expected.MessageIDs, message.ID)
+				expected.MessageNumbers, ids = append(expected.MessageNumbers, int64(message.Number)), append(ids, message.ID)
 			}
 		}
 		found, err := m.store.Expired(m.ctx, request)
 		require.NoError(m, err)
 		require.Equal(m, expected, found)
 		if c.Archive {
-			m.archive(request, found.MessageIDs, c.MaxBytes)
+			m.archive(request, found.MessageNumbers, ids, c.MaxBytes)
 		} else {
 			result := store.CleanupResult{Next: next, Done: done}
-			for _, id := range expected.MessageIDs {
+			for _, id := range ids {
 				messages, statuses := m.model.remove(request, id)
 				result.Messages += messages
 				result.Statuses += statuses
@@ -149,10 +150,10 @@ func (c cleanupStep) run(m *machine) {
 }
 
 // archive loads what goes, part by part, and deletes what was loaded.
-func (m *machine) archive(request store.CleanupRequest, ids []string, maxBytes int64) {
+func (m *machine) archive(request store.CleanupRequest, numbers []int64, ids []string, maxBytes int64) {
 	m.Helper()
 	for len(ids) > 0 {
-		loaded, taken, err := m.store.LoadExpired(m.ctx, request, ids, maxBytes)
+		loaded, taken, err := m.store.LoadExpired(m.ctx, request, numbers, maxBytes)
 		require.NoError(m, err)
 		require.Len(m, loaded, taken, "nothing changed meanwhile")
 		require.Positive(m, taken)
@@ -170,6 +171,6 @@ func (m *machine) archive(request store.CleanupRequest, ids []string, maxBytes i
 		result, err := m.store.DeleteExpired(m.ctx, loaded)
 		require.NoError(m, err)
 		require.Equal(m, [2]int64{expected.Messages, expected.Statuses}, [2]int64{result.Messages, result.Statuses})
-		ids = ids[taken:]
+		numbers, ids = numbers[taken:], ids[taken:]
 	}
 }

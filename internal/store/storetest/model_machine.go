@@ -161,10 +161,20 @@ func (m *machine) check() {
 	require.ElementsMatch(m, slices.Collect(maps.Keys(m.model.rejected)), offsets)
 }
 
-// adopt gives the model's new rows the IDs and sequences that the store made:
-// those of rows not seen before, in the order of acceptance.
+// adopt gives the model's new rows what the store made: messages their numbers,
+// statuses the IDs and sequences of rows not seen before, in the order of
+// acceptance.
 func (m *machine) adopt(added []models.HandlerStatus) {
 	m.Helper()
+	var stored []models.Message
+	require.NoError(m, m.db.Select("id", "number").Find(&stored).Error)
+	for _, row := range stored {
+		if message, known := m.model.messages[row.ID]; known && message.Number == 0 {
+			require.Positive(m, row.Number)
+			message.Number = row.Number
+			m.model.messages[row.ID] = message
+		}
+	}
 	rows := storedStatuses(m, m.db)
 	last := models.Sequence(0)
 	for _, row := range m.model.rows {
@@ -180,6 +190,7 @@ func (m *machine) adopt(added []models.HandlerStatus) {
 		last = row.Sequence
 		require.Equal(m, uuid.Version(7), uuid.MustParse(row.ID).Version())
 		added[i].ID, added[i].Sequence = row.ID, row.Sequence
+		added[i].MessageNumber = int64(m.model.messages[row.MessageID].Number)
 		m.model.rows[row.ID] = added[i]
 	}
 }

@@ -220,6 +220,16 @@ func (s *suite) messageIDs() []string {
 	return ids
 }
 
+// numbers are those of stored messages, in the order of the IDs.
+func (s *suite) numbers(ids ...string) []int64 {
+	s.Helper()
+	numbers := make([]int64, len(ids))
+	for i, id := range ids {
+		require.NoError(s, s.db.WithContext(s.ctx).Model(&models.Message{}).Where("id = ?", id).Select("number").Take(&numbers[i]).Error, id)
+	}
+	return numbers
+}
+
 // waitForLock returns once some connection waits for a lock. SQLite lets
 // nobody look, and nobody past an open write transaction either.
 func (s *suite) waitForLock() {

@@ -3,6 +3,7 @@
 
 CREATE TABLE IF NOT EXISTS "${prefix}messages" (
     "id" varchar(200) NOT NULL PRIMARY KEY,
+    "number" integer NOT NULL,
     "transport_name" varchar(50) NOT NULL,
     "type" varchar(255) NOT NULL,
     "source" varchar(1024) NOT NULL,
@@ -13,13 +14,18 @@ CREATE TABLE IF NOT EXISTS "${prefix}messages" (
     "received_at" datetime NOT NULL
 );
 
+-- What statuses refer to: narrow, and ascending where IDs are random, so that
+-- their index grows at its end and is not written all over.
+CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}messages_number" ON "${prefix}messages" ("number");
+
 -- Cleanup walks by age.
-CREATE INDEX IF NOT EXISTS "${prefix}messages_received_at" ON "${prefix}messages" ("received_at", "id");
+CREATE INDEX IF NOT EXISTS "${prefix}messages_received_at" ON "${prefix}messages" ("received_at", "number");
 
 -- Times are UTC text of fixed width (2006-01-02 15:04:05.000000+00:00), so that
 -- they sort. The sequence is assigned by the accepting statement.
 CREATE TABLE IF NOT EXISTS "${prefix}handler_statuses" (
     "id" uuid NOT NULL PRIMARY KEY,
+    "message_number" integer NOT NULL,
     "message_id" varchar(200) NOT NULL,
     "handler_key" varchar(200) NOT NULL,
     "sequence" integer NOT NULL,
@@ -39,12 +45,12 @@ CREATE TABLE IF NOT EXISTS "${prefix}handler_statuses" (
     "lane_key" integer,
     "is_waiting" numeric NOT NULL DEFAULT false,
     "holds_lane" numeric NOT NULL DEFAULT false,
-    CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_id")
-        REFERENCES "${prefix}messages" ("id") ON DELETE CASCADE
+    CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_number")
+        REFERENCES "${prefix}messages" ("number") ON DELETE CASCADE
 );
 
--- The deduplication.
-CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler" ON "${prefix}handler_statuses" ("message_id", "handler_key");
+-- The deduplication. A message ID is looked up in the messages' primary key.
+CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler" ON "${prefix}handler_statuses" ("message_number", "handler_key");
 
 -- What claims walk: one handler key's pending rows, oldest due first. Led by
 -- the key, so that another handler's backlog costs nothing; without the rows
