@@ -3,7 +3,7 @@
 //
 //	go run -C bench .                  everything; writes nothing but to its output
 //	go run -C bench . -quick           the first figure of each group, in under a minute
-//	go run -C bench . -only process    one group
+//	go run -C bench . -only process    one group; process/inbox is one variant of it
 //	go run -C bench . -json FILE       all measures, for programs
 //	go run -C bench . -profiles DIR    a CPU profile of each variant, for go tool pprof
 //	go run -C bench . -docs            also writes docs/benchmarks.md
@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 
 	"github.com/gorm-inbox/inbox/bench/groups"
@@ -34,7 +33,7 @@ func main() {
 		return
 	}
 	var (
-		only   = flag.String("only", "", "measure these groups alone, separated by commas")
+		only   = flag.String("only", "", "measure these groups alone, or group/variant, separated by commas")
 		quick  = flag.Bool("quick", false, "the first figure of each group, one round, less work")
 		rounds = flag.Int("rounds", 3, "how often each variant is measured")
 		toJSON = flag.String("json", "", "write all measures to this file")
@@ -100,11 +99,36 @@ func run(ctx context.Context, lab *trial.Lab, only string, toJSON string, docs b
 	return nil
 }
 
+// asked reduces a group to the variants asked for; with only some of them it has
+// no lines.
+func asked(g trial.Group, only string) (trial.Group, bool) {
+	if only == "" {
+		return g, true
+	}
+	var some []trial.Variant
+	for _, one := range strings.Split(only, ",") {
+		group, variant, single := strings.Cut(one, "/")
+		if group != g.Name {
+			continue
+		}
+		if !single {
+			return g, true
+		}
+		for _, v := range g.Variants {
+			if v.Name == variant {
+				some = append(some, v)
+			}
+		}
+	}
+	g.Variants, g.Lines = some, nil
+	return g, len(some) > 0
+}
+
 func choose(only string, quick bool) ([]trial.Group, error) {
 	all := groups.All()
 	var chosen []trial.Group
 	for _, g := range all {
-		if only == "" || slices.Contains(strings.Split(only, ","), g.Name) {
+		if g, asked := asked(g, only); asked {
 			if quick && len(g.Lines) == 0 {
 				continue
 			}
