@@ -92,7 +92,10 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		ib.log = zap.NewNop()
 	}
 	ib.log = ib.log.With(zap.String("inbox", cfg.name))
-	if ib.store, err = store.New(db, ib.naming); err != nil {
+	if err = cfg.listenProblem(db.Dialector.Name()); err != nil {
+		return fail(err)
+	}
+	if ib.store, err = store.New(db, ib.naming, cfg.storeOptions()...); err != nil {
 		return fail(err)
 	}
 	ib.processor, err = processor.New(processor.Config{DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
@@ -102,7 +105,13 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), NotStored: deliveredInPlace(cfg.channels),
 		Decoders: ib.decoders(), Options: cfg.options.Acceptor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) }})
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) },
+		Reserve: func(wanted map[string]int) acceptor.Reservation {
+			if r := ib.processor.Reserve(wanted); r != nil {
+				return r
+			}
+			return nil
+		}})
 	if err != nil {
 		return fail(err)
 	}

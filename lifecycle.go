@@ -132,6 +132,9 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	if err := models.CheckSchema(ctx, ib.db, ib.naming, ib.cfg.name); err != nil {
 		return err
 	}
+	if err := ib.checkListen(ctx); err != nil {
+		return err
+	}
 	ib.warnPool()
 	ib.warnWithoutInbox()
 	if err := ib.warnForeignKeys(ctx); err != nil {

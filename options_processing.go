@@ -16,11 +16,39 @@ func MaxRetryDelay(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.MaxRetryDelay = d }
 }
 
-// PollingInterval is the longest wait between looks for due work. Wake-ups
-// make it rarely matter, so do not shorten it for speed. Default 30 s.
+// PollingInterval is the longest wait between looks for due work. What this
+// process accepts, and what is known to come due, does not wait for it, so do
+// not shorten it for speed. It matters for what other processes accept while
+// Listen is off: when such a look finds work that nobody told of, the next one
+// follows after 100 ms, and the wait doubles up to PollingInterval while nothing
+// is found. Only what comes after a quiet time waits long. Default 30 s
+// (contract 4.7, 5.1).
 func PollingInterval(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.PollingInterval = d }
 }
+
+// Listen makes what one process accepts known to the workers of the others at
+// once, by PostgreSQL's LISTEN and NOTIFY; without it they find it by polling,
+// see PollingInterval. Each started inbox then keeps one connection of its own
+// open, beside the pool, with the settings of the pool's. Set it in all
+// processes of an inbox: those that have it tell, and hear, each other.
+//
+// Do not use it
+//   - where the processes that accept also process and keep up: they wake
+//     themselves;
+//   - for many single messages a second: PostgreSQL lets one transaction with a
+//     notification commit at a time in all its databases, so that accepting
+//     messages one by one from many connections falls to about half its rate.
+//     Batches are told of once each, whatever their size, and do not notice;
+//   - behind a pooler in transaction mode, which lets no notification through:
+//     the inbox notices, says so in log and health, and polls;
+//   - with AcceptTx in transactions that are prepared for a two-phase commit:
+//     PostgreSQL refuses notifications there.
+//
+// It needs PostgreSQL and pgx (what gorm.io/driver/postgres uses by default); with
+// anything else the inbox does not start. While the connection is lost, health
+// is degraded and polling goes on. Default off (contract 4.7).
+func Listen() Option { return func(c *config) { c.options.Processor.Listen = true } }
 
 // BatchSize bounds one claim. Do not raise it alone: what is claimed waits in
 // memory for a slot, see Prefetch. Default 100.
@@ -32,8 +60,10 @@ func BatchSize(n int) Option { return func(c *config) { c.options.Processor.Batc
 func Concurrency(n int) Option { return func(c *config) { c.options.Processor.Concurrency = n } }
 
 // Prefetch is how many slots' worth of claims may wait in memory; -1 means as many
-// as Concurrency. Do not raise it for slow handlers: other workers could run
-// what waits here. Default -1.
+// as Concurrency. What this process accepts is handed off into the same slots
+// without a claim (contract 5.17): with fewer than an accept brings, the rest is
+// claimed. Do not raise it for slow handlers: other workers could run what
+// waits here. Default -1.
 func Prefetch(n int) Option { return func(c *config) { c.options.Processor.Prefetch = n } }
 
 // HandlerTimeout limits each attempt; exceeding it is a failure. 0 is no
@@ -124,7 +154,7 @@ func RestartDelay(d time.Duration) Option {
 // Do not set ModeCompeting for speed on SQLite, which has one writer at a time.
 // All workers of an inbox must have the same mode. Where several processes use
 // one SQLite file, a message that one of them accepts while another holds the
-// lease waits for that one's PollingInterval. Default: ModeCompeting on
+// lease waits for that one's next look, see PollingInterval. Default: ModeCompeting on
 // PostgreSQL, ModeExclusive on SQLite (contract 5.3).
 func Mode(m ProcessingMode) Option { return func(c *config) { c.options.Processor.Mode = m } }
 

@@ -33,6 +33,7 @@ type Acceptor struct {
 	counters *telemetry.Counters
 	hooks    handler.Hooks
 	wake     func(handlerKeys []string)
+	reserve  func(wanted map[string]int) Reservation
 	decoders map[string]*envelope.Decoder
 
 	warned      sync.Map // channel and type of unrouted messages, told once
@@ -61,6 +62,10 @@ type Config struct {
 	// Wake tells the processor that these handlers have new statuses; it
 	// never blocks (contract 4.7).
 	Wake func(handlerKeys []string)
+	// Reserve asks the processor for room for so many new statuses, by handler
+	// key, to hand off. It is quick; nil means that nothing runs here. May be
+	// left out: nothing is handed off then (contract 5.17).
+	Reserve func(wanted map[string]int) Reservation
 }
 
 // New makes an Acceptor. It fails only on invalid options.
@@ -70,7 +75,7 @@ func New(cfg Config) (*Acceptor, error) {
 	}
 	a := &Acceptor{
 		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
-		log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks, wake: cfg.Wake,
+		log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks, wake: cfg.Wake, reserve: cfg.Reserve,
 		decoders: map[string]*envelope.Decoder{},
 	}
 	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)
@@ -91,6 +96,8 @@ func New(cfg Config) (*Acceptor, error) {
 
 // Accept persists messages and their statuses in one transaction and wakes
 // the processor (contract 4.1). The results are in the order of the messages.
+// What a processor of this process has room for it runs from memory, without
+// claiming it first (contract 5.17).
 //
 // Invalid messages do not keep the others from being stored: the error then
 // joins their *InvalidError values and the results are complete. If nothing
@@ -158,18 +165,22 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
+	handing := a.beginHandoff(p)
+	defer handing.end()
 	p.batch.Now = a.clock.Now()
 	stored, err := a.store.Accept(ctx, p.batch)
 	if err != nil {
+		handing.failed(err)
 		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)
 	}
 	p.take(stored)
+	handing.committed(stored)
 	return nil
 }
 
 // report wakes the processor, counts and calls hooks, all after the commit.
 func (a *Acceptor) report(ctx context.Context, p *plan) {
-	if slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
+	if !p.told && slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
 		a.wake(slices.Collect(maps.Keys(p.keys)))
 	}
 	for i, r := range p.results {

@@ -20,6 +20,8 @@ type plan struct {
 	repeats map[int]int
 	// keys are the handlers that may get new statuses.
 	keys map[string]bool
+	// told: the processor knows of them already.
+	told bool
 }
 
 // plan routes and checks the messages. Routing comes before the ID is looked

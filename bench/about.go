@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/bench/server"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
 // about says what was measured, on what.
@@ -18,11 +20,14 @@ type about struct {
 	Date       string
 	CPU        string
 	Cores      int
+	Memory     string
+	System     string
 	Go         string
 	PostgreSQL string
+	Kafka      string
 	Settings   map[string]string
 	Rounds     int
-	// Versions are those of the peers, by module.
+	// Versions are those of the peers and drivers, by module.
 	Versions map[string]string
 }
 
@@ -32,10 +37,12 @@ func describe(ctx context.Context, s *server.Server, rounds int) (about, error) 
 		return about{}, err
 	}
 	a := about{Date: time.Now().UTC().Format(time.DateOnly), CPU: processor(), Cores: runtime.NumCPU(), Go: runtime.Version(),
-		PostgreSQL: version, Settings: server.Settings, Rounds: rounds, Versions: map[string]string{}}
+		Memory: memory(), System: runtime.GOOS + "/" + runtime.GOARCH,
+		PostgreSQL: version, Kafka: servers.KafkaVersion, Settings: server.Settings, Rounds: rounds, Versions: map[string]string{}}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range info.Deps {
-			for _, peer := range []string{"github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/vgarvardt/gue/v5", "github.com/jackc/pgx/v5", "gorm.io/gorm"} {
+			for _, peer := range []string{"github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/vgarvardt/gue/v5", "github.com/jackc/pgx/v5",
+				"github.com/segmentio/kafka-go", "github.com/mattn/go-sqlite3", "modernc.org/sqlite", "gorm.io/gorm"} {
 				if d.Path == peer {
 					a.Versions[peer] = d.Version
 				}
@@ -43,6 +50,21 @@ func describe(ctx context.Context, s *server.Server, rounds int) (about, error) 
 		}
 	}
 	return a, nil
+}
+
+// memory is the machine's, in GiB.
+func memory() string {
+	content, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(content)) {
+		var kib float64
+		if _, err := fmt.Sscanf(line, "MemTotal: %f kB", &kib); err == nil {
+			return fmt.Sprintf("%.0f GiB", kib/(1<<20))
+		}
+	}
+	return ""
 }
 
 func processor() string {

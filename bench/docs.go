@@ -1,5 +1,100 @@
 package main
 
-import "github.com/gorm-inbox/inbox/bench/trial"
+import (
+	_ "embed"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/template"
 
-func writeDocs(a about, results []*trial.Result) error { return nil }
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+// docsPath is seen from the directory of this module.
+const docsPath = "../docs/benchmarks.md"
+
+//go:embed benchmarks.md.tmpl
+var docsTemplate string
+
+// page is what the template shows.
+type page struct {
+	About  about
+	Groups []pageGroup
+	Missed int
+}
+
+type pageGroup struct {
+	trial.Group
+	Rows  []row
+	Lines []pageLine
+}
+
+// pageLine is a line with its value and, if it has one, its target.
+type pageLine struct {
+	Name, Value, Target, Verdict string
+}
+
+func writeDocs(a about, results []*trial.Result) error {
+	var text strings.Builder
+	if err := renderDocs(&text, a, results); err != nil {
+		return err
+	}
+	if err := os.WriteFile(docsPath, []byte(text.String()), 0o644); err != nil {
+		return fmt.Errorf("-docs is for a run in the directory of the bench module: %w", err)
+	}
+	return nil
+}
+
+func renderDocs(w io.Writer, a about, results []*trial.Result) error {
+	p := page{About: a}
+	for _, r := range results {
+		g := pageGroup{Group: r.Group, Rows: rowsOf(r)}
+		for _, line := range r.Group.Lines {
+			value, err := line.Of(r)
+			if err != nil {
+				return err
+			}
+			g.Lines = append(g.Lines, pageLineOf(line, value))
+			if !line.Met(value) {
+				p.Missed++
+			}
+		}
+		p.Groups = append(p.Groups, g)
+	}
+	t, err := template.New("benchmarks.md").Funcs(template.FuncMap{
+		"more": row.more, "rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
+		"title": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
+		"cpu":   func(g pageGroup) bool { return g.Name == "accept" || g.Name == "process" || g.Name == "endtoend" },
+	}).Parse(docsTemplate)
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, p)
+}
+
+func pageLineOf(line trial.Line, value float64) pageLine {
+	l := pageLine{Name: line.Name, Value: fmt.Sprintf("%.2f", value), Target: "none", Verdict: "–"}
+	switch {
+	case line.AtLeast > 0:
+		l.Target = fmt.Sprintf("at least %.2f", line.AtLeast)
+	case line.AtMost > 0:
+		l.Target = fmt.Sprintf("at most %.2f", line.AtMost)
+	default:
+		return l
+	}
+	l.Verdict = "met"
+	if !line.Met(value) {
+		l.Verdict = "**missed**"
+	}
+	return l
+}
+
+// rate is a rate with separated thousands.
+func rate(value float64) string {
+	digits := fmt.Sprintf("%.0f", value)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}

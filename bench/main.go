@@ -22,9 +22,17 @@ import (
 	"github.com/gorm-inbox/inbox/bench/groups"
 	"github.com/gorm-inbox/inbox/bench/server"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/bench/workers"
 )
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == workers.Command {
+		if err := groups.Worker(context.Background(), os.Args[2], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: worker:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var (
 		only   = flag.String("only", "", "measure these groups alone, separated by commas")
 		quick  = flag.Bool("quick", false, "the first figure of each group, one round, less work")
@@ -64,6 +72,10 @@ func run(ctx context.Context, lab *trial.Lab, only string, toJSON string, docs b
 	var results []*trial.Result
 	for _, g := range chosen {
 		r, err := lab.Run(ctx, g)
+		if errors.Is(err, trial.ErrLeftOut) && !docs {
+			fmt.Fprintln(os.Stderr, "LEFT OUT:", err)
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -93,6 +105,9 @@ func choose(only string, quick bool) ([]trial.Group, error) {
 	var chosen []trial.Group
 	for _, g := range all {
 		if only == "" || slices.Contains(strings.Split(only, ","), g.Name) {
+			if quick && len(g.Lines) == 0 {
+				continue
+			}
 			if quick {
 				g = g.First()
 			}

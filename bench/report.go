@@ -49,7 +49,11 @@ func rowsOf(r *trial.Result) []row {
 func (r row) more() string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(r.Values)) {
-		parts = append(parts, fmt.Sprintf("%s %.3g", key, r.Values[key]))
+		format := "%s %.3g"
+		if r.Values[key] >= 1000 {
+			format = "%s %.0f"
+		}
+		parts = append(parts, fmt.Sprintf(format, key, r.Values[key]))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -30,7 +30,9 @@ func (o *ordering) problems() []error {
 // transactions, have no order among each other. It takes effect when every
 // worker runs it, for messages accepted from then on. Do not use it where
 // order does not matter: a lane is no faster than one message after the other,
-// and one bad message can stop it. (Contract 5.12.)
+// and one bad message can stop it; and what is accepted for an ordered handler
+// is never handed off, because a claim has to judge its lane. (Contract 5.12,
+// 5.17.)
 func Ordered() Option { return func(s *settings) { s.ordered = true } }
 
 // OrderedBy is Ordered with an ordering key of its own, made of the message as

@@ -54,6 +54,9 @@ func (b *breaker) probing() bool { return b != nil && b.circuit.State() == gobre
 // trying: a probe, or what was admitted before the circuit opened, is out.
 func (b *breaker) trying() bool { return b.probing() && b.admitted() > 0 }
 
+// closed: nothing is wrong.
+func (b *breaker) closed() bool { return b == nil || b.circuit.State() == gobreaker.StateClosed }
+
 // shut: nothing may start now.
 func (b *breaker) shut() bool { return b.open() || b.trying() }
 
@@ -164,7 +167,7 @@ func (l *loop) applyBreakers() {
 			s.queue = nil
 		}
 		if s.broken && !open {
-			s.more = true
+			s.wake()
 		}
 		if open && !s.broken {
 			l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while", zap.String("handler_key", s.handler.Key()),

@@ -23,8 +23,11 @@ type claimer struct {
 	settle   func(r result) // for claims that end without an attempt
 
 	// doubt is when to look for claims of ours that we do not know of, because
-	// a claim statement's answer was lost; zero if there is no need.
-	doubt time.Time
+	// the answer of a claim, or of an accept that claims, was lost; zero if
+	// there is no need. No statement whose answer was lost is under way any
+	// more after settled: a look before that does not end the doubt.
+	doubt   time.Time
+	settled time.Time
 }
 
 // claim asks for due statuses and sorts out siblings under legacy keys.
@@ -86,19 +89,18 @@ func split(n int, keys []string) []int {
 }
 
 // reconcile releases claims of this worker that it does not run: those of a
-// claim statement whose answer was lost (contract 5.9). The look reads all
+// claim or accept whose answer was lost (contract 5.9). The look reads all
 // pending statuses, so it happens once after such a failure, when the statement
-// cannot be under way any more, and between two claims of this worker, so that
-// it never takes a claim for lost whose answer is on its way.
+// cannot be under way any more, and between two claims of this worker and while
+// it waits for none that accepts bring, so that it never takes a claim for lost
+// whose answer is on its way.
 func (c *claimer) reconcile(ctx context.Context, workerID string) error {
-	if c.doubt.IsZero() || time.Now().Before(c.doubt) {
-		return nil
-	}
+	began := time.Now()
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
 	refs, err := c.store.ClaimsOf(stmt, workerID, sweepBatch+c.held.count())
 	if err != nil {
-		c.doubtFromNow()
+		c.lookLater()
 		return fmt.Errorf("look for claims whose answer was lost: %w", err)
 	}
 	var lost []store.Settlement
@@ -111,17 +113,29 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	}
 	if len(lost) > 0 {
 		if _, err := c.store.Settle(stmt, lost); err != nil {
-			c.doubtFromNow()
+			c.lookLater()
 			return fmt.Errorf("release claims whose answer was lost: %w", err)
 		}
 		c.lanes.advance(stmt, ended)
 	}
 	c.doubt = time.Time{}
+	if began.Before(c.settled) {
+		c.doubt = c.settled
+	}
 	return nil
 }
 
-// doubtFromNow puts the look off until no statement of before can be under way.
-func (c *claimer) doubtFromNow() { c.doubt = time.Now().Add(c.opts.StatementTimeout) }
+// doubtFromNow: an answer was lost. The look waits until its statement cannot
+// be under way any more. A look that waits for an earlier one is not put off:
+// answers may go on being lost, of accepts that their callers give no time.
+func (c *claimer) doubtFromNow() {
+	c.settled = time.Now().Add(c.opts.StatementTimeout)
+	if c.doubt.IsZero() {
+		c.doubt = c.settled
+	}
+}
+
+func (c *claimer) lookLater() { c.doubt = time.Now().Add(c.opts.StatementTimeout) }
 
 // nextDue asks when the next status of these handlers comes due after at; zero
 // if none is known.

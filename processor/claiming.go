@@ -14,16 +14,21 @@ type claimed struct {
 	short    map[*handler.Handler]bool // had fewer due statuses than asked for
 	asked    []*handler.Handler        // whose next due status is in next
 	next     time.Time                 // when that is due; zero if there is none
-	doubt    time.Time                 // when to look for claims whose answer was lost; zero if there is no need
 	err      error
 }
 
+// mayTake is false after a claim that failed, while the worker must not claim,
+// and while the database is too slow for the results already waiting to be
+// stored.
+func (l *loop) mayTake() bool {
+	return !time.Now().Before(l.notBefore) && l.session.mayClaim() &&
+		l.act.completer.backlog() <= 2*l.p.opts.BatchSize+l.p.opts.Concurrency
+}
+
 // claim starts a round of claiming unless one is under way, nothing may be
-// due, nothing is free, or the database is too slow for the results already
-// waiting to be stored.
+// due, nothing is free, or it may not.
 func (l *loop) claim() {
-	if l.claiming || time.Now().Before(l.notBefore) || !l.session.mayClaim() ||
-		l.act.completer.backlog() > 2*l.p.opts.BatchSize+l.p.opts.Concurrency {
+	if l.claiming || !l.mayTake() {
 		return
 	}
 	shares := l.board.limits()
@@ -35,12 +40,29 @@ func (l *loop) claim() {
 	for s, n := range shares {
 		limits[s.handler] = n
 		unasked[s.handler] = !s.asked
+		s.claiming, s.blind = n, s.few == 0
 		// Set again by a full claim, and by a wake-up that comes while the
 		// claim is under way and whose status it may have missed.
-		s.more = false
+		s.more, s.few = false, 0
 	}
+	l.startClaiming(limits, unasked)
+}
+
+// startClaiming begins a round. It looks for lost claims, if that is due, only
+// while no accept may bring any: one whose answer is on its way would be taken
+// for lost. Until the round is over none may be promised either.
+func (l *loop) startClaiming(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
 	l.claiming = true
-	go l.claimRound(limits, unasked)
+	l.polling.claim()
+	l.reconciling = l.lookDue() && l.promised == 0
+	go l.claimRound(limits, unasked, l.reconciling)
+}
+
+// lookDue: claims are to be looked for whose answer was lost. No round is under
+// way.
+func (l *loop) lookDue() bool {
+	doubt := l.act.claimer.doubt
+	return !doubt.IsZero() && !time.Now().Before(doubt)
 }
 
 // claimRound claims, and asks when the next status comes due for each handler
@@ -48,12 +70,11 @@ func (l *loop) claim() {
 // or one handler's backlog would hide another's due times. Both look at the
 // same moment: a status that came due after the claim and before the question
 // would be in neither answer.
-func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
+func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool, reconcile bool) {
 	var c claimed
-	if err := protect(func() { l.lookUp(&c, limits, unasked) }); err != nil {
+	if err := protect(func() { l.lookUp(&c, limits, unasked, reconcile) }); err != nil {
 		c.err = err
 	}
-	c.doubt = l.act.claimer.doubt
 	switch {
 	case c.err == nil:
 		l.p.claimLog.healthy()
@@ -65,10 +86,12 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 	}
 }
 
-func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
+func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*handler.Handler]bool, reconcile bool) {
 	ctx := l.session.attempts
-	if err := l.act.claimer.reconcile(ctx, l.session.id); err != nil && ctx.Err() == nil {
-		l.p.log.Warn("inbox: will look again for lost claims", zap.Error(err))
+	if reconcile {
+		if err := l.act.claimer.reconcile(ctx, l.session.id); err != nil && ctx.Err() == nil {
+			l.p.log.Warn("inbox: will look again for lost claims", zap.Error(err))
+		}
 	}
 	if len(limits) == 0 {
 		return
@@ -89,15 +112,21 @@ func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*
 
 // noteClaimed queues what was claimed and learns what is left in the database.
 func (l *loop) noteClaimed(c *claimed) {
-	l.claiming = false
-	l.doubt = c.doubt
+	l.claiming, l.reconciling = false, false
+	for _, s := range l.board.shares {
+		s.claiming, s.blind = 0, false
+	}
+	l.noteLost()
+	if l.polling.claimed(len(c.attempts)) {
+		l.poll = time.Now().Add(l.polling.wait)
+	}
 	if c.err != nil {
 		l.notBefore = time.Now().Add(l.p.opts.RestartDelay)
 		l.board.wake(nil, true)
 	}
 	for h, short := range c.short {
 		if !short {
-			l.board.byHandler[h].more = true
+			l.board.byHandler[h].wake()
 		}
 	}
 	for _, a := range c.attempts {

@@ -170,9 +170,9 @@ func (l *loop) obeyLock() bool {
 	if l.claiming || l.act.claimer.doubt.IsZero() {
 		return false
 	}
-	if l.doubt = l.act.claimer.doubt; !time.Now().Before(l.doubt) {
-		l.doubt, l.claiming = time.Time{}, true
-		go l.claimRound(nil, nil)
+	if l.doubt = l.act.claimer.doubt; l.lookDue() && l.promised == 0 {
+		l.doubt = time.Time{}
+		l.startClaiming(nil, nil)
 	}
 	return false
 }

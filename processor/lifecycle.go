@@ -86,6 +86,13 @@ func (p *Processor) Start(context.Context) error {
 		defer crew.Dismiss()
 		p.supervise(work, alive, a)
 	}()
+	if p.opts.Listen {
+		a.services.Add(1)
+		go func() {
+			defer a.services.Done()
+			p.listen(work)
+		}()
+	}
 	p.mu.Lock()
 	p.now = a
 	p.mu.Unlock()

@@ -2,6 +2,8 @@ package processor
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -10,11 +12,15 @@ import (
 )
 
 // loop is one session's scheduling (contract 5.1): claim what is due, start
-// it, and wait for a wake-up, the next due time or the poll. All its state
-// belongs to its goroutine; claims and attempts run in others and report by
-// events. Attempts hand their results to the completer themselves, so nothing
-// is lost when they outlive the loop.
+// it, and wait for a wake-up, the next due time or the poll. Claims and
+// attempts run in goroutines of their own and report by events; accepts that
+// hand off (see Reserve) look at its state and change it between two of its
+// rounds: it holds mu unless it waits. It never blocks on the database.
+// Attempts hand their results to the completer themselves, so nothing is lost
+// when they outlive the loop.
 type loop struct {
+	mu sync.Mutex
+
 	p       *Processor
 	act     *activity
 	session *session
@@ -27,8 +33,15 @@ type loop struct {
 	claiming  bool
 	notBefore time.Time // no claim before this: the last one failed
 	poll      time.Time // the next look whatever is known
+	polling   polling
 	nextDue   time.Time // zero if none is known
-	doubt     time.Time // see claimed
+	doubt     time.Time // when to look for claims whose answer was lost; zero if there is no need
+
+	stopping    context.Context // ends with a stop
+	promised    int             // accepts under way that may bring claims
+	lost        bool            // the answer of one was lost during the claim under way
+	reconciling bool            // the claim under way looks for lost claims
+	over        bool            // it takes nothing any more
 }
 
 // event is what reaches the loop from other goroutines; one field is set.
@@ -40,13 +53,19 @@ type event struct {
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
-	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.policies, p.opts), events: make(chan event), gone: make(chan struct{}), running: map[*group]bool{}}
+	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.policies, p.opts), events: make(chan event), gone: make(chan struct{}),
+		running: map[*group]bool{}, polling: newPolling(p.opts.PollingInterval)}
 }
 
 // run works until ctx ends (a stop) or the session is fenced, and then until
 // every attempt has ended or is known to ignore its cancellation, or giveUp
 // is closed. Handlers that still run then count as left until they return.
 func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
+	l.stopping = ctx
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.p.loop.Store(l)
+	defer func() { l.over = true; l.p.loop.CompareAndSwap(l, nil) }()
 	defer close(l.gone)
 	defer func() { l.act.left.Add(int64(len(l.running))) }() // before gone tells them
 	defer l.p.health.stuck(nil)
@@ -58,7 +77,10 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	for {
 		if ctx.Err() != nil || l.session.attempts.Err() != nil {
 			l.releaseQueued()
-			if !l.claiming && l.onlyOverdue() {
+			// A stop waits for accepts that may bring claims, so that these are
+			// given back before the process ends; not for ever, though, and a
+			// new session must not wait for them at all.
+			if !l.claiming && (l.promised == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
 				return
 			}
 		} else if l.obeyLock() {
@@ -68,27 +90,51 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			l.claim()
 		}
 		look.Reset(l.untilNextLook())
+		l.mu.Unlock()
 		select {
 		case <-giveUp:
+			l.mu.Lock()
 			l.releaseQueued()
 			return
 		case <-stopping:
+			l.mu.Lock()
 			stopping = nil
 		case <-fenced:
+			l.mu.Lock()
 			fenced = nil
 		case e := <-l.events:
+			l.mu.Lock()
 			l.handle(e)
 		case <-l.p.wakeup.signal:
-			l.board.wake(l.p.wakeup.take())
+			l.mu.Lock()
+			l.wake(l.p.wakeup.take())
 		case <-look.C:
+			l.mu.Lock()
+			if !time.Now().Before(l.poll) {
+				l.polling.look(l.told())
+			}
 			l.lookAnew()
 		}
 	}
 }
 
+// wake makes these handlers look for work, or all.
+func (l *loop) wake(keys map[string]bool, all bool) {
+	if all || len(keys) > 0 {
+		l.polling.tell()
+	}
+	l.board.wake(keys, all)
+}
+
+// told reports whether there may be work that the loop knows of: of a full
+// claim, a wake-up or a due time.
+func (l *loop) told() bool {
+	return slices.ContainsFunc(l.board.shares, l.board.claimable) || !l.nextDue.IsZero() && !l.nextDue.After(l.p.clock.Now())
+}
+
 // lookAnew forgets what is known of the database and makes every handler ask.
 func (l *loop) lookAnew() {
-	l.nextDue, l.doubt, l.poll = time.Time{}, time.Time{}, time.Now().Add(l.p.opts.PollingInterval)
+	l.nextDue, l.doubt, l.poll = time.Time{}, time.Time{}, time.Now().Add(l.polling.wait)
 	l.board.forgetDue()
 	l.board.wake(nil, true)
 }
@@ -230,7 +276,7 @@ func (l *loop) applyPauses() {
 	for _, s := range l.board.shares {
 		paused := l.p.isPaused(s.handler)
 		if s.paused && !paused {
-			s.more = true
+			s.wake()
 		}
 		if paused {
 			l.giveBack(s.queue)
@@ -249,7 +295,7 @@ func (l *loop) untilNextLook() time.Duration {
 	if !l.nextDue.IsZero() {
 		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
 	}
-	if !l.doubt.IsZero() {
+	if !l.doubt.IsZero() && l.promised == 0 {
 		wait = min(wait, max(time.Until(l.doubt), time.Millisecond))
 	}
 	for _, s := range l.board.shares {

@@ -13,9 +13,13 @@ type Options struct {
 	MaxRetries int `yaml:"max_retries" env:"MAX_RETRIES"`
 	// MaxRetryDelay caps the backoff. Default 5 m.
 	MaxRetryDelay time.Duration `yaml:"max_retry_delay" env:"MAX_RETRY_DELAY"`
-	// PollingInterval is the longest wait between looks for due work.
-	// Default 30 s.
+	// PollingInterval is the longest wait between looks for due work that
+	// nobody has told of; after such a look has found some, the next come
+	// sooner. Default 30 s.
 	PollingInterval time.Duration `yaml:"polling_interval" env:"POLLING_INTERVAL"`
+	// Listen wakes the workers of other processes by PostgreSQL's
+	// notifications. Default off.
+	Listen bool `yaml:"listen" env:"LISTEN"`
 	// BatchSize bounds one claim. Default 100.
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
 	// Concurrency is how many handlers run at once. A handler below its fair

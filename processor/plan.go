@@ -10,14 +10,22 @@ type share struct {
 	queue   []*attempt // claimed, not started
 	running int        // groups
 	stuck   int        // groups that ignore their cancelled context; they hold no slot
-	// more is true while the database may have due statuses for the handler.
-	more   bool
-	asked  bool // when its next status comes due has been asked since the last look
-	paused bool
-	broken bool // the circuit breaker was open at the last look
+	// more is true while the database may have due statuses for the handler;
+	// few, if positive, at most so many, all of them accepted by this process.
+	more bool
+	few  int
+	// claiming is how many messages the claim under way asks for; blind, that it
+	// does so without knowing what there is.
+	claiming int
+	blind    bool
+	reserved int  // messages that accepts under way may hand off (contract 5.17)
+	asked    bool // when its next status comes due has been asked since the last look
+	paused   bool
+	broken   bool // the circuit breaker was open at the last look
 }
 
-// queued is how many slots the queue is going to take.
+// queued is how many slots the queue is going to take, and what accepts under
+// way may add to it.
 func (s *share) queued() int {
 	alone := 0
 	if s.policy.share > 1 {
@@ -27,8 +35,11 @@ func (s *share) queued() int {
 			}
 		}
 	}
-	return alone + (len(s.queue)-alone+s.policy.share-1)/s.policy.share
+	return alone + s.slots(len(s.queue)-alone+s.reserved)
 }
+
+// slots is how many slots so many new messages take.
+func (s *share) slots(messages int) int { return (messages + s.policy.share - 1) / s.policy.share }
 
 func (s *share) busy() int { return s.running + s.queued() }
 
@@ -103,11 +114,12 @@ func (b *board) totals() (running, queued int) {
 }
 
 // fair is the number of slots every handler with work can count on: with c
-// slots and h such handlers, max(1, c/h) (contract 5.2).
-func (b *board) fair() int {
+// slots and h such handlers, max(1, c/h) (contract 5.2). Those of which
+// statuses are being accepted have work, too.
+func (b *board) fair(accepting map[*share]int) int {
 	h := 0
 	for _, s := range b.shares {
-		if s.busy() > 0 || b.claimable(s) {
+		if s.busy() > 0 || accepting[s] > 0 || b.claimable(s) {
 			h++
 		}
 	}
@@ -122,7 +134,7 @@ func (b *board) fair() int {
 func (b *board) limits() map[*share]int {
 	running, queued := b.totals()
 	free := max(0, min(b.batchSize, b.concurrency+b.prefetch-running-queued))
-	fair := b.fair()
+	fair := b.fair(nil)
 	var wanting []*share
 	starving := false
 	for i := range b.shares {
@@ -162,7 +174,9 @@ func (b *board) limits() map[*share]int {
 }
 
 // messages turns slots into messages: as many as may share one, but of all
-// handlers no more than BatchSize beyond a full group.
+// handlers no more than BatchSize beyond a full group. Where it is known how
+// many there are, it is one more than that: the claim that finds no more has
+// found all, and the slots left over are free for what is accepted meanwhile.
 func (b *board) messages(slots map[*share]int) map[*share]int {
 	limits := make(map[*share]int, len(slots))
 	for s, n := range slots {
@@ -173,6 +187,9 @@ func (b *board) messages(slots map[*share]int) map[*share]int {
 		limits[s] = n
 		if s.policy.share > 1 {
 			limits[s] = min(n*s.policy.share, max(b.batchSize/len(slots), s.policy.share))
+		}
+		if s.few > 0 {
+			limits[s] = min(limits[s], s.few+1)
 		}
 	}
 	for s, n := range limits {
@@ -190,7 +207,7 @@ func (b *board) messages(slots map[*share]int) map[*share]int {
 // and one below its fair share may start although all slots are taken.
 func (b *board) next() *group {
 	running, _ := b.totals()
-	fair := b.fair()
+	fair := b.fair(nil)
 	var best *share
 	for i := range b.shares {
 		s := b.shares[(b.turn+i)%len(b.shares)]
@@ -219,10 +236,13 @@ func (b *board) next() *group {
 func (b *board) wake(keys map[string]bool, all bool) {
 	for _, s := range b.shares {
 		if all || keys[s.handler.Key()] {
-			s.more = true
+			s.wake()
 		}
 	}
 }
+
+// wake: the database may have due statuses, nobody knows how many.
+func (s *share) wake() { s.more, s.few = true, 0 }
 
 // forgetDue makes the database be asked again what comes due when.
 func (b *board) forgetDue() {

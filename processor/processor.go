@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,17 +33,21 @@ type Processor struct {
 	counters *telemetry.Counters
 	hooks    handler.Hooks
 
-	policies map[*handler.Handler]*policy
-	runner   *runner
-	lanes    *lanes
-	wakeup   *wakeup
-	health   *health
-	claimLog *stateLog
-	beatLog  *stateLog
-	sweepLog *stateLog
-	storeLog *stateLog
-	loopLog  *stateLog
-	lockLog  *stateLog
+	policies  map[*handler.Handler]*policy
+	runner    *runner
+	lanes     *lanes
+	wakeup    *wakeup
+	health    *health
+	claimLog  *stateLog
+	beatLog   *stateLog
+	sweepLog  *stateLog
+	storeLog  *stateLog
+	loopLog   *stateLog
+	lockLog   *stateLog
+	listenLog *stateLog
+	released  atomic.Bool // claims, since the last stop
+
+	loop atomic.Pointer[loop] // the one that accepts may hand off to; nil while there is none
 
 	lockFreed chan struct{} // a ProcessPending of this process has given the lock up
 
@@ -88,12 +93,13 @@ func New(cfg Config) (*Processor, error) {
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{},
 		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
 		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"), lockLog: newStateLog(cfg.Logger, "lock"),
+		listenLog: newStateLog(cfg.Logger, "listening"),
 		lockFreed: make(chan struct{}, 1),
 	}
 	if p.opts.Mode == "" {
 		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())
 	}
-	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog}}
+	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog, p.listenLog}}
 	for _, h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
 	}
@@ -169,6 +175,7 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	case !r.next.IsZero():
 		p.wakeup.at(r.next)
 	case r.outcome == released: // due now, perhaps for a later session of this very worker
+		p.released.Store(true)
 		p.wakeup.wake(r.handler.Key())
 	}
 	switch r.outcome {

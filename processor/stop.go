@@ -52,6 +52,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 			unstored++ // a hook hangs: at least its own result's fate is not known
 		}
 	}
+	p.announceReleased(a.hard)
 	if s := a.current(); s != nil {
 		s.end(errStopping)
 		settled := unstored == 0 && a.left.Load() == 0

@@ -122,20 +122,34 @@ func (r *runner) begin(ctx context.Context) (*handlerTx, error) {
 // complete writes the members' completions and returns those whose claims are
 // current; the others are marked as fenced.
 func (t *handlerTx) complete(members []member) (current []member, err error) {
-	err = t.Within(func() error {
-		for _, m := range members {
-			ok, err := t.store.CompleteTx(t.Ctx, t.DB, completionOf(m.claim, models.OutcomeProcessed), t.now())
-			if err != nil {
-				return err
-			}
-			if m.fenced = !ok; ok {
-				current = append(current, m)
-			}
-		}
-		return nil
+	return t.each("complete", members, func(completions []store.Completion) ([]bool, error) {
+		return t.store.CompleteTx(t.Ctx, t.DB, completions, t.now())
 	})
+}
+
+// hold locks the members' claims and returns those that are current; the others
+// are marked as fenced.
+func (t *handlerTx) hold(members []member) (current []member, err error) {
+	return t.each("hold", members, func(completions []store.Completion) ([]bool, error) {
+		return t.store.HoldTx(t.Ctx, t.DB, completions)
+	})
+}
+
+// each takes a step of our own for all members and tells for which it applied.
+func (t *handlerTx) each(doing string, members []member, step func([]store.Completion) ([]bool, error)) (current []member, err error) {
+	completions := make([]store.Completion, len(members))
+	for i, m := range members {
+		completions[i] = completionOf(m.claim, models.OutcomeProcessed)
+	}
+	var applied []bool
+	err = t.Within(func() (err error) { applied, err = step(completions); return err })
 	if err != nil {
-		return nil, t.cutShort(fmt.Errorf("complete in handler transaction: %w", err))
+		return nil, t.cutShort(fmt.Errorf("%s in handler transaction: %w", doing, err))
+	}
+	for i, m := range members {
+		if m.fenced = !applied[i]; applied[i] {
+			current = append(current, m)
+		}
 	}
 	return current, nil
 }

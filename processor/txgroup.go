@@ -13,20 +13,31 @@ import (
 )
 
 // runTxGroup runs a transactional handler for several messages, one call after
-// the other, in one transaction (contract 5.11). Each stands behind a savepoint
-// of its own, with its completion: what fails is undone alone. What hurts the
-// transaction itself, or may be due to the company, decides nothing: a timeout,
-// a cancellation (it may have cost the connection), a lost connection, a
-// deadlock, a commit that is refused (a deferred constraint does not say whose
-// row it was). All then run again alone, uncharged, and the culprit meets its
-// fate there.
-func (r *runner) runTxGroup(ctx context.Context, members []member, w watcher) {
+// the other, in one transaction (contract 5.11). Their claims are locked first,
+// all in one statement: a stale one is found before its handler runs, and nobody
+// takes one over meanwhile. Each call stands behind a savepoint of its own: what
+// fails is undone alone. Those that passed are completed in one statement before
+// the commit; as their rows are locked at the claims' versions, each applies.
+// Savepoints are not released, which would cost a round trip each: a later one
+// hides those of the same name before it, and the commit ends them all.
+//
+// What hurts the transaction itself, or may be due to the company, decides
+// nothing: a timeout, a cancellation (it may have cost the connection), a lost
+// connection, a deadlock, a commit that is refused (a deferred constraint does
+// not say whose row it was). All then run again alone, uncharged, and the
+// culprit meets its fate there.
+func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
 	t, err := r.begin(ctx)
 	if err != nil {
-		fail(members, err)
+		fail(all, err)
 		return
 	}
 	defer t.Rollback()
+	members, err := t.hold(all)
+	if err != nil {
+		repeatAlone(all)
+		return
+	}
 	passed := make([]member, 0, len(members))
 	for i, m := range members {
 		if ctx.Err() != nil { // what has passed is kept
@@ -43,11 +54,18 @@ func (r *runner) runTxGroup(ctx context.Context, members []member, w watcher) {
 			repeatAlone(members)
 			return
 		}
-		if m.err == nil && !m.fenced {
+		if m.err == nil {
 			passed = append(passed, m)
 		}
 	}
 	if len(passed) == 0 {
+		return
+	}
+	if current, err := t.complete(passed); err != nil || len(current) < len(passed) {
+		for _, m := range passed {
+			m.fenced = false // whose row a handler has touched finds out alone
+		}
+		repeatAlone(passed)
 		return
 	}
 	committed, err := t.commit(ctx, passed)
@@ -67,9 +85,7 @@ func (r *runner) runTxGroup(ctx context.Context, members []member, w watcher) {
 func repeatAlone(parts ...[]member) {
 	for _, part := range parts {
 		for _, m := range part {
-			if !m.fenced { // stale for good
-				m.repeat(true)
-			}
+			m.repeat(true)
 		}
 	}
 }
@@ -81,39 +97,30 @@ func (t *handlerTx) runMember(ctx context.Context, m member, w watcher) error {
 	if err := t.control("SAVEPOINT inbox_member"); err != nil {
 		return err
 	}
-	current, err := t.complete([]member{m})
-	if err != nil {
-		return err
-	}
-	if len(current) == 0 {
-		return nil
-	}
 	ctx, cancel := m.limited(ctx)
 	defer cancel()
 	session, statements := invoke.Watch(ctx, t.DB)
-	err = t.call(handler.ContextWithDB(ctx, session), session, current, w)[0]
+	err := t.call(handler.ContextWithDB(ctx, session), session, []member{m}, w)[0]
 	if err == nil {
 		err = statements.Swallowed()
 	}
 	m.cause = context.Cause(ctx)
 	switch {
 	case err == nil:
-		return t.control("RELEASE SAVEPOINT inbox_member")
+		return nil
 	case errors.Is(err, ErrStuck) || ctx.Err() != nil || store.IsTransient(err):
 		return err
 	}
 	m.err = err
-	return t.control("ROLLBACK TO SAVEPOINT inbox_member", "RELEASE SAVEPOINT inbox_member")
+	return t.control("ROLLBACK TO SAVEPOINT inbox_member")
 }
 
-// control sends statements that steer the transaction, past the application's
+// control sends a statement that steers the transaction, past the application's
 // GORM logger.
-func (t *handlerTx) control(statements ...string) error {
+func (t *handlerTx) control(statement string) error {
 	return t.Within(func() error {
-		for _, statement := range statements {
-			if _, err := t.DB.Statement.ConnPool.ExecContext(t.Ctx, statement); err != nil {
-				return fmt.Errorf("%s: %w", strings.ToLower(statement), err)
-			}
+		if _, err := t.DB.Statement.ConnPool.ExecContext(t.Ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", strings.ToLower(statement), err)
 		}
 		return nil
 	})

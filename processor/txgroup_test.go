@@ -182,17 +182,38 @@ func TestDeadlockInCompanyIsTriedAlone(t *testing.T) {
 	})
 }
 
-func TestStaleMemberChangesNothingAndHoldsUpNobody(t *testing.T) {
+func TestStaleMemberIsNotCalledAndHoldsUpNobody(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		var seen calls
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(1), inboxtest.Handlers(
+			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				seen.note(m.ID)
+				if m.ID == "1" { // somebody takes "6" over, which is claimed and waits for the slot
+					inboxtest.Exec(t, tx, "UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '6'")
+				}
+				return write(tx, m.ID)
+			}, inbox.TxGroup(4))))
+		inboxtest.Accept(t, ib, "1", "2", "3", "4", "5", "6", "7")
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 6 && ib.Counters().Fenced == 1 }, "all but one completed")
+		require.Equal(t, "123457", seen.order())
+		require.Equal(t, []string{"1", "2", "3", "4", "5", "7"}, written())
+		require.Nil(t, inboxtest.Status(t, ib, "6", "h").CompletedAt)
+	})
+}
+
+func TestMemberTakenOverByAHandlerOfItsGroupChangesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID == "1" { // somebody takes "3" over before its turn
+			if m.ID == "1" { // only who is in the transaction can: the rows are locked
 				return tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '3'").Error
 			}
 			return nil
 		})
 		require.Equal(t, 3, inboxtest.Process(t, ib).Completed)
-		require.Equal(t, "124", seen.order())
+		require.Equal(t, "1234124", seen.order(), "all was undone, and each ran alone")
 		require.Equal(t, []string{"1", "2", "4"}, written())
 		require.EqualValues(t, 1, ib.Counters().Fenced)
 		require.Nil(t, inboxtest.Status(t, ib, "3", "h").CompletedAt)

@@ -17,6 +17,7 @@ type Counters struct {
 	Invalid                 atomic.Int64 // messages refused by Accept (contract 4.1)
 	Gaps                    atomic.Int64 // gaps in partitions that were passed (contract 7.5)
 
+	HandedOff  atomic.Int64 // statuses accepted already claimed and run from memory (contract 5.17)
 	Processed  atomic.Int64 // attempts completed
 	Failed     atomic.Int64 // attempts failed, poisoned ones included
 	Poisoned   atomic.Int64 // statuses poisoned
@@ -33,7 +34,7 @@ type Snapshot struct {
 	Accepted, Duplicates, DuplicateContentDiffers, Unrouted, Rejected, Invalid    int64
 	DeadLettered                                                                  int64
 	Processed, Failed, Poisoned, Snoozed, Released, Superseded, Fenced, Recovered int64
-	LockLost, Gaps                                                                int64
+	LockLost, Gaps, HandedOff                                                     int64
 }
 
 // Snapshot reads all counters, one after the other.
@@ -43,6 +44,6 @@ func (c *Counters) Snapshot() Snapshot {
 		Unrouted: c.Unrouted.Load(), Rejected: c.Rejected.Load(), DeadLettered: c.DeadLettered.Load(), Invalid: c.Invalid.Load(),
 		Processed: c.Processed.Load(), Failed: c.Failed.Load(), Poisoned: c.Poisoned.Load(), Snoozed: c.Snoozed.Load(),
 		Released: c.Released.Load(), Superseded: c.Superseded.Load(), Fenced: c.Fenced.Load(), Recovered: c.Recovered.Load(),
-		LockLost: c.LockLost.Load(), Gaps: c.Gaps.Load(),
+		LockLost: c.LockLost.Load(), Gaps: c.Gaps.Load(), HandedOff: c.HandedOff.Load(),
 	}
 }

@@ -6,24 +6,53 @@ import (
 	"fmt"
 
 	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/river"
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
 const (
 	acceptBatch       = 500
 	acceptConnections = 2
+
+	acceptCount, acceptQuick = 50_000, 20_000
+
+	gormEach    = "GORM, a transaction for each message, 8 connections"
+	gormBatches = "GORM CreateInBatches"
 )
 
-// Accept: persisting messages with one pending status each.
+const copyBoth = "COPY into the same two tables"
+
+// Accept is persisting messages with one pending status each.
 func Accept() trial.Group {
 	return trial.Group{
 		Name: "accept", Unit: "message",
-		About: "1 KB messages persisted with one pending status each, in batches of 500 on two connections",
+		About: "1 KB messages persisted with one pending status each, in batches of 500 on two connections unless it says otherwise",
 		Variants: []trial.Variant{
 			{Name: "inbox", New: acceptOurs(1)},
-			{Name: "COPY into the same two tables", New: acceptCopy(1)},
+			{Name: copyBoth, New: acceptCopy(1)},
+			{Name: gormEach, New: acceptByHand(1, 8_000, 2_000, 8, gormOneByOne)},
+			{Name: gormBatches, New: acceptByHand(1, acceptCount, acceptQuick, acceptConnections, gormInBatches)},
+			{Name: "River InsertManyFast", New: acceptRiver(river.InsertManyFast, 1)},
+			{Name: "River InsertMany", New: acceptRiver(river.InsertMany, 1)},
+			{Name: "Watermill SQL Publish (a log without statuses)", New: acceptWatermill},
+			{Name: "gue EnqueueBatch", New: acceptGue},
 		},
-		Lines: []trial.Line{trial.Ratio("accept_vs_copy", "inbox", "COPY into the same two tables", 0.75)},
+		Lines: []trial.Line{trial.Ratio("accept_vs_copy", "inbox", copyBoth, 0.75)},
+	}
+}
+
+// Accept3 is Accept with three handlers for each message.
+func Accept3() trial.Group {
+	return trial.Group{
+		Name: "accept3", Unit: "message",
+		About: "the same with three pending statuses each; River needs three jobs",
+		Variants: []trial.Variant{
+			{Name: "inbox", New: acceptOurs(3)},
+			{Name: copyBoth, New: acceptCopy(3)},
+			{Name: gormEach, New: acceptByHand(3, 8_000, 2_000, 8, gormOneByOne)},
+			{Name: gormBatches, New: acceptByHand(3, acceptCount, acceptQuick, acceptConnections, gormInBatches)},
+			{Name: "River InsertManyFast, a job for each handler", New: acceptRiver(river.InsertManyFast, 3)},
+		},
 	}
 }
 
@@ -33,7 +62,7 @@ func acceptOurs(handlers int) func(context.Context, *trial.Env) (*trial.Trial, e
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(50_000, 20_000)
+		n := env.Scale(acceptCount, acceptQuick)
 		messages := ours.Messages(n)
 		return &trial.Trial{
 			Count: n,
@@ -52,7 +81,7 @@ func acceptCopy(handlers int) func(context.Context, *trial.Env) (*trial.Trial, e
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(50_000, 20_000)
+		n := env.Scale(acceptCount, acceptQuick)
 		loads := ours.NewLoads(ours.Messages(n), handlers)
 		return &trial.Trial{
 			Count: n,

@@ -4,5 +4,19 @@ import "github.com/gorm-inbox/inbox/bench/trial"
 
 // All groups, in the order of docs/benchmarks.md.
 func All() []trial.Group {
-	return []trial.Group{Accept(), Process()}
+	return []trial.Group{
+		Accept(),
+		Accept3(),
+		Process(),
+		Transactional(),
+		EndToEnd(),
+		Latency(),
+		Kafka(),
+		Big(),
+		Waiting(),
+		Xmin(),
+		Cleanup(),
+		Workers(),
+		SQLite(),
+	}
 }

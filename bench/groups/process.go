@@ -5,45 +5,102 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/byhand"
+	"github.com/gorm-inbox/inbox/bench/peers/river"
+	"github.com/gorm-inbox/inbox/bench/peers/watermill"
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
+
+const (
+	river2000 = "River, its bench settings, 2,000 workers"
+	river500  = "River, its bench settings, 500 workers"
+	textbook  = "textbook inbox, one by one"
+)
+
+const processCount, processQuick = 100_000, 30_000
 
 // processOptions are those for throughput: what docs/benchmarks.md names.
 func processOptions() []inbox.Option {
 	return []inbox.Option{inbox.Concurrency(200), inbox.BatchSize(1000), inbox.Prefetch(1000)}
 }
 
-// Process: pending messages to completed, handlers that do nothing.
+// Process is taking pending messages to completed, handlers that do nothing.
 func Process() trial.Group {
 	return trial.Group{
 		Name: "process", Unit: "status",
 		About: "pending messages of 1 KB run by handlers that do nothing, until each is completed",
 		Variants: []trial.Variant{
-			{Name: "inbox", New: processOurs(processOptions()...)},
+			{Name: "inbox", New: processOurs(processCount, processQuick, processOptions()...)},
+			{Name: "inbox, defaults", New: processOurs(20_000, 5_000)},
+			{Name: river2000, New: processRiver(river.Bench(2_000), processCount, processQuick)},
+			{Name: river500, New: processRiver(river.Bench(500), processCount, processQuick)},
+			{Name: "River, defaults", New: processRiver(river.Default(), 3_000, 1_000)},
+			{Name: "SKIP LOCKED in a long transaction, 2 workers", New: processByHand(processCount, processQuick, skipLocked)},
+			// Slow ones have less to do; their speed does not depend on it.
+			{Name: textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
+			{Name: "textbook inbox, 8 at once", New: processByHand(8_000, 3_000, textbookOf(8))},
+			// Each of its reads sorts all that is unread (the SELECT of
+			// schema_adapter_postgresql.go): a log is meant to be read while it
+			// is written, so it has a shorter backlog here.
+			{Name: "Watermill SQL, defaults, backlog of 10,000", New: processWatermill(watermill.Settings{}, 10_000, 5_000)},
+			{Name: "Watermill SQL, batches of 1,000, backlog of 30,000", New: processWatermill(watermill.Settings{Batch: 1_000}, 30_000, 10_000)},
+			{Name: "Watermill SQL queue, batches of 1,000", New: processWatermill(watermill.Settings{Queue: true, Batch: 1_000}, processCount, processQuick)},
+			{Name: "gue, 8 workers", New: processGue(8, 10_000, 3_000)},
+			{Name: "gue, 32 workers", New: processGue(32, 10_000, 3_000)},
+		},
+		Lines: []trial.Line{
+			trial.RatioOfBest("process_vs_river_bench", []string{"inbox"}, []string{river2000, river500}, 2.5),
+			trial.Ratio("process_vs_textbook", "inbox", textbook, 30),
 		},
 	}
 }
 
-func processOurs(options ...inbox.Option) func(context.Context, *trial.Env) (*trial.Trial, error) {
+func processOurs(full, quick int, options ...inbox.Option) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		ib, err := ours.Open(ctx, env.DSN, 1, options...)
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(100_000, 30_000)
-		if err := ib.AcceptAll(ctx, ours.Messages(n), acceptBatch, acceptConnections); err != nil {
-			return nil, err
-		}
-		return &trial.Trial{
-			Count: n,
-			Run: func(ctx context.Context) error {
-				if err := ib.Start(ctx); err != nil {
-					return err
-				}
-				return ib.Completed(ctx, n)
-			},
-			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },
-			Close: ib.Close,
-		}, nil
+		n := env.Scale(full, quick)
+		return processStored(ctx, env, ib, n, func(context.Context) error { return nil })
+	}
+}
+
+// processStored runs an inbox on n messages that it has accepted before. Check
+// is for what the handlers leave beside their statuses.
+func processStored(ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, check func(context.Context) error) (*trial.Trial, error) {
+	if err := ib.AcceptAll(ctx, ours.Messages(n), acceptBatch, acceptConnections); err != nil {
+		ib.Close()
+		return nil, err
+	}
+	if err := env.Analyze(ctx); err != nil {
+		ib.Close()
+		return nil, err
+	}
+	return &trial.Trial{
+		Count: n,
+		Run: func(ctx context.Context) error {
+			if err := ib.Start(ctx); err != nil {
+				return err
+			}
+			return ib.Completed(ctx, n)
+		},
+		Check: func(ctx context.Context) error {
+			if err := check(ctx); err != nil {
+				return err
+			}
+			return ib.CheckStored(ctx, n, n, n)
+		},
+		Close: ib.Close,
+	}, nil
+}
+
+func skipLocked(ctx context.Context, ib *byhand.Inbox, run func(string, []byte) error) error {
+	return ib.SkipLocked(ctx, 2, 1000, run)
+}
+
+func textbookOf(atOnce int) func(context.Context, *byhand.Inbox, func(string, []byte) error) error {
+	return func(ctx context.Context, ib *byhand.Inbox, run func(string, []byte) error) error {
+		return ib.Textbook(ctx, 100, atOnce, run)
 	}
 }

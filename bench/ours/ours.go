@@ -34,14 +34,18 @@ type Inbox struct {
 // started. Further options are for what is measured.
 func Open(ctx context.Context, dsn string, handlers int, options ...inbox.Option) (*Inbox, error) {
 	ib := &Inbox{}
-	specs := make([]*inbox.HandlerSpec, handlers)
+	return ib, ib.open(ctx, dsn, ib.handlers(handlers), options...)
+}
+
+func (ib *Inbox) handlers(n int) []*inbox.HandlerSpec {
+	specs := make([]*inbox.HandlerSpec, n)
 	for i := range specs {
 		specs[i] = inbox.Func(fmt.Sprintf("bench-handler-%d", i+1), func(context.Context, inbox.Message[[]byte]) error {
 			ib.Handled.Add(1)
 			return nil
 		})
 	}
-	return ib, ib.open(ctx, dsn, specs, options...)
+	return specs
 }
 
 // OpenWith is Open with handlers of the caller's own.
@@ -51,10 +55,21 @@ func OpenWith(ctx context.Context, dsn string, specs []*inbox.HandlerSpec, optio
 }
 
 func (ib *Inbox) open(ctx context.Context, dsn string, specs []*inbox.HandlerSpec, options ...inbox.Option) (err error) {
-	if ib.DB, err = gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard}); err != nil {
+	return ib.openOn(ctx, postgres.Open(dsn), []inbox.ChannelOption{inbox.On(Type, specs...)}, options...)
+}
+
+func (ib *Inbox) openOn(ctx context.Context, database gorm.Dialector, channel []inbox.ChannelOption, options ...inbox.Option) (err error) {
+	if ib.DB, err = gorm.Open(database, &gorm.Config{Logger: logger.Discard}); err != nil {
 		return err
 	}
-	options = append([]inbox.Option{inbox.Migrate(), inbox.Channel(Channel, inbox.On(Type, specs...))}, options...)
+	pool, err := ib.DB.DB()
+	if err != nil {
+		return err
+	}
+	// database/sql keeps two idle connections unless told otherwise; with more
+	// in use at once it would open and close them all the time.
+	pool.SetMaxIdleConns(64)
+	options = append([]inbox.Option{inbox.Migrate(), inbox.Channel(Channel, channel...)}, options...)
 	if ib.Inbox, err = inbox.New("bench", ib.DB, options...); err != nil {
 		return err
 	}

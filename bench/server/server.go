@@ -4,10 +4,11 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/url"
-	"sync/atomic"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,8 +25,8 @@ var Settings = map[string]string{
 
 // Server is the run's server.
 type Server struct {
-	postgres  *servers.Postgres
-	databases atomic.Int64
+	dsn      string
+	postgres *servers.Postgres // nil if it runs anyway
 }
 
 // Start makes a cluster and starts it.
@@ -34,11 +35,21 @@ func Start() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{postgres: p}, nil
+	return &Server{dsn: p.DSN(), postgres: p}, nil
 }
 
-// Close ends the server and removes its data.
-func (s *Server) Close() error { return s.postgres.Close() }
+// Use takes a server that runs anyway and that others use too: for tests of
+// what is measured. Its CPU is not counted, it is not made to settle, and it
+// need not be durable.
+func Use(dsn string) *Server { return &Server{dsn: dsn} }
+
+// Close ends the server and removes its data, if Start started it.
+func (s *Server) Close() error {
+	if s.postgres == nil {
+		return nil
+	}
+	return s.postgres.Close()
+}
 
 // Version is what the server says of itself.
 func (s *Server) Version(ctx context.Context) (version string, err error) {
@@ -57,7 +68,7 @@ type Database struct {
 
 // NewDatabase makes an empty database.
 func (s *Server) NewDatabase(ctx context.Context) (*Database, error) {
-	name := fmt.Sprintf("bench_%d", s.databases.Add(1))
+	name := "bench_" + strings.ToLower(rand.Text())
 	err := s.do(ctx, func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0")
 		return err
@@ -65,7 +76,7 @@ func (s *Server) NewDatabase(ctx context.Context) (*Database, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a database: %w", err)
 	}
-	dsn, err := url.Parse(s.postgres.DSN())
+	dsn, err := url.Parse(s.dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +96,9 @@ func (d *Database) Drop() error {
 
 // Settle writes everything out, so that no trial pays for the one before.
 func (s *Server) Settle(ctx context.Context) error {
+	if s.postgres == nil {
+		return nil
+	}
 	return s.do(ctx, func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "CHECKPOINT")
 		return err
@@ -93,6 +107,9 @@ func (s *Server) Settle(ctx context.Context) error {
 
 // CheckDurable fails unless commits are durable.
 func (s *Server) CheckDurable(ctx context.Context) error {
+	if s.postgres == nil {
+		return nil
+	}
 	return s.do(ctx, func(c *pgx.Conn) error {
 		for _, setting := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
 			var value string
@@ -108,7 +125,7 @@ func (s *Server) CheckDurable(ctx context.Context) error {
 }
 
 func (s *Server) do(ctx context.Context, work func(*pgx.Conn) error) (err error) {
-	conn, err := pgx.Connect(ctx, s.postgres.DSN())
+	conn, err := pgx.Connect(ctx, s.dsn)
 	if err != nil {
 		return err
 	}

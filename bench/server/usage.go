@@ -32,16 +32,19 @@ func (s *Server) Usage(ctx context.Context) (u Usage, err error) {
 	if err != nil {
 		return u, fmt.Errorf("read the end of the log: %w", err)
 	}
-	u.Server, err = treeTime(s.postgres.PID())
+	if s.postgres == nil {
+		return u, nil
+	}
+	u.Server, err = CPU(s.postgres.PID())
 	return u, err
 }
 
 // ticks is USER_HZ, 100 on every Linux there is.
 const ticks = 100
 
-// treeTime is the CPU of a process, its children that live and those it has
-// reaped.
-func treeTime(pid int) (time.Duration, error) {
+// CPU is that of a process, its children that live and those it has reaped;
+// zero on systems without /proc.
+func CPU(pid int) (time.Duration, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, nil // not Linux

@@ -16,17 +16,48 @@ type Line struct {
 
 // Ratio is the rate of one variant divided by that of another, round by round.
 func Ratio(name, variant, to string, atLeast float64) Line {
-	return Line{Name: name, AtLeast: atLeast, variants: []string{variant, to}, value: func(r *Result) (float64, error) {
-		of, by := r.Measures[variant], r.Measures[to]
-		if len(of) == 0 || len(of) != len(by) {
-			return 0, fmt.Errorf("%s: %q and %q were not measured in the same rounds", name, variant, to)
+	return RatioOfBest(name, []string{variant}, []string{to}, atLeast)
+}
+
+// RatioOfBest is a Ratio between the better of several variants on either side,
+// chosen anew in each round.
+func RatioOfBest(name string, variants, to []string, atLeast float64) Line {
+	return Line{Name: name, AtLeast: atLeast, variants: slices.Concat(variants, to), value: func(r *Result) (float64, error) {
+		of, err := r.best(variants)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+		by, err := r.best(to)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+		if len(of) != len(by) {
+			return 0, fmt.Errorf("%s: %q and %q were not measured in the same rounds", name, variants, to)
 		}
 		ratios := make([]float64, len(of))
 		for i := range of {
-			ratios[i] = of[i].Rate / by[i].Rate
+			ratios[i] = of[i] / by[i]
 		}
 		return Median(ratios), nil
 	}}
+}
+
+// best are the highest rates that any of the variants had, round by round.
+func (r *Result) best(variants []string) ([]float64, error) {
+	var best []float64
+	for i, v := range variants {
+		measures := r.Measures[v]
+		if len(measures) == 0 || i > 0 && len(measures) != len(best) {
+			return nil, fmt.Errorf("%q was not measured in the same rounds", v)
+		}
+		if i == 0 {
+			best = make([]float64, len(measures))
+		}
+		for round, m := range measures {
+			best[round] = max(best[round], m.Rate)
+		}
+	}
+	return best, nil
 }
 
 // Value is the median of one of a variant's further figures.

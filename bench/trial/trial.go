@@ -14,6 +14,10 @@ import (
 	"github.com/gorm-inbox/inbox/bench/server"
 )
 
+// ErrLeftOut is why a group cannot be measured here: what it needs is not
+// installed.
+var ErrLeftOut = errors.New("left out")
+
 // Group is one question and the variants that answer it.
 type Group struct {
 	Name     string
@@ -23,7 +27,8 @@ type Group struct {
 	Lines    []Line
 	// Shared is made once, before the first round, and handed to each trial as
 	// Env.Shared: what takes too long to make for each (a table of millions).
-	// Its Close is called after the last round. May be nil.
+	// Its Close is called after the last round. ErrLeftOut from it leaves the
+	// group out. May be nil.
 	Shared func(ctx context.Context, lab *Lab) (io.Closer, error)
 }
 
@@ -54,14 +59,22 @@ type Lab struct {
 	Server *server.Server
 	Rounds int
 	Quick  bool
+	Tiny   bool   // for tests of what is measured: no figure counts
+	Kafka  string // the address of a broker that runs anyway, for such tests
 	Log    io.Writer
 	// Profiles, if not empty, is the directory that a CPU profile of each
 	// variant's last trial is written to.
 	Profiles string
 }
 
-// Scale is full, or quick in a quick run.
+// tiny is how much a tiny trial does at most.
+const tiny = 300
+
+// Scale is full, quick in a quick run, or a few hundred in a test.
 func (l *Lab) Scale(full, quick int) int {
+	if l.Tiny {
+		return min(quick, tiny)
+	}
 	if l.Quick {
 		return quick
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/integration/kafkaproxy"
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // Contract 7.1, 7.8.
@@ -60,7 +61,7 @@ func TestCoordinatorAndLeadersMoveBetweenBrokersUnderLoad(t *testing.T) {
 		proxies = append(proxies, proxy)
 		return proxy.Address(), nil
 	}})
-	leaveOutIf(t, err)
+	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
 	s := newStreamOn(newRig(t), cluster.Admin, cluster.Brokers())
 	s.settings.SessionTimeout = 2 * time.Second

@@ -67,7 +67,7 @@ func TestMain(m *testing.M) {
 func postgresServer(t *testing.T) *servers.Postgres {
 	t.Helper()
 	server, err := ownPostgres()
-	leaveOutIf(t, err)
+	testenv.LeaveOutIf(t, err)
 	return server
 }
 
@@ -76,7 +76,7 @@ func postgresServer(t *testing.T) *servers.Postgres {
 func disturbedPostgres(t *testing.T) *servers.Postgres {
 	t.Helper()
 	server, err := servers.StartPostgres(servers.PostgresOptions{})
-	leaveOutIf(t, err)
+	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	return server
 }
@@ -84,19 +84,6 @@ func disturbedPostgres(t *testing.T) *servers.Postgres {
 func kafkaServer(t *testing.T) *servers.Kafka {
 	t.Helper()
 	server, err := ownKafka()
-	leaveOutIf(t, err)
+	testenv.LeaveOutIf(t, err)
 	return server
-}
-
-// leaveOutIf ends a test whose server cannot be started, as testenv.LeaveOut
-// does where one is not named.
-func leaveOutIf(t *testing.T, err error) {
-	t.Helper()
-	switch {
-	case err == nil:
-	case os.Getenv(testenv.RequireVariable) == "1":
-		t.Fatalf("a server of its own is required (%s=1): %v", testenv.RequireVariable, err)
-	default:
-		t.Skipf("LEFT OUT: a server of its own cannot be started: %v", err)
-	}
 }

@@ -141,6 +141,17 @@ func (k *Kafka) format(clusterID string) error {
 // Brokers is the bootstrap list. It stays the same over restarts.
 func (k *Kafka) Brokers() []string { return []string{address(k.port)} }
 
+// PID is the process ID of the program that was started, 0 while it does not
+// run: the broker itself, or the client of the container it runs in.
+func (k *Kafka) PID() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.process == nil || !k.process.running() {
+		return 0
+	}
+	return k.process.cmd.Process.Pid
+}
+
 // Start starts the broker again on the same port and data and waits until it
 // takes requests; does nothing when it runs.
 func (k *Kafka) Start() error {

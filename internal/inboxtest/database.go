@@ -59,3 +59,6 @@ func (d *Database) Another(t testing.TB) *gorm.DB {
 	}
 	return testenv.OpenPostgres(t, d.dsn)
 }
+
+// DSN leads to the database, for a way of the test's own.
+func (d *Database) DSN() string { return d.dsn }

@@ -30,6 +30,7 @@ type statusRow struct {
 	messageID  string
 	handlerKey string
 	lane       *Lane
+	claim      bool
 	message    int // index in the batch
 	position   int
 }
@@ -52,8 +53,9 @@ type known struct {
 // sorted by ID.
 type accepting interface {
 	// insertNew inserts the messages not known yet, and their statuses if
-	// insertsStatuses says so, and returns what it inserted.
-	insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, now time.Time) ([]storedNumber, error)
+	// insertsStatuses says so, and returns what it inserted and the
+	// statuses it claimed for the worker.
+	insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]storedNumber, []claimedRow, error)
 	insertsStatuses() bool
 	// lockKnown keeps cleanup and other accepts away from these messages
 	// until the transaction ends. Vanished ones are missing in the result.
@@ -61,8 +63,8 @@ type accepting interface {
 	// handlerKeys tells which statuses these messages have.
 	handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]handledBy, error)
 	// insertStatuses inserts rows in their order and returns the IDs of those
-	// that were not there yet.
-	insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error)
+	// that were not there yet. It claims rows only if insertNew inserts none.
+	insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error)
 	deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error
 	insertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error
 }
@@ -123,13 +125,14 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 	}
 
 	var missing []statusRow
+	var claimed []claimedRow
 	rejected := slices.Clone(batch.Rejected)
 	round := 0
 	for ; len(waiting) > 0; round++ {
 		if round == acceptRounds {
 			return nil, fmt.Errorf("message %q and %d more keep vanishing", waiting[0].ID, len(waiting)-1)
 		}
-		inserted, err := dialect.insertNew(ctx, pool, waiting, rowsOf(waiting, index, statuses), batch.Now)
+		inserted, taken, err := dialect.insertNew(ctx, pool, waiting, rowsOf(waiting, index, statuses), batch.Claimer, batch.Now)
 		if err != nil {
 			return nil, err
 		}
@@ -138,6 +141,7 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 			results[i].Inserted = true
 			setNumber(statuses[i], message.number)
 		}
+		claimed = append(claimed, taken...)
 		waiting = slices.DeleteFunc(waiting, func(m NewMessage) bool { return results[index[m.ID]].Inserted })
 		if len(waiting) == 0 {
 			break
@@ -161,9 +165,11 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 		}
 		waiting = slices.DeleteFunc(waiting, func(m NewMessage) bool { return seen[m.ID] })
 	}
-	if err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch.Now, round > 1); err != nil {
+	late, err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch, round > 1)
+	if err != nil {
 		return nil, err
 	}
+	noteClaims(results, batch, statuses, append(claimed, late.claimed...), late.unclaimed)
 	if len(rejected) > 0 {
 		rows, err := prepareRejected(rejected, batch.Now)
 		if err != nil {
@@ -188,7 +194,8 @@ func statusRows(messages []NewMessage) ([][]statusRow, error) {
 			if err != nil {
 				return nil, fmt.Errorf("make a status ID: %w", err)
 			}
-			rows[i][j] = statusRow{id: id.String(), messageID: message.ID, handlerKey: handler.HandlerKey, lane: handler.Lane, message: i, position: position}
+			rows[i][j] = statusRow{id: id.String(), messageID: message.ID, handlerKey: handler.HandlerKey, lane: handler.Lane,
+				claim: handler.Claim, message: i, position: position}
 			position++
 		}
 	}
@@ -222,9 +229,13 @@ func rowsOf(messages []NewMessage, index map[string]int, statuses [][]statusRow)
 // must follow the batch (contract 5.12): where a known message that lacks a
 // row stands before a new one, the new one's rows, inserted with the message a
 // moment ago and seen by nobody yet, are taken back and follow in their turn.
-// So are all of them if a vanished message was inserted after the others.
-func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []statusRow, statuses [][]statusRow, results []Accepted, now time.Time, all bool) error {
+// So are all of them if a vanished message was inserted after the others. What
+// was claimed with its message comes back unclaimed then.
+func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []statusRow, statuses [][]statusRow, results []Accepted, batch AcceptBatch, all bool) (late lateStatuses, err error) {
 	insert := slices.Clone(missing)
+	for i := range insert {
+		insert[i].claim = false // the message was known before
+	}
 	first := len(results)
 	if all {
 		first = -1
@@ -250,18 +261,20 @@ func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, mis
 		}
 	}
 	if len(insert) == 0 {
-		return nil
+		return late, nil
 	}
 	if len(again) > 0 {
 		if err := dialect.deleteStatuses(ctx, pool, again); err != nil {
-			return err
+			return late, err
 		}
+		late.unclaimed = again
 	}
 	slices.SortFunc(insert, func(a, b statusRow) int { return a.position - b.position })
-	added, err := dialect.insertStatuses(ctx, pool, insert, now)
+	added, claimed, err := dialect.insertStatuses(ctx, pool, insert, batch.Claimer, batch.Now)
 	if err != nil {
-		return err
+		return late, err
 	}
+	late.claimed = claimed
 	inserted := make(map[string]bool, len(added))
 	for _, id := range added {
 		inserted[id] = true
@@ -271,5 +284,5 @@ func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, mis
 			results[row.message].StatusesAdded++
 		}
 	}
-	return nil
+	return late, nil
 }

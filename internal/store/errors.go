@@ -22,6 +22,15 @@ var ErrNoTransaction = errors.New("no open transaction")
 // ErrRejectedGone says that there is no rejected message of that ID, or not any more.
 var ErrRejectedGone = errors.New("no such rejected message")
 
+// ErrCannotListen says that connections like those of the pool cannot be made
+// outside of it: its driver is none, or hides one, that does so.
+var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib)")
+
+// ErrNotHeard says that a Listener did not hear what was announced through the
+// pool.
+var ErrNotHeard = errors.New("a notification sent through the pool did not arrive: " +
+	"a pooler in transaction mode lets none through, and a busy database may be late with it")
+
 // IsTransient reports whether the same call may succeed later without anyone
 // changing anything: connections lost, refused or exhausted, a server that is
 // starting, stopping or read-only after a failover, deadlocks, serialization

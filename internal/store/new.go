@@ -18,7 +18,7 @@ import (
 // user's logger and plugins are not involved and everything reaches the
 // primary (contract 3.7). Another dialect than PostgreSQL or SQLite, a db that
 // is inside a transaction, or a bad naming is an error.
-func New(db *gorm.DB, naming models.Naming) (Store, error) {
+func New(db *gorm.DB, naming models.Naming, options ...Option) (Store, error) {
 	if db == nil {
 		return nil, errors.New("store: no database")
 	}
@@ -44,9 +44,18 @@ func New(db *gorm.DB, naming models.Naming) (Store, error) {
 			"{markers}", models.Quote(naming.Markers()),
 			"{audit}", models.Quote(naming.Audit()),
 			"{meta}", models.Quote(naming.Meta()),
+			// Whoever uses the same table uses the same channel, by whatever
+			// schema or search path; nobody else does.
+			"{channel}", "('inbox_' || '"+models.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
 		),
 	}
+	for _, option := range options {
+		option(&tables)
+	}
 	if dialect == "sqlite" {
+		if tables.announces {
+			return nil, errors.New("store: SQLite has no notifications")
+		}
 		return newSQLite(tables), nil
 	}
 	// Said outright: the server's default may be another.
@@ -60,7 +69,15 @@ type database struct {
 	names     *strings.Replacer
 	isolation *sql.TxOptions
 	texts     *sync.Map // statement with placeholders → with the tables' names
+	announces bool      // see Announcing
 }
+
+// Option adjusts a store.
+type Option func(*database)
+
+// Announcing makes accepts tell the Listeners of other processes. PostgreSQL
+// only.
+func Announcing() Option { return func(d *database) { d.announces = true } }
 
 // text fills the tables' names into a statement, once.
 func (d database) text(statement string) string {

@@ -13,27 +13,31 @@ import (
 
 // The usual case in one statement: what is new, with its statuses.
 // messages_pkey decides what is new, and is the only index whose order is the
-// producers'; the foreign key looks the message up by its number. The statuses' sequence follows their position: PostgreSQL
-// evaluates an identity after the ORDER BY. A status is never created in the
-// database's future: it is due at once for everybody, also when the clock of
-// the process that accepts it is ahead of the claimers' (contract 5.1).
-const postgresAcceptNew = `
-WITH fresh AS (
-	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-	SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.properties, m.ordering_key, $9::timestamptz
-	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
-		AS m(id, transport_name, type, source, content, content_type, properties, ordering_key)
-	ON CONFLICT (id) DO NOTHING
-	RETURNING id, number
-), added AS (
+// producers'; the foreign key looks the message up by its number. The statuses'
+// sequence follows their position: PostgreSQL evaluates an identity after the
+// ORDER BY. A status is never created in the database's future: it is due at
+// once for everybody, also when the clock of the process that accepts it is
+// ahead of the claimers' (contract 5.1).
+var postgresAcceptNew = `
+WITH ` + postgresAcceptFresh + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
 	SELECT s.id, fresh.number, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
 	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
 	ORDER BY s.position
-)
-SELECT id, number FROM fresh`
+	RETURNING handler_key, worker_id
+)` + postgresTold("$15") + `
+SELECT id, number FROM fresh, told`
+
+const postgresAcceptFresh = `fresh AS (
+	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+	SELECT m.id, m.transport_name, m.type, m.source, m.content, m.content_type, m.properties, m.ordering_key, $9::timestamptz
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
+		AS m(id, transport_name, type, source, content, content_type, properties, ordering_key)
+	ON CONFLICT (id) DO NOTHING
+	RETURNING id, number
+)`
 
 // By messages_pkey, in the order of the array, which is everybody's order: two
 // accepts of the same messages wait for each other instead of deadlocking.
@@ -55,14 +59,17 @@ SELECT s.message_number, s.handler_key FROM unnest($1::bigint[]) AS k(number)
 CROSS JOIN LATERAL (SELECT message_number, handler_key FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
 // Conflicts by the unique index on (message_number, handler_key).
-const postgresAcceptStatuses = `
-INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
-SELECT s.id, s.message_number, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
-FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $7::bigint[])
-	WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, position)
-ORDER BY s.position
-ON CONFLICT (message_number, handler_key) DO NOTHING
-RETURNING id`
+var postgresAcceptStatuses = `
+WITH added AS (
+	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, s.message_number, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $8::bigint[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, position)
+	ORDER BY s.position
+	ON CONFLICT (message_number, handler_key) DO NOTHING
+	RETURNING id, handler_key, worker_id
+)` + postgresTold("$7") + `
+SELECT id FROM added, told`
 
 // By handler_statuses_pkey.
 const postgresAcceptDelete = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
@@ -83,11 +90,15 @@ func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch)
 	if err != nil {
 		return nil, doing("accept", err)
 	}
-	results, err := accept(ctx, pool, p, batch)
+	// Told at the caller's commit, of which this process does not learn: its
+	// own listener must hear it, too.
+	toAll := *p
+	toAll.origin.String = ""
+	results, err := accept(ctx, pool, &toAll, batch)
 	return results, doing("accept", err)
 }
 
-func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, now time.Time) ([]storedNumber, error) {
+func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]storedNumber, []claimedRow, error) {
 	n := len(messages)
 	ids, transports, types, sources := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	contents, contentTypes, properties, orderings := make([][]byte, n), make([]string, n), make([]string, n), make([][]byte, n)
@@ -96,8 +107,12 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 		contents[i], contentTypes[i], properties[i], orderings[i] = filled(m.Content), m.ContentType, m.SerializedProperties, m.OrderingKey
 	}
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	return query(ctx, pool, p.text(postgresAcceptNew), scanStoredNumber,
-		ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys)
+	args := []any{ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys, p.origin}
+	if worker != "" {
+		return p.insertClaimed(ctx, pool, args, worker, statuses)
+	}
+	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), scanStoredNumber, args...)
+	return inserted, nil, err
 }
 
 func (p *postgres) insertsStatuses() bool { return true }
@@ -117,13 +132,14 @@ func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers 
 	return query(ctx, pool, p.text(postgresAcceptKeys), scanHandledBy, numbers)
 }
 
-func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
+func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, _ string, now time.Time) ([]string, []claimedRow, error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
 	numbers := make([]int64, len(statuses))
 	for i, row := range statuses {
 		numbers[i] = row.number
 	}
-	return query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, numbers)
+	added, err := query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin, numbers)
+	return added, nil, err
 }
 
 func (p *postgres) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {

@@ -45,28 +45,29 @@ RETURNING c.position - 1`
 const postgresCompleted = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
 
+// By handler_statuses_pkey. In one order for everybody who locks the same rows.
+const postgresHold = `
+SELECT c.position - 1
+FROM unnest($1::text[]::uuid[], $2::bigint[]) WITH ORDINALITY AS c(id, version, position)
+JOIN {statuses} s ON s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+ORDER BY c.position
+FOR NO KEY UPDATE OF s`
+
 func (p *postgres) Complete(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
-	return p.complete(ctx, completions, at, postgresComplete, postgresCompleteMoved)
+	return p.complete(ctx, p.pool(ctx), completions, at, postgresComplete, postgresCompleteMoved)
 }
 
 func (p *postgres) CompleteUnlocked(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
-	return p.complete(ctx, completions, at, postgresCompleteUnlocked)
+	return p.complete(ctx, p.pool(ctx), completions, at, postgresCompleteUnlocked)
 }
 
 // complete runs one statement after the other for what is not applied yet.
-func (p *postgres) complete(ctx context.Context, completions []Completion, at time.Time, statements ...string) ([]bool, error) {
+func (p *postgres) complete(ctx context.Context, pool gorm.ConnPool, completions []Completion, at time.Time, statements ...string) ([]bool, error) {
 	applied := make([]bool, len(completions))
 	if len(completions) == 0 {
 		return applied, nil
 	}
-	// One order for everybody who updates the same rows.
-	order := make([]int, len(completions))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return strings.Compare(completions[a].StatusID, completions[b].StatusID) })
-
-	pool := p.pool(ctx)
+	order := inOrder(completions)
 	for _, statement := range statements {
 		ids, versions, outcomes, places := completionColumns(completions, order)
 		args := []any{at.UTC(), ids, versions, outcomes}
@@ -87,6 +88,16 @@ func (p *postgres) complete(ctx context.Context, completions []Completion, at ti
 	return applied, nil
 }
 
+// inOrder is one order for everybody who updates the same rows.
+func inOrder(completions []Completion) []int {
+	order := make([]int, len(completions))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(completions[a].StatusID, completions[b].StatusID) })
+	return order
+}
+
 func completionColumns(completions []Completion, order []int) (ids []string, versions []int64, outcomes []string, places []*string) {
 	n := len(order)
 	ids, versions, outcomes, places = make([]string, n), make([]int64, n), make([]string, n), make([]*string, n)
@@ -100,11 +111,33 @@ func completionColumns(completions []Completion, order []int) (ids []string, ver
 	return ids, versions, outcomes, places
 }
 
-func (p *postgres) CompleteTx(ctx context.Context, tx *gorm.DB, c Completion, at time.Time) (bool, error) {
+func (p *postgres) CompleteTx(ctx context.Context, tx *gorm.DB, completions []Completion, at time.Time) ([]bool, error) {
 	pool, err := joined(tx)
 	if err != nil {
-		return false, doing("complete", err)
+		return nil, doing("complete", err)
 	}
+	if len(completions) != 1 {
+		return p.complete(ctx, pool, completions, at, postgresComplete, postgresCompleteMoved)
+	}
+	c := completions[0]
 	changed, err := exec(ctx, pool, p.text(postgresCompleteOne), at.UTC(), c.StatusID, c.Version, string(c.Outcome))
-	return changed == 1, doing("complete", err)
+	return []bool{changed == 1}, doing("complete", err)
+}
+
+func (p *postgres) HoldTx(ctx context.Context, tx *gorm.DB, completions []Completion) ([]bool, error) {
+	pool, err := joined(tx)
+	if err != nil {
+		return nil, doing("hold", err)
+	}
+	order := inOrder(completions)
+	ids, versions, _, _ := completionColumns(completions, order)
+	positions, err := query(ctx, pool, p.text(postgresHold), value[int], ids, versions)
+	if err != nil {
+		return nil, doing("hold", err)
+	}
+	held := make([]bool, len(completions))
+	for _, position := range positions {
+		held[order[position]] = true
+	}
+	return held, nil
 }

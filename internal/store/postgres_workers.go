@@ -27,7 +27,11 @@ SELECT id, host, pid, handler_keys, started_at, (extract(epoch FROM clock_timest
 	stopped_at IS NOT NULL, released_at IS NOT NULL
 FROM {workers} ORDER BY started_at, id`
 
-	postgresMarkReleased = `UPDATE {workers} SET released_at = clock_timestamp() WHERE id = $1::text::uuid AND released_at IS NULL`
+	// With the lock that accepts wait for, and that waits for them: see
+	// postgresAcceptClaimed. The update alone would take a lesser one.
+	postgresMarkReleased = `
+WITH worker AS MATERIALIZED (SELECT id FROM {workers} WHERE id = $1::text::uuid FOR UPDATE)
+UPDATE {workers} w SET released_at = clock_timestamp() FROM worker WHERE w.id = worker.id AND w.released_at IS NULL`
 )
 
 // Claims by the due index, once. A worker that has claims keeps its row:

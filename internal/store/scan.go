@@ -22,7 +22,7 @@ func (m storedMessage) message(id string) *models.Message {
 	}
 	return &models.Message{
 		ID: id, Number: models.MessageNumber(m.number.Int64), TransportName: m.transportName.String, Type: m.messageType.String, Source: m.source.String,
-		Content: m.content, ContentType: m.contentType.String, SerializedProperties: m.properties.String,
+		Content: filled(m.content), ContentType: m.contentType.String, SerializedProperties: m.properties.String,
 		OrderingKey: m.orderingKey, ReceivedAt: m.receivedAt.Time,
 	}
 }

@@ -56,7 +56,19 @@ SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extrac
 	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]')
 FROM json_each(?1) r WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
-RETURNING id`
+RETURNING id, false`
+
+// The same with statuses that are claimed as they are inserted, for hand-off
+// (contract 5.17); the worker by its primary key.
+const sqliteAcceptClaimed = `
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, processing_started_at, worker_id)
+SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
+FROM json_each(?1) r
+LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[6]')
+WHERE true
+ON CONFLICT (message_number, handler_key) DO NOTHING
+RETURNING id, worker_id IS NOT NULL`
 
 // By the primary key.
 const sqliteAcceptDelete = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
@@ -93,7 +105,7 @@ func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) (
 	return results, doing("accept", err)
 }
 
-func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, now time.Time) ([]storedNumber, error) {
+func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, _ string, now time.Time) ([]storedNumber, []claimedRow, error) {
 	received := SQLiteTime(now)
 	var inserted []storedNumber
 	for _, size := range sqliteChunks {
@@ -104,13 +116,13 @@ func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []N
 			}
 			rows, err := query(ctx, pool, s.text(sqliteAcceptTexts[size]), scanStoredNumber, args...)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			inserted = append(inserted, rows...)
 			messages = messages[size:]
 		}
 	}
-	return inserted, nil
+	return inserted, nil, nil
 }
 
 // orNull keeps a missing key apart from an empty one: some drivers store a nil
@@ -153,23 +165,38 @@ func (s *sqlite) handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []
 	return query(ctx, pool, s.text(sqliteAcceptKeys), scanHandledBy, list)
 }
 
-func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, now time.Time) ([]string, error) {
+func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error) {
 	before, err := s.takeSequence(ctx, pool, len(statuses))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	rows := make([][6]any, len(statuses))
+	rows := make([][7]any, len(statuses))
 	for i, row := range statuses {
-		rows[i] = [6]any{row.id, row.messageID, row.handlerKey, nil, nil, row.number}
+		rows[i] = [7]any{row.id, row.messageID, row.handlerKey, nil, nil, row.number, row.claim}
 		if row.lane != nil {
 			rows[i][3], rows[i][4] = row.lane.Handler, row.lane.Key
 		}
 	}
 	list, err := jsonList(rows)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return query(ctx, pool, s.text(sqliteAcceptStatuses), value[string], list, before, SQLiteTime(now))
+	statement, args := sqliteAcceptStatuses, []any{list, before, SQLiteTime(now)}
+	if worker != "" {
+		statement, args = sqliteAcceptClaimed, append(args, worker)
+	}
+	var claimed []claimedRow
+	added, err := query(ctx, pool, s.text(statement), func(rows *sql.Rows, id *string) error {
+		var taken bool
+		if err := rows.Scan(id, &taken); err != nil {
+			return err
+		}
+		if taken {
+			claimed = append(claimed, claimedRow{id: *id, createdAt: storedTime(now)})
+		}
+		return nil
+	}, args...)
+	return added, claimed, err
 }
 
 // takeSequence reserves count numbers and returns the one before the first.

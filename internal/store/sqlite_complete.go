@@ -15,16 +15,23 @@ FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS v
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
 RETURNING id, version - 1`
 
-// By the primary key.
-const sqliteCompleteOne = `
-UPDATE {statuses} SET ` + sqliteCompleted + `
-FROM (SELECT ?2 AS outcome) AS c
-WHERE {statuses}.id = ?3 AND {statuses}.version = ?4 AND {statuses}.completed_at IS NULL`
+// By the primary key. It changes nothing but takes the file's write lock.
+const sqliteHold = `
+UPDATE {statuses} SET version = {statuses}.version
+FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1)) AS c
+WHERE {statuses}.completed_at IS NULL AND {statuses}.id = c.id AND {statuses}.version = c.version
+RETURNING id, version`
 
 const sqliteCompleted = `completed_at = ?1, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = {statuses}.version + 1`
 
 func (s *sqlite) Complete(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
+	applied, err := s.change(ctx, s.pool(ctx), sqliteComplete, completions, SQLiteTime(at))
+	return applied, doing("complete", err)
+}
+
+// change runs a statement over the completions and says which it applied to.
+func (s *sqlite) change(ctx context.Context, pool gorm.ConnPool, statement string, completions []Completion, before ...any) ([]bool, error) {
 	applied := make([]bool, len(completions))
 	if len(completions) == 0 {
 		return applied, nil
@@ -35,11 +42,11 @@ func (s *sqlite) Complete(ctx context.Context, completions []Completion, at time
 	}
 	list, err := jsonList(rows)
 	if err != nil {
-		return nil, doing("complete", err)
+		return nil, err
 	}
-	changed, err := query(ctx, s.pool(ctx), s.text(sqliteComplete), scanVersioned, SQLiteTime(at), list)
+	changed, err := query(ctx, pool, s.text(statement), scanVersioned, append(before, list)...)
 	if err != nil {
-		return nil, doing("complete", err)
+		return nil, err
 	}
 	for _, row := range changed {
 		applied[index[row]] = true
@@ -47,12 +54,12 @@ func (s *sqlite) Complete(ctx context.Context, completions []Completion, at time
 	return applied, nil
 }
 
-// versioned is a row as it was before a transition.
 // CompleteUnlocked is Complete: SQLite locks no rows.
 func (s *sqlite) CompleteUnlocked(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
 	return s.Complete(ctx, completions, at)
 }
 
+// versioned is a row as it was before a transition.
 type versioned struct {
 	id      string
 	version int64
@@ -60,11 +67,21 @@ type versioned struct {
 
 func scanVersioned(rows *sql.Rows, v *versioned) error { return rows.Scan(&v.id, &v.version) }
 
-func (s *sqlite) CompleteTx(ctx context.Context, tx *gorm.DB, c Completion, at time.Time) (bool, error) {
+func (s *sqlite) CompleteTx(ctx context.Context, tx *gorm.DB, completions []Completion, at time.Time) ([]bool, error) {
 	pool, err := joined(tx)
 	if err != nil {
-		return false, doing("complete", err)
+		return nil, doing("complete", err)
 	}
-	changed, err := exec(ctx, pool, s.text(sqliteCompleteOne), SQLiteTime(at), string(c.Outcome), c.StatusID, c.Version)
-	return changed == 1, doing("complete", err)
+	applied, err := s.change(ctx, pool, sqliteComplete, completions, SQLiteTime(at))
+	return applied, doing("complete", err)
+}
+
+// HoldTx keeps everybody else from writing.
+func (s *sqlite) HoldTx(ctx context.Context, tx *gorm.DB, completions []Completion) ([]bool, error) {
+	pool, err := joined(tx)
+	if err != nil {
+		return nil, doing("hold", err)
+	}
+	held, err := s.change(ctx, pool, sqliteHold, completions)
+	return held, doing("hold", err)
 }

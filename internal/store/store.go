@@ -31,10 +31,11 @@ type Store interface {
 	// Accept persists messages, their statuses and rejected records in one
 	// transaction (contract 4.1-4.3) and says, in the order of
 	// batch.Messages, what became of each. Deadlocks and serialization
-	// failures are retried a few times within ctx.
+	// failures are retried a few times within ctx. After an error that IsData
+	// does not tell, claims for the batch's Claimer may have been committed.
 	Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error)
 	// AcceptTx does the same inside the caller's open transaction; it never
-	// retries, and after an error the transaction must be rolled back.
+	// retries, must not claim, and after an error the transaction must be rolled back.
 	AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error)
 	// LoadRejected reads a rejected message; ErrRejectedGone if there is none.
 	LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error)
@@ -51,6 +52,19 @@ type Store interface {
 	// the same channel, topic, partition and offsets is the same (contract
 	// 7.5). Its Reason may be any text.
 	KeepGap(ctx context.Context, gap models.Gap) (added bool, err error)
+
+	// Notify announces that statuses of these handler keys are due, or of any
+	// without keys, to the Listeners of other processes, as accepts do with the
+	// statuses they add without a claim: when they commit, once for all, and
+	// AcceptTx to this process as well. Nothing unless the store was made with
+	// Announcing.
+	Notify(ctx context.Context, handlerKeys ...string) error
+	// Listen connects to hear that, and returns once it has heard itself.
+	// ErrNotHeard if ctx ends before; ErrCannotListen if the pool's driver is
+	// not pgx, and on SQLite.
+	Listen(ctx context.Context) (*Listener, error)
+	// CanListen is Listen's ErrCannotListen without a Listener.
+	CanListen(ctx context.Context) error
 
 	// Claim marks due statuses as processing and returns them with their
 	// messages, ordered by key and, within one, oldest due first. A status is
@@ -107,8 +121,12 @@ type Store interface {
 	// CompleteUnlocked is Complete that passes over rows another transaction
 	// has locked; they are reported as not applied.
 	CompleteUnlocked(ctx context.Context, completions []Completion, at time.Time) (applied []bool, err error)
-	// CompleteTx ends one status inside a handler's transaction.
-	CompleteTx(ctx context.Context, tx *gorm.DB, completion Completion, at time.Time) (applied bool, err error)
+	// CompleteTx ends statuses inside a handler's transaction.
+	CompleteTx(ctx context.Context, tx *gorm.DB, completions []Completion, at time.Time) (applied []bool, err error)
+	// HoldTx locks those of the statuses that are still at their version, and
+	// not completed, until the handler's transaction ends: nobody can take them
+	// over meanwhile, and CompleteTx in the same transaction will apply.
+	HoldTx(ctx context.Context, tx *gorm.DB, completions []Completion) (held []bool, err error)
 	// Settle gives claims back: failed, poisoned, snoozed or released.
 	Settle(ctx context.Context, settlements []Settlement) (applied []bool, err error)
 	// SettleUnlocked is Settle that passes over rows another transaction has
@@ -208,6 +226,10 @@ type AcceptBatch struct {
 	Rejected []models.RejectedMessage
 	// Now becomes received_at and created_at.
 	Now time.Time
+	// Claimer is the worker for which statuses with Claim are claimed as they
+	// are inserted; empty claims none (contract 5.17). If its row is not there,
+	// or says that it is released or stopped, they are inserted unclaimed.
+	Claimer string
 }
 
 // NewMessage is a message to accept with the handlers it is routed to.
@@ -230,6 +252,10 @@ type NewStatus struct {
 	Retention time.Duration
 	// Lane is nil if the message has none with this handler.
 	Lane *Lane
+	// Claim asks for the row to be claimed by the batch's Claimer. It is for
+	// rows without a lane, which claims have to judge, and goes unheeded for
+	// a message that was known before.
+	Claim bool
 }
 
 // Accepted says what became of one message.
@@ -245,6 +271,10 @@ type Accepted struct {
 	// ContentDiffers is true for a duplicate whose content is not the
 	// stored one.
 	ContentDiffers bool
+	// Claims are those of its statuses that were inserted claimed, each as a
+	// claim would have returned it. Once they are committed somebody has to
+	// run them or give them back.
+	Claims []Claim
 }
 
 // ClaimRequest asks for due statuses.

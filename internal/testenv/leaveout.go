@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"fmt"
 	"os"
 	"testing"
 )
@@ -14,8 +15,24 @@ const RequireVariable = "INBOX_TEST_REQUIRE"
 // the one that would have named the server.
 func LeaveOut(t testing.TB, server, variable string) {
 	t.Helper()
-	if os.Getenv(RequireVariable) == "1" {
-		t.Fatalf("%s is required (%s=1), but %s is not set", server, RequireVariable, variable)
+	leaveOut(t, fmt.Sprintf("%s is required (%s=1), but %s is not set", server, RequireVariable, variable),
+		fmt.Sprintf("LEFT OUT: %s (%s is not set); run `make test`", server, variable))
+}
+
+// LeaveOutIf ends a test whose own server could not be started, as LeaveOut
+// does where one is not named; nil does nothing.
+func LeaveOutIf(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		leaveOut(t, fmt.Sprintf("a server of its own is required (%s=1): %v", RequireVariable, err),
+			fmt.Sprintf("LEFT OUT: a server of its own cannot be started: %v", err))
 	}
-	t.Skipf("LEFT OUT: %s (%s is not set); run `make test`", server, variable)
+}
+
+func leaveOut(t testing.TB, required, skipped string) {
+	t.Helper()
+	if os.Getenv(RequireVariable) == "1" {
+		t.Fatalf("%s", required)
+	}
+	t.Skipf("%s", skipped)
 }

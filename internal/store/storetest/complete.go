@@ -86,17 +86,17 @@ var completeTests = []test{
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		tx := s.begin()
-		applied, err := s.store.CompleteTx(s.ctx, tx, completion(claim), noon)
+		applied, err := completeTx(s, tx, completion(claim))
 		require.NoError(s, err)
 		require.True(s, applied)
 		require.NoError(s, tx.Rollback().Error)
 		require.Nil(s, s.status("m1", "mail").CompletedAt)
 
 		tx = s.begin()
-		applied, err = s.store.CompleteTx(s.ctx, tx, completion(claim), noon)
+		applied, err = completeTx(s, tx, completion(claim))
 		require.NoError(s, err)
 		require.True(s, applied)
-		again, err := s.store.CompleteTx(s.ctx, tx, completion(claim), noon)
+		again, err := completeTx(s, tx, completion(claim))
 		require.NoError(s, err)
 		require.False(s, again)
 		require.NoError(s, tx.Commit().Error)
@@ -105,12 +105,47 @@ var completeTests = []test{
 		require.Equal(s, noon, row.CompletedAt.UTC())
 		require.EqualValues(s, 3, row.Version)
 	}},
+	{"HoldTx tells what is current and keeps others away until the transaction ends", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
+		claims := s.claim(noon, 3, "mail")
+		s.settle(settlement(claims[1])) // released: it has moved on by one
+		all := []store.Completion{completion(claims[2]), completion(claims[1]), completion(claims[0])}
+		tx := s.begin()
+		held, err := s.store.HoldTx(s.ctx, tx, all)
+		require.NoError(s, err)
+		require.Equal(s, []bool{true, false, true}, held)
+
+		if !s.store.SingleWriter() {
+			applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claims[0])})
+			require.NoError(s, err)
+			require.Equal(s, []bool{false}, applied, "it is locked")
+		}
+
+		released := make(chan []bool, 1)
+		failed := make(chan error, 1)
+		go func() {
+			applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0])})
+			released <- applied
+			failed <- err
+		}()
+		applied, err := s.store.CompleteTx(s.ctx, tx, []store.Completion{all[0], all[2]}, noon)
+		require.NoError(s, err)
+		require.Equal(s, []bool{true, true}, applied)
+		require.NoError(s, tx.Commit().Error)
+		require.Equal(s, []bool{false}, <-released, "it waited for the transaction, and found the status completed")
+		require.NoError(s, <-failed)
+		for _, id := range []string{"m1", "m3"} {
+			require.EqualValues(s, 3, s.status(id, "mail").Version)
+			require.Equal(s, models.OutcomeProcessed, s.status(id, "mail").Outcome)
+		}
+		require.Nil(s, s.status("m2", "mail").CompletedAt)
+	}},
 	{"CompleteTx of a stale version changes nothing", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		stale := s.claim(noon, 1, "mail")[0]
 		s.settle(settlement(stale)) // released: it has moved on by one
 		tx := s.begin()
-		applied, err := s.store.CompleteTx(s.ctx, tx, completion(stale), noon)
+		applied, err := completeTx(s, tx, completion(stale))
 		require.NoError(s, err)
 		require.False(s, applied)
 		require.NoError(s, tx.Commit().Error)

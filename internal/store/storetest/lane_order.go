@@ -118,7 +118,7 @@ var laneOrderTests = []test{
 			},
 			"complete in a transaction": func(c store.Claim) {
 				tx := s.begin()
-				applied, err := s.store.CompleteTx(s.ctx, tx, completion(c), noon)
+				applied, err := completeTx(s, tx, completion(c))
 				require.NoError(s, err)
 				require.True(s, applied)
 				require.NoError(s, tx.Commit().Error)

@@ -81,7 +81,7 @@ var laneRaceTests = []test{
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
 		head := s.heads(noon, 1)[0]
 		tx := s.begin()
-		applied, err := s.store.CompleteTx(s.ctx, tx, completion(head), noon)
+		applied, err := completeTx(s, tx, completion(head))
 		require.NoError(s, err)
 		require.True(s, applied)
 		require.Empty(s, s.heads(noon, 1), "m1 has not ended yet, and nobody waits for its lock")

@@ -153,11 +153,23 @@ func (c *caller) completeTx(ctx context.Context) error {
 	changes, applied := make([]version, len(refs)), make([]bool, len(refs))
 	undone := errors.New("handler failed")
 	err := c.db.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
+		completions := make([]store.Completion, len(refs))
 		for i, ref := range refs {
 			changes[i] = version{ref.StatusID, ref.Version}
-			applied[i], err = c.store.CompleteTx(ctx, tx, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Outcome: models.OutcomeProcessed}, noon)
-			if err != nil {
+			completions[i] = store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeProcessed}
+		}
+		held := applied
+		if c.random.IntN(2) == 0 {
+			if held, err = c.store.HoldTx(ctx, tx, completions); err != nil {
 				return err
+			}
+		}
+		if applied, err = c.store.CompleteTx(ctx, tx, completions, noon); err != nil {
+			return err
+		}
+		for i := range held {
+			if held[i] && !applied[i] {
+				return fmt.Errorf("status %s was held and could not be completed", refs[i].StatusID)
 			}
 		}
 		if c.random.IntN(2) == 0 {

@@ -50,10 +50,8 @@ func (m *machine) complete(completions []store.Completion, how string, dies bool
 		applied, err = m.store.CompleteUnlocked(m.ctx, completions, m.model.now)
 	default:
 		if !m.inTx(how, func(tx *gorm.DB) {
-			for i, completion := range completions {
-				applied[i], err = m.store.CompleteTx(m.ctx, tx, completion, m.model.now)
-				require.NoError(m, err)
-			}
+			applied, err = m.store.CompleteTx(m.ctx, tx, completions, m.model.now)
+			require.NoError(m, err)
 		}) {
 			require.Equal(m, expected, applied)
 			return

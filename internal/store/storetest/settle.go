@@ -95,7 +95,7 @@ var settleTests = []test{
 		s.accept(message("m1", "mail"), message("m2", "mail"))
 		claims := s.claim(noon, 10, "mail")
 		tx := s.begin()
-		applied, err := s.store.CompleteTx(s.ctx, tx, completion(claims[0]), noon)
+		applied, err := completeTx(s, tx, completion(claims[0]))
 		require.NoError(s, err)
 		require.True(s, applied)
 		settled, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1])})

@@ -44,6 +44,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
+		{"Hand-off", handoffTests},
 		{"Rejected", rejectedTests},
 		{"Claim", claimTests},
 		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
@@ -147,6 +148,12 @@ func (s *suite) worker(keys ...string) string {
 
 func completion(c store.Claim) store.Completion {
 	return store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, Outcome: models.OutcomeProcessed}
+}
+
+// completeTx completes one status in a transaction.
+func completeTx(s *suite, tx *gorm.DB, c store.Completion) (bool, error) {
+	applied, err := s.store.CompleteTx(s.ctx, tx, []store.Completion{c}, noon)
+	return err == nil && applied[0], err
 }
 
 func settlement(c store.Claim) store.Settlement {

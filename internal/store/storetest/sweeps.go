@@ -42,7 +42,7 @@ var sweepTests = []test{
 		theirs, ours := s.claimAs(dead, noon, 1, "mail")[0], s.claimAs(alive, noon, 1, "stock")[0]
 		left, kept := s.begin(), s.begin()
 		for tx, claim := range map[*gorm.DB]store.Claim{left: theirs, kept: ours} {
-			applied, err := s.store.CompleteTx(s.ctx, tx, completion(claim), noon)
+			applied, err := completeTx(s, tx, completion(claim))
 			require.NoError(s, err)
 			require.True(s, applied)
 		}
@@ -63,7 +63,7 @@ var sweepTests = []test{
 		s.accept(message("m1", "mail"), message("m2", "mail"))
 		claims := s.claim(noon, 2, "mail")
 		tx := s.begin()
-		_, err := s.store.CompleteTx(s.ctx, tx, completion(claims[0]), noon)
+		_, err := completeTx(s, tx, completion(claims[0]))
 		require.NoError(s, err)
 		applied, err := s.store.CompleteUnlocked(s.ctx, []store.Completion{completion(claims[0]), completion(claims[1])}, noon)
 		require.NoError(s, err)

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/bench/groups"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+// measured makes up results in which every variant has the same figures.
+func measured(all []trial.Group) []*trial.Result {
+	var results []*trial.Result
+	for _, g := range all {
+		r := &trial.Result{Group: g, Measures: map[string][]trial.Measure{}}
+		for _, v := range g.Variants {
+			r.Measures[v.Name] = []trial.Measure{{Rate: 12_345, ClientUs: 1, ServerUs: 2, WAL: 3, Values: map[string]float64{"p99_ms": 4}}}
+		}
+		results = append(results, r)
+	}
+	return results
+}
+
+func TestThePageHasEveryGroupVariantAndLine(t *testing.T) {
+	var text strings.Builder
+	require.NoError(t, renderDocs(&text, about{Date: "2026-01-02", Rounds: 3}, measured(groups.All())))
+	requireEverything(t, text.String())
+	require.Contains(t, text.String(), "| `accept_vs_copy` | 1.00 | at least 0.75 | met |")
+	require.Contains(t, text.String(), "| `process_vs_textbook` | 1.00 | at least 30.00 | **missed** |")
+	require.Contains(t, text.String(), "| `pickup_p99_ms` | 4.00 | at most 10.00 | met |")
+	require.Contains(t, text.String(), "| inbox | 12,345 | 12,345..12,345 | 1.0 | 2.0 | 3 | p99_ms 4 |")
+}
+
+// The page is written by a run of half an hour, so nobody writes it for each
+// change: but what it shows must be what is measured.
+func TestThePageInDocsIsNotStale(t *testing.T) {
+	content, err := os.ReadFile(docsPath)
+	if os.IsNotExist(err) {
+		t.Skip("LEFT OUT: docs/benchmarks.md has not been written yet: go run -C bench . -docs")
+	}
+	require.NoError(t, err)
+	requireEverything(t, string(content))
+}
+
+func requireEverything(t *testing.T, text string) {
+	t.Helper()
+	for _, g := range groups.All() {
+		require.Contains(t, text, "## Group `"+g.Name+"`\n")
+		for _, v := range g.Variants {
+			require.Contains(t, text, "\n| "+v.Name+" | ", "of group %s", g.Name)
+		}
+		for _, line := range g.Lines {
+			require.Contains(t, text, "\n| `"+line.Name+"` | ")
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/server"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+const (
+	acceptOrderedEmpty = "accept, IDs in time order, empty tables"
+	acceptOrderedBig   = "accept, IDs in time order, 5 million messages"
+	acceptRandomEmpty  = "accept, random IDs, empty tables"
+	acceptRandomBig    = "accept, random IDs, 5 million messages"
+	processEmpty       = "process, random IDs, empty tables"
+	processBig         = "process, random IDs, 5 million completed"
+)
+
+// Big is the same work in tables that are full already.
+func Big() trial.Group {
+	return trial.Group{
+		Name: "big", Unit: "message",
+		About: "accepting and processing as above, in empty tables and in tables with 5 million messages (a run with -quick: 200,000), each with a completed status, which were inserted row by row into tables with all their indexes, but with contents of 100 bytes. " +
+			"Each trial begins right after a checkpoint, when the first change of each page is logged as a whole page: the worst moment for tables larger than what one trial touches",
+		Shared: func(_ context.Context, lab *trial.Lab) (io.Closer, error) { return &bigTables{lab: lab}, nil },
+		Variants: []trial.Variant{
+			{Name: acceptOrderedEmpty, New: bigAccept(true, false)},
+			{Name: acceptOrderedBig, New: bigAccept(true, true)},
+			{Name: acceptRandomEmpty, New: bigAccept(false, false)},
+			{Name: acceptRandomBig, New: bigAccept(false, true)},
+			{Name: processEmpty, New: bigProcess(false)},
+			{Name: processBig, New: bigProcess(true)},
+		},
+		Lines: []trial.Line{
+			trial.Ratio("accept_5m_vs_empty", acceptOrderedBig, acceptOrderedEmpty, 0.85),
+			trial.Ratio("accept_5m_vs_empty_random", acceptRandomBig, acceptRandomEmpty, 0.50),
+			trial.Ratio("process_5m_completed_vs_empty", processBig, processEmpty, 0.65),
+		},
+	}
+}
+
+// bigTables are databases with millions of rows, made when first asked for.
+// What a trial adds stays: a hundredth of what is there, and completed.
+type bigTables struct {
+	lab             *trial.Lab
+	mu              sync.Mutex
+	ordered, random *server.Database
+}
+
+func (b *bigTables) dsn(ctx context.Context, ordered bool) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	database := &b.random
+	if ordered {
+		database = &b.ordered
+	}
+	if *database == nil {
+		var err error
+		if *database, err = b.lab.Server.NewDatabase(ctx); err != nil {
+			return "", err
+		}
+		if err := b.fill(ctx, (*database).DSN, ordered); err != nil {
+			return "", err
+		}
+	}
+	return (*database).DSN, nil
+}
+
+func (b *bigTables) fill(ctx context.Context, dsn string, ordered bool) error {
+	ib, err := ours.Open(ctx, dsn, 1)
+	if err != nil {
+		return err
+	}
+	defer ib.Close()
+	id, err := ib.Template(ctx)
+	if err != nil {
+		return err
+	}
+	began, n := time.Now(), b.lab.Scale(5_000_000, 200_000)
+	before, err := b.lab.Server.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	if err := ib.Preload(ctx, dsn, id, n, ordered); err != nil {
+		return err
+	}
+	after, err := b.lab.Server.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(b.lab.Log, "%s  %d messages loaded in %.0f s (of the server's CPU: %.0f s)\n", time.Now().Format("15:04:05"), n, time.Since(began).Seconds(), (after.Server - before.Server).Seconds())
+	return nil
+}
+
+// Close drops the databases.
+func (b *bigTables) Close() error {
+	var errs []error
+	for _, d := range []*server.Database{b.ordered, b.random} {
+		if d != nil {
+			errs = append(errs, d.Drop())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// bigOpen opens an inbox on the tables asked for, in which nothing is pending.
+func bigOpen(ctx context.Context, env *trial.Env, ordered, big bool) (*ours.Inbox, error) {
+	dsn := env.DSN
+	if big {
+		var err error
+		if dsn, err = env.Shared.(*bigTables).dsn(ctx, ordered); err != nil {
+			return nil, err
+		}
+		if err := drain(ctx, dsn); err != nil {
+			return nil, err
+		}
+	}
+	return ours.Open(ctx, dsn, 1, processOptions()...)
+}
+
+// drain processes what an earlier trial has accepted.
+func drain(ctx context.Context, dsn string) error {
+	ib, err := ours.Open(ctx, dsn, 1, processOptions()...)
+	if err != nil {
+		return err
+	}
+	defer ib.Close()
+	_, err = ib.ProcessPending(ctx)
+	return err
+}
+
+func bigMessages(n int, ordered bool) []inbox.RawMessage {
+	if ordered {
+		return ours.OrderedMessages(n)
+	}
+	return ours.Messages(n)
+}
+
+func bigAccept(ordered, big bool) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		ib, err := bigOpen(ctx, env, ordered, big)
+		if err != nil {
+			return nil, err
+		}
+		n := env.Scale(50_000, 20_000)
+		messages := bigMessages(n, ordered)
+		return &trial.Trial{
+			Count: n,
+			Run: func(ctx context.Context) error {
+				return ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections)
+			},
+			Check: func(ctx context.Context) error { return ib.CheckMessages(ctx, messages, n, 0) },
+			Close: ib.Close,
+		}, nil
+	}
+}
+
+func bigProcess(big bool) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		ib, err := bigOpen(ctx, env, false, big)
+		if err != nil {
+			return nil, err
+		}
+		messages := ours.Messages(env.Scale(100_000, 30_000))
+		return processing(ctx, env, ib, messages)
+	}
+}
+
+// processing accepts messages and measures how they are processed.
+func processing(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []inbox.RawMessage) (*trial.Trial, error) {
+	n := len(messages)
+	if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
+		ib.Close()
+		return nil, err
+	}
+	if err := env.Analyze(ctx); err != nil { // full tables are analysed already
+		ib.Close()
+		return nil, err
+	}
+	return &trial.Trial{
+		Count: n,
+		Run: func(ctx context.Context) error {
+			if err := ib.Start(ctx); err != nil {
+				return err
+			}
+			return ib.Completed(ctx, n)
+		},
+		Check: func(ctx context.Context) error { return ib.CheckMessages(ctx, messages, n, n) },
+		Close: ib.Close,
+	}, nil
+}

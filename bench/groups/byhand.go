@@ -1,0 +1,110 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/bench/effects"
+	"github.com/gorm-inbox/inbox/bench/peers/byhand"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+// acceptByHand stores messages; store is one of the two ways.
+func acceptByHand(handlers, full, quick, connections int, store func(context.Context, *byhand.Inbox, []byhand.Message, []byhand.Status) error) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		n := env.Scale(full, quick)
+		ib, err := byhand.Open(ctx, env.DSN, connections)
+		if err != nil {
+			return nil, err
+		}
+		messages, statuses := byhand.Rows(n, handlers)
+		return &trial.Trial{
+			Count: n,
+			Run:   func(ctx context.Context) error { return store(ctx, ib, messages, statuses) },
+			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n*handlers, 0) },
+			Close: ib.Close,
+		}, nil
+	}
+}
+
+func gormOneByOne(ctx context.Context, ib *byhand.Inbox, messages []byhand.Message, statuses []byhand.Status) error {
+	return ib.AcceptOneByOne(ctx, messages, statuses, 8)
+}
+
+func gormInBatches(ctx context.Context, ib *byhand.Inbox, messages []byhand.Message, statuses []byhand.Status) error {
+	return ib.AcceptInBatches(ctx, messages, statuses, acceptBatch, acceptConnections)
+}
+
+// processByHand runs what is pending; process calls the handler it is given
+// for each message.
+func processByHand(full, quick int, process func(context.Context, *byhand.Inbox, func(id string, content []byte) error) error) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		n := env.Scale(full, quick)
+		ib, err := loadedByHand(ctx, env, n)
+		if err != nil {
+			return nil, err
+		}
+		var handled atomic.Int64
+		return &trial.Trial{
+			Count: n,
+			Run: func(ctx context.Context) error {
+				return process(ctx, ib, func(string, []byte) error {
+					handled.Add(1)
+					return nil
+				})
+			},
+			Check: func(ctx context.Context) error {
+				if handled.Load() != int64(n) {
+					return fmt.Errorf("%d handler calls, expected %d", handled.Load(), n)
+				}
+				return ib.CheckStored(ctx, n, n, n)
+			},
+			Close: ib.Close,
+		}, nil
+	}
+}
+
+func transactionalByHand(goroutines, full, quick int) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		n := env.Scale(full, quick)
+		if err := effects.Create(ctx, env.DSN); err != nil {
+			return nil, err
+		}
+		ib, err := loadedByHand(ctx, env, n)
+		if err != nil {
+			return nil, err
+		}
+		return &trial.Trial{
+			Count: n,
+			Run: func(ctx context.Context) error {
+				return ib.TransactionEach(ctx, goroutines, func(tx *gorm.DB, id string, _ []byte) error { return tx.Exec(effects.Insert, id).Error })
+			},
+			Check: func(ctx context.Context) error {
+				if err := effects.Check(ctx, env.DSN, n); err != nil {
+					return err
+				}
+				return ib.CheckStored(ctx, n, n, n)
+			},
+			Close: ib.Close,
+		}, nil
+	}
+}
+
+func loadedByHand(ctx context.Context, env *trial.Env, n int) (*byhand.Inbox, error) {
+	ib, err := byhand.Open(ctx, env.DSN, 16)
+	if err != nil {
+		return nil, err
+	}
+	if err := ib.Load(ctx, n); err != nil {
+		ib.Close()
+		return nil, err
+	}
+	if err := env.Analyze(ctx); err != nil {
+		ib.Close()
+		return nil, err
+	}
+	return ib, nil
+}

@@ -1,0 +1,48 @@
+package groups
+
+import (
+	"context"
+
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/river"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+const endToEndCount, endToEndQuick = 60_000, 20_000
+
+// EndToEnd is accepting and completing at the same time, in one process.
+func EndToEnd() trial.Group {
+	return trial.Group{
+		Name: "endtoend", Unit: "message",
+		About: "1 KB messages accepted in batches of 500 on two connections and, meanwhile, run in the same process by a handler that does nothing, until each is completed",
+		Variants: []trial.Variant{
+			{Name: "inbox", New: endToEndOurs},
+			{Name: river2000, New: endToEndRiver(river.Bench(2_000))},
+			{Name: river500, New: endToEndRiver(river.Bench(500))},
+		},
+		Lines: []trial.Line{trial.RatioOfBest("e2e_vs_river", []string{"inbox"}, []string{river2000, river500}, 2.0)},
+	}
+}
+
+func endToEndOurs(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+	n := env.Scale(endToEndCount, endToEndQuick)
+	messages := ours.Messages(n)
+	ib, err := ours.Open(ctx, env.DSN, 1, processOptions()...)
+	if err != nil {
+		return nil, err
+	}
+	return &trial.Trial{
+		Count: n,
+		Run: func(ctx context.Context) error {
+			if err := ib.Start(ctx); err != nil {
+				return err
+			}
+			if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
+				return err
+			}
+			return ib.Completed(ctx, n)
+		},
+		Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },
+		Close: ib.Close,
+	}, nil
+}

@@ -1,0 +1,146 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/server"
+	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/integration/servers"
+)
+
+const (
+	kafkaByCalls   = "inbox, accepted by calls"
+	kafkaAccepted  = "inbox, accepted from Kafka"
+	kafkaCompleted = "inbox, from Kafka to completed"
+)
+
+// Kafka is the way from records in a topic to messages.
+func Kafka() trial.Group {
+	return trial.Group{
+		Name: "kafka", Unit: "message",
+		About: "plain records of 1 KB that are in a topic of 4 partitions already, from the start of the consumer (joining its group included) until all are accepted, or completed; beside the same messages accepted by calls in batches of 500 on two connections. " +
+			"The broker runs on the same machine and takes its share of the processors: broker_us is its CPU per record",
+		Shared: newKafkaTopic,
+		Variants: []trial.Variant{
+			{Name: kafkaByCalls, New: acceptedByCalls},
+			{Name: kafkaAccepted, New: fromKafka(true)},
+			{Name: kafkaCompleted, New: fromKafka(false)},
+		},
+		Lines: []trial.Line{trial.Ratio("kafka_to_accepted_vs_accept", kafkaAccepted, kafkaByCalls, 0.70)},
+	}
+}
+
+// kafkaTopic is a topic full of records, which every trial reads.
+type kafkaTopic struct {
+	*servers.Admin
+	broker   *servers.Kafka // nil if it runs anyway
+	brokers  []string
+	name     string
+	messages []inbox.RawMessage
+}
+
+func newKafkaTopic(ctx context.Context, lab *trial.Lab) (io.Closer, error) {
+	k := &kafkaTopic{name: "inbox-bench-" + uuid.NewString(), messages: ours.Messages(lab.Scale(100_000, 30_000))}
+	if lab.Kafka != "" {
+		k.Admin, k.brokers = servers.NewAdmin(lab.Kafka), []string{lab.Kafka}
+	} else {
+		broker, err := servers.StartKafka(servers.KafkaOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", trial.ErrLeftOut, err)
+		}
+		k.Admin, k.broker, k.brokers = broker.Admin, broker, broker.Brokers()
+	}
+	err := k.CreateTopic(ctx, k.name, 4, nil)
+	if err == nil {
+		err = ours.Produce(ctx, k.Admin, k.name, k.messages)
+	}
+	if err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
+}
+
+// Close ends the broker and removes its data, or the topic alone.
+func (k *kafkaTopic) Close() error {
+	if k.broker != nil {
+		return k.broker.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := k.DeleteTopic(ctx, k.name)
+	k.Admin.Close()
+	return err
+}
+
+// cpu is the broker's, zero if it runs anyway.
+func (k *kafkaTopic) cpu() (time.Duration, error) {
+	if k.broker == nil {
+		return 0, nil
+	}
+	return server.CPU(k.broker.PID())
+}
+
+func acceptedByCalls(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+	ib, err := ours.Open(ctx, env.DSN, 1)
+	if err != nil {
+		return nil, err
+	}
+	messages := env.Shared.(*kafkaTopic).messages
+	return &trial.Trial{
+		Count: len(messages),
+		Run: func(ctx context.Context) error {
+			return ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections)
+		},
+		Check: func(ctx context.Context) error { return ib.CheckMessages(ctx, messages, len(messages), 0) },
+		Close: ib.Close,
+	}, nil
+}
+
+// fromKafka consumes the topic. With acceptOnly the handler is paused, so that
+// nothing else is done.
+func fromKafka(acceptOnly bool) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		topic := env.Shared.(*kafkaTopic)
+		n, completed := len(topic.messages), len(topic.messages)
+		ib, err := ours.OpenKafka(ctx, env.DSN, topic.brokers, topic.name, processOptions()...)
+		if err != nil {
+			return nil, err
+		}
+		done := ib.Completed
+		if acceptOnly {
+			done, completed = ib.Accepted, 0
+			if err := ib.Pause(ctx, "bench-handler-1"); err != nil {
+				ib.Close()
+				return nil, err
+			}
+		}
+		t := &trial.Trial{Count: n, Close: ib.Close, Values: map[string]float64{}}
+		t.Run = func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+			defer cancel()
+			before, err := topic.cpu()
+			if err != nil {
+				return err
+			}
+			if err := ib.Start(ctx); err != nil {
+				return err
+			}
+			if err := done(ctx, n); err != nil {
+				return err
+			}
+			after, err := topic.cpu()
+			t.Values["broker_us"] = float64((after - before).Microseconds()) / float64(n)
+			return err
+		}
+		t.Check = func(ctx context.Context) error { return ib.CheckMessages(ctx, topic.messages, n, completed) }
+		return t, nil
+	}
+}

@@ -1,0 +1,209 @@
+package groups
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/river"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+// latencyRate is how many messages come in a second, one at a time.
+const latencyRate = 200
+
+const (
+	sameProcess = "inbox, accepted in the same process"
+	listening   = "inbox, accepted elsewhere, Listen"
+)
+
+// Latency is how soon a handler starts. The rate is given, so what counts are
+// the further figures.
+func Latency() trial.Group {
+	return trial.Group{
+		Name: "latency", Unit: "message",
+		About: fmt.Sprintf("from just before a message is accepted (or a job inserted) until its handler starts, at %d messages a second, one at a time; no handler is busy and nothing else is pending", latencyRate),
+		Variants: []trial.Variant{
+			{Name: sameProcess, New: latencySame},
+			{Name: listening, New: latencyElsewhere(inbox.Listen())},
+			{Name: "inbox, accepted elsewhere, polled every 20 ms", New: latencyElsewhere(inbox.PollingInterval(20 * time.Millisecond))},
+			{Name: "inbox, accepted elsewhere, polled every second", New: latencyElsewhere(inbox.PollingInterval(time.Second))},
+			{Name: "River, defaults", New: latencyRiver(river.Default())},
+			{Name: "River, its bench settings, 500 workers", New: latencyRiver(river.Bench(500))},
+		},
+		Lines: []trial.Line{
+			trial.Value("pickup_p99_ms", sameProcess, "p99_ms", 10),
+			trial.Value("pickup_listen_p99_ms", listening, "p99_ms", 0),
+		},
+	}
+}
+
+// latencySame wakes the handlers up in the process that accepts.
+func latencySame(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+	watch := newStopwatch(env)
+	ib, err := ours.OpenWith(ctx, env.DSN, watch.handler())
+	if err != nil {
+		return nil, err
+	}
+	return watch.trial(ctx, ib, ib, ib.Close)
+}
+
+// latencyElsewhere accepts with an inbox that is not started, as another
+// process would.
+func latencyElsewhere(options ...inbox.Option) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		watch := newStopwatch(env)
+		from, err := ours.OpenWith(ctx, env.DSN, watch.handler(), options...)
+		if err != nil {
+			return nil, err
+		}
+		to, err := ours.OpenWith(ctx, env.DSN, watch.handler(), options...)
+		if err != nil {
+			return nil, err
+		}
+		return watch.trial(ctx, from, to, func() { from.Close(); to.Close() })
+	}
+}
+
+// latencyRiver inserts and works in the same process; its jobs are always
+// announced by LISTEN/NOTIFY.
+func latencyRiver(s river.Settings) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		watch := newStopwatch(env)
+		s.Started = func(payload []byte) { watch.start(int(binary.BigEndian.Uint64(payload))) }
+		r, err := river.Open(ctx, env.DSN, s)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.Start(ctx); err != nil {
+			r.Close()
+			return nil, err
+		}
+		n := len(watch.messages)
+		t := &trial.Trial{Count: n, Close: r.Close}
+		t.Run = func(ctx context.Context) error {
+			err := watch.run(ctx, func(ctx context.Context, i int) error {
+				payload := slices.Clone(ours.Payload)
+				binary.BigEndian.PutUint64(payload, uint64(i))
+				return r.InsertOne(ctx, payload)
+			})
+			if err != nil {
+				return err
+			}
+			t.Values = watch.figures()
+			return r.Completed(ctx, n)
+		}
+		t.Check = func(ctx context.Context) error { return r.CheckStored(ctx, n, n) }
+		return t, nil
+	}
+}
+
+// stopwatch takes the time between a message's accept and its handler.
+type stopwatch struct {
+	messages []inbox.RawMessage
+	number   map[string]int // of a message ID
+	base     time.Time
+	// In nanoseconds after base. Zero is not yet.
+	accepted, started []atomic.Int64
+	missing           atomic.Int64
+	all               chan struct{} // closed when each handler has started
+}
+
+func newStopwatch(env *trial.Env) *stopwatch {
+	n := env.Scale(10*latencyRate, 3*latencyRate)
+	if env.Tiny {
+		n = latencyRate / 4 // it takes its time
+	}
+	w := &stopwatch{messages: ours.Messages(n), number: make(map[string]int, n), base: time.Now(),
+		accepted: make([]atomic.Int64, n), started: make([]atomic.Int64, n), all: make(chan struct{})}
+	for i, m := range w.messages {
+		w.number[m.ID] = i
+	}
+	w.missing.Store(int64(n))
+	return w
+}
+
+func (w *stopwatch) handler() []*inbox.HandlerSpec {
+	return []*inbox.HandlerSpec{inbox.Func("bench-handler-1", func(_ context.Context, m inbox.Message[[]byte]) error {
+		w.start(w.number[m.ID])
+		return nil
+	})}
+}
+
+// start notes that the handler of message i starts.
+func (w *stopwatch) start(i int) {
+	if w.started[i].CompareAndSwap(0, int64(time.Since(w.base))) && w.missing.Add(-1) == 0 {
+		close(w.all)
+	}
+}
+
+// run offers one message after the other, by the clock: one that was late
+// delays none, so that slow accepts don't lower the rate.
+func (w *stopwatch) run(ctx context.Context, accept func(ctx context.Context, i int) error) error {
+	const every = time.Second / latencyRate
+	began := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for i := range w.messages {
+		timer.Reset(time.Until(began.Add(time.Duration(i) * every)))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		w.accepted[i].Store(int64(time.Since(w.base)))
+		if err := accept(ctx, i); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("%d handlers have not started: %w", w.missing.Load(), ctx.Err())
+	case <-w.all:
+		return nil
+	}
+}
+
+// figures are the percentiles of all messages.
+func (w *stopwatch) figures() map[string]float64 {
+	waits := make([]float64, len(w.messages))
+	for i := range waits {
+		waits[i] = float64(w.started[i].Load()-w.accepted[i].Load()) / float64(time.Millisecond)
+	}
+	slices.Sort(waits)
+	return map[string]float64{"p50_ms": percentile(waits, 50), "p99_ms": percentile(waits, 99), "max_ms": waits[len(waits)-1]}
+}
+
+// percentile of sorted values, by the nearest rank.
+func percentile(sorted []float64, p int) float64 {
+	return sorted[max(0, (len(sorted)*p+99)/100-1)]
+}
+
+// trial accepts with one inbox and handles with another, or the same.
+func (w *stopwatch) trial(ctx context.Context, from, to *ours.Inbox, end func()) (*trial.Trial, error) {
+	if err := to.Start(ctx); err != nil {
+		end()
+		return nil, err
+	}
+	t := &trial.Trial{Count: len(w.messages), Close: end}
+	t.Run = func(ctx context.Context) error {
+		err := w.run(ctx, func(ctx context.Context, i int) error {
+			_, err := from.Accept(ctx, w.messages[i])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		t.Values = w.figures()
+		return to.Completed(ctx, len(w.messages))
+	}
+	t.Check = func(ctx context.Context) error {
+		return to.CheckStored(ctx, len(w.messages), len(w.messages), len(w.messages))
+	}
+	return t, nil
+}

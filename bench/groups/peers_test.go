@@ -1,0 +1,67 @@
+package groups
+
+import (
+	"context"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// tables are those whose rows a check counts, most telling first.
+var tables = []string{"bench_effects", "inbox_handler_statuses", "hand_statuses", "river_job", "watermill_bench", "gue_jobs"}
+
+func TestEachVariantDoesItsWorkAndItsCheckNoticesOneRowLess(t *testing.T) {
+	for _, g := range []trial.Group{Accept(), Accept3(), Process(), Transactional(), EndToEnd()} {
+		for _, v := range g.Variants {
+			t.Run(g.Name+"/"+v.Name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				env := &trial.Env{Lab: &trial.Lab{Tiny: true, Log: io.Discard}, DSN: testenv.PostgresDSN(t)}
+				one, err := v.New(ctx, env)
+				require.NoError(t, err)
+				defer one.Close()
+				require.Error(t, one.Check(ctx), "the check passes before the work is done")
+				require.NoError(t, one.Run(ctx))
+				require.NoError(t, one.Check(ctx))
+				spoil(t, ctx, env.DSN)
+				require.Error(t, one.Check(ctx), "the check does not notice a change of one row")
+			})
+		}
+	}
+}
+
+// spoil takes one row away, or adds one where none is to be left.
+func spoil(t *testing.T, ctx context.Context, dsn string) {
+	conn, err := pgx.Connect(ctx, dsn)
+	require.NoError(t, err)
+	defer conn.Close(ctx)
+	rows, err := conn.Query(ctx, `SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'`)
+	require.NoError(t, err)
+	present, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	at := slices.IndexFunc(tables, func(name string) bool { return slices.Contains(present, name) })
+	require.GreaterOrEqual(t, at, 0, "no table that is known: %v", present)
+	tag, err := conn.Exec(ctx, `DELETE FROM `+tables[at]+` WHERE ctid = (SELECT max(ctid) FROM `+tables[at]+`)`)
+	require.NoError(t, err)
+	if tag.RowsAffected() == 1 {
+		return
+	}
+	switch tables[at] {
+	case "watermill_bench":
+		_, err = conn.Exec(ctx, `INSERT INTO watermill_bench (uuid, payload) VALUES ('left', decode(repeat('00', 1024), 'hex'))`)
+	case "gue_jobs":
+		_, err = conn.Exec(ctx, `INSERT INTO gue_jobs (job_id, priority, run_at, job_type, args, queue, created_at, updated_at)
+			VALUES ('left', 0, now(), 'none', decode(repeat('00', 1024), 'hex'), 'none', now(), now())`)
+	default:
+		require.Fail(t, "nothing to take away", tables[at])
+	}
+	require.NoError(t, err)
+}

@@ -1,0 +1,130 @@
+package groups
+
+import (
+	"context"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/bench/server"
+	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
+	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Xmin(), Cleanup(), Workers()} {
+		t.Run(g.Name, func(t *testing.T) {
+			t.Parallel()
+			env := tinyEnv(t, g)
+			for _, v := range g.Variants {
+				t.Run(v.Name, func(t *testing.T) {
+					if g.Shared == nil {
+						t.Parallel()
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					env := env // each variant has a database of its own
+					env.DSN = testenv.PostgresDSN(t)
+					one, err := v.New(ctx, &env)
+					require.NoError(t, err)
+					defer one.Close()
+					require.NoError(t, one.Run(ctx))
+					require.NoError(t, one.Check(ctx))
+					removeNewest(t, ctx, databases(t, ctx, env))
+					require.Error(t, one.Check(ctx), "the check does not notice that a status is missing")
+				})
+			}
+		})
+	}
+}
+
+func TestEachSQLiteVariantDoesItsWork(t *testing.T) {
+	t.Parallel()
+	for _, v := range SQLite().Variants {
+		t.Run(v.Name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			one, err := v.New(ctx, &trial.Env{Lab: &trial.Lab{Tiny: true, Log: io.Discard}})
+			require.NoError(t, err)
+			defer one.Close()
+			require.Error(t, one.Check(ctx), "the check passes before the work is done")
+			require.NoError(t, one.Run(ctx))
+			require.NoError(t, one.Check(ctx))
+		})
+	}
+}
+
+func TestLatenciesAreThoseOfEveryMessage(t *testing.T) {
+	w := newStopwatch(&trial.Env{Lab: &trial.Lab{Quick: true}})
+	for i := range w.messages {
+		w.accepted[i].Store(int64(time.Second))
+		w.started[i].Store(int64(time.Second + time.Duration(i+1)*time.Millisecond))
+	}
+	n := float64(len(w.messages))
+	require.Equal(t, map[string]float64{"p50_ms": n / 2, "p99_ms": n * 0.99, "max_ms": n}, w.figures())
+}
+
+// tinyEnv is for trials on servers that run anyway.
+func tinyEnv(t *testing.T, g trial.Group) trial.Env {
+	t.Helper()
+	_ = testenv.PostgresDSN(t) // leaves the test out where there is no server
+	lab := &trial.Lab{Tiny: true, Log: io.Discard, Server: server.Use(os.Getenv(servers.PostgresEnv)), Kafka: os.Getenv(servers.KafkaEnv)}
+	if g.Name == "kafka" && lab.Kafka == "" {
+		testenv.LeaveOut(t, "Apache Kafka", servers.KafkaEnv)
+	}
+	env := trial.Env{Lab: lab}
+	if g.Shared != nil {
+		shared, err := g.Shared(t.Context(), lab)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, shared.Close()) })
+		env.Shared = shared
+	}
+	return env
+}
+
+// databases are those that a trial may have worked in.
+func databases(t *testing.T, ctx context.Context, env trial.Env) []string {
+	t.Helper()
+	switch shared := env.Shared.(type) {
+	case *bigTables:
+		dsns := []string{env.DSN}
+		for _, d := range []*server.Database{shared.ordered, shared.random} {
+			if d != nil {
+				dsns = append(dsns, d.DSN)
+			}
+		}
+		return dsns
+	case *expired:
+		return []string{shared.database.DSN}
+	default:
+		return []string{env.DSN}
+	}
+}
+
+// removeNewest takes the status or job away that came last.
+func removeNewest(t *testing.T, ctx context.Context, dsns []string) {
+	t.Helper()
+	removed := 0
+	for _, dsn := range dsns {
+		conn, err := pgx.Connect(ctx, dsn)
+		require.NoError(t, err)
+		for _, table := range []string{"inbox_handler_statuses", "river_job"} {
+			var there bool
+			require.NoError(t, conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&there))
+			if !there {
+				continue // another database was used, or by somebody else
+			}
+			_, err = conn.Exec(ctx, `DELETE FROM `+table+` WHERE id = (SELECT id FROM `+table+` ORDER BY created_at DESC, id DESC LIMIT 1)`)
+			require.NoError(t, err)
+			removed++
+		}
+		require.NoError(t, conn.Close(ctx))
+	}
+	require.NotZero(t, removed)
+}

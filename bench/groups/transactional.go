@@ -1,0 +1,58 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/bench/effects"
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/peers/river"
+	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// Transactional is running handlers that write a row in the transaction that completes
+// their status.
+func Transactional() trial.Group {
+	tx := func(concurrency int) string { return fmt.Sprintf("inbox Tx, %d at once", concurrency) }
+	group := func(concurrency int) string { return fmt.Sprintf("inbox TxGroup(10), %d at once", concurrency) }
+	riverTx := func(workers int) string { return fmt.Sprintf("River JobCompleteTx, %d workers", workers) }
+	riverBoth := []string{riverTx(8), riverTx(32)}
+	return trial.Group{
+		Name: "transactional", Unit: "status",
+		About: "pending messages of 1 KB run by handlers that insert one row each in the transaction that completes them",
+		Variants: []trial.Variant{
+			{Name: tx(8), New: transactionalOurs(8, 12_000, 5_000)},
+			{Name: tx(32), New: transactionalOurs(32, 12_000, 5_000)},
+			{Name: group(8), New: transactionalOurs(8, 30_000, 10_000, inbox.TxGroup(10))},
+			{Name: group(32), New: transactionalOurs(32, 30_000, 10_000, inbox.TxGroup(10))},
+			{Name: riverTx(8), New: processRiver(river.Tx(8), 4_000, 2_000)},
+			{Name: riverTx(32), New: processRiver(river.Tx(32), 4_000, 2_000)},
+			{Name: "GORM transaction for each message, 8 at once", New: transactionalByHand(8, 6_000, 2_000)},
+		},
+		Lines: []trial.Line{
+			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5),
+			trial.RatioOfBest("txgroup_vs_river_tx", []string{group(8), group(32)}, riverBoth, 6),
+		},
+	}
+}
+
+func transactionalOurs(concurrency, full, quick int, how ...handler.Option) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		n := env.Scale(full, quick)
+		if err := effects.Create(ctx, env.DSN); err != nil {
+			return nil, err
+		}
+		writes := inbox.Tx("bench-handler-1", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+			return tx.Exec(effects.Insert, m.ID).Error
+		}, how...)
+		ib, err := ours.OpenWith(ctx, env.DSN, []*inbox.HandlerSpec{writes}, inbox.Concurrency(concurrency), inbox.BatchSize(1000), inbox.Prefetch(1000))
+		if err != nil {
+			return nil, err
+		}
+		return processStored(ctx, env, ib, n, func(ctx context.Context) error { return effects.Check(ctx, env.DSN, n) })
+	}
+}

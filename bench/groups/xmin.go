@@ -1,0 +1,113 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+const (
+	xminFree = "accept and process, nobody reads"
+	xminHeld = "accept and process, a transaction open throughout"
+)
+
+// Xmin tells whether a long transaction elsewhere, such as a dump or a report, is
+// in the way: nothing that a claim or a completion leaves behind may be removed
+// while it lasts.
+func Xmin() trial.Group {
+	return trial.Group{
+		Name: "xmin", Unit: "message",
+		About: "accepted (batches of 500, two connections) and processed at the same time by one process, alone and while another connection holds a REPEATABLE READ snapshot from before the first message until the last is completed",
+		Variants: []trial.Variant{
+			{Name: xminFree, New: xmin(false)},
+			{Name: xminHeld, New: xmin(true)},
+		},
+		Lines: []trial.Line{trial.Ratio("held_xmin_vs_free", xminHeld, xminFree, 0.85)},
+	}
+}
+
+func xmin(held bool) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		ib, err := ours.Open(ctx, env.DSN, 1, processOptions()...)
+		if err != nil {
+			return nil, err
+		}
+		n := env.Scale(100_000, 30_000)
+		messages := ours.Messages(n)
+		t := &trial.Trial{Count: n, Close: ib.Close}
+		t.Run = func(ctx context.Context) error {
+			if err := ib.Start(ctx); err != nil {
+				return err
+			}
+			if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
+				return err
+			}
+			return ib.Completed(ctx, n)
+		}
+		t.Check = func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) }
+		if held {
+			reader, err := holdSnapshot(ctx, env.DSN)
+			if err != nil {
+				ib.Close()
+				return nil, err
+			}
+			t.Check = func(ctx context.Context) error {
+				return errors.Join(reader.check(ctx), ib.CheckStored(ctx, n, n, n))
+			}
+			t.Close = func() { reader.close(); ib.Close() }
+		}
+		return t, nil
+	}
+}
+
+// snapshot is a transaction that sees the tables as they were when it began.
+type snapshot struct {
+	conn   *pgx.Conn
+	before int
+}
+
+func holdSnapshot(ctx context.Context, dsn string) (*snapshot, error) {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	s := &snapshot{conn: conn}
+	if _, err = conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ"); err == nil {
+		s.before, err = s.messages(ctx)
+	}
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("hold a snapshot: %w", err)
+	}
+	return s, nil
+}
+
+func (s *snapshot) messages(ctx context.Context) (n int, err error) {
+	err = s.conn.QueryRow(ctx, "SELECT count(*) FROM inbox_messages").Scan(&n)
+	return n, err
+}
+
+// check fails unless the snapshot was held until now: it would see new
+// messages.
+func (s *snapshot) check(ctx context.Context) error {
+	n, err := s.messages(ctx)
+	if err == nil && n != s.before {
+		err = fmt.Errorf("it sees %d messages, at its beginning %d", n, s.before)
+	}
+	if err != nil {
+		return fmt.Errorf("the snapshot was not held: %w", err)
+	}
+	return nil
+}
+
+func (s *snapshot) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = s.conn.Close(ctx)
+}

@@ -1,0 +1,159 @@
+// Package byhand is what people write themselves: an inbox of two plain
+// tables, in the ways that articles and code bases show. Retries, recovery
+// after a crash and everything else that is not needed to complete a message
+// once are left out, which makes these faster than they could be in earnest.
+package byhand
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+// Message is one received message.
+type Message struct {
+	ID         string `gorm:"primaryKey"`
+	Type       string
+	Content    []byte
+	ReceivedAt time.Time
+}
+
+// TableName implements gorm's Tabler.
+func (Message) TableName() string { return "hand_messages" }
+
+// Status is one handler's progress on one message.
+type Status struct {
+	ID                  uuid.UUID `gorm:"primaryKey;type:uuid"`
+	MessageID           string
+	HandlerKey          string
+	ErrorCount          int
+	LastError           *string
+	CreatedAt           time.Time
+	ProcessingStartedAt *time.Time
+	NextAttemptAt       *time.Time
+	IsPoisoned          bool
+	CompletedAt         *time.Time
+	Message             *Message
+}
+
+// TableName implements gorm's Tabler.
+func (Status) TableName() string { return "hand_statuses" }
+
+// The tables, with what any of them should have: the unique key that is the
+// deduplication, and a partial index on what is pending.
+var tables = []string{
+	`CREATE TABLE hand_messages (id varchar(200) PRIMARY KEY, type varchar(255) NOT NULL, content bytea NOT NULL, received_at timestamptz NOT NULL)`,
+	`CREATE TABLE hand_statuses (
+		id uuid PRIMARY KEY, message_id varchar(200) NOT NULL REFERENCES hand_messages (id), handler_key varchar(200) NOT NULL,
+		error_count integer NOT NULL DEFAULT 0, last_error varchar(2000), created_at timestamptz NOT NULL, processing_started_at timestamptz,
+		next_attempt_at timestamptz, is_poisoned boolean NOT NULL DEFAULT false, completed_at timestamptz,
+		UNIQUE (message_id, handler_key))`,
+	`CREATE INDEX hand_statuses_pending ON hand_statuses (id) WHERE completed_at IS NULL AND NOT is_poisoned`,
+}
+
+// Inbox is the two tables in a database of their own.
+type Inbox struct {
+	DB   *gorm.DB
+	Pool *pgxpool.Pool
+}
+
+// Open makes the tables. Both pools may have that many connections, and GORM's
+// keeps them.
+func Open(ctx context.Context, dsn string, connections int) (*Inbox, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = int32(connections)
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	db, err := gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	ib := &Inbox{DB: db, Pool: pool}
+	std, err := db.DB()
+	if err != nil {
+		ib.Close()
+		return nil, err
+	}
+	std.SetMaxOpenConns(connections)
+	std.SetMaxIdleConns(connections)
+	for _, statement := range tables {
+		if _, err := pool.Exec(ctx, statement); err != nil {
+			ib.Close()
+			return nil, fmt.Errorf("make the tables: %w", err)
+		}
+	}
+	return ib, nil
+}
+
+// Close closes both pools.
+func (ib *Inbox) Close() {
+	ib.Pool.Close()
+	if std, err := ib.DB.DB(); err == nil {
+		_ = std.Close()
+	}
+}
+
+// Load fills the tables with n messages that one handler has before it.
+func (ib *Inbox) Load(ctx context.Context, n int) error {
+	messages, statuses := Rows(n, 1)
+	return trial.InBatches(ctx, n, 1000, 2, func(ctx context.Context, from, to int) error {
+		return pgx.BeginFunc(ctx, ib.Pool, func(tx pgx.Tx) error {
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"hand_messages"}, []string{"id", "type", "content", "received_at"},
+				pgx.CopyFromSlice(to-from, func(i int) ([]any, error) {
+					m := messages[from+i]
+					return []any{m.ID, m.Type, m.Content, m.ReceivedAt}, nil
+				}))
+			if err != nil {
+				return err
+			}
+			_, err = tx.CopyFrom(ctx, pgx.Identifier{"hand_statuses"}, []string{"id", "message_id", "handler_key", "created_at"},
+				pgx.CopyFromSlice(to-from, func(i int) ([]any, error) {
+					s := statuses[from+i]
+					return []any{[16]byte(s.ID), s.MessageID, s.HandlerKey, s.CreatedAt}, nil
+				}))
+			return err
+		})
+	})
+}
+
+// Rows are n messages and their handlers' statuses, message by message.
+func Rows(n, handlers int) (messages []Message, statuses []Status) {
+	now := time.Now().UTC()
+	for _, m := range ours.Messages(n) {
+		messages = append(messages, Message{ID: m.ID, Type: m.Type, Content: m.Content, ReceivedAt: now})
+		for h := range handlers {
+			statuses = append(statuses, Status{ID: uuid.Must(uuid.NewV7()), MessageID: m.ID, HandlerKey: fmt.Sprintf("bench-handler-%d", h+1), CreatedAt: now})
+		}
+	}
+	return messages, statuses
+}
+
+// CheckStored fails unless the tables hold so many messages and statuses, and
+// of those so many completed.
+func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed int) error {
+	var m, s, c int
+	err := ib.Pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM hand_messages WHERE length(content) = $1), count(*), count(completed_at) FROM hand_statuses`, ours.PayloadBytes).Scan(&m, &s, &c)
+	if err != nil {
+		return err
+	}
+	if m != messages || s != statuses || c != completed {
+		return fmt.Errorf("by hand: messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, statuses, completed)
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+// Package river runs River (github.com/riverqueue/river) as its users do:
+// through its client, on the tables and indexes of its own migrations.
+package river
+
+import "time"
+
+// Settings are what differs between trials. What is not here is as River has
+// it when nothing is said.
+type Settings struct {
+	Workers        int           // QueueConfig.MaxWorkers
+	Cooldown, Poll time.Duration // FetchCooldown and FetchPollInterval; 0 is River's default
+	Connections    int           // of the pool; 0 is pgx's default, four on small machines
+	// Transactional workers write an effect and complete their job in one
+	// transaction, by JobCompleteTx.
+	Transactional bool
+	// Started is told of each job when its worker starts. May be nil.
+	Started func(payload []byte)
+}
+
+// Bench are the settings that River's own benchmark found best ("river bench",
+// cmd/river/riverbench/river_bench.go): FetchCooldown 2 ms, FetchPollInterval
+// 20 ms. It runs 2,000 workers and says of 500 that they did a little worse; on
+// few cores they may do better. Its pool is pgx's default, too; larger ones were
+// no faster.
+func Bench(workers int) Settings {
+	return Settings{Workers: workers, Cooldown: 2 * time.Millisecond, Poll: 20 * time.Millisecond}
+}
+
+// Default are the settings of River's first example (doc.go): 100 workers,
+// everything else unsaid.
+func Default() Settings { return Settings{Workers: 100} }
+
+// Tx are for workers with a transaction each, as in
+// example_complete_job_within_tx_test.go: a connection for every worker and
+// some for River itself; fetching as in Bench.
+func Tx(workers int) Settings {
+	s := Bench(workers)
+	s.Connections, s.Transactional = workers+8, true
+	return s
+}

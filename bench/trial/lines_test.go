@@ -1,0 +1,67 @@
+package trial
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func measured(rates map[string][]float64) *Result {
+	r := &Result{Measures: map[string][]Measure{}}
+	for variant, all := range rates {
+		for _, rate := range all {
+			r.Measures[variant] = append(r.Measures[variant], Measure{Rate: rate})
+		}
+	}
+	return r
+}
+
+func TestRatioIsTheMedianOfTheRoundsRatios(t *testing.T) {
+	r := measured(map[string][]float64{"ours": {10, 40, 90}, "theirs": {10, 10, 30}})
+	value, err := Ratio("x", "ours", "theirs", 2).Of(r)
+	require.NoError(t, err)
+	require.Equal(t, 3.0, value, "of 1, 4 and 3; the medians' ratio would be 4")
+}
+
+func TestRatioOfBestTakesTheBetterOnEitherSideInEachRound(t *testing.T) {
+	r := measured(map[string][]float64{"a": {10, 80}, "b": {20, 40}, "c": {5, 8}, "d": {4, 10}})
+	value, err := RatioOfBest("x", []string{"a", "b"}, []string{"c", "d"}, 0).Of(r)
+	require.NoError(t, err)
+	require.Equal(t, 6.0, value, "between 20/5 and 80/10")
+}
+
+func TestRatioOfVariantsThatWereNotMeasuredTogetherIsAnError(t *testing.T) {
+	for name, rates := range map[string]map[string][]float64{
+		"one is missing":         {"a": {1}, "c": {1}},
+		"one has fewer rounds":   {"a": {1, 1}, "b": {1}, "c": {1, 1}},
+		"the other side has few": {"a": {1, 1}, "b": {1, 1}, "c": {1}},
+		"the other is missing":   {"a": {1}, "b": {1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := RatioOfBest("x", []string{"a", "b"}, []string{"c"}, 0).Of(measured(rates))
+			require.ErrorContains(t, err, "x: ")
+		})
+	}
+}
+
+func TestQuickRunKeepsTheFirstLineAndAllOfItsVariants(t *testing.T) {
+	g := Group{
+		Variants: []Variant{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}},
+		Lines:    []Line{RatioOfBest("x", []string{"a"}, []string{"c", "d"}, 0), Ratio("y", "a", "b", 0)},
+	}
+	first := g.First()
+	require.Len(t, first.Lines, 1)
+	var names []string
+	for _, v := range first.Variants {
+		names = append(names, v.Name)
+	}
+	require.Equal(t, []string{"a", "c", "d"}, names)
+	require.Len(t, g.Variants, 4, "the group itself is as it was")
+}
+
+func TestTargetIsMetOnItsOwnSide(t *testing.T) {
+	require.True(t, Line{AtLeast: 2}.Met(2))
+	require.False(t, Line{AtLeast: 2}.Met(1.99))
+	require.True(t, Line{AtMost: 10}.Met(10))
+	require.False(t, Line{AtMost: 10}.Met(10.1))
+}

@@ -1,0 +1,76 @@
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/bench/server"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+func testLab(t *testing.T, rounds int) *Lab {
+	dsn := os.Getenv(testenv.PostgresVariable)
+	if dsn == "" {
+		testenv.LeaveOut(t, "PostgreSQL", testenv.PostgresVariable)
+	}
+	return &Lab{Server: server.Use(dsn), Rounds: rounds, Tiny: true, Log: io.Discard}
+}
+
+func TestEachRoundBeginsWithAnotherVariantAndEachTrialHasADatabaseOfItsOwn(t *testing.T) {
+	var order []string
+	seen := map[string]bool{}
+	variant := func(name string) Variant {
+		return Variant{Name: name, New: func(_ context.Context, env *Env) (*Trial, error) {
+			require.False(t, seen[env.DSN])
+			seen[env.DSN] = true
+			return &Trial{
+				Count: env.Scale(1_000_000, 100_000),
+				Run: func(ctx context.Context) error {
+					order = append(order, name)
+					conn, err := pgx.Connect(ctx, env.DSN)
+					if err != nil {
+						return err
+					}
+					defer conn.Close(ctx)
+					_, err = conn.Exec(ctx, "CREATE TABLE left_behind AS SELECT generate_series(1, 100)")
+					return err
+				},
+				Check: func(context.Context) error { return nil },
+			}, nil
+		}}
+	}
+	r, err := testLab(t, 2).Run(t.Context(), Group{Name: "g", Variants: []Variant{variant("a"), variant("b")}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "b", "a"}, order)
+	for _, name := range []string{"a", "b"} {
+		require.Len(t, r.Measures[name], 2)
+		for _, m := range r.Measures[name] {
+			require.Positive(t, m.Rate)
+			require.Positive(t, m.WAL)
+		}
+	}
+}
+
+func TestVariantThatFailsItsCheckEndsTheRun(t *testing.T) {
+	missing := errors.New("a row is missing")
+	closed := false
+	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
+		return &Trial{Count: 1, Run: func(context.Context) error { return nil }, Check: func(context.Context) error { return missing }, Close: func() { closed = true }}, nil
+	}}
+	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", Variants: []Variant{v}})
+	require.ErrorIs(t, err, missing)
+	require.ErrorContains(t, err, "g, v")
+	require.True(t, closed)
+}
+
+func TestGroupThatCannotBePreparedNamesItself(t *testing.T) {
+	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", Shared: func(context.Context, *Lab) (io.Closer, error) { return nil, fmt.Errorf("no disk") }})
+	require.EqualError(t, err, "g: prepare: no disk")
+}

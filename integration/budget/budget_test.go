@@ -1,0 +1,198 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+const (
+	batch   = 500
+	batches = 20
+	all     = batch * batches
+)
+
+// rig is an inbox whose two handlers do nothing, on a server of its own.
+type rig struct {
+	*inbox.Inbox
+	*wire
+	t       *testing.T
+	handled atomic.Int64
+}
+
+const handlers = 2
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, wire: newWire(t, quietServer(t).DSN())}
+	var specs []*inbox.HandlerSpec
+	for i := range handlers {
+		specs = append(specs, inbox.Func(fmt.Sprintf("budget-handler-%d", i), func(context.Context, inbox.Message[[]byte]) error {
+			r.handled.Add(1)
+			return nil
+		}))
+	}
+	var err error
+	r.Inbox, err = inbox.New("budget", r.wire.DB, inbox.Channel("c", inbox.On("t", specs...)), inbox.Concurrency(200), inbox.BatchSize(1000), inbox.Prefetch(1000))
+	require.NoError(t, err)
+	require.NoError(t, r.Migrate(t.Context()))
+	return r
+}
+
+// payload does not compress.
+var payload = func() []byte {
+	random := rand.New(rand.NewPCG(1, 2))
+	bytes := make([]byte, 1024)
+	for i := range bytes {
+		bytes[i] = byte(random.Uint32())
+	}
+	return bytes
+}()
+
+func newMessages() []inbox.RawMessage {
+	messages := make([]inbox.RawMessage, batch)
+	for i := range messages {
+		messages[i] = inbox.RawMessage{Channel: "c", Type: "t", ID: uuid.NewString(), Content: payload}
+	}
+	return messages
+}
+
+func (r *rig) accept(messages []inbox.RawMessage) {
+	r.t.Helper()
+	_, err := r.Accept(r.t.Context(), messages...)
+	require.NoError(r.t, err)
+}
+
+// processAll runs until that many statuses have been completed.
+func (r *rig) processAll(n int64) {
+	r.t.Helper()
+	require.NoError(r.t, r.Start(r.t.Context()))
+	require.Eventually(r.t, func() bool { return r.Counters().Processed == n }, time.Minute, time.Millisecond)
+}
+
+func (r *rig) stop() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	require.NoError(r.t, r.Stop(ctx))
+}
+
+// wal is the end of the write-ahead log.
+func (r *rig) wal() (bytes int64) {
+	r.t.Helper()
+	require.NoError(r.t, r.wire.DB.Raw("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").Scan(&bytes).Error)
+	return bytes
+}
+
+// written reads the server's own count of what was written to the statuses.
+type written struct{ Inserted, Updated, Hot, Deleted int64 }
+
+func (r *rig) written(table string, inserted, updated int64) (w written) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { // sessions report with a delay of up to a second
+		require.NoError(r.t, r.wire.DB.Raw(`SELECT n_tup_ins AS inserted, n_tup_upd AS updated, n_tup_hot_upd AS hot, n_tup_del AS deleted
+			FROM pg_stat_user_tables WHERE relname = ?`, table).Scan(&w).Error)
+		return w.Inserted >= inserted && w.Updated >= updated
+	}, 20*time.Second, 50*time.Millisecond)
+	return w
+}
+
+func TestAcceptingABatchIsOneStatementInThreeRoundTrips(t *testing.T) {
+	r := newRig(t)
+	r.accept(newMessages()) // prepares the statement
+	for _, size := range []int{1, batch} {
+		messages := newMessages()[:size]
+		r.reset()
+		r.accept(messages)
+		require.Len(t, r.all(), 3, "begin, one statement for messages and statuses, commit: %q", r.all())
+		require.EqualValues(t, 3, r.roundTrips.Load())
+	}
+}
+
+func TestAcceptingWritesEachRowOnceAndLittleLog(t *testing.T) {
+	r := newRig(t)
+	r.accept(newMessages())
+	before := r.wal()
+	for range batches {
+		r.accept(newMessages())
+	}
+	perMessage := float64(r.wal()-before) / all
+	t.Logf("accepting wrote %.0f bytes of log per message of 1 KB with %d statuses", perMessage, handlers)
+	require.Less(t, perMessage, 2800.0)
+	require.Equal(t, written{Inserted: all + batch}, r.written("inbox_messages", all+batch, 0))
+	require.Equal(t, written{Inserted: handlers * (all + batch)}, r.written("inbox_handler_statuses", handlers*(all+batch), 0))
+}
+
+func TestProcessingABacklogWritesTwiceAStatusAndClaimsInPlace(t *testing.T) {
+	r := newRig(t)
+	for range batches {
+		r.accept(newMessages())
+	}
+	const statuses = handlers * all
+	r.reset()
+	before := r.wal()
+	r.processAll(statuses)
+	perStatus := float64(r.wal()-before) / statuses
+	sent := len(r.all())
+	r.stop()
+
+	require.EqualValues(t, statuses, r.handled.Load())
+	w := r.written("inbox_handler_statuses", statuses, 2*statuses)
+	t.Logf("processing wrote %.0f bytes of log per status and %d statements for %d statuses; %+v", perStatus, sent, statuses, w)
+	require.Equal(t, written{Inserted: statuses, Updated: 2 * statuses, Hot: w.Hot}, w, "a claim and a completion each, nothing else")
+	require.GreaterOrEqual(t, float64(w.Hot), 0.95*statuses, "claims find room beside the row and touch no index")
+	require.Less(t, perStatus, 1000.0)
+	require.Less(t, sent, statuses/100, "statements carry hundreds of statuses")
+}
+
+func TestMessagesHandedOffAreWrittenOnceLess(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, r.Start(t.Context()))
+	const count = batch / 5
+	for i := range batches {
+		r.accept(newMessages()[:count])
+		require.Eventually(t, func() bool { return r.Counters().Processed == int64((i+1)*count*handlers) }, time.Minute, time.Millisecond)
+	}
+	r.stop()
+	const statuses = batches * count * handlers
+	require.Equal(t, int64(statuses), r.Counters().HandedOff)
+	w := r.written("inbox_handler_statuses", statuses, statuses)
+	require.Equal(t, written{Inserted: statuses, Updated: statuses, Hot: w.Hot}, w, "inserted claimed, then completed")
+}
+
+// allocations counts what work allocates, in this process, per unit.
+func allocations(units int, work func()) float64 {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	work()
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs-before.Mallocs) / float64(units)
+}
+
+func TestAllocationsPerMessageStayFew(t *testing.T) {
+	r := newRig(t)
+	messages := make([][]inbox.RawMessage, batches)
+	for i := range messages {
+		messages[i] = newMessages()
+	}
+	next := 0
+	accepting := testing.AllocsPerRun(batches-1, func() {
+		r.accept(messages[next])
+		next++
+	}) / batch
+	const statuses = handlers * all
+	processing := allocations(statuses, func() { r.processAll(statuses) })
+	r.stop()
+	t.Logf("allocations: %.1f per message accepted, %.1f per status processed", accepting, processing)
+	require.Less(t, accepting, 60.0)
+	require.Less(t, processing, 80.0)
+}

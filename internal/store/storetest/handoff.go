@@ -1,0 +1,186 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// handedOff asks for all of the message's statuses to be claimed.
+func handedOff(m store.NewMessage) store.NewMessage {
+	for i := range m.Handlers {
+		m.Handlers[i].Claim = true
+	}
+	return m
+}
+
+func (s *suite) acceptFor(worker string, messages ...store.NewMessage) []store.Accepted {
+	s.Helper()
+	accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: messages, Now: noon, Claimer: worker})
+	require.NoError(s, err)
+	require.Len(s, accepted, len(messages))
+	return accepted
+}
+
+var handoffTests = []test{
+	{"a status inserted claimed is told as a claim would tell it", func(s *suite) {
+		worker := s.worker("claimed", "handed")
+		now := noon.Add(789 * time.Nanosecond) // finer than what is stored
+		plain := message("plain", "claimed")
+		empty := message("empty", "claimed")
+		empty.Content, empty.Source, empty.SerializedProperties = nil, "", "{}"
+		keyed := message("keyed", "claimed")
+		keyed.OrderingKey, keyed.Content = []byte{}, []byte{0, 255}
+		batch := []store.NewMessage{plain, empty, keyed}
+		handed := map[string]store.Claim{}
+		for i, m := range batch {
+			m.Handlers = append(m.Handlers, store.NewStatus{HandlerKey: "handed", Claim: true})
+			batch[i] = m
+		}
+		accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: batch, Now: now, Claimer: worker})
+		require.NoError(s, err)
+		for i, a := range accepted {
+			require.Equal(s, 2, a.StatusesAdded)
+			require.Len(s, a.Claims, 1, batch[i].ID)
+			handed[batch[i].ID] = a.Claims[0]
+		}
+		for _, claim := range s.claimAs(worker, noon.Add(time.Second), 10, "claimed") {
+			got := handed[claim.MessageID]
+			require.Equal(s, *claim.Message, *got.Message)
+			require.Equal(s, "handed", got.HandlerKey)
+			require.EqualValues(s, 1, got.Version)
+			require.Equal(s, claim.CreatedAt, got.CreatedAt)
+			require.Equal(s, claim.Due, got.Due)
+			require.Equal(s, claim.Locator == "", got.Locator == "")
+			require.Zero(s, got.ErrorCount+got.AbandonedCount+got.RequeuedCount)
+			require.Nil(s, got.Lane)
+
+			row := s.status(claim.MessageID, "handed")
+			require.Equal(s, row.ID, got.StatusID)
+			require.EqualValues(s, 1, row.Version)
+			require.Equal(s, worker, *row.WorkerID)
+			require.Equal(s, noon, row.ProcessingStartedAt.UTC())
+			require.Equal(s, row.CreatedAt.UTC(), got.CreatedAt)
+		}
+		require.Empty(s, s.claimAs(worker, noon.Add(time.Second), 10, "handed"), "they are claimed")
+		found, err := s.store.ClaimsOf(s.ctx, worker, 10)
+		require.NoError(s, err)
+		require.Len(s, found, 6)
+		s.complete(noon, handed["plain"], handed["empty"], handed["keyed"])
+	}},
+	{"each claim has bytes of its own", func(s *suite) {
+		m := handedOff(message("m1", "mail", "stock"))
+		m.OrderingKey = []byte("key")
+		claims := s.acceptFor(s.worker("mail", "stock"), m)[0].Claims
+		require.Len(s, claims, 2)
+		want := string(claims[1].Message.Content)
+		m.Content[0], m.OrderingKey[0] = 'x', 'x'
+		claims[0].Message.Content[1] = 'x'
+		require.Equal(s, want, string(claims[1].Message.Content))
+		require.Equal(s, "key", string(claims[1].Message.OrderingKey))
+	}},
+	{"only what asks for it is claimed, and nothing without a worker", func(s *suite) {
+		m := message("m1", "mail", "stock")
+		m.Handlers[1].Claim = true
+		accepted := s.acceptFor(s.worker("mail", "stock"), m, message("m2", "mail"), handedOff(message("m3", "mail")))
+		require.Equal(s, []string{"m1/stock"}, claimed(accepted[0].Claims))
+		require.Empty(s, accepted[1].Claims)
+		require.Equal(s, []string{"m3/mail"}, claimed(accepted[2].Claims))
+		require.Empty(s, s.acceptFor("", handedOff(message("m4", "mail")))[0].Claims)
+		require.Equal(s, []string{"m1/mail", "m2/mail", "m4/mail"}, claimed(s.claim(noon, 10, "mail", "stock")))
+	}},
+	{"nothing is claimed for a worker that is unknown, released or stopped", func(s *suite) {
+		released, stopped := s.worker("mail"), s.worker("mail")
+		require.NoError(s, s.store.MarkReleased(s.ctx, released, noon))
+		require.NoError(s, s.store.StopWorker(s.ctx, stopped, noon))
+		for i, worker := range []string{uuid.NewString(), released, stopped} {
+			accepted := s.acceptFor(worker, handedOff(message(string(rune('a'+i)), "mail")))
+			require.True(s, accepted[0].Inserted)
+			require.Equal(s, 1, accepted[0].StatusesAdded)
+			require.Empty(s, accepted[0].Claims)
+		}
+		require.Len(s, s.claimAs(s.worker("mail"), noon, 10, "mail"), 3)
+	}},
+	{"of a message that was known nothing is claimed", func(s *suite) {
+		worker := s.worker("mail", "stock")
+		s.accept(message("m2", "mail"))
+		// m2 lacks a row, so those of m3 behind it follow in their turn.
+		accepted := s.acceptFor(worker, handedOff(message("m1", "mail")), handedOff(message("m2", "mail", "stock")), handedOff(message("m3", "mail", "stock")))
+		require.Equal(s, []string{"m1/mail"}, claimed(accepted[0].Claims))
+		require.Equal(s, 1, accepted[1].StatusesAdded)
+		require.Empty(s, accepted[1].Claims)
+		require.Equal(s, 2, accepted[2].StatusesAdded)
+		refs, err := s.store.ClaimsOf(s.ctx, worker, 10)
+		require.NoError(s, err)
+		require.Len(s, refs, 1+len(accepted[2].Claims), "what is claimed is told")
+		require.Equal(s, []string{"m2/mail", "m1/mail", "m2/stock", "m3/mail", "m3/stock"}, pairs(s.statuses()), "in the order of acceptance")
+	}},
+	{"a worker marked released while it accepts leaves no claim unseen, and heartbeats do not wait", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's one writer rules this out")
+			return
+		}
+		worker := s.worker("mail")
+		// The accept as its statement sees it: the worker is alive. A trigger
+		// holds it there, with the claim written, not committed.
+		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
+		require.NoError(s, s.db.Exec(`CREATE TRIGGER hold AFTER INSERT ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
+		gate := s.begin()
+		require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
+		done := make(chan int, 1)
+		go func() {
+			accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{handedOff(message("m1", "mail"))}, Now: noon, Claimer: worker})
+			if err != nil {
+				done <- -1
+				return
+			}
+			done <- len(accepted[0].Claims)
+		}()
+		s.waitForLock()
+		require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker, Host: "host", PID: 7, HandlerKeys: []string{"mail"}}, noon))
+		marked := make(chan error, 1)
+		go func() { marked <- s.store.MarkReleased(s.ctx, worker, noon) }()
+		select {
+		case <-marked:
+			require.Fail(s, "marked released in the middle of an accept")
+		case <-time.After(100 * time.Millisecond): // what must not happen has no signal
+		}
+		require.NoError(s, gate.Rollback().Error)
+		require.Equal(s, 1, <-done)
+		require.NoError(s, <-marked)
+		claims, err := s.store.ClaimsOf(s.ctx, worker, 10)
+		require.NoError(s, err)
+		require.Len(s, claims, 1)
+		lives, err := s.store.WorkerLives(s.ctx, worker)
+		require.NoError(s, err)
+		require.False(s, lives)
+	}},
+	{"an accept that meets its worker being marked released claims nothing", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's one writer rules this out")
+			return
+		}
+		worker := s.worker("mail")
+		marking := s.begin()
+		st := s.store
+		require.NoError(s, marking.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR UPDATE`, worker).Error)
+		require.NoError(s, marking.Exec(`UPDATE inbox_workers SET released_at = clock_timestamp() WHERE id = ?`, worker).Error)
+		done := make(chan int, 1)
+		go func() {
+			accepted, err := st.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{handedOff(message("m1", "mail"))}, Now: noon, Claimer: worker})
+			if err != nil {
+				done <- -1
+				return
+			}
+			done <- len(accepted[0].Claims)
+		}()
+		s.waitForLock()
+		require.NoError(s, marking.Commit().Error)
+		require.Zero(s, <-done)
+		require.Nil(s, s.status("m1", "mail").ProcessingStartedAt)
+	}},
+}

@@ -1,0 +1,39 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// listenProblem is what a declaration alone can be told.
+func (cfg *config) listenProblem(dialect string) error {
+	if cfg.options.Processor.Listen && dialect != "postgres" {
+		return fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications", dialect)
+	}
+	return nil
+}
+
+func (cfg *config) storeOptions() []store.Option {
+	if !cfg.options.Processor.Listen {
+		return nil
+	}
+	return []store.Option{store.Announcing()}
+}
+
+// checkListen looks at the pool's driver. Whether notifications arrive shows
+// later, and may change: that is a matter of health, not of the start.
+func (ib *Inbox) checkListen(ctx context.Context) error {
+	if !ib.cfg.options.Processor.Listen || ib.cfg.manual {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+	defer cancel()
+	err := ib.store.CanListen(ctx)
+	if errors.Is(err, store.ErrCannotListen) {
+		return fmt.Errorf("option Listen is true, allowed is only false with this pool: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,197 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// also is a channel of its own for a handler, beside channel "c".
+func also(h *inbox.HandlerSpec) inbox.Option {
+	return inbox.Channel("also", inbox.On("t", h))
+}
+
+// acceptAlso accepts on both channels at once; what the first handler gets is
+// handed off.
+func acceptAlso(t *testing.T, ib *inbox.Inbox, i int) (id string) {
+	t.Helper()
+	id = fmt.Sprintf("also %d", i)
+	one, two := inboxtest.Message(fmt.Sprintf("plain %d", i)), inboxtest.Message(id)
+	two.Channel, two.OrderingKey = "also", []byte("lane")
+	_, err := ib.Accept(context.Background(), one, two)
+	require.NoError(t, err)
+	return id
+}
+
+func TestHandlersThatAClaimMustJudgeAreNotHandedOff(t *testing.T) {
+	for name, option := range map[string]handler.Option{"ordered": inbox.Ordered(), "with legacy keys": inbox.LegacyKeys("before")} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				ran := newLedger()
+				ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)), also(inboxtest.Do("judged", ran.note, option)))
+				inboxtest.Start(t, ib)
+				settleDown(t, ib)
+				before := ib.Counters().HandedOff
+				for i := range 10 {
+					id := acceptAlso(t, ib, i)
+					inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "both are completed")
+					require.EqualValues(t, 3, inboxtest.Status(t, ib, id, "judged").Version, "inserted, claimed, completed")
+				}
+				require.Positive(t, ib.Counters().HandedOff-before, "the other handler's are")
+				ran.requireOnce(t, 10)
+			})
+		})
+	}
+}
+
+func TestPausedHandlerIsNotHandedOff(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)), also(inboxtest.Do("paused", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		require.NoError(t, ib.Pause(context.Background(), "paused"))
+		for range 2 { // the first may have read what was paused before
+			after := lastBeat(t, d)
+			inboxtest.Eventually(t, func() bool { return lastBeat(t, d).After(after) }, "a heartbeat")
+		}
+		for i := range 10 {
+			id := acceptAlso(t, ib, i)
+			require.EqualValues(t, 1, inboxtest.Status(t, ib, id, "paused").Version, "never claimed, not even to be given back")
+			require.Nil(t, inboxtest.Status(t, ib, id, "paused").ProcessingStartedAt)
+		}
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "plain 9", "plain").CompletedAt != nil }, "the other handler runs")
+	})
+}
+
+func TestHandlerThatIsToTryAProbeIsNotHandedOff(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		fails := make(chan bool, 1)
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.MaxRetries(1), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error {
+				if <-fails {
+					return errBoom
+				}
+				return nil
+			}, inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		for i := range 5 {
+			fails <- true
+			id := acceptAlso(t, ib, 2*i)
+			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "broken").IsPoisoned }, "it has failed, and no other is due")
+			inboxtest.Eventually(t, func() bool { return len(ib.Health().Processor.OpenCircuits) == 0 }, "a probe may be tried")
+			pause(t, 100*time.Millisecond) // a claim finds none
+			fails <- false
+			id = acceptAlso(t, ib, 2*i+1)
+			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "broken").CompletedAt != nil }, "the probe is completed")
+			require.EqualValues(t, 3, inboxtest.Status(t, ib, id, "broken").Version, "inserted, claimed, completed")
+		}
+	})
+}
+
+func TestHandlerWithAnOpenCircuitIsNotHandedOff(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error { return errBoom },
+				inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: time.Hour}))))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		acceptAlso(t, ib, 0)
+		inboxtest.Eventually(t, func() bool { return len(ib.Health().Processor.OpenCircuits) == 1 }, "the circuit is open")
+		for i := 1; i < 10; i++ {
+			id := acceptAlso(t, ib, i)
+			require.EqualValues(t, 1, inboxtest.Status(t, ib, id, "broken").Version, "never claimed, not even to be given back")
+		}
+	})
+}
+
+func TestAcceptTxHandsNothingOff(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		before := ib.Counters().HandedOff
+		rolledBack := d.DB.Begin()
+		_, err := ib.AcceptTx(context.Background(), rolledBack, inboxtest.Message("rolled back"))
+		require.NoError(t, err)
+		require.NoError(t, rolledBack.Rollback().Error)
+		tx := d.DB.Begin()
+		receipt, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("1"))
+		require.NoError(t, err)
+		var claimed int64
+		require.NoError(t, tx.Scopes(ib.Statuses).Where("message_id = '1' AND processing_started_at IS NOT NULL").Count(&claimed).Error)
+		require.Zero(t, claimed)
+		require.NoError(t, tx.Commit().Error)
+		receipt.Wake()
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is completed")
+		require.EqualValues(t, 3, inboxtest.Status(t, ib, "1", "h").Version, "inserted, claimed, completed")
+		require.Equal(t, before, ib.Counters().HandedOff)
+		require.NotContains(t, ran.runs, "rolled back/h")
+	})
+}
+
+func TestKnownMessageIsNotHandedOffAgain(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		older := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		inboxtest.Accept(t, older, "1")
+		inboxtest.Process(t, older)
+		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note), inboxtest.Do("later", ran.note)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		before := ib.Counters().HandedOff
+		require.Equal(t, acceptor.Duplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "later").CompletedAt != nil }, "the new handler's row is completed")
+		require.EqualValues(t, 3, inboxtest.Status(t, ib, "1", "later").Version)
+		require.Equal(t, before, ib.Counters().HandedOff)
+		require.Equal(t, 1, ran.runs["1/h"])
+	})
+}
+
+func TestNothingIsHandedOffWithoutTheLock(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		handlers := inboxtest.Handlers(inboxtest.Do("h", ran.note))
+		holder := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(inbox.ModeExclusive), inbox.PollingInterval(20*time.Millisecond), handlers)
+		inboxtest.Start(t, holder)
+		inboxtest.Eventually(t, func() bool { return holder.Health().Processor.HoldsLock }, "it holds the lock")
+		standby := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Mode(inbox.ModeExclusive), handlers)
+		inboxtest.Start(t, standby)
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "both are registered")
+		for i := range 20 {
+			inboxtest.Accept(t, standby, fmt.Sprint(i))
+		}
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, standby) }, "all were completed")
+		require.Zero(t, standby.Counters().HandedOff)
+		require.Zero(t, standby.Counters().Released, "none was claimed and given back")
+		ran.requireOnce(t, 20)
+	})
+}
+
+func TestNothingIsHandedOffUnlessStarted(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		pending := func(id string) {
+			t.Helper()
+			inboxtest.Accept(t, ib, id)
+			s := inboxtest.Status(t, ib, id, "h")
+			require.EqualValues(t, 1, s.Version)
+			require.Nil(t, s.ProcessingStartedAt)
+		}
+		pending("before")
+		require.NoError(t, ib.Start(context.Background()))
+		settleDown(t, ib)
+		require.NoError(t, ib.Stop(context.Background()))
+		pending("after")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
+	})
+}

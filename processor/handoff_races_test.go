@@ -1,0 +1,269 @@
+package processor_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
+)
+
+// acceptMeanwhile accepts one message and tells when that is over.
+func acceptMeanwhile(ib *inbox.Inbox, id string) <-chan error {
+	over := make(chan error, 1)
+	go func() {
+		_, err := ib.Accept(context.Background(), inboxtest.Message(id))
+		over <- err
+	}()
+	return over
+}
+
+// heldAccept has an accept committed, with its status claimed, whose answer
+// open lets through. The inbox hands off.
+func heldAccept(t *testing.T, ib *inbox.Inbox, gate *commitGate, id string) (over <-chan error, open func()) {
+	t.Helper()
+	committed, open := gate.hold()
+	t.Cleanup(open)
+	over = acceptMeanwhile(ib, id)
+	inboxtest.Receive(t, committed, "the commit")
+	s := inboxtest.Status(t, ib, id, "h")
+	require.EqualValues(t, 1, s.Version)
+	require.NotNil(t, s.WorkerID, "it is claimed")
+	return over, open
+}
+
+func TestStopWaitsForAnAcceptThatHandsOffAndGivesItsClaimsBack(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inbox.StopBudget(inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		require.NoError(t, ib.Start(context.Background()))
+		settleDown(t, ib)
+		over, open := heldAccept(t, ib, gate, "1")
+		stopped := make(chan error, 1)
+		go func() { stopped <- ib.Stop(context.Background()) }()
+		inboxtest.Eventually(t, func() bool { return !ib.Health().Processor.Running }, "the stop has begun")
+		pause(t, 50*time.Millisecond) // what must not happen has no signal
+		require.Empty(t, stopped)
+		open()
+		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
+		require.NoError(t, inboxtest.Receive(t, stopped, "the stop"))
+		s := inboxtest.Status(t, ib, "1", "h")
+		require.Nil(t, s.WorkerID)
+		require.Nil(t, s.ProcessingStartedAt)
+		require.EqualValues(t, 2, s.Version, "given back")
+		require.Zero(t, s.ErrorCount+s.AbandonedCount)
+		require.NotContains(t, ran.runs, "1/h")
+		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
+	})
+}
+
+func TestAcceptThatOutlivesTheStopGivesItsClaimsBackItself(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inbox.StopBudget(10*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		require.NoError(t, ib.Start(context.Background()))
+		settleDown(t, ib)
+		over, open := heldAccept(t, ib, gate, "1")
+		require.NoError(t, ib.Stop(context.Background()))
+		open()
+		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
+		s := inboxtest.Status(t, ib, "1", "h")
+		require.Nil(t, s.WorkerID)
+		require.EqualValues(t, 2, s.Version, "given back before Accept returned")
+		require.EqualValues(t, 1, ib.Counters().Released)
+		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
+		require.Equal(t, 1, ran.runs["1/h"])
+	})
+}
+
+func TestClaimsAcceptedForAWorkerThatWasTakenForDeadRunOnceUnderItsNextID(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		over, open := heldAccept(t, ib, gate, "1")
+		first := workers(t, d)
+		require.Len(t, first, 1)
+		require.NoError(t, inboxtest.Store(t, d.DB).MarkReleased(context.Background(), first[0].ID, system.Now()))
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "it is back under a new ID, without waiting for the accept")
+		open()
+		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is completed")
+		require.EqualValues(t, 4, inboxtest.Status(t, ib, "1", "h").Version, "inserted claimed, given back, claimed, completed")
+		require.Equal(t, 1, ran.runs["1/h"])
+		require.Zero(t, ib.Counters().Fenced)
+	})
+}
+
+func TestStatusesHandedOffWhenTheLockIsLostAreGivenBack(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inbox.Mode(inbox.ModeExclusive), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		over, open := heldAccept(t, ib, gate, "1")
+		// Another worker has it, and keeps it.
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00'", vanishing)
+		inboxtest.Eventually(t, func() bool { return !ib.Health().Processor.HoldsLock }, "it has lost the lock")
+		inboxtest.Accept(t, ib, "2")
+		require.EqualValues(t, 1, inboxtest.Status(t, ib, "2", "h").Version)
+		require.Nil(t, inboxtest.Status(t, ib, "2", "h").WorkerID, "it is for another worker")
+		open()
+		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").WorkerID == nil }, "it is given back")
+		require.EqualValues(t, 2, inboxtest.Status(t, ib, "1", "h").Version)
+		require.NotContains(t, ran.runs, "1/h")
+	})
+}
+
+func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(300*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		gate.lose()
+		_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
+		require.ErrorIs(t, err, errLost)
+		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").WorkerID, "it was claimed, and nobody knows")
+		require.Equal(t, acceptor.Duplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is found, and completed")
+		require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount, "nobody is to blame")
+		require.Equal(t, 1, ran.runs["1/h"])
+	})
+}
+
+func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
+	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent, pgproxy.ConnectionLost} {
+		t.Run(fault.String(), func(t *testing.T) {
+			_, proxy, proxied := behindProxy(t)
+			ran := newLedger()
+			ib := inboxtest.New(t, proxied, unhurried(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+			inboxtest.Start(t, ib)
+			settleDown(t, ib)
+			proxy.LoseCommits(fault, 1)
+			_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
+			require.Error(t, err)
+			require.Zero(t, proxy.Left())
+			inboxtest.Eventually(t, func() bool {
+				_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
+				return err == nil
+			}, "it is accepted")
+			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is completed")
+			require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount)
+			require.Equal(t, 1, ran.runs["1/h"])
+		})
+	}
+}
+
+func TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(300*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		for i := 0; ; i++ { // more often than the statement's timeout
+			gate.lose()
+			_, err := ib.Accept(context.Background(), inboxtest.Message(fmt.Sprint(i)))
+			require.ErrorIs(t, err, errLost)
+			if inboxtest.Status(t, ib, "0", "h").CompletedAt != nil {
+				break
+			}
+			require.Less(t, i, 1000, "the first is never found")
+			pause(t, 20*time.Millisecond)
+		}
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "so are the others")
+	})
+}
+
+func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := newLedger()
+		db, gate := gated(t, d)
+		const timeout = time.Second
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(timeout), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		gate.lose()
+		_, err := ib.Accept(context.Background(), inboxtest.Message("lost"))
+		require.ErrorIs(t, err, errLost)
+		over, open := heldAccept(t, ib, gate, "late")
+		pause(t, timeout+300*time.Millisecond) // the look is due
+		before := ib.Counters().HandedOff
+		inboxtest.Accept(t, ib, "meanwhile")
+		require.Equal(t, before, ib.Counters().HandedOff, "nothing is handed off until the look has taken place")
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "meanwhile", "h").CompletedAt != nil }, "it is claimed")
+		require.EqualValues(t, 1, inboxtest.Status(t, ib, "late", "h").Version, "its accept is under way: it is not lost")
+		open()
+		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
+		require.EqualValues(t, 2, inboxtest.Status(t, ib, "late", "h").Version, "inserted claimed, completed")
+		for _, id := range []string{"lost", "late", "meanwhile"} {
+			require.Equal(t, 1, ran.runs[id+"/h"], id)
+		}
+		require.Zero(t, ib.Counters().Fenced)
+		settleDown(t, ib)
+	})
+}
+
+func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite's accepts take turns
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		heldAccept(t, ib, gate, "1")
+		heldAccept(t, ib, gate, "2")
+		inboxtest.Accept(t, ib, "3")
+		s := inboxtest.Status(t, ib, "3", "h")
+		require.EqualValues(t, 1, s.Version)
+		require.Nil(t, s.WorkerID, "no slot is left, neither for a claim")
+	})
+}
+
+func TestFailedAcceptsGiveTheirSlotsBack(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0), inbox.StatementTimeout(200*time.Millisecond),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		for name, fail := range map[string]func(){
+			"refused": func() {
+				gate.take(func(tx *sql.Tx) error { return errors.Join(tx.Rollback(), errors.New("refused")) })
+				_, err := ib.Accept(context.Background(), inboxtest.Message("refused"))
+				require.Error(t, err)
+			},
+			"cancelled": func() {
+				ctx, cancel := context.WithCancel(context.Background())
+				cancel()
+				_, err := ib.Accept(ctx, inboxtest.Message("cancelled"))
+				require.ErrorIs(t, err, context.Canceled)
+			},
+			"panicking": func() {
+				gate.take(func(tx *sql.Tx) error { panic(errors.Join(tx.Rollback(), errors.New("of the pool"))) })
+				require.Panics(t, func() { _, _ = ib.Accept(context.Background(), inboxtest.Message("panicking")) })
+			},
+		} {
+			for range 5 {
+				fail()
+			}
+			t.Log(name)
+			settleDown(t, ib)
+		}
+	})
+}

@@ -1,0 +1,198 @@
+package processor_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
+)
+
+// listening are the options of a worker that polls hardly ever.
+func listening(more ...inbox.Option) []inbox.Option {
+	return append([]inbox.Option{inboxtest.Brisk(), inbox.Listen(), inbox.PollingInterval(time.Hour)}, more...)
+}
+
+// listens reports whether a worker of this database listens.
+func listens(t *testing.T, db *gorm.DB) bool {
+	t.Helper()
+	return len(listeners(t, db)) > 0
+}
+
+// listeners are the server's processes of connections that began to listen.
+func listeners(t *testing.T, db *gorm.DB) (pids []int) {
+	t.Helper()
+	require.NoError(t, db.Raw(`SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %' AND state = 'idle'`).Scan(&pids).Error)
+	return pids
+}
+
+// awaitListening waits until a worker hears what other accepts.
+func awaitListening(t *testing.T, other *inbox.Inbox, got <-chan string) {
+	t.Helper()
+	// The first may be found by the look at the start, the second may not.
+	for _, id := range []string{"at the start", "heard"} {
+		inboxtest.Accept(t, other, id)
+		require.Equal(t, id, inboxtest.Receive(t, got, "what is accepted while it listens"))
+	}
+}
+
+func listeningTrouble(ib *inbox.Inbox) error { return ib.Health().Processor.Troubles["listening"] }
+
+// Contract 4.7.
+func TestListenBringsWhatOtherProcessesAcceptAtOnce(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		handler, got := arrivals()
+		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(handler))...)
+		other := inboxtest.New(t, d.Another(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		inboxtest.Start(t, worker)
+		inboxtest.Accept(t, other, "accepted")
+		require.Equal(t, "accepted", inboxtest.Receive(t, got, "what was accepted elsewhere"))
+
+		require.NoError(t, other.DB().Transaction(func(tx *gorm.DB) error {
+			_, err := other.AcceptTx(context.Background(), tx, inboxtest.Message("in a transaction"))
+			return err
+		}))
+		require.Equal(t, "in a transaction", inboxtest.Receive(t, got, "what was accepted in a transaction elsewhere"))
+		require.NoError(t, worker.DB().Transaction(func(tx *gorm.DB) error {
+			_, err := worker.AcceptTx(context.Background(), tx, inboxtest.Message("without Wake"))
+			return err
+		}))
+		require.Equal(t, "without Wake", inboxtest.Receive(t, got, "what was accepted in a transaction here"))
+	})
+}
+
+func TestWorkerWakesForTheHandlersItKnowsByTheirOldKeys(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		got := make(chan string, 10)
+		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(
+			inboxtest.Do("new", func(_ context.Context, m inboxtest.Bytes) error { got <- m.ID; return nil }, inbox.LegacyKeys("old"))))...)
+		other := inboxtest.New(t, d.Another(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
+		inboxtest.Start(t, worker)
+		inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
+		for _, id := range []string{"1", "2", "3"} {
+			inboxtest.Accept(t, other, id)
+			require.Equal(t, id, inboxtest.Receive(t, got, "a message under the handler's old key"))
+		}
+	})
+}
+
+// Notifications sent while nobody listens are lost.
+func TestWorkerLooksOnceItListensAgain(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		observe, logs := inboxtest.Observe()
+		handler, got := arrivals()
+		proxy := pgproxy.New(t, d.DSN())
+		worker := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), listening(observe, inboxtest.Handlers(handler))...)
+		other := inboxtest.New(t, d.DB, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		inboxtest.Start(t, worker)
+		awaitListening(t, other, got)
+		for _, id := range []string{"1", "2"} {
+			inboxtest.Eventually(t, func() bool { return listeningTrouble(worker) == nil }, "it listens")
+			proxy.Lose(pgproxy.RequestLost, 1<<30, pgproxy.Containing("LISTEN"))
+			for _, pid := range listeners(t, d.DB) {
+				inboxtest.Exec(t, d.DB, "SELECT pg_terminate_backend(?)", pid)
+			}
+			inboxtest.Eventually(t, func() bool { return listeningTrouble(worker) != nil }, "health tells that it does not listen")
+			require.ErrorContains(t, worker.Health().Degraded(), "listening: ")
+			inboxtest.Accept(t, other, id)
+			require.Empty(t, got)
+			proxy.Mend()
+			require.Equal(t, id, inboxtest.Receive(t, got, "what was accepted meanwhile"))
+		}
+		inboxtest.Eventually(t, func() bool { return listeningTrouble(worker) == nil }, "health tells that it listens")
+		require.Len(t, logs.FilterMessage("inbox: other processes' wake-ups do not arrive, polling goes on").All(), 2, "once for each loss")
+		require.Len(t, logs.FilterMessage("inbox: recovered").FilterField(zap.String("what", "listening")).All(), 2)
+	})
+}
+
+func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		handler, got := arrivals()
+		proxy := pgproxy.New(t, d.DSN())
+		const workerTimeout = 3 * time.Second
+		worker := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), listening(inbox.WorkerTimeout(workerTimeout), inboxtest.Handlers(handler))...)
+		inboxtest.Start(t, worker)
+		other := inboxtest.New(t, d.DB, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		awaitListening(t, other, got)
+		proxy.Partition()
+		began := time.Now()
+		inboxtest.Eventually(t, func() bool { return listeningTrouble(worker) != nil }, "the silence is noticed")
+		require.Less(t, time.Since(began), workerTimeout+time.Second)
+		inboxtest.Accept(t, other, "1")
+		proxy.Heal()
+		require.Equal(t, "1", inboxtest.Receive(t, got, "what was accepted meanwhile"))
+	})
+}
+
+func TestStopDoesNotWaitForTheListener(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))...)
+		for range 2 {
+			require.NoError(t, worker.Start(context.Background()))
+			inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
+			began := time.Now()
+			require.NoError(t, worker.Stop(context.Background()))
+			require.Less(t, time.Since(began), time.Second)
+			inboxtest.Eventually(t, func() bool { return !listens(t, d.DB) }, "the connection is closed")
+		}
+	})
+}
+
+// Contract 5.8: who takes over what a stop releases need not wait for a poll.
+func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		running := make(chan string, 1)
+		stopping := inboxtest.New(t, d.DB, listening(inbox.StopBudget(50*time.Millisecond), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(
+			inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; <-ctx.Done(); return ctx.Err() })))...)
+		require.NoError(t, stopping.Start(context.Background()))
+		inboxtest.Accept(t, stopping, "1")
+		inboxtest.Receive(t, running, "the first worker's attempt")
+
+		handler, got := arrivals()
+		other := inboxtest.New(t, d.Another(t), listening(inboxtest.Handlers(handler))...)
+		inboxtest.Start(t, other)
+		awaitListening(t, stopping, got)
+		require.Empty(t, got)
+		require.NoError(t, stopping.Stop(context.Background()))
+		require.Equal(t, "1", inboxtest.Receive(t, got, "what the other worker released"))
+	})
+}
+
+func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
+	_, err := inbox.New("test", testenv.SQLite(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+	require.ErrorContains(t, err, `inbox "test": option Listen is true, allowed is only false on sqlite`)
+
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite is refused before it starts
+		pool, err := sql.Open("pgx veiled", d.DSN())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, pool.Close()) })
+		db, err := gorm.Open(postgres.New(postgres.Config{Conn: pool}))
+		require.NoError(t, err)
+		ib := inboxtest.New(t, db, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		require.ErrorContains(t, ib.Start(context.Background()), "option Listen is true, allowed is only false with this pool: listen: the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
+		require.False(t, ib.Health().Processor.Running)
+	})
+}
+
+// veiled is a driver that hides pgx.
+type veiled struct{ driver.Driver }
+
+type veil struct{ driver.Conn }
+
+func (v veiled) Open(dsn string) (driver.Conn, error) {
+	conn, err := v.Driver.Open(dsn)
+	return veil{conn}, err
+}
+
+func init() { sql.Register("pgx veiled", veiled{stdlib.GetDefaultDriver()}) }
