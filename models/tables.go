@@ -2,9 +2,10 @@ package models
 
 // All lists one value of every row type, referenced tables first, for
 // AutoMigrate and Atlas: db.AutoMigrate(models.All()...). The result equals
-// what Migrate makes, but for the table's fill factor on PostgreSQL; it lacks
-// the schema version, so run Migrate (or the plain SQL) once over it
-// (contract 3.4). Not for tables under another schema or prefix: use Migrate.
+// what Migrate makes, but for the statuses' storage parameters on PostgreSQL,
+// which docs/postgresql.md tells how to set; it lacks the schema version, so
+// run Migrate (or the plain SQL) once over it (contract 3.4). Not for tables
+// under another schema or prefix: use Migrate.
 func All() []any {
 	return []any{
 		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &Lock{}, &Worker{},

@@ -107,7 +107,7 @@ func preloadStatement(ctx context.Context, conn *pgx.Conn, ordered bool) (string
 			RETURNING *
 		)
 		INSERT INTO inbox_handler_statuses (%s)
-		SELECT %s FROM c, inbox_handler_statuses o, inbox_messages m WHERE o.message_id = $1 AND m.id = $1`,
+		SELECT %s FROM c, inbox_handler_statuses o, inbox_messages m WHERE o.message_number = m.number AND m.id = $1`,
 		messages.names(), messages.values(age), statuses.names(), statuses.values("(m.received_at - c.received_at)")), nil
 }
 
@@ -222,7 +222,7 @@ func (ib *Inbox) CheckMessages(ctx context.Context, messages []inbox.RawMessage,
 	err = pool.QueryRowContext(ctx, `
 		SELECT (SELECT count(*) FROM inbox_messages WHERE id = ANY($1)), count(*),
 			count(*) FILTER (WHERE completed_at IS NOT NULL AND error_count = 0 AND outcome = 'processed')
-		FROM inbox_handler_statuses WHERE message_id = ANY($1)`, ids).Scan(&m, &s, &c)
+		FROM inbox_handler_statuses WHERE message_number IN (SELECT number FROM inbox_messages WHERE id = ANY($1))`, ids).Scan(&m, &s, &c)
 	if err != nil {
 		return err
 	}

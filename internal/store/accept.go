@@ -53,8 +53,8 @@ type known struct {
 // sorted by ID.
 type accepting interface {
 	// insertNew inserts the messages not known yet, and their statuses if
-	// insertsStatuses says so, and returns what it inserted and the statuses it
-	// claimed for the worker.
+	// insertsStatuses says so, and returns what it inserted and the
+	// statuses it claimed for the worker.
 	insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]storedNumber, []claimedRow, error)
 	insertsStatuses() bool
 	// lockKnown keeps cleanup and other accepts away from these messages

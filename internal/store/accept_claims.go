@@ -40,9 +40,11 @@ func noteClaims(results []Accepted, batch AcceptBatch, statuses [][]statusRow, c
 			if !ok {
 				continue
 			}
+			message := batch.Messages[i].stored(batch.Now)
+			message.Number = models.MessageNumber(row.number)
 			results[i].Claims = append(results[i].Claims, Claim{
 				Ref:       Ref{StatusID: row.id, MessageID: row.messageID, HandlerKey: row.handlerKey, Version: firstVersion, Locator: at.place, Lane: row.lane},
-				CreatedAt: at.createdAt, Due: at.createdAt, Message: batch.Messages[i].stored(row.number, batch.Now),
+				CreatedAt: at.createdAt, Due: at.createdAt, Message: message,
 			})
 		}
 	}
@@ -54,9 +56,8 @@ const firstVersion = 1
 // stored is the message as it comes back from its row. Each call returns a
 // copy: handlers get bytes of their own, which they and the one who called
 // Accept may change.
-func (m NewMessage) stored(number int64, receivedAt time.Time) *models.Message {
+func (m NewMessage) stored(receivedAt time.Time) *models.Message {
 	copied := m.Message
-	copied.Number = models.MessageNumber(number)
 	copied.Content, copied.OrderingKey = filled(bytes.Clone(m.Content)), bytes.Clone(m.OrderingKey)
 	copied.ReceivedAt = storedTime(receivedAt)
 	return &copied

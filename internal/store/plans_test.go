@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,10 @@ func TestPostgresPlans(t *testing.T) {
 		hashes[i], contents[i] = []byte{0}, []byte{0}
 	}
 	counts, flags, errors, times := make([]int32, n), make([]bool, n), make([]*string, n), make([]*time.Time, n)
+	claimed := make([]bool, n)
+	for i := range claimed {
+		claimed[i] = i%2 == 0
+	}
 	texts, stamps := make([]string, n), make([]time.Time, n)
 	own, cutoffs := []string{"hot"}, []time.Time{now}
 	lanes := LaneHandler("lanes")
@@ -73,18 +78,21 @@ func TestPostgresPlans(t *testing.T) {
 		expected        []string // each must serve some scan
 		most            float64  // rows looked at
 	}{
-		{"postgresAcceptNew", postgresAcceptNew, []any{newIDs, texts, texts, texts, contents, texts, texts, contents, now, uuids(n), newIDs, keys, numbersOf, numbersOf, "origin"}, nil, 400},
-		{"postgresAcceptNew", postgresAcceptNew, []any{messageIDs, texts, texts, texts, contents, texts, texts, contents, now, newIDs, messageIDs, keys, numbersOf, numbersOf, "origin"}, nil, 400},
-		{"postgresAcceptClaimed", postgresAcceptClaimed, []any{uuids(n), texts, texts, texts, contents, texts, texts, contents, now, uuids(n), newIDs, keys, numbersOf, numbersOf, "origin", worker, flags}, nil, 400},
+		{"postgresAcceptNew", postgresAcceptNew, []any{newIDs, texts, texts, texts, contents, texts, texts, contents, now, uuids(n), newIDs, keys, numbersOf, numbersOf, worker}, nil, 400},
+		{"postgresAcceptNew", postgresAcceptNew, []any{messageIDs, texts, texts, texts, contents, texts, texts, contents, now, newIDs, messageIDs, keys, numbersOf, numbersOf, worker}, nil, 400},
+		{"postgresAcceptClaimed", postgresAcceptClaimed, []any{newIDs, texts, texts, texts, contents, texts, texts, contents, now, uuids(n), newIDs, keys, numbersOf, numbersOf, nil, worker, claimed}, nil, 600},
 		{"postgresAcceptLock", postgresAcceptLock, []any{messageIDs, hashes}, []string{messageID}, 300},
 		{"postgresAcceptKeys", postgresAcceptKeys, []any{messages}, []string{byMessage}, 300},
-		{"postgresAcceptStatuses", postgresAcceptStatuses, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, "origin", messages}, nil, 300},
+		{"postgresAcceptStatuses", postgresAcceptStatuses, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, nil, messages}, nil, 300},
 		{"postgresAcceptDelete", postgresAcceptDelete, []any{ids}, []string{statusID}, 300},
 		{"postgresAcceptRejected", postgresAcceptRejected, []any{newIDs, texts, texts, counts, versions, stamps, contents, contents, texts, texts, stamps}, nil, 300},
 		{"postgresRejected.load", postgresRejected.load, []any{worker}, []string{rejectedID}, 1},
 		{"postgresRejected.remove", postgresRejected.remove, []any{worker}, []string{rejectedID}, 1},
 		{"postgresRejected.reason", postgresRejected.reason, []any{worker, "bad"}, []string{rejectedID}, 1},
 		{"postgresKeepGap", postgresKeepGap, []any{worker, "c", "t", 0, 1, 2, "gone", now}, nil, 1},
+
+		{"postgresChannel", postgresChannel, nil, nil, 0},
+		{"postgresNotify", postgresNotify, []any{"{}"}, nil, 0},
 
 		{"postgresClaim", postgresClaim, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker}, []string{due, place, number}, 600},
 		{"postgresClaimManual", postgresClaimManual, []any{[]string{"hot"}, []int64{100}, now, nil}, []string{due, place, number}, 600},
@@ -95,8 +103,8 @@ func TestPostgresPlans(t *testing.T) {
 		{"postgresComplete", postgresComplete, []any{now, ids, versions, outcomes, places}, []string{place}, 200},
 		{"postgresCompleteMoved", postgresCompleteMoved, []any{now, ids, versions, outcomes}, []string{statusID}, 300},
 		{"postgresCompleteUnlocked", postgresCompleteUnlocked, []any{now, ids, versions, outcomes}, []string{statusID}, 500},
-		{"postgresHold", postgresHold, []any{ids, versions}, []string{statusID}, 300},
 		{"postgresCompleteOne", postgresCompleteOne, []any{now, ids[0], versions[0], "processed"}, []string{statusID}, 2},
+		{"postgresHold", postgresHold, []any{ids, versions}, []string{statusID}, 300},
 		{"postgresSettle", postgresSettle, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 300},
 		{"postgresSettleUnlocked", postgresSettleUnlocked, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 500},
 		{"postgresStates", postgresStates, []any{ids}, []string{statusID}, 300},
@@ -119,8 +127,6 @@ func TestPostgresPlans(t *testing.T) {
 		{"postgresStopWorker", postgresStopWorker, []any{worker}, nil, 2},
 		{"postgresWorkers", postgresWorkers, nil, nil, 2},
 		{"postgresMarkReleased", postgresMarkReleased, []any{worker}, nil, 2},
-		{"postgresChannel", postgresChannel, nil, nil, 1},
-		{"postgresNotify", postgresNotify, []any{"payload"}, nil, 1},
 		{"postgresPaused", postgresPaused, nil, nil, 1},
 		{"postgresSetPaused", postgresSetPaused, []any{"hot", true, now}, nil, 1},
 		{"postgresAcquireLease", postgresAcquireLease, []any{"l", worker, 1000}, nil, 1},
@@ -146,7 +152,8 @@ func TestPostgresPlans(t *testing.T) {
 	for _, each := range plans {
 		listed = append(listed, each.name)
 	}
-	require.Subset(t, listed, statements(t, "sqlite"), "statements whose plan nobody looks at")
+	unlisted := slices.DeleteFunc(statements(t, "sqlite"), func(name string) bool { return slices.Contains(listed, name) })
+	require.Empty(t, unlisted, "statements whose plan nobody looks at")
 
 	look := func(t *testing.T, mode string, analyzed bool) {
 		for _, each := range plans {

@@ -13,10 +13,11 @@ import (
 
 // The usual case in one statement: what is new, with its statuses.
 // messages_pkey decides what is new, and is the only index whose order is the
-// producers'; the foreign key looks the message up by its number. The statuses' sequence follows their position: PostgreSQL
-// evaluates an identity after the ORDER BY. A status is never created in the
-// database's future: it is due at once for everybody, also when the clock of
-// the process that accepts it is ahead of the claimers' (contract 5.1).
+// producers'; the foreign key looks the message up by its number. The statuses'
+// sequence follows their position: PostgreSQL evaluates an identity after the
+// ORDER BY. A status is never created in the database's future: it is due at
+// once for everybody, also when the clock of the process that accepts it is
+// ahead of the claimers' (contract 5.1).
 var postgresAcceptNew = `
 WITH ` + postgresAcceptFresh + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)

@@ -27,9 +27,9 @@ WITH worker AS MATERIALIZED (
 	JOIN fresh ON fresh.id = s.message_id
 	LEFT JOIN worker ON s.claim
 	ORDER BY s.position
-	RETURNING id, message_id, handler_key, ctid, created_at, worker_id
+	RETURNING id, message_number, handler_key, ctid, created_at, worker_id
 )` + postgresTold("$15") + `
-SELECT fresh.id, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_id = fresh.id AND a.worker_id IS NOT NULL`
+SELECT fresh.id, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
 
 // insertClaimed takes the arguments of postgresAcceptNew.
 func (p *postgres) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, worker string, statuses []statusRow) (inserted []storedNumber, claimed []claimedRow, err error) {
@@ -37,10 +37,10 @@ func (p *postgres) insertClaimed(ctx context.Context, pool gorm.ConnPool, args [
 	for i, row := range statuses {
 		claims[i] = row.claim
 	}
-	inserted, err = query(ctx, pool, p.text(postgresAcceptClaimed), func(rows *sql.Rows, message *storedNumber) error {
+	inserted, err = query(ctx, pool, p.text(postgresAcceptClaimed), func(rows *sql.Rows, m *storedNumber) error {
 		var status, place sql.NullString
 		var created sql.NullTime
-		if err := rows.Scan(&message.id, &message.number, &status, &place, &created); err != nil {
+		if err := rows.Scan(&m.id, &m.number, &status, &place, &created); err != nil {
 			return err
 		}
 		if status.Valid {
