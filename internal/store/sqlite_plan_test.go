@@ -84,7 +84,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteCleanupStatuses", sqliteCleanupStatuses, []any{now, now, 0, 10, now, "[]"}, byMessage},
 		{"sqliteAcceptStatuses", sqliteAcceptStatuses, []any{"[]", 1, now}, "SCAN r VIRTUAL TABLE"},
 		{"sqliteAcceptClaimed", sqliteAcceptClaimed, []any{"[]", 1, now, "w"}, "USING INDEX sqlite_autoindex_inbox_workers_1 (id=?)"},
-		{"sqliteAcceptDelete", sqliteAcceptDelete, []any{"[]"}, statusID},
+		{"sqliteAcceptDelete", sqliteAcceptDelete, []any{"[]"}, "INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"},
 		{"sqliteAnyDue", sqliteAnyDue, []any{now, "mail"}, due},
 		{"sqliteHold", sqliteHold, []any{"[]"}, statusID},
 		{"sqliteDeleteWorkers", sqliteDeleteWorkers, []any{"[]"}, "USING INDEX inbox_handler_statuses_due"},
@@ -110,7 +110,7 @@ func TestSQLitePlans(t *testing.T) {
 		plan := strings.Join(steps, "\n")
 		require.Contains(t, plan, each.expected, each.name)
 		require.NotRegexp(t, `SCAN (inbox_messages|inbox_handler_statuses|m)($|\n)`, plan, each.name)
-		if each.statement != sqliteSiblings { // a few rows, in an order that no index has
+		if each.statement != sqliteSiblings {                                        // a few rows, in an order that no index has
 			require.NotContains(t, plan, "TEMP B-TREE FOR ORDER BY", each.name)
 		}
 	}
