@@ -110,7 +110,7 @@ func TestSQLitePlans(t *testing.T) {
 		plan := strings.Join(steps, "\n")
 		require.Contains(t, plan, each.expected, each.name)
 		require.NotRegexp(t, `SCAN (inbox_messages|inbox_handler_statuses|m)($|\n)`, plan, each.name)
-		if each.statement != sqliteSiblings {                                        // a few rows, in an order that no index has
+		if each.statement != sqliteSiblings { // a few rows, in an order that no index has
 			require.NotContains(t, plan, "TEMP B-TREE FOR ORDER BY", each.name)
 		}
 	}
