@@ -132,6 +132,13 @@ func (p Properties) Serialize() (string, error) {
 
 // ParseProperties is the inverse of Serialize.
 func ParseProperties(serialized string) (Properties, error) {
+	if p, ok := scanProperties(serialized); ok {
+		return p, nil
+	}
+	return decodeProperties(serialized)
+}
+
+func decodeProperties(serialized string) (Properties, error) {
 	var stored storedProperties
 	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
 		return Properties{}, fmt.Errorf("stored properties are unreadable: %w", err)

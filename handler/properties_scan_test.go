@@ -1,0 +1,56 @@
+package handler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzScannedPropertiesAreTheDecodedOnes: whatever scanProperties reads,
+// encoding/json reads alike.
+func FuzzScannedPropertiesAreTheDecodedOnes(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"channel":"c"}`, `{"channel":"ä€"}`, `{"channel":"a\"b"}`, `{"channel":"a","channel":"b"}`, `{"Channel":"x"}`, `{"channel":null}`, "{\"channel\":\"\xff\"}",
+		`{"channel":"c","headers":[{"k":"ce_id","v":"1"},{"k":"x"},{"k":"","v":""}],"attributes":{"a":"b","":""}}`, `{"headers":[{"v":"1"}]}`, `{"headers":[]}`, `{"headers":[{"kb":"/w=="}]}`,
+		`{"kafka":{"topic":"t","partition":3,"offset":-12,"timestamp_ms":1767355200123,"key":{"v":"k"},"tombstone":true}}`,
+		`{"kafka":{"topic":"t","partition":0,"offset":01}}`, `{"kafka":{"offset":1e3}}`, `{"kafka":{"offset":-0}}`, `{"kafka":{"key":{}}}`, `{"kafka":{"tombstone":false}}`, `{"kafka":{"offset":9223372036854775808}}`,
+		`{"kafka":{}}`, `{"attributes":{}}`, `{"channel":"c"}}`, `{"channel":"c",}`, ` {"channel":"c"}`, `{"channel" :"c"}`, `{"kafka":{"offset":1_0}}`, `{"kafka":{"offset":+1}}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, serialized string) {
+		scanned, ok := scanProperties(serialized)
+		if !ok {
+			return
+		}
+		decoded, err := decodeProperties(serialized)
+		require.NoError(t, err, serialized)
+		require.Equal(t, decoded, scanned, serialized)
+	})
+}
+
+func TestWhatSerializeWritesOfPlainTextIsScanned(t *testing.T) {
+	p := Properties{Channel: "orders", Headers: []Header{{Key: "ce_id", Value: []byte("1")}, {Key: "empty", Value: []byte{}}, {Key: "nil"}},
+		Attributes: map[string]string{"traceparent": "00-1"},
+		Kafka:      &KafkaCoordinates{Topic: "t", Partition: 3, Offset: 12, Timestamp: time.UnixMilli(1767355200123).UTC(), Key: []byte("k"), Tombstone: true}}
+	serialized, err := p.Serialize()
+	require.NoError(t, err)
+	scanned, ok := scanProperties(serialized)
+	require.True(t, ok, serialized)
+	require.Equal(t, p, scanned)
+}
+
+func BenchmarkParseProperties(b *testing.B) {
+	const serialized = `{"channel":"orders","headers":[{"k":"ce_id","v":"d0d0c5a8"},{"k":"ce_type","v":"order.placed"}],"kafka":{"topic":"t","partition":3,"offset":12,"timestamp_ms":1767355200123,"key":{"v":"k"}}}`
+	for name, parse := range map[string]func(string) (Properties, error){"scanned": ParseProperties, "decoded": decodeProperties} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := parse(serialized); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
