@@ -163,8 +163,7 @@ func (l *loop) applyBreakers() {
 	for _, s := range l.board.shares {
 		open := s.policy.breaker.open()
 		if open {
-			l.giveBack(s.queue)
-			s.queue = nil
+			l.giveBack(s.drop())
 		}
 		if s.broken && !open {
 			s.wake()

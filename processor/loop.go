@@ -183,10 +183,8 @@ func (l *loop) enqueue(s *share, attempts []*attempt, front bool) {
 	case len(attempts) == 0: // as after every attempt that has come to its end
 	case !l.board.canRun(s):
 		l.giveBack(attempts)
-	case front:
-		s.queue = append(attempts, s.queue...)
 	default:
-		s.queue = append(s.queue, attempts...)
+		s.push(attempts, front)
 	}
 }
 
@@ -201,8 +199,7 @@ func (l *loop) noteOverdue(g *group) {
 	s.running--
 	s.stuck++
 	if !l.board.canRun(s) { // what waits for a slot is for another worker
-		l.giveBack(s.queue)
-		s.queue = nil
+		l.giveBack(s.drop())
 		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return", zap.String("handler_key", g.handler.Key()), zap.Int("stuck", s.stuck))
 	}
 }
@@ -261,8 +258,7 @@ func (l *loop) attempt(g *group) {
 // releaseQueued gives back what was claimed and never started.
 func (l *loop) releaseQueued() {
 	for _, s := range l.board.shares {
-		l.giveBack(s.queue)
-		s.queue = nil
+		l.giveBack(s.drop())
 	}
 }
 
@@ -279,8 +275,7 @@ func (l *loop) applyPauses() {
 			s.wake()
 		}
 		if paused {
-			l.giveBack(s.queue)
-			s.queue = nil
+			l.giveBack(s.drop())
 		}
 		s.paused = paused
 	}

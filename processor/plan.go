@@ -8,6 +8,7 @@ type share struct {
 	handler *handler.Handler
 	policy  *policy
 	queue   []*attempt // claimed, not started
+	alone   int        // of the queue: those that may share a slot with no other
 	running int        // groups
 	stuck   int        // groups that ignore their cancelled context; they hold no slot
 	// more is true while the database may have due statuses for the handler;
@@ -26,16 +27,36 @@ type share struct {
 
 // queued is how many slots the queue is going to take, and what accepts under
 // way may add to it.
-func (s *share) queued() int {
-	alone := 0
-	if s.policy.share > 1 {
-		for _, a := range s.queue {
-			if !a.mayShare() {
-				alone++
-			}
+func (s *share) queued() int { return s.alone + s.slots(len(s.queue)-s.alone+s.reserved) }
+
+// push lets attempts wait at the front or the back of the queue.
+func (s *share) push(attempts []*attempt, front bool) {
+	if front {
+		s.queue = append(attempts, s.queue...)
+	} else {
+		s.queue = append(s.queue, attempts...)
+	}
+	for _, a := range attempts {
+		if s.policy.share > 1 && !a.mayShare() {
+			s.alone++
 		}
 	}
-	return alone + s.slots(len(s.queue)-alone+s.reserved)
+}
+
+// take takes the next group off the queue.
+func (s *share) take(size int) (g *group) {
+	if s.policy.share > 1 && !s.queue[0].mayShare() {
+		s.alone--
+	}
+	g, s.queue = takeGroup(s.queue, size)
+	return g
+}
+
+// drop empties the queue and returns what was in it.
+func (s *share) drop() []*attempt {
+	dropped := s.queue
+	s.queue, s.alone = nil, 0
+	return dropped
 }
 
 // slots is how many slots so many new messages take.
@@ -226,8 +247,7 @@ func (b *board) next() *group {
 	if best.policy.breaker.probing() {
 		size = 1
 	}
-	var g *group
-	g, best.queue = takeGroup(best.queue, size)
+	g := best.take(size)
 	best.running++
 	return g
 }

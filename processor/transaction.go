@@ -127,11 +127,11 @@ func (t *handlerTx) complete(members []member) (current []member, err error) {
 	})
 }
 
-// hold locks the members' claims and returns those that are current; the others
-// are marked as fenced.
-func (t *handlerTx) hold(members []member) (current []member, err error) {
-	return t.each("hold", members, func(completions []store.Completion) ([]bool, error) {
-		return t.store.HoldTx(t.Ctx, t.DB, completions)
+// current returns the members whose claims are current; the others are marked as
+// fenced.
+func (t *handlerTx) current(members []member) (current []member, err error) {
+	return t.each("check claims", members, func(completions []store.Completion) ([]bool, error) {
+		return t.store.CurrentTx(t.Ctx, t.DB, completions)
 	})
 }
 

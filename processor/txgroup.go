@@ -13,11 +13,14 @@ import (
 )
 
 // runTxGroup runs a transactional handler for several messages, one call after
-// the other, in one transaction (contract 5.11). Their claims are locked first,
-// all in one statement: a stale one is found before its handler runs, and nobody
-// takes one over meanwhile. Each call stands behind a savepoint of its own: what
-// fails is undone alone. Those that passed are completed in one statement before
-// the commit; as their rows are locked at the claims' versions, each applies.
+// the other, in one transaction (contract 5.11). Their claims are looked
+// at first, all in one statement: a stale one is found before its handler runs.
+// Each call stands behind a savepoint of its own: what fails is undone alone.
+// Those that passed are completed in one statement before the commit. Until then
+// no row of theirs is locked: a handler that hangs holds up nobody but itself.
+// Should somebody have taken one over meanwhile, all is undone, and each runs
+// alone, as below.
+//
 // Savepoints are not released, which would cost a round trip each: a later one
 // hides those of the same name before it, and the commit ends them all.
 //
@@ -33,7 +36,7 @@ func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
 		return
 	}
 	defer t.Rollback()
-	members, err := t.hold(all)
+	members, err := t.current(all)
 	if err != nil {
 		repeatAlone(all)
 		return
@@ -63,7 +66,7 @@ func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
 	}
 	if current, err := t.complete(passed); err != nil || len(current) < len(passed) {
 		for _, m := range passed {
-			m.fenced = false // whose row a handler has touched finds out alone
+			m.fenced = false // whose claim was taken over finds out alone
 		}
 		repeatAlone(passed)
 		return

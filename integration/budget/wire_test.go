@@ -3,7 +3,6 @@ package budget
 import (
 	"context"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -52,18 +51,6 @@ func (w *wire) reset() {
 	defer w.mu.Unlock()
 	w.statements = nil
 	w.roundTrips.Store(0)
-}
-
-// count tells how many statements contain the text.
-func (w *wire) count(text string) (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, s := range w.statements {
-		if strings.Contains(s, text) {
-			n++
-		}
-	}
-	return n
 }
 
 func (w *wire) all() []string {

@@ -104,7 +104,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"postgresCompleteMoved", postgresCompleteMoved, []any{now, ids, versions, outcomes}, []string{statusID}, 300},
 		{"postgresCompleteUnlocked", postgresCompleteUnlocked, []any{now, ids, versions, outcomes}, []string{statusID}, 500},
 		{"postgresCompleteOne", postgresCompleteOne, []any{now, ids[0], versions[0], "processed"}, []string{statusID}, 2},
-		{"postgresHold", postgresHold, []any{ids, versions}, []string{statusID}, 300},
+		{"postgresCurrent", postgresCurrent, []any{ids, versions}, []string{statusID}, 300},
 		{"postgresSettle", postgresSettle, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 300},
 		{"postgresSettleUnlocked", postgresSettleUnlocked, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 500},
 		{"postgresStates", postgresStates, []any{ids}, []string{statusID}, 300},

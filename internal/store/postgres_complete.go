@@ -45,13 +45,11 @@ RETURNING c.position - 1`
 const postgresCompleted = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
 
-// By handler_statuses_pkey. In one order for everybody who locks the same rows.
-const postgresHold = `
+// By handler_statuses_pkey.
+const postgresCurrent = `
 SELECT c.position - 1
 FROM unnest($1::text[]::uuid[], $2::bigint[]) WITH ORDINALITY AS c(id, version, position)
-JOIN {statuses} s ON s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
-ORDER BY c.position
-FOR NO KEY UPDATE OF s`
+JOIN {statuses} s ON s.id = c.id AND s.version = c.version AND s.completed_at IS NULL`
 
 func (p *postgres) Complete(ctx context.Context, completions []Completion, at time.Time) ([]bool, error) {
 	return p.complete(ctx, p.pool(ctx), completions, at, postgresComplete, postgresCompleteMoved)
@@ -67,7 +65,13 @@ func (p *postgres) complete(ctx context.Context, pool gorm.ConnPool, completions
 	if len(completions) == 0 {
 		return applied, nil
 	}
-	order := inOrder(completions)
+	// One order for everybody who updates the same rows.
+	order := make([]int, len(completions))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(completions[a].StatusID, completions[b].StatusID) })
+
 	for _, statement := range statements {
 		ids, versions, outcomes, places := completionColumns(completions, order)
 		args := []any{at.UTC(), ids, versions, outcomes}
@@ -86,16 +90,6 @@ func (p *postgres) complete(ctx context.Context, pool gorm.ConnPool, completions
 		}
 	}
 	return applied, nil
-}
-
-// inOrder is one order for everybody who updates the same rows.
-func inOrder(completions []Completion) []int {
-	order := make([]int, len(completions))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return strings.Compare(completions[a].StatusID, completions[b].StatusID) })
-	return order
 }
 
 func completionColumns(completions []Completion, order []int) (ids []string, versions []int64, outcomes []string, places []*string) {
@@ -124,20 +118,22 @@ func (p *postgres) CompleteTx(ctx context.Context, tx *gorm.DB, completions []Co
 	return []bool{changed == 1}, doing("complete", err)
 }
 
-func (p *postgres) HoldTx(ctx context.Context, tx *gorm.DB, completions []Completion) ([]bool, error) {
+func (p *postgres) CurrentTx(ctx context.Context, tx *gorm.DB, completions []Completion) ([]bool, error) {
 	pool, err := joined(tx)
 	if err != nil {
-		return nil, doing("hold", err)
+		return nil, doing("check claims", err)
 	}
-	order := inOrder(completions)
-	ids, versions, _, _ := completionColumns(completions, order)
-	positions, err := query(ctx, pool, p.text(postgresHold), value[int], ids, versions)
+	ids, versions := make([]string, len(completions)), make([]int64, len(completions))
+	for i, c := range completions {
+		ids[i], versions[i] = c.StatusID, c.Version
+	}
+	positions, err := query(ctx, pool, p.text(postgresCurrent), value[int], ids, versions)
 	if err != nil {
-		return nil, doing("hold", err)
+		return nil, doing("check claims", err)
 	}
-	held := make([]bool, len(completions))
+	current := make([]bool, len(completions))
 	for _, position := range positions {
-		held[order[position]] = true
+		current[position] = true
 	}
-	return held, nil
+	return current, nil
 }

@@ -16,7 +16,7 @@ WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.com
 RETURNING id, version - 1`
 
 // By the primary key. It changes nothing but takes the file's write lock.
-const sqliteHold = `
+const sqliteCurrent = `
 UPDATE {statuses} SET version = {statuses}.version
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1)) AS c
 WHERE {statuses}.completed_at IS NULL AND {statuses}.id = c.id AND {statuses}.version = c.version
@@ -76,12 +76,11 @@ func (s *sqlite) CompleteTx(ctx context.Context, tx *gorm.DB, completions []Comp
 	return applied, doing("complete", err)
 }
 
-// HoldTx keeps everybody else from writing.
-func (s *sqlite) HoldTx(ctx context.Context, tx *gorm.DB, completions []Completion) ([]bool, error) {
+func (s *sqlite) CurrentTx(ctx context.Context, tx *gorm.DB, completions []Completion) ([]bool, error) {
 	pool, err := joined(tx)
 	if err != nil {
-		return nil, doing("hold", err)
+		return nil, doing("check claims", err)
 	}
-	held, err := s.change(ctx, pool, sqliteHold, completions)
-	return held, doing("hold", err)
+	current, err := s.change(ctx, pool, sqliteCurrent, completions)
+	return current, doing("check claims", err)
 }

@@ -86,7 +86,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteAcceptClaimed", sqliteAcceptClaimed, []any{"[]", 1, now, "w"}, "USING INDEX sqlite_autoindex_inbox_workers_1 (id=?)"},
 		{"sqliteAcceptDelete", sqliteAcceptDelete, []any{"[]"}, "INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"},
 		{"sqliteAnyDue", sqliteAnyDue, []any{now, "mail"}, due},
-		{"sqliteHold", sqliteHold, []any{"[]"}, statusID},
+		{"sqliteCurrent", sqliteCurrent, []any{"[]"}, statusID},
 		{"sqliteDeleteWorkers", sqliteDeleteWorkers, []any{"[]"}, "USING INDEX inbox_handler_statuses_due"},
 	}
 	listed := []string{

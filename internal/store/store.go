@@ -123,10 +123,11 @@ type Store interface {
 	CompleteUnlocked(ctx context.Context, completions []Completion, at time.Time) (applied []bool, err error)
 	// CompleteTx ends statuses inside a handler's transaction.
 	CompleteTx(ctx context.Context, tx *gorm.DB, completions []Completion, at time.Time) (applied []bool, err error)
-	// HoldTx locks those of the statuses that are still at their version, and
-	// not completed, until the handler's transaction ends: nobody can take them
-	// over meanwhile, and CompleteTx in the same transaction will apply.
-	HoldTx(ctx context.Context, tx *gorm.DB, completions []Completion) (held []bool, err error)
+	// CurrentTx tells, inside a handler's transaction, which of the statuses are
+	// still at their version and not completed. It locks no row, so CompleteTx
+	// has the last word; where there is a single writer it makes the transaction
+	// that writer, which later could fail.
+	CurrentTx(ctx context.Context, tx *gorm.DB, completions []Completion) (current []bool, err error)
 	// Settle gives claims back: failed, poisoned, snoozed or released.
 	Settle(ctx context.Context, settlements []Settlement) (applied []bool, err error)
 	// SettleUnlocked is Settle that passes over rows another transaction has

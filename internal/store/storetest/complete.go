@@ -105,39 +105,26 @@ var completeTests = []test{
 		require.Equal(s, noon, row.CompletedAt.UTC())
 		require.EqualValues(s, 3, row.Version)
 	}},
-	{"HoldTx tells what is current and keeps others away until the transaction ends", func(s *suite) {
-		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
-		claims := s.claim(noon, 3, "mail")
+	{"CurrentTx tells what is still at its version, and CompleteTx has the last word", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"))
+		claims := s.claim(noon, 4, "mail")
 		s.settle(settlement(claims[1])) // released: it has moved on by one
-		all := []store.Completion{completion(claims[2]), completion(claims[1]), completion(claims[0])}
+		s.complete(noon, claims[3])
+		all := []store.Completion{completion(claims[2]), completion(claims[1]), completion(claims[3]), completion(claims[0])}
 		tx := s.begin()
-		held, err := s.store.HoldTx(s.ctx, tx, all)
+		current, err := s.store.CurrentTx(s.ctx, tx, all)
 		require.NoError(s, err)
-		require.Equal(s, []bool{true, false, true}, held)
-
-		if !s.store.SingleWriter() {
-			applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claims[0])})
-			require.NoError(s, err)
-			require.Equal(s, []bool{false}, applied, "it is locked")
+		require.Equal(s, []bool{true, false, false, true}, current)
+		expected := []bool{true, false, false, true}
+		if !s.store.SingleWriter() { // it locks nothing
+			s.settle(settlement(claims[0]))
+			expected[3] = false
 		}
-
-		released := make(chan []bool, 1)
-		failed := make(chan error, 1)
-		go func() {
-			applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0])})
-			released <- applied
-			failed <- err
-		}()
-		applied, err := s.store.CompleteTx(s.ctx, tx, []store.Completion{all[0], all[2]}, noon)
+		applied, err := s.store.CompleteTx(s.ctx, tx, all, noon)
 		require.NoError(s, err)
-		require.Equal(s, []bool{true, true}, applied)
+		require.Equal(s, expected, applied)
 		require.NoError(s, tx.Commit().Error)
-		require.Equal(s, []bool{false}, <-released, "it waited for the transaction, and found the status completed")
-		require.NoError(s, <-failed)
-		for _, id := range []string{"m1", "m3"} {
-			require.EqualValues(s, 3, s.status(id, "mail").Version)
-			require.Equal(s, models.OutcomeProcessed, s.status(id, "mail").Outcome)
-		}
+		require.EqualValues(s, 3, s.status("m3", "mail").Version)
 		require.Nil(s, s.status("m2", "mail").CompletedAt)
 	}},
 	{"CompleteTx of a stale version changes nothing", func(s *suite) {
