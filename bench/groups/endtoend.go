@@ -31,8 +31,10 @@ func endToEndOurs(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 	if err != nil {
 		return nil, err
 	}
+	values := map[string]float64{}
 	return &trial.Trial{
-		Count: n,
+		Count:  n,
+		Values: values,
 		Run: func(ctx context.Context) error {
 			if err := ib.Start(ctx); err != nil {
 				return err
@@ -40,6 +42,7 @@ func endToEndOurs(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 			if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
 				return err
 			}
+			defer func() { values["% handed off"] = float64(100*ib.Counters().HandedOff) / float64(n) }()
 			return ib.Completed(ctx, n)
 		},
 		Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },

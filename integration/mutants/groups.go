@@ -13,7 +13,7 @@ var groupMutants = []mutant{
 		Name: "a pause leaves the queue to run",
 		Why:  "what an operator has stopped would go on (contract 5.13)",
 		File: "processor/loop.go",
-		Old:  "		if paused {\n			l.giveBack(s.queue)",
+		Old:  "		if paused {\n			l.giveBack(s.drop())",
 		New:  "		if paused {\n			l.giveBack(nil)",
 		Test: hanging(processing("TestPauseGivesBackWhatIsQueued")),
 	},
