@@ -21,7 +21,7 @@ const processCount, processQuick = 100_000, 30_000
 
 // processOptions are those for throughput: what docs/benchmarks.md names.
 func processOptions() []inbox.Option {
-	return []inbox.Option{inbox.Concurrency(200), inbox.BatchSize(1000), inbox.Prefetch(1000)}
+	return []inbox.Option{inbox.Concurrency(200), inbox.BatchSize(1000), inbox.Prefetch(4000)}
 }
 
 // Process is taking pending messages to completed, handlers that do nothing.
