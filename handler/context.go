@@ -9,8 +9,8 @@ import (
 type dbKey struct{}
 
 // ContextWithDB returns ctx carrying the database or transaction of an attempt,
-// for DB. The processor calls it; applications only do in tests of their
-// handlers.
+// for DB, which keeps nothing else of it: no scopes, no conditions, no settings.
+// The processor calls it; applications only do in tests of their handlers.
 func ContextWithDB(ctx context.Context, db *gorm.DB) context.Context {
 	return context.WithValue(ctx, dbKey{}, db)
 }

@@ -31,9 +31,8 @@ type attempt struct {
 	duration time.Duration
 }
 
-// runner runs attempts; it keeps no state between them but goroutines.
+// runner runs attempts; it keeps no state between them.
 type runner struct {
-	crew             *invoke.Crew // may be nil
 	db               *gorm.DB
 	store            store.Store
 	now              func() time.Time
@@ -59,12 +58,6 @@ var ErrStuck = invoke.ErrStuck
 // PanicError is the failure of an attempt whose handler panicked; its text,
 // with the stack, is kept as last error.
 type PanicError = invoke.PanicError
-
-// with returns a runner that calls handlers on goroutines of the crew.
-func (r runner) with(crew *invoke.Crew) *runner {
-	r.crew = crew
-	return &r
-}
 
 // run executes a group to its end. It returns whatever the handler does:
 // panics and runtime.Goexit are failures, and a handler that does not return
@@ -175,5 +168,5 @@ func (r *runner) call(ctx context.Context, tx *gorm.DB, members []member, w watc
 		deliveries[i] = m.delivery
 	}
 	patience := invoke.Patience{Grace: r.stuckGrace, Overdue: w.overdue, Returned: w.returned}
-	return invoke.Call(ctx, r.crew, tx, members[0].handler, r.middleware, patience, deliveries...)
+	return invoke.Call(ctx, tx, members[0].handler, r.middleware, patience, deliveries...)
 }

@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -17,8 +16,7 @@ import (
 type activity struct {
 	completer *completer
 	claimer   *claimer
-	crew      *invoke.Crew
-	runner    *runner
+	crew      *crew
 
 	stop   context.CancelFunc // ends claiming; running handlers go on
 	giveUp chan struct{}      // closed: wait no longer for those
@@ -63,8 +61,8 @@ func (p *Processor) Start(context.Context) error {
 	}
 	h := newHeld()
 	completer := p.newCompleter(h)
-	crew := invoke.NewCrew()
-	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), crew: crew, runner: p.runner.with(crew),
+	crew := newCrew()
+	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), crew: crew,
 		giveUp: make(chan struct{}), done: make(chan struct{}), storing: make(chan struct{})}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
@@ -83,7 +81,7 @@ func (p *Processor) Start(context.Context) error {
 	}()
 	go func() {
 		defer close(a.done)
-		defer crew.Dismiss()
+		defer crew.dismiss()
 		p.supervise(work, alive, a)
 	}()
 	if p.opts.Listen {

@@ -237,12 +237,12 @@ func (l *loop) start() {
 			continue
 		}
 		l.running[g] = true
-		l.act.crew.Go(func() { l.attempt(g) })
+		l.act.crew.run(func() { l.attempt(g) })
 	}
 }
 
 func (l *loop) attempt(g *group) {
-	l.act.runner.run(l.session.work(), g, watcher{
+	l.p.runner.run(l.session.work(), g, watcher{
 		overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
 		returned: func() { l.send(event{returned: g.handler}) },
 	})

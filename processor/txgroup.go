@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -21,8 +23,9 @@ import (
 // Should somebody have taken one over meanwhile, all is undone, and each runs
 // alone, as below.
 //
-// Savepoints are not released, which would cost a round trip each: a later one
-// hides those of the same name before it, and the commit ends them all.
+// A member's savepoint is released together with the next one's beginning, in
+// one round trip: with it go those that the handler has set, so that no member
+// can roll back to one of another's.
 //
 // What hurts the transaction itself, or may be due to the company, decides
 // nothing: a timeout, a cancellation (it may have cost the connection), a lost
@@ -47,7 +50,7 @@ func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
 			repeatAlone(members[i:])
 			break
 		}
-		switch err := t.runMember(ctx, m, w); {
+		switch err := t.runMember(ctx, i == 0, m, w); {
 		case errors.Is(err, ErrStuck):
 			// It may still be running: not again beside itself.
 			m.err = err
@@ -95,9 +98,13 @@ func repeatAlone(parts ...[]member) {
 
 // runMember runs one member behind its savepoint. The error is what ends the
 // whole group; the member's own failure, undone, is in its err.
-func (t *handlerTx) runMember(ctx context.Context, m member, w watcher) error {
+func (t *handlerTx) runMember(ctx context.Context, first bool, m member, w watcher) error {
 	defer func(started time.Time) { m.duration = time.Since(started) }(time.Now())
-	if err := t.control("SAVEPOINT inbox_member"); err != nil {
+	begin := "RELEASE SAVEPOINT inbox_member; SAVEPOINT inbox_member"
+	if first {
+		begin = "SAVEPOINT inbox_member"
+	}
+	if err := t.control(begin); err != nil {
 		return err
 	}
 	ctx, cancel := m.limited(ctx)
@@ -118,12 +125,17 @@ func (t *handlerTx) runMember(ctx context.Context, m member, w watcher) error {
 	return t.control("ROLLBACK TO SAVEPOINT inbox_member")
 }
 
-// control sends a statement that steers the transaction, past the application's
-// GORM logger.
-func (t *handlerTx) control(statement string) error {
+// control sends statements that steer the transaction, past the application's
+// GORM logger, and past GORM's cache of prepared statements: two of them cannot
+// be prepared as one.
+func (t *handlerTx) control(statements string) error {
+	pool := t.DB.Statement.ConnPool
+	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok {
+		pool = prepared.Tx
+	}
 	return t.Within(func() error {
-		if _, err := t.DB.Statement.ConnPool.ExecContext(t.Ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", strings.ToLower(statement), err)
+		if _, err := pool.ExecContext(t.Ctx, statements); err != nil {
+			return fmt.Errorf("%s: %w", strings.ToLower(statements), err)
 		}
 		return nil
 	})

@@ -220,6 +220,44 @@ func TestMemberTakenOverByAHandlerOfItsGroupChangesNothing(t *testing.T) {
 	})
 }
 
+func TestGroupWorksWherePreparedStatementsAreCached(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		d.DB = d.DB.Session(&gorm.Session{PrepareStmt: true})
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
+			if m.ID == "2" {
+				return errBoom
+			}
+			return nil
+		})
+		require.Equal(t, 3, inboxtest.Process(t, ib).Completed)
+		require.Equal(t, "1234", seen.order())
+		require.Equal(t, []string{"1", "3", "4"}, written())
+	})
+}
+
+func TestMemberCannotRollBackToASavepointOfAnother(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d)
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1), inboxtest.Handlers(
+			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) (err error) {
+				defer func() {
+					if err != nil {
+						tx.RollbackTo("mine")
+					}
+				}()
+				if m.ID == "3" {
+					return errBoom // before its own savepoint
+				}
+				tx.SavePoint("mine")
+				return write(tx, m.ID)
+			}, inbox.TxGroup(4))))
+		inboxtest.Accept(t, ib, "1", "2", "3", "4")
+		require.Equal(t, 3, inboxtest.Process(t, ib).Completed)
+		require.Equal(t, []string{"1", "2", "4"}, written(), "who completed has written")
+	})
+}
+
 func TestCommitThatIsRefusedChargesOnlyTheCulprit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)

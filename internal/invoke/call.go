@@ -70,12 +70,12 @@ type Patience struct {
 // is cancelled before it is reported as ignoring it.
 const overdueTolerance = time.Second
 
-// Call runs the handler's own code in a goroutine of its own, one of the crew's:
-// neither Goexit nor a handler that never returns can be recovered from in
-// ours. The results are aligned with the deliveries.
-func Call(ctx context.Context, crew *Crew, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, p Patience, deliveries ...handler.Delivery) []error {
+// Call runs the handler's own code in a goroutine of its own: neither Goexit
+// nor a handler that never returns can be recovered from in ours. The results
+// are aligned with the deliveries.
+func Call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, p Patience, deliveries ...handler.Delivery) []error {
 	results := make(chan []error, 1)
-	crew.Go(func() {
+	go func() {
 		var errs []error
 		defer func() {
 			if v := recover(); v != nil {
@@ -86,7 +86,7 @@ func Call(ctx context.Context, crew *Crew, tx *gorm.DB, h *handler.Handler, oute
 			results <- errs
 		}()
 		errs = h.Run(ctx, tx, outer, deliveries...)
-	})
+	}()
 	select {
 	case errs := <-results:
 		return errs

@@ -1,0 +1,44 @@
+package processor
+
+import (
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestCrewRunsEverythingAndLeavesNothingBehind(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	c := newCrew()
+	var done sync.WaitGroup
+	for range 200 {
+		done.Add(1)
+		c.run(done.Done)
+	}
+	done.Wait()
+	c.dismiss()
+	c.dismiss()
+	late := make(chan struct{})
+	c.run(func() { close(late) })
+	<-late
+	goleak.VerifyNone(t, before)
+}
+
+func TestCrewIsNeverShortOfAGoroutine(t *testing.T) {
+	c := newCrew()
+	defer c.dismiss()
+	release := make(chan struct{})
+	var begun, done sync.WaitGroup
+	for range 50 { // each waits for all: none may stand in line behind another
+		begun.Add(1)
+		done.Add(1)
+		c.run(func() {
+			defer done.Done()
+			begun.Done()
+			<-release
+		})
+	}
+	begun.Wait()
+	close(release)
+	done.Wait()
+}
