@@ -52,6 +52,10 @@ mutants-here: $(BIN)/mutants
 soak: ## MINUTES=5 SEED=n: load, crashes and outages, then the ledger
 	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED)
 
+.PHONY: bench
+bench: ## the module beside its peers, and docs/benchmarks.md anew
+	go run -C bench . -docs
+
 .PHONY: lint
 lint: $(STATICCHECK) $(BIN)/forbidden ## staticcheck and the house rules
 	$(call in_modules,$(STATICCHECK) ./...)
