@@ -103,6 +103,13 @@ func (s storedBytes) bytes() []byte {
 // message. It fails only if the channel, the topic or an attribute is not
 // valid UTF-8.
 func (p Properties) Serialize() (string, error) {
+	if serialized, ok := writeProperties(p); ok {
+		return serialized, nil
+	}
+	return p.marshal()
+}
+
+func (p Properties) marshal() (string, error) {
 	if !utf8.ValidString(p.Channel) {
 		return "", fmt.Errorf("channel %q is not valid UTF-8", p.Channel)
 	}

@@ -41,6 +41,36 @@ func TestWhatSerializeWritesOfPlainTextIsScanned(t *testing.T) {
 	require.Equal(t, p, scanned)
 }
 
+// FuzzWrittenPropertiesAreTheMarshalledOnes: whatever writeProperties writes,
+// encoding/json writes alike.
+func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
+	f.Add("c", "k", []byte("v"), "a", "b", "t", 1, int64(2), int64(3), []byte("key"), true, uint8(0xff))
+	f.Add("", "", []byte{}, "", "", "", 0, int64(-1), int64(-62135596800000), []byte{}, false, uint8(0xff))
+	f.Add("<c>", "k&", []byte{0xff}, "\u2028", "b\"", "t\n", -1, int64(2), int64(3), []byte{0}, true, uint8(0x1f))
+	f.Fuzz(func(t *testing.T, channel, header string, value []byte, name, attribute, topic string, partition int, offset, stamp int64, key []byte, tombstone bool, has uint8) {
+		p := Properties{Channel: channel}
+		if has&1 != 0 {
+			p.Headers = []Header{{Key: header, Value: value}, {Key: name}}
+		}
+		if has&2 != 0 {
+			p.Attributes = map[string]string{name: attribute, header: channel}
+		}
+		if has&4 != 0 {
+			p.Kafka = &KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset, Timestamp: time.UnixMilli(stamp), Key: key, Tombstone: tombstone}
+			if has&8 != 0 {
+				p.Kafka.Key = nil
+			}
+		}
+		written, ok := writeProperties(p)
+		if !ok {
+			return
+		}
+		marshalled, err := p.marshal()
+		require.NoError(t, err)
+		require.Equal(t, marshalled, written)
+	})
+}
+
 func BenchmarkParseProperties(b *testing.B) {
 	const serialized = `{"channel":"orders","headers":[{"k":"ce_id","v":"d0d0c5a8"},{"k":"ce_type","v":"order.placed"}],"kafka":{"topic":"t","partition":3,"offset":12,"timestamp_ms":1767355200123,"key":{"v":"k"}}}`
 	for name, parse := range map[string]func(string) (Properties, error){"scanned": ParseProperties, "decoded": decodeProperties} {

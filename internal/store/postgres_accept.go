@@ -21,7 +21,7 @@ import (
 var postgresAcceptNew = `
 WITH ` + postgresAcceptFresh + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, fresh.number, s.message_id, s.handler_key, LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($12::text[])[1]), LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
 	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
@@ -31,10 +31,13 @@ WITH ` + postgresAcceptFresh + `, added AS (
 SELECT id, number FROM fresh, told`
 
 // The contents come in one piece, and are cut: as an array, each of them would be
-// copied four times more on its way.
+// copied four times more on its way. What all messages have alike comes once:
+// unnest fills the shorter array up with NULL.
 const postgresAcceptFresh = `fresh AS (
 	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-	SELECT m.id, m.transport_name, m.type, m.source, substring($5::bytea FROM m.place FOR m.length), m.content_type, m.properties, m.ordering_key, $9::timestamptz
+	SELECT m.id, COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
+		substring($5::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($6::text[])[1]), COALESCE(m.properties, ($7::text[])[1]),
+		m.ordering_key, $9::timestamptz
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $16::integer[], $17::integer[], $6::text[], $7::text[], $8::bytea[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key)
 	ON CONFLICT (id) DO NOTHING
@@ -110,8 +113,8 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 	}
 	contents, places, lengths := inOnePiece(messages)
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	args := []any{ids, transports, types, sources, contents, contentTypes, properties, orderings, now.UTC(), statusIDs, messageIDs, keys, laneHandlers, laneKeys, p.origin,
-		places, lengths}
+	args := []any{ids, once(transports), once(types), once(sources), contents, once(contentTypes), once(properties), orNone(orderings), now.UTC(),
+		statusIDs, messageIDs, once(keys), laneHandlers, laneKeys, p.origin, places, lengths}
 	if worker != "" {
 		return p.insertClaimed(ctx, pool, args, worker, statuses)
 	}
@@ -182,16 +185,40 @@ func inOnePiece(messages []NewMessage) (contents []byte, places, lengths []int32
 	return contents, places, lengths
 }
 
+// once reduces values that are all alike to one.
+func once(values []string) []string {
+	for _, v := range values {
+		if v != values[0] {
+			return values
+		}
+	}
+	return values[:min(len(values), 1)]
+}
+
+// orNone reduces values that are all NULL to none.
+func orNone(values [][]byte) [][]byte {
+	for _, v := range values {
+		if v != nil {
+			return values
+		}
+	}
+	return [][]byte{}
+}
+
 // columns turns rows into arrays.
 func columns(statuses []statusRow) (ids, messageIDs, handlerKeys []string, laneHandlers, laneKeys []*int64) {
 	n := len(statuses)
 	ids, messageIDs, handlerKeys = make([]string, n), make([]string, n), make([]string, n)
-	laneHandlers, laneKeys = make([]*int64, n), make([]*int64, n)
+	laneHandlers, laneKeys = []*int64{}, []*int64{} // none, unless there is one
 	for i, row := range statuses {
 		ids[i], messageIDs[i], handlerKeys[i] = row.id, row.messageID, row.handlerKey
-		if row.lane != nil {
-			laneHandlers[i], laneKeys[i] = &row.lane.Handler, &row.lane.Key
+		if row.lane == nil {
+			continue
 		}
+		if len(laneKeys) == 0 {
+			laneHandlers, laneKeys = make([]*int64, n), make([]*int64, n)
+		}
+		laneHandlers[i], laneKeys[i] = &row.lane.Handler, &row.lane.Key
 	}
 	return ids, messageIDs, handlerKeys, laneHandlers, laneKeys
 }
