@@ -17,11 +17,11 @@ import (
 
 const (
 	batch   = 500
-	batches = 20
+	batches = 10
 	all     = batch * batches
 )
 
-// rig is an inbox whose two handlers do nothing, on a server of its own.
+// rig is an inbox whose two handlers do nothing, on a database of its own.
 type rig struct {
 	*inbox.Inbox
 	*wire
@@ -32,7 +32,7 @@ type rig struct {
 const handlers = 2
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, wire: newWire(t, quietServer(t).DSN())}
+	r := &rig{t: t, wire: newWire(t, quietDatabase(t))}
 	var specs []*inbox.HandlerSpec
 	for i := range handlers {
 		specs = append(specs, inbox.Func(fmt.Sprintf("budget-handler-%d", i), func(context.Context, inbox.Message[[]byte]) error {
@@ -126,7 +126,7 @@ func TestAcceptingWritesEachRowOnceAndLittleLog(t *testing.T) {
 	}
 	perMessage := float64(r.wal()-before) / all
 	t.Logf("accepting wrote %.0f bytes of log per message of 1 KB with %d statuses", perMessage, handlers)
-	require.Less(t, perMessage, 2800.0)
+	require.Less(t, perMessage, 2750.0)
 	require.Equal(t, written{Inserted: all + batch}, r.written("inbox_messages", all+batch, 0))
 	require.Equal(t, written{Inserted: handlers * (all + batch)}, r.written("inbox_handler_statuses", handlers*(all+batch), 0))
 }
@@ -148,24 +148,32 @@ func TestProcessingABacklogWritesTwiceAStatusAndClaimsInPlace(t *testing.T) {
 	w := r.written("inbox_handler_statuses", statuses, 2*statuses)
 	t.Logf("processing wrote %.0f bytes of log per status and %d statements for %d statuses; %+v", perStatus, sent, statuses, w)
 	require.Equal(t, written{Inserted: statuses, Updated: 2 * statuses, Hot: w.Hot}, w, "a claim and a completion each, nothing else")
-	require.GreaterOrEqual(t, float64(w.Hot), 0.95*statuses, "claims find room beside the row and touch no index")
-	require.Less(t, perStatus, 1000.0)
+	require.GreaterOrEqual(t, float64(w.Hot), 0.98*statuses, "claims find room beside the row and touch no index")
+	require.Less(t, perStatus, 650.0)
 	require.Less(t, sent, statuses/100, "statements carry hundreds of statuses")
 }
 
 func TestMessagesHandedOffAreWrittenOnceLess(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, r.Start(t.Context()))
-	const count = batch / 5
-	for i := range batches {
+	accepted := int64(0)
+	accept := func(count int) {
 		r.accept(newMessages()[:count])
-		require.Eventually(t, func() bool { return r.Counters().Processed == int64((i+1)*count*handlers) }, time.Minute, time.Millisecond)
+		accepted += int64(count)
+		require.Eventually(t, func() bool { return r.Counters().Processed == accepted*handlers }, time.Minute, time.Millisecond)
+	}
+	for r.Counters().HandedOff == 0 { // until the worker has registered
+		accept(1)
+	}
+	claimed := accepted*handlers - r.Counters().HandedOff
+	for range batches {
+		accept(batch / 5)
 	}
 	r.stop()
-	const statuses = batches * count * handlers
-	require.Equal(t, int64(statuses), r.Counters().HandedOff)
-	w := r.written("inbox_handler_statuses", statuses, statuses)
-	require.Equal(t, written{Inserted: statuses, Updated: statuses, Hot: w.Hot}, w, "inserted claimed, then completed")
+	statuses := accepted * handlers
+	require.Equal(t, statuses-claimed, r.Counters().HandedOff)
+	w := r.written("inbox_handler_statuses", statuses, statuses+claimed)
+	require.Equal(t, written{Inserted: statuses, Updated: statuses + claimed, Hot: w.Hot}, w, "inserted claimed, then completed")
 }
 
 // allocations counts what work allocates, in this process, per unit.
@@ -193,6 +201,6 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 	processing := allocations(statuses, func() { r.processAll(statuses) })
 	r.stop()
 	t.Logf("allocations: %.1f per message accepted, %.1f per status processed", accepting, processing)
-	require.Less(t, accepting, 60.0)
-	require.Less(t, processing, 80.0)
+	require.Less(t, accepting, 30.0)
+	require.Less(t, processing, 60.0)
 }

@@ -5,8 +5,13 @@
 package budget
 
 import (
+	"fmt"
+	"net/url"
+	"os"
+	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -14,16 +19,44 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// quietServer is a server of the test's own on which nothing else writes: no
-// other test, no autovacuum, and no checkpoint while it is measured.
-func quietServer(t *testing.T) *servers.Postgres {
-	t.Helper()
-	server, err := servers.StartPostgres(servers.PostgresOptions{Settings: map[string]string{
+// quietServer is the package's own, on which nothing else writes: no other
+// package's tests, no autovacuum, and no checkpoint while it is measured. It
+// starts when first asked for; the tests here run one after the other.
+var quietServer = sync.OnceValues(func() (*servers.Postgres, error) {
+	return servers.StartPostgres(servers.PostgresOptions{Settings: map[string]string{
 		"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB", "bgwriter_lru_maxpages": "0",
 	}})
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if server, err := quietServer(); err == nil {
+		if err := server.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			status = 1
+		}
+	}
+	if err := goleak.Find(); status == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+// quietDatabase makes a database on it.
+func quietDatabase(t *testing.T) (dsn string) {
+	t.Helper()
+	server, err := quietServer()
 	testenv.LeaveOutIf(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
-	return server
+	address, err := url.Parse(server.DSN())
+	require.NoError(t, err)
+	conn, err := pgx.Connect(t.Context(), server.DSN())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	address.Path = fmt.Sprintf("/budget_%d", os.Getpid())
+	_, err = conn.Exec(t.Context(), "DROP DATABASE IF EXISTS "+address.Path[1:]+" WITH (FORCE)")
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "CREATE DATABASE "+address.Path[1:])
+	require.NoError(t, err)
+	return address.String()
 }
