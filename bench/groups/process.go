@@ -51,8 +51,8 @@ func Process() trial.Group {
 			{Name: "Watermill SQL, defaults, backlog of 10,000", New: processWatermill(watermill.Settings{}, 10_000, 5_000)},
 			{Name: "Watermill SQL, batches of 1,000, backlog of 30,000", New: processWatermill(watermill.Settings{Batch: 1_000}, 30_000, 10_000)},
 			{Name: "Watermill SQL queue, batches of 1,000", New: processWatermill(watermill.Settings{Queue: true, Batch: 1_000}, processCount, processQuick)},
-			{Name: "gue, 8 workers", New: processGue(8, 10_000, 3_000)},
-			{Name: "gue, 32 workers", New: processGue(32, 10_000, 3_000)},
+			{Name: "gue, 8 workers", New: processGue(8, 6_000, 3_000)},
+			{Name: "gue, 32 workers", New: processGue(32, 6_000, 3_000)},
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("process_vs_river_bench", []string{"inbox"}, riverBench(), 2.5),
