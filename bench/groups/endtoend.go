@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-const endToEndCount, endToEndQuick = 60_000, 20_000
+const endToEndCount, endToEndQuick = 60_000, 12_000
 
 // EndToEnd is accepting and completing at the same time, in one process.
 func EndToEnd() trial.Group {
