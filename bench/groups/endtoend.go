@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-const endToEndCount, endToEndQuick = 60_000, 20_000
+const endToEndCount, endToEndQuick = 60_000, 12_000
 
 // EndToEnd is accepting and completing at the same time, in one process.
 func EndToEnd() trial.Group {
@@ -18,9 +18,10 @@ func EndToEnd() trial.Group {
 		Variants: []trial.Variant{
 			{Name: "inbox", New: endToEndOurs},
 			{Name: river2000, New: endToEndRiver(river.Bench(2_000))},
+			{Name: river1000, New: endToEndRiver(river.Bench(1_000))},
 			{Name: river500, New: endToEndRiver(river.Bench(500))},
 		},
-		Lines: []trial.Line{trial.RatioOfBest("e2e_vs_river", []string{"inbox"}, []string{river2000, river500}, 2.0)},
+		Lines: []trial.Line{trial.RatioOfBest("e2e_vs_river", []string{"inbox"}, riverBench(), 2.0)},
 	}
 }
 

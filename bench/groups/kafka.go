@@ -124,8 +124,6 @@ func fromKafka(acceptOnly bool) newTrial {
 		}
 		t := &trial.Trial{Count: n, Close: ib.Close, Values: map[string]float64{}}
 		t.Run = func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-			defer cancel()
 			before, err := topic.cpu()
 			if err != nil {
 				return err

@@ -13,9 +13,14 @@ import (
 
 const (
 	river2000 = "River, its bench settings, 2,000 workers"
+	river1000 = "River, its bench settings, 1,000 workers"
 	river500  = "River, its bench settings, 500 workers"
 	textbook  = "textbook inbox, one by one"
+	textbook8 = "textbook inbox, 8 at once"
 )
+
+// riverBench are all that River's best is chosen from.
+func riverBench() []string { return []string{river2000, river1000, river500} }
 
 const processCount, processQuick = 100_000, 30_000
 
@@ -33,24 +38,26 @@ func Process() trial.Group {
 			{Name: "inbox", New: processOurs(processCount, processQuick, processOptions()...)},
 			{Name: "inbox, defaults", New: processOurs(20_000, 5_000)},
 			{Name: river2000, New: processRiver(river.Bench(2_000), processCount, processQuick)},
+			{Name: river1000, New: processRiver(river.Bench(1_000), processCount, processQuick)},
 			{Name: river500, New: processRiver(river.Bench(500), processCount, processQuick)},
 			{Name: "River, defaults", New: processRiver(river.Default(), 3_000, 1_000)},
 			{Name: "SKIP LOCKED in a long transaction, 2 workers", New: processByHand(processCount, processQuick, skipLocked)},
 			// Slow ones have less to do; their speed does not depend on it.
 			{Name: textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
-			{Name: "textbook inbox, 8 at once", New: processByHand(8_000, 3_000, textbookOf(8))},
+			{Name: textbook8, New: processByHand(8_000, 3_000, textbookOf(8))},
 			// Each of its reads sorts all that is unread (the SELECT of
 			// schema_adapter_postgresql.go): a log is meant to be read while it
 			// is written, so it has a shorter backlog here.
 			{Name: "Watermill SQL, defaults, backlog of 10,000", New: processWatermill(watermill.Settings{}, 10_000, 5_000)},
 			{Name: "Watermill SQL, batches of 1,000, backlog of 30,000", New: processWatermill(watermill.Settings{Batch: 1_000}, 30_000, 10_000)},
 			{Name: "Watermill SQL queue, batches of 1,000", New: processWatermill(watermill.Settings{Queue: true, Batch: 1_000}, processCount, processQuick)},
-			{Name: "gue, 8 workers", New: processGue(8, 10_000, 3_000)},
-			{Name: "gue, 32 workers", New: processGue(32, 10_000, 3_000)},
+			{Name: "gue, 8 workers", New: processGue(8, 6_000, 3_000)},
+			{Name: "gue, 32 workers", New: processGue(32, 6_000, 3_000)},
 		},
 		Lines: []trial.Line{
-			trial.RatioOfBest("process_vs_river_bench", []string{"inbox"}, []string{river2000, river500}, 2.5),
+			trial.RatioOfBest("process_vs_river_bench", []string{"inbox"}, riverBench(), 2.5),
 			trial.Ratio("process_vs_textbook", "inbox", textbook, 30),
+			trial.Ratio("process_vs_textbook_8_at_once", "inbox", textbook8, 0),
 		},
 	}
 }

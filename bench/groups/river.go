@@ -55,7 +55,7 @@ func processRiver(s river.Settings, full, quick int) newTrial {
 		return &trial.Trial{
 			Count: n,
 			Run: func(ctx context.Context) error {
-				if err := r.Start(ctx); err != nil {
+				if err := r.Start(ctx, n); err != nil {
 					return err
 				}
 				return r.Completed(ctx, n)
@@ -85,7 +85,7 @@ func endToEndRiver(s river.Settings) newTrial {
 		return &trial.Trial{
 			Count: n,
 			Run: func(ctx context.Context) error {
-				if err := r.Start(ctx); err != nil {
+				if err := r.Start(ctx, n); err != nil {
 					return err
 				}
 				if err := r.InsertAll(ctx, river.InsertManyFast, n, acceptBatch, acceptConnections); err != nil {

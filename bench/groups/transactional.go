@@ -46,10 +46,13 @@ func transactionalOurs(concurrency, full, quick int, how ...handler.Option) newT
 		if err := effects.Create(ctx, env.DSN); err != nil {
 			return nil, err
 		}
-		writes := inbox.Tx("bench-handler-1", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
-			return tx.Exec(effects.Insert, m.ID).Error
-		}, how...)
-		ib, err := ours.OpenWith(ctx, env.DSN, []*inbox.HandlerSpec{writes}, inbox.Concurrency(concurrency), inbox.BatchSize(1000), inbox.Prefetch(1000))
+		writes := func(called func()) []*inbox.HandlerSpec {
+			return []*inbox.HandlerSpec{inbox.Tx("bench-handler-1", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+				called()
+				return tx.Exec(effects.Insert, m.ID).Error
+			}, how...)}
+		}
+		ib, err := ours.OpenWith(ctx, env.DSN, writes, inbox.Concurrency(concurrency), inbox.BatchSize(1000), inbox.Prefetch(1000))
 		if err != nil {
 			return nil, err
 		}

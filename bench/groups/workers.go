@@ -57,9 +57,7 @@ func byWorkers(processes int) newTrial {
 			if err != nil {
 				return err
 			}
-			if handled != int64(n) {
-				return fmt.Errorf("handlers were called %d times for %d statuses", handled, n)
-			}
+			ib.Handled.Store(handled)
 			t.Values["workers_us"] = float64(cpu.Microseconds()) / float64(n)
 			return ib.CheckStored(ctx, n, n, n)
 		}

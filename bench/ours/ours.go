@@ -26,7 +26,8 @@ const (
 type Inbox struct {
 	*inbox.Inbox
 	DB *gorm.DB
-	// Handled counts handler calls.
+	// Handled counts handler calls: those of this process, to which whoever has
+	// others work on the same tables adds theirs.
 	Handled atomic.Int64
 }
 
@@ -48,10 +49,11 @@ func (ib *Inbox) handlers(n int) []*inbox.HandlerSpec {
 	return specs
 }
 
-// OpenWith is Open with handlers of the caller's own.
-func OpenWith(ctx context.Context, dsn string, specs []*inbox.HandlerSpec, options ...inbox.Option) (*Inbox, error) {
+// OpenWith is Open with handlers of the caller's own, each of which says when it
+// is called.
+func OpenWith(ctx context.Context, dsn string, specs func(called func()) []*inbox.HandlerSpec, options ...inbox.Option) (*Inbox, error) {
 	ib := &Inbox{}
-	return ib, ib.open(ctx, dsn, specs, options...)
+	return ib, ib.open(ctx, dsn, specs(func() { ib.Handled.Add(1) }), options...)
 }
 
 func (ib *Inbox) open(ctx context.Context, dsn string, specs []*inbox.HandlerSpec, options ...inbox.Option) (err error) {
@@ -127,8 +129,21 @@ func (ib *Inbox) Completed(ctx context.Context, n int) error {
 	return nil
 }
 
+// once selects statuses completed by their first attempt. The accept, the claim
+// and the completion make version 3 (2 if the accept handed it off): a second
+// claim would have raised it.
+const once = `completed_at IS NOT NULL AND error_count = 0 AND outcome = 'processed' AND version <= 3`
+
+// checkHandled fails unless handlers were called so often.
+func (ib *Inbox) checkHandled(n int) error {
+	if called := ib.Handled.Load(); called != int64(n) {
+		return fmt.Errorf("handlers were called %d times, expected %d", called, n)
+	}
+	return nil
+}
+
 // CheckStored fails unless the tables hold so many messages and statuses, and
-// of those so many completed, by one attempt each.
+// of those so many completed, by one attempt and one call of its handler each.
 func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed int) error {
 	var m, s, c int64
 	db := ib.DB.WithContext(ctx)
@@ -138,7 +153,7 @@ func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed 
 	}{
 		{db.Scopes(ib.Messages), &m},
 		{db.Scopes(ib.Statuses), &s},
-		{db.Scopes(ib.Statuses).Where("completed_at IS NOT NULL AND error_count = 0 AND outcome = 'processed'"), &c},
+		{db.Scopes(ib.Statuses).Where(once), &c},
 	} {
 		if err := count.query.Count(count.into).Error; err != nil {
 			return err
@@ -147,5 +162,5 @@ func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed 
 	if m != int64(messages) || s != int64(statuses) || c != int64(completed) {
 		return fmt.Errorf("messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, statuses, completed)
 	}
-	return nil
+	return ib.checkHandled(completed)
 }

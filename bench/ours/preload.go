@@ -208,7 +208,8 @@ func (ib *Inbox) Template(ctx context.Context) (id string, err error) {
 }
 
 // CheckMessages fails unless these messages are stored, with so many statuses
-// in all, and of those so many completed, by one attempt each.
+// in all, and of those so many completed, by one attempt and one call of its
+// handler each.
 func (ib *Inbox) CheckMessages(ctx context.Context, messages []inbox.RawMessage, statuses, completed int) error {
 	ids := make([]string, len(messages))
 	for i, m := range messages {
@@ -221,7 +222,7 @@ func (ib *Inbox) CheckMessages(ctx context.Context, messages []inbox.RawMessage,
 	var m, s, c int
 	err = pool.QueryRowContext(ctx, `
 		SELECT (SELECT count(*) FROM inbox_messages WHERE id = ANY($1)), count(*),
-			count(*) FILTER (WHERE completed_at IS NOT NULL AND error_count = 0 AND outcome = 'processed')
+			count(*) FILTER (WHERE `+once+`)
 		FROM inbox_handler_statuses WHERE message_number IN (SELECT number FROM inbox_messages WHERE id = ANY($1))`, ids).Scan(&m, &s, &c)
 	if err != nil {
 		return err
@@ -229,5 +230,5 @@ func (ib *Inbox) CheckMessages(ctx context.Context, messages []inbox.RawMessage,
 	if m != len(messages) || s != statuses || c != completed {
 		return fmt.Errorf("messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, len(messages), statuses, completed)
 	}
-	return nil
+	return ib.checkHandled(completed)
 }

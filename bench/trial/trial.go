@@ -5,10 +5,12 @@
 package trial
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"time"
 
 	"github.com/gorm-inbox/inbox/bench/server"
@@ -17,6 +19,9 @@ import (
 // ErrLeftOut is why a group cannot be measured here: what it needs is not
 // installed.
 var ErrLeftOut = errors.New("left out")
+
+// errTooSlow ends a trial that has come to its deadline.
+var errTooSlow = errors.New("a trial may not run that long")
 
 // Group is one question and the variants that answer it.
 type Group struct {
@@ -65,6 +70,8 @@ type Lab struct {
 	// Profiles, if not empty, is the directory that a CPU profile of each
 	// variant's last trial is written to.
 	Profiles string
+	// Deadline is how long each trial may run; 0 is three minutes.
+	Deadline time.Duration
 }
 
 // tiny is how much a tiny trial does at most.
@@ -118,8 +125,7 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 	result := &Result{Group: g, Measures: map[string][]Measure{}}
 	for round := range l.Rounds {
 		for i := range g.Variants {
-			// Each round begins with another, so that none always runs first.
-			v := g.Variants[(i+round)%len(g.Variants)]
+			v := g.Variants[turn(round, i, len(g.Variants))]
 			m, err := l.measure(ctx, v, env)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", g.Name, v.Name, err)
@@ -130,6 +136,20 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 	}
 	return result, nil
 }
+
+// turn is which of n variants is the i-th of a round. Each round begins with
+// another, so that none always runs first, and every other round goes backwards,
+// so that none always runs behind the same one.
+func turn(round, i, n int) int {
+	if round%2 == 1 {
+		i = n - i
+	}
+	return (round + i) % n
+}
+
+// deadline is how long a trial may run, far longer than any takes: whoever waits
+// for a completion that never comes ends, and says how far it was.
+const deadline = 3 * time.Minute
 
 func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, err error) {
 	database, err := l.Server.NewDatabase(ctx)
@@ -149,6 +169,8 @@ func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, err e
 	if err := l.Server.Settle(ctx); err != nil {
 		return Measure{}, err
 	}
+	// What was prepared, and the garbage of the trial before, is nobody's work.
+	runtime.GC()
 	before, err := l.Server.Usage(ctx)
 	if err != nil {
 		return Measure{}, err
@@ -157,9 +179,14 @@ func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, err e
 	if err != nil {
 		return Measure{}, err
 	}
+	limited, cancel := context.WithTimeoutCause(ctx, cmp.Or(l.Deadline, deadline), errTooSlow)
 	began := time.Now()
-	err = t.Run(ctx)
+	err = t.Run(limited)
 	took := time.Since(began)
+	if err != nil && errors.Is(context.Cause(limited), errTooSlow) {
+		err = fmt.Errorf("not done after %s: %w", took.Round(time.Millisecond), err)
+	}
+	cancel()
 	if err = errors.Join(err, stop()); err != nil {
 		return Measure{}, err
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -56,6 +58,64 @@ func TestEachRoundBeginsWithAnotherVariantAndEachTrialHasADatabaseOfItsOwn(t *te
 			require.Positive(t, m.WAL)
 		}
 	}
+}
+
+func TestNoVariantAlwaysRunsBehindTheSameOne(t *testing.T) {
+	const n = 5
+	var order []int
+	for round := range 3 {
+		seen := map[int]bool{}
+		for i := range n {
+			v := turn(round, i, n)
+			seen[v] = true
+			order = append(order, v)
+		}
+		require.Len(t, seen, n, "each once in a round")
+	}
+	require.Len(t, map[int]bool{order[0]: true, order[n]: true, order[2*n]: true}, 3, "each round begins with another")
+	behind := map[[2]int]bool{}
+	for i := range order[1:] {
+		behind[[2]int{order[i], order[i+1]}] = true
+	}
+	for v := range n {
+		others := 0
+		for u := range n {
+			if behind[[2]int{u, v}] {
+				others++
+			}
+		}
+		require.Greater(t, others, 1, "variant %d runs behind one alone: %v", v, order)
+	}
+}
+
+func TestNoTrialCollectsTheGarbageOfItsPreparation(t *testing.T) {
+	var prepared, begun runtime.MemStats
+	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
+		runtime.ReadMemStats(&prepared)
+		return &Trial{Count: 1, Run: func(context.Context) error { runtime.ReadMemStats(&begun); return nil }, Check: func(context.Context) error { return nil }}, nil
+	}}
+	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", Variants: []Variant{v}})
+	require.NoError(t, err)
+	require.Greater(t, begun.NumForcedGC, prepared.NumForcedGC)
+}
+
+func TestTrialThatNeverEndsIsEndedByItsDeadline(t *testing.T) {
+	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
+		return &Trial{Count: 1, Check: func(context.Context) error { return nil }, Run: func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("1 of 2 completed: %w", ctx.Err())
+			case <-t.Context().Done():
+				return nil
+			}
+		}}, nil
+	}}
+	lab := testLab(t, 1)
+	lab.Deadline = time.Millisecond
+	_, err := lab.Run(t.Context(), Group{Name: "g", Variants: []Variant{v}})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "g, v: not done after ")
+	require.ErrorContains(t, err, "1 of 2 completed")
 }
 
 func TestVariantThatFailsItsCheckEndsTheRun(t *testing.T) {

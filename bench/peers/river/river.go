@@ -91,10 +91,10 @@ func (r *River) Close() {
 
 // Start begins to work. Completed jobs are counted by a subscription, as
 // "river bench" counts them: its events come after the completion is stored.
-func (r *River) Start(ctx context.Context) error {
-	// Room for every completion that could be under way: events that do not fit
-	// are dropped.
-	events, cancel := r.client.SubscribeConfig(&river.SubscribeConfig{ChanSize: 75_000, Kinds: []river.EventKind{river.EventKindJobCompleted}})
+func (r *River) Start(ctx context.Context, jobs int) error {
+	// Room for every completion there will be: events that do not fit are
+	// dropped, and Completed would wait for them for ever.
+	events, cancel := r.client.SubscribeConfig(&river.SubscribeConfig{ChanSize: jobs, Kinds: []river.EventKind{river.EventKindJobCompleted}})
 	if err := r.client.Start(context.WithoutCancel(ctx)); err != nil {
 		cancel()
 		return err
