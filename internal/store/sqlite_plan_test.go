@@ -92,7 +92,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteDeleteWorkers", sqliteDeleteWorkers, []any{"[]"}, "USING INDEX inbox_handler_statuses_due"},
 	}
 	listed := []string{
-		"sqliteMakeCounters", // reads the tables, once
+		"sqliteMakeCounters",                    // reads the tables, once
 		"sqliteAcceptRejected", "sqliteKeepGap", // no condition
 		// All of tables with a few rows.
 		"sqliteAcquireLease", "sqliteLeaseOwner", "sqliteReleaseLease", "sqliteDeleteLeases", "sqlitePaused", "sqliteSetPaused",
