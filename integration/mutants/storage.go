@@ -57,7 +57,7 @@ var storageMutants = []mutant{
 		File: "internal/store/sqlite_accept.go",
 		Old:  `ELSE max(CAST("value" AS INTEGER), (SELECT COALESCE(max(number), 0) FROM {messages})) END`,
 		New:  `ELSE CAST("value" AS INTEGER) END`,
-		Test: test{Package: "./processor", Run: "^TestAMessageDeletedByHandLendsItsNumberToNobody$"},
+		Test: sqliteSuite("^Accept$"),
 	},
 	{
 		Name: "sqlite: messages without a handler leave the counter alone",
