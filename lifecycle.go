@@ -137,6 +137,9 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	}
 	ib.warnPool()
 	ib.warnWithoutInbox()
+	if err := ib.warnOrphans(ctx); err != nil {
+		return err
+	}
 	if err := ib.warnForeignKeys(ctx); err != nil {
 		return err
 	}
@@ -159,6 +162,22 @@ func (ib *Inbox) warnPool() {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
 			zap.Int("max_open_connections", limit), zap.Int("wanted", want))
 	}
+}
+
+// warnOrphans says when a message deleted by hand would leave its statuses
+// behind (contract 3.2).
+func (ib *Inbox) warnOrphans(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+	defer cancel()
+	obeyed, err := store.ObeysForeignKeys(ctx, ib.db)
+	if err != nil {
+		return err
+	}
+	if !obeyed {
+		ib.log.Warn("inbox: SQLite's foreign keys are off: a message deleted by hand leaves its statuses behind, which can never run; " +
+			"add _pragma=foreign_keys(1) to the DSN, or _foreign_keys=1 for github.com/mattn/go-sqlite3")
+	}
+	return nil
 }
 
 // warnForeignKeys says which stored handler keys nobody here registers: a

@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -154,4 +155,18 @@ func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
 		require.Equal(t, 2, inboxtest.Process(t, ib).Completed)
 		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered())), "nothing is pending")
 	})
+}
+
+// Contract 3.2: SQLite obeys foreign keys only where the DSN says so.
+func TestForeignKeysThatAreOffAreWarnedOf(t *testing.T) {
+	for pragma, warnings := range map[string]int{"": 1, "&_pragma=foreign_keys(0)": 1, "&_pragma=foreign_keys(1)": 0} {
+		log, logs := inboxtest.Observe()
+		db := testenv.OpenSQLite(t, "file:"+filepath.Join(t.TempDir(), "inbox.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"+pragma)
+		ib := inboxtest.New(t, db, log, inboxtest.Handlers(nothing("a")))
+		inboxtest.Start(t, ib)
+		require.Equal(t, warnings, logs.FilterMessageSnippet("foreign keys are off").Len(), "DSN with %q", pragma)
+	}
+	log, logs := inboxtest.Observe()
+	inboxtest.Start(t, inboxtest.New(t, testenv.Postgres(t), log, inboxtest.Handlers(nothing("a"))))
+	require.Zero(t, logs.FilterMessageSnippet("foreign keys").Len(), "PostgreSQL")
 }

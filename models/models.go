@@ -39,7 +39,7 @@ const (
 // refer to, because an index on IDs, which are anything, is written all over.
 type Message struct {
 	ID                   string        `gorm:"column:id;primaryKey;not null;type:varchar(200)"`
-	Number               MessageNumber `gorm:"column:number;not null;uniqueIndex:inbox_messages_number;index:inbox_messages_received_at,priority:2"`
+	Number               MessageNumber `gorm:"column:number;<-:create;not null;uniqueIndex:inbox_messages_number;index:inbox_messages_received_at,priority:2"`
 	TransportName        string        `gorm:"column:transport_name;type:varchar(50);not null"`
 	Type                 string        `gorm:"column:type;type:varchar(255);not null"`
 	Source               string        `gorm:"column:source;type:varchar(1024);not null"`

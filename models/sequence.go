@@ -2,25 +2,38 @@ package models
 
 import (
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
 )
 
 // Sequence is a status's place in the order of acceptance (contract 5.12):
 // higher is later. Gaps are normal. PostgreSQL assigns it as an identity
-// column; on SQLite the accepting statement does.
+// column; on SQLite the accepting statement does. GORM's Create has it assigned
+// where it is 0 (contract 3.4).
 type Sequence int64
 
 // GormDBDataType makes AutoMigrate create the identity column that accepting
 // relies on.
 func (Sequence) GormDBDataType(db *gorm.DB, _ *schema.Field) string { return identity(db) }
 
+// CreateClauses has GORM's Create assign it.
+func (Sequence) CreateClauses(field *schema.Field) []clause.Interface {
+	return []clause.Interface{assigned{field: field, table: "handler_statuses", key: "sequence"}}
+}
+
 // MessageNumber is a message's short name within its inbox, from 1. It is
-// assigned as a Sequence is, and says nothing about order.
+// assigned as a Sequence is, says nothing about order, and is given out once:
+// not again when its message has been deleted. GORM never updates it.
 type MessageNumber int64
 
 // GormDBDataType makes AutoMigrate create the identity column that accepting
 // relies on.
 func (MessageNumber) GormDBDataType(db *gorm.DB, _ *schema.Field) string { return identity(db) }
+
+// CreateClauses has GORM's Create assign it.
+func (MessageNumber) CreateClauses(field *schema.Field) []clause.Interface {
+	return []clause.Interface{assigned{field: field, table: "messages", key: "number"}}
+}
 
 func identity(db *gorm.DB) string {
 	if db.Dialector.Name() == "postgres" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -116,10 +117,17 @@ func work(t *testing.T, direct, db *gorm.DB) {
 	require.NoError(t, direct.Raw("SELECT count(*) FROM (SELECT DISTINCT handler, message FROM effects) AS d").Scan(&distinct).Error)
 	require.EqualValues(t, 2*(messages+len(lost)), effects)
 	require.Equal(t, effects, distinct, "exactly once")
-	for key, ids := range seen.ids {
-		if key != "" {
-			require.IsNonDecreasing(t, ids, "lane %q", key)
+	require.Len(t, seen.ids, keys+1, "lanes, and what has no ordering key")
+	slices.Sort(seen.ids[""])
+	require.Equal(t, lost, slices.Compact(seen.ids[""]))
+	for i := range keys {
+		var expected []string
+		for n := i; n < messages; n += keys {
+			expected = append(expected, fmt.Sprintf("m %03d", n))
 		}
+		key := fmt.Sprintf("key %d", i)
+		// One may run again in its place: at least once.
+		require.Equal(t, expected, slices.Compact(seen.ids[key]), "lane %q", key)
 	}
 
 	deleted, err := ib.Cleanup(t.Context())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,9 +18,10 @@ import (
 // number of rows per statement is one of these, so that few texts are ever
 // prepared. Which are new, the primary key decides.
 //
-// The numbers count up from the highest stored, by the index on it. Whether
-// SQLite asks for that before it inserts the first row or again for each, the
-// rows' places among the values keep them apart.
+// The numbers count up from the last one given out or, where somebody has put in
+// rows by hand, from the highest stored, by the index on it. Whether SQLite asks
+// for that before it inserts the first row or again for each, the rows' places
+// among the values keep them apart.
 var sqliteChunks = []int{64, 16, 4, 1}
 
 const (
@@ -27,7 +29,8 @@ const (
 INSERT INTO {messages} (id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
 VALUES %s ON CONFLICT (id) DO NOTHING RETURNING id, number`
 
-	sqliteAcceptRow = `(?, (SELECT COALESCE(max(number), 0) FROM {messages}) + %d, ?, ?, ?, ?, ?, ?, ?, ?)`
+	sqliteAcceptRow = `(?, max((SELECT COALESCE(max(number), 0) FROM {messages}), ` +
+		`COALESCE((SELECT CAST("value" AS INTEGER) FROM {meta} WHERE "key" = 'number'), 0)) + %d, ?, ?, ?, ?, ?, ?, ?, ?)`
 )
 
 // By the messages' primary key. No lock: there is one writer, and it is us.
@@ -38,16 +41,24 @@ SELECT m.id, m.number, m.type, m.source, m.received_at, m.content FROM json_each
 const sqliteAcceptKeys = `
 SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value`
 
-// The last sequence given out is kept in a row of its own: an index on the
-// sequence would cost on every insert, and rowids may change with VACUUM. The
-// row is made from what is stored where it is missing.
-const sqliteSequence = `
-INSERT INTO {meta} ("key", "value") VALUES ('sequence', (SELECT COALESCE(max(sequence), 0) FROM {statuses}) + ?1)
-ON CONFLICT ("key") DO UPDATE SET "value" = CAST("value" AS INTEGER) + ?1
-RETURNING CAST("value" AS INTEGER) - ?1`
+// The last sequence and the last number given out are kept in rows of their own,
+// by the primary key: an index on the sequence would cost on every insert, rowids
+// may change with VACUUM, and the highest number goes with its message. One that
+// is given out twice would meet the statuses of a message that was deleted where
+// foreign keys are off. The messages are stored already: the highest number is
+// read by its index.
+const sqliteCounters = `
+UPDATE {meta} SET "value" = CASE "key"
+	WHEN 'sequence' THEN CAST("value" AS INTEGER) + ?1
+	ELSE max(CAST("value" AS INTEGER), (SELECT COALESCE(max(number), 0) FROM {messages})) END
+WHERE "key" IN ('number', 'sequence') RETURNING "key", CAST("value" AS INTEGER) - ?1`
 
-const sqliteSequenceNext = `
-UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequence' RETURNING CAST("value" AS INTEGER) - ?1`
+// Made from what is stored where they are missing: once.
+const sqliteMakeCounters = `
+INSERT INTO {meta} ("key", "value") VALUES
+	('number', (SELECT COALESCE(max(number), 0) FROM {messages})),
+	('sequence', (SELECT COALESCE(max(sequence), 0) FROM {statuses}))
+ON CONFLICT ("key") DO NOTHING`
 
 // Conflicts by the unique index on (message_number, handler_key).
 const sqliteAcceptStatuses = `
@@ -107,6 +118,10 @@ func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) (
 
 func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, _ string, now time.Time) ([]storedNumber, []claimedRow, error) {
 	received := SQLiteTime(now)
+	handled := make(map[string]bool, len(messages))
+	for _, m := range messages {
+		handled[m.ID] = len(m.Handlers) > 0
+	}
 	var inserted []storedNumber
 	for _, size := range sqliteChunks {
 		for len(messages) >= size {
@@ -120,6 +135,12 @@ func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []N
 			}
 			inserted = append(inserted, rows...)
 			messages = messages[size:]
+		}
+	}
+	// Where statuses follow, the counters move with them.
+	if len(inserted) > 0 && !slices.ContainsFunc(inserted, func(m storedNumber) bool { return handled[m.id] }) {
+		if _, err := s.takeSequence(ctx, pool, 0); err != nil {
+			return nil, nil, err
 		}
 	}
 	return inserted, nil, nil
@@ -199,18 +220,30 @@ func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 	return added, claimed, err
 }
 
-// takeSequence reserves count numbers and returns the one before the first.
+// takeSequence reserves count sequences and returns the one before the first. It
+// also notes which numbers the messages stored so far have taken.
 func (s *sqlite) takeSequence(ctx context.Context, pool gorm.ConnPool, count int) (int64, error) {
-	for _, statement := range []string{sqliteSequenceNext, sqliteSequence} {
-		before, err := query(ctx, pool, s.text(statement), value[int64], count)
+	for attempt := 0; ; attempt++ {
+		before := map[string]int64{}
+		_, err := query(ctx, pool, s.text(sqliteCounters), func(rows *sql.Rows, value *int64) error {
+			var key string
+			err := rows.Scan(&key, value)
+			before[key] = *value
+			return err
+		}, count)
 		if err != nil {
 			return 0, err
 		}
-		if len(before) == 1 {
-			return before[0], nil
+		if len(before) == 2 {
+			return before["sequence"], nil
+		}
+		if attempt > 0 {
+			return 0, fmt.Errorf("no sequence for %d statuses: the counters were not stored", count)
+		}
+		if _, err := exec(ctx, pool, s.text(sqliteMakeCounters)); err != nil {
+			return 0, err
 		}
 	}
-	return 0, fmt.Errorf("no sequence for %d statuses", count)
 }
 
 func (s *sqlite) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {

@@ -30,6 +30,27 @@ var acceptTests = []test{
 			require.Equal(s, []string{"m2/mail"}, pairs(s.statuses()))
 		}
 	}},
+	{"the number of a deleted message is given to no other", func(s *suite) {
+		last := int64(0)
+		for _, m := range []store.NewMessage{message("m1", "mail"), message("m2"), message("m3", "mail"), message("m4")} {
+			s.accept(m)
+			number := s.numbers(m.ID)[0]
+			require.Greater(s, number, last, m.ID)
+			last = number
+			require.NoError(s, s.db.Exec("DELETE FROM inbox_handler_statuses").Error)
+			require.NoError(s, s.db.Exec("DELETE FROM inbox_messages").Error)
+		}
+	}},
+	{"messages created by GORM and accepted ones share their numbers and sequences", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		created := message("m2").Message
+		created.ReceivedAt = noon
+		status := models.HandlerStatus{ID: uuid.NewString(), MessageID: "m2", HandlerKey: "mail", CreatedAt: noon, Message: &created}
+		require.NoError(s, s.db.Create(&status).Error)
+		s.accept(message("m3", "mail"))
+		require.Equal(s, []string{"m1/mail", "m2/mail", "m3/mail"}, pairs(s.statuses()))
+		require.IsIncreasing(s, s.numbers("m1", "m2", "m3"))
+	}},
 	{"a new message and one status per handler are stored as given", func(s *suite) {
 		m := message("m1", "mail", "stock")
 		m.OrderingKey, m.Content = []byte{0, 0xff}, []byte{0, 1, 0xfe}

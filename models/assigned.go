@@ -1,0 +1,108 @@
+package models
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
+)
+
+var errMixedBatch = errors.New("set in some of the rows created together: set it in all of them or in none")
+
+// assigned changes a Create whose rows leave a field at 0, so that it is
+// assigned. It cannot be a default in the field's tag: AutoMigrate would find
+// that the column has none and make SQLite's table anew each time.
+type assigned struct {
+	field *schema.Field
+	table string // without its prefix
+	key   string // of the meta table's row that counts, on SQLite
+}
+
+// Name, Build and MergeClause make it a clause; it never becomes part of one.
+func (assigned) Name() string { return "" }
+
+// Build writes nothing.
+func (assigned) Build(clause.Builder) {}
+
+// MergeClause merges nothing.
+func (assigned) MergeClause(*clause.Clause) {}
+
+// ModifyStatement is called by GORM before it builds the INSERT. Rows given as
+// maps leave the column out by themselves.
+func (a assigned) ModifyStatement(stmt *gorm.Statement) {
+	rows := structs(stmt)
+	unset := slices.DeleteFunc(slices.Clone(rows), func(row reflect.Value) bool {
+		_, isZero := a.field.ValueOf(stmt.Context, row)
+		return !isZero
+	})
+	switch {
+	case len(unset) == 0:
+	case len(unset) < len(rows):
+		_ = stmt.AddError(fmt.Errorf("%s: %w", a.field.DBName, errMixedBatch))
+	case stmt.Dialector.Name() == "postgres":
+		a.leaveOut(stmt)
+	case stmt.Dialector.Name() == "sqlite" && !stmt.DryRun:
+		_ = stmt.AddError(a.count(stmt, unset))
+	}
+}
+
+// structs are the rows to create.
+func structs(stmt *gorm.Statement) []reflect.Value {
+	var rows []reflect.Value
+	switch stmt.ReflectValue.Kind() {
+	case reflect.Struct:
+		rows = append(rows, stmt.ReflectValue)
+	case reflect.Slice, reflect.Array:
+		for i := range stmt.ReflectValue.Len() {
+			rows = append(rows, reflect.Indirect(stmt.ReflectValue.Index(i)))
+		}
+	}
+	return slices.DeleteFunc(rows, func(row reflect.Value) bool { return !row.IsValid() || row.Type() != stmt.Schema.ModelType })
+}
+
+// leaveOut has the identity column assign it, and the row tell what it is.
+func (a assigned) leaveOut(stmt *gorm.Statement) {
+	stmt.Omits = append(slices.Clone(stmt.Omits), a.field.DBName)
+	if _, given := stmt.Clauses["RETURNING"]; given {
+		return
+	}
+	columns := []clause.Column{{Name: a.field.DBName}}
+	for _, field := range stmt.Schema.FieldsWithDefaultDBValue { // as GORM does
+		columns = append(columns, clause.Column{Name: field.DBName})
+	}
+	stmt.AddClause(clause.Returning{Columns: columns})
+}
+
+// count takes as many from the counter that accepting takes them from, in the
+// transaction of the INSERT. It writes first, so two of them wait for each
+// other. The highest number stored, by its index, is for rows put in by hand.
+func (a assigned) count(stmt *gorm.Statement, rows []reflect.Value) error {
+	prefix, ours := strings.CutSuffix(stmt.Table, a.table)
+	if !ours {
+		return nil // a table of somebody else's, which nothing counts for
+	}
+	highest := fmt.Sprintf(`(SELECT COALESCE(max(%s), 0) FROM %s)`, Quote(a.field.DBName), Quote(stmt.Table))
+	last := `CAST("value" AS INTEGER)`
+	if a.key == "number" {
+		last = `max(` + last + `, ` + highest + `)`
+	}
+	before, found, err := one[int64](stmt.Context, stmt.ConnPool, `INSERT INTO `+Quote(prefix+"meta")+` ("key", "value") VALUES ($1, `+highest+` + $2)
+		ON CONFLICT ("key") DO UPDATE SET "value" = `+last+` + $2 RETURNING CAST("value" AS INTEGER) - $2`, a.key, len(rows))
+	if err == nil && !found {
+		err = errors.New("no row returned")
+	}
+	if err != nil {
+		return fmt.Errorf("take the next %s from %s: %w", a.key, prefix+"meta", err)
+	}
+	for i, row := range rows {
+		if err := a.field.Set(stmt.Context, row, before+int64(i)+1); err != nil {
+			return fmt.Errorf("set %s: %w", a.field.DBName, err)
+		}
+	}
+	return nil
+}
