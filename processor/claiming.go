@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -53,7 +54,9 @@ func (l *loop) claim() {
 // for lost. Until the round is over none may be promised either.
 func (l *loop) startClaiming(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
 	l.claiming = true
-	l.polling.claim()
+	for h := range limits {
+		l.polling.claim(h.Key())
+	}
 	l.reconciling = l.lookDue() && l.promised == 0
 	go l.claimRound(limits, unasked, l.reconciling)
 }
@@ -117,7 +120,8 @@ func (l *loop) noteClaimed(c *claimed) {
 		s.claiming, s.blind = 0, false
 	}
 	l.noteLost()
-	if l.polling.claimed(len(c.attempts)) {
+	found := slices.ContainsFunc(c.attempts, func(a *attempt) bool { return l.polling.finds(a.handler.Key(), a.claim) })
+	if l.polling.claimed(found); found {
 		l.poll = time.Now().Add(l.polling.wait)
 	}
 	if c.err != nil {

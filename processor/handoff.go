@@ -115,11 +115,10 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*attempt, u
 	for _, a := range attempts {
 		l.enqueue(l.board.byHandler[a.handler], []*attempt{a}, false)
 	}
-	if len(unclaimed) > 0 {
-		l.polling.tell()
-	}
 	for key, n := range unclaimed {
-		l.shareOf(key).accepted(n)
+		s := l.shareOf(key)
+		l.polling.told(s.handler.Key())
+		s.accepted(n)
 	}
 	return true
 }

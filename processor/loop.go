@@ -2,7 +2,6 @@ package processor
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +31,7 @@ type loop struct {
 	running   map[*group]bool
 	claiming  bool
 	notBefore time.Time // no claim before this: the last one failed
-	poll      time.Time // the next look whatever is known
+	poll      time.Time // the next look whatever is known, after the wait that polling says
 	polling   polling
 	nextDue   time.Time // zero if none is known
 	doubt     time.Time // when to look for claims whose answer was lost; zero if there is no need
@@ -72,6 +71,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	defer l.releaseQueued() // also if this panics: nobody else knows of them
 	look := time.NewTimer(0)
 	defer look.Stop()
+	l.poll = time.Now().Add(l.polling.wait)
 	l.lookAnew()
 	stopping, fenced := ctx.Done(), l.session.attempts.Done()
 	for {
@@ -110,31 +110,41 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			l.wake(l.p.wakeup.take())
 		case <-look.C:
 			l.mu.Lock()
-			if !time.Now().Before(l.poll) {
-				l.polling.look(l.told())
-			}
-			l.lookAnew()
+			l.look()
 		}
 	}
 }
 
 // wake makes these handlers look for work, or all.
 func (l *loop) wake(keys map[string]bool, all bool) {
-	if all || len(keys) > 0 {
-		l.polling.tell()
+	if all {
+		l.polling.toldAll()
+	}
+	for key := range keys {
+		l.polling.told(key)
 	}
 	l.board.wake(keys, all)
 }
 
-// told reports whether there may be work that the loop knows of: of a full
-// claim, a wake-up or a due time.
-func (l *loop) told() bool {
-	return slices.ContainsFunc(l.board.shares, l.board.claimable) || !l.nextDue.IsZero() && !l.nextDue.After(l.p.clock.Now())
+// look looks for work: something comes due, or it is time for the poll. The one
+// does not put off the other: due times may be closer than polls for ever, and
+// what they find says nothing of when somebody else's work comes.
+func (l *loop) look() {
+	for _, s := range l.board.shares {
+		if !s.more { // else a full claim or a wake-up has told
+			l.polling.ask(s.handler.Key())
+		}
+	}
+	if now := time.Now(); !now.Before(l.poll) {
+		l.polling.later()
+		l.poll = now.Add(l.polling.wait)
+	}
+	l.lookAnew()
 }
 
 // lookAnew forgets what is known of the database and makes every handler ask.
 func (l *loop) lookAnew() {
-	l.nextDue, l.doubt, l.poll = time.Time{}, time.Time{}, time.Now().Add(l.polling.wait)
+	l.nextDue, l.doubt = time.Time{}, time.Time{}
 	l.board.forgetDue()
 	l.board.wake(nil, true)
 }

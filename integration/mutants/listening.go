@@ -10,6 +10,10 @@ func announcing(run string) test {
 	return test{Package: "./internal/store", Run: run, Timeout: 45 * time.Second}
 }
 
+func pooling(run string) test {
+	return test{Module: "integration", Package: "./pooler", Run: run, Timeout: 90 * time.Second}
+}
+
 // listeningMutants are of polling and of what processes tell each other.
 var listeningMutants = []mutant{
 	{
@@ -23,18 +27,26 @@ var listeningMutants = []mutant{
 	{
 		Name: "a dead connection is listened to for ever",
 		Why:  "nothing would be heard again, and health would say nothing of it (contract 4.7)",
-		File: "internal/store/postgres_listen.go",
+		File: "internal/store/postgres_listener.go",
 		Old:  "heard, err = nil, l.ping(ctx, quiet)",
 		New:  "heard, err = nil, nil",
 		Test: polling("^TestDeadConnectionOfTheListenerIsNoticed$"),
 	},
 	{
-		Name: "nobody checks that anything is heard",
-		Why:  "behind a pooler a worker would take itself for listening and hear nothing (contract 4.7)",
+		Name: "nobody looks whose session listens",
+		Why:  "behind a pooler in transaction mode sessions of the application would be sent every notification for ever (contract 3.7, 4.7)",
 		File: "internal/store/postgres_listen.go",
-		Old:  "		err = p.verify(ctx, l)\n",
-		New:  "		err = ctx.Err()\n",
-		Test: test{Module: "integration", Package: "./pooler", Run: "^TestListenThroughAPoolerInTransactionModeSaysSoAndPolls$", Timeout: 90 * time.Second},
+		Old:  "err = p.alone(ctx, conn); err == nil",
+		New:  "err == nil",
+		Test: pooling("^TestListenThroughAPoolerInTransactionModeLeavesNothingBehind$"),
+	},
+	{
+		Name: "the listener goes on listening at its end",
+		Why:  "behind a pooler whoever gets the session next would be sent every notification for ever (contract 3.7, 4.7)",
+		File: "internal/store/postgres_listener.go",
+		Old:  "		l.end(ctx)\n",
+		New:  "		_ = l.end\n",
+		Test: pooling("^TestListenThroughAPoolerInSessionModeLeavesNothingBehind$"),
 	},
 	{
 		Name: "accepts announce what they have not added",
@@ -72,8 +84,8 @@ var listeningMutants = []mutant{
 		Name: "a poll that finds work is as late the next time",
 		Why:  "without Listen each message of another process would wait for PollingInterval (contract 5.1)",
 		File: "processor/polling.go",
-		Old:  "	if sooner {\n",
-		New:  "	if sooner && p.longest < 0 {\n",
+		Old:  "	if found {\n",
+		New:  "	if found && p.longest < 0 {\n",
 		Test: test{Package: "./processor", Run: "^TestPollsComeSoonerWhileAnotherProcessAccepts$", Timeout: 90 * time.Second},
 	},
 	{
@@ -88,8 +100,24 @@ var listeningMutants = []mutant{
 		Name: "work that was told of counts as found",
 		Why:  "a worker whose own process accepts would poll ten times a second (contract 5.1)",
 		File: "processor/polling.go",
-		Old:  "func (p *polling) tell() { p.asks, p.asked = false, false }",
-		New:  "func (p *polling) tell() { p.asks = p.asks && true }",
+		Old:  "	delete(p.asked, handlerKey)\n",
+		New:  "",
 		Test: polling("^TestPollingComesSoonerOnlyForWorkNobodyToldOf$"),
+	},
+	{
+		Name: "due times put off the poll",
+		Why:  "beside one status that is tried again and again no poll would ever come (contract 5.1)",
+		File: "processor/loop.go",
+		Old:  "	if now := time.Now(); !now.Before(l.poll) {\n		l.polling.later()\n",
+		New:  "	if now := time.Now(); true {\n",
+		Test: polling("^TestPollsComeSoonerBesideARetry$"),
+	},
+	{
+		Name: "a wake-up for one handler is taken for one of all",
+		Why:  "beside a busy handler others would wait for PollingInterval for what another process accepts (contract 5.1)",
+		File: "processor/loop.go",
+		Old:  "		l.polling.told(key)\n",
+		New:  "		_ = key\n		l.polling.toldAll()\n",
+		Test: test{Package: "./processor", Run: "^TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler$", Timeout: 90 * time.Second},
 	},
 }

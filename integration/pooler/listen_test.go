@@ -2,6 +2,7 @@ package pooler
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -27,6 +28,61 @@ func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 	inboxtest.Accept(t, other, "1")
 	require.Equal(t, "1", inboxtest.Receive(t, got, "what the poll finds"))
 	require.Equal(t, 1, told.Len())
+}
+
+// Contract 3.7: a session that listens keeps doing so for whoever gets it next.
+func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	const size = 3
+	_, through := pooled(t, servers.PgBouncerOptions{PoolSize: size})
+	dsn := through + "&default_query_exec_mode=exec"
+	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn), inbox.PollingInterval(200*time.Millisecond), inbox.StatementTimeout(3*time.Second))
+	for id := range 20 { // meanwhile it tries again and again
+		inboxtest.Accept(t, other, strconv.Itoa(id))
+		inboxtest.Receive(t, got, "what the poll finds")
+		var channels []string
+		require.NoError(t, other.DB().Raw("SELECT pg_listening_channels()").Scan(&channels).Error)
+		require.Empty(t, channels, "what a session of the application listens to")
+	}
+	inboxtest.Eventually(t, func() bool { return worker.Health().Processor.Troubles["listening"] != nil }, "health says that nothing is heard")
+	require.NoError(t, worker.Stop(t.Context()))
+	requireNobodyListens(t, dsn, size)
+}
+
+func TestListenThroughAPoolerInSessionModeLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	const size = 20
+	_, through := pooled(t, servers.PgBouncerOptions{Mode: "session", PoolSize: size, Unreset: true})
+	db := testenv.OpenPostgres(t, through)
+	worker, other, got := pair(t, db, db, inbox.PollingInterval(time.Hour))
+	for _, id := range []string{"at the start", "heard"} {
+		inboxtest.Accept(t, other, id)
+		require.Equal(t, id, inboxtest.Receive(t, got, "what is announced"))
+	}
+	require.NoError(t, worker.Stop(t.Context()))
+	pool, err := db.DB()
+	require.NoError(t, err)
+	require.NoError(t, pool.Close())
+	requireNobodyListens(t, through+"&default_query_exec_mode=exec", size)
+}
+
+// requireNobodyListens looks into all sessions of the pooler at once.
+func requireNobodyListens(t *testing.T, dsn string, size int) {
+	t.Helper()
+	db := testenv.OpenPostgres(t, dsn)
+	sessions := map[int]bool{}
+	for range size {
+		tx := db.Begin()
+		require.NoError(t, tx.Error)
+		defer tx.Rollback()
+		var session int
+		require.NoError(t, tx.Raw("SELECT pg_backend_pid()").Scan(&session).Error)
+		sessions[session] = true
+		var channels []string
+		require.NoError(t, tx.Raw("SELECT pg_listening_channels()").Scan(&channels).Error)
+		require.Empty(t, channels, "what a session of the application listens to")
+	}
+	require.Len(t, sessions, size)
 }
 
 // A pooler in session mode lets notifications through.

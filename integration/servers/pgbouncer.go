@@ -22,6 +22,9 @@ type PgBouncerOptions struct {
 	// PoolSize is how many connections to the server it has for each database.
 	// Default 20.
 	PoolSize int
+	// Unreset leaves a client's traces in its session when the next one gets
+	// it, in session mode too. Default: DISCARD ALL there, as PgBouncer does.
+	Unreset bool
 }
 
 // poolerStartTimeout is enough for a process that reads one file.
@@ -129,6 +132,10 @@ func (b *PgBouncer) settings(options PgBouncerOptions) string {
 	if password, ok := b.server.User.Password(); ok {
 		target += " password='" + strings.ReplaceAll(password, "'", "''") + "'"
 	}
+	reset := "DISCARD ALL"
+	if options.Unreset {
+		reset = ""
+	}
 	return strings.Join([]string{
 		"[databases]",
 		target,
@@ -139,6 +146,7 @@ func (b *PgBouncer) settings(options PgBouncerOptions) string {
 		"auth_type = any",
 		"pool_mode = " + mode,
 		fmt.Sprintf("default_pool_size = %d", size),
+		"server_reset_query = " + reset, // in session mode only
 		"max_client_conn = 500",
 		"ignore_startup_parameters = extra_float_digits",
 		"",

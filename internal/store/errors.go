@@ -31,6 +31,11 @@ var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc
 var ErrNotHeard = errors.New("a notification sent through the pool did not arrive: " +
 	"a pooler in transaction mode lets none through, and a busy database may be late with it")
 
+// ErrSharedSession says that there is no session of the server for a Listener
+// alone.
+var ErrSharedSession = errors.New("the listening connection has no session of its own: " +
+	"a pooler in transaction mode gives it one for each transaction, and no notification passes")
+
 // IsTransient reports whether the same call may succeed later without anyone
 // changing anything: connections lost, refused or exhausted, a server that is
 // starting, stopping or read-only after a failover, deadlocks, serialization

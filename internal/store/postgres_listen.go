@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,6 +18,7 @@ import (
 // These read no table; the channel is looked up in the catalogue's cache.
 const (
 	postgresChannel = `SELECT {channel}`
+	postgresSession = `SELECT pg_backend_pid()`
 	postgresNotify  = `SELECT pg_notify({channel}, $1::text) WHERE pg_notification_queue_usage() < 0.5`
 )
 
@@ -68,14 +68,6 @@ func (p *postgres) notify(ctx context.Context, a announcement) error {
 	return err
 }
 
-// Listener hears the announcements of other processes, on a connection of its
-// own. It is not safe for concurrent use.
-type Listener struct {
-	conn   *pgx.Conn
-	listen string // the statement
-	origin string
-}
-
 func (p *postgres) CanListen(ctx context.Context) error {
 	_, err := p.settings(ctx)
 	return doing("listen", err)
@@ -98,8 +90,12 @@ func (p *postgres) Listen(ctx context.Context) (*Listener, error) {
 		p.renew(ctx, err)
 		return nil, doing("listen", withContextError(ctx, err))
 	}
-	l := &Listener{conn: conn, listen: "LISTEN " + pgx.Identifier{channels[0]}.Sanitize(), origin: p.origin.String}
-	if _, err = conn.Exec(ctx, l.listen); err == nil {
+	channel := pgx.Identifier{channels[0]}.Sanitize()
+	l := &Listener{conn: conn, listen: "LISTEN " + channel, unlisten: "UNLISTEN " + channel, origin: p.origin.String}
+	if err = p.alone(ctx, conn); err == nil {
+		err = l.begin(ctx)
+	}
+	if err == nil {
 		err = p.verify(ctx, l)
 	}
 	if err != nil {
@@ -107,6 +103,44 @@ func (p *postgres) Listen(ctx context.Context) (*Listener, error) {
 		return nil, doing("listen", withContextError(ctx, err))
 	}
 	return l, nil
+}
+
+// rounds is how often alone looks. A pooler gives out the session that was last
+// given back, so that the first round shows it unless there is much traffic,
+// and then the connection's own session changes from round to round.
+const rounds = 8
+
+// alone finds out, before there is anything to leave behind, whether the
+// connection has a session of the server to itself. A pooler in transaction mode
+// gives it now this one, now that, and the pool's connections the same ones:
+// LISTEN would stay in sessions of the application's, to which PostgreSQL would
+// send every notification from then on.
+func (p *postgres) alone(ctx context.Context, conn *pgx.Conn) error {
+	pool, err := p.db.DB()
+	if err != nil {
+		return err
+	}
+	other, err := pool.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer other.Close()
+	var first, own, others int64
+	for i := range rounds {
+		if err := conn.QueryRow(ctx, postgresSession).Scan(&own); err != nil {
+			return err
+		}
+		if err := other.QueryRowContext(ctx, postgresSession).Scan(&others); err != nil {
+			return err
+		}
+		if i == 0 {
+			first = own
+		}
+		if own != first || own == others {
+			return ErrSharedSession
+		}
+	}
+	return nil
 }
 
 // verify proves that what is announced through the pool is heard: through a
@@ -182,50 +216,4 @@ func settingsOf(driverConn any) (*pgx.ConnConfig, error) {
 			return nil, fmt.Errorf("%w: its connections are %T", ErrCannotListen, driverConn)
 		}
 	}
-}
-
-// Next waits until other processes announce statuses, and returns the handler
-// keys; none means any. When nothing is heard for as long as quiet, it looks
-// whether the connection lives, for quiet at most. After an error the Listener
-// is of no use: close it.
-func (l *Listener) Next(ctx context.Context, quiet time.Duration) ([]string, error) {
-	for {
-		wait, cancel := context.WithTimeout(ctx, quiet)
-		heard, err := l.conn.WaitForNotification(wait)
-		if err != nil && ctx.Err() == nil && wait.Err() != nil && !l.conn.IsClosed() {
-			heard, err = nil, l.ping(ctx, quiet)
-		}
-		cancel()
-		if err != nil {
-			return nil, doing("listen", withContextError(ctx, err))
-		}
-		if heard == nil {
-			continue
-		}
-		var a announcement
-		if err := json.Unmarshal([]byte(heard.Payload), &a); err != nil {
-			return nil, nil // somebody else's, or of another version: whoever sent it means something
-		}
-		if a.From == "" || a.From != l.origin {
-			return a.Keys, nil
-		}
-	}
-}
-
-// ping listens once more, which changes nothing.
-func (l *Listener) ping(ctx context.Context, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	_, err := l.conn.Exec(ctx, l.listen)
-	return err
-}
-
-// closeTimeout bounds the farewell to the server.
-const closeTimeout = time.Second
-
-// Close ends the connection.
-func (l *Listener) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	_ = l.conn.Close(ctx) // the connection is gone either way
 }

@@ -60,8 +60,9 @@ type Store interface {
 	// Announcing.
 	Notify(ctx context.Context, handlerKeys ...string) error
 	// Listen connects to hear that, and returns once it has heard itself.
-	// ErrNotHeard if ctx ends before; ErrCannotListen if the pool's driver is
-	// not pgx, and on SQLite.
+	// ErrSharedSession behind a pooler that gives each transaction another
+	// session, where it leaves nothing behind; ErrNotHeard if ctx ends before;
+	// ErrCannotListen if the pool's driver is not pgx, and on SQLite.
 	Listen(ctx context.Context) (*Listener, error)
 	// CanListen is Listen's ErrCannotListen without a Listener.
 	CanListen(ctx context.Context) error

@@ -1,0 +1,101 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// elsewhere accepts n messages in another process, each after the one before
+// has run, and returns how long the last n-2 waited together: the first two
+// show the worker that somebody else accepts.
+func elsewhere(t *testing.T, other *inbox.Inbox, got <-chan string, n int) (waited time.Duration) {
+	t.Helper()
+	for i := range n {
+		id := fmt.Sprintf("m %d", i)
+		inboxtest.Accept(t, other, id)
+		accepted := time.Now()
+		require.Equal(t, id, inboxtest.Receive(t, got, "what another process accepted"))
+		if i >= 2 {
+			waited += time.Since(accepted)
+		}
+	}
+	return waited
+}
+
+// Contract 5.1: a status that is tried again more often than the poll comes
+// does not keep the polls from coming, and from coming sooner.
+func TestPollsComeSoonerBesideARetry(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
+		const interval, again, messages = 2 * time.Second, 1500 * time.Millisecond, 8
+		handler, got := arrivals()
+		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return inbox.Snooze(again) })
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), inboxtest.Handlers(handler, snoozing))
+		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))), "retried")
+		inboxtest.Start(t, worker)
+		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		require.Less(t, elsewhere(t, other, got, messages), (messages-2)*again/3)
+	})
+}
+
+// Contract 5.1: where due times are closer together than polls, the looks for
+// them find what another process accepts, and polls come sooner for that, too.
+func TestLookForADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
+		const again, messages = time.Second, 8
+		handler, got := arrivals()
+		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return inbox.Snooze(again) })
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(handler, snoozing))
+		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))), "retried")
+		inboxtest.Start(t, worker)
+		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		require.Less(t, elsewhere(t, other, got, messages), (messages-2)*again/3)
+	})
+}
+
+// Contract 5.1: what this process wakes itself for, all the time, tells nothing
+// of what others accept for another handler.
+func TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one writer at a time
+		const interval, messages = 2 * time.Second, 8
+		handler, got := arrivals()
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval),
+			inbox.Channel("c", inbox.On("t", handler), inbox.On("own", inboxtest.Do("b", inboxtest.Nothing))))
+		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		inboxtest.Start(t, worker)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		const publishers = 4
+		done := make(chan struct{}, publishers)
+		defer func() {
+			cancel()
+			for range publishers {
+				<-done
+			}
+		}()
+		for p := range publishers {
+			go func() {
+				defer func() { done <- struct{}{} }()
+				for n := 0; ctx.Err() == nil; n++ {
+					m := inboxtest.Message(fmt.Sprintf("own %d %d", p, n))
+					m.Type = "own"
+					var receipt *inbox.Receipt
+					if d.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
+						receipt, err = worker.AcceptTx(ctx, tx, m)
+						return err
+					}) == nil {
+						receipt.Wake()
+					}
+				}
+			}()
+		}
+		require.Less(t, elsewhere(t, other, got, messages), (messages-2)*interval/3)
+	})
+}
