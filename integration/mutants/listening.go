@@ -104,20 +104,4 @@ var listeningMutants = []mutant{
 		New:  "",
 		Test: polling("^TestPollingComesSoonerOnlyForWorkNobodyToldOf$"),
 	},
-	{
-		Name: "due times put off the poll",
-		Why:  "beside one status that is tried again and again no poll would ever come (contract 5.1)",
-		File: "processor/loop.go",
-		Old:  "	if now := time.Now(); !now.Before(l.poll) {\n		l.polling.later()\n",
-		New:  "	if now := time.Now(); true {\n",
-		Test: polling("^TestPollsComeSoonerBesideARetry$"),
-	},
-	{
-		Name: "a wake-up for one handler is taken for one of all",
-		Why:  "beside a busy handler others would wait for PollingInterval for what another process accepts (contract 5.1)",
-		File: "processor/loop.go",
-		Old:  "		l.polling.told(key)\n",
-		New:  "		_ = key\n		l.polling.toldAll()\n",
-		Test: test{Package: "./processor", Run: "^TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler$", Timeout: 90 * time.Second},
-	},
 }
