@@ -186,14 +186,6 @@ var handoffMutants = []mutant{
 		Test: processing("TestAFewOlderStatusesDoNotStarveBehindWhatIsHandedOff"),
 	},
 	{
-		Name: "it is handed off during claims although lost ones are to be looked for",
-		Why:  "under load the look would never take place (contract 5.9, 5.17)",
-		File: "processor/handoff.go",
-		Old:  "!l.reconciling && !l.lookDue()",
-		New:  "!l.reconciling && (l.claiming || !l.lookDue())",
-		Test: processing("TestLostClaimsAreLookedForUnderLoad"),
-	},
-	{
 		Name: "an accept that waits keeps its slots",
 		Why:  "somebody's open transaction would keep this worker from all claims (contract 5.1, 5.17)",
 		File: "processor/handoff.go",
