@@ -83,14 +83,14 @@ func (h *handoff) committed(stored []store.Accepted) {
 	h.reservation.Deliver(claims, unclaimed)
 }
 
-// failed gives the reservation back. What the database refuses for its data it
-// has rolled back; after any other error it may have committed.
+// failed gives the reservation back. Only an accept that failed at its commit may
+// have been committed.
 func (h *handoff) failed(err error) {
 	if h == nil {
 		return
 	}
 	h.ended = true
-	h.reservation.Abandon(!store.IsData(err))
+	h.reservation.Abandon(store.MayBeCommitted(err))
 }
 
 // end makes sure that the reservation ends, also when something panics.

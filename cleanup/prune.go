@@ -2,8 +2,11 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // vanishedAge is how long the rows of vanished processes, their leases and
@@ -80,7 +83,11 @@ func (r *run) pruneWorkers(ctx context.Context) error {
 			if len(claims) > 0 {
 				continue
 			}
-			if err := r.store.MarkReleased(ctx, w.ID, r.now); err != nil {
+			err = r.store.MarkReleased(ctx, w.ID, r.now)
+			if errors.Is(err, store.ErrWorkerBusy) {
+				continue // something of its is under way
+			}
+			if err != nil {
 				return err
 			}
 		}

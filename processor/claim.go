@@ -96,12 +96,31 @@ func split(n int, keys []string) []int {
 // whose answer is on its way.
 func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	began := time.Now()
+	for more := true; more; {
+		var err error
+		if more, err = c.releaseLost(ctx, workerID); err != nil {
+			c.lookLater()
+			return err
+		}
+	}
+	c.doubt = time.Time{}
+	if began.Before(c.settled) {
+		c.doubt = c.settled
+	}
+	return nil
+}
+
+// releaseLost releases one page of them, and reports whether there may be more.
+// What is held grows by claims and accepts only, so a full page has lost ones;
+// those that cannot be released were completed meanwhile, and are in no later
+// page.
+func (c *claimer) releaseLost(ctx context.Context, workerID string) (more bool, err error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
-	refs, err := c.store.ClaimsOf(stmt, workerID, sweepBatch+c.held.count())
+	limit := sweepBatch + c.held.count()
+	refs, err := c.store.ClaimsOf(stmt, workerID, limit)
 	if err != nil {
-		c.lookLater()
-		return fmt.Errorf("look for claims whose answer was lost: %w", err)
+		return false, fmt.Errorf("look for claims whose answer was lost: %w", err)
 	}
 	var lost []store.Settlement
 	var ended []store.Ref
@@ -113,16 +132,11 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	}
 	if len(lost) > 0 {
 		if _, err := c.store.Settle(stmt, lost); err != nil {
-			c.lookLater()
-			return fmt.Errorf("release claims whose answer was lost: %w", err)
+			return false, fmt.Errorf("release claims whose answer was lost: %w", err)
 		}
 		c.lanes.advance(stmt, ended)
 	}
-	c.doubt = time.Time{}
-	if began.Before(c.settled) {
-		c.doubt = c.settled
-	}
-	return nil
+	return len(refs) == limit, nil
 }
 
 // doubtFromNow: an answer was lost. The look waits until its statement cannot

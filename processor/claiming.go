@@ -53,19 +53,21 @@ func (l *loop) claim() {
 // while no accept may bring any: one whose answer is on its way would be taken
 // for lost. Until the round is over none may be promised either.
 func (l *loop) startClaiming(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
+	l.reconciling = l.lookDue() && len(l.promised) == 0
 	l.claiming = true
 	for h := range limits {
 		l.polling.claim(h.Key())
 	}
-	l.reconciling = l.lookDue() && l.promised == 0
 	go l.claimRound(limits, unasked, l.reconciling)
 }
 
-// lookDue: claims are to be looked for whose answer was lost. No round is under
-// way.
+// lookDue: claims are to be looked for whose answer was lost. While a round is
+// under way, the claimer is that one's: what was known before is what counts.
 func (l *loop) lookDue() bool {
-	doubt := l.act.claimer.doubt
-	return !doubt.IsZero() && !time.Now().Before(doubt)
+	if !l.claiming {
+		l.lookAt = l.act.claimer.doubt
+	}
+	return !l.lookAt.IsZero() && !time.Now().Before(l.lookAt)
 }
 
 // claimRound claims, and asks when the next status comes due for each handler

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -17,7 +18,14 @@ import (
 type Reservation struct {
 	loop    *loop
 	granted map[*share]int
+	until   time.Time // when it lapses
+	lapsed  bool
 }
+
+// reservationLife is how long a reservation keeps its slots free. An accept
+// takes a few milliseconds; one that waits for a lock, which somebody's open
+// transaction holds, must not keep slots idle that could run what is due.
+const reservationLife = 100 * time.Millisecond
 
 // Reserve asks for room for so many new statuses, by handler key (contract
 // 5.17). It returns nil unless the processor is started and has a session.
@@ -59,7 +67,8 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 		s.reserved += n
 	}
 	if len(r.granted) > 0 {
-		l.promised++
+		r.until = time.Now().Add(reservationLife)
+		l.promised = append(l.promised, r)
 	}
 	return r
 }
@@ -68,7 +77,7 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 // lost claims are looked for, or are about to be, none may be on their way.
 func (l *loop) mayHandOff() bool {
 	term := l.session.work()
-	return term.Err() == nil && l.term == term && l.mayTake() && !l.reconciling && (l.claiming || !l.lookDue())
+	return term.Err() == nil && l.term == term && l.mayTake() && !l.reconciling && !l.lookDue()
 }
 
 func (l *loop) shareOf(handlerKey string) *share {
@@ -150,10 +159,42 @@ func (r *Reservation) free() {
 		return
 	}
 	for s, n := range r.granted {
-		s.reserved -= n
+		if r.lapsed {
+			s.lapsed -= n
+		} else {
+			s.reserved -= n
+		}
 	}
 	r.granted = nil
-	r.loop.promised--
+	l := r.loop
+	l.promised = slices.DeleteFunc(l.promised, func(other *Reservation) bool { return other == r })
+}
+
+// lapse frees, for claims, the slots of reservations that have grown old. What
+// these bring nevertheless waits in the queue, beyond what claims put there: at
+// most as much again, because for other accepts the slots stay taken.
+func (l *loop) lapse() {
+	now := time.Now()
+	for _, r := range l.promised {
+		if r.lapsed || now.Before(r.until) {
+			continue
+		}
+		r.lapsed = true
+		for s, n := range r.granted {
+			s.reserved -= n
+			s.lapsed += n
+		}
+	}
+}
+
+// nextLapse is when the next reservation lapses; zero if there is none.
+func (l *loop) nextLapse() time.Time {
+	for _, r := range l.promised {
+		if !r.lapsed {
+			return r.until
+		}
+	}
+	return time.Time{}
 }
 
 // noteLost begins to doubt if an accept's answer was lost. No claim is under
@@ -211,8 +252,23 @@ func (s *share) accepted(n int) {
 	}
 }
 
-// expected is how many slots are set aside for what is due in the database.
-func (s *share) expected() int { return s.slots(s.few + s.claiming) }
+// expected is how many slots no accept is given: those for what is due in the
+// database, and those that accepts under way may yet fill although their
+// reservation has lapsed.
+func (s *share) expected() int { return s.slots(s.few+s.claiming+s.lapsed) + s.spare() }
+
+// enough is how many slots a claim needs that is to find all that is due, if it
+// is known how much that is.
+func (s *share) enough() int { return s.slots(s.few) + s.spare() }
+
+// spare is the slot for one more than is known, see messages. Groups of messages
+// have room for it.
+func (s *share) spare() int {
+	if s.few > 0 && s.few%s.policy.share == 0 {
+		return 1
+	}
+	return 0
+}
 
 // offer says how many messages of each share may be handed off now: what is
 // left of the slots, spread evenly, and beyond that what lifts a handler to its

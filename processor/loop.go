@@ -34,10 +34,11 @@ type loop struct {
 	poll      time.Time // the next look whatever is known, after the wait that polling says
 	polling   polling
 	nextDue   time.Time // zero if none is known
-	doubt     time.Time // when to look for claims whose answer was lost; zero if there is no need
+	doubt     time.Time // when to wake for the look for claims whose answer was lost; zero if there is no need
+	lookAt    time.Time // the claimer's doubt when that was last at rest, see lookDue
 
 	stopping    context.Context // ends with a stop
-	promised    int             // accepts under way that may bring claims
+	promised    []*Reservation  // of accepts under way that may bring claims, oldest first
 	lost        bool            // the answer of one was lost during the claim under way
 	reconciling bool            // the claim under way looks for lost claims
 	over        bool            // it takes nothing any more
@@ -69,18 +70,20 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	defer func() { l.act.left.Add(int64(len(l.running))) }() // before gone tells them
 	defer l.p.health.stuck(nil)
 	defer l.releaseQueued() // also if this panics: nobody else knows of them
-	look := time.NewTimer(0)
+	look, lapse := time.NewTimer(0), time.NewTimer(time.Hour)
 	defer look.Stop()
+	defer lapse.Stop()
 	l.poll = time.Now().Add(l.polling.wait)
 	l.lookAnew()
 	stopping, fenced := ctx.Done(), l.session.attempts.Done()
 	for {
+		l.lapse()
 		if ctx.Err() != nil || l.session.attempts.Err() != nil {
 			l.releaseQueued()
 			// A stop waits for accepts that may bring claims, so that these are
 			// given back before the process ends; not for ever, though, and a
 			// new session must not wait for them at all.
-			if !l.claiming && (l.promised == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
+			if !l.claiming && (len(l.promised) == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
 				return
 			}
 		} else if l.obeyLock() {
@@ -90,6 +93,9 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			l.claim()
 		}
 		look.Reset(l.untilNextLook())
+		if next := l.nextLapse(); !next.IsZero() {
+			lapse.Reset(max(time.Until(next), time.Millisecond))
+		}
 		l.mu.Unlock()
 		select {
 		case <-giveUp:
@@ -108,6 +114,8 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 		case <-l.p.wakeup.signal:
 			l.mu.Lock()
 			l.wake(l.p.wakeup.take())
+		case <-lapse.C:
+			l.mu.Lock()
 		case <-look.C:
 			l.mu.Lock()
 			l.look()
@@ -300,7 +308,7 @@ func (l *loop) untilNextLook() time.Duration {
 	if !l.nextDue.IsZero() {
 		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
 	}
-	if !l.doubt.IsZero() && l.promised == 0 {
+	if !l.doubt.IsZero() && len(l.promised) == 0 {
 		wait = min(wait, max(time.Until(l.doubt), time.Millisecond))
 	}
 	for _, s := range l.board.shares {

@@ -20,6 +20,7 @@ type share struct {
 	claiming int
 	blind    bool
 	reserved int  // messages that accepts under way may hand off (contract 5.17)
+	lapsed   int  // likewise, of accepts that take long: these keep no claim waiting
 	asked    bool // when its next status comes due has been asked since the last look
 	paused   bool
 	broken   bool // the circuit breaker was open at the last look
@@ -157,20 +158,28 @@ func (b *board) limits() map[*share]int {
 	free := max(0, min(b.batchSize, b.concurrency+b.prefetch-running-queued))
 	fair := b.fair(nil)
 	var wanting []*share
-	starving := false
+	starving, known, enough := false, true, 0
 	for i := range b.shares {
 		s := b.shares[(b.turn+i)%len(b.shares)]
 		if b.claimable(s) {
 			wanting = append(wanting, s)
 			starving = starving || s.busy() < min(fair, s.limit(b.concurrency))
+			known = known && s.few > 0
+			enough += s.enough()
 		}
 	}
 	if len(wanting) == 0 {
 		return nil
 	}
 	// A claim for a slot or two costs as much as one for many: wait for half
-	// the prefetch to drain, unless a handler runs short.
-	if !starving && free < min(b.batchSize, b.prefetch/2+1) {
+	// the prefetch to drain, unless a handler runs short, or there are slots
+	// for all that is known to be due. Those are set aside (see offer): no more
+	// may come, because the others go to what is accepted meanwhile.
+	needed := min(b.batchSize, b.prefetch/2+1)
+	if known {
+		needed = min(needed, enough)
+	}
+	if !starving && free < needed {
 		return nil
 	}
 	b.turn++

@@ -111,26 +111,36 @@ func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
 	if left {
-		// A partitioned worker, or one whose machine lost its power: the
-		// server may hold the transaction open until TCP gives up, hours
-		// later. The next sweep finds the rows free.
-		ended, err := s.store.EvictWorker(stmt, w.ID)
-		if err != nil { // the database's user may not be allowed to
-			s.log.Warn("inbox: transactions that a dead worker left open cannot be ended, their statuses wait for the server to give them up",
-				zap.String("worker", w.ID), zap.Error(err))
-		}
-		if ended > 0 {
-			s.log.Warn("inbox: ended transactions that a dead worker left open", zap.String("worker", w.ID), zap.Int("transactions", ended))
-		}
+		s.evict(stmt, w)
+		return nil
 	}
-	if left || w.SilentFor < 2*s.opts.WorkerTimeout {
+	if w.SilentFor < 2*s.opts.WorkerTimeout {
 		return nil
 	}
 	s.lanes.doubt() // a last time: nothing of it can follow
-	if err := s.store.MarkReleased(stmt, w.ID, s.now()); err != nil {
+	err = s.store.MarkReleased(stmt, w.ID, s.now())
+	if errors.Is(err, store.ErrWorkerBusy) { // an accept of its, with claims that nobody sees yet
+		s.evict(stmt, w)
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("sweep: mark worker %s released: %w", w.ID, err)
 	}
 	return nil
+}
+
+// evict ends what a partitioned worker has left open, or one whose machine lost
+// its power: the server may hold a transaction open until TCP gives up, hours
+// later. The next sweep finds the rows free.
+func (s *sweeper) evict(stmt context.Context, w store.WorkerState) {
+	ended, err := s.store.EvictWorker(stmt, w.ID)
+	if err != nil { // the database's user may not be allowed to
+		s.log.Warn("inbox: transactions that a dead worker left open cannot be ended, their statuses wait for the server to give them up",
+			zap.String("worker", w.ID), zap.Error(err))
+	}
+	if ended > 0 {
+		s.log.Warn("inbox: ended transactions that a dead worker left open", zap.String("worker", w.ID), zap.Int("transactions", ended))
+	}
 }
 
 func (s *sweeper) releaseClaimsOf(ctx context.Context, worker string) (left bool, err error) {

@@ -15,6 +15,10 @@ import (
 // ErrWorkerReleased says that the worker was taken for dead and its claims released.
 var ErrWorkerReleased = errors.New("worker was declared dead and its claims were released")
 
+// ErrWorkerBusy says that a worker cannot be marked as released at the moment: a
+// claim, an accept or a heartbeat of its is under way, or was left open.
+var ErrWorkerBusy = errors.New("the worker's row is locked by another transaction")
+
 // ErrNoTransaction says that a method that works in the caller's transaction was given
 // a session without one.
 var ErrNoTransaction = errors.New("no open transaction")
@@ -111,6 +115,22 @@ func OutcomeUnknown(err error) bool {
 		return code&0xff == 10 // IOERR
 	}
 	return IsTransient(err)
+}
+
+// commitError is an error of a transaction's commit, not of what came before.
+type commitError struct{ error }
+
+func (e *commitError) Unwrap() error { return e.error }
+
+// MayBeCommitted reports whether the transaction of a Store's method, Accept
+// above all, may have been committed although the method returned err. One that
+// did not come to its commit was rolled back for certain, or never begun: the
+// database refused a statement, the context ended or the connection was lost
+// before. So was one whose commit PostgreSQL refused. Any other error of the
+// commit counts, whatever it is.
+func MayBeCommitted(err error) bool {
+	var commit *commitError
+	return errors.As(err, &commit) && (sqlState(err) == "" || OutcomeUnknown(err))
 }
 
 // IsData reports whether what was to be stored is at fault, so that trying

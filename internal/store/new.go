@@ -94,12 +94,19 @@ func (d database) pool(ctx context.Context) gorm.ConnPool {
 	return d.db.WithContext(ctx).Statement.ConnPool
 }
 
-// transaction commits what work did unless it fails or panics.
+// transaction commits what work did unless it fails or panics. See
+// MayBeCommitted for its errors.
 func (d database) transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
+	worked := false
 	err := d.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		return work(tx.Statement.ConnPool)
+		err := work(tx.Statement.ConnPool)
+		worked = err == nil
+		return err
 	}, d.isolation)
-	return withContextError(ctx, err)
+	if err = withContextError(ctx, err); err != nil && worked {
+		return &commitError{err}
+	}
+	return err
 }
 
 // joined is the pool of the caller's transaction.

@@ -13,8 +13,8 @@ import (
 // The worker's row, by workers_pkey, is locked as in postgresClaim and for the
 // same reason, but with a lock that heartbeats do not wait for: this one lasts
 // until the transaction has ended, and one accept may follow another without a
-// gap for as long as a worker lives. MarkReleased waits for it, and is waited
-// for: if it came first, its row is read anew, and nothing is claimed.
+// gap for as long as a worker lives. MarkReleased does nothing beside it, and is
+// waited for: if it came first, its row is read anew, and nothing is claimed.
 var postgresAcceptClaimed = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $18::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE

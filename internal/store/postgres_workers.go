@@ -27,11 +27,17 @@ SELECT id, host, pid, handler_keys, started_at, (extract(epoch FROM clock_timest
 	stopped_at IS NOT NULL, released_at IS NOT NULL
 FROM {workers} ORDER BY started_at, id`
 
-	// With the lock that accepts wait for, and that waits for them: see
-	// postgresAcceptClaimed. The update alone would take a lesser one.
+	// With the lock that accepts wait for, and that is not to be had while one
+	// is under way: see postgresAcceptClaimed. The update alone would take a
+	// lesser one. Nothing is waited for: an accept whose process is gone may
+	// stay open for hours.
 	postgresMarkReleased = `
-WITH worker AS MATERIALIZED (SELECT id FROM {workers} WHERE id = $1::text::uuid FOR UPDATE)
-UPDATE {workers} w SET released_at = clock_timestamp() FROM worker WHERE w.id = worker.id AND w.released_at IS NULL`
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL FOR UPDATE SKIP LOCKED
+), marked AS (
+	UPDATE {workers} w SET released_at = clock_timestamp() FROM worker WHERE w.id = worker.id RETURNING w.id
+)
+SELECT EXISTS (SELECT FROM marked) OR NOT EXISTS (SELECT FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL)`
 )
 
 // Claims by the due index, once. A worker that has claims keeps its row:
@@ -98,12 +104,31 @@ func parseHandlerKeys(text string, w *WorkerState) error {
 // Claims by the due index, once. A row that an open transaction has changed
 // carries its ID in xmax, and the transaction holds a lock on its own ID. One
 // that is idle waits for a client; another sweeper's statement is active.
+//
+// The worker's row, by workers_pkey, is locked by its accepts. If these are
+// several, xmax is the number of a group of transactions; whether it is one is
+// not to be seen. So it is taken for both where such a group exists, which is
+// asked first (to ask for the members of one that does not is an error), and
+// only transactions count that have to do with this table.
 const postgresEvict = `
+WITH locked AS MATERIALIZED (
+	SELECT w.xmax AS number, CASE WHEN mxid_age(w.xmax) BETWEEN 1 AND (SELECT max(mxid_age(datminmxid)) FROM pg_database) THEN w.xmax END AS several
+	FROM {workers} w WHERE w.id = $1::text::uuid
+), accepts AS (
+	SELECT number AS xid FROM locked
+	UNION ALL
+	SELECT m.xid FROM locked, pg_get_multixact_members(locked.several) m
+)
 SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
-	SELECT DISTINCT l.pid FROM {statuses} s
+	SELECT l.pid FROM {statuses} s
 	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
 	JOIN pg_stat_activity a ON a.pid = l.pid AND a.state LIKE 'idle in transaction%'
 	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
+	UNION
+	SELECT l.pid FROM accepts
+	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = accepts.xid AND l.mode = 'ExclusiveLock' AND l.granted
+	JOIN pg_locks r ON r.pid = l.pid AND r.locktype = 'relation' AND r.relation = '{workers}'::regclass
+	JOIN pg_stat_activity a ON a.pid = l.pid AND a.state LIKE 'idle in transaction%'
 ) holders`
 
 func (p *postgres) EvictWorker(ctx context.Context, workerID string) (int, error) {
@@ -115,7 +140,10 @@ func (p *postgres) EvictWorker(ctx context.Context, workerID string) (int, error
 }
 
 func (p *postgres) MarkReleased(ctx context.Context, workerID string, _ time.Time) error {
-	_, err := exec(ctx, p.pool(ctx), p.text(postgresMarkReleased), workerID)
+	done, err := query(ctx, p.pool(ctx), p.text(postgresMarkReleased), value[bool], workerID)
+	if err == nil && !done[0] {
+		err = ErrWorkerBusy
+	}
 	return doing("mark worker released", err)
 }
 

@@ -152,7 +152,8 @@ type Store interface {
 	// on PostgreSQL and by now on SQLite (contract 3.5).
 	Workers(ctx context.Context, now time.Time) ([]WorkerState, error)
 	// MarkReleased marks a worker as dead with its claims released: it can
-	// neither claim nor heartbeat under this ID again.
+	// neither claim nor heartbeat under this ID again. It returns
+	// ErrWorkerBusy, at once, while a transaction holds a lock on its row.
 	MarkReleased(ctx context.Context, workerID string, now time.Time) error
 	// DeleteWorkers removes worker rows that are stopped or released and have
 	// no claims left.
@@ -162,8 +163,9 @@ type Store interface {
 	// reads every pending status: for sweeps, not for loops.
 	ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error)
 	// EvictWorker ends the transactions that hold locks on statuses workerID
-	// has claimed: those of transactional handlers whose worker is gone while
-	// the server still waits for its connection. It returns how many it
+	// has claimed, or on its own row: those of transactional handlers and of
+	// accepts whose worker is gone while the server still waits for its
+	// connection. It ends only those that are idle. It returns how many it
 	// ended; the database's user may be forbidden to. Nothing on SQLite, where
 	// a transaction dies with its process.
 	EvictWorker(ctx context.Context, workerID string) (int, error)

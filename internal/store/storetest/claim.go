@@ -186,16 +186,10 @@ var claimTests = []test{
 			done <- len(claims.Claims)
 		}()
 		s.waitForLock()
-		marked := make(chan error, 1)
-		go func() { marked <- s.store.MarkReleased(s.ctx, worker, noon) }()
-		select {
-		case <-marked:
-			require.Fail(s, "marked released in the middle of a claim")
-		case <-time.After(100 * time.Millisecond): // what must not happen has no signal
-		}
+		require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy)
 		require.NoError(s, gate.Rollback().Error)
 		require.Equal(s, 1, <-done)
-		require.NoError(s, <-marked)
+		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
 		claims, err := s.store.ClaimsOf(s.ctx, worker, 10)
 		require.NoError(s, err)
 		require.Len(s, claims, 1)

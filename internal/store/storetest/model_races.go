@@ -232,7 +232,7 @@ func (c *caller) recover(ctx context.Context) error {
 		return errors.Join(err, c.give(ctx, refs))
 	}
 	dead := workers[c.random.IntN(len(workers))].ID
-	if err := c.store.MarkReleased(ctx, dead, noon); err != nil {
+	if err := c.store.MarkReleased(ctx, dead, noon); err != nil && !errors.Is(err, store.ErrWorkerBusy) {
 		return err
 	}
 	refs, err := c.store.ClaimsOf(ctx, dead, 100)

@@ -55,6 +55,49 @@ var sweepTests = []test{
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
 	}},
+	{"a dead worker's open accepts are ended, others are not, and it can be marked released", func(s *suite) {
+		if !s.postgres() {
+			s.Log("a SQLite transaction dies with its process")
+			return
+		}
+		dead, alive := s.worker("mail"), s.worker("mail")
+		accept := func(worker string) *gorm.DB { // as its statement does
+			tx := s.begin()
+			require.NoError(s, tx.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR KEY SHARE`, worker).Error)
+			return tx
+		}
+		beat := func(worker string) {
+			require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker, Host: "host", PID: 7, HandlerKeys: []string{"mail"}}, noon))
+		}
+		for name, c := range map[string]struct {
+			accepts int
+			beats   bool
+		}{"one": {1, false}, "several": {3, false}, "one, before a heartbeat": {1, true}, "several, before a heartbeat": {3, true}} {
+			var left []*gorm.DB
+			for range c.accepts {
+				left = append(left, accept(dead))
+			}
+			kept := []*gorm.DB{accept(alive), accept(alive)}
+			if c.beats {
+				beat(dead)
+				beat(alive)
+			}
+			require.ErrorIs(s, s.store.MarkReleased(s.ctx, dead, noon), store.ErrWorkerBusy, name)
+			ended, err := s.store.EvictWorker(s.ctx, dead)
+			require.NoError(s, err, name)
+			require.Equal(s, c.accepts, ended, name)
+			for _, tx := range left {
+				require.Error(s, tx.Commit().Error, name)
+			}
+			for _, tx := range kept {
+				require.NoError(s, tx.Commit().Error, name)
+			}
+			ended, err = s.store.EvictWorker(s.ctx, dead)
+			require.NoError(s, err, name)
+			require.Zero(s, ended, name)
+		}
+		require.NoError(s, s.store.MarkReleased(s.ctx, dead, noon))
+	}},
 	{"CompleteUnlocked passes over what another transaction has locked", func(s *suite) {
 		if !s.postgres() {
 			s.Log("SQLite locks no rows")

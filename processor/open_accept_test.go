@@ -1,0 +1,45 @@
+package processor_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+func TestDeadWorkersOpenAcceptIsEndedAndHoldsNobodyUp(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		log, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.DB, hasty(), log, inbox.StatementTimeout(inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		// An accept whose machine has lost its power: its statement has run.
+		tx := d.DB.Begin()
+		defer tx.Rollback()
+		require.NoError(t, tx.Exec("SELECT id FROM inbox_workers WHERE id = ? AND released_at IS NULL FOR KEY SHARE", vanishing).Error)
+		// A worker that died a little later, with a claim.
+		const another = "0192f000-0000-7000-8000-000000000002"
+		inboxtest.Accept(t, ib, "1")
+		require.NoError(t, heartbeat(t, d, system, worker(another, "h")))
+		claim(t, d, system, another, 1, "h")
+		began := time.Now()
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "the other one's claim is recovered")
+		inboxtest.Eventually(t, func() bool {
+			released := 0
+			for _, w := range workers(t, d) {
+				if (w.ID == vanishing || w.ID == another) && w.ReleasedAt != nil {
+					released++
+				}
+			}
+			return released == 2
+		}, "both are marked released")
+		require.Less(t, time.Since(began), inboxtest.Patience, "no statement has waited for the lock")
+		require.Error(t, tx.Commit().Error)
+		require.Equal(t, 1, logs.FilterMessageSnippet("ended transactions that a dead worker left open").Len())
+		require.Zero(t, logs.FilterMessageSnippet("sweep failed").Len())
+		require.Empty(t, ib.Health().Processor.Troubles)
+	})
+}
