@@ -31,9 +31,10 @@ test: programs ## all tests and a part of the mutants, with real servers that it
 # With servers that run already: INBOX_TEST_POSTGRES and INBOX_TEST_KAFKA name
 # them. What would be skipped for want of one fails. Two packages at a time at
 # most, however many cores: beside more, those that measure time would starve.
+# Four tests of each: most of them wait.
 .PHONY: test-here
 test-here: $(BIN)/testreport
-	export INBOX_TEST_REQUIRE=1; { $(call in_modules,go test -json -race -p 2 -timeout 8m $(TEST_FLAGS) ./...); } | $(BIN)/testreport
+	export INBOX_TEST_REQUIRE=1; { $(call in_modules,go test -json -race -p 2 -parallel 4 -timeout 8m $(TEST_FLAGS) ./...); } | $(BIN)/testreport
 
 # All mutants take longer than all tests. Each commit has its turn at a part.
 PART ?= 1/1
