@@ -2,6 +2,14 @@ package main
 
 var handoffMutants = []mutant{
 	{
+		Name: "accepts hand off while a claim postpones the look for lost claims",
+		Why:  "under load the look would never take place, and lost claims would stay claimed (contract 5.9)",
+		File: "processor/handoff.go",
+		Old:  "l.mayTake() && !l.reconciling && !l.lookDue()",
+		New:  "l.mayTake() && !l.reconciling && (l.claiming || !l.lookDue())",
+		Test: processing("TestNothingIsHandedOffOnceALookForLostClaimsIsDue"),
+	},
+	{
 		Name: "AcceptTx hands off before its caller's commit",
 		Why:  "handlers would run for messages that are rolled back (contract 5.17)",
 		File: "acceptor/acceptor.go",

@@ -1,0 +1,50 @@
+package processor
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// A round of claims that begins before the look for lost claims is due must not
+// let accepts through until the next one, in whose way they would be: under load
+// there would never be a round without accepts under way (contract 5.9, 5.17).
+func TestNothingIsHandedOffOnceALookForLostClaimsIsDue(t *testing.T) {
+	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t",
+		Handler: handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil })}})
+	require.NoError(t, err)
+	options := DefaultOptions()
+	options.LockName = "lock"
+	p, err := New(Config{DB: &gorm.DB{Config: &gorm.Config{Dialector: postgres.Dialector{}}}, Registry: registry, Options: options,
+		Clock: clock.System{}, Logger: zap.NewNop(), Counters: &telemetry.Counters{}})
+	require.NoError(t, err)
+	session := newSession(t.Context(), options.WorkerTimeout)
+	defer session.end(errStopping)
+	held := newHeld()
+	completer := p.newCompleter(held)
+	l := newLoop(p, &activity{completer: completer, claimer: p.newClaimer(held, completer.add)}, session)
+	l.stopping, l.term = t.Context(), session.work()
+	l.board.byHandler[registry.Handlers()[0]].more = false
+
+	granted := func() int {
+		r := l.reserve(map[string]int{"h": 1})
+		defer r.Abandon(false)
+		return r.Granted("h")
+	}
+	require.Equal(t, 1, granted(), "nothing is due")
+	l.act.claimer.doubt = time.Now().Add(-time.Second)
+	require.Zero(t, granted(), "the look is due")
+	l.claiming = true
+	require.Zero(t, granted(), "a claim that does not look is under way")
+	l.claiming, l.act.claimer.doubt = false, time.Time{}
+	require.Equal(t, 1, granted(), "it has taken place")
+}
