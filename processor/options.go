@@ -25,7 +25,8 @@ type Options struct {
 	// Concurrency is how many handlers run at once. A handler below its fair
 	// share may start beyond it (contract 5.2). Default 10.
 	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
-	// Prefetch is how many slots' worth of claims may wait in memory; -1
+	// Prefetch is how many slots' worth of claims may wait in memory, of what is
+	// claimed and of what this process accepts and hands off; -1
 	// means as many as Concurrency. Default -1.
 	Prefetch int `yaml:"prefetch" env:"PREFETCH"`
 	// HandlerTimeout limits each attempt; 0 is no limit. Default 0.
