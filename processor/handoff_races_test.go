@@ -96,7 +96,7 @@ func TestClaimsAcceptedForAWorkerThatWasTakenForDeadRunOnceUnderItsNextID(t *tes
 		over, open := heldAccept(t, ib, gate, "1")
 		first := workers(t, d)
 		require.Len(t, first, 1)
-		require.NoError(t, inboxtest.Store(t, d.DB).MarkReleased(context.Background(), first[0].ID, system.Now()))
+		markReleased(t, d, first[0].ID)
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "it is back under a new ID, without waiting for the accept")
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))

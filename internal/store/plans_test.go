@@ -92,6 +92,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"postgresKeepGap", postgresKeepGap, []any{worker, "c", "t", 0, 1, 2, "gone", now}, nil, 1},
 
 		{"postgresChannel", postgresChannel, nil, nil, 0},
+		{"postgresSession", postgresSession, nil, nil, 1},
 		{"postgresNotify", postgresNotify, []any{"{}"}, nil, 0},
 
 		{"postgresClaim", postgresClaim, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker}, []string{due, place, number}, 600},
