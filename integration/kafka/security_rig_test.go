@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"crypto/tls"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -30,13 +29,7 @@ func startSecured(t *testing.T) secured {
 	t.Helper()
 	began := time.Now()
 	k, err := servers.StartKafka(servers.KafkaOptions{Secured: true})
-	switch {
-	case err == nil:
-	case os.Getenv(testenv.RequireVariable) == "1":
-		t.Fatalf("a secured broker is required (%s=1): %v", testenv.RequireVariable, err)
-	default:
-		t.Skipf("LEFT OUT: a secured broker cannot be started: %v", err)
-	}
+	testenv.LeaveOutIf(t, err)
 	t.Logf("the broker started within %s", time.Since(began).Round(time.Millisecond))
 	t.Cleanup(func() { require.NoError(t, k.Close()) })
 	return secured{k}

@@ -3,7 +3,6 @@
 package pooler
 
 import (
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,13 +20,7 @@ func pooled(t *testing.T, options servers.PgBouncerOptions) (direct, through str
 	direct = testenv.PostgresDSN(t)
 	options.Server = direct
 	pooler, err := servers.StartPgBouncer(options)
-	switch {
-	case err == nil:
-	case os.Getenv(testenv.RequireVariable) == "1":
-		t.Fatalf("a pooler of its own is required (%s=1): %v", testenv.RequireVariable, err)
-	default:
-		t.Skipf("LEFT OUT: a pooler of its own cannot be started: %v", err)
-	}
+	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, pooler.Close()) })
 	return direct, pooler.DSN(direct)
 }
