@@ -28,8 +28,8 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 		want []string // all of them
 	}{
 		{"all is well", wrapping(t, "billing", nothing[message], nil, idempotent.WithOptions(defaults)), nil},
-		{"empty key", wrapping(t, "", nothing[message]), []string{`idempotent handler ""`, "handler key is empty, allowed are 1 to 200"}},
-		{"long key", wrapping(t, strings.Repeat("é", 201), nothing[message]), []string{"handler key has 201 characters, allowed are 1 to 200"}},
+		{"empty key", wrapping(t, "", nothing[message]), []string{`idempotent handler ""`, "handler key is empty"}},
+		{"long key", wrapping(t, strings.Repeat("é", 201), nothing[message]), []string{"handler key of 201 characters, allowed are 1 to 200"}},
 		{"key that is no text", wrapping(t, "a\xff", nothing[message]), []string{"not valid UTF-8 without NUL"}},
 		{"key with NUL", wrapping(t, "a\x00", nothing[message]), []string{"not valid UTF-8 without NUL"}},
 		{"nil function", wrapping[message](t, "billing", nil), []string{`idempotent handler "billing"`, "its function is nil"}},
@@ -76,6 +76,14 @@ func TestWrappedHandlerWithoutStoreIsNamedInTheLog(t *testing.T) {
 	_, err := idempotent.Wrap(nil, "billing", nothing[message], log, idempotent.Channel("orders"))
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{"handler_key": "billing", "channel": "orders"}, logs.All()[0].ContextMap())
+}
+
+func TestKeysAreCheckedWithoutAWrapperToo(t *testing.T) {
+	require.NoError(t, idempotent.Key{MessageID: strings.Repeat("語", 200), HandlerKey: strings.Repeat("é", 200)}.Check())
+	require.ErrorIs(t, idempotent.Key{HandlerKey: "h"}.Check(), idempotent.ErrMissingID)
+	require.ErrorContains(t, idempotent.Key{MessageID: "m"}.Check(), "handler key is empty")
+	require.Error(t, idempotent.Key{MessageID: "m", HandlerKey: strings.Repeat("é", 201)}.Check())
+	require.ErrorIs(t, idempotent.Key{MessageID: "m\x00", HandlerKey: "h"}.Check(), envelope.ErrBadID)
 }
 
 // The second handler would never see what the first has handled.

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Receiver wraps the handlers of a channel with one store and one set of options
@@ -78,7 +80,7 @@ func isNil(store Store) bool {
 func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	cfg := r.cfg.with(opts)
 	identity, identityErr := identityOf[T](cfg, handlerKey)
-	problems := []error{CheckHandlerKey(handlerKey), cfg.Validate(), identityErr}
+	problems := []error{handler.CheckKey(handlerKey), cfg.Validate(), identityErr}
 	if fn == nil {
 		problems = append(problems, errors.New("its function is nil"))
 	}

@@ -148,6 +148,12 @@ func TestSweepThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
+func TestStoresPanicIsTheSweepsError(t *testing.T) {
+	s := sweeper(t, cleaning(func(context.Context) (int64, error) { panic("odd") }))
+	_, err := s.Sweep(t.Context())
+	require.EqualError(t, err, "sweep processed messages: the store panicked: odd")
+}
+
 func TestSweepIsBoundedAndGoesOnWhereItGotOn(t *testing.T) {
 	left := int64(3)
 	store := cleaning(func(ctx context.Context) (int64, error) { // one each time it is given

@@ -43,20 +43,34 @@ func atOnce(ctx context.Context, f Fixture, r idempotent.Run, body func(context.
 	return outcomes
 }
 
+// moment is how long the suite looks whether something happens that must not.
+const moment = 50 * time.Millisecond
+
+// bodies are the calls of one body, which must come one at a time.
+type bodies struct {
+	calls, running, overlaps atomic.Int32
+	first                    error // the first call's result
+}
+
+// call counts. The first one gives the others a moment to come too.
+func (b *bodies) call(context.Context) error {
+	n := b.calls.Add(1)
+	if b.running.Add(1) > 1 {
+		b.overlaps.Add(1)
+	}
+	defer b.running.Add(-1)
+	if n > 1 {
+		return nil
+	}
+	<-time.After(moment)
+	return b.first
+}
+
 var concurrent = []promise{
 	{"of 50 calls at the same time one handles the message", func(t *testing.T, f Fixture) {
-		r := run("m1", "handler")
-		var calls, running, overlaps atomic.Int32
-		outcomes := atOnce(t.Context(), f, r, func(context.Context) error {
-			calls.Add(1)
-			if running.Add(1) > 1 {
-				overlaps.Add(1)
-			}
-			defer running.Add(-1)
-			return nil
-		})
+		r, b := run("m1", "handler"), &bodies{}
 		var handled int
-		for _, o := range outcomes {
+		for _, o := range atOnce(t.Context(), f, r, b.call) {
 			switch {
 			case o.err == nil && !o.duplicate:
 				handled++
@@ -65,29 +79,17 @@ var concurrent = []promise{
 				require.False(t, o.duplicate)
 			}
 		}
-		require.Equal(t, []int32{1, 0}, []int32{calls.Load(), overlaps.Load()}, "bodies called, overlaps")
+		require.Equal(t, []int32{1, 0}, []int32{b.calls.Load(), b.overlaps.Load()}, "bodies called, overlaps")
 		require.Equal(t, 1, handled)
 		require.True(t, processed(t, f, r.Key))
 		skipped(t, f, r)
 	}},
 	{"of 50 calls at the same time another handles the message that the first failed", func(t *testing.T, f Fixture) {
-		r := run("m1", "handler")
-		var calls, running, overlaps atomic.Int32
-		body := func(context.Context) error {
-			n := calls.Add(1)
-			if running.Add(1) > 1 {
-				overlaps.Add(1)
-			}
-			defer running.Add(-1)
-			if n == 1 {
-				return errBody
-			}
-			return nil
-		}
+		r, b := run("m1", "handler"), &bodies{first: errBody}
 		var failed, handled int
 		for deadline := time.Now().Add(patience); handled == 0; { // those that do not wait come again
 			require.True(t, time.Now().Before(deadline), "waited in vain until the message was handled")
-			for _, o := range atOnce(t.Context(), f, r, body) {
+			for _, o := range atOnce(t.Context(), f, r, b.call) {
 				switch {
 				case errors.Is(o.err, errBody):
 					failed++
@@ -99,7 +101,7 @@ var concurrent = []promise{
 			}
 		}
 		require.Equal(t, []int{1, 1}, []int{failed, handled}, "failed, handled")
-		require.Equal(t, []int32{2, 0}, []int32{calls.Load(), overlaps.Load()}, "bodies called, overlaps")
+		require.Equal(t, []int32{2, 0}, []int32{b.calls.Load(), b.overlaps.Load()}, "bodies called, overlaps")
 		require.True(t, processed(t, f, r.Key))
 	}},
 	{"50 messages at the same time are each handled once by each of two handlers", func(t *testing.T, f Fixture) {
@@ -168,7 +170,9 @@ var concurrent = []promise{
 			second <- o
 		}()
 		cancel()
+		cancelled := time.Now()
 		o := wait(t, second, "the second call's end")
+		require.Less(t, time.Since(cancelled), max(f.Waits, 5*time.Second), "it has not noticed")
 		require.Error(t, o.err)
 		require.False(t, o.duplicate)
 		require.Zero(t, calls)

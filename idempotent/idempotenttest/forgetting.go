@@ -100,31 +100,21 @@ var capabilities = []capability{
 	{promise{"a call waits for another and is a duplicate after its success", func(t *testing.T, f Fixture) {
 		r := run("m1", "handler")
 		first := begin(t, f, r)
-		second, calls := make(chan outcome, 1), 0
-		go func() {
-			var o outcome
-			o.duplicate, o.err = f.Store.Run(t.Context(), r, counting(&calls, nil))
-			second <- o
-		}()
+		second, calls := waiting(t, f, r)
 		require.NoError(t, first.end(t, nil))
 		require.Equal(t, outcome{duplicate: true}, wait(t, second, "the second call's end"))
-		require.Zero(t, calls)
-	}}, func(f Fixture) bool { return f.Waits > 0 }, "Fixture.Waits is 0"},
+		require.Zero(t, *calls)
+	}}, waits, "Fixture.Waits is 0"},
 
 	{promise{"a call waits for another and handles the message after its failure", func(t *testing.T, f Fixture) {
 		r := run("m1", "handler")
 		first := begin(t, f, r)
-		second, calls := make(chan outcome, 1), 0
-		go func() {
-			var o outcome
-			o.duplicate, o.err = f.Store.Run(t.Context(), r, counting(&calls, nil))
-			second <- o
-		}()
+		second, calls := waiting(t, f, r)
 		require.ErrorIs(t, first.end(t, errBody), errBody)
 		require.Equal(t, outcome{}, wait(t, second, "the second call's end"))
-		require.Equal(t, 1, calls)
+		require.Equal(t, 1, *calls)
 		skipped(t, f, r)
-	}}, func(f Fixture) bool { return f.Waits > 0 }, "Fixture.Waits is 0"},
+	}}, waits, "Fixture.Waits is 0"},
 
 	{promise{"a process that dies in the body leaves no marker", func(t *testing.T, f Fixture) {
 		r := run("m1", "handler")
@@ -159,4 +149,23 @@ var capabilities = []capability{
 			require.Zero(t, calls)
 		}
 	}}, func(f Fixture) bool { return f.Usurp != nil }, "Fixture.Usurp is nil"},
+}
+
+func waits(f Fixture) bool { return f.Waits > 0 }
+
+// waiting makes a call beside one that is under way, and sees it wait.
+func waiting(t *testing.T, f Fixture, r idempotent.Run) (ended chan outcome, calls *int) {
+	t.Helper()
+	ended, calls = make(chan outcome, 1), new(int)
+	go func() {
+		var o outcome
+		o.duplicate, o.err = f.Store.Run(t.Context(), r, counting(calls, nil))
+		ended <- o
+	}()
+	select {
+	case o := <-ended:
+		require.Failf(t, "a call does not wait for another", "it returned %+v", o)
+	case <-time.After(min(moment, f.Waits/2)):
+	}
+	return ended, calls
 }
