@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/idempotent"
 )
 
 // Options configure a Store. Start from DefaultOptions.
@@ -42,7 +42,7 @@ func DefaultOptions() Options {
 // config is what options set.
 type config struct {
 	options Options
-	clock   clock.Clock
+	clock   idempotent.Clock
 }
 
 // Option configures a Store.
@@ -95,7 +95,7 @@ func MaxAttempts(n int) Option { return func(c *config) { c.options.MaxAttempts 
 
 // WithClock replaces the system clock, which markers' times are taken from, for
 // tests. Do not use it to shift time in production.
-func WithClock(clock clock.Clock) Option { return func(c *config) { c.clock = clock } }
+func WithClock(clock idempotent.Clock) Option { return func(c *config) { c.clock = clock } }
 
 // validate reports every option that is out of range, by name, with its value
 // and what is allowed.

@@ -40,7 +40,7 @@ type Store struct {
 	markers store.Store
 	naming  models.Naming
 	opts    Options
-	clock   clock.Clock
+	clock   idempotent.Clock
 }
 
 var _ idempotent.Store = (*Store)(nil)
