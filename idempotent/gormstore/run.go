@@ -15,8 +15,8 @@ import (
 
 // Run calls body in a transaction that begins with the key's marker and commits
 // it together with what body wrote, or neither (contract 8.2). Body finds the
-// transaction by inbox.DB(ctx), or handler.DB(ctx), which is the same; it must
-// not end it. Body is not called, and duplicate is true, if the marker is there.
+// transaction by handler.DB(ctx) and must not end it. Body is not called, and
+// duplicate is true, if the marker is there.
 //
 // For a run of the same key that is under way, in whichever process, it waits
 // until that commits (duplicate) or rolls back (body runs), and returns
