@@ -14,17 +14,20 @@ import (
 // marker tells, because it is part of the transaction. It may be another run's,
 // which waited for ours to be rolled back: the message is processed then, too.
 // If it is not there, the server may still be working on the commit.
-func (s *Store) afterCommitError(ctx context.Context, key idempotent.Key, commitErr error) error {
+func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) error {
 	err := fmt.Errorf("commit: %w", commitErr)
 	if !store.OutcomeUnknown(commitErr) {
-		return naming(key, err)
+		return naming(w.Key, err)
 	}
-	found, readErr := s.lookAgain(ctx, key)
+	if w.unmarked {
+		return naming(w.Key, fmt.Errorf("%w: it has no marker: %w", idempotent.ErrLost, err))
+	}
+	found, readErr := s.lookAgain(ctx, w.Key)
 	switch {
 	case readErr != nil:
-		return naming(key, fmt.Errorf("%w: %w", idempotent.ErrLost, errors.Join(err, readErr)))
+		return naming(w.Key, fmt.Errorf("%w: %w", idempotent.ErrLost, errors.Join(err, readErr)))
 	case !found:
-		return naming(key, fmt.Errorf("%w: its marker is not there (yet): %w", idempotent.ErrLost, err))
+		return naming(w.Key, fmt.Errorf("%w: its marker is not there (yet): %w", idempotent.ErrLost, err))
 	}
 	return nil
 }

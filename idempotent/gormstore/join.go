@@ -70,9 +70,9 @@ func (s *Store) checkTx(tx *gorm.DB) error {
 // before the marker: a body that fails takes its marker with it, whatever the
 // caller does then, and so does one that panics, which a caller may recover
 // from.
-func (s *Store) join(ctx context.Context, tx *gorm.DB, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, err error) {
 	if err := s.steer(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
-		return false, naming(run.Key, err)
+		return false, naming(w.Key, err)
 	}
 	undo := true
 	defer func() {
@@ -84,20 +84,20 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, run idempotent.Run, body 
 			// Rows that body left open are in the way, say, and would not be in
 			// that of the caller's commit. All has to go then.
 			undoErr = errors.Join(undoErr, tx.Rollback().Error)
-			err = errors.Join(err, naming(run.Key, fmt.Errorf("the whole transaction was rolled back: %w", undoErr)))
+			err = errors.Join(err, naming(w.Key, fmt.Errorf("the whole transaction was rolled back: %w", undoErr)))
 		}
 	}()
-	added, err := s.add(ctx, tx, run, s.opts.LockTimeout)
+	added, err := s.add(ctx, tx, w, s.opts.LockTimeout)
 	if err != nil {
-		return false, naming(run.Key, err)
+		return false, naming(w.Key, err)
 	}
 	if added {
-		if err := call(ctx, tx, body); err != nil {
+		if err := w.call(ctx, tx); err != nil {
 			return false, err
 		}
 	}
 	if err := s.steer(ctx, tx, "RELEASE SAVEPOINT inbox_marker"); err != nil {
-		return false, naming(run.Key, err)
+		return false, naming(w.Key, err)
 	}
 	undo = false
 	return !added, nil
@@ -120,7 +120,7 @@ func (s *Store) Mark(ctx context.Context, tx *gorm.DB, run idempotent.Run) (dupl
 	if err := s.checkTx(tx); err != nil {
 		return false, naming(run.Key, err)
 	}
-	added, err := s.add(ctx, tx, run, s.opts.LockTimeout)
+	added, err := s.add(ctx, tx, work{Run: run}, s.opts.LockTimeout)
 	if err != nil {
 		return false, naming(run.Key, err)
 	}

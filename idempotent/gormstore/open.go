@@ -17,10 +17,10 @@ import (
 // the one writer, as long as the connection is told to (busy_timeout), which
 // may be less than LockTimeout: then again. A pool's only connection is waited
 // for in the same way.
-func (s *Store) open(ctx context.Context, run idempotent.Run) (tx *invoke.Tx, added bool, err error) {
+func (s *Store) open(ctx context.Context, w work) (tx *invoke.Tx, added bool, err error) {
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
-		tx, added, err = s.tryOpen(ctx, run, s.opts.LockTimeout-time.Since(began))
+		tx, added, err = s.tryOpen(ctx, w, s.opts.LockTimeout-time.Since(began))
 		if err == nil || !s.markers.SingleWriter() || !waited(err) {
 			return tx, added, err
 		}
@@ -39,7 +39,7 @@ func inProgress(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", idempotent.ErrInProgress, err)
 }
 
-func (s *Store) tryOpen(ctx context.Context, run idempotent.Run, left time.Duration) (*invoke.Tx, bool, error) {
+func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*invoke.Tx, bool, error) {
 	begin, cancel := ctx, context.CancelFunc(func() {})
 	if s.markers.SingleWriter() {
 		begin, cancel = context.WithTimeout(ctx, left)
@@ -52,7 +52,7 @@ func (s *Store) tryOpen(ctx context.Context, run idempotent.Run, left time.Durat
 		}
 		return nil, false, err
 	}
-	added, err := s.add(ctx, tx.DB, run, left)
+	added, err := s.add(ctx, tx.DB, w, left)
 	if err != nil {
 		tx.Rollback()
 		return nil, false, err
@@ -65,13 +65,16 @@ func waited(err error) bool { return store.IsWaiting(err) || errors.Is(err, cont
 
 // add adds the marker, waiting for others no longer than wait. It gives up
 // before ctx ends: a statement that is cut short costs the connection.
-func (s *Store) add(ctx context.Context, tx *gorm.DB, run idempotent.Run, wait time.Duration) (added bool, err error) {
+func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
+	if w.unmarked {
+		return true, nil
+	}
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)*9/10)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait+s.opts.StatementTimeout)
 	defer cancel()
-	added, err = s.markers.AddMarkerTx(ctx, tx, s.marker(run), wait)
+	added, err = s.markers.AddMarkerTx(ctx, tx, s.marker(w.Run), wait)
 	if errors.Is(err, store.ErrMarkerBusy) {
 		err = inProgress(ctx, err)
 	}

@@ -38,18 +38,30 @@ import (
 // is another one, and on SQLite the two wait for each other until LockTimeout.
 // With a transaction of the caller's own, see WithTx, Run joins it.
 func (s *Store) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+	return s.do(ctx, work{Run: run, body: body})
+}
+
+// work is what a transaction is for.
+type work struct {
+	idempotent.Run
+	body func(ctx context.Context) error
+	// unmarked: there is no key to mark, body runs each time.
+	unmarked bool
+}
+
+func (s *Store) do(ctx context.Context, w work) (duplicate bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return false, naming(run.Key, err)
+		return false, naming(w.Key, err)
 	}
 	tx, joined, err := s.ambient(ctx)
 	if err != nil {
-		return false, naming(run.Key, err)
+		return false, naming(w.Key, err)
 	}
 	if joined {
-		return s.join(ctx, tx, run, body)
+		return s.join(ctx, tx, w)
 	}
 	for attempt := 1; ; attempt++ {
-		duplicate, err = s.attempt(ctx, run, body)
+		duplicate, err = s.attempt(ctx, w)
 		if !store.IsSerialization(err) || attempt >= s.opts.MaxAttempts || !pause(ctx, attempt) {
 			return duplicate, err
 		}
@@ -57,28 +69,28 @@ func (s *Store) Run(ctx context.Context, run idempotent.Run, body func(ctx conte
 }
 
 // attempt is one transaction.
-func (s *Store) attempt(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
-	tx, added, err := s.open(ctx, run)
+func (s *Store) attempt(ctx context.Context, w work) (duplicate bool, err error) {
+	tx, added, err := s.open(ctx, w)
 	if err != nil {
-		return false, naming(run.Key, err)
+		return false, naming(w.Key, err)
 	}
 	defer tx.Rollback() // after a panic or Goexit of body too
 	if !added {
 		return true, nil
 	}
-	if err := call(ctx, tx.DB, body); err != nil {
+	if err := w.call(ctx, tx.DB); err != nil {
 		return false, err
 	}
 	if err := tx.Commit(); err != nil {
-		return false, s.afterCommitError(ctx, run.Key, err)
+		return false, s.afterCommitError(ctx, w, err)
 	}
 	return false, nil
 }
 
 // call runs body with the transaction. What it returns is returned as it is.
-func call(ctx context.Context, tx *gorm.DB, body func(ctx context.Context) error) error {
+func (w work) call(ctx context.Context, tx *gorm.DB) error {
 	session, statements := invoke.Watch(ctx, tx)
-	if err := body(handler.ContextWithDB(ctx, session)); err != nil {
+	if err := w.body(context.WithValue(handler.ContextWithDB(ctx, session), bodyKey{}, session)); err != nil {
 		return err
 	}
 	return statements.Swallowed()
