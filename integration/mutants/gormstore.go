@@ -108,7 +108,7 @@ var gormstoreMutants = []mutant{
 		Why:  "its markers would find no duplicate (contract 8.2)",
 		File: "idempotent/gormstore/join.go",
 		Old:  "oursErr == nil && its != ours",
-		New:  "oursErr == nil && its == nil",
+		New:  "oursErr == nil && its != ours && its == nil",
 		Test: keeping("TestWithTxRefusesWhatIsNoTransactionOfTheStores"),
 	},
 	{
