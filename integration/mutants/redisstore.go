@@ -78,7 +78,7 @@ var redisStoreMutants = []mutant{
 		File: redisStoreModule + "/key.go",
 		Old:  `":", "%3A", `,
 		New:  "",
-		Test: redisPromise("keys_that_are_the_same_when_joined"),
+		Test: inRedis("TestKeysOfPrefixesAreApart"),
 	},
 	{
 		Name: "keys that look escaped are others' that are",
