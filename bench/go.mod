@@ -5,6 +5,7 @@ go 1.26.0
 replace (
 	github.com/gorm-inbox/inbox => ../
 	github.com/gorm-inbox/inbox/fxtest/kafkatest => ../fxtest/kafkatest
+	github.com/gorm-inbox/inbox/idempotent/redisstore => ../idempotent/redisstore
 	github.com/gorm-inbox/inbox/integration => ../integration
 )
 
@@ -13,8 +14,10 @@ require (
 	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
 	github.com/google/uuid v1.6.0
 	github.com/gorm-inbox/inbox v0.0.0
+	github.com/gorm-inbox/inbox/idempotent/redisstore v0.0.0
 	github.com/gorm-inbox/inbox/integration v0.0.0
 	github.com/jackc/pgx/v5 v5.11.0
+	github.com/redis/go-redis/v9 v9.22.0
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
 	github.com/segmentio/kafka-go v0.4.51
@@ -30,6 +33,7 @@ require (
 
 require (
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cloudevents/sdk-go/v2 v2.16.2 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/fergusstrange/embedded-postgres v1.34.0 // indirect
@@ -69,6 +73,7 @@ require (
 	go.opentelemetry.io/otel v1.28.0 // indirect
 	go.opentelemetry.io/otel/metric v1.28.0 // indirect
 	go.opentelemetry.io/otel/trace v1.28.0 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
 	go.uber.org/dig v1.19.0 // indirect
 	go.uber.org/fx v1.24.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect

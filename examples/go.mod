@@ -5,11 +5,14 @@ go 1.26.0
 replace (
 	github.com/gorm-inbox/inbox => ../
 	github.com/gorm-inbox/inbox/fxtest/kafkatest => ../fxtest/kafkatest
+	github.com/gorm-inbox/inbox/idempotent/redisstore => ../idempotent/redisstore
 )
 
 require (
 	github.com/gorm-inbox/inbox v0.0.0
 	github.com/gorm-inbox/inbox/fxtest/kafkatest v0.0.0
+	github.com/gorm-inbox/inbox/idempotent/redisstore v0.0.0
+	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.11.1
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kadm v1.19.0
@@ -24,6 +27,7 @@ require (
 )
 
 require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cloudevents/sdk-go/v2 v2.16.2 // indirect
 	github.com/davecgh/go-spew v1.1.1 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
@@ -51,6 +55,7 @@ require (
 	github.com/xdg-go/pbkdf2 v1.0.0 // indirect
 	github.com/xdg-go/scram v1.1.2 // indirect
 	github.com/xdg-go/stringprep v1.0.4 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
 	go.uber.org/dig v1.19.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	golang.org/x/exp v0.0.0-20251023183803-a4bb9ffd2546 // indirect

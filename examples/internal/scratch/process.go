@@ -21,6 +21,7 @@ type Process struct {
 	stdin  io.Closer
 	exited chan struct{} // closed when it has, err is set then
 	err    error
+	killed bool // by Kill
 }
 
 // NewProcess prepares a process; its log goes to a file.
@@ -47,7 +48,7 @@ func (p *Process) Start(env ...string) error {
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
-	p.exited = make(chan struct{})
+	p.exited, p.killed = make(chan struct{}), false
 	go func(cmd *exec.Cmd, exited chan struct{}) {
 		p.err = cmd.Wait()
 		close(exited)
@@ -72,6 +73,16 @@ func (p *Process) Exited() bool {
 	}
 }
 
+// KilledItself reports whether the process has ended by a SIGKILL that did not
+// come from Kill.
+func (p *Process) KilledItself() bool {
+	if !p.Exited() || p.killed {
+		return false
+	}
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
 // Unexpected is the error of a process that ended without being told to; nil
 // if it runs.
 func (p *Process) Unexpected() error {
@@ -86,6 +97,7 @@ func (p *Process) Kill() error {
 	if err := p.Unexpected(); err != nil {
 		return err
 	}
+	p.killed = true
 	err := p.cmd.Process.Kill()
 	<-p.exited
 	return err
