@@ -101,7 +101,7 @@ func TestPostgresPlans(t *testing.T) {
 			[]string{due, place, lane, holder, number}, 5000},
 		{"postgresNextDue", postgresNextDue, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"postgresSiblings", postgresSiblings, []any{messageIDs, []string{"hot", "cold"}}, []string{messageID, byMessage}, 400},
-		{"postgresComplete", postgresComplete, []any{now, listed(ids), versions, listed(outcomes), listed(places)}, []string{place}, 200},
+		{"postgresComplete", postgresComplete, []any{now, listed(ids), versions, listed(outcomes), listedOrNull(places)}, []string{place}, 200},
 		{"postgresCompleteMoved", postgresCompleteMoved, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 300},
 		{"postgresCompleteUnlocked", postgresCompleteUnlocked, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 500},
 		{"postgresCompleteOne", postgresCompleteOne, []any{now, ids[0], versions[0], "processed"}, []string{statusID}, 2},

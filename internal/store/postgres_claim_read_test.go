@@ -80,13 +80,13 @@ func TestListedIsReadBackAsItWas(t *testing.T) {
 		{},
 		{"processed"},
 		{"(0,1)", "(12,34)"},
-		{"a", "NULL", "null", "{}", "{a,b}", "a,b", " ", " x ", `"`, `\`, `\"`, `a\\b"c`, "é日😀", "\n\t"},
+		{"a", "", "NULL", "null", "{}", "{a,b}", "a,b", " ", " x ", `"`, `\`, `\"`, `a\\b"c`, "é日😀", "\n\t"},
 	} {
 		read, err := query(t.Context(), db.Statement.ConnPool, `SELECT e FROM unnest($1::text::text[]) WITH ORDINALITY AS l(e, n) ORDER BY n`, value[string], listed(list))
 		require.NoError(t, err)
 		require.Equal(t, append([]string(nil), list...), read)
 	}
-	nothing, err := query(t.Context(), db.Statement.ConnPool, `SELECT e IS NULL FROM unnest($1::text::text[]) e`, value[bool], listed([]string{"", "x"}))
+	nothing, err := query(t.Context(), db.Statement.ConnPool, `SELECT e IS NULL FROM unnest($1::text::text[]) e`, value[bool], listedOrNull([]string{"", "x"}))
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, false}, nothing)
 }

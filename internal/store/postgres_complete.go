@@ -76,7 +76,7 @@ func (p *postgres) complete(ctx context.Context, pool gorm.ConnPool, completions
 		ids, versions, outcomes, places := completionColumns(completions, order)
 		args := []any{at.UTC(), listed(ids), versions, listed(outcomes)}
 		if statement == postgresComplete {
-			args = append(args, listed(places))
+			args = append(args, listedOrNull(places))
 		}
 		positions, err := query(ctx, pool, p.text(statement), value[int], args...)
 		if err != nil {

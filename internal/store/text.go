@@ -55,11 +55,16 @@ func SanitizeError(text string) string {
 }
 
 // listed writes a list as PostgreSQL reads an array, for a parameter of type
-// text: the driver would encode each element by itself. Empty is NULL.
-func listed(list []string) string {
+// text: the driver would encode each element by itself.
+func listed(list []string) string { return listedWith(list, `""`) }
+
+// listedOrNull is listed with NULL for what is empty.
+func listedOrNull(list []string) string { return listedWith(list, "NULL") }
+
+func listedWith(list []string, empty string) string {
 	size := 2
 	for _, element := range list {
-		size += len(element) + 3
+		size += len(element) + 5
 	}
 	text := append(make([]byte, 0, size), '{')
 	for i, element := range list {
@@ -67,7 +72,7 @@ func listed(list []string) string {
 			text = append(text, ',')
 		}
 		if element == "" {
-			text = append(text, "NULL"...)
+			text = append(text, empty...)
 			continue
 		}
 		text = append(text, '"')
