@@ -181,16 +181,10 @@ type decoded struct {
 
 func (d *Decoder) decode(r Record) ([]decoded, error) {
 	if d.cfg.Mode != Plain {
-		kind, err := cloudEventKind(r.Headers)
+		events, err := eventsOf(r)
 		switch {
-		case err != nil:
-			return nil, err
-		case kind == binaryEvent:
-			return binary(r)
-		case kind == structuredEvent:
-			return structured(r.Value)
-		case kind == batchedEvents:
-			return batched(r.Value)
+		case err != nil || events != nil:
+			return events, err
 		case d.cfg.Mode == CloudEvents:
 			return nil, fmt.Errorf("%w: it has neither header ce_specversion nor content type application/cloudevents", ErrNotCloudEvent)
 		}
@@ -204,17 +198,8 @@ var plainDefault, eventDefault = HeaderID(), CloudEventsID()
 // findID returns what the strategy found, even if err says that it cannot be
 // a message ID. Message i is one of n of its record.
 func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) (string, error) {
-	strategy := d.cfg.ID
-	if strategy.find == nil {
-		strategy = plainDefault
-		if event != nil {
-			strategy = eventDefault
-		}
-	}
-	id, err := strategy.find(channel, r, event)
-	if err == nil {
-		err = CheckID(id)
-	}
+	strategy := d.cfg.ID.orDefault(event)
+	id, err := strategy.checked(channel, r, event)
 	if err == nil && n > 1 && !strategy.ofEvent {
 		return id, fmt.Errorf("%w: %s cannot tell the %d events of a batch apart", ErrSharedID, strategy, n)
 	}

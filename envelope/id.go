@@ -15,7 +15,9 @@ type IDStrategy struct {
 	name string
 	// ofEvent: the ID differs between the events of one batched record.
 	ofEvent bool
-	find    func(channel string, r Record, event *cloudEvent) (string, error)
+	// ofPlace: it says where the record was. ofWhole: it may need all of it.
+	ofPlace, ofWhole bool
+	find             func(channel string, r Record, event *cloudEvent) (string, error)
 }
 
 // String names the strategy, for logs and error messages.
@@ -99,7 +101,7 @@ func KafkaKey() IDStrategy {
 // "{topic}/{partition}/{offset}@{timestamp ms}". Do not use it if producers
 // may send a message twice: the copies have different coordinates.
 func KafkaCoordinates() IDStrategy {
-	return IDStrategy{name: "Kafka coordinates", find: func(_ string, r Record, _ *cloudEvent) (string, error) {
+	return IDStrategy{name: "Kafka coordinates", ofPlace: true, find: func(_ string, r Record, _ *cloudEvent) (string, error) {
 		return coordinates(r), nil
 	}}
 }
@@ -109,7 +111,7 @@ func KafkaCoordinates() IDStrategy {
 // invalid. It gets the record as received and must not change it. Do not use
 // it for what another strategy does.
 func Func(find func(Record) (string, error)) IDStrategy {
-	return IDStrategy{name: "function", find: func(_ string, r Record, _ *cloudEvent) (id string, err error) {
+	return IDStrategy{name: "function", ofWhole: true, find: func(_ string, r Record, _ *cloudEvent) (id string, err error) {
 		defer func() {
 			if p := recover(); p != nil {
 				id, err = "", fmt.Errorf("the channel's ID function panicked: %v", p)

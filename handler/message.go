@@ -34,6 +34,9 @@ type Metadata struct {
 	Attempt int
 }
 
+// Meta returns m: whatever embeds Metadata tells by it who it is.
+func (m Metadata) Meta() Metadata { return m }
+
 // Message is a message whose payload has been decoded into T.
 type Message[T any] struct {
 	Metadata

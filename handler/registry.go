@@ -39,7 +39,7 @@ func NewRegistry(subscriptions []Subscription) (*Registry, error) {
 			problems = append(problems, fmt.Errorf("%s: %w", at, err))
 		}
 		for _, key := range s.Handler.Keys() {
-			if err := checkKey(key); err != nil {
+			if err := CheckKey(key); err != nil {
 				problems = append(problems, fmt.Errorf("%s: %w", at, err))
 			}
 			r.byKey[key] = s.Handler
@@ -51,7 +51,9 @@ func NewRegistry(subscriptions []Subscription) (*Registry, error) {
 	return r, errors.Join(problems...)
 }
 
-func checkKey(key string) error {
+// CheckKey reports what keeps key from being a handler key: it has to have 1 to
+// 200 characters of valid UTF-8 without NUL (contract 4.2).
+func CheckKey(key string) error {
 	switch {
 	case key == "":
 		return errors.New("handler key is empty, a handler needs one that stays the same for ever")

@@ -1,0 +1,86 @@
+package envelope
+
+import (
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// Find returns the ID of a record that is handled as a whole, without a Decoder:
+// for the inline receiver. Channel is what some strategies prefix. A record of
+// batched CloudEvents has an ID as a whole unless the strategy takes it from the
+// event: that is ErrSharedID. The ID has passed CheckID if err is nil.
+func (s IDStrategy) Find(channel string, r Record) (string, error) {
+	var event *cloudEvent
+	if s.find == nil || s.ofEvent {
+		events, err := eventsOf(r)
+		switch {
+		case err != nil:
+			return "", err
+		case len(events) > 1:
+			return "", fmt.Errorf("%w: a record of %d events has no CloudEvents id of its own", ErrSharedID, len(events))
+		case len(events) == 1:
+			event = events[0].event
+		}
+	}
+	return s.orDefault(event).checked(channel, r, event)
+}
+
+// FindIn returns the ID of a message that has been decoded before, by what is
+// known of its record. It cannot serve strategies of which NeedsRecord is true.
+func (s IDStrategy) FindIn(channel string, p handler.Properties) (string, error) {
+	r := Record{Headers: p.Headers}
+	switch {
+	case p.Kafka != nil:
+		r.Topic, r.Partition, r.Offset, r.Timestamp, r.Key = p.Kafka.Topic, p.Kafka.Partition, p.Kafka.Offset, p.Kafka.Timestamp, p.Kafka.Key
+	case s.ofPlace: // all of them would be in the same place
+		return "", fmt.Errorf("%w: the message has no Kafka coordinates", ErrMissingID)
+	}
+	var event *cloudEvent
+	if len(p.Attributes) > 0 {
+		event = &cloudEvent{attributes: p.Attributes}
+	}
+	return s.orDefault(event).checked(channel, r, event)
+}
+
+// NeedsRecord says whether a message's properties are not enough to find its ID:
+// Func may look at the value.
+func (s IDStrategy) NeedsRecord() bool { return s.ofWhole }
+
+// orDefault replaces the zero value by what it stands for.
+func (s IDStrategy) orDefault(event *cloudEvent) IDStrategy {
+	switch {
+	case s.find != nil:
+		return s
+	case event != nil:
+		return eventDefault
+	default:
+		return plainDefault
+	}
+}
+
+func (s IDStrategy) checked(channel string, r Record, event *cloudEvent) (string, error) {
+	id, err := s.find(channel, r, event)
+	if err == nil {
+		err = CheckID(id)
+	}
+	return id, err
+}
+
+// eventsOf reads the CloudEvents of a record; none if it is a plain one.
+func eventsOf(r Record) ([]decoded, error) {
+	kind, err := cloudEventKind(r.Headers)
+	if err != nil {
+		return nil, err
+	}
+	switch kind {
+	case binaryEvent:
+		return binary(r)
+	case structuredEvent:
+		return structured(r.Value)
+	case batchedEvents:
+		return batched(r.Value)
+	default:
+		return nil, nil
+	}
+}

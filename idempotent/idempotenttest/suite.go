@@ -1,0 +1,46 @@
+package idempotenttest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long the suite waits for what must happen.
+const patience = 30 * time.Second
+
+// promise is one subtest.
+type promise struct {
+	name string
+	test func(t *testing.T, f Fixture)
+}
+
+// Run tests the store that open makes, a new one for each promise. The promises
+// are those of idempotent.Store (contract 8.2 to 8.4); what a store may or may
+// not do is said by the Fixture. Keys that the wrapper refuses (empty, longer
+// than 200 characters, not valid UTF-8, with NUL: see idempotent.Key.Check) are
+// not tried: no store gets to see them. Subtests do not run in parallel.
+func Run(t *testing.T, open func(t *testing.T) Fixture) {
+	t.Helper()
+	for _, part := range [][]promise{onceForAKey, nothingLeft, keys, contexts, concurrent, forgetting} {
+		for _, p := range part {
+			t.Run(p.name, func(t *testing.T) { p.test(t, fixture(t, open)) })
+		}
+	}
+	able := fixture(t, open)
+	for _, p := range capabilities {
+		if !p.applies(able) {
+			t.Run(p.name+" - NOT TRIED, "+p.without, func(t *testing.T) { t.Logf("not tried: %s", p.without) })
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) { p.test(t, fixture(t, open)) })
+	}
+}
+
+func fixture(t *testing.T, open func(t *testing.T) Fixture) Fixture {
+	t.Helper()
+	f := open(t)
+	require.NotNil(t, f.Store, "Fixture.Store is required")
+	return f
+}

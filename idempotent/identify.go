@@ -1,0 +1,173 @@
+package idempotent
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// described are handler.Message, handler.Delivery and what embeds one of them.
+type described interface{ Meta() handler.Metadata }
+
+// identity finds the ID of messages of type T for one handler.
+type identity[T any] struct {
+	config
+	handlerKey string
+	keyBy      func(T) (string, error)
+	recordBy   func(T) envelope.Record
+}
+
+func identityOf[T any](c config, handlerKey string) (identity[T], error) {
+	i := identity[T]{config: c, handlerKey: handlerKey}
+	var problems []error
+	if c.keyBy != nil {
+		i.keyBy, _ = c.keyBy.(func(T) (string, error))
+		if i.keyBy == nil {
+			problems = append(problems, fmt.Errorf("option KeyBy is a %T or nil, allowed is a %T", c.keyBy, i.keyBy))
+		}
+	}
+	if c.recordBy != nil {
+		i.recordBy, _ = c.recordBy.(func(T) envelope.Record)
+		if i.recordBy == nil {
+			problems = append(problems, fmt.Errorf("option RecordBy is a %T or nil, allowed is a %T", c.recordBy, i.recordBy))
+		}
+	}
+	problems = append(problems, i.typeProblem())
+	return i, errors.Join(problems...)
+}
+
+// typeProblem says why no message of the type could have an ID. Of an interface
+// it depends on the message.
+func (i *identity[T]) typeProblem() error {
+	t := reflect.TypeFor[T]()
+	if t.Kind() == reflect.Interface || i.config.recordBy != nil {
+		return nil
+	}
+	var zero T
+	if _, ok := any(zero).(Identified); ok && !i.hasID {
+		return nil
+	}
+	switch any(zero).(type) {
+	case envelope.Record, *envelope.Record, handler.RawMessage, *handler.RawMessage:
+		return nil
+	case described:
+		if i.hasID && i.id.NeedsRecord() {
+			return fmt.Errorf("option IDFrom is the ID strategy %s, which needs a record and not a %s: use KeyBy", i.id, t)
+		}
+		return nil
+	}
+	switch {
+	case i.hasID:
+		return fmt.Errorf("option IDFrom is the ID strategy %s, which finds nothing in a %s: use KeyBy, or RecordBy", i.id, t)
+	case i.config.keyBy == nil:
+		return fmt.Errorf("messages are of type %s, which has no ID: use KeyBy, or RecordBy", t)
+	default:
+		return nil
+	}
+}
+
+// find returns the message's ID, of which nothing is checked yet.
+func (i *identity[T]) find(message T) (string, error) {
+	if i.keyBy == nil {
+		return i.behind(message)
+	}
+	id, err := i.keyBy(message)
+	switch {
+	case err != nil && !errors.Is(err, ErrMissingID):
+		return "", fmt.Errorf("option KeyBy: %w", err)
+	case err == nil && id != "":
+		return id, nil
+	default:
+		return i.behind(message)
+	}
+}
+
+// behind is the strategy that an empty result of KeyBy falls back to.
+func (i *identity[T]) behind(message T) (string, error) {
+	if i.recordBy != nil {
+		return i.ofRecord(i.recordBy(message))
+	}
+	if identified, ok := any(message).(Identified); ok && !i.hasID {
+		return identified.MessageID(), nil
+	}
+	switch m := any(message).(type) {
+	case envelope.Record:
+		return i.ofRecord(m)
+	case *envelope.Record:
+		return i.ofRecord(*m)
+	case handler.RawMessage:
+		return i.ofRaw(&m)
+	case *handler.RawMessage:
+		return i.ofRaw(m)
+	case described:
+		meta := m.Meta()
+		if !i.hasID {
+			return meta.ID, nil
+		}
+		return i.id.FindIn(i.prefix(meta.Properties), meta.Properties)
+	default:
+		return "", fmt.Errorf("%w: a %T has none", ErrMissingID, message)
+	}
+}
+
+// typeOf is the message's type, empty if it has none.
+func typeOf(message any) string {
+	switch m := message.(type) {
+	case Typed:
+		return m.MessageType()
+	case handler.RawMessage:
+		return m.Type
+	case *handler.RawMessage:
+		return m.Type
+	case described:
+		return m.Meta().Type
+	default:
+		return ""
+	}
+}
+
+func (i *identity[T]) ofRecord(r envelope.Record) (string, error) {
+	channel := i.prefix(handler.Properties{})
+	if channel == "" {
+		channel = r.Topic
+	}
+	return i.id.Find(channel, r)
+}
+
+func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
+	switch {
+	case !i.hasID && m.ID == "" && m.IDErr != nil:
+		return "", m.IDErr
+	case !i.hasID:
+		return m.ID, nil
+	}
+	channel := i.prefix(m.Properties)
+	if channel == "" {
+		channel = m.Channel
+	}
+	if !i.id.NeedsRecord() {
+		return i.id.FindIn(channel, m.Properties)
+	}
+	r := envelope.Record{Value: m.Content, Headers: m.Properties.Headers}
+	if k := m.Properties.Kafka; k != nil {
+		r.Topic, r.Partition, r.Offset, r.Timestamp, r.Key = k.Topic, k.Partition, k.Offset, k.Timestamp, k.Key
+	}
+	return i.id.Find(channel, r)
+}
+
+// prefix stands before IDs that are unique in it alone.
+func (i *identity[T]) prefix(p handler.Properties) string {
+	switch {
+	case i.composite:
+		return i.handlerKey
+	case i.channel != "":
+		return i.channel
+	case p.Channel == "" && p.Kafka != nil:
+		return p.Kafka.Topic
+	default:
+		return p.Channel
+	}
+}

@@ -1,0 +1,92 @@
+package memstore
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+)
+
+// marker says that a key was processed.
+type marker struct {
+	key       idempotent.Key
+	expiresAt time.Time
+}
+
+// expiry is a heap of markers.
+type expiry []*marker
+
+func (e expiry) Len() int           { return len(e) }
+func (e expiry) Less(i, j int) bool { return e[i].expiresAt.Before(e[j].expiresAt) }
+func (e expiry) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+func (e *expiry) Push(m any)        { *e = append(*e, m.(*marker)) }
+func (e *expiry) Pop() any {
+	old, last := *e, len(*e)-1
+	m := old[last]
+	old[last] = nil
+	*e = old[:last]
+	return m
+}
+
+// remember needs s.mu, as do the others here but for Cleanup and Len.
+func (s *Store) remember(run idempotent.Run) {
+	m := &marker{run.Key, s.cfg.clock.Now().Add(run.Retention)}
+	s.markers[run.Key] = m
+	heap.Push(&s.expiry, m)
+}
+
+// makeRoom for one key more, and say whether there is any. It forgets nothing
+// that it need not: what has expired is a duplicate as long as it is there.
+func (s *Store) makeRoom() bool {
+	if len(s.running)+len(s.markers) < s.cfg.MaxKeys {
+		return true
+	}
+	return s.forget(s.cfg.clock.Now())
+}
+
+// forget the key that expires first if it has expired before the given time.
+func (s *Store) forget(before time.Time) bool {
+	if len(s.expiry) == 0 || !s.expiry[0].expiresAt.Before(before) {
+		return false
+	}
+	delete(s.markers, heap.Pop(&s.expiry).(*marker).key)
+	return true
+}
+
+// cleanupBatch bounds how many keys are forgotten while calls wait for the lock.
+const cleanupBatch = 1_000
+
+// Cleanup forgets keys whose retention ended before olderThan, and returns how
+// many. When ctx ends before it is done it returns those it has forgotten with
+// the error.
+func (s *Store) Cleanup(ctx context.Context, olderThan time.Time) (forgotten int64, err error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return forgotten, fmt.Errorf("memory store: cleanup: %w", err)
+		}
+		n := s.forgetBatch(olderThan)
+		forgotten += n
+		if n < cleanupBatch {
+			return forgotten, nil
+		}
+	}
+}
+
+func (s *Store) forgetBatch(before time.Time) (n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n < cleanupBatch && s.forget(before) {
+		n++
+	}
+	return n
+}
+
+// Len is how many keys are remembered or being handled, for a look at how near
+// MaxKeys is.
+func (s *Store) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.running) + len(s.markers)
+}

@@ -1,0 +1,67 @@
+package memstore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+)
+
+// Options configure a Store. Start from DefaultOptions.
+type Options struct {
+	// MaxKeys bounds the keys that are remembered or being handled. Default
+	// 100,000, which is about 30 MB with IDs and handler keys of 40 bytes each.
+	MaxKeys int `yaml:"max_keys" env:"MAX_KEYS"`
+	// WaitTimeout is how long a call waits for another one of its key; 0 does
+	// not wait. Default 10 s.
+	WaitTimeout time.Duration `yaml:"wait_timeout" env:"WAIT_TIMEOUT"`
+}
+
+// DefaultOptions returns the defaults.
+func DefaultOptions() Options { return Options{MaxKeys: 100_000, WaitTimeout: 10 * time.Second} }
+
+// Validate reports every option that is out of range, joined, each by name with
+// its value and what is allowed.
+func (o Options) Validate() error {
+	if o == (Options{}) {
+		return errors.New("options are zero: start from memstore.DefaultOptions()")
+	}
+	var problems []error
+	if o.MaxKeys < 1 {
+		problems = append(problems, fmt.Errorf("option MaxKeys is %d, allowed is 1 or more", o.MaxKeys))
+	}
+	if o.WaitTimeout < 0 {
+		problems = append(problems, fmt.Errorf("option WaitTimeout is %s, allowed is 0 (do not wait) or more", o.WaitTimeout))
+	}
+	return errors.Join(problems...)
+}
+
+// Option adjusts a Store. Options are applied in order.
+type Option func(*config)
+
+type config struct {
+	Options
+	clock idempotent.Clock
+}
+
+// WithOptions replaces all settings by o, for example loaded from a file;
+// options after it still apply. Do not pass a struct that did not start from
+// DefaultOptions: zero values are values.
+func WithOptions(o Options) Option { return func(c *config) { c.Options = o } }
+
+// MaxKeys bounds the keys that are remembered or being handled; see Store for
+// what happens at the bound. Do not set it below what comes within the longest
+// retention: messages would be refused until the first have expired. Default
+// 100,000.
+func MaxKeys(n int) Option { return func(c *config) { c.MaxKeys = n } }
+
+// WaitTimeout is how long a call waits for another one of its key before it
+// returns idempotent.ErrInProgress; 0 does not wait. Do not set it above the
+// time the transport gives a message, nor to 0 where it redelivers at once.
+// Default 10 s.
+func WaitTimeout(d time.Duration) Option { return func(c *config) { c.WaitTimeout = d } }
+
+// WithClock replaces the system clock by which retention is judged, for tests.
+// Do not use it to shift time in production. WaitTimeout goes by real time.
+func WithClock(clock idempotent.Clock) Option { return func(c *config) { c.clock = clock } }

@@ -1,0 +1,155 @@
+// Package memstore remembers processed keys in the process's memory: for tests,
+// and where a restart may repeat what was handled before.
+package memstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/clock"
+)
+
+// ErrFull says that the store remembers or handles as many keys as MaxKeys
+// allows and none of them has expired. The body was not called; the message must
+// not be acknowledged.
+var ErrFull = errors.New("the memory store is full")
+
+// Store is an idempotent.Store in memory (contract 8.2). Do not use it where
+// several processes handle the same messages, or where a message may come again
+// after a restart: it knows of neither.
+//
+// A call for a key that is being handled waits for that call, within its context
+// and WaitTimeout. It is bounded by MaxKeys, and never forgets a key before its
+// retention has passed: when it is full it forgets the keys that have expired,
+// the longest expired first, as many as it needs room for, and else returns
+// ErrFull. A body that succeeds after its context has ended is remembered: what it
+// did is done.
+type Store struct {
+	cfg config
+
+	mu      sync.Mutex
+	running map[idempotent.Key]chan struct{} // closed when the call has ended
+	markers map[idempotent.Key]*marker
+	expiry  expiry // the same markers, that which expires first in front
+}
+
+var _ idempotent.Store = (*Store)(nil)
+
+// New makes a Store. The error joins every option that is out of range.
+func New(opts ...Option) (*Store, error) {
+	s := &Store{
+		cfg:     config{Options: DefaultOptions(), clock: clock.System{}},
+		running: map[idempotent.Key]chan struct{}{}, markers: map[idempotent.Key]*marker{},
+	}
+	for _, o := range opts {
+		if o != nil {
+			o(&s.cfg)
+		}
+	}
+	if err := s.cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("memory store: %w", err)
+	}
+	if s.cfg.clock == nil {
+		return nil, errors.New("memory store: option WithClock is nil, allowed is a clock")
+	}
+	return s, nil
+}
+
+// Run calls body unless the key has been processed, see idempotent.Store. It
+// returns ErrFull when there is no room to remember the key.
+func (s *Store) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+	ended, duplicate, err := s.claim(ctx, run.Key)
+	if duplicate || err != nil {
+		return duplicate, err
+	}
+	succeeded := false
+	// Also when body panics or ends its goroutine.
+	defer func() { s.end(run, ended, succeeded) }()
+	err = body(ctx)
+	succeeded = err == nil
+	return false, err
+}
+
+// claim waits until the key is the caller's to handle, or has been processed.
+func (s *Store) claim(ctx context.Context, key idempotent.Key) (ended chan struct{}, duplicate bool, err error) {
+	fail := func(err error) (chan struct{}, bool, error) {
+		return nil, false, fmt.Errorf("message %q, handler %q: %w", key.MessageID, key.HandlerKey, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return fail(err)
+	}
+	var timeout <-chan time.Time // of all waiting together: others may come first several times
+	for {
+		ended, other, duplicate, err := s.look(key)
+		switch {
+		case err != nil:
+			return fail(err)
+		case other == nil:
+			return ended, duplicate, nil
+		case s.cfg.WaitTimeout == 0:
+			return fail(idempotent.ErrInProgress)
+		}
+		if timeout == nil {
+			timer := time.NewTimer(s.cfg.WaitTimeout)
+			defer timer.Stop()
+			timeout = timer.C
+		}
+		select {
+		case <-other:
+		case <-timeout:
+			return fail(fmt.Errorf("%w: still so after WaitTimeout of %s", idempotent.ErrInProgress, s.cfg.WaitTimeout))
+		case <-ctx.Done():
+			return fail(fmt.Errorf("%w: %w", idempotent.ErrInProgress, ctx.Err()))
+		}
+		// When the other's end and that of the context come together, either may
+		// have been chosen.
+		if err := ctx.Err(); err != nil {
+			return fail(err)
+		}
+	}
+}
+
+// look claims the key if nobody else has it: other is the call to wait for.
+func (s *Store) look(key idempotent.Key) (ended, other chan struct{}, duplicate bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.markers[key] != nil {
+		return nil, nil, true, nil
+	}
+	if other = s.running[key]; other != nil {
+		return nil, other, false, nil
+	}
+	// The place is kept from here on, so that success can be remembered.
+	if !s.makeRoom() {
+		return nil, nil, false, fmt.Errorf("%w: option MaxKeys is %d and none of its keys has expired", ErrFull, s.cfg.MaxKeys)
+	}
+	ended = make(chan struct{})
+	s.running[key] = ended
+	return ended, nil, false, nil
+}
+
+// end gives the key free, remembered if its body has succeeded, and wakes those
+// that wait for it.
+func (s *Store) end(run idempotent.Run, ended chan struct{}, succeeded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, run.Key)
+	if succeeded {
+		s.remember(run)
+	}
+	close(ended)
+}
+
+// Processed reports whether the key has been processed.
+func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, fmt.Errorf("message %q, handler %q: %w", key.MessageID, key.HandlerKey, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.markers[key] != nil, nil
+}

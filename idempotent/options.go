@@ -1,0 +1,130 @@
+package idempotent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+)
+
+// DuplicatePolicy says what comes of a message that was processed before.
+type DuplicatePolicy string
+
+// The duplicate policies.
+const (
+	// SkipDuplicates returns nil.
+	SkipDuplicates DuplicatePolicy = "skip"
+	// LogDuplicates logs the message with its handler and returns nil.
+	LogDuplicates DuplicatePolicy = "log"
+	// FailDuplicates returns a *DuplicateError.
+	FailDuplicates DuplicatePolicy = "fail"
+)
+
+// Options are what can come from a file or from the environment, for all handlers
+// of a Receiver or for one. Start from DefaultOptions.
+type Options struct {
+	// Retention is how long it is remembered that a message was processed, at
+	// least: what has expired is a duplicate until the store forgets it. Default
+	// 24 h.
+	Retention time.Duration `yaml:"retention" env:"RETENTION"`
+	// Duplicates says what comes of a duplicate. Default SkipDuplicates.
+	Duplicates DuplicatePolicy `yaml:"duplicates" env:"DUPLICATES"`
+	// AllowMissingID runs the handler for a message without ID each time it
+	// comes, said once. Default off: it is refused with an *IDError.
+	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
+	// RequireStore makes it an error to have no store. Default off: the handlers
+	// run for every message, said once.
+	RequireStore bool `yaml:"require_store" env:"REQUIRE_STORE"`
+}
+
+// DefaultOptions returns the defaults of the contract.
+func DefaultOptions() Options {
+	return Options{Retention: 24 * time.Hour, Duplicates: SkipDuplicates}
+}
+
+// Validate reports every option that is out of range, joined, each by name with
+// its value and what is allowed.
+func (o Options) Validate() error {
+	if o == (Options{}) {
+		return errors.New("options are zero: start from idempotent.DefaultOptions()")
+	}
+	var problems []error
+	if o.Retention <= 0 {
+		problems = append(problems, fmt.Errorf("option Retention is %s, allowed is more than 0", o.Retention))
+	}
+	switch o.Duplicates {
+	case SkipDuplicates, LogDuplicates, FailDuplicates:
+	default:
+		problems = append(problems, fmt.Errorf("option Duplicates is %q, allowed are %s, %s and %s", o.Duplicates, SkipDuplicates, LogDuplicates, FailDuplicates))
+	}
+	return errors.Join(problems...)
+}
+
+// config is everything that is declared about a handler.
+type config struct {
+	Options
+	channel string
+	id      envelope.IDStrategy
+	hasID   bool // id was set, perhaps to the zero strategy
+	// composite: the handler's key stands where the channel's name would.
+	composite bool
+	keyBy     any // func(T) (string, error)
+	recordBy  any // func(T) envelope.Record
+	log       *zap.Logger
+}
+
+func (c config) with(opts []Option) config {
+	for _, o := range opts {
+		if o != nil {
+			o(&c)
+		}
+	}
+	if c.log == nil {
+		c.log = zap.NewNop()
+	}
+	return c
+}
+
+// Option adjusts a Receiver or, after the Receiver's, one handler. Options are
+// applied in order.
+type Option func(*config)
+
+// WithOptions replaces all settings by o, for example loaded from a file;
+// options after it still apply. Do not pass a struct that did not start from
+// DefaultOptions: zero values are values.
+func WithOptions(o Options) Option { return func(c *config) { c.Options = o } }
+
+// Retention is how long it is remembered that a message was processed. Do not
+// set it below the longest time after which the transport may deliver a message
+// again, outages and replays included. Default 24 h (contract 8.4).
+func Retention(d time.Duration) Option { return func(c *config) { c.Retention = d } }
+
+// Duplicates says what comes of a message that was processed before. Do not use
+// FailDuplicates where the transport delivers again whatever fails: a duplicate
+// never stops being one. Nor LogDuplicates where many are expected. Default
+// SkipDuplicates (contract 8.3).
+func Duplicates(p DuplicatePolicy) Option { return func(c *config) { c.Duplicates = p } }
+
+// AllowMissingID runs the handler for a message without ID, undeduplicated: each
+// time it comes. It is counted, and said once per handler. Do not use it for
+// handlers that must not run twice (contract 4.4).
+func AllowMissingID() Option { return func(c *config) { c.AllowMissingID = true } }
+
+// RequireStore makes it an error at construction to have no store. Do not use it
+// where handlers have to run without one, such as in a test of their own
+// (contract 8.5).
+func RequireStore() Option { return func(c *config) { c.RequireStore = true } }
+
+// Channel names the channel that messages come from, in logs and as the prefix of
+// IDs that are only unique in it (envelope.CorrelationID, envelope.KafkaKey).
+// Without it that is the channel of the message's properties, or the record's
+// topic. Do not change it later: what was processed before would be handled
+// again.
+func Channel(name string) Option { return func(c *config) { c.channel = name } }
+
+// WithLogger sets the zap logger. Without it nothing is logged, also not that
+// there is no store: do not leave it out in production.
+func WithLogger(log *zap.Logger) Option { return func(c *config) { c.log = log } }

@@ -1,0 +1,141 @@
+package idempotent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// Receiver wraps the handlers of a channel with one store and one set of options
+// (contract 8.1). It is safe for concurrent use.
+type Receiver struct {
+	store Store
+	cfg   config
+
+	mu       sync.Mutex
+	handlers map[string]*counters
+}
+
+// New makes a Receiver; opts hold for all its handlers unless Handle overrides
+// them. A nil store makes the handlers run for every message, which is logged
+// once, or is ErrNoStore with RequireStore (contract 8.5). The error joins all
+// that is wrong.
+func New(store Store, opts ...Option) (*Receiver, error) {
+	r, err := newReceiver(store, opts)
+	if err != nil {
+		return nil, fmt.Errorf("idempotent receiver: %w", err)
+	}
+	return r, nil
+}
+
+func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, error) {
+	r := &Receiver{store: store, cfg: config{Options: DefaultOptions()}.with(opts), handlers: map[string]*counters{}}
+	problems := []error{r.cfg.Validate()}
+	switch {
+	case store == nil && r.cfg.RequireStore:
+		problems = append(problems, ErrNoStore)
+	case store != nil && isNil(store): // a constructor's error overlooked
+		problems = append(problems, fmt.Errorf("the store is a nil %T", store))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	if store == nil {
+		r.cfg.log.Warn("inbox: no store of processed messages, handlers run each time a message comes; said once",
+			append(about, zap.String("channel", r.cfg.channel))...)
+	}
+	return r, nil
+}
+
+func isNil(store Store) bool {
+	v := reflect.ValueOf(store)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// Handle wraps fn for r: what it returns calls fn unless the store says that the
+// message has been processed. It returns
+//
+//   - nil when fn has returned nil and that is remembered, or when the message is
+//     a duplicate: acknowledge it;
+//   - an *IDError without calling fn when the message has no usable ID;
+//   - a *DuplicateError for duplicates under FailDuplicates;
+//   - ErrInProgress or ErrLost, wrapped or not: do not acknowledge the message,
+//     let it come again;
+//   - the store's error, when fn may or may not have been called but nothing is
+//     remembered, and else fn's own, as the store passes it on.
+//
+// A panic of fn goes on to the caller. fn gets a context derived from the caller's,
+// and must be safe for concurrent use if the result is used concurrently. The
+// key names the handler for ever: what was processed under another is not
+// known. The error joins all that is wrong: a key that is not 1 to 200
+// characters of valid UTF-8 without NUL or that r has already, a nil fn, messages
+// that cannot have an ID, options out of range. Do not wrap handlers that are
+// registered with an inbox: it remembers by itself.
+func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
+	cfg := r.cfg.with(opts)
+	identity, identityErr := identityOf[T](cfg, handlerKey)
+	problems := []error{handler.CheckKey(handlerKey), cfg.Validate(), identityErr}
+	if fn == nil {
+		problems = append(problems, errors.New("its function is nil"))
+	}
+	if cfg.RequireStore && r.store == nil {
+		problems = append(problems, ErrNoStore)
+	}
+	w := &wrapped[T]{store: r.store, identity: identity, fn: fn, counters: &counters{}}
+	err := errors.Join(problems...)
+	if err == nil {
+		err = r.register(handlerKey, w.counters)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
+	}
+	return w.handle, nil
+}
+
+// Wrap wraps one handler: a Receiver of its own, see New and Handle.
+func Wrap[T any](store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
+	r, err := newReceiver(store, opts, zap.String("handler_key", handlerKey))
+	if err != nil {
+		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
+	}
+	return Handle(r, handlerKey, fn)
+}
+
+// register refuses a key that is there already: of two handlers with one key the
+// second would never see a message that the first has processed.
+func (r *Receiver) register(handlerKey string, c *counters) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.handlers[handlerKey] != nil {
+		return errors.New("the receiver has another handler of this key")
+	}
+	r.handlers[handlerKey] = c
+	return nil
+}
+
+// Counts returns the counts of all handlers together.
+func (r *Receiver) Counts() Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var sum Counts
+	for _, c := range r.handlers {
+		sum = sum.add(c.snapshot())
+	}
+	return sum
+}
+
+// CountsOf returns the counts of one handler; zero for a key that r does not have.
+func (r *Receiver) CountsOf(handlerKey string) Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.handlers[handlerKey]; c != nil {
+		return c.snapshot()
+	}
+	return Counts{}
+}

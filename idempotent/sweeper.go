@@ -1,0 +1,139 @@
+package idempotent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/clock"
+)
+
+// Sweeper has a store forget at intervals what is past its retention (contract
+// 8.4). Do not use it beside an inbox with SweepMarkers on the same tables, or
+// for stores that forget by themselves: there is nothing left to do. Several
+// processes may sweep one store. It is safe for concurrent use.
+type Sweeper struct {
+	sweepConfig
+	store Store
+
+	mu   sync.Mutex
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// NewSweeper makes a Sweeper of store. The error joins all that is wrong: a nil
+// store, options out of range.
+func NewSweeper(store Store, opts ...SweepOption) (*Sweeper, error) {
+	cfg := sweepConfig{SweepOptions: DefaultSweepOptions(), clock: clock.System{}}
+	for _, o := range opts {
+		if o != nil {
+			o(&cfg)
+		}
+	}
+	problems := []error{cfg.Validate()}
+	if isNil(store) {
+		problems = append(problems, errors.New("the store is nil"))
+	}
+	if cfg.clock == nil {
+		problems = append(problems, errors.New("option SweepClock is nil, allowed is a clock"))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, fmt.Errorf("idempotent sweeper: %w", err)
+	}
+	if cfg.log == nil {
+		cfg.log = zap.NewNop()
+	}
+	return &Sweeper{sweepConfig: cfg, store: store}, nil
+}
+
+// Start sweeps once every Interval until Stop. Starting twice does nothing; a
+// stopped sweeper can be started again.
+func (s *Sweeper) Start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop, s.done = cancel, make(chan struct{})
+	go func(done chan struct{}) {
+		defer close(done)
+		s.run(ctx)
+	}(s.done)
+}
+
+// Stop ends sweeping; the call under way is cancelled. It returns by ctx's end,
+// with an error if that call has not ended then. Stopping twice, or before Start,
+// does nothing.
+func (s *Sweeper) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop == nil {
+		return nil
+	}
+	s.stop()
+	done := s.done
+	s.stop, s.done = nil, nil
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stop idempotent sweeper: %w", ctx.Err())
+	}
+}
+
+func (s *Sweeper) run(ctx context.Context) {
+	timer := time.NewTimer(s.Interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		forgotten, err := s.Sweep(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			s.log.Error("inbox: sweep of processed messages failed, trying again after its interval", zap.Int64("forgotten", forgotten), zap.Error(err))
+		default:
+			s.log.Info("inbox: swept processed messages", zap.Int64("forgotten", forgotten))
+		}
+		timer.Reset(s.Interval)
+	}
+}
+
+// Sweep forgets now what has expired, and returns how many keys. It needs no
+// Start.
+func (s *Sweeper) Sweep(ctx context.Context) (forgotten int64, err error) {
+	now := s.clock.Now()
+	for {
+		n, err := s.once(ctx, now)
+		forgotten += n
+		// Cut off by its own deadline, not by a fault, and there was progress.
+		if n > 0 && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return forgotten, fmt.Errorf("sweep processed messages: %w", err)
+		}
+		return forgotten, nil
+	}
+}
+
+// once is one call of Cleanup. Its panic is an error: it must not end the
+// process.
+func (s *Sweeper) once(ctx context.Context, now time.Time) (n int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("the store panicked: %v", v)
+		}
+	}()
+	return s.store.Cleanup(ctx, now)
+}

@@ -1,0 +1,144 @@
+package idempotent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// wrapped is one handler.
+type wrapped[T any] struct {
+	identity[T]
+	store    Store // nil: there is none
+	fn       func(context.Context, T) error
+	counters *counters
+	told     sync.Once // of messages without ID
+}
+
+func (w *wrapped[T]) handle(ctx context.Context, message T) error {
+	if w.store == nil {
+		return w.undeduplicated(ctx, message)
+	}
+	id, err := w.find(message)
+	if err == nil {
+		err = envelope.CheckID(id)
+	}
+	switch {
+	case errors.Is(err, ErrMissingID):
+		w.counters.missingKey.Add(1)
+		if !w.AllowMissingID {
+			return &IDError{HandlerKey: w.handlerKey, Err: err}
+		}
+		w.told.Do(func() {
+			w.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
+				zap.String("handler_key", w.handlerKey), zap.String("channel", w.channel), zap.String("message_type", typeOf(message)))
+		})
+		return w.undeduplicated(ctx, message)
+	case err != nil:
+		w.counters.invalidKey.Add(1)
+		return &IDError{HandlerKey: w.handlerKey, Err: err}
+	}
+	run := Run{Key: Key{MessageID: id, HandlerKey: w.handlerKey}, MessageType: text(typeOf(message)), Retention: w.Retention}
+	duplicate, err := w.once(ctx, run, message)
+	if err != nil || !duplicate {
+		return err
+	}
+	return w.duplicate(run)
+}
+
+// undeduplicated calls the handler and nothing else.
+func (w *wrapped[T]) undeduplicated(ctx context.Context, message T) error {
+	succeeded := false
+	defer func() { // also when it panics or ends its goroutine
+		if succeeded {
+			w.counters.undeduplicated.Add(1)
+		} else {
+			w.counters.failed.Add(1)
+		}
+	}()
+	err := w.fn(ctx, message)
+	succeeded = err == nil
+	return err
+}
+
+// once has the store run the handler, and counts. A message must never be
+// acknowledged that was not handled: where a store's answer cannot be, it is an
+// error.
+func (w *wrapped[T]) once(ctx context.Context, run Run, message T) (duplicate bool, err error) {
+	var (
+		called, returned bool
+		failure          = errEnded // of the handler's last call, until it has returned
+	)
+	defer func() {
+		if !returned {
+			w.count(false, called, failure, errEnded)
+		}
+	}()
+	duplicate, err = w.store.Run(ctx, run, func(ctx context.Context) error {
+		called, failure = true, errEnded
+		failure = w.fn(ctx, message)
+		return failure
+	})
+	returned = true
+	if err == nil && !duplicate {
+		switch {
+		case !called:
+			err = fmt.Errorf("store %T: message %q, handler %q: it called nothing and reported success", w.store, run.Key.MessageID, run.Key.HandlerKey)
+		case failure != nil:
+			err = failure
+		}
+	}
+	w.count(duplicate, called, failure, err)
+	return duplicate, err
+}
+
+// errEnded stands for a call that has not returned: its goroutine has ended, or it
+// has panicked, perhaps with a store that kept the panic to itself.
+var errEnded = errors.New("the handler has not returned")
+
+func (w *wrapped[T]) count(duplicate, called bool, failure, err error) {
+	switch {
+	case err == nil && duplicate:
+		w.counters.duplicateSkipped.Add(1)
+	case err == nil:
+		w.counters.processed.Add(1)
+	case errors.Is(err, ErrInProgress):
+		w.counters.inProgress.Add(1)
+	case errors.Is(err, ErrLost):
+		w.counters.lost.Add(1)
+	case called && failure != nil:
+		w.counters.failed.Add(1)
+	default:
+		w.counters.storeFailed.Add(1)
+	}
+}
+
+func (w *wrapped[T]) duplicate(run Run) error {
+	switch w.Duplicates {
+	case FailDuplicates:
+		return &DuplicateError{Key: run.Key}
+	case LogDuplicates:
+		w.log.Info("inbox: duplicate skipped", zap.String("message_id", run.Key.MessageID), zap.String("handler_key", run.Key.HandlerKey),
+			zap.String("message_type", run.MessageType), zap.String("channel", w.channel))
+	}
+	return nil
+}
+
+// text makes a message type fit a store's column: nothing is found by it, so
+// that no message is refused for it.
+func text(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+	if len(s) > models.MaxType {
+		if runes := []rune(s); len(runes) > models.MaxType {
+			s = string(runes[:models.MaxType])
+		}
+	}
+	return s
+}
