@@ -19,7 +19,7 @@ var (
 )
 
 // remedy ends every message about a schema.
-const remedy = "set the option inbox.Migrate(), call Inbox.Migrate, or run the SQL of models.SQL"
+const remedy = "set the option inbox.Migrate(), call Inbox.Migrate or models.Migrate, or run the SQL of models.SQL"
 
 // CheckSchema returns nil if the tables under naming are there, as new as this
 // module needs (newer is fine, for rolling deploys) and belong to the inbox
@@ -28,6 +28,15 @@ const remedy = "set the option inbox.Migrate(), call Inbox.Migrate, or run the S
 // ErrSchemaMissing, ErrSchemaOld or ErrOtherInbox and say what to run. Safe
 // for concurrent use.
 func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
+	if err := CheckTables(ctx, db, naming); err != nil {
+		return err
+	}
+	return claimName(ctx, db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool, naming, inboxName)
+}
+
+// CheckTables is CheckSchema for those who use the tables of whichever inbox
+// they belong to, as the markers of inline receivers may. It only reads.
+func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
 	migrations, err := SQL(db.Dialector.Name(), naming)
 	if err != nil {
 		return err
@@ -44,7 +53,7 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	case found < wanted:
 		return fmt.Errorf("%w (%s): version %d, needed %d: %s", ErrSchemaOld, naming.describe(), found, wanted, remedy)
 	}
-	return claimName(ctx, pool, naming, inboxName)
+	return nil
 }
 
 // schemaVersion is 0 if there is no schema, or one that never was finished.

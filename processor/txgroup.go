@@ -3,11 +3,7 @@ package processor
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
-
-	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
@@ -125,18 +121,7 @@ func (t *handlerTx) runMember(ctx context.Context, first bool, m member, w watch
 	return t.control("ROLLBACK TO SAVEPOINT inbox_member")
 }
 
-// control sends statements that steer the transaction, past the application's
-// GORM logger, and past GORM's cache of prepared statements: two of them cannot
-// be prepared as one.
+// control sends statements that steer the transaction.
 func (t *handlerTx) control(statements string) error {
-	pool := t.DB.Statement.ConnPool
-	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok {
-		pool = prepared.Tx
-	}
-	return t.Within(func() error {
-		if _, err := pool.ExecContext(t.Ctx, statements); err != nil {
-			return fmt.Errorf("%s: %w", strings.ToLower(statements), err)
-		}
-		return nil
-	})
+	return t.Within(func() error { return invoke.Steer(t.Ctx, t.DB, statements) })
 }

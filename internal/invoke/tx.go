@@ -2,6 +2,7 @@ package invoke
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
@@ -32,13 +33,14 @@ func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration) (*Tx, error)
 }
 
 // BeginUntil is Begin for those who have no time for it once ctx has ended. The
-// transaction, once begun, does not end with ctx.
-func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration) (*Tx, error) {
+// transaction, once begun, does not end with ctx. Options are as for gorm.DB's
+// Begin: at most one.
+func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, options ...*sql.TxOptions) (*Tx, error) {
 	t := &Tx{timeout: timeout}
 	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	t.DB = db.Session(&gorm.Session{NewDB: true, Context: t.Ctx})
 	detach := context.AfterFunc(ctx, t.cancel)
-	err := t.Within(func() error { t.DB = t.DB.Begin(); return t.DB.Error })
+	err := t.Within(func() error { t.DB = t.DB.Begin(options...); return t.DB.Error })
 	if !detach() && err == nil {
 		err = ctx.Err() // it was begun all the same; database/sql undoes it as its own context has ended
 	}

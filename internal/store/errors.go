@@ -169,12 +169,15 @@ func IsUniqueViolation(err error) bool {
 // collided reports whether two transactions got in each other's way and one
 // was rolled back for it: trying again at once is the answer.
 func collided(err error) bool {
-	switch sqlState(err) {
-	case "40001", "40P01":
-		return true
-	}
-	code, ok := sqliteCode(err)
-	return ok && (code&0xff == 5 || code&0xff == 6)
+	return IsSerialization(err) || IsBusy(err)
+}
+
+// IsSerialization reports whether PostgreSQL rolled a transaction back because
+// it got in another's way, as a serialization failure or a deadlock: the whole
+// transaction, run again, may pass.
+func IsSerialization(err error) bool {
+	state := sqlState(err)
+	return state == "40001" || state == "40P01"
 }
 
 // sqlState is empty for errors that are not PostgreSQL's. Both pgx's and

@@ -145,6 +145,8 @@ func TestPostgresPlans(t *testing.T) {
 		{"postgresExpiredStatuses", postgresExpiredStatuses, []any{messages}, []string{byMessage}, 300},
 		{"postgresDeleteStatuses", postgresDeleteStatuses, []any{ids, versions}, []string{statusID}, 300},
 		{"postgresDeleteMessages", postgresDeleteMessages, []any{messages}, []string{number, byMessage}, 500},
+		{"postgresAddMarker", postgresAddMarker, []any{"m1", "hot", "t", now, now, "10s"}, nil, 10},
+		{"postgresHasMarker", postgresHasMarker, []any{"m1", "hot"}, []string{"inbox_markers_pkey"}, 1},
 		{"postgresDeleteMarkers", postgresDeleteMarkers, []any{now, 100}, []string{"inbox_markers_expires_at", "Tid Scan inbox_markers"}, 300},
 		{"postgresDeleteAudit", postgresDeleteAudit, []any{now, 100}, []string{"inbox_audit_occurred_at", "Tid Scan inbox_audit"}, 300},
 		{"postgresDeleteRejected", postgresDeleteRejected, []any{now, 100}, []string{"inbox_rejected_messages_rejected_at", "Tid Scan inbox_rejected_messages"}, 300},

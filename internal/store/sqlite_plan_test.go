@@ -77,6 +77,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteExpiredMessages", sqliteExpiredMessages, []any{"[]"}, number},
 		{"sqliteExpiredStatuses", sqliteExpiredStatuses, []any{"[]"}, byMessage},
 		{"sqliteDeleteStatuses", sqliteDeleteStatuses, []any{"[]"}, statusID},
+		{"sqliteHasMarker", sqliteHasMarker, []any{"m", "h"}, "INDEX sqlite_autoindex_inbox_markers_1 (message_id=? AND handler_key=?)"},
 		{"sqliteDeleteMarkers", sqliteDeleteMarkers, []any{now, 10}, "INDEX inbox_markers_expires_at (expires_at<?)"},
 		{"sqliteDeleteAudit", sqliteDeleteAudit, []any{now, 10}, "INDEX inbox_audit_occurred_at (occurred_at<?)"},
 		{"sqliteDeleteRejected", sqliteDeleteRejected, []any{now, 10}, "INDEX inbox_rejected_messages_rejected_at"},
@@ -92,8 +93,8 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteDeleteWorkers", sqliteDeleteWorkers, []any{"[]"}, "USING INDEX inbox_handler_statuses_due"},
 	}
 	listed := []string{
-		"sqliteMakeCounters",                    // reads the tables, once
-		"sqliteAcceptRejected", "sqliteKeepGap", // no condition
+		"sqliteMakeCounters",                                       // reads the tables, once
+		"sqliteAcceptRejected", "sqliteKeepGap", "sqliteAddMarker", // no condition
 		// All of tables with a few rows.
 		"sqliteAcquireLease", "sqliteLeaseOwner", "sqliteReleaseLease", "sqliteDeleteLeases", "sqlitePaused", "sqliteSetPaused",
 		"sqliteHeartbeat", "sqliteWorkerLives", "sqliteStopWorker", "sqliteWorkers", "sqliteMarkReleased",

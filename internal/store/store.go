@@ -211,6 +211,17 @@ type Store interface {
 	// locked stays.
 	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
 
+	// AddMarkerTx adds a marker inside the caller's open transaction and reports
+	// whether there was none of its key (contract 8.2). For one that another
+	// transaction has added and not yet committed it waits, at most as long as
+	// wait on PostgreSQL, where ErrMarkerBusy then says so and the transaction
+	// must be rolled back, to a savepoint before it at least. On PostgreSQL a
+	// transaction of an isolation above READ COMMITTED fails, see
+	// IsSerialization, if the other came after its snapshot. The caller's own
+	// lock_timeout is what it was when this returns.
+	AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (added bool, err error)
+	// HasMarker reports whether there is a marker of that key.
+	HasMarker(ctx context.Context, messageID, handlerKey string) (bool, error)
 	// DeleteMarkers removes up to limit markers that expired before the given
 	// time (contract 6.6), as do its siblings by their own times: rows in use
 	// by another transaction are passed over.

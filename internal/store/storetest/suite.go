@@ -55,6 +55,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 		{"Leases", leaseTests},
 		{"Cleanup", cleanupTests},
 		{"Archive", archiveTests},
+		{"Markers", markerTests},
 		{"Prune", pruneTests},
 		{"Gaps", gapTests},
 		{"Errors", errorTests},

@@ -1,0 +1,45 @@
+package gormstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// afterCommitError finds out what a failed commit did. If the database
+// answered, it did not commit. If the connection was lost nobody knows; the
+// marker tells, because it is part of the transaction. It may be another run's,
+// which waited for ours to be rolled back: the message is processed then, too.
+// If it is not there, the server may still be working on the commit.
+func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) error {
+	err := fmt.Errorf("commit: %w", commitErr)
+	if !store.OutcomeUnknown(commitErr) {
+		return naming(w.Key, err)
+	}
+	if w.unmarked {
+		return naming(w.Key, fmt.Errorf("%w: it has no marker: %w", idempotent.ErrLost, err))
+	}
+	found, readErr := s.lookAgain(ctx, w.Key)
+	switch {
+	case readErr != nil:
+		return naming(w.Key, fmt.Errorf("%w: %w", idempotent.ErrLost, errors.Join(err, readErr)))
+	case !found:
+		return naming(w.Key, fmt.Errorf("%w: its marker is not there (yet): %w", idempotent.ErrLost, err))
+	}
+	return nil
+}
+
+// lookAgain is Processed, tried for as long as a statement may take.
+func (s *Store) lookAgain(ctx context.Context, key idempotent.Key) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey)
+		if err == nil || !store.IsTransient(err) || !pause(ctx, attempt) {
+			return found, err
+		}
+	}
+}

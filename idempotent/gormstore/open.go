@@ -1,0 +1,82 @@
+package gormstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// open begins a transaction and adds the marker to it. On SQLite both wait for
+// the one writer, as long as the connection is told to (busy_timeout), which
+// may be less than LockTimeout: then again. A pool's only connection is waited
+// for in the same way.
+func (s *Store) open(ctx context.Context, w work) (tx *invoke.Tx, added bool, err error) {
+	began := time.Now()
+	for attempt := 1; ; attempt++ {
+		tx, added, err = s.tryOpen(ctx, w, s.opts.LockTimeout-time.Since(began))
+		if err == nil || !s.markers.SingleWriter() || !waited(err) {
+			return tx, added, err
+		}
+		if time.Since(began) >= s.opts.LockTimeout || !pause(ctx, attempt) {
+			return nil, false, inProgress(ctx, err)
+		}
+	}
+}
+
+// inProgress says that the key may be another's. The driver may have overlooked
+// that ctx has ended.
+func inProgress(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return fmt.Errorf("%w: %w", idempotent.ErrInProgress, err)
+}
+
+func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*invoke.Tx, bool, error) {
+	begin, cancel := ctx, context.CancelFunc(func() {})
+	if s.markers.SingleWriter() {
+		begin, cancel = context.WithTimeout(ctx, left)
+	}
+	defer cancel()
+	tx, err := invoke.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.txOptions())
+	if err != nil {
+		if ctx.Err() == nil && errors.Is(err, context.Canceled) { // begin was given up, not by the caller
+			err = fmt.Errorf("no transaction within %s: %w: %w", s.opts.StatementTimeout, context.DeadlineExceeded, err)
+		}
+		return nil, false, err
+	}
+	added, err := s.add(ctx, tx.DB, w, left)
+	if err != nil {
+		tx.Rollback()
+		return nil, false, err
+	}
+	return tx, added, nil
+}
+
+// waited: the file's one writer, or the pool's connection, was not free in time.
+func waited(err error) bool { return store.IsWaiting(err) || errors.Is(err, context.Canceled) }
+
+// add adds the marker, waiting for others no longer than wait. It gives up
+// before ctx ends: a statement that is cut short costs the connection.
+func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
+	if w.unmarked {
+		return true, nil
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)*9/10)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait+s.opts.StatementTimeout)
+	defer cancel()
+	added, err = s.markers.AddMarkerTx(ctx, tx, s.marker(w.Run), wait)
+	if errors.Is(err, store.ErrMarkerBusy) {
+		err = inProgress(ctx, err)
+	}
+	return added, err
+}

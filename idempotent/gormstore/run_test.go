@@ -1,0 +1,355 @@
+package gormstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+func TestMarkerAndEffectAreThereTogetherOrNotAtAll(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		r := newRig(t, d, gormstore.WithClock(clock))
+		_, err := r.store.Run(t.Context(), run("1"), effect("1", errBody))
+		require.Same(t, errBody, err, "it is returned as it is")
+		r.have()
+
+		require.PanicsWithValue(t, "boom", func() {
+			_, _ = r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
+				require.NoError(t, effect("1", nil)(ctx))
+				panic("boom")
+			})
+		})
+		r.have()
+
+		r.handled(r.store, "1")
+		r.skipped(r.store, "1")
+		r.have("1")
+		var marker models.Marker
+		require.NoError(t, d.DB.Take(&marker).Error)
+		require.Equal(t, []string{"1", "h", "order.placed"}, []string{marker.MessageID, marker.HandlerKey, marker.MessageType})
+		require.True(t, marker.ProcessedAt.Equal(inboxtest.Noon), marker.ProcessedAt)
+		require.True(t, marker.ExpiresAt.Equal(inboxtest.Noon.Add(time.Hour)), marker.ExpiresAt)
+	})
+}
+
+func TestBodyFindsItsTransaction(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		duplicate, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
+			require.Empty(t, r.markers(), "nobody else sees it")
+			var own int64
+			require.NoError(t, handler.DB(ctx).Model(&models.Marker{}).Count(&own).Error)
+			require.EqualValues(t, 1, own, "the marker is first")
+			return handler.DB(ctx).Transaction(func(tx *gorm.DB) error { // a savepoint
+				return tx.Exec(`INSERT INTO effects VALUES ('1')`).Error
+			})
+		})
+		require.NoError(t, err)
+		require.False(t, duplicate)
+		r.have("1")
+	})
+}
+
+// Two processes, and the effects are looked at, not the calls.
+func TestFiftyDuplicatesInTwoProcessesHaveOneEffect(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, gormstore.LockTimeout(time.Minute))
+		other := open(t, d.Another(t), gormstore.LockTimeout(time.Minute))
+		var calls []chan outcome
+		for range 25 {
+			calls = append(calls, r.beside(r.store, "1"), r.beside(other, "1"))
+		}
+		handled := 0
+		for _, call := range calls {
+			o := inboxtest.Receive(t, call, "a call")
+			require.NoError(t, o.err)
+			if !o.duplicate {
+				handled++
+			}
+		}
+		require.Equal(t, 1, handled)
+		r.have("1")
+	})
+}
+
+// On SQLite nobody can be seen waiting.
+func TestDuplicateWaitsInTheIndexForTheFirst(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		first := r.begin(r.store, "1")
+		second := r.beside(r.store, "1")
+		r.waiting(1)
+		require.Equal(t, outcome{}, first.end(t, nil))
+		require.Equal(t, outcome{duplicate: true}, inboxtest.Receive(t, second, "the second call"))
+		r.have("1")
+
+		first = r.begin(r.store, "2")
+		second = r.beside(r.store, "2")
+		r.waiting(1)
+		require.Equal(t, outcome{err: errBody}, first.end(t, errBody))
+		require.Equal(t, outcome{}, inboxtest.Receive(t, second, "the second call"))
+		r.have("1", "2")
+	})
+}
+
+func TestOtherKeysDoNotWait(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		first := r.begin(r.store, "1")
+		r.handled(r.store, "2")
+		other := run("1")
+		other.Key.HandlerKey = "another"
+		duplicate, err := r.store.Run(t.Context(), other, func(context.Context) error { return nil })
+		require.NoError(t, err)
+		require.False(t, duplicate)
+		require.Equal(t, outcome{}, first.end(t, nil))
+	})
+}
+
+func TestWaitForTheFirstEndsWithLockTimeout(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		hasty := open(t, d.Another(t), gormstore.LockTimeout(300*time.Millisecond))
+		if d.Dialect == "sqlite" { // whose driver waits as long as it is told to
+			hasty = open(t, testenv.OpenSQLite(t, strings.Replace(d.DSN(), "busy_timeout(5000)", "busy_timeout(20)", 1)), gormstore.LockTimeout(300*time.Millisecond))
+		}
+		first := r.begin(r.store, "1")
+		began := time.Now()
+		duplicate, err := hasty.Run(t.Context(), run("1"), effect("1", nil))
+		waited := time.Since(began)
+		require.ErrorIs(t, err, idempotent.ErrInProgress)
+		require.ErrorContains(t, err, `message "1", handler key "h"`)
+		require.False(t, duplicate)
+		require.GreaterOrEqual(t, waited, 290*time.Millisecond)
+		require.Less(t, waited, 5*time.Second)
+		require.Equal(t, outcome{}, first.end(t, nil))
+		r.skipped(hasty, "1")
+		r.have("1")
+	})
+}
+
+// The statement is not cut short, which would cost the connection.
+func TestWaitForTheFirstEndsBeforeTheContextDoes(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		first := r.begin(r.store, "1")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := r.store.Run(ctx, run("1"), effect("1", nil))
+		require.ErrorIs(t, err, idempotent.ErrInProgress)
+		require.NoError(t, ctx.Err())
+		require.Equal(t, outcome{}, first.end(t, nil))
+	})
+}
+
+func TestCallThatWaitsForTheFileEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.SQLiteDSN(t)
+	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn)})
+	s := open(t, testenv.OpenSQLite(t, strings.Replace(dsn, "busy_timeout(5000)", "busy_timeout(20)", 1)))
+	first := r.begin(r.store, "1")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := s.Run(ctx, run("1"), effect("1", nil))
+	require.ErrorIs(t, err, idempotent.ErrInProgress)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 5*time.Second)
+	require.Equal(t, outcome{}, first.end(t, nil))
+	r.have("1")
+}
+
+// The setting is the transaction's, and SQLite has none.
+func TestLockTimeoutIsTheMarkersAlone(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		for name, db := range map[string]*gorm.DB{
+			"plain":    testenv.OpenPostgres(t, d.DSN()+"&options=-c%20lock_timeout%3D4321"),
+			"prepared": opened(t, postgres.Open(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{PrepareStmt: true}),
+			"simple":   opened(t, bySimpleProtocol(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{}),
+		} {
+			s := open(t, db, gormstore.LockTimeout(123*time.Millisecond))
+			is := func(db *gorm.DB, when string) {
+				t.Helper()
+				var setting string
+				require.NoError(t, db.Raw(`SHOW lock_timeout`).Scan(&setting).Error)
+				require.Equal(t, "4321ms", setting, "%s: %s", name, when)
+			}
+			look := func(ctx context.Context) error { is(handler.DB(ctx), "in a body"); return nil }
+			_, err := s.Run(t.Context(), run(name), look)
+			require.NoError(t, err)
+			busy := r.begin(r.store, name+" busy")
+			require.NoError(t, db.Transaction(func(tx *gorm.DB) error {
+				ctx := gormstore.WithTx(t.Context(), tx)
+				_, err := s.Run(ctx, run(name+" joined"), look)
+				require.NoError(t, err)
+				is(tx, "after a joined run")
+				duplicate, err := s.Run(ctx, run(name), look)
+				require.NoError(t, err)
+				require.True(t, duplicate)
+				is(tx, "after a duplicate")
+				_, err = s.Run(ctx, run(name+" busy"), look)
+				require.ErrorIs(t, err, idempotent.ErrInProgress)
+				is(tx, "after a wait in vain")
+				_, err = s.Mark(t.Context(), tx, run(name+" marked"))
+				require.NoError(t, err)
+				is(tx, "after a marker")
+				return nil
+			}))
+			is(db, "of the session")
+			require.ErrorIs(t, busy.end(t, errBody).err, errBody)
+		}
+	})
+}
+
+func TestUniqueViolationInTheBodyIsItsOwnFailure(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (id varchar(200) PRIMARY KEY)`)
+		inboxtest.Exec(t, d.DB, `INSERT INTO accounts VALUES ('1')`)
+		for _, statement := range []string{
+			`INSERT INTO accounts VALUES ('1')`,
+			`INSERT INTO inbox_markers SELECT * FROM inbox_markers`, // even this
+		} {
+			for name, ctx := range r.contexts() {
+				duplicate, err := r.store.Run(ctx, run("1"), func(ctx context.Context) error { return handler.DB(ctx).Exec(statement).Error })
+				require.True(t, store.IsUniqueViolation(err), "%s: %v", name, err)
+				require.False(t, duplicate, name)
+			}
+		}
+		r.have()
+		r.handled(r.store, "1")
+	})
+}
+
+// contexts are one without and one with a transaction of the caller's, which
+// he commits whatever comes of the run.
+func (r *rig) contexts() map[string]context.Context {
+	r.Helper()
+	tx := r.DB.Begin()
+	require.NoError(r, tx.Error)
+	if r.Dialect == "sqlite" { // has one writer at a time
+		require.NoError(r, tx.Rollback().Error)
+		return map[string]context.Context{"own": r.Context()}
+	}
+	r.Cleanup(func() { tx.Commit() })
+	return map[string]context.Context{"own": r.Context(), "joined": gormstore.WithTx(r.Context(), tx)}
+}
+
+func TestSwallowedFailureOfAStatementIsNotCommitted(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		_, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
+			handler.DB(ctx).Exec(`INSERT INTO nowhere VALUES (1)`)
+			return nil
+		})
+		require.ErrorContains(t, err, "nowhere")
+		r.have()
+		_, err = r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
+			if err := effect("1", nil)(ctx); err != nil {
+				return err
+			}
+			// One that is undone is forgiven.
+			_ = handler.DB(ctx).Transaction(func(tx *gorm.DB) error { return tx.Exec(`INSERT INTO nowhere VALUES (1)`).Error })
+			return nil
+		})
+		require.NoError(t, err)
+		r.have("1")
+	})
+}
+
+// A statement that fails while its rows are read is not seen to fail.
+func TestAbortedTransactionIsNoSuccess(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		swallow := func(ctx context.Context) error {
+			require.NoError(t, effect("1", nil)(ctx))
+			rows, err := handler.DB(ctx).Raw(`SELECT 1 / (2 - n) FROM generate_series(1, 3) n`).Rows()
+			if err != nil {
+				return errors.New("it should fail later")
+			}
+			for rows.Next() {
+			}
+			return rows.Close()
+		}
+		_, err := r.store.Run(t.Context(), run("1"), swallow)
+		require.Error(t, err)
+		require.NotErrorIs(t, err, idempotent.ErrLost)
+		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
+			_, err = r.store.Run(gormstore.WithTx(t.Context(), tx), run("1"), swallow)
+			return nil
+		}))
+		require.Error(t, err)
+		r.have()
+	})
+}
+
+// A deferred constraint refuses the commit; nothing may stay behind on the
+// connection.
+func TestRefusedCommitIsAFailure(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (id varchar(200) PRIMARY KEY)`)
+		inboxtest.Exec(t, d.DB, `CREATE TABLE transfers (id varchar(200) REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED)`)
+		_, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
+			require.NoError(t, effect("1", nil)(ctx))
+			return handler.DB(ctx).Exec(`INSERT INTO transfers VALUES ('nobody')`).Error
+		})
+		require.Error(t, err)
+		require.NotErrorIs(t, err, idempotent.ErrLost, "it is known")
+		r.have()
+		r.handled(r.store, "1")
+		r.have("1")
+	})
+}
+
+func TestBodyMustNotEndItsTransaction(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		for _, end := range []func(tx *gorm.DB) *gorm.DB{(*gorm.DB).Commit, (*gorm.DB).Rollback} {
+			_, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
+				require.NoError(t, effect("1", nil)(ctx))
+				end(handler.DB(ctx))
+				return nil
+			})
+			require.ErrorIs(t, err, gorm.ErrInvalidTransaction)
+			r.have()
+		}
+	})
+}
+
+// With a single connection everybody waits for it.
+func TestPoolOfOneConnectionIsEnough(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		one := d.Another(t)
+		pool, err := one.DB()
+		require.NoError(t, err)
+		pool.SetMaxOpenConns(1)
+		s := open(t, one)
+		var calls []chan outcome
+		for range 10 {
+			calls = append(calls, r.beside(s, "1"))
+		}
+		for _, call := range calls {
+			require.NoError(t, inboxtest.Receive(t, call, "a call").err)
+		}
+		r.have("1")
+	})
+}

@@ -1,0 +1,131 @@
+// Package gormstore remembers which messages have been processed in a table of
+// the application's own GORM database, in the very transaction that handles
+// them (contract 8.2): the effects that a body has through that transaction
+// happen exactly once, whatever crashes, and however often and however many at
+// a time a message is delivered.
+//
+// The marker of a message is written first. A duplicate that arrives while the
+// first is at work meets it in the unique index and waits there until the first
+// commits, and is skipped, or rolls back, and runs.
+//
+// Only what the body writes through its transaction is covered: mails, calls of
+// other services and writes through other connections are not undone when it
+// fails, and happen again.
+//
+// The table is inbox_markers, one of an inbox's tables; an inbox that shares it
+// can sweep it. Without one, make the tables by models.Migrate:
+//
+//	err := models.Migrate(ctx, db, models.Naming{}, "")
+//	store, err := gormstore.New(db)
+//	err = store.Check(ctx) // at start
+package gormstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Store keeps markers in one database. It is safe for concurrent use.
+type Store struct {
+	db      *gorm.DB
+	markers store.Store
+	naming  models.Naming
+	opts    Options
+	clock   idempotent.Clock
+}
+
+var _ idempotent.Store = (*Store)(nil)
+
+// New returns a store on db, which is PostgreSQL or SQLite and stays the
+// caller's to close. It reads nothing: call Check at start. The error names the
+// dialect if it is another, and options with values that are not allowed.
+func New(db *gorm.DB, options ...Option) (*Store, error) {
+	cfg := &config{options: DefaultOptions(), clock: clock.System{}}
+	for _, option := range options {
+		option(cfg)
+	}
+	s := &Store{opts: cfg.options, clock: cfg.clock, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}}
+	var err error
+	if s.markers, err = store.New(db, s.naming); err != nil {
+		return nil, fmt.Errorf("gormstore: %w", err)
+	}
+	if err := cfg.validate(db.Dialector.Name()); err != nil {
+		return nil, fmt.Errorf("gormstore: %w", err)
+	}
+	s.db = db.Session(&gorm.Session{NewDB: true})
+	return s, nil
+}
+
+// Check returns nil if the tables are there and as new as this module needs.
+// Errors wrap models.ErrSchemaMissing or models.ErrSchemaOld and say what to
+// run. Call it at start, so that it is not the first message that finds out.
+func (s *Store) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	if err := models.CheckTables(ctx, s.db, s.naming); err != nil {
+		return fmt.Errorf("gormstore: %w", err)
+	}
+	return nil
+}
+
+// Processed reports whether the key has been processed: whether its marker is
+// there and committed. It is asked of the primary, outside any transaction.
+func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey)
+	if err != nil {
+		return false, naming(key, err)
+	}
+	return found, nil
+}
+
+// Cleanup deletes the markers whose retention ended before olderThan, a batch
+// of BatchSize after the other, each in a transaction of its own, and returns
+// how many. Those that another transaction has locked stay until the next time.
+// Any number of processes may call it at once. After an error the count says
+// what was deleted before.
+//
+// A message that is delivered again after its marker was deleted runs again.
+func (s *Store) Cleanup(ctx context.Context, olderThan time.Time) (int64, error) {
+	var sum int64
+	for {
+		deleted, err := s.cleanBatch(ctx, olderThan)
+		sum += deleted
+		if err != nil {
+			return sum, fmt.Errorf("gormstore: %w", err)
+		}
+		if deleted < int64(s.opts.BatchSize) {
+			return sum, nil
+		}
+	}
+}
+
+func (s *Store) cleanBatch(ctx context.Context, olderThan time.Time) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	return s.markers.DeleteMarkers(ctx, olderThan, s.opts.BatchSize)
+}
+
+// marker is what a run leaves behind. Its times are those of the run's begin.
+func (s *Store) marker(run idempotent.Run) models.Marker {
+	now := s.clock.Now()
+	return models.Marker{MessageID: run.Key.MessageID, HandlerKey: run.Key.HandlerKey, MessageType: run.MessageType,
+		ProcessedAt: now, ExpiresAt: now.Add(run.Retention)}
+}
+
+func (s *Store) txOptions() *sql.TxOptions { return &sql.TxOptions{Isolation: s.opts.Isolation} }
+
+// naming says whose error it is.
+func naming(key idempotent.Key, err error) error {
+	return fmt.Errorf("gormstore: message %q, handler key %q: %w", key.MessageID, key.HandlerKey, err)
+}

@@ -1,0 +1,141 @@
+package gormstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+func TestCleanupTakesBatchesAndLeavesWhatIsInUse(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		r := newRig(t, d, gormstore.BatchSize(3), gormstore.WithClock(clock))
+		for i := range 10 {
+			each := run(fmt.Sprint(i))
+			each.Retention = time.Duration(i+1) * time.Minute
+			_, err := r.store.Run(t.Context(), each, effect(each.Key.MessageID, nil))
+			require.NoError(t, err)
+		}
+		if d.Dialect == "postgres" { // whose rows are locked one by one
+			tx := d.DB.Begin()
+			require.NoError(t, tx.Exec(`SELECT FROM inbox_markers WHERE message_id = '0' FOR UPDATE`).Error)
+			deleted, err := r.store.Cleanup(t.Context(), inboxtest.Noon.Add(time.Minute+time.Second))
+			require.NoError(t, err)
+			require.Zero(t, deleted)
+			require.NoError(t, tx.Rollback().Error)
+		}
+		deleted, err := r.store.Cleanup(t.Context(), inboxtest.Noon.Add(8*time.Minute))
+		require.NoError(t, err)
+		require.EqualValues(t, 7, deleted)
+		require.Equal(t, []string{"7", "8", "9"}, r.markers())
+
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = r.store.Cleanup(ended, inboxtest.Noon.Add(time.Hour))
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, []string{"7", "8", "9"}, r.markers())
+	})
+}
+
+func TestTablesAreCheckedAtStart(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		s, err := gormstore.New(d.DB, gormstore.TablePrefix("orders_"))
+		require.NoError(t, err, "nothing is read")
+		err = s.Check(t.Context())
+		require.ErrorIs(t, err, models.ErrSchemaMissing)
+		require.ErrorContains(t, err, `table prefix "orders_"`)
+		require.ErrorContains(t, err, "models.Migrate")
+		// An inbox's tables, whatever its name.
+		require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{Prefix: "orders_"}, "orders"))
+		require.NoError(t, s.Check(t.Context()))
+		duplicate, err := s.Run(t.Context(), run("1"), func(context.Context) error { return nil })
+		require.NoError(t, err)
+		require.False(t, duplicate)
+		var count int64
+		require.NoError(t, d.DB.Table("orders_markers").Count(&count).Error)
+		require.EqualValues(t, 1, count)
+	})
+}
+
+func TestSchemaIsWhereTheTableIs(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has none
+		require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{Schema: "billing"}, ""))
+		s := open(t, d.DB, gormstore.Schema("billing"))
+		_, err := s.Run(t.Context(), run("1"), func(context.Context) error { return nil })
+		require.NoError(t, err)
+		is, err := s.Processed(t.Context(), run("1").Key)
+		require.NoError(t, err)
+		require.True(t, is)
+	})
+}
+
+func TestWhatNoColumnCanHoldIsRefused(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		long := fmt.Sprintf("%0201d", 0)
+		for name, each := range map[string]idempotent.Run{
+			"message ID":   {Key: idempotent.Key{MessageID: long, HandlerKey: "h"}},
+			"empty":        {Key: idempotent.Key{MessageID: "", HandlerKey: "h"}},
+			"handler key":  {Key: idempotent.Key{MessageID: "1", HandlerKey: long}},
+			"NUL":          {Key: idempotent.Key{MessageID: "1\x00", HandlerKey: "h"}},
+			"UTF-8":        {Key: idempotent.Key{MessageID: "\xff", HandlerKey: "h"}},
+			"message type": {Key: run("1").Key, MessageType: long + long},
+		} {
+			_, err := r.store.Run(t.Context(), each, effect("1", nil))
+			require.ErrorIs(t, err, store.ErrUnstorable, name)
+			require.ErrorContains(t, err, name)
+		}
+		r.have()
+	})
+}
+
+type unheardOf struct{ gorm.Dialector }
+
+func (unheardOf) Name() string { return "mysql" }
+
+func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
+	_, err := gormstore.New(nil)
+	require.ErrorContains(t, err, "no database")
+
+	db := testenv.SQLite(t)
+	mysql := opened(t, unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: testenv.SQLiteDSN(t)}}, gorm.Config{})
+	_, err = gormstore.New(mysql)
+	require.ErrorContains(t, err, `dialect "mysql" is not supported`)
+
+	tx := db.Begin()
+	defer tx.Rollback()
+	_, err = gormstore.New(tx)
+	require.ErrorContains(t, err, "inside a transaction")
+
+	for expected, option := range map[string]gormstore.Option{
+		"option LockTimeout is 1µs, allowed is 1ms or more":                   gormstore.LockTimeout(time.Microsecond),
+		"option StatementTimeout is 0s, allowed is more than 0":               gormstore.StatementTimeout(0),
+		"option BatchSize is 0, allowed is 1 or more":                         gormstore.BatchSize(0),
+		"option MaxAttempts is 0, allowed is 1 or more":                       gormstore.MaxAttempts(0),
+		"option Isolation is Serializable, allowed is only Default on sqlite": gormstore.Isolation(sql.LevelSerializable),
+		"option Isolation is Linearizable, allowed is":                        gormstore.Isolation(sql.LevelLinearizable),
+		"option WithClock is nil":                                             gormstore.WithClock(nil),
+		"schema":                                                              gormstore.Schema("billing"),
+		`table prefix "a b"`:                                                  gormstore.TablePrefix("a b"),
+		"option LockTimeout is 0s":                                            gormstore.WithOptions(gormstore.Options{}),
+	} {
+		_, err := gormstore.New(db, option)
+		require.ErrorContains(t, err, expected)
+	}
+	_, err = gormstore.New(db, gormstore.WithOptions(gormstore.DefaultOptions()))
+	require.NoError(t, err)
+}

@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+const (
+	// By the primary key, which decides. An insertion of the same key that has
+	// not been committed is waited for, by lock_timeout, which this statement
+	// sets and sets back: the rest of the transaction is the caller's. The last
+	// SELECT needs the count, which needs the insertion, which needs the setting:
+	// that is their order. If the insertion fails, the transaction's rollback, or
+	// that to a savepoint, sets it back.
+	postgresAddMarker = `
+WITH before AS MATERIALIZED (
+	SELECT current_setting('lock_timeout') AS lock_timeout
+), bounded AS MATERIALIZED (
+	SELECT lock_timeout, set_config('lock_timeout', $6::text, true) AS bound FROM before
+), added AS (
+	INSERT INTO {markers} (message_id, handler_key, message_type, processed_at, expires_at)
+	SELECT $1::text, $2::text, $3::text, $4::timestamptz, $5::timestamptz FROM bounded WHERE bound IS NOT NULL
+	ON CONFLICT (message_id, handler_key) DO NOTHING
+	RETURNING 1
+)
+SELECT counted.added, set_config('lock_timeout', bounded.lock_timeout, true)
+FROM bounded, (SELECT count(*) AS added FROM added) AS counted`
+
+	// By the primary key.
+	postgresHasMarker = `SELECT 1 FROM {markers} WHERE message_id = $1 AND handler_key = $2`
+)
+
+func (p *postgres) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (bool, error) {
+	pool, err := joined(tx)
+	if err == nil {
+		err = checkMarker(marker)
+	}
+	if err != nil {
+		return false, doing("add marker", err)
+	}
+	bound := fmt.Sprintf("%dms", max(wait.Milliseconds(), 1)) // 0 would be no bound
+	added, err := query(ctx, pool, p.text(postgresAddMarker), func(rows *sql.Rows, added *int64) error {
+		var restored string
+		return rows.Scan(added, &restored)
+	}, marker.MessageID, marker.HandlerKey, marker.MessageType, marker.ProcessedAt.UTC(), marker.ExpiresAt.UTC(), bound)
+	if sqlState(err) == "55P03" { // lock not available
+		err = fmt.Errorf("%w for %s: %w", ErrMarkerBusy, bound, err)
+	}
+	return len(added) == 1 && added[0] == 1, doing("add marker", err)
+}
+
+func (p *postgres) HasMarker(ctx context.Context, messageID, handlerKey string) (bool, error) {
+	found, err := query(ctx, p.pool(ctx), p.text(postgresHasMarker), value[int], messageID, handlerKey)
+	return len(found) > 0, doing("look for marker", err)
+}

@@ -1,0 +1,120 @@
+package storetest
+
+import (
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+func marker(messageID, handlerKey string) models.Marker {
+	return models.Marker{MessageID: messageID, HandlerKey: handlerKey, MessageType: "order.placed", ProcessedAt: noon, ExpiresAt: noon.Add(time.Hour)}
+}
+
+// addMarker adds a marker in a transaction that ends as end says.
+func (s *suite) addMarker(m models.Marker, end error) (added bool) {
+	s.Helper()
+	ended := s.db.Transaction(func(tx *gorm.DB) (err error) {
+		added, err = s.store.AddMarkerTx(s.ctx, tx, m, patience)
+		require.NoError(s, err)
+		return end
+	})
+	require.ErrorIs(s, ended, end)
+	return added
+}
+
+var markerTests = []test{
+	{"a marker is added once, with its transaction, and as it is", func(s *suite) {
+		undone := errors.New("undone")
+		has := func(m models.Marker) bool {
+			is, err := s.store.HasMarker(s.ctx, m.MessageID, m.HandlerKey)
+			require.NoError(s, err)
+			return is
+		}
+		first := marker("1", "h")
+		require.False(s, has(first))
+		require.True(s, s.addMarker(first, undone))
+		require.False(s, has(first))
+		require.True(s, s.addMarker(first, nil))
+		require.True(s, has(first))
+		again := first
+		again.MessageType = "other"
+		require.False(s, s.addMarker(again, nil))
+		for _, other := range []models.Marker{marker("1", "H"), marker("1 ", "h"), marker("2", "h"), marker(strings.Repeat("語", 200), strings.Repeat("🙂", 200))} {
+			require.False(s, has(other))
+			require.True(s, s.addMarker(other, nil))
+			require.True(s, has(other))
+		}
+		var stored models.Marker
+		require.NoError(s, s.db.Take(&stored, "message_id = '1' AND handler_key = 'h'").Error)
+		require.Equal(s, "order.placed", stored.MessageType)
+		require.True(s, stored.ProcessedAt.Equal(noon), stored.ProcessedAt)
+		require.True(s, stored.ExpiresAt.Equal(noon.Add(time.Hour)), stored.ExpiresAt)
+	}},
+	{"a marker twice in one transaction is added once", func(s *suite) {
+		require.NoError(s, s.db.Transaction(func(tx *gorm.DB) error {
+			for _, expected := range []bool{true, false} {
+				added, err := s.store.AddMarkerTx(s.ctx, tx, marker("1", "h"), patience)
+				require.NoError(s, err)
+				require.Equal(s, expected, added)
+			}
+			return nil
+		}))
+	}},
+	{"a marker that cannot be stored is refused and leaves the transaction", func(s *suite) {
+		long := strings.Repeat("x", 256)
+		require.NoError(s, s.db.Transaction(func(tx *gorm.DB) error {
+			for _, m := range []models.Marker{marker("", "h"), marker("1", ""), marker(long, "h"), marker("1", long), marker("\xff", "h"), {MessageID: "1", HandlerKey: "h", MessageType: long}} {
+				_, err := s.store.AddMarkerTx(s.ctx, tx, m, patience)
+				require.ErrorIs(s, err, store.ErrUnstorable)
+			}
+			_, err := s.store.AddMarkerTx(s.ctx, tx, marker("1", "h"), patience)
+			return err
+		}))
+		_, err := s.store.AddMarkerTx(s.ctx, s.db, marker("2", "h"), patience)
+		require.ErrorIs(s, err, store.ErrNoTransaction)
+	}},
+	{"a marker in the way is waited for as long as asked, whatever the session's lock_timeout", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite waits for the file, before the marker")
+			return
+		}
+		first := s.begin()
+		_, err := s.store.AddMarkerTx(s.ctx, first, marker("1", "h"), patience)
+		require.NoError(s, err)
+		second := s.begin()
+		require.NoError(s, second.Exec(`SET LOCAL lock_timeout = '1ms'`).Error)
+		began := time.Now()
+		_, err = s.store.AddMarkerTx(s.ctx, second, marker("1", "h"), 200*time.Millisecond)
+		require.ErrorIs(s, err, store.ErrMarkerBusy)
+		require.GreaterOrEqual(s, time.Since(began), 200*time.Millisecond)
+		require.NoError(s, second.Rollback().Error)
+
+		second = s.begin()
+		require.NoError(s, second.Exec(`SET LOCAL lock_timeout = '1ms'`).Error)
+		added, err := s.store.AddMarkerTx(s.ctx, second, marker("2", "h"), patience)
+		require.NoError(s, err)
+		require.True(s, added)
+		var setting string
+		require.NoError(s, second.Raw(`SHOW lock_timeout`).Scan(&setting).Error)
+		require.Equal(s, "1ms", setting)
+	}},
+	{"a marker that came after the snapshot is a serialization failure", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's writers have the newest snapshot")
+			return
+		}
+		tx := s.db.WithContext(s.ctx).Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+		require.NoError(s, tx.Exec(`SELECT 1`).Error)
+		s.Cleanup(func() { tx.Rollback() })
+		require.True(s, s.addMarker(marker("1", "h"), nil))
+		_, err := s.store.AddMarkerTx(s.ctx, tx, marker("1", "h"), patience)
+		require.True(s, store.IsSerialization(err), err)
+	}},
+}
