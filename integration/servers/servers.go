@@ -1,5 +1,5 @@
-// Package servers starts the real servers that tests run against, PostgreSQL
-// and Apache Kafka, on this machine and for this process alone: they listen on
+// Package servers starts the real servers that tests run against, PostgreSQL,
+// Apache Kafka and Redis, on this machine and for this process alone: they listen on
 // 127.0.0.1 only, and none outlives the process that started it. Each can be
 // stopped, killed, frozen and started again on the same port and data, so that
 // a test can prove what happens to those who depend on it.
@@ -17,10 +17,11 @@ import (
 )
 
 // Environment variables that name servers which run already (see
-// cmd/withservers): a DSN and a host:port.
+// cmd/withservers): a DSN, a host:port and a URL.
 const (
 	PostgresEnv = "INBOX_TEST_POSTGRES"
 	KafkaEnv    = "INBOX_TEST_KAFKA"
+	RedisEnv    = "INBOX_TEST_REDIS"
 )
 
 const (

@@ -1,11 +1,11 @@
-// Command withservers runs a command with real servers: it starts PostgreSQL
-// and Kafka on this machine, tells the command where they are, and ends them
+// Command withservers runs a command with real servers: it starts PostgreSQL,
+// Kafka and Redis on this machine, tells the command where they are, and ends them
 // when the command ends.
 //
 //	go run ./cmd/withservers -- go test ./...
 //
-// A server that INBOX_TEST_POSTGRES or INBOX_TEST_KAFKA names already is used
-// as it is, if it answers. The exit status is the command's; 1, with one line
+// A server that INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA or INBOX_TEST_REDIS names
+// already is used as it is, if it answers. The exit status is the command's; 1, with one line
 // that says what is missing, when a server cannot be had; 128 and the signal's
 // number when the command was killed by one, as a shell has it.
 package main
@@ -62,15 +62,16 @@ func run(arguments []string) (status int) {
 	return runCommand(arguments, environment, parent, signals)
 }
 
-// startServers starts what the environment does not name, both at a time, and
+// startServers starts what the environment does not name, all at a time, and
 // returns the variables for the command. end is never nil.
 func startServers() (environment []string, end func() error, err error) {
 	var (
-		wait                  sync.WaitGroup
-		postgres              *servers.Postgres
-		kafka                 *servers.Kafka
-		dsn, broker           string
-		postgresErr, kafkaErr error
+		wait                            sync.WaitGroup
+		postgres                        *servers.Postgres
+		kafka                           *servers.Kafka
+		redis                           *servers.Redis
+		dsn, broker, url                string
+		postgresErr, kafkaErr, redisErr error
 	)
 	wait.Go(func() {
 		if dsn = os.Getenv(servers.PostgresEnv); dsn != "" {
@@ -88,6 +89,13 @@ func startServers() (environment []string, end func() error, err error) {
 			broker = strings.Join(kafka.Brokers(), ",")
 		}
 	})
+	wait.Go(func() {
+		if url = os.Getenv(servers.RedisEnv); url != "" {
+			redisErr = answers(servers.RedisEnv, url, func(ctx context.Context) error { return servers.PingRedis(ctx, url) })
+		} else if redis, redisErr = servers.StartRedis(servers.RedisOptions{}); redisErr == nil {
+			url = redis.URL()
+		}
+	})
 	wait.Wait()
 	end = func() error {
 		var ended []error
@@ -97,9 +105,13 @@ func startServers() (environment []string, end func() error, err error) {
 		if kafka != nil {
 			ended = append(ended, kafka.Close())
 		}
+		if redis != nil {
+			ended = append(ended, redis.Close())
+		}
 		return errors.Join(ended...)
 	}
-	return []string{servers.PostgresEnv + "=" + dsn, servers.KafkaEnv + "=" + broker}, end, errors.Join(postgresErr, kafkaErr)
+	environment = []string{servers.PostgresEnv + "=" + dsn, servers.KafkaEnv + "=" + broker, servers.RedisEnv + "=" + url}
+	return environment, end, errors.Join(postgresErr, kafkaErr, redisErr)
 }
 
 func answers(variable, value string, ping func(context.Context) error) error {

@@ -26,16 +26,17 @@ func TestMain(m *testing.M) {
 }
 
 func TestCommandFindsRunningServersWhichEndWithIt(t *testing.T) {
-	output, status := withservers(t, nil, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA; exit 7")
+	output, status := withservers(t, nil, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS; exit 7")
 	require.Equal(t, 7, status, output)
 	fields := strings.Fields(output)
-	require.Len(t, fields, 2)
+	require.Len(t, fields, 3)
 	require.True(t, strings.HasPrefix(fields[0], "postgres://"), output)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	require.ErrorIs(t, servers.PingPostgres(ctx, fields[0]), syscall.ECONNREFUSED)
 	require.ErrorIs(t, servers.NewAdmin(fields[1]).Ping(ctx), syscall.ECONNREFUSED)
+	require.ErrorIs(t, servers.PingRedis(ctx, fields[2]), syscall.ECONNREFUSED)
 }
 
 func TestNamedServersAreUsedAsTheyAre(t *testing.T) {
@@ -45,18 +46,23 @@ func TestNamedServersAreUsedAsTheyAre(t *testing.T) {
 	kafka, err := servers.StartKafka(servers.KafkaOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, kafka.Close()) })
-	named := []string{servers.PostgresEnv + "=" + postgres.DSN(), servers.KafkaEnv + "=" + kafka.Brokers()[0]}
+	redis, err := servers.StartRedis(servers.RedisOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, redis.Close()) })
+	named := []string{servers.PostgresEnv + "=" + postgres.DSN(), servers.KafkaEnv + "=" + kafka.Brokers()[0], servers.RedisEnv + "=" + redis.URL()}
 
 	t.Run("answering", func(t *testing.T) {
-		output, status := withservers(t, named, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA")
+		output, status := withservers(t, named, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS")
 		require.Zero(t, status, output)
-		require.Equal(t, postgres.DSN()+" "+kafka.Brokers()[0]+"\n", output)
+		require.Equal(t, postgres.DSN()+" "+kafka.Brokers()[0]+" "+redis.URL()+"\n", output)
 	})
 	t.Run("silent", func(t *testing.T) {
 		require.NoError(t, postgres.Stop())
+		require.NoError(t, redis.Stop())
 		output, status := withservers(t, named, "echo", "ran")
 		require.Equal(t, 1, status)
 		require.Contains(t, output, servers.PostgresEnv+"="+postgres.DSN()+" does not answer")
+		require.Contains(t, output, servers.RedisEnv+"="+redis.URL()+" does not answer")
 		require.NotContains(t, output, "ran\n")
 	})
 }
@@ -67,9 +73,10 @@ func TestMissingServersAreNamedOneLineEach(t *testing.T) {
 	}, "/bin/sh", "-c", "echo ran")
 	require.Equal(t, 1, status)
 	lines := strings.Split(strings.TrimSpace(output), "\n")
-	require.Len(t, lines, 2, output)
+	require.Len(t, lines, 3, output)
 	require.Contains(t, lines[0], "withservers: INBOX_TEST_POSTGRES=")
 	require.Contains(t, lines[1], "withservers: Kafka: no INBOX_TEST_KAFKA")
+	require.Contains(t, lines[2], "withservers: Redis: no INBOX_TEST_REDIS")
 }
 
 func TestSignalEndsTheWholeCommandAndTheServers(t *testing.T) {
@@ -108,7 +115,7 @@ func withservers(t *testing.T, environment []string, arguments ...string) (outpu
 // prepare keeps the servers of the test run itself out of the environment.
 func prepare(environment []string, arguments ...string) *exec.Cmd {
 	command := exec.Command(os.Args[0], append([]string{"--"}, arguments...)...)
-	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=")
+	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=", servers.RedisEnv+"=")
 	command.Env = append(command.Env, environment...)
 	return command
 }

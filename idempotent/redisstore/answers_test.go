@@ -1,0 +1,276 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/redisstore"
+)
+
+var errLine = errors.New("the line is dead")
+
+// line is the way to the server: it can lose commands and answers.
+type line func(ctx context.Context, cmd redis.Cmder, send func() error) error
+
+func (l line) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l line) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := l(ctx, cmd, func() error { return next(ctx, cmd) })
+		if err != nil {
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+func (l line) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// on returns a store behind such a line.
+func (r rig) on(t *testing.T, l line, opts ...redisstore.Option) *redisstore.Store {
+	t.Helper()
+	client := r.another(t)
+	client.AddHook(l)
+	return r.storeOn(t, client, opts...)
+}
+
+// finalises tells a finalise by its third argument, the marker.
+func finalises(cmd redis.Cmder) bool {
+	return slices.ContainsFunc(cmd.Args(), func(a any) bool { return strings.HasPrefix(fmt.Sprint(a), "processed ") })
+}
+
+// releases tells a release: the one script with a single argument.
+func releases(cmd redis.Cmder) bool {
+	return strings.HasPrefix(cmd.Name(), "eval") && len(cmd.Args()) == 5
+}
+
+func TestFinaliseWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
+	r := newRig(t)
+	var asked atomic.Int32
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		err := send()
+		if finalises(cmd) && err == nil && asked.Add(1) == 1 {
+			return errLine
+		}
+		return err
+	}, redisstore.Lease(3*time.Second))
+	handled(t, store)
+	require.EqualValues(t, 2, asked.Load())
+	require.True(t, processed(t, store))
+}
+
+func TestFinaliseThatDoesNotArriveIsNotAcknowledged(t *testing.T) {
+	for name, cancelled := range map[string]bool{"until the lease's end": false, "twice for a caller that has gone": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			var asked atomic.Int32
+			store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+				if finalises(cmd) {
+					asked.Add(1)
+					return errLine
+				}
+				return send()
+			}, redisstore.Lease(time.Second))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			began, calls := time.Now(), 0
+			duplicate, err := store.Run(ctx, run(payment), func(context.Context) error {
+				calls++
+				if cancelled {
+					cancel()
+				}
+				return nil
+			})
+			require.ErrorIs(t, err, idempotent.ErrLost)
+			require.ErrorIs(t, err, errLine)
+			require.False(t, duplicate)
+			require.False(t, processed(t, store))
+			if cancelled {
+				require.EqualValues(t, 2, asked.Load())
+			} else {
+				require.Greater(t, asked.Load(), int32(2))
+				require.GreaterOrEqual(t, time.Since(began), time.Second)
+			}
+			duplicate, err = r.store(t).Run(t.Context(), run(payment), func(context.Context) error { calls++; return nil })
+			require.NoError(t, err, "the lease runs out")
+			require.False(t, duplicate)
+			require.Equal(t, 2, calls, "effectively once: this is what can happen")
+		})
+	}
+}
+
+func TestClaimWhoseAnswerIsLostLeavesTheKeyFree(t *testing.T) {
+	r := newRig(t)
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		err := send()
+		if cmd.Name() == "set" {
+			return errLine
+		}
+		return err
+	})
+	_, err := store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+	require.ErrorIs(t, err, errLine)
+	require.Empty(t, r.value(t))
+}
+
+func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
+	r := newRig(t)
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		if cmd.Name() == "set" {
+			_ = send() // its answer is lost on the way
+		}
+		return send()
+	}, redisstore.WaitTimeout(0))
+	handled(t, store)
+	require.True(t, processed(t, store))
+}
+
+func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
+	t.Parallel()
+	const lease = 1500 * time.Millisecond
+	for name, late := range map[string]time.Duration{"that was claimed at once": 0, "that was claimed by answers that came late": 450 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			var dead atomic.Bool
+			store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+				if dead.Load() {
+					return errLine
+				}
+				err := send()
+				if cmd.Name() == "set" || strings.HasPrefix(cmd.Name(), "eval") {
+					<-time.After(late) // the lease began before
+				}
+				return err
+			}, redisstore.Lease(lease))
+			_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
+				dead.Store(true)
+				select {
+				case <-ctx.Done():
+				case <-time.After(patience):
+				}
+				require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
+				require.Positive(t, r.client.PTTL(t.Context(), r.key()).Val(), "the claim must still stand when the body is told")
+				dead.Store(false) // all would be well again, but the body has been stopped
+				return nil
+			})
+			require.ErrorIs(t, err, idempotent.ErrLost)
+			require.ErrorIs(t, err, errLine)
+			require.False(t, processed(t, store))
+		})
+	}
+}
+
+func TestLostAnswersWithinTheLeaseDoNotMatter(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	r := newRig(t)
+	var commands atomic.Int32
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		err := send()
+		if strings.HasPrefix(cmd.Name(), "eval") && !finalises(cmd) && commands.Add(1)%2 == 0 {
+			return errLine
+		}
+		return err
+	}, redisstore.Lease(lease))
+	began := time.Now()
+	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-time.After(3 * lease):
+		}
+		return ctx.Err()
+	})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, time.Since(began), 3*lease)
+	require.True(t, processed(t, store))
+}
+
+func TestScriptsThatTheServerForgetsAreSentAgain(t *testing.T) {
+	r := newRig(t)
+	store := r.store(t)
+	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
+		return r.client.ScriptFlush(ctx).Err()
+	})
+	require.NoError(t, err)
+	require.True(t, processed(t, store))
+}
+
+func TestUserWhoMayNotRunScriptsRunsNoBody(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, r.client.Do(t.Context(), "ACL", "SETUSER", r.prefix, "on", ">secret", "~*", "+@all", "-@scripting").Err())
+	t.Cleanup(func() { require.NoError(t, r.client.Do(context.Background(), "ACL", "DELUSER", r.prefix).Err()) })
+	options := parse(t, r.url)
+	options.Username, options.Password = r.prefix, "secret"
+	client := redis.NewClient(options)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	_, err := r.storeOn(t, client).Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+	require.ErrorContains(t, err, "try a script: NOPERM")
+}
+
+func TestFailedReleaseIsTold(t *testing.T) {
+	r := newRig(t)
+	core, logs := observer.New(zapcore.DebugLevel)
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		if releases(cmd) {
+			return errLine
+		}
+		return send()
+	}, redisstore.Logger(zap.New(core)))
+	refused := errors.New("the card was refused")
+	_, err := store.Run(t.Context(), run(payment), func(context.Context) error { return refused })
+	require.ErrorIs(t, err, refused)
+	require.ErrorIs(t, err, errLine)
+	require.Zero(t, logs.Len())
+
+	require.NoError(t, r.client.Del(t.Context(), r.key()).Err())
+	require.PanicsWithValue(t, "boom", func() {
+		_, _ = store.Run(t.Context(), run(payment), func(context.Context) error { panic("boom") })
+	})
+	require.Equal(t, 1, logs.FilterMessageSnippet("claim not released").FilterField(zap.String("key", r.key())).Len())
+}
+
+func TestCommandThatHangsIsNotWaitedFor(t *testing.T) {
+	r := newRig(t)
+	hang := make(chan struct{})
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		if cmd.Name() == "get" {
+			<-hang
+		}
+		return send()
+	}, redisstore.OperationTimeout(100*time.Millisecond))
+	_, err := store.Processed(t.Context(), payment)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, `redisstore: handler "billing", message "m1": no answer within 100ms`)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = store.Processed(ctx, payment)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotContains(t, err.Error(), "no answer within")
+
+	closed := make(chan error, 1)
+	go func() { closed <- store.Close() }()
+	select {
+	case <-closed:
+		require.Fail(t, "closed before its commands had ended")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(hang)
+	require.NoError(t, <-closed)
+}

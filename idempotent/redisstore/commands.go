@@ -1,0 +1,105 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The scripts act only if the claim, their first argument, is still the key's
+// value; each is atomic. All are safe to repeat, as the client does by itself
+// when a connection breaks.
+var (
+	renewScript = redis.NewScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+	return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 0`)
+
+	// A finalise that is repeated finds its own marker.
+	finaliseScript = redis.NewScript(`
+local value = redis.call('GET', KEYS[1])
+if value == ARGV[1] then
+	redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+	return 1
+end
+if value == ARGV[2] then
+	return 1
+end
+return 0`)
+
+	releaseScript = redis.NewScript(`
+local value = redis.call('GET', KEYS[1])
+if value == ARGV[1] then
+	return redis.call('DEL', KEYS[1])
+end
+if value then
+	return -1
+end
+return 0`)
+)
+
+// do runs one command, for at most OperationTimeout. Clients obey a context only
+// if they were told to (ContextTimeoutEnabled), and then only its deadline; so
+// it runs on a goroutine, which Close waits for should the command outlast us.
+func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
+	answers := make(chan answer, 1)
+	s.commands.Add(1)
+	go func() {
+		defer s.commands.Done()
+		defer cancel()
+		value, err := command(bounded)
+		answers <- answer{value, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-bounded.Done():
+	}
+	select {
+	case a := <-answers: // came at the same moment
+		return a.value, a.err
+	default:
+	}
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	return none, fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
+}
+
+// setIfFree makes the claim unless the key has a value.
+func (s *Store) setIfFree(ctx context.Context, c *claim) (bool, error) {
+	return do(ctx, s, func(ctx context.Context) (bool, error) {
+		return s.client.SetNX(ctx, c.key, claimedValue(c.token), s.options.Lease).Result()
+	})
+}
+
+// get returns "" if the key has no value.
+func (s *Store) get(ctx context.Context, key string) (string, error) {
+	value, err := do(ctx, s, func(ctx context.Context) (string, error) { return s.client.Get(ctx, key).Result() })
+	if errors.Is(err, redis.Nil) {
+		return "", nil
+	}
+	return value, err
+}
+
+// script runs one by its digest, and by its text where the server does not know
+// it (any more).
+func (s *Store) script(ctx context.Context, script *redis.Script, c *claim, arguments ...any) (int, error) {
+	arguments = append([]any{claimedValue(c.token)}, arguments...)
+	return do(ctx, s, func(ctx context.Context) (int, error) {
+		return script.Run(ctx, s.client, []string{c.key}, arguments...).Int()
+	})
+}
+
+// milliseconds rounds up: nothing is forgotten early.
+func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }

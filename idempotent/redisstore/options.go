@@ -1,0 +1,173 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+)
+
+// Options configure a Store. Start from DefaultOptions.
+type Options struct {
+	// KeyPrefix is what the store's keys begin with: 1 to 200 characters.
+	// Stores with the same prefix in one database share their markers. Default
+	// "inbox".
+	KeyPrefix string `yaml:"key_prefix" env:"KEY_PREFIX"`
+	// Lease is how long a claim lives without being renewed: how soon after a
+	// crash another call may handle the message. It is renewed every third of
+	// it. At least 100 ms; default 30 s.
+	Lease time.Duration `yaml:"lease" env:"LEASE"`
+	// WaitTimeout is how long a call waits for another one of the same key
+	// before it returns idempotent.ErrInProgress; 0 does not wait. Default 10 s.
+	WaitTimeout time.Duration `yaml:"wait_timeout" env:"WAIT_TIMEOUT"`
+	// OperationTimeout bounds each command. At most a third of Lease, so that a
+	// claim survives one that hangs. Default 0, which is 2 s, or a third of
+	// Lease where that is less.
+	OperationTimeout time.Duration `yaml:"operation_timeout" env:"OPERATION_TIMEOUT"`
+	// Retention is how long it is remembered that a key was processed, for runs
+	// that do not say. At least 1 ms; default 7 days.
+	Retention time.Duration `yaml:"retention" env:"RETENTION"`
+	// Database is the number of the Redis database, for Open: 0 or more.
+	// Default -1, the one that the URL names.
+	Database int `yaml:"database" env:"DATABASE"`
+}
+
+// DefaultOptions returns the defaults (contract 8.2).
+func DefaultOptions() Options {
+	return Options{KeyPrefix: "inbox", Lease: 30 * time.Second, WaitTimeout: 10 * time.Second, Retention: 7 * 24 * time.Hour, Database: -1}
+}
+
+const (
+	maxKeyPrefix = 200
+	minLease     = 100 * time.Millisecond
+)
+
+// Validate reports every option that is out of range, by name, with its value
+// and what is allowed.
+func (o Options) Validate() error {
+	var problems []error
+	refuse := func(name string, value any, allowed string) {
+		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+	}
+	if n := len([]rune(o.KeyPrefix)); n < 1 || n > maxKeyPrefix {
+		refuse("KeyPrefix", fmt.Sprintf("%q", o.KeyPrefix), "1 to 200 characters")
+	}
+	if o.Lease < minLease {
+		refuse("Lease", o.Lease, "100ms or more")
+	}
+	if o.WaitTimeout < 0 {
+		refuse("WaitTimeout", o.WaitTimeout, "0 (does not wait) or more")
+	}
+	if o.OperationTimeout < 0 || o.OperationTimeout > o.Lease/3 {
+		refuse("OperationTimeout", o.OperationTimeout, fmt.Sprintf("0 (chosen by the store) to a third of Lease, %s", o.Lease/3))
+	}
+	if o.Retention < time.Millisecond {
+		refuse("Retention", o.Retention, "1ms or more")
+	}
+	if o.Database < -1 || o.Database > math.MaxInt32 {
+		refuse("Database", o.Database, "-1 (the URL's) or more")
+	}
+	return errors.Join(problems...)
+}
+
+// resolve fills in what follows from other options.
+func (o Options) resolve() Options {
+	o.Lease = o.Lease.Truncate(time.Millisecond) // Redis counts these
+	if o.OperationTimeout == 0 {
+		o.OperationTimeout = min(2*time.Second, o.Lease/3)
+	}
+	return o
+}
+
+// Option adjusts a Store. Options are applied in order.
+type Option func(*config)
+
+type config struct {
+	options Options
+	log     *zap.Logger
+}
+
+func newConfig(opts []Option) (*config, error) {
+	c := &config{options: DefaultOptions(), log: zap.NewNop()}
+	for _, o := range opts {
+		if o != nil {
+			o(c)
+		}
+	}
+	if err := c.options.Validate(); err != nil {
+		return nil, fmt.Errorf("redisstore: %w", err)
+	}
+	c.options = c.options.resolve()
+	return c, nil
+}
+
+// WithOptions replaces all settings by o, for example loaded from a file;
+// options after it still apply. Do not pass a struct that did not start from
+// DefaultOptions: zero values are values.
+func WithOptions(o Options) Option { return func(c *config) { c.options = o } }
+
+// KeyPrefix sets what the store's keys begin with; "inbox" if not set. Give
+// applications that share a database prefixes of their own. Do not change it
+// while messages may come again: under another prefix nothing is known of them.
+// A prefix with a hash tag ("{orders}") puts all markers into one slot of a
+// cluster: do not, unless that is what you want.
+func KeyPrefix(prefix string) Option { return func(c *config) { c.options.KeyPrefix = prefix } }
+
+// Lease sets how long a claim lives without being renewed; 30 s if not set. It
+// need not be as long as a body runs. Do not set it near the length of pauses
+// that the process or the network really has (garbage collection, failover):
+// each that outlasts it may make a body run twice.
+func Lease(d time.Duration) Option { return func(c *config) { c.options.Lease = d } }
+
+// WaitTimeout sets how long a call waits for another one of the same key, which
+// it asks for at growing, random intervals of up to half a second; 10 s if not
+// set, and never beyond the caller's context. 0 returns idempotent.ErrInProgress
+// at once: right where the transport delivers again after a pause of its own,
+// wrong where that would be a busy loop.
+func WaitTimeout(d time.Duration) Option { return func(c *config) { c.options.WaitTimeout = d } }
+
+// OperationTimeout sets how long each command may take, whatever the client's
+// own timeouts are; 2 s if not set, or a third of Lease where that is less. Do
+// not raise it to get over outages: bodies would lose their leases meanwhile.
+func OperationTimeout(d time.Duration) Option {
+	return func(c *config) { c.options.OperationTimeout = d }
+}
+
+// Retention sets how long it is remembered that a key was processed where
+// idempotent.Run does not say; 7 days if not set. Redis forgets it then by
+// itself. It must be longer than any redelivery may be late. Do not use it to
+// set a handler's retention: that is the wrapper's option.
+func Retention(d time.Duration) Option { return func(c *config) { c.options.Retention = d } }
+
+// Database sets the number of the Redis database, instead of the URL's. Only for
+// Open: a client that is given to New has its database. Do not use it with a
+// cluster, which has database 0 alone.
+func Database(n int) Option { return func(c *config) { c.options.Database = n } }
+
+// Logger sets where the store says what no caller gets to hear: that the server
+// may evict markers, and that a claim could not be released after a panic.
+// Nowhere if not set: not recommended, as then nobody is warned.
+func Logger(log *zap.Logger) Option {
+	return func(c *config) {
+		if log != nil {
+			c.log = log
+		}
+	}
+}
+
+// clientOptions are those of a URL such as redis://user:password@host:6379/0,
+// with what the store wants of its own client.
+func clientOptions(address string, o Options) (*redis.Options, error) {
+	found, err := redis.ParseURL(address)
+	if err != nil {
+		return nil, fmt.Errorf("redisstore: URL: %w", withoutURL(err))
+	}
+	if o.Database >= 0 {
+		found.DB = o.Database
+	}
+	found.ContextTimeoutEnabled = true
+	return found, nil
+}

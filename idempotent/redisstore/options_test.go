@@ -1,0 +1,75 @@
+package redisstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/idempotent/redisstore"
+)
+
+func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
+	client := redis.NewClient(&redis.Options{})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	long := make([]byte, 201)
+	for want, option := range map[string]redisstore.Option{
+		`option KeyPrefix is "", allowed is 1 to 200 characters`:                                      redisstore.KeyPrefix(""),
+		`", allowed is 1 to 200 characters`:                                                           redisstore.KeyPrefix(string(long)),
+		"option Lease is 99ms, allowed is 100ms or more":                                              redisstore.Lease(99 * time.Millisecond),
+		"option WaitTimeout is -1ns, allowed is 0 (does not wait) or more":                            redisstore.WaitTimeout(-1),
+		"option OperationTimeout is -1ns, allowed is 0 (chosen by the store) to a third of Lease":     redisstore.OperationTimeout(-1),
+		"option OperationTimeout is 11s, allowed is 0 (chosen by the store) to a third of Lease, 10s": redisstore.OperationTimeout(11 * time.Second),
+		"option Retention is 0s, allowed is 1ms or more":                                              redisstore.Retention(0),
+		"option Database is -2, allowed is -1 (the URL's) or more":                                    redisstore.Database(-2),
+		"option Database is 3, but a client that is given to New has its database":                    redisstore.Database(3),
+		"option KeyPrefix is": redisstore.WithOptions(redisstore.Options{}),
+	} {
+		_, err := redisstore.New(client, option)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "redisstore: option ")
+	}
+	_, err := redisstore.New(client, nil, redisstore.WithOptions(redisstore.DefaultOptions()), redisstore.Logger(nil), redisstore.Lease(time.Second))
+	require.NoError(t, err)
+	_, err = redisstore.New(nil)
+	require.EqualError(t, err, "redisstore: client is nil")
+}
+
+func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
+	for _, url := range []string{"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1", "redis://user:secret@host:6379/?nothing=1", "user:secret@host:6379", "redis://user:sec%ret@host"} {
+		_, err := redisstore.Open(url)
+		require.ErrorContains(t, err, "redisstore: URL: ")
+		require.NotContains(t, err.Error(), "sec")
+	}
+	_, err := redisstore.Open("redis://127.0.0.1:6379", redisstore.Lease(0))
+	require.ErrorContains(t, err, "redisstore: option Lease is 0s")
+}
+
+func TestOpenedStoreUsesTheDatabaseOfItsOptionElseItsURLs(t *testing.T) {
+	r := newRig(t)
+	options := parse(t, r.url)
+	options.DB = 7
+	seven := redis.NewClient(options)
+	t.Cleanup(func() {
+		require.NoError(t, seven.Del(context.Background(), r.key()).Err())
+		require.NoError(t, seven.Close())
+	})
+	open := func(opts ...redisstore.Option) *redisstore.Store {
+		store, err := redisstore.Open(r.url, append(opts, redisstore.KeyPrefix(r.prefix))...)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, store.Close(), "twice") })
+		return store
+	}
+	first, second := open(redisstore.Database(7)), open()
+	handled(t, first)
+	require.Equal(t, int64(1), seven.Exists(t.Context(), r.key()).Val())
+	require.Empty(t, r.value(t))
+	handled(t, second)
+	require.NotEmpty(t, r.value(t))
+
+	require.NoError(t, first.Close())
+	_, err := first.Processed(t.Context(), payment)
+	require.ErrorIs(t, err, redis.ErrClosed)
+}

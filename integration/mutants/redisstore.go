@@ -1,0 +1,243 @@
+package main
+
+const redisStoreModule = "idempotent/redisstore"
+
+func inRedis(run string) test {
+	return test{Module: redisStoreModule, Package: ".", Run: "^" + run + "$"}
+}
+
+// redisPromise is of the suite, by the beginning of its name.
+func redisPromise(name string) test {
+	return test{Module: redisStoreModule, Package: ".", Run: "^TestConformance$/^not_waiting$/^" + name}
+}
+
+func redisOutage(run string) test {
+	return test{Module: "integration", Package: "./redisstore", Run: "^" + run + "$"}
+}
+
+var redisStoreMutants = []mutant{
+	{
+		Name: "a marker is written whoever has the claim",
+		Why:  "a call whose lease ran out would acknowledge what another is handling (contract 8.2)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "if value == ARGV[1] then\n	redis.call('SET'",
+		New:  "if true then\n	redis.call('SET'",
+		Test: inRedis("TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither"),
+	},
+	{
+		Name: "an expired claim is finalised",
+		Why:  "it may have been another's meanwhile (contract 8.2)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "if value == ARGV[1] then\n	redis.call('SET'",
+		New:  "if not value or value == ARGV[1] then\n	redis.call('SET'",
+		Test: inRedis("TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither"),
+	},
+	{
+		Name: "a marker has no end",
+		Why:  "Redis would fill up: nothing else forgets (contract 8.2)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])",
+		New:  "redis.call('SET', KEYS[1], ARGV[2])",
+		Test: inRedis("TestRetentionIsTheRunsElseTheStores"),
+	},
+	{
+		Name: "a finalise that is repeated does not know its own marker",
+		Why:  "one lost answer would handle the message twice (contract 8.2)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "if value == ARGV[2] then\n	return 1",
+		New:  "if value == ARGV[2] then\n	return 0",
+		Test: inRedis("TestFinaliseWhoseAnswerIsLostIsAskedForAgain"),
+	},
+	{
+		Name: "another call's claim is released",
+		Why:  "a third call would run beside it (contract 8.2)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "if value == ARGV[1] then\n	return redis.call('DEL'",
+		New:  "if value then\n	return redis.call('DEL'",
+		Test: inRedis("TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither"),
+	},
+	{
+		Name: "a command that hangs is waited for",
+		Why:  "no body would be told in time that its lease ends (contract 8.2)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "case <-bounded.Done():",
+		New:  "case <-context.Background().Done():",
+		Test: hanging(inRedis("TestCommandThatHangsIsNotWaitedFor")),
+	},
+	{
+		Name: "all calls have one token",
+		Why:  "each would take another's claim for its own (contract 8.2)",
+		File: redisStoreModule + "/key.go",
+		Old:  "return rand.Text()",
+		New:  "return rand.Text()[:0]",
+		Test: redisPromise("of_50_calls_at_the_same_time_one"),
+	},
+	{
+		Name: "keys are joined as they are",
+		Why:  "a message could be taken for another handler's, and be skipped (contract 8.3)",
+		File: redisStoreModule + "/key.go",
+		Old:  `":", "%3A", `,
+		New:  "",
+		Test: inRedis("TestKeysOfPrefixesAreApart"),
+	},
+	{
+		Name: "keys that look escaped are others' that are",
+		Why:  "a message could be taken for another, and be skipped (contract 8.3)",
+		File: redisStoreModule + "/key.go",
+		Old:  `"%", "%25", `,
+		New:  "",
+		Test: inRedis("TestKeysOfPrefixesAreApart"),
+	},
+	{
+		Name: "a live claim is taken for a marker",
+		Why:  "a message would be acknowledged that nobody may ever handle (contract 8.2)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "case strings.HasPrefix(value, processedPrefix):",
+		New:  "case strings.HasPrefix(value, processedPrefix), strings.HasPrefix(value, claimedPrefix):",
+		Test: inRedis("TestLiveClaimIsNeitherRunNorAcknowledged"),
+	},
+	{
+		Name: "a claim that is being handled is processed",
+		Why:  "who asks would be told that it is done (contract 8.2)",
+		File: redisStoreModule + "/store.go",
+		Old:  "return strings.HasPrefix(value, processedPrefix), nil",
+		New:  `return strings.HasPrefix(value, claimedPrefix) || strings.HasPrefix(value, processedPrefix), nil`,
+		Test: redisPromise("a_message_that_is_being_handled"),
+	},
+	{
+		Name: "a claim that the client repeated is another's",
+		Why:  "one lost answer would block the message for a lease (contract 8.2)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "case ours || value == claimedValue(c.token):",
+		New:  "case ours:",
+		Test: inRedis("TestClaimThatTheClientRepeatsIsItsOwn"),
+	},
+	{
+		Name: "a claim whose answer was lost stays",
+		Why:  "the message would wait for the lease's end though nobody handles it (contract 8.2)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "			s.forget(ctx, c)\n			return nil, false, fmt.Errorf(\"claim",
+		New:  "			return nil, false, fmt.Errorf(\"claim",
+		Test: inRedis("TestClaimWhoseAnswerIsLostLeavesTheKeyFree"),
+	},
+	{
+		Name: "a lease is counted from the claim's answer",
+		Why:  "a body would go on when the claim is free (contract 8.2)",
+		File: redisStoreModule + "/hold.go",
+		Old:  "c.until = sent.Add(s.options.Lease)",
+		New:  "sent = time.Now()\n	c.until = sent.Add(s.options.Lease)",
+		Test: inRedis("TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds"),
+	},
+	{
+		Name: "a failure's claim is not released for a caller that has gone",
+		Why:  "the message would wait for the lease's end (contract 8.4)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "s.script(context.WithoutCancel(ctx), releaseScript, c)",
+		New:  "s.script(ctx, releaseScript, c)",
+		Test: inRedis("TestFailureReleasesTheClaimThoughTheCallerHasGone"),
+	},
+	{
+		Name: "a success is forgotten for a caller that has gone",
+		Why:  "each stop would handle messages twice (contract 8.2)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "s.script(context.WithoutCancel(ctx), finaliseScript, c,",
+		New:  "s.script(ctx, finaliseScript, c,",
+		Test: inRedis("TestSuccessIsRememberedThoughTheCallerHasGone"),
+	},
+	{
+		Name: "a finalise is asked for once",
+		Why:  "one lost answer would handle the message twice (contract 8.2)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "case attempt > 1 && (ctx.Err() != nil || !time.Now().Before(c.until)):",
+		New:  "default:",
+		Test: inRedis("TestFinaliseWhoseAnswerIsLostIsAskedForAgain"),
+	},
+	{
+		Name: "a finalise that failed is acknowledged",
+		Why:  "nobody would know that the message may come again (contract 8.2)",
+		File: redisStoreModule + "/store.go",
+		Old:  "s.retention(run)); err != nil {\n		return false, failed(err)",
+		New:  "s.retention(run)); err != nil {\n		return false, nil",
+		Test: inRedis("TestFinaliseThatDoesNotArriveIsNotAcknowledged"),
+	},
+	{
+		Name: "a lost lease is acknowledged",
+		Why:  "a body that stopped because it was told to would count as done (contract 8.2)",
+		File: redisStoreModule + "/store.go",
+		Old:  "		return false, failed(lost)",
+		New:  "		return false, nil",
+		Test: inRedis("TestBodyWhoseClaimIsGoneIsCancelledAndNotAcknowledged"),
+	},
+	{
+		Name: "a lost lease is finalised if the server lets it",
+		Why:  "a body that stopped because it was told to would count as done (contract 8.2)",
+		File: redisStoreModule + "/store.go",
+		Old:  "	case lost != nil:\n",
+		New:  "	case lost != nil && bodyErr != nil:\n",
+		Test: inRedis("TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds"),
+	},
+	{
+		Name: "a panic leaves its claim",
+		Why:  "the message would wait for the lease's end (contract 8.4)",
+		File: redisStoreModule + "/store.go",
+		Old:  "	err = body(held)\n	ended = true\n",
+		New:  "	ended = true\n	err = body(held)\n",
+		Test: redisPromise("a_body's_panic"),
+	},
+	{
+		Name: "a lease is not renewed",
+		Why:  "every body that outlasts it would run twice (contract 8.2)",
+		File: redisStoreModule + "/hold.go",
+		Old:  "	timer := time.NewTimer(",
+		New:  "	timer := time.NewTimer(time.Hour + ",
+		Test: inRedis("TestLeaseIsRenewedWhileTheBodyRuns"),
+	},
+	{
+		Name: "a lease is renewed while the caller is there",
+		Why:  "a body that ends slowly would not be alone (contract 8.2)",
+		File: redisStoreModule + "/hold.go",
+		Old:  "context.WithCancel(context.WithoutCancel(ctx))",
+		New:  "context.WithCancel(ctx)",
+		Test: inRedis("TestLeaseIsRenewedWhileTheBodyRuns"),
+	},
+	{
+		Name: "a body is not told that its claim is lost",
+		Why:  "it would go on beside another (contract 8.2)",
+		File: redisStoreModule + "/hold.go",
+		Old:  "			cancel(lost)",
+		New:  "			_ = cancel",
+		Test: hanging(inRedis("TestBodyWhoseClaimIsGoneIsCancelledAndNotAcknowledged")),
+	},
+	{
+		Name: "a body is told only when its lease has ended",
+		Why:  "another may have begun when it stops (contract 8.2)",
+		File: redisStoreModule + "/hold.go",
+		Old:  "margin := s.options.Lease / marginsPerLease",
+		New:  "margin := -s.options.Lease / marginsPerLease",
+		Test: inRedis("TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds"),
+	},
+	{
+		Name: "one renewal that failed loses the claim",
+		Why:  "each lost answer would stop a body (contract 8.2)",
+		File: redisStoreModule + "/hold.go",
+		Old:  "			failed = err // the last",
+		New:  "			return fmt.Errorf(\"%w: %w\", idempotent.ErrLost, err) // the last",
+		Test: inRedis("TestLostAnswersWithinTheLeaseDoNotMatter"),
+	},
+	{
+		Name: "the right to run scripts is not tried",
+		Why:  "without it nothing can be finalised: every delivery would run the body (contract 8.2)",
+		File: redisStoreModule + "/ready.go",
+		Old:  "	if s.ready.Load() {",
+		New:  "	if !s.ready.Load() {",
+		Test: inRedis("TestUserWhoMayNotRunScriptsRunsNoBody"),
+	},
+	{
+		Name: "nobody is told that markers may be evicted",
+		Why:  "messages would be handled again without a word (contract 8.2)",
+		File: redisStoreModule + "/ready.go",
+		Old:  "	if !s.looked.Swap(true) {",
+		New:  "	if s.looked.Swap(true) {",
+		Test: redisOutage("TestServerThatMayEvictMarkersIsToldOfOnce"),
+	},
+}

@@ -1,0 +1,296 @@
+// Package redisstore proves what the Redis store does when its server dies,
+// hangs, forgets or is a cluster.
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/redisstore"
+	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+const (
+	patience = 30 * time.Second
+	lease    = 1500 * time.Millisecond
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silence{}) // it has a line for every dial in vain
+	goleak.VerifyTestMain(m)
+}
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+var payment = idempotent.Run{Key: idempotent.Key{MessageID: "m1", HandlerKey: "billing"}, Retention: time.Hour}
+
+func start(t *testing.T, options servers.RedisOptions) *servers.Redis {
+	t.Helper()
+	server, err := servers.StartRedis(options)
+	testenv.LeaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	return server
+}
+
+// newClient is one as users have it: it does not obey contexts, and waits for
+// answers far longer than any lease here.
+func newClient(t *testing.T, server *servers.Redis) *redis.Client {
+	t.Helper()
+	options, err := redis.ParseURL(server.URL())
+	require.NoError(t, err)
+	options.ReadTimeout = 20 * time.Second
+	client := redis.NewClient(options)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return client
+}
+
+func newStore(t *testing.T, server *servers.Redis, opts ...redisstore.Option) *redisstore.Store {
+	t.Helper()
+	store, err := redisstore.New(newClient(t, server), append([]redisstore.Option{redisstore.Lease(lease)}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	return store
+}
+
+func handled(t *testing.T, store idempotent.Store) {
+	t.Helper()
+	calls := 0
+	duplicate, err := store.Run(t.Context(), payment, func(context.Context) error { calls++; return nil })
+	require.NoError(t, err)
+	require.False(t, duplicate)
+	require.Equal(t, 1, calls)
+}
+
+func skipped(t *testing.T, store idempotent.Store) {
+	t.Helper()
+	duplicate, err := store.Run(t.Context(), payment, func(context.Context) error { return errors.New("called again") })
+	require.NoError(t, err)
+	require.True(t, duplicate)
+}
+
+// failures is told of every command that fails.
+type failures chan<- struct{}
+
+func (failures) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f failures) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		// Scripts that a new server does not know are no failures.
+		if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			f <- struct{}{}
+		}
+		return err
+	}
+}
+
+func (failures) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// told waits until the body is told that its claim is lost.
+func told(t *testing.T, ctx context.Context) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(patience):
+	}
+	require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
+}
+
+func TestServerThatDiesInTheBody(t *testing.T) {
+	t.Run("and stays away ends the body before its lease does", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{})
+		began := time.Now()
+		_, err := newStore(t, server).Run(t.Context(), payment, func(ctx context.Context) error {
+			require.NoError(t, server.Kill())
+			told(t, ctx)
+			require.Less(t, time.Since(began), lease+time.Second)
+			return nil
+		})
+		require.ErrorIs(t, err, idempotent.ErrLost)
+	})
+	t.Run("and comes back empty makes no success of it", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{})
+		store := newStore(t, server)
+		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
+			require.NoError(t, server.Kill())
+			require.NoError(t, server.Start())
+			told(t, ctx)
+			return nil
+		})
+		require.ErrorIs(t, err, idempotent.ErrLost)
+		handled(t, store)
+		skipped(t, store)
+	})
+	t.Run("and comes back with its data within the lease does no harm", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{Durable: true})
+		store := newStore(t, server, redisstore.Lease(patience))
+		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
+			require.NoError(t, server.Kill())
+			require.NoError(t, server.Start())
+			return ctx.Err()
+		})
+		require.NoError(t, err)
+		skipped(t, store)
+	})
+	t.Run("and is back before the lease's end finalises", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{Durable: true})
+		client, failed := newClient(t, server), make(chan struct{}, 100)
+		client.AddHook(failures(failed))
+		store, err := redisstore.New(client, redisstore.Lease(patience))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, store.Close()) })
+		started := make(chan error, 1)
+		_, err = store.Run(t.Context(), payment, func(ctx context.Context) error {
+			require.NoError(t, server.Kill())
+			go func() {
+				<-failed // the first finalise
+				started <- server.Start()
+			}()
+			return nil
+		})
+		require.NoError(t, <-started)
+		require.NoError(t, err)
+		skipped(t, store)
+	})
+}
+
+func TestServerThatHangsBeyondTheLease(t *testing.T) {
+	t.Run("ends the body in time, and remembers nothing of it", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{})
+		store, second := newStore(t, server), newStore(t, server)
+		began := time.Now()
+		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
+			require.NoError(t, server.Freeze())
+			told(t, ctx)
+			return nil
+		})
+		require.ErrorIs(t, err, idempotent.ErrLost)
+		require.Less(t, time.Since(began), lease+time.Second, "no caller waits for a server that hangs")
+		awaitLeaseEnd(began)
+		require.NoError(t, server.Thaw())
+		handled(t, second)
+		skipped(t, store)
+	})
+	t.Run("takes no success that reaches it too late", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{})
+		store, second := newStore(t, server), newStore(t, server)
+		began := time.Now()
+		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
+			require.NoError(t, server.Freeze())
+			return nil // all is well here; finalise waits in the server's socket
+		})
+		require.ErrorIs(t, err, idempotent.ErrLost)
+		require.Less(t, time.Since(began), 2*lease)
+		awaitLeaseEnd(began)
+		require.NoError(t, server.Thaw())
+		require.NoError(t, store.Close(), "whose late commands have been answered then")
+		is, err := second.Processed(t.Context(), payment.Key)
+		require.NoError(t, err)
+		require.False(t, is, "the stale token was taken")
+		handled(t, second)
+	})
+	t.Run("does not lose the claim of one who has come meanwhile", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{})
+		store, second := newStore(t, server), newStore(t, server)
+		began := time.Now()
+		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
+			require.NoError(t, server.Freeze())
+			told(t, ctx)
+			return errors.New("interrupted")
+		})
+		require.ErrorIs(t, err, idempotent.ErrLost)
+		awaitLeaseEnd(began)
+		require.NoError(t, server.Thaw())
+		var third atomic.Bool
+		_, err = second.Run(t.Context(), payment, func(ctx context.Context) error {
+			_ = store.Close() // whatever the first had under way has arrived
+			_, err := newStore(t, server, redisstore.WaitTimeout(0)).Run(ctx, payment, func(context.Context) error { third.Store(true); return nil })
+			require.ErrorIs(t, err, idempotent.ErrInProgress)
+			return nil
+		})
+		require.NoError(t, err)
+		require.False(t, third.Load())
+		skipped(t, second)
+	})
+}
+
+// awaitLeaseEnd waits for the moment at which the server would forget a claim of
+// which nothing was heard since then: a server that hangs cannot say so.
+func awaitLeaseEnd(since time.Time) { <-time.After(time.Until(since.Add(2 * lease))) }
+
+func TestUnreachableServerRunsNothingAndIsNotWaitedForLong(t *testing.T) {
+	for name, outage := range map[string]func(*servers.Redis) error{"dead": (*servers.Redis).Kill, "hanging": (*servers.Redis).Freeze} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := start(t, servers.RedisOptions{})
+			store := newStore(t, server)
+			require.NoError(t, outage(server))
+			began := time.Now()
+			_, err := store.Run(t.Context(), payment, func(context.Context) error { panic("called") })
+			require.ErrorContains(t, err, `redisstore: handler "billing", message "m1": claim: `)
+			require.NotErrorIs(t, err, idempotent.ErrLost)
+			_, err = store.Processed(t.Context(), payment.Key)
+			require.Error(t, err)
+			require.Less(t, time.Since(began), 3*lease, "three commands of a third of the lease")
+			require.NoError(t, server.Thaw())
+			require.NoError(t, server.Start())
+			handled(t, store)
+		})
+	}
+}
+
+func TestServerThatMayEvictMarkersIsToldOfOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		settings map[string]string
+		warned   int
+	}{
+		"some keys":          {map[string]string{"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"}, 1},
+		"all keys":           {map[string]string{"maxmemory": "100mb", "maxmemory-policy": "allkeys-random"}, 1},
+		"none":               {map[string]string{"maxmemory": "100mb", "maxmemory-policy": "noeviction"}, 0},
+		"without a limit":    {map[string]string{"maxmemory-policy": "allkeys-lru"}, 0},
+		"as Redis is set up": {nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			core, logs := observer.New(zapcore.DebugLevel)
+			store := newStore(t, start(t, servers.RedisOptions{Settings: c.settings}), redisstore.Logger(zap.New(core)))
+			handled(t, store)
+			other := payment
+			other.Key.MessageID = "m2"
+			_, err := store.Run(t.Context(), other, func(context.Context) error { return nil })
+			require.NoError(t, err)
+			require.Equal(t, c.warned, logs.FilterMessageSnippet("its maxmemory-policy must be noeviction").Len(), "%+v", logs.All())
+			require.Equal(t, c.warned, logs.Len())
+		})
+	}
+}
+
+func TestServerWithoutMemoryRunsNothing(t *testing.T) {
+	t.Parallel()
+	server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "1", "maxmemory-policy": "noeviction"}})
+	_, err := newStore(t, server).Run(t.Context(), payment, func(context.Context) error { panic("called") })
+	require.ErrorContains(t, err, "claim: OOM")
+}

@@ -1,0 +1,22 @@
+package testenv
+
+import (
+	"os"
+	"testing"
+)
+
+// RedisVariable names the environment variable with the URL (redis://…) of a
+// server in which tests may keep keys.
+const RedisVariable = "INBOX_TEST_REDIS"
+
+// Redis returns the URL of the server named by RedisVariable, and a key prefix
+// of the test's own: the server is shared, and nothing in it is removed for the
+// test. Without a server see LeaveOut.
+func Redis(t testing.TB) (url, keyPrefix string) {
+	t.Helper()
+	url = os.Getenv(RedisVariable)
+	if url == "" {
+		LeaveOut(t, "Redis", RedisVariable)
+	}
+	return url, "inbox_test_" + randomHex(t)
+}
