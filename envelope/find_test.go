@@ -1,0 +1,71 @@
+package envelope_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// What a channel remembers a record by is what a receiver without a channel does.
+func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
+	with := func(value string, pairs ...string) envelope.Record {
+		r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Timestamp: time.UnixMilli(5), Key: []byte("k"), Value: []byte(value)}
+		for i := 0; i < len(pairs); i += 2 {
+			r.Headers = append(r.Headers, handler.Header{Key: pairs[i], Value: []byte(pairs[i+1])})
+		}
+		return r
+	}
+	const event = `{"specversion":"1.0","id":"e1","type":"t","source":"/s"}`
+	records := map[string]envelope.Record{
+		"plain":      with("v", "MessageId", "h1", "CorrelationId", "c1"),
+		"Debezium":   with("v", "id", "d1"),
+		"no ID":      with("v"),
+		"binary":     with("v", "ce_specversion", "1.0", "ce_id", "b1", "ce_type", "t", "ce_source", "/s", "MessageId", "h1"),
+		"structured": with(event, "content-type", "application/cloudevents+json"),
+		"batch of 1": with("["+event+"]", "content-type", "application/cloudevents-batch+json"),
+	}
+	for name, r := range records {
+		for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID(), envelope.HeaderID(), envelope.HeaderID("x", "CORRELATIONID"), envelope.CorrelationID(""),
+			envelope.KafkaKey(), envelope.KafkaCoordinates(), envelope.Func(func(r envelope.Record) (string, error) { return string(r.Value), nil })} {
+			t.Run(name+", "+strategy.String(), func(t *testing.T) {
+				decoder, err := envelope.NewDecoder(envelope.DecoderConfig{ID: strategy, Type: "t"}, nil)
+				require.NoError(t, err)
+				decoded := decoder.Decode("shop", r)
+				require.Len(t, decoded.Messages, 1)
+				want := decoded.Messages[0]
+				id, err := strategy.Find("shop", r)
+				require.Equal(t, want.ID, id)
+				require.Equal(t, want.IDErr, err)
+				if !strategy.NeedsRecord() {
+					id, err = strategy.FindIn("shop", want.Properties)
+					require.Equal(t, want.ID, id)
+					require.Equal(t, want.IDErr, err)
+				}
+			})
+		}
+	}
+}
+
+func TestRecordOfSeveralEventsHasNoEventsID(t *testing.T) {
+	const event = `{"specversion":"1.0","id":"e1","type":"t","source":"/s"}`
+	r := envelope.Record{Value: []byte("[" + event + "," + event + "]"), Headers: []handler.Header{
+		{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}, {Key: "MessageId", Value: []byte("h1")}}}
+	for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID()} {
+		_, err := strategy.Find("shop", r)
+		require.ErrorIs(t, err, envelope.ErrSharedID)
+	}
+	id, err := envelope.HeaderID().Find("shop", r)
+	require.NoError(t, err)
+	require.Equal(t, "h1", id)
+}
+
+func TestMessageWithoutCoordinatesHasNoIDOfThem(t *testing.T) {
+	_, err := envelope.KafkaCoordinates().FindIn("shop", handler.Properties{})
+	require.ErrorIs(t, err, envelope.ErrMissingID)
+	require.True(t, envelope.Func(nil).NeedsRecord())
+	require.False(t, envelope.KafkaKey().NeedsRecord())
+}

@@ -1,0 +1,102 @@
+package idempotent_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/memstore"
+)
+
+func wrapping[T any](t *testing.T, key string, fn func(context.Context, T) error, opts ...idempotent.Option) error {
+	h, err := idempotent.Wrap(memory(t), key, fn, opts...)
+	require.Equal(t, err == nil, h != nil)
+	return err
+}
+
+func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
+	defaults := idempotent.DefaultOptions()
+	bad := idempotent.Options{Retention: -time.Second, Duplicates: "twice"}
+	for _, c := range []struct {
+		name string
+		err  error
+		want []string // all of them
+	}{
+		{"all is well", wrapping(t, "billing", nothing[message], nil, idempotent.WithOptions(defaults)), nil},
+		{"empty key", wrapping(t, "", nothing[message]), []string{`idempotent handler ""`, "handler key is empty, allowed are 1 to 200"}},
+		{"long key", wrapping(t, strings.Repeat("é", 201), nothing[message]), []string{"handler key has 201 characters, allowed are 1 to 200"}},
+		{"key that is no text", wrapping(t, "a\xff", nothing[message]), []string{"not valid UTF-8 without NUL"}},
+		{"key with NUL", wrapping(t, "a\x00", nothing[message]), []string{"not valid UTF-8 without NUL"}},
+		{"nil function", wrapping[message](t, "billing", nil), []string{`idempotent handler "billing"`, "its function is nil"}},
+		{"zero options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(idempotent.Options{})), []string{"start from idempotent.DefaultOptions()"}},
+		{"options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(bad)), []string{"option Retention is -1s, allowed is more than 0", `option Duplicates is "twice", allowed are skip, log and fail`}},
+		{"no retention", wrapping(t, "billing", nothing[message], idempotent.Retention(0)), []string{"option Retention is 0s"}},
+		{"payload without ID", wrapping(t, "billing", nothing[order]), []string{"idempotent_test.order, which has no ID: use KeyBy"}},
+		{"payload without headers", wrapping(t, "billing", nothing[order], idempotent.IDFrom(envelope.HeaderID())), []string{"finds nothing in a idempotent_test.order"}},
+		{"selector of another type", wrapping(t, "billing", nothing[order], idempotent.KeyBy(func(string) (string, error) { return "", nil })), []string{"option KeyBy is a func(string) (string, error) or nil, allowed is a func(idempotent_test.order) (string, error)"}},
+		{"nil selector", wrapping(t, "billing", nothing[order], idempotent.KeyBy[order](nil)), []string{"option KeyBy", "or nil"}},
+		{"record of another type", wrapping(t, "billing", nothing[order], idempotent.RecordBy(func(string) envelope.Record { return envelope.Record{} })), []string{"option RecordBy is a func(string)"}},
+		{"nil record", wrapping(t, "billing", nothing[order], idempotent.RecordBy[order](nil)), []string{"option RecordBy", "or nil"}},
+		{"function of a record that is not there", wrapping(t, "billing", nothing[message], idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil }))), []string{"ID strategy function, which needs a record"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.want == nil {
+				require.NoError(t, c.err)
+			}
+			for _, part := range c.want {
+				require.ErrorContains(t, c.err, part)
+			}
+		})
+	}
+}
+
+func TestStoreMayBeRequired(t *testing.T) {
+	_, err := idempotent.New(nil, idempotent.RequireStore())
+	require.ErrorIs(t, err, idempotent.ErrNoStore)
+	_, err = idempotent.Wrap(nil, "billing", nothing[message], idempotent.RequireStore())
+	require.ErrorIs(t, err, idempotent.ErrNoStore)
+	require.ErrorContains(t, err, `"billing"`)
+	_, err = idempotent.Handle(receiver(t, nil), "billing", nothing[message], idempotent.RequireStore())
+	require.ErrorIs(t, err, idempotent.ErrNoStore)
+	_, err = idempotent.New(memory(t), idempotent.RequireStore())
+	require.NoError(t, err)
+
+	var overlooked *memstore.Store // of a constructor whose error was not looked at
+	_, err = idempotent.New(overlooked)
+	require.ErrorContains(t, err, "nil *memstore.Store")
+}
+
+func TestWrappedHandlerWithoutStoreIsNamedInTheLog(t *testing.T) {
+	log, logs := observe()
+	_, err := idempotent.Wrap(nil, "billing", nothing[message], log, idempotent.Channel("orders"))
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"handler_key": "billing", "channel": "orders"}, logs.All()[0].ContextMap())
+}
+
+// The second handler would never see what the first has handled.
+func TestTwoHandlersOfOneReceiverCannotShareAKey(t *testing.T) {
+	r := receiver(t, memory(t))
+	handle(t, r, "billing", nothing[message])
+	_, err := idempotent.Handle(r, "billing", nothing[message])
+	require.ErrorContains(t, err, `idempotent handler "billing": the receiver has another handler of this key`)
+	_, err = idempotent.Handle(r, "mail", nothing[order])
+	require.Error(t, err)
+	handle(t, r, "mail", nothing[message]) // what failed has taken nothing
+}
+
+func TestHandlersOptionsComeAfterTheReceivers(t *testing.T) {
+	r := receiver(t, memory(t), idempotent.Duplicates(idempotent.FailDuplicates), idempotent.AllowMissingID())
+	mail := handle(t, r, "mail", nothing[message], idempotent.Duplicates(idempotent.SkipDuplicates))
+	billing := handle(t, r, "billing", nothing[message])
+	for _, h := range []func(context.Context, message) error{mail, billing} {
+		require.NoError(t, h(t.Context(), withID("m1")))
+		require.NoError(t, h(t.Context(), withID("")), "the receiver's option holds for all")
+	}
+	require.NoError(t, mail(t.Context(), withID("m1")))
+	require.Error(t, billing(t.Context(), withID("m1")), "one handler's option is not another's")
+}

@@ -1,0 +1,210 @@
+package idempotent_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/memstore"
+)
+
+const patience = 30 * time.Second
+
+// cleaned is a store of whose calls of Cleanup the test hears.
+type cleaned struct {
+	storeFunc
+	calls   chan time.Time
+	cleanup func(ctx context.Context) (int64, error)
+}
+
+func (c *cleaned) Cleanup(ctx context.Context, olderThan time.Time) (int64, error) {
+	select {
+	case c.calls <- olderThan:
+	default:
+	}
+	return c.cleanup(ctx)
+}
+
+func cleaning(cleanup func(ctx context.Context) (int64, error)) *cleaned {
+	return &cleaned{calls: make(chan time.Time, 100), cleanup: cleanup}
+}
+
+func sweeper(t *testing.T, store idempotent.Store, opts ...idempotent.SweepOption) *idempotent.Sweeper {
+	t.Helper()
+	s, err := idempotent.NewSweeper(store, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Stop(context.Background())) })
+	return s
+}
+
+func receive[T any](t *testing.T, signals <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-signals:
+		return v
+	case <-time.After(patience):
+		require.FailNow(t, "waited in vain")
+		panic("unreachable")
+	}
+}
+
+func TestSweepForgetsWhatHasExpired(t *testing.T) {
+	clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	store := memory(t, memstore.WithClock(clock))
+	r := receiver(t, store, idempotent.Retention(time.Hour))
+	h := handle(t, r, "billing", nothing[message])
+	require.NoError(t, h(t.Context(), withID("m1")))
+	s := sweeper(t, store, idempotent.SweepClock(clock))
+	for _, c := range []struct {
+		after time.Duration
+		want  int64
+	}{{0, 0}, {time.Hour, 0}, {time.Microsecond, 1}, {0, 0}} {
+		clock.Advance(c.after)
+		n, err := s.Sweep(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, c.want, n, c.after)
+	}
+	require.NoError(t, h(t.Context(), withID("m1")))
+	require.EqualValues(t, 2, r.Counts().Processed, "what is forgotten is handled again")
+}
+
+func TestSweeperSweepsAtItsIntervalUntilItIsStopped(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	store := cleaning(func(context.Context) (int64, error) { return 1, nil })
+	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepClock(fxtest.NewClock(at)))
+	require.NoError(t, s.Stop(t.Context()), "before Start")
+	for range 2 { // it can be started again
+		s.Start()
+		s.Start()
+		require.Equal(t, at, receive(t, store.calls))
+		receive(t, store.calls)
+		require.NoError(t, s.Stop(t.Context()))
+		require.NoError(t, s.Stop(t.Context()))
+		for len(store.calls) > 0 {
+			<-store.calls
+		}
+	}
+	require.Never(t, func() bool { return len(store.calls) > 0 }, 20*time.Millisecond, time.Millisecond)
+}
+
+func TestStartAndStopFromEverywhere(t *testing.T) {
+	s := sweeper(t, memory(t), idempotent.SweepInterval(time.Millisecond))
+	var done sync.WaitGroup
+	for i := range 20 {
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			if i%2 == 0 {
+				s.Start()
+				return
+			}
+			_ = s.Stop(t.Context())
+		}()
+	}
+	done.Wait()
+}
+
+func TestFirstSweepComesOneIntervalAfterStart(t *testing.T) {
+	store := cleaning(func(context.Context) (int64, error) { return 0, nil })
+	s := sweeper(t, store)
+	s.Start()
+	require.NoError(t, s.Stop(t.Context()))
+	require.Empty(t, store.calls)
+	require.Equal(t, idempotent.SweepOptions{Interval: time.Hour, Timeout: time.Minute}, idempotent.DefaultSweepOptions())
+}
+
+func TestSweepThatFailsIsTriedAgain(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"error": func() error { return errors.New("down") },
+		"panic": func() error { panic("down") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			core, logs := observer.New(zap.DebugLevel)
+			failing := true
+			store := cleaning(func(context.Context) (int64, error) {
+				if failing {
+					failing = false
+					return 3, fail()
+				}
+				return 0, nil
+			})
+			s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepLogger(zap.New(core)))
+			s.Start()
+			receive(t, store.calls)
+			receive(t, store.calls)
+			require.NoError(t, s.Stop(t.Context()))
+			failed := logs.FilterMessageSnippet("sweep of processed messages failed")
+			require.Equal(t, 1, failed.Len())
+			require.Contains(t, failed.All()[0].ContextMap()["error"], "down")
+		})
+	}
+}
+
+func TestSweepIsBoundedAndGoesOnWhereItGotOn(t *testing.T) {
+	left := int64(3)
+	store := cleaning(func(ctx context.Context) (int64, error) { // one each time it is given
+		if left == 0 {
+			return 0, nil
+		}
+		left--
+		<-ctx.Done()
+		return 1, ctx.Err()
+	})
+	s := sweeper(t, store, idempotent.SweepTimeout(time.Millisecond))
+	n, err := s.Sweep(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 3, n)
+
+	stuck := cleaning(func(ctx context.Context) (int64, error) { <-ctx.Done(); return 0, ctx.Err() })
+	_, err = sweeper(t, stuck, idempotent.SweepTimeout(time.Millisecond)).Sweep(t.Context())
+	require.ErrorIs(t, err, context.DeadlineExceeded, "without progress it is not repeated")
+	require.Len(t, stuck.calls, 1)
+}
+
+func TestStopCutsASweepOff(t *testing.T) {
+	store := cleaning(func(ctx context.Context) (int64, error) { <-ctx.Done(); return 1, ctx.Err() })
+	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
+	s.Start()
+	receive(t, store.calls)
+	require.NoError(t, s.Stop(t.Context()))
+}
+
+func TestStopReturnsByItsContextsEnd(t *testing.T) {
+	release := make(chan struct{})
+	store := cleaning(func(context.Context) (int64, error) { <-release; return 0, nil }) // deaf
+	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
+	s.Start()
+	receive(t, store.calls)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.Stop(ctx), context.DeadlineExceeded)
+	close(release)
+}
+
+func TestSweepersDeclarationErrorsNameWhatIsWrong(t *testing.T) {
+	var overlooked *memstore.Store
+	for _, c := range []struct {
+		store idempotent.Store
+		opt   idempotent.SweepOption
+		want  string
+	}{
+		{nil, nil, "the store is nil"},
+		{overlooked, nil, "the store is nil"},
+		{memory(t), idempotent.SweepInterval(0), "option Interval is 0s, allowed is more than 0"},
+		{memory(t), idempotent.SweepTimeout(-1), "option Timeout is -1ns, allowed is more than 0"},
+		{memory(t), idempotent.SweepClock(nil), "option SweepClock is nil"},
+		{memory(t), idempotent.WithSweepOptions(idempotent.SweepOptions{}), "start from idempotent.DefaultSweepOptions()"},
+	} {
+		_, err := idempotent.NewSweeper(c.store, c.opt)
+		require.ErrorContains(t, err, "idempotent sweeper: ")
+		require.ErrorContains(t, err, c.want)
+	}
+}
