@@ -21,6 +21,8 @@ type settings struct {
 	retention   time.Duration
 	middleware  []Middleware
 	breaker     *Breaker
+	// idempotencyKey is a func(Message[T]) (string, error).
+	idempotencyKey any
 	ordering
 }
 
