@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +125,15 @@ func TestConformanceOnPostgresBySimpleProtocol(t *testing.T) {
 func TestConformanceOnSQLite(t *testing.T) {
 	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
 		dsn := testenv.SQLiteDSN(t)
+		return testenv.OpenSQLite(t, dsn), dsn
+	})
+}
+
+// As where nobody has asked for immediate transactions: the marker, which is
+// the first statement, is what waits for its turn.
+func TestConformanceOnSQLiteByDeferredTransactions(t *testing.T) {
+	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
+		dsn, _ := strings.CutSuffix(testenv.SQLiteDSN(t), "&_txlock=immediate")
 		return testenv.OpenSQLite(t, dsn), dsn
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -277,7 +278,7 @@ func TestConflictInACallersTransactionOnSQLite(t *testing.T) {
 	dsn := testenv.SQLiteDSN(t)
 	d := &inboxtest.Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn)}
 	r := newRig(t, d)
-	deferred := testenv.OpenSQLite(t, dsn[:len(dsn)-len("&_txlock=immediate")])
+	deferred := testenv.OpenSQLite(t, strings.TrimSuffix(dsn, "&_txlock=immediate"))
 	s := open(t, deferred)
 	tx := deferred.Begin()
 	require.NoError(t, tx.Error)

@@ -158,6 +158,23 @@ func TestWaitForTheFirstEndsBeforeTheContextDoes(t *testing.T) {
 	})
 }
 
+func TestCallThatWaitsForTheFileEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.SQLiteDSN(t)
+	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn)})
+	s := open(t, testenv.OpenSQLite(t, strings.Replace(dsn, "busy_timeout(5000)", "busy_timeout(20)", 1)))
+	first := r.begin(r.store, "1")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := s.Run(ctx, run("1"), effect("1", nil))
+	require.ErrorIs(t, err, idempotent.ErrInProgress)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 5*time.Second)
+	require.Equal(t, outcome{}, first.end(t, nil))
+	r.have("1")
+}
+
 // The setting is the transaction's, and SQLite has none.
 func TestLockTimeoutIsTheMarkersAlone(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {

@@ -1,0 +1,133 @@
+package gormstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+type order struct{ ID string }
+
+func (o order) MessageID() string   { return o.ID }
+func (o order) MessageType() string { return "order.placed" }
+
+// ship has one effect through its transaction and returns err.
+func ship(err error) func(ctx context.Context, tx *gorm.DB, o order) error {
+	return func(ctx context.Context, tx *gorm.DB, o order) error {
+		if tx.Statement.Context != ctx {
+			return errors.New("tx is not bound to ctx")
+		}
+		if failed := tx.Exec(`INSERT INTO effects VALUES (?)`, o.ID).Error; failed != nil {
+			return failed
+		}
+		return err
+	}
+}
+
+func wrap(t *testing.T, s *gormstore.Store, fn func(context.Context, *gorm.DB, order) error, opts ...idempotent.Option) func(context.Context, order) error {
+	t.Helper()
+	handle, err := gormstore.Wrap(s, "h", fn, opts...)
+	require.NoError(t, err)
+	return handle
+}
+
+func TestWrappedHandlerWritesInTheTransactionOfItsMarker(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		require.ErrorIs(t, wrap(t, r.store, ship(errBody))(t.Context(), order{"1"}), errBody)
+		r.have()
+		handle := wrap(t, r.store, ship(nil))
+		for range 3 {
+			require.NoError(t, handle(t.Context(), order{"1"}))
+		}
+		r.have("1")
+		require.ErrorIs(t, d.DB.Transaction(func(tx *gorm.DB) error {
+			require.NoError(t, handle(gormstore.WithTx(t.Context(), tx), order{"2"}))
+			return errBody
+		}), errBody)
+		r.have("1")
+
+		var unnamed *idempotent.IDError
+		require.ErrorAs(t, handle(t.Context(), order{}), &unnamed)
+		r.have("1")
+	})
+}
+
+func TestHandlersOfOneReceiverAreIndependent(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		receiver, err := idempotent.New(r.store)
+		require.NoError(t, err)
+		for _, key := range []string{"a", "b"} {
+			handle, err := gormstore.Handle(receiver, r.store, key, ship(nil))
+			require.NoError(t, err)
+			for range 2 {
+				require.NoError(t, handle(t.Context(), order{"1"}))
+			}
+		}
+		r.have("1", "1")
+		require.EqualValues(t, 2, receiver.Counts().Processed)
+		require.EqualValues(t, 2, receiver.Counts().DuplicateSkipped)
+	})
+}
+
+func TestMessageWithoutIDHasATransactionToo(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		handle := wrap(t, r.store, ship(nil), idempotent.AllowMissingID())
+		require.ErrorIs(t, wrap(t, r.store, ship(errBody), idempotent.AllowMissingID())(t.Context(), order{}), errBody)
+		require.Empty(t, r.effects())
+		for range 2 {
+			require.NoError(t, handle(t.Context(), order{}))
+		}
+		require.Equal(t, []string{"", ""}, r.effects())
+		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
+			ctx := gormstore.WithTx(t.Context(), tx)
+			require.ErrorIs(t, wrap(t, r.store, ship(errBody), idempotent.AllowMissingID())(ctx, order{}), errBody)
+			return handle(ctx, order{})
+		}))
+		require.Equal(t, []string{"", "", ""}, r.effects())
+		require.Empty(t, r.markers())
+	})
+}
+
+// Beside each other, which SQLite's one writer cannot have.
+func TestWrappedHandlerWithinABodyHasItsOwnTransaction(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		handle := wrap(t, r.store, ship(nil), idempotent.AllowMissingID())
+		_, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
+			require.NoError(t, handle(ctx, order{}))
+			require.NoError(t, handle(ctx, order{"2"}))
+			require.NoError(t, handle(gormstore.WithTx(ctx, handler.DB(ctx)), order{"3"}))
+			return errBody
+		})
+		require.ErrorIs(t, err, errBody)
+		require.Equal(t, []string{"", "2"}, r.effects())
+		require.Equal(t, []string{"2"}, r.markers())
+	})
+}
+
+func TestUnusableWrappersAreErrors(t *testing.T) {
+	t.Parallel()
+	_, err := gormstore.Wrap(nil, "h", ship(nil))
+	require.EqualError(t, err, `idempotent handler "h": the *gormstore.Store is nil: there would be no transaction`)
+	s := new(gormstore.Store)
+	_, err = gormstore.Wrap[order](s, "h", nil)
+	require.EqualError(t, err, `idempotent handler "h": its function is nil`)
+	handle, err := gormstore.Wrap(s, "", ship(nil))
+	require.ErrorContains(t, err, "handler key is empty")
+	require.Nil(t, handle)
+	receiver, err := idempotent.New(nil)
+	require.NoError(t, err)
+	_, err = gormstore.Handle(receiver, nil, "h", ship(nil))
+	require.ErrorContains(t, err, "is nil")
+}
