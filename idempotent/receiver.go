@@ -98,7 +98,9 @@ func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, 
 	return w.handle, nil
 }
 
-// Wrap wraps one handler: a Receiver of its own, see New and Handle.
+// Wrap wraps one handler: a Receiver of its own, see New and Handle. Message IDs
+// have to be unique across all that the handler gets, whatever their source and
+// type: see Key.
 func Wrap[T any](store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	r, err := newReceiver(store, opts, zap.String("handler_key", handlerKey))
 	if err != nil {

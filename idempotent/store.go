@@ -7,7 +7,10 @@ import (
 )
 
 // Key names what is to be done once: a message by one handler. Two handlers of
-// one message are independent (contract 8.3).
+// one message are independent (contract 8.3). Source and type are no part of it:
+// producers that each number their messages by themselves, for which CloudEvents
+// allows, have messages of one ID that are not the same. All but the first would
+// be taken for duplicates: let KeyBy put the source before the ID there.
 type Key struct {
 	MessageID  string // 1 to 200 characters
 	HandlerKey string // 1 to 200 characters
