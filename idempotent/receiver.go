@@ -109,6 +109,9 @@ func Wrap[T any](store Store, handlerKey string, fn func(ctx context.Context, me
 	return Handle(r, handlerKey, fn)
 }
 
+// Store returns the store that r was made with, nil if there is none.
+func (r *Receiver) Store() Store { return r.store }
+
 // register refuses a key that is there already: of two handlers with one key the
 // second would never see a message that the first has processed.
 func (r *Receiver) register(handlerKey string, c *counters) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/idempotent/memstore"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -130,4 +131,60 @@ func TestUnusableWrappersAreErrors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = gormstore.Handle(receiver, nil, "h", ship(nil))
 	require.ErrorContains(t, err, "is nil")
+	_, err = gormstore.Handle(receiver, s, "h", ship(nil))
+	require.ErrorContains(t, err, `idempotent handler "h": the receiver was not made with this *gormstore.Store`)
+	require.ErrorContains(t, err, "it has no store")
+	receiver, err = idempotent.New(new(gormstore.Store))
+	require.NoError(t, err)
+	handle, err = gormstore.Handle(receiver, s, "h", ship(nil))
+	require.ErrorContains(t, err, "was not made with this *gormstore.Store")
+	require.Nil(t, handle)
+}
+
+// wrapping is a store with another one in it, to count or to trace.
+type wrapping struct{ idempotent.Store }
+
+// What a process forgets with its end it would do again.
+func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		handlerOf := func(store idempotent.Store, fn func(context.Context, *gorm.DB, order) error) (func(context.Context, order) error, *idempotent.Receiver) {
+			receiver, err := idempotent.New(store, idempotent.AllowMissingID())
+			require.NoError(t, err)
+			handle, err := gormstore.Handle(receiver, r.store, "h", fn)
+			require.NoError(t, err)
+			return handle, receiver
+		}
+		memory, err := memstore.New()
+		require.NoError(t, err)
+		other, _ := handlerOf(memory, ship(nil))
+		for range 2 {
+			require.ErrorContains(t, other(t.Context(), order{"1"}), "was not made with this *gormstore.Store")
+		}
+		r.have()
+		foreign, _ := handlerOf(wrapping{open(t, d.DB)}, ship(nil))
+		require.ErrorContains(t, foreign(t.Context(), order{"1"}), "was not made with this *gormstore.Store", "another store on the same tables may be of another database as well")
+		r.have()
+
+		// A message without ID has effects, but not those of what its handler calls.
+		require.NoError(t, other(t.Context(), order{}))
+		require.Equal(t, []string{""}, r.effects())
+		var inner error
+		outer, _ := handlerOf(memory, func(ctx context.Context, _ *gorm.DB, _ order) error {
+			inner = other(ctx, order{"2"})
+			return nil
+		})
+		require.NoError(t, outer(t.Context(), order{}))
+		require.ErrorContains(t, inner, "was not made with this *gormstore.Store")
+		require.Equal(t, []string{""}, r.effects())
+
+		inboxtest.Exec(t, d.DB, `DELETE FROM effects`)
+		handle, receiver := handlerOf(wrapping{r.store}, ship(nil))
+		for range 2 {
+			require.NoError(t, handle(t.Context(), order{"3"}))
+		}
+		r.have("3")
+		require.Equal(t, idempotent.Counts{Processed: 1, DuplicateSkipped: 1}, receiver.Counts())
+		require.Equal(t, wrapping{r.store}, receiver.Store())
+	})
 }

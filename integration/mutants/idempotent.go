@@ -26,7 +26,7 @@ var idempotentMutants = []mutant{
 		Name: "a missing ID that is allowed is remembered",
 		Why:  "all messages without ID but the first would be lost as duplicates (contract 4.4)",
 		File: "idempotent/wrapped.go",
-		Old:  "		return w.undeduplicated(ctx, message)\n	case err != nil:",
+		Old:  "		return w.undeduplicated(keyless.With(ctx, true), message)\n	case err != nil:",
 		New:  "		id = \"none\"\n	case err != nil:",
 		Test: receiving("TestMessageWithoutIDIsHandledEachTimeWhereAllowed"),
 	},
