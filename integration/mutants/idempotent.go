@@ -183,6 +183,22 @@ var idempotentMutants = []mutant{
 		Test: enveloping("^TestRecordOfSeveralEventsHasNoEventsID$"),
 	},
 	{
+		Name: "a loop that has not ended counts as stopped",
+		Why:  "who stops the store next would take it from under a sweep or a cleanup (contract 8.4)",
+		File: "internal/loop/loop.go",
+		Old:  "		l.last.stopped = true\n	}\n	return l.last",
+		New:  "		l.last.stopped = true\n	}\n	defer func() { l.last = nil }()\n	return l.last",
+		Test: receiving("TestSweepUnderWayIsWaitedForByEveryStopAndStart"),
+	},
+	{
+		Name: "a loop begins beside the last one",
+		Why:  "two sweeps or cleanups of one process would be under way at once (contract 8.4)",
+		File: "internal/loop/loop.go",
+		Old:  "		if before != nil {\n",
+		New:  "		if before != nil && before.stop == nil {\n",
+		Test: receiving("TestSweepUnderWayIsWaitedForByEveryStopAndStart"),
+	},
+	{
 		Name: "a sweep forgets by another clock",
 		Why:  "markers would go before their retention has passed (contract 8.4)",
 		File: "idempotent/sweeper.go",
