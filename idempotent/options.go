@@ -17,7 +17,8 @@ type DuplicatePolicy string
 const (
 	// SkipDuplicates returns nil.
 	SkipDuplicates DuplicatePolicy = "skip"
-	// LogDuplicates logs the message with its handler and returns nil.
+	// LogDuplicates logs the message with its handler and returns nil. It needs
+	// a logger.
 	LogDuplicates DuplicatePolicy = "log"
 	// FailDuplicates returns a *DuplicateError.
 	FailDuplicates DuplicatePolicy = "fail"
@@ -74,6 +75,7 @@ type config struct {
 	keyBy     any // func(T) (string, error)
 	recordBy  any // func(T) envelope.Record
 	log       *zap.Logger
+	silent    bool // no logger was set
 }
 
 func (c config) with(opts []Option) config {
@@ -83,7 +85,7 @@ func (c config) with(opts []Option) config {
 		}
 	}
 	if c.log == nil {
-		c.log = zap.NewNop()
+		c.log, c.silent = zap.NewNop(), true
 	}
 	return c
 }
@@ -127,4 +129,6 @@ func Channel(name string) Option { return func(c *config) { c.channel = name } }
 
 // WithLogger sets the zap logger. Without it nothing is logged, also not that
 // there is no store: do not leave it out in production.
-func WithLogger(log *zap.Logger) Option { return func(c *config) { c.log = log } }
+func WithLogger(log *zap.Logger) Option {
+	return func(c *config) { c.log, c.silent = log, false }
+}
