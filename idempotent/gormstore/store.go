@@ -51,7 +51,9 @@ var _ idempotent.Store = (*Store)(nil)
 func New(db *gorm.DB, options ...Option) (*Store, error) {
 	cfg := &config{options: DefaultOptions(), clock: clock.System{}}
 	for _, option := range options {
-		option(cfg)
+		if option != nil {
+			option(cfg)
+		}
 	}
 	s := &Store{opts: cfg.options, clock: cfg.clock, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}}
 	var err error

@@ -115,8 +115,8 @@ var gormstoreMutants = []mutant{
 		Name: "gormstore: a wait for a marker outlasts the context",
 		Why:  "the statement would be cut short, and its connection lost (contract 8.2)",
 		File: "idempotent/gormstore/open.go",
-		Old:  "\t\twait = min(wait, time.Until(deadline)*9/10)\n",
-		New:  "\t\t_ = deadline\n",
+		Old:  "\t\twait = min(wait, time.Until(deadline)/10*9) // which",
+		New:  "\t\t_ = deadline // which",
 		Test: keeping("TestWaitForTheFirstEndsBeforeTheContextDoes"),
 	},
 	{
