@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/idempotent/memstore"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 type order struct{ ID string }
@@ -186,5 +189,22 @@ func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
 		r.have("3")
 		require.Equal(t, idempotent.Counts{Processed: 1, DuplicateSkipped: 1}, receiver.Counts())
 		require.Equal(t, wrapping{r.store}, receiver.Store())
+	})
+}
+
+func TestHandlerWithoutARetentionIsRememberedFor24Hours(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		r := newRig(t, d, gormstore.WithClock(clock))
+		for id, c := range map[string]struct {
+			opts []idempotent.Option
+			want time.Duration
+		}{"1": {nil, 24 * time.Hour}, "2": {[]idempotent.Option{idempotent.Retention(time.Hour)}, time.Hour}} {
+			require.NoError(t, wrap(t, r.store, ship(nil), c.opts...)(t.Context(), order{id}))
+			var marker models.Marker
+			require.NoError(t, d.DB.Where("message_id = ?", id).Take(&marker).Error)
+			require.Equal(t, c.want, marker.ExpiresAt.Sub(marker.ProcessedAt))
+			require.True(t, marker.ProcessedAt.Equal(inboxtest.Noon))
+		}
 	})
 }

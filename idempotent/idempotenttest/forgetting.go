@@ -48,6 +48,16 @@ var forgetting = []promise{
 		}
 		skipped(t, f, r)
 	}},
+	{"a run without a retention is remembered for the store's own", func(t *testing.T, f Fixture) {
+		r := run("m1", "handler")
+		r.Retention = 0
+		handled(t, f, r)
+		skipped(t, f, r)
+		n, err := f.Store.Cleanup(t.Context(), f.now().Add(slack))
+		require.NoError(t, err)
+		require.Zero(t, n)
+		skipped(t, f, r)
+	}},
 	{"cleanup of nothing is no error", func(t *testing.T, f Fixture) {
 		n, err := f.Store.Cleanup(t.Context(), f.now())
 		require.NoError(t, err)

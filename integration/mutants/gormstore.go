@@ -152,6 +152,14 @@ var gormstoreMutants = []mutant{
 		Test: keeping("TestMarkerAndEffectAreThereTogetherOrNotAtAll"),
 	},
 	{
+		Name: "gormstore: a run without a retention is remembered for none",
+		Why:  "the next sweep would forget what was processed a moment ago (contract 8.4)",
+		File: "idempotent/gormstore/store.go",
+		Old:  "\tif run.Retention == 0 {",
+		New:  "\tif run.Retention < 0 {",
+		Test: keeping("TestHandlerWithoutARetentionIsRememberedFor24Hours"),
+	},
+	{
 		Name: "gormstore: cleanup ends after a batch",
 		Why:  "markers would pile up (contract 8.4)",
 		File: "idempotent/gormstore/store.go",

@@ -183,6 +183,14 @@ var idempotentMutants = []mutant{
 		Test: enveloping("^TestRecordOfSeveralEventsHasNoEventsID$"),
 	},
 	{
+		Name: "a run without a retention is remembered for none",
+		Why:  "the next sweep would forget what was processed a moment ago (contract 8.4)",
+		File: "idempotent/memstore/markers.go",
+		Old:  "	if run.Retention == 0 {",
+		New:  "	if run.Retention < 0 {",
+		Test: conforming("a run without a retention is remembered for the store's own"),
+	},
+	{
 		Name: "a loop that has not ended counts as stopped",
 		Why:  "who stops the store next would take it from under a sweep or a cleanup (contract 8.4)",
 		File: "internal/loop/loop.go",
