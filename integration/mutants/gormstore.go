@@ -152,6 +152,14 @@ var gormstoreMutants = []mutant{
 		Test: keeping("TestMarkerAndEffectAreThereTogetherOrNotAtAll"),
 	},
 	{
+		Name: "gormstore: a released savepoint is undone in the place of another",
+		Why:  "a run would fail for a failure that was undone (contract 5.11)",
+		File: "internal/invoke/watched.go",
+		Old:  "\t\tif i := w.newest(name); i >= 0 {\n\t\t\tw.marks = w.marks[:i]\n",
+		New:  "\t\tif i := w.newest(name); i >= len(w.marks) {\n\t\t\tw.marks = w.marks[:i]\n",
+		Test: keeping("TestReleasedSavepointIsNotTakenForTheOneThatIsUndone"),
+	},
+	{
 		Name: "gormstore: a run without a retention is remembered for none",
 		Why:  "the next sweep would forget what was processed a moment ago (contract 8.4)",
 		File: "idempotent/gormstore/store.go",
