@@ -319,7 +319,15 @@ var idempotentMutants = []mutant{
 		Test: conforming("keys that are the same when joined are not the same"),
 	},
 	{
-		Name: "cleanup forgets what has not expired",
+		Name: "handler key and message ID are joined",
+		Why:  "another message would be lost as a duplicate (contract 8.3)",
+		File: "idempotent/memstore/store.go",
+		Old:  "	ended, duplicate, err := s.claim(ctx, run.Key)",
+		New:  "	run.Key = idempotent.Key{MessageID: run.Key.HandlerKey + \":\" + run.Key.MessageID}\n	ended, duplicate, err := s.claim(ctx, run.Key)",
+		Test: conforming("keys that are the same when joined are not the same"),
+	},
+	{
+		Name: "cleanup forgets what has not expired
 		Why:  "duplicates would be handled again (contract 8.4)",
 		File: "idempotent/memstore/markers.go",
 		Old:  "	for n < cleanupBatch && s.forget(before) {",
