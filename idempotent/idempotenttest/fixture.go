@@ -39,6 +39,11 @@ type Fixture struct {
 	// ErrInProgress at once. The suite lets one wait for most of it.
 	Waits time.Duration
 
+	// Notices is how long a call that waits takes at most to notice that its
+	// context has ended, where a driver does not look. Default 0, which is 1 s;
+	// it is looked at where Waits is 3 s or more.
+	Notices time.Duration
+
 	// Crash runs the key in a process that dies in the body (SIGKILL, not a
 	// panic), and returns when the next call need not wait any longer for what
 	// the dead one left behind: at once where the server notices, after the

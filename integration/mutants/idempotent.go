@@ -327,7 +327,7 @@ var idempotentMutants = []mutant{
 		Test: conforming("keys that are the same when joined are not the same"),
 	},
 	{
-		Name: "cleanup forgets what has not expired
+		Name: "cleanup forgets what has not expired",
 		Why:  "duplicates would be handled again (contract 8.4)",
 		File: "idempotent/memstore/markers.go",
 		Old:  "	for n < cleanupBatch && s.forget(before) {",
