@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -101,5 +103,26 @@ func (s *Store) script(ctx context.Context, script *redis.Script, c *claim, argu
 	})
 }
 
-// milliseconds rounds up: nothing is forgotten early.
-func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+// forGood are in the answers that repeating a command does not change: the key
+// holds no string, the user may not run the command, the TTL is no TTL. Not the
+// beginning of an answer, as Redis 6 puts words of its own before the errors of
+// scripts; those that pass (LOADING, READONLY, OOM, CLUSTERDOWN …) are not here.
+var forGood = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
+
+// refusedForGood tells the server's own answers of that kind from all that may
+// be another the next time.
+func refusedForGood(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer) &&
+		slices.ContainsFunc(forGood, func(part string) bool { return strings.Contains(answer.Error(), part) })
+}
+
+// milliseconds rounds up: nothing is forgotten early. It does not overflow: a
+// retention of math.MaxInt64 is how one says "for ever".
+func milliseconds(d time.Duration) int64 {
+	n := d.Milliseconds()
+	if d%time.Millisecond > 0 {
+		n++
+	}
+	return n
+}

@@ -240,4 +240,20 @@ var redisStoreMutants = []mutant{
 		New:  "	if s.looked.Swap(true) {",
 		Test: redisOutage("TestServerThatMayEvictMarkersIsToldOfOnce"),
 	},
+	{
+		Name: "the longest retention overflows",
+		Why:  "no marker could be written: the body would run each time (contract 8.4)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "	n := d.Milliseconds()\n",
+		New:  "	d += time.Millisecond - 1\n	n := d.Milliseconds()\n",
+		Test: inRedis("TestMarkerOfTheLongestRetentionStays"),
+	},
+	{
+		Name: "a finalise that the server refuses for good is repeated",
+		Why:  "its caller would wait for a lease in vain (contract 8.2)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "case refusedForGood(err):",
+		New:  "case refusedForGood(nil):",
+		Test: inRedis("TestMarkerThatIsRefusedForGoodIsNotTriedForALease"),
+	},
 }
