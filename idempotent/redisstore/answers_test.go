@@ -144,7 +144,14 @@ func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 	t.Parallel()
 	const lease = 1500 * time.Millisecond
-	for name, late := range map[string]time.Duration{"that was claimed at once": 0, "that was claimed by answers that came late": 450 * time.Millisecond} {
+	for name, c := range map[string]struct {
+		late time.Duration
+		cold bool // the claim is renewed before the body is called
+	}{
+		"that was claimed at once":                     {},
+		"that was claimed by an answer that came late": {late: 400 * time.Millisecond},
+		"that was renewed by an answer that came late": {late: 400 * time.Millisecond, cold: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
@@ -155,10 +162,13 @@ func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 				}
 				err := send()
 				if cmd.Name() == "set" || strings.HasPrefix(cmd.Name(), "eval") {
-					<-time.After(late) // the lease began before
+					<-time.After(c.late) // the lease began before
 				}
 				return err
 			}, redisstore.Lease(lease))
+			if !c.cold {
+				warm(t, store)
+			}
 			_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
 				dead.Store(true)
 				select {

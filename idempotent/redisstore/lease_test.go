@@ -17,6 +17,7 @@ import (
 func TestClaimAndMarkerAreAsDocumented(t *testing.T) {
 	r := newRig(t)
 	store := r.store(t)
+	warm(t, store)
 	began := time.Now()
 	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
 		require.Regexp(t, `^claimed [A-Z2-7]{26}$`, r.value(t))

@@ -256,4 +256,28 @@ var redisStoreMutants = []mutant{
 		New:  "case refusedForGood(nil):",
 		Test: inRedis("TestMarkerThatIsRefusedForGoodIsNotTriedForALease"),
 	},
+	{
+		Name: "a claim has no lease of its own",
+		Why:  "a message whose process died would never be handled again (contract 8.4)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "claimedValue(c.token), s.options.Lease).Result()",
+		New:  "claimedValue(c.token), 0).Result()",
+		Test: inRedis("TestClaimAndMarkerAreAsDocumented"),
+	},
+	{
+		Name: "a claim is counted from its answer",
+		Why:  "a body would go on when the claim is free (contract 8.2)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "			c.until = sent.Add(s.options.Lease)",
+		New:  "			sent = time.Now()\n			c.until = sent.Add(s.options.Lease)",
+		Test: inRedis("TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds"),
+	},
+	{
+		Name: "a renewal that hangs is waited for beyond the lease",
+		Why:  "a body would be told when another may have begun (contract 8.2)",
+		File: redisStoreModule + "/hold.go",
+		Old:  "ctx, cancel := context.WithDeadline(ctx, deadline)",
+		New:  "ctx, cancel := context.WithCancel(ctx)",
+		Test: redisOutage("TestServerThatHangsBeyondTheLease"),
+	},
 }
