@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -159,11 +160,16 @@ func Logger(log *zap.Logger) Option {
 }
 
 // clientOptions are those of a URL such as redis://user:password@host:6379/0,
-// with what the store wants of its own client.
+// with what the store wants of its own client. What is wrong with a URL is not
+// told in the parser's words: those quote a part of it, and where a password's
+// "/", "?" or "#" is not encoded, any part may be of the password. With a "#" it
+// would even be taken for a host and a port, which errors of dialing name.
 func clientOptions(address string, o Options) (*redis.Options, error) {
 	found, err := redis.ParseURL(address)
-	if err != nil {
-		return nil, fmt.Errorf("redisstore: URL: %w", withoutURL(err))
+	if err != nil || strings.Contains(address, "#") {
+		return nil, errors.New("redisstore: URL: it cannot be read, and is not shown as it may hold a password: " +
+			"allowed is redis://user:password@host:port/database, rediss:// or unix:// too, with user and password percent-encoded " +
+			"(%2F for a slash, %23 for a number sign, %3F for a question mark) and the parameters of go-redis' ParseURL")
 	}
 	if o.Database >= 0 {
 		found.DB = o.Database

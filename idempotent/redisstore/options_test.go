@@ -38,12 +38,25 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 }
 
 func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
-	for _, url := range []string{"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1", "redis://user:secret@host:6379/?nothing=1", "user:secret@host:6379", "redis://user:sec%ret@host"} {
+	for _, url := range []string{
+		"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1", "redis://user:secret@host:6379/?nothing=1",
+		"user:secret@host:6379", "redis://user:sec%ret@host", "secret://host", "redis://host/secret", "redis://host?secret=1",
+		// Passwords with characters that end a URL's host.
+		"redis://user:secret/x@host:6379/0", "redis://user:secret#x@host:6379/0", "redis://user:secret?x@host:6379/0",
+		"redis://user:12345/secret@host:6379", "redis://user:12345?secret=x@host:6379", "redis://user:12345#secret@host:6379/0",
+		"redis://user:12345?db=1#secret@host",
+	} {
 		_, err := redisstore.Open(url)
-		require.ErrorContains(t, err, "redisstore: URL: ")
-		require.NotContains(t, err.Error(), "sec")
+		require.ErrorContains(t, err, "redisstore: URL: ", url)
+		require.ErrorContains(t, err, "percent-encoded")
+		for _, part := range []string{"sec", "12345"} {
+			require.NotContains(t, err.Error(), part, url)
+		}
 	}
-	_, err := redisstore.Open("redis://127.0.0.1:6379", redisstore.Lease(0))
+	encoded, err := redisstore.Open("redis://user:sec%2Fret%23%3F@127.0.0.1:6379/3")
+	require.NoError(t, err)
+	require.NoError(t, encoded.Close())
+	_, err = redisstore.Open("redis://127.0.0.1:6379", redisstore.Lease(0))
 	require.ErrorContains(t, err, "redisstore: option Lease is 0s")
 }
 

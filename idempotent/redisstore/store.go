@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,7 +53,8 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 // Open returns a store with a client of its own, which Close closes. The address
 // is a URL: redis://user:password@host:6379/0, rediss:// for TLS, unix:// for a
 // socket; go-redis' ParseURL says what else it may hold. For clusters, Sentinel
-// or credentials that change make a client and use New. Nothing is sent yet.
+// or credentials that change make a client and use New. Nothing is sent yet. No
+// error shows the address: it may hold a password.
 func Open(address string, opts ...Option) (*Store, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -65,15 +65,6 @@ func Open(address string, opts ...Option) (*Store, error) {
 		return nil, err
 	}
 	return &Store{client: redis.NewClient(found), owned: true, options: c.options, log: c.log}, nil
-}
-
-// withoutURL leaves the address, which may hold a password, out of an error.
-func withoutURL(err error) error {
-	var unparsed *url.Error
-	if errors.As(err, &unparsed) {
-		return unparsed.Err
-	}
-	return err
 }
 
 // Close waits for commands that timed out and are still under way, which the

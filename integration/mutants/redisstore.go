@@ -280,4 +280,20 @@ var redisStoreMutants = []mutant{
 		New:  "ctx, cancel := context.WithCancel(ctx)",
 		Test: redisOutage("TestServerThatHangsBeyondTheLease"),
 	},
+	{
+		Name: "a URL is refused in the parser's words",
+		Why:  "they may hold the password, and errors are logged (contract 8.2)",
+		File: redisStoreModule + "/options.go",
+		Old:  "	if err != nil || strings.Contains(address",
+		New:  "	if err != nil {\n		return nil, fmt.Errorf(\"redisstore: URL: %w, percent-encoded\", err)\n	}\n	if err != nil || strings.Contains(address",
+		Test: inRedis("TestURLThatCannotBeReadKeepsItsPassword"),
+	},
+	{
+		Name: "a password with a number sign is a port",
+		Why:  "each error of dialing would show it (contract 8.2)",
+		File: redisStoreModule + "/options.go",
+		Old:  ` || strings.Contains(address, "#")`,
+		New:  ` || strings.Contains(address, "##")`,
+		Test: inRedis("TestURLThatCannotBeReadKeepsItsPassword"),
+	},
 }
