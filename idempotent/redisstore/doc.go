@@ -35,7 +35,8 @@
 //
 // Redis 6 or later, or what speaks its protocol and runs its scripts, such as
 // Valkey: a single server, one behind Sentinel, or a cluster (every command has
-// one key). The user needs the commands SET, GET,
+// one key). Not a redis.Ring: it asks another server for the keys of one that
+// does not answer, and finds no marker there. The user needs the commands SET, GET,
 // PEXPIRE, DEL, EVALSHA and EVAL on the keys of KeyPrefix; before the first body
 // a script is tried, so that a user without that right runs none. INFO is wanted
 // once and may be refused.

@@ -37,6 +37,14 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	require.EqualError(t, err, "redisstore: client is nil")
 }
 
+func TestRingIsRefusedAsItLosesMarkers(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	t.Cleanup(func() { require.NoError(t, ring.Close()) })
+	_, err := redisstore.New(ring)
+	require.ErrorContains(t, err, "redisstore: client is a *redis.Ring")
+	require.ErrorContains(t, err, "allowed is a *redis.Client or a *redis.ClusterClient")
+}
+
 func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
 	for _, url := range []string{
 		"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1", "redis://user:secret@host:6379/?nothing=1",

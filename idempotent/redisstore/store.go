@@ -32,13 +32,13 @@ type Store struct {
 var _ idempotent.Store = (*Store)(nil)
 
 // New returns a store that uses client, in the client's database: a
-// *redis.Client (with Sentinel too), *redis.ClusterClient or whatever else is a
-// redis.UniversalClient. The client stays the caller's to close. Nothing is sent
-// yet. The error names the option that is out of range, its value and what is
-// allowed.
+// *redis.Client (with Sentinel too), a *redis.ClusterClient, or what wraps one
+// of them. A *redis.Ring is refused. The client stays the caller's to close.
+// Nothing is sent yet. The error names the option that is out of range, its
+// value and what is allowed.
 func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
-	if client == nil {
-		return nil, errors.New("redisstore: client is nil")
+	if err := checkClient(client); err != nil {
+		return nil, err
 	}
 	c, err := newConfig(opts)
 	if err != nil {
@@ -48,6 +48,19 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		return nil, fmt.Errorf("redisstore: option Database is %d, but a client that is given to New has its database: set it there, or use Open", n)
 	}
 	return &Store{client: client, options: c.options, log: c.log}, nil
+}
+
+// checkClient refuses clients with which keys would not stay where they are. A
+// ring asks another server for the keys of one that does not answer: the claims
+// and markers there count as missing, and messages are handled again.
+func checkClient(client redis.UniversalClient) error {
+	if client == nil {
+		return errors.New("redisstore: client is nil")
+	}
+	if _, ring := client.(*redis.Ring); ring {
+		return errors.New("redisstore: client is a *redis.Ring, which asks another server when one does not answer, where no marker is: allowed is a *redis.Client or a *redis.ClusterClient")
+	}
+	return nil
 }
 
 // Open returns a store with a client of its own, which Close closes. The address

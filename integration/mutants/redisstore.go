@@ -296,4 +296,12 @@ var redisStoreMutants = []mutant{
 		New:  ` || strings.Contains(address, "##")`,
 		Test: inRedis("TestURLThatCannotBeReadKeepsItsPassword"),
 	},
+	{
+		Name: "a ring is taken",
+		Why:  "its markers are missing while their server does not answer (contract 8.2)",
+		File: redisStoreModule + "/store.go",
+		Old:  "; ring {",
+		New:  "; ring && false {",
+		Test: inRedis("TestRingIsRefusedAsItLosesMarkers"),
+	},
 }
