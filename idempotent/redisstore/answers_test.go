@@ -141,6 +141,28 @@ func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 	require.True(t, processed(t, store))
 }
 
+func TestClaimThatTheClientRepeatsAndCannotLookAtLeavesTheKeyFree(t *testing.T) {
+	r := newRig(t)
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		switch cmd.Name() {
+		case "set":
+			_ = send() // its answer is lost on the way
+		case "get":
+			return errLine
+		}
+		return send()
+	})
+	_, err := store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+	require.ErrorIs(t, err, errLine)
+	require.ErrorContains(t, err, "look at the claim: ")
+	require.Empty(t, r.value(t))
+
+	require.NoError(t, r.client.Set(t.Context(), r.key(), "claimed other", time.Minute).Err())
+	_, err = store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+	require.ErrorIs(t, err, errLine)
+	require.Equal(t, "claimed other", r.value(t), "another's claim is not ours to release")
+}
+
 func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 	t.Parallel()
 	const lease = 1500 * time.Millisecond

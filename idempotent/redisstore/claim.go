@@ -40,6 +40,7 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (c *claim, duplic
 		value := ""
 		if !ours {
 			if value, err = s.get(ctx, c.key); err != nil {
+				s.forget(ctx, c) // it may be ours: see below
 				return nil, false, fmt.Errorf("look at the claim: %w", err)
 			}
 		}

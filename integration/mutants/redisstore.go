@@ -304,4 +304,12 @@ var redisStoreMutants = []mutant{
 		New:  "; ring && false {",
 		Test: inRedis("TestRingIsRefusedAsItLosesMarkers"),
 	},
+	{
+		Name: "a claim that could not be looked at stays",
+		Why:  "the message would wait for the lease's end though nobody handles it (contract 8.2)",
+		File: redisStoreModule + "/claim.go",
+		Old:  "				s.forget(ctx, c) // it may be ours: see below\n",
+		New:  "",
+		Test: inRedis("TestClaimThatTheClientRepeatsAndCannotLookAtLeavesTheKeyFree"),
+	},
 }
