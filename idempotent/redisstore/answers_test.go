@@ -306,3 +306,34 @@ func TestCommandThatHangsIsNotWaitedFor(t *testing.T) {
 	close(hang)
 	require.NoError(t, <-closed)
 }
+
+func TestPanicOfTheClientIsAnErrorOfItsCommand(t *testing.T) {
+	r := newRig(t)
+	core, logs := observer.New(zapcore.DebugLevel)
+	var broken atomic.Value
+	broken.Store("get")
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		if strings.HasPrefix(cmd.Name(), broken.Load().(string)) {
+			panic("a hook's bug")
+		}
+		return send()
+	}, redisstore.Lease(time.Second), redisstore.Logger(zap.New(core)))
+	_, err := store.Processed(t.Context(), payment)
+	require.EqualError(t, err, `redisstore: handler "billing", message "m1": the client panicked: a hook's bug`)
+	said := logs.FilterMessage("the Redis client panicked").All()
+	require.Len(t, said, 1)
+	require.Contains(t, said[0].ContextMap()["stack"], "answers_test.go", "the stack leads to the hook")
+
+	broken.Store("nothing")
+	_, err = store.Run(t.Context(), run(payment), func(ctx context.Context) error {
+		broken.Store("eval") // renewals, on a goroutine that no caller is on
+		select {
+		case <-ctx.Done():
+		case <-time.After(patience):
+		}
+		require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
+		return nil
+	})
+	require.ErrorIs(t, err, idempotent.ErrLost)
+	require.ErrorContains(t, err, "the client panicked: a hook's bug")
+}

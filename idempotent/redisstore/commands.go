@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 )
 
 // The scripts act only if the claim, their first argument, is still the key's
@@ -58,8 +59,10 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 	go func() {
 		defer s.commands.Done()
 		defer cancel()
-		value, err := command(bounded)
-		answers <- answer{value, err}
+		a := answer{err: errors.New("the client ended its goroutine")}
+		defer func() { answers <- a }()
+		defer s.recovered(&a.err)
+		a.value, a.err = command(bounded)
 	}()
 	select {
 	case a := <-answers:
@@ -76,6 +79,16 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 		return none, err
 	}
 	return none, fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
+}
+
+// recovered makes a panic of the client, of one of its hooks mostly, the error
+// of its command: no caller could recover it on our goroutine, and renewals have
+// no caller at all. Deferred.
+func (s *Store) recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the client panicked: %v", p)
+		s.log.Error("the Redis client panicked", zap.Any("panic", p), zap.Stack("stack"))
+	}
 }
 
 // setIfFree makes the claim unless the key has a value.

@@ -149,7 +149,8 @@ func Retention(d time.Duration) Option { return func(c *config) { c.options.Rete
 func Database(n int) Option { return func(c *config) { c.options.Database = n } }
 
 // Logger sets where the store says what no caller gets to hear: that the server
-// may evict markers, and that a claim could not be released after a panic.
+// may evict markers, that a claim could not be released after a panic, and the
+// stack of a panic of the client, which is its command's error otherwise.
 // Nowhere if not set: not recommended, as then nobody is warned.
 func Logger(log *zap.Logger) Option {
 	return func(c *config) {

@@ -35,6 +35,9 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = redisstore.New(nil)
 	require.EqualError(t, err, "redisstore: client is nil")
+	var none *redis.Client
+	_, err = redisstore.New(none)
+	require.EqualError(t, err, "redisstore: client is a nil *redis.Client")
 }
 
 func TestRingIsRefusedAsItLosesMarkers(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,9 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 func checkClient(client redis.UniversalClient) error {
 	if client == nil {
 		return errors.New("redisstore: client is nil")
+	}
+	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() { // a constructor's error overlooked
+		return fmt.Errorf("redisstore: client is a nil %T", client)
 	}
 	if _, ring := client.(*redis.Ring); ring {
 		return errors.New("redisstore: client is a *redis.Ring, which asks another server when one does not answer, where no marker is: allowed is a *redis.Client or a *redis.ClusterClient")

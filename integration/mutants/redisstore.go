@@ -312,4 +312,20 @@ var redisStoreMutants = []mutant{
 		New:  "",
 		Test: inRedis("TestClaimThatTheClientRepeatsAndCannotLookAtLeavesTheKeyFree"),
 	},
+	{
+		Name: "a nil client is taken",
+		Why:  "the first message would find it out (contract 8.2)",
+		File: redisStoreModule + "/store.go",
+		Old:  "v.Kind() == reflect.Pointer && v.IsNil()",
+		New:  "v.Kind() == reflect.Pointer && !v.IsValid()",
+		Test: inRedis("TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed"),
+	},
+	{
+		Name: "a panic of the client ends the process",
+		Why:  "all that it handles would be interrupted (contract 8.4)",
+		File: redisStoreModule + "/commands.go",
+		Old:  "		defer s.recovered(&a.err)\n",
+		New:  "",
+		Test: inRedis("TestPanicOfTheClientIsAnErrorOfItsCommand"),
+	},
 }
