@@ -234,28 +234,6 @@ func TestLostAnswersWithinTheLeaseDoNotMatter(t *testing.T) {
 	require.True(t, processed(t, store))
 }
 
-func TestScriptsThatTheServerForgetsAreSentAgain(t *testing.T) {
-	r := newRig(t)
-	store := r.store(t)
-	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
-		return r.client.ScriptFlush(ctx).Err()
-	})
-	require.NoError(t, err)
-	require.True(t, processed(t, store))
-}
-
-func TestUserWhoMayNotRunScriptsRunsNoBody(t *testing.T) {
-	r := newRig(t)
-	require.NoError(t, r.client.Do(t.Context(), "ACL", "SETUSER", r.prefix, "on", ">secret", "~*", "+@all", "-@scripting").Err())
-	t.Cleanup(func() { require.NoError(t, r.client.Do(context.Background(), "ACL", "DELUSER", r.prefix).Err()) })
-	options := parse(t, r.url)
-	options.Username, options.Password = r.prefix, "secret"
-	client := redis.NewClient(options)
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	_, err := r.storeOn(t, client).Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
-	require.ErrorContains(t, err, "try a script: NOPERM")
-}
-
 func TestFailedReleaseIsTold(t *testing.T) {
 	r := newRig(t)
 	core, logs := observer.New(zapcore.DebugLevel)

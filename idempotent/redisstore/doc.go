@@ -36,10 +36,11 @@
 // Redis 6 or later, or what speaks its protocol and runs its scripts, such as
 // Valkey: a single server, one behind Sentinel, or a cluster (every command has
 // one key). Not a redis.Ring: it asks another server for the keys of one that
-// does not answer, and finds no marker there. The user needs the commands SET, GET,
-// PEXPIRE, DEL, EVALSHA and EVAL on the keys of KeyPrefix; before the first body
-// a script is tried, so that a user without that right runs none. INFO is wanted
-// once and may be refused.
+// does not answer, and finds no marker there. The user needs
+// the commands SET, GET, PEXPIRE, DEL, EVALSHA and EVAL on the keys of KeyPrefix
+// (~inbox:*), SELECT for a database other than 0, and CLUSTER SLOTS for a
+// cluster; before the first body a script is tried, so that a user without that
+// right runs none. INFO is wanted once and may be refused.
 //
 // maxmemory-policy must be noeviction. Every other policy may evict markers,
 // which have a TTL all of them, and a message whose marker was evicted is handled

@@ -1,7 +1,6 @@
 package redisstore_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -69,31 +68,4 @@ func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
 	require.NoError(t, encoded.Close())
 	_, err = redisstore.Open("redis://127.0.0.1:6379", redisstore.Lease(0))
 	require.ErrorContains(t, err, "redisstore: option Lease is 0s")
-}
-
-func TestOpenedStoreUsesTheDatabaseOfItsOptionElseItsURLs(t *testing.T) {
-	r := newRig(t)
-	options := parse(t, r.url)
-	options.DB = 7
-	seven := redis.NewClient(options)
-	t.Cleanup(func() {
-		require.NoError(t, seven.Del(context.Background(), r.key()).Err())
-		require.NoError(t, seven.Close())
-	})
-	open := func(opts ...redisstore.Option) *redisstore.Store {
-		store, err := redisstore.Open(r.url, append(opts, redisstore.KeyPrefix(r.prefix))...)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, store.Close(), "twice") })
-		return store
-	}
-	first, second := open(redisstore.Database(7)), open()
-	handled(t, first)
-	require.Equal(t, int64(1), seven.Exists(t.Context(), r.key()).Val())
-	require.Empty(t, r.value(t))
-	handled(t, second)
-	require.NotEmpty(t, r.value(t))
-
-	require.NoError(t, first.Close())
-	_, err := first.Processed(t.Context(), payment)
-	require.ErrorIs(t, err, redis.ErrClosed)
 }

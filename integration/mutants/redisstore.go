@@ -230,7 +230,7 @@ var redisStoreMutants = []mutant{
 		File: redisStoreModule + "/ready.go",
 		Old:  "	if s.ready.Load() {",
 		New:  "	if !s.ready.Load() {",
-		Test: inRedis("TestUserWhoMayNotRunScriptsRunsNoBody"),
+		Test: redisOutage("TestUserWhoMayNotRunScriptsRunsNoBody"),
 	},
 	{
 		Name: "nobody is told that markers may be evicted",
