@@ -124,10 +124,12 @@ func KeyPrefix(prefix string) Option { return func(c *config) { c.options.KeyPre
 func Lease(d time.Duration) Option { return func(c *config) { c.options.Lease = d } }
 
 // WaitTimeout sets how long a call waits for another one of the same key, which
-// it asks for at growing, random intervals of up to half a second; 10 s if not
-// set, and never beyond the caller's context. 0 returns idempotent.ErrInProgress
-// at once: right where the transport delivers again after a pause of its own,
-// wrong where that would be a busy loop.
+// it asks for at growing, random intervals of up to three quarters of a second;
+// 10 s if not set. The end of the caller's context ends the wait; if a command
+// was under way then, the claim it may have made is released first, for at most
+// another OperationTimeout. 0 returns idempotent.ErrInProgress at once: right
+// where the transport delivers again after a pause of its own, wrong where that
+// would be a busy loop.
 func WaitTimeout(d time.Duration) Option { return func(c *config) { c.options.WaitTimeout = d } }
 
 // OperationTimeout sets how long each command may take, whatever the client's
