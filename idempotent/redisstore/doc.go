@@ -46,8 +46,10 @@
 //
 // The user needs the commands SET, GET, PEXPIRE, DEL, EVALSHA and EVAL on the
 // keys of KeyPrefix (~inbox:*), SELECT for a database other than 0, and CLUSTER
-// SLOTS for a cluster; before the first body a script is tried, so that a user
-// without that right runs none. INFO is wanted once and may be refused.
+// SLOTS and COMMAND for a cluster (without COMMAND the client works, but asks for
+// it in vain before each command); before the first body a script is tried, so
+// that a user without that right runs none. INFO is wanted once and may be
+// refused.
 //
 // maxmemory-policy must be noeviction. Every other policy may evict markers,
 // which have a TTL all of them, and a message whose marker was evicted is handled

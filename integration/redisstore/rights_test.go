@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -53,17 +54,21 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server, password := start(t, servers.RedisOptions{}), rand.Text()
-			grant(t, newClient(t, server), password, append(c.more, documented...)...)
+			admin := newClient(t, server)
+			grant(t, admin, password, append(c.more, documented...)...)
 			everything(t, newRestricted(t, server, password, c.database))
+			requireNothingElseWanted(t, admin)
 		})
 	}
 	t.Run("in a cluster", func(t *testing.T) {
 		t.Parallel()
 		admin, password := newCluster(t, 2), rand.Text()
+		var nodes []*redis.Client
 		for _, address := range admin.Options().Addrs {
 			node := redis.NewClient(&redis.Options{Addr: address})
-			grant(t, node, password, append([]string{"+cluster|slots"}, documented...)...)
-			require.NoError(t, node.Close())
+			t.Cleanup(func() { require.NoError(t, node.Close()) })
+			nodes = append(nodes, node)
+			grant(t, node, password, append([]string{"+cluster|slots", "+command"}, documented...)...)
 		}
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: admin.Options().Addrs, Username: user, Password: password})
 		t.Cleanup(func() { require.NoError(t, client.Close()) })
@@ -71,7 +76,24 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close()) })
 		everything(t, store)
+		for _, node := range nodes {
+			requireNothingElseWanted(t, node)
+		}
 	})
+}
+
+// requireNothingElseWanted fails if the server refused more than the one INFO,
+// and what clients tell of themselves when they connect. What is refused for ever
+// may be asked for with each message.
+func requireNothingElseWanted(t *testing.T, server *redis.Client) {
+	t.Helper()
+	refusals, err := server.ACLLog(t.Context(), 100).Result()
+	require.NoError(t, err)
+	for _, refused := range refusals {
+		if !strings.HasPrefix(refused.Object, "client") {
+			require.Equal(t, []any{"info", int64(1)}, []any{refused.Object, refused.Count})
+		}
+	}
 }
 
 func TestUserWhoMayNotRunScriptsRunsNoBody(t *testing.T) {
