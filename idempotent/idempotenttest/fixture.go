@@ -36,7 +36,7 @@ type Fixture struct {
 
 	// Waits is how long a call waits at least for another one of its key that
 	// is under way, before it returns ErrInProgress. 0 means that it may return
-	// ErrInProgress at once.
+	// ErrInProgress at once. The suite lets one wait for most of it.
 	Waits time.Duration
 
 	// Crash runs the key in a process that dies in the body (SIGKILL, not a
