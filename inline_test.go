@@ -54,7 +54,7 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 		"Concurrency":      {with(nothing("a", handler.Concurrency(1))), []string{at + "Concurrency cannot hold in Inline mode"}},
 		"unknown key":      {declaring(inbox.InlineHandler("b", nil)), []string{`channel "events": inbox.InlineHandler: the channel has no handler "b"`}},
 		"key twice":        {declaring(inbox.InlineHandler("a", nil), inbox.InlineHandler("a", memory)), []string{`channel "events": inbox.InlineHandler is declared twice for handler "a"`}},
-		"bad option":       {declaring(inbox.InlineDefaults(idempotent.Retention(-1))), []string{`inbox "orders": channel "events": `, "option Retention is -1ns, allowed is more than 0"}},
+		"bad option":       {declaring(inbox.InlineDefaults(idempotent.Retention(-1))), []string{`inbox "orders": channel "events": `, "option Retention is -1ns, allowed is 0 (the store's) or more"}},
 		"handler's option": {declaring(inbox.InlineHandler("a", nil, idempotent.Duplicates("often"))), []string{`channel "events": idempotent handler "a": option Duplicates is "often"`}},
 		"selector of another type": {declaring(inbox.InlineDefaults(idempotent.KeyBy(func(string) (string, error) { return "", nil }))), []string{
 			`channel "events": idempotent handler "a": option KeyBy is a func(string) (string, error) or nil, allowed is a func(handler.Delivery) (string, error)`}},
