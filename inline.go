@@ -31,7 +31,8 @@ import (
 // was processed under the old key known; with idempotent.CompositeID, whose IDs
 // contain the key, it cannot.
 //
-// Markers are remembered for the handler's Retention, by default 24 h, and as
+// Markers are remembered for the handler's Retention, by default the store's (24 h
+// in the inbox's own table), counted from the begin of the handler's run, and as
 // long as they are there: SweepMarkers deletes them, and without it they
 // accumulate. A handler declared with handler.Retention below the longest time
 // after which a record may come again, consumers' downtime and replays included,

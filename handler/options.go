@@ -137,7 +137,8 @@ func (h *Handler) Backoff() func(errorCount int) time.Duration { return h.backof
 // the inbox's Retention; 0 means the inbox's. It is also how far back a
 // redelivery is recognised: do not set it below the longest time after which a
 // message may come again (contract 6.2). In an Inline channel it is how long it is
-// remembered that a message was processed, 24 h without it (contract 8.4).
+// remembered that a message was processed; without it the store's own, which is 24 h
+// in the inbox's table (contract 8.4).
 func Retention(d time.Duration) Option { return func(s *settings) { s.retention = d } }
 
 // Retention is the handler's own retention; zero means the inbox's.

@@ -68,6 +68,25 @@ func TestRetentionIsTheRunsElseTheStores(t *testing.T) {
 	})
 }
 
+func TestHandlerWithoutARetentionHasTheStores(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts []idempotent.Option
+		want time.Duration
+	}{
+		"the default, seven days": {want: 7 * 24 * time.Hour},
+		"the handler's":           {opts: []idempotent.Option{idempotent.Retention(2 * time.Hour)}, want: 2 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			byID := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
+			handle, err := idempotent.Wrap(r.store(t), payment.HandlerKey, func(context.Context, string) error { return nil }, append(c.opts, byID)...)
+			require.NoError(t, err)
+			require.NoError(t, handle(t.Context(), payment.MessageID))
+			r.requireTTL(t, c.want)
+		})
+	}
+}
+
 func TestLeaseIsRenewedWhileTheBodyRuns(t *testing.T) {
 	t.Parallel()
 	const lease = 600 * time.Millisecond
