@@ -140,9 +140,10 @@ func OperationTimeout(d time.Duration) Option {
 }
 
 // Retention sets how long it is remembered that a key was processed where
-// idempotent.Run does not say; 7 days if not set. Redis forgets it then by
-// itself. It must be longer than any redelivery may be late. Do not use it to
-// set a handler's retention: that is the wrapper's option.
+// neither the handler's option Retention nor idempotent.Run says; 7 days if not
+// set. Redis forgets it then by itself. It must be longer than any redelivery may
+// be late. Do not use it to set one handler's retention: that is the wrapper's
+// option.
 func Retention(d time.Duration) Option { return func(c *config) { c.options.Retention = d } }
 
 // Database sets the number of the Redis database, instead of the URL's. Only for

@@ -52,3 +52,30 @@ func TestMarkerThatIsRefusedForGoodIsNotTriedForALease(t *testing.T) {
 	require.ErrorContains(t, err, "WRONGTYPE")
 	require.Equal(t, []int{1, 1}, []int{finalised, refused})
 }
+
+// What an application configures is a wrapper, which must not put its own
+// default before the store's.
+func TestRetentionThroughAWrapperIsItsOwnElseTheStores(t *testing.T) {
+	for name, c := range map[string]struct {
+		store []redisstore.Option
+		wrap  []idempotent.Option
+		want  time.Duration
+	}{
+		"the default, seven days": {want: 7 * 24 * time.Hour},
+		"the store's":             {store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)}, want: 30 * 24 * time.Hour},
+		"the handler's": {
+			store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)},
+			wrap:  []idempotent.Option{idempotent.Retention(3 * time.Hour)},
+			want:  3 * time.Hour,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			id := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
+			handle, err := idempotent.Wrap(r.store(t, c.store...), payment.HandlerKey, func(context.Context, string) error { return nil }, append(c.wrap, id)...)
+			require.NoError(t, err)
+			require.NoError(t, handle(t.Context(), payment.MessageID))
+			r.requireTTL(t, c.want)
+		})
+	}
+}
