@@ -28,10 +28,10 @@ endef
 test: programs ## all tests and a part of the mutants, with real servers that it starts and ends
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here mutants-here PART=$(TURN)
 
-# With servers that run already: INBOX_TEST_POSTGRES and INBOX_TEST_KAFKA name
-# them. What would be skipped for want of one fails. Two packages at a time at
-# most, however many cores: beside more, those that measure time would starve.
-# Four tests of each: most of them wait.
+# With servers that run already: INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA and
+# INBOX_TEST_REDIS name them. What would be skipped for want of one fails. Two
+# packages at a time at most, however many cores: beside more, those that measure
+# time would starve. Four tests of each: most of them wait.
 .PHONY: test-here
 test-here: $(BIN)/testreport
 	export INBOX_TEST_REQUIRE=1; { $(call in_modules,go test -json -race -p 2 -parallel 4 -timeout 8m $(TEST_FLAGS) ./...); } | $(BIN)/testreport

@@ -83,6 +83,12 @@ func Timeout(d time.Duration) handler.Option { return handler.Timeout(d) }
 // WithCodec decodes one handler's bodies, see handler.WithCodec.
 func WithCodec(codec any) handler.Option { return handler.WithCodec(codec) }
 
+// IdempotencyKey takes the ID an Inline channel remembers one handler's messages
+// by from their payload, see handler.IdempotencyKey.
+func IdempotencyKey[T any](find func(m Message[T]) (string, error)) handler.Option {
+	return handler.IdempotencyKey(find)
+}
+
 // Ordered runs one handler's messages in order per ordering key, see handler.Ordered.
 func Ordered() handler.Option { return handler.Ordered() }
 

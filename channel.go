@@ -20,7 +20,9 @@ type channel struct {
 	subscriptions []subscription
 	kafka         []kafkaconsumer.Config // more than one is an error
 	delivery      delivery
-	withoutInbox  bool // ConsumeChannelInboxRequirement does not apply
+	modes         []delivery // as declared; more than one is an error
+	inline        *inlining  // nil unless it is in Inline mode
+	withoutInbox  bool       // ConsumeChannelInboxRequirement does not apply
 }
 
 type subscription struct {
@@ -55,8 +57,8 @@ func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
 }
 
 // Kafka makes the channel consume Kafka topics: records are persisted before
-// their offsets are committed, or with Direct handled (contract 7). Fields of cfg left zero get their
-// defaults. A broker that is down or a topic that is missing does not fail the
+// their offsets are committed, or with Inline and Direct handled (contract 7).
+// Fields of cfg left zero get their defaults. A broker that is down or a topic that is missing does not fail the
 // start: it is logged, shown by Health and waited for.
 func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 	return func(c *channel) { c.kafka = append(c.kafka, cfg) }

@@ -15,14 +15,25 @@ type delivery int
 
 const (
 	viaInbox delivery = iota
+	inlined
 	direct
 )
 
 func (d delivery) String() string {
-	if d == direct {
+	switch d {
+	case inlined:
+		return "Inline"
+	case direct:
 		return "Direct"
+	default:
+		return "Inbox"
 	}
-	return "Inbox"
+}
+
+// deliver notes how the channel is delivered.
+func (c *channel) deliver(d delivery) {
+	c.modes = append(c.modes, d)
+	c.delivery = d
 }
 
 // Direct delivers the channel's Kafka records to its handlers without an
@@ -62,7 +73,7 @@ func (d delivery) String() string {
 // must not be lost or handled twice, nor for handlers that fail for long: a
 // failing message holds up all that come after it in its partition (contract
 // 1, 7.6).
-func Direct() ChannelOption { return func(c *channel) { c.delivery = direct } }
+func Direct() ChannelOption { return func(c *channel) { c.deliver(direct) } }
 
 // AllowConsumeWithoutInbox exempts the channel from
 // ConsumeChannelInboxRequirement, and from nothing else. Do not use it to get
@@ -78,6 +89,9 @@ func (cfg *config) deliveryProblems(subscriptions []handler.Subscription) error 
 			continue
 		}
 		inPlace[c.name] = c.delivery
+		if len(c.modes) > 1 {
+			problems = append(problems, fmt.Errorf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name, c.modes))
+		}
 		if len(c.kafka) == 0 {
 			problems = append(problems, fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name, c.delivery))
 		}
@@ -85,38 +99,40 @@ func (cfg *config) deliveryProblems(subscriptions []handler.Subscription) error 
 			problems = append(problems, fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
 				c.name, c.delivery, RequirementFail))
 		}
+		if c.inline != nil {
+			problems = append(problems, c.inline.problems(c, cfg.options.Delivery.ConsumeChannelInboxRequirement)...)
+		}
 	}
 	for _, s := range subscriptions {
-		mode, ok := inPlace[s.Channel]
-		if !ok {
-			continue
-		}
-		for _, option := range unfit(s.Handler) {
+		mode := inPlace[s.Channel] // viaInbox if it is not there
+		for _, option := range unfit(s.Handler, mode) {
 			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s cannot hold in %s mode", s.Channel, s.Type, s.Handler.Key(), option, mode))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// unfit names the options of a handler that need stored statuses.
-func unfit(h *handler.Handler) []string {
+// unfit names the options of a handler that need what a mode has not: stored
+// statuses, or markers.
+func unfit(h *handler.Handler, mode delivery) []string {
+	_, breaks := h.CircuitBreaker()
+	inPlace := mode != viaInbox
 	var options []string
 	for _, o := range []struct {
-		name string
-		used bool
+		name  string
+		unfit bool
 	}{
-		{"a batch handler", h.TakesBatches()},
-		{"Ordered", h.Ordered()},
-		{"TxGroup", h.TxGroup() > 1},
-		{"Concurrency", h.Concurrency() > 0},
-		{"Retention", h.Retention() > 0},
+		{"a batch handler", inPlace && h.TakesBatches()},
+		{"Ordered", inPlace && h.Ordered()},
+		{"TxGroup", inPlace && h.TxGroup() > 1},
+		{"Concurrency", inPlace && h.Concurrency() > 0},
+		{"Retention", mode == direct && h.Retention() > 0},
+		{"CircuitBreaker", inPlace && breaks},
+		{"IdempotencyKey", mode != inlined && h.IdempotencyKey() != nil},
 	} {
-		if o.used {
+		if o.unfit {
 			options = append(options, o.name)
 		}
-	}
-	if _, used := h.CircuitBreaker(); used {
-		options = append(options, "CircuitBreaker")
 	}
 	return options
 }
@@ -130,14 +146,18 @@ func (ib *Inbox) newRunners() map[string]*inplace.Runner {
 		if c.delivery == viaInbox {
 			continue
 		}
-		runners[c.name] = inplace.New(inplace.Config{
+		cfg := inplace.Config{
 			Channel: c.name, Registry: ib.registry, DB: ib.db,
 			MaxAttempts: o.Delivery.MaxAttempts, Concurrency: o.Delivery.PartitionConcurrency,
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
 			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
 			Backoff: ib.cfg.backoff, Middleware: ib.cfg.middleware, Hooks: ib.cfg.hooks,
 			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters,
-		})
+		}
+		if c.delivery == inlined {
+			cfg.Guard, cfg.LateIDs = ib.guards[c.name], ib.lateIDs(c)
+		}
+		runners[c.name] = inplace.New(cfg)
 	}
 	return runners
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inline"
 	"github.com/gorm-inbox/inbox/internal/inplace"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -41,6 +42,7 @@ type Inbox struct {
 	processor *processor.Processor
 	cleaner   *cleanup.Cleaner
 	runners   map[string]*inplace.Runner // of channels that are not stored
+	guards    map[string]*inline.Guard   // of those that are inline
 	log       *zap.Logger
 
 	ending    sync.Once  // of the application, by ShutdownOnHalt
@@ -121,6 +123,9 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
+	if ib.guards, err = ib.newGuards(); err != nil {
+		return fail(err)
+	}
 	ib.runners = ib.newRunners()
 	if _, err := ib.newConsumers(); err != nil {
 		return fail(err)
@@ -157,7 +162,9 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 	if c.delivery == viaInbox {
 		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
 	}
-	cfg.Decoder.AllowMissingID = true // there is nothing to deduplicate by it
+	// In Direct mode there is nothing to deduplicate by it. In Inline mode the
+	// guard judges: coordinates would be remembered, and no resent copy found.
+	cfg.Decoder.AllowMissingID = c.delivery == direct
 	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name], ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
 }
 
@@ -238,7 +245,14 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 }
 
 // Counters tells what this process has counted since New.
-func (ib *Inbox) Counters() telemetry.Snapshot { return ib.counters.Snapshot() }
+func (ib *Inbox) Counters() telemetry.Snapshot {
+	s := ib.counters.Snapshot()
+	for _, g := range ib.guards {
+		duplicates, missing := g.Counts()
+		s.DuplicateSkipped, s.MissingKey = s.DuplicateSkipped+duplicates, s.MissingKey+missing
+	}
+	return s
+}
 
 // Messages scopes a query to the inbox's messages: db.Scopes(ib.Messages).
 func (ib *Inbox) Messages(db *gorm.DB) *gorm.DB {

@@ -137,6 +137,9 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	}
 	ib.warnPool()
 	ib.warnWithoutInbox()
+	if err := ib.prepareInline(ctx); err != nil {
+		return err
+	}
 	if err := ib.warnOrphans(ctx); err != nil {
 		return err
 	}
@@ -233,10 +236,13 @@ type Health struct {
 	Processor processor.Health
 	Consumers []kafkaconsumer.Health
 	Cleanup   cleanup.Health
-	// InPlaceStuck counts, by handler key, calls for channels in Direct mode
-	// that ignore their cancelled context. They go on after a rebalance and
+	// InPlaceStuck counts, by handler key, calls for channels in Inline or Direct
+	// mode that ignore their cancelled context. They go on after a rebalance and
 	// after Stop, until the handler returns.
 	InPlaceStuck map[string]int
+	// InPlaceOutages says, by channel in Inline or Direct mode, why attempts
+	// cannot be made or finished: the database, or the store of markers.
+	InPlaceOutages map[string]error
 }
 
 // Degraded says what is wrong, nil if nothing is.
@@ -250,6 +256,9 @@ func (h Health) Degraded() error {
 	}
 	for key, n := range h.InPlaceStuck {
 		problems = append(problems, fmt.Errorf("handler %q: %d calls in place ignore their cancelled context", key, n))
+	}
+	for channel, err := range h.InPlaceOutages {
+		problems = append(problems, fmt.Errorf("channel %q: attempts cannot be made or finished: %w", channel, err))
 	}
 	for _, key := range h.Processor.OpenCircuits {
 		problems = append(problems, fmt.Errorf("handler %q: its circuit breaker is open", key))
@@ -270,9 +279,12 @@ func (h Health) Degraded() error {
 
 // Health tells how the inbox is.
 func (ib *Inbox) Health() Health {
-	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{}}
-	for _, r := range ib.runners {
+	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{}, InPlaceOutages: map[string]error{}}
+	for channel, r := range ib.runners {
 		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
+		if err := r.Outage(); err != nil {
+			h.InPlaceOutages[channel] = err
+		}
 	}
 	ib.mu.Lock()
 	defer ib.mu.Unlock()

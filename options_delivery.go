@@ -60,15 +60,15 @@ func ConsumeChannelInboxRequirement(r InboxRequirement) Option {
 	return func(c *config) { c.options.Delivery.ConsumeChannelInboxRequirement = r }
 }
 
-// MaxAttempts is after how many failed attempts, in place, a handler of a
-// Direct channel gives a message up, so that its record is bad; a handler's own
+// MaxAttempts is after how many failed attempts, in place, a handler of an
+// Inline or Direct channel gives a message up, so that its record is bad; a handler's own
 // MaxRetries replaces it. Do not raise it without looking at the backoff: all
 // this time the partition stands, and lag grows. Default 5, which is between a
 // quarter and half a minute (contract 7.6).
 func MaxAttempts(n int) Option { return func(c *config) { c.options.Delivery.MaxAttempts = n } }
 
-// PartitionConcurrency is how many partitions of a Direct channel may have a
-// handler running at once; while one waits for its next attempt, others have
+// PartitionConcurrency is how many partitions of an Inline or Direct channel may have
+// a handler running at once; while one waits for its next attempt, others have
 // its place. Do not set it above what the database pool can serve beside
 // Concurrency. Default 10 (contract 7.6).
 func PartitionConcurrency(n int) Option {

@@ -12,10 +12,11 @@ func (ib *Inbox) waiting() error {
 	consumers := ib.consumers
 	ib.mu.Unlock()
 	for _, c := range consumers {
-		if c.Direct() {
-			continue // it deduplicates nothing: no redelivery of its needs what cleanup deletes
+		h := c.Health()
+		if c.Direct() && !ib.sweeps(h.Channel) {
+			continue // no redelivery of its needs what cleanup deletes
 		}
-		if h := c.Health(); !h.CaughtUp() {
+		if !h.CaughtUp() {
 			return behind(h)
 		}
 	}

@@ -22,6 +22,8 @@ type page struct {
 	About  about
 	Groups []pageGroup
 	Missed int
+	// Processing is the inbox's row of the group "process".
+	Processing row
 }
 
 type pageGroup struct {
@@ -60,10 +62,14 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 				p.Missed++
 			}
 		}
+		if g.Name == "process" {
+			p.Processing = g.Rows[0]
+		}
 		p.Groups = append(p.Groups, g)
 	}
 	t, err := template.New("benchmarks.md").Funcs(template.FuncMap{
 		"more": row.more, "rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
+		"bound": func(r row) float64 { return 2e6 / (r.ClientUs + r.ServerUs) },
 		"title": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"cpu":   func(g pageGroup) bool { return g.Name == "accept" || g.Name == "process" || g.Name == "endtoend" },
 	}).Parse(docsTemplate)

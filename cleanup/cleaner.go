@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/lease"
+	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -51,10 +51,7 @@ type Cleaner struct {
 	log              *zap.Logger
 	walked           walked
 	state            state
-
-	mu   sync.Mutex
-	stop context.CancelFunc
-	done chan struct{}
+	loop             loop.Loop
 }
 
 // New makes a Cleaner. It fails only on invalid options.
@@ -74,19 +71,11 @@ func New(cfg Config) (*Cleaner, error) {
 // Start cleans once every CleanupInterval, first after one interval. Without
 // any retention, of the inbox or of a handler, and without SweepMarkers there
 // is nothing to do. Starting twice does nothing; a stopped cleaner can be
-// started again.
+// started again, and begins when the run that was under way has ended.
 func (c *Cleaner) Start() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stop != nil || c.idle() {
-		return
+	if !c.idle() {
+		c.loop.Start(c.run)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c.stop, c.done = cancel, make(chan struct{})
-	go func(done chan struct{}) {
-		defer close(done)
-		c.run(ctx)
-	}(c.done)
 }
 
 // idle: nothing that needs a run of its own. Vanished workers and leases are
@@ -96,27 +85,17 @@ func (c *Cleaner) idle() bool {
 }
 
 // Stop ends cleaning; the batch under way is rolled back. It returns by ctx's
-// end, with an error if the run has not ended then. Stopping twice, or before
-// Start, does nothing.
+// end, with an error if the run has not ended then; Stop can be called again to
+// wait for it. After that, or before Start, it does nothing.
 func (c *Cleaner) Stop(ctx context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stop == nil {
-		return nil
+	if err := c.loop.Stop(ctx); err != nil {
+		return fmt.Errorf("stop cleanup: %w", err)
 	}
-	c.stop()
-	done := c.done
-	c.stop, c.done = nil, nil
-	select {
-	case <-done:
-		c.state.reset()
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("stop cleanup: %w", ctx.Err())
-	}
+	return nil
 }
 
 func (c *Cleaner) run(ctx context.Context) {
+	defer c.state.reset()
 	timer := time.NewTimer(c.opts.CleanupInterval)
 	defer timer.Stop()
 	for {

@@ -167,3 +167,32 @@ func TestHealthTellsWhyTheLastRunFailed(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return c.Health().Err == nil }, "health tells no more")
 	})
 }
+
+// Two runs would clean beside each other, and who closes the database after Stop
+// would take it from under the run that goes on.
+func TestRunUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		entered, release := make(chan struct{}, 100), make(chan struct{})
+		c, _, _ := cleaner(t, d, 0, func(cfg *cleanup.Config) {
+			cfg.Options.CleanupInterval = time.Millisecond
+			cfg.Waiting = func() error { // deaf
+				entered <- struct{}{}
+				<-release
+				return behind
+			}
+		})
+		c.Start()
+		inboxtest.Receive(t, entered, "the first run")
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 2 {
+			require.ErrorIs(t, c.Stop(ended), context.Canceled, "the run is still under way")
+		}
+		c.Start()
+		require.Never(t, func() bool { return len(entered) > 0 }, 50*time.Millisecond, time.Millisecond, "a second run beside the first")
+		close(release)
+		inboxtest.Receive(t, entered, "the second run")
+		require.NoError(t, c.Stop(t.Context()))
+		require.Zero(t, c.Health(), "it begins anew")
+	})
+}

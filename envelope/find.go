@@ -27,20 +27,39 @@ func (s IDStrategy) Find(channel string, r Record) (string, error) {
 }
 
 // FindIn returns the ID of a message that has been decoded before, by what is
-// known of its record. It cannot serve strategies of which NeedsRecord is true.
+// known of its record. It cannot serve strategies of which NeedsRecord is true:
+// that is an error. One event of a batched record has no ID of the record's, see
+// SharedIn.
 func (s IDStrategy) FindIn(channel string, p handler.Properties) (string, error) {
+	if s.ofWhole { // it would find the same in every record that it does not get
+		return "", fmt.Errorf("the ID strategy %s needs a record, and there is none", s)
+	}
+	if err := s.SharedIn(p); err != nil {
+		return "", err
+	}
 	r := Record{Headers: p.Headers}
-	switch {
-	case p.Kafka != nil:
+	if p.Kafka != nil {
 		r.Topic, r.Partition, r.Offset, r.Timestamp, r.Key = p.Kafka.Topic, p.Kafka.Partition, p.Kafka.Offset, p.Kafka.Timestamp, p.Kafka.Key
-	case s.ofPlace: // all of them would be in the same place
-		return "", fmt.Errorf("%w: the message has no Kafka coordinates", ErrMissingID)
 	}
 	var event *cloudEvent
 	if len(p.Attributes) > 0 {
 		event = &cloudEvent{attributes: p.Attributes}
 	}
 	return s.orDefault(event).checked(channel, r, event)
+}
+
+// SharedIn returns ErrSharedID for an event that was decoded from a batched record
+// if the strategy takes IDs from the record: all its events would have the same.
+// How many there were is not known any more, so that a batch of one is refused
+// as well.
+func (s IDStrategy) SharedIn(p handler.Properties) error {
+	if s.find == nil || s.ofEvent || len(p.Attributes) == 0 {
+		return nil // without attributes it is the whole record, taken as it is
+	}
+	if kind, err := cloudEventKind(p.Headers); err != nil || kind != batchedEvents {
+		return err
+	}
+	return fmt.Errorf("%w: %s cannot tell the events of a batch apart", ErrSharedID, s)
 }
 
 // NeedsRecord says whether a message's properties are not enough to find its ID:

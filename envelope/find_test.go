@@ -40,7 +40,8 @@ func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 				id, err := strategy.Find("shop", r)
 				require.Equal(t, want.ID, id)
 				require.Equal(t, want.IDErr, err)
-				if !strategy.NeedsRecord() {
+				shared := name == "batch of 1" && strategy.String() != "default" && strategy.String() != envelope.CloudEventsID().String()
+				if !strategy.NeedsRecord() && !shared {
 					id, err = strategy.FindIn("shop", want.Properties)
 					require.Equal(t, want.ID, id)
 					require.Equal(t, want.IDErr, err)
@@ -66,6 +67,48 @@ func TestRecordOfSeveralEventsHasNoEventsID(t *testing.T) {
 func TestMessageWithoutCoordinatesHasNoIDOfThem(t *testing.T) {
 	_, err := envelope.KafkaCoordinates().FindIn("shop", handler.Properties{})
 	require.ErrorIs(t, err, envelope.ErrMissingID)
+	_, err = envelope.KafkaCoordinates().FindIn("shop", handler.Properties{Kafka: &handler.KafkaCoordinates{Offset: 7}})
+	require.ErrorIs(t, err, envelope.ErrMissingID)
+	_, err = envelope.KafkaCoordinates().Find("shop", envelope.Record{Value: []byte("v")})
+	require.ErrorIs(t, err, envelope.ErrMissingID)
 	require.True(t, envelope.Func(nil).NeedsRecord())
 	require.False(t, envelope.KafkaKey().NeedsRecord())
+}
+
+// How many events came with it is not known any more.
+func TestEventOfABatchHasNoIDOfItsRecord(t *testing.T) {
+	event := func(id string) string { return `{"specversion":"1.0","id":"` + id + `","type":"t","source":"/s"}` }
+	r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Key: []byte("k"), Headers: []handler.Header{
+		{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}, {Key: "MessageId", Value: []byte("h1")}, {Key: "CorrelationId", Value: []byte("c1")}}}
+	decode := func(mode envelope.Mode, value string) []handler.RawMessage {
+		decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: mode, Type: "t"}, nil)
+		require.NoError(t, err)
+		r.Value = []byte(value)
+		return decoder.Decode("shop", r).Messages
+	}
+	for _, strategy := range []envelope.IDStrategy{envelope.HeaderID(), envelope.CorrelationID(""), envelope.KafkaKey(), envelope.KafkaCoordinates()} {
+		for _, value := range []string{"[" + event("e1") + "]", "[" + event("e1") + "," + event("e2") + "]"} {
+			for _, m := range decode(envelope.Auto, value) {
+				_, err := strategy.FindIn("shop", m.Properties)
+				require.ErrorIs(t, err, envelope.ErrSharedID, "%s", strategy)
+			}
+		}
+		whole := decode(envelope.Plain, "as it is")
+		require.Len(t, whole, 1)
+		_, err := strategy.FindIn("shop", whole[0].Properties)
+		require.NoError(t, err, "%s: a record that is one message has its ID", strategy)
+	}
+	for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID()} {
+		for i, m := range decode(envelope.Auto, "["+event("e1")+","+event("e2")+"]") {
+			id, err := strategy.FindIn("shop", m.Properties)
+			require.NoError(t, err)
+			require.Equal(t, []string{"e1", "e2"}[i], id)
+		}
+	}
+}
+
+func TestFunctionOfARecordFindsNothingInPropertiesAlone(t *testing.T) {
+	_, err := envelope.Func(func(envelope.Record) (string, error) { return "the same", nil }).FindIn("shop", handler.Properties{})
+	require.ErrorContains(t, err, "the ID strategy function needs a record")
+	require.NotErrorIs(t, err, envelope.ErrMissingID, "it would run each time where that is allowed")
 }

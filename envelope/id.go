@@ -15,9 +15,9 @@ type IDStrategy struct {
 	name string
 	// ofEvent: the ID differs between the events of one batched record.
 	ofEvent bool
-	// ofPlace: it says where the record was. ofWhole: it may need all of it.
-	ofPlace, ofWhole bool
-	find             func(channel string, r Record, event *cloudEvent) (string, error)
+	// ofWhole: it may need all of the record.
+	ofWhole bool
+	find    func(channel string, r Record, event *cloudEvent) (string, error)
 }
 
 // String names the strategy, for logs and error messages.
@@ -99,9 +99,13 @@ func KafkaKey() IDStrategy {
 
 // KafkaCoordinates makes the ID of where the record is:
 // "{topic}/{partition}/{offset}@{timestamp ms}". Do not use it if producers
-// may send a message twice: the copies have different coordinates.
+// may send a message twice: the copies have different coordinates. Nor for
+// records of other transports: without a topic the ID is missing.
 func KafkaCoordinates() IDStrategy {
-	return IDStrategy{name: "Kafka coordinates", ofPlace: true, find: func(_ string, r Record, _ *cloudEvent) (string, error) {
+	return IDStrategy{name: "Kafka coordinates", find: func(_ string, r Record, _ *cloudEvent) (string, error) {
+		if r.Topic == "" { // all of them would be in the same place
+			return "", fmt.Errorf("%w: the message has no Kafka coordinates", ErrMissingID)
+		}
 		return coordinates(r), nil
 	}}
 }

@@ -18,7 +18,8 @@ func ContextWithDB(ctx context.Context, db *gorm.DB) context.Context {
 // DB returns a new session on the inbox's database, bound to ctx, and in a
 // transactional handler in its transaction; nil outside an attempt. In a plain
 // handler its writes are not part of the completion: use a transactional handler
-// for that.
+// for that. In an Inline channel that keeps its markers in the inbox's database a
+// plain handler has its transaction, too.
 func DB(ctx context.Context) *gorm.DB {
 	db, _ := ctx.Value(dbKey{}).(*gorm.DB)
 	if db == nil {

@@ -40,8 +40,9 @@ type Handler struct {
 	// its own type.
 	batch int
 	settings
-	run func(ctx context.Context, tx *gorm.DB, ds []Delivery) error
-	err error
+	run     func(ctx context.Context, tx *gorm.DB, ds []Delivery) error
+	findKey func(d Delivery) (string, error) // nil without IdempotencyKey
+	err     error
 }
 
 // New makes a plain handler of fn: it runs first, then its status is
@@ -98,6 +99,7 @@ func build[T any](key string, kind Kind, missing bool, opts []Option) (*Handler,
 			problems = append(problems, fmt.Errorf("its codec %T does not decode into %s", h.codec, h.payload))
 		}
 	}
+	problems = append(problems, idempotencyKey(h, codec))
 	h.err = errors.Join(problems...)
 	return h, codec
 }

@@ -21,6 +21,8 @@ type settings struct {
 	retention   time.Duration
 	middleware  []Middleware
 	breaker     *Breaker
+	// idempotencyKey is a func(Message[T]) (string, error).
+	idempotencyKey any
 	ordering
 }
 
@@ -134,7 +136,9 @@ func (h *Handler) Backoff() func(errorCount int) time.Duration { return h.backof
 // Retention is how long this handler's completed statuses are kept instead of
 // the inbox's Retention; 0 means the inbox's. It is also how far back a
 // redelivery is recognised: do not set it below the longest time after which a
-// message may come again (contract 6.2).
+// message may come again (contract 6.2). In an Inline channel it is how long it is
+// remembered that a message was processed; without it the store's own, which is 24 h
+// in the inbox's table (contract 8.4).
 func Retention(d time.Duration) Option { return func(s *settings) { s.retention = d } }
 
 // Retention is the handler's own retention; zero means the inbox's.

@@ -34,8 +34,10 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 		{"key with NUL", wrapping(t, "a\x00", nothing[message]), []string{"not valid UTF-8 without NUL"}},
 		{"nil function", wrapping[message](t, "billing", nil), []string{`idempotent handler "billing"`, "its function is nil"}},
 		{"zero options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(idempotent.Options{})), []string{"start from idempotent.DefaultOptions()"}},
-		{"options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(bad)), []string{"option Retention is -1s, allowed is more than 0", `option Duplicates is "twice", allowed are skip, log and fail`}},
-		{"no retention", wrapping(t, "billing", nothing[message], idempotent.Retention(0)), []string{"option Retention is 0s"}},
+		{"options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(bad)), []string{"option Retention is -1s, allowed is 0 (the store's) or more", `option Duplicates is "twice", allowed are skip, log and fail`}},
+		{"the store's retention", wrapping(t, "billing", nothing[message], idempotent.Retention(0)), nil},
+		{"nowhere to log", wrapping(t, "billing", nothing[message], idempotent.Duplicates(idempotent.LogDuplicates)), []string{`option Duplicates is "log", but there is no logger: set WithLogger`}},
+		{"nil to log to", wrapping(t, "billing", nothing[message], idempotent.Duplicates(idempotent.LogDuplicates), idempotent.WithLogger(nil)), []string{"there is no logger"}},
 		{"payload without ID", wrapping(t, "billing", nothing[order]), []string{"idempotent_test.order, which has no ID: use KeyBy"}},
 		{"payload without headers", wrapping(t, "billing", nothing[order], idempotent.IDFrom(envelope.HeaderID())), []string{"finds nothing in a idempotent_test.order"}},
 		{"selector of another type", wrapping(t, "billing", nothing[order], idempotent.KeyBy(func(string) (string, error) { return "", nil })), []string{"option KeyBy is a func(string) (string, error) or nil, allowed is a func(idempotent_test.order) (string, error)"}},
@@ -107,4 +109,17 @@ func TestHandlersOptionsComeAfterTheReceivers(t *testing.T) {
 	}
 	require.NoError(t, mail(t.Context(), withID("m1")))
 	require.Error(t, billing(t.Context(), withID("m1")), "one handler's option is not another's")
+}
+
+func TestDuplicatesMayBeLoggedWhereTheHandlerHasALogger(t *testing.T) {
+	log, logs := observe()
+	r := receiver(t, memory(t), idempotent.Duplicates(idempotent.LogDuplicates))
+	_, err := idempotent.Handle(r, "billing", nothing[message])
+	require.ErrorContains(t, err, "there is no logger")
+	h := handle(t, r, "billing", nothing[message], log)
+	require.NoError(t, h(t.Context(), withID("m1")))
+	require.NoError(t, h(t.Context(), withID("m1")))
+	require.Equal(t, 1, logs.FilterMessageSnippet("duplicate skipped").Len())
+	_, err = idempotent.Handle(receiver(t, nil, idempotent.Duplicates(idempotent.LogDuplicates)), "billing", nothing[message])
+	require.NoError(t, err, "without a store there are no duplicates")
 }

@@ -139,7 +139,8 @@ func (i *identity[T]) ofRecord(r envelope.Record) (string, error) {
 
 func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	switch {
-	case !i.hasID && m.ID == "" && m.IDErr != nil:
+	case !i.hasID && m.IDErr != nil:
+		// It may have an ID nevertheless: one that it shares with others.
 		return "", m.IDErr
 	case !i.hasID:
 		return m.ID, nil
@@ -150,6 +151,9 @@ func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	}
 	if !i.id.NeedsRecord() {
 		return i.id.FindIn(channel, m.Properties)
+	}
+	if err := i.id.SharedIn(m.Properties); err != nil {
+		return "", err
 	}
 	r := envelope.Record{Value: m.Content, Headers: m.Properties.Headers}
 	if k := m.Properties.Kafka; k != nil {

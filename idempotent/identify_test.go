@@ -130,6 +130,7 @@ func TestMessagesWithoutUsableIDAreRefused(t *testing.T) {
 	}
 	batch := envelope.Record{Headers: headers("content-type", "application/cloudevents-batch+json"),
 		Value: []byte(`[{"specversion":"1.0","id":"a","type":"t","source":"/s"},{"specversion":"1.0","id":"b","type":"t","source":"/s"}]`)}
+	noPlace := idempotent.RecordBy(func(o order) envelope.Record { return envelope.Record{Value: []byte(o.Number)} })
 	for name, c := range map[string]struct {
 		find func(t *testing.T) (idempotent.Run, error)
 		want error
@@ -150,6 +151,11 @@ func TestMessagesWithoutUsableIDAreRefused(t *testing.T) {
 		"not text":                           {by(withID("\xff")), envelope.ErrBadID},
 		"batch of events":                    {by(batch), envelope.ErrSharedID},
 		"malformed event":                    {by(envelope.Record{Headers: headers("ce_specversion", "2.0")}), envelope.ErrMalformed},
+		"ID that a batch's events share":     {by(handler.RawMessage{ID: "h1", IDErr: envelope.ErrSharedID}), envelope.ErrSharedID},
+		"pointer to one of these":            {by(&handler.RawMessage{ID: "h1", IDErr: envelope.ErrSharedID}, idempotent.AllowMissingID()), envelope.ErrSharedID},
+		"ID that its decoder calls missing":  {by(handler.RawMessage{ID: "h1", IDErr: envelope.ErrMissingID}), idempotent.ErrMissingID},
+		"record of no place":                 {by(envelope.Record{Value: []byte("v")}, idempotent.IDFrom(envelope.KafkaCoordinates())), idempotent.ErrMissingID},
+		"other library's record of no place": {by(order{"n5"}, noPlace, idempotent.IDFrom(envelope.KafkaCoordinates())), idempotent.ErrMissingID},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run, err := c.find(t)
@@ -178,4 +184,75 @@ func TestPanicOfASelectorGoesOnToTheCaller(t *testing.T) {
 	r := receiver(t, memory(t), idempotent.KeyBy(func(order) (string, error) { panic("odd") }))
 	h := handle(t, r, "billing", nothing[order])
 	require.PanicsWithValue(t, "odd", func() { _ = h(t.Context(), order{}) })
+}
+
+// Each of them is acknowledged only if it was handled: an ID that several have
+// would have all but one taken for duplicates (contract 4.4).
+func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
+	event := func(id string) string {
+		return `{"specversion":"1.0","id":"` + id + `","type":"t","source":"/s","data":"` + id + `"}`
+	}
+	batch := envelope.Record{Topic: "orders", Key: []byte("k"), Value: []byte("[" + event("e1") + "," + event("e2") + "]"),
+		Headers: headers("content-type", "application/cloudevents-batch+json", "MessageId", "h1", "CorrelationId", "c1")}
+	whole := envelope.Func(func(r envelope.Record) (string, error) { return r.Topic, nil })
+	for name, c := range map[string]struct {
+		decoder envelope.IDStrategy
+		opts    []idempotent.Option
+		handled int
+	}{
+		"events' own IDs":                {handled: 2},
+		"events' own IDs, asked again":   {opts: []idempotent.Option{idempotent.IDFrom(envelope.CloudEventsID())}, handled: 2},
+		"header, by the decoder":         {decoder: envelope.HeaderID()},
+		"correlation ID, by the decoder": {decoder: envelope.CorrelationID("")},
+		"Kafka key, by the decoder":      {decoder: envelope.KafkaKey()},
+		"coordinates, by the decoder":    {decoder: envelope.KafkaCoordinates()},
+		"function, by the decoder":       {decoder: whole},
+		"header":                         {opts: []idempotent.Option{idempotent.IDFrom(envelope.HeaderID())}},
+		"composite":                      {opts: []idempotent.Option{idempotent.CompositeID("")}},
+		"Kafka key":                      {opts: []idempotent.Option{idempotent.IDFrom(envelope.KafkaKey())}},
+		"coordinates":                    {opts: []idempotent.Option{idempotent.IDFrom(envelope.KafkaCoordinates())}},
+		"function":                       {opts: []idempotent.Option{idempotent.IDFrom(whole)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := envelope.NewDecoder(envelope.DecoderConfig{ID: c.decoder}, nil)
+			require.NoError(t, err)
+			r, raws, deliveries := receiver(t, memory(t), idempotent.AllowMissingID()), []string(nil), []string(nil)
+			raw := handle(t, r, "raw", func(_ context.Context, m handler.RawMessage) error {
+				raws = append(raws, string(m.Content))
+				return nil
+			}, c.opts...)
+			delivered := handle(t, r, "delivered", func(_ context.Context, m any) error {
+				deliveries = append(deliveries, string(m.(handler.Delivery).Content))
+				return nil
+			}, c.opts...)
+			acknowledged := 0
+			messages := d.Decode("shop", batch).Messages
+			require.Len(t, messages, 2)
+			for _, m := range messages {
+				if raw(t.Context(), m) == nil {
+					acknowledged++
+				}
+				if m.IDErr == nil { // only such are delivered
+					_ = delivered(t.Context(), handler.Delivery{Metadata: handler.Metadata{ID: m.ID, Properties: m.Properties}, Content: m.Content})
+				}
+			}
+			require.Len(t, raws, c.handled)
+			require.Len(t, deliveries, c.handled)
+			require.Equal(t, c.handled, acknowledged)
+			require.EqualValues(t, 0, r.Counts().DuplicateSkipped)
+		})
+	}
+}
+
+// What a message of any type is shows when it comes.
+func TestFunctionOfARecordRefusesWhatHasNone(t *testing.T) {
+	whole := envelope.Func(func(r envelope.Record) (string, error) { return "id of " + string(r.Value), nil })
+	r := receiver(t, memory(t), idempotent.IDFrom(whole), idempotent.AllowMissingID())
+	h := handle(t, r, "billing", func(context.Context, any) error { panic("called") })
+	for _, id := range []string{"1", "2"} {
+		var idErr *idempotent.IDError
+		require.ErrorAs(t, h(t.Context(), handler.Delivery{Metadata: handler.Metadata{ID: id}, Content: []byte(id)}), &idErr)
+		require.ErrorContains(t, idErr, "needs a record")
+	}
+	require.Equal(t, idempotent.Counts{InvalidKey: 2}, r.Counts())
 }

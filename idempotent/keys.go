@@ -26,7 +26,8 @@ func KeyBy[T any](find func(message T) (string, error)) Option {
 // coordinates of an inbox.Message, inbox.RawMessage or envelope.Record, or of what
 // RecordBy makes a record of. Do not use it for an inbox.Message whose channel
 // found the ID before: without it that ID counts. For a record the default is the
-// zero IDStrategy: the CloudEvents id, or the header "MessageId" or "id".
+// zero IDStrategy: the CloudEvents id, or the header "MessageId" or "id". The
+// source is no part of what it finds, see Key.
 func IDFrom(strategy envelope.IDStrategy) Option {
 	return func(c *config) { c.id, c.hasID, c.composite = strategy, true, false }
 }

@@ -17,7 +17,8 @@ type DuplicatePolicy string
 const (
 	// SkipDuplicates returns nil.
 	SkipDuplicates DuplicatePolicy = "skip"
-	// LogDuplicates logs the message with its handler and returns nil.
+	// LogDuplicates logs the message with its handler and returns nil. It needs
+	// a logger.
 	LogDuplicates DuplicatePolicy = "log"
 	// FailDuplicates returns a *DuplicateError.
 	FailDuplicates DuplicatePolicy = "fail"
@@ -28,7 +29,7 @@ const (
 type Options struct {
 	// Retention is how long it is remembered that a message was processed, at
 	// least: what has expired is a duplicate until the store forgets it. Default
-	// 24 h.
+	// 0, the store's own: 24 h of gormstore and memstore, 7 d of redisstore.
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 	// Duplicates says what comes of a duplicate. Default SkipDuplicates.
 	Duplicates DuplicatePolicy `yaml:"duplicates" env:"DUPLICATES"`
@@ -42,7 +43,7 @@ type Options struct {
 
 // DefaultOptions returns the defaults of the contract.
 func DefaultOptions() Options {
-	return Options{Retention: 24 * time.Hour, Duplicates: SkipDuplicates}
+	return Options{Duplicates: SkipDuplicates}
 }
 
 // Validate reports every option that is out of range, joined, each by name with
@@ -52,8 +53,8 @@ func (o Options) Validate() error {
 		return errors.New("options are zero: start from idempotent.DefaultOptions()")
 	}
 	var problems []error
-	if o.Retention <= 0 {
-		problems = append(problems, fmt.Errorf("option Retention is %s, allowed is more than 0", o.Retention))
+	if o.Retention < 0 {
+		problems = append(problems, fmt.Errorf("option Retention is %s, allowed is 0 (the store's) or more", o.Retention))
 	}
 	switch o.Duplicates {
 	case SkipDuplicates, LogDuplicates, FailDuplicates:
@@ -74,6 +75,7 @@ type config struct {
 	keyBy     any // func(T) (string, error)
 	recordBy  any // func(T) envelope.Record
 	log       *zap.Logger
+	silent    bool // no logger was set
 }
 
 func (c config) with(opts []Option) config {
@@ -83,7 +85,7 @@ func (c config) with(opts []Option) config {
 		}
 	}
 	if c.log == nil {
-		c.log = zap.NewNop()
+		c.log, c.silent = zap.NewNop(), true
 	}
 	return c
 }
@@ -99,7 +101,8 @@ func WithOptions(o Options) Option { return func(c *config) { c.Options = o } }
 
 // Retention is how long it is remembered that a message was processed. Do not
 // set it below the longest time after which the transport may deliver a message
-// again, outages and replays included. Default 24 h (contract 8.4).
+// again, outages and replays included. Default 0, the store's own: 24 h of
+// gormstore and memstore, 7 d of redisstore (contract 8.4).
 func Retention(d time.Duration) Option { return func(c *config) { c.Retention = d } }
 
 // Duplicates says what comes of a message that was processed before. Do not use
@@ -127,4 +130,6 @@ func Channel(name string) Option { return func(c *config) { c.channel = name } }
 
 // WithLogger sets the zap logger. Without it nothing is logged, also not that
 // there is no store: do not leave it out in production.
-func WithLogger(log *zap.Logger) Option { return func(c *config) { c.log = log } }
+func WithLogger(log *zap.Logger) Option {
+	return func(c *config) { c.log, c.silent = log, false }
+}

@@ -24,7 +24,7 @@ type Receiver struct {
 
 // New makes a Receiver; opts hold for all its handlers unless Handle overrides
 // them. A nil store makes the handlers run for every message, which is logged
-// once, or is ErrNoStore with RequireStore (contract 8.5). The error joins all
+// once if there is a logger, or is ErrNoStore with RequireStore (contract 8.5). The error joins all
 // that is wrong.
 func New(store Store, opts ...Option) (*Receiver, error) {
 	r, err := newReceiver(store, opts)
@@ -53,6 +53,9 @@ func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, err
 	return r, nil
 }
 
+// errSilent: nobody would miss what is never logged.
+var errSilent = fmt.Errorf("option Duplicates is %q, but there is no logger: set WithLogger", LogDuplicates)
+
 func isNil(store Store) bool {
 	v := reflect.ValueOf(store)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
@@ -75,7 +78,7 @@ func isNil(store Store) bool {
 // key names the handler for ever: what was processed under another is not
 // known. The error joins all that is wrong: a key that is not 1 to 200
 // characters of valid UTF-8 without NUL or that r has already, a nil fn, messages
-// that cannot have an ID, options out of range. Do not wrap handlers that are
+// that cannot have an ID, options out of range, LogDuplicates without a logger. Do not wrap handlers that are
 // registered with an inbox: it remembers by itself.
 func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	cfg := r.cfg.with(opts)
@@ -86,6 +89,9 @@ func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, 
 	}
 	if cfg.RequireStore && r.store == nil {
 		problems = append(problems, ErrNoStore)
+	}
+	if cfg.Duplicates == LogDuplicates && cfg.silent && r.store != nil {
+		problems = append(problems, errSilent)
 	}
 	w := &wrapped[T]{store: r.store, identity: identity, fn: fn, counters: &counters{}}
 	err := errors.Join(problems...)
@@ -98,7 +104,9 @@ func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, 
 	return w.handle, nil
 }
 
-// Wrap wraps one handler: a Receiver of its own, see New and Handle.
+// Wrap wraps one handler: a Receiver of its own, see New and Handle. Message IDs
+// have to be unique across all that the handler gets, whatever their source and
+// type: see Key.
 func Wrap[T any](store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	r, err := newReceiver(store, opts, zap.String("handler_key", handlerKey))
 	if err != nil {
@@ -106,6 +114,9 @@ func Wrap[T any](store Store, handlerKey string, fn func(ctx context.Context, me
 	}
 	return Handle(r, handlerKey, fn)
 }
+
+// Store returns the store that r was made with, nil if there is none.
+func (r *Receiver) Store() Store { return r.store }
 
 // register refuses a key that is there already: of two handlers with one key the
 // second would never see a message that the first has processed.

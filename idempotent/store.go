@@ -7,7 +7,10 @@ import (
 )
 
 // Key names what is to be done once: a message by one handler. Two handlers of
-// one message are independent (contract 8.3).
+// one message are independent (contract 8.3). Source and type are no part of it:
+// producers that each number their messages by themselves, for which CloudEvents
+// allows, have messages of one ID that are not the same. All but the first would
+// be taken for duplicates: let KeyBy put the source before the ID there.
 type Key struct {
 	MessageID  string // 1 to 200 characters
 	HandlerKey string // 1 to 200 characters
@@ -19,9 +22,16 @@ type Run struct {
 	// MessageType is kept beside the key for those who look at the markers; it
 	// may be empty.
 	MessageType string
-	// Retention is how long it is remembered that the key was processed.
+	// Retention is how long it is remembered that the key was processed; 0 leaves
+	// that to the store. Whether it counts from the run's begin or its end is up
+	// to the store: gormstore, whose marker is written first, counts from the
+	// begin. It has to be longer than a body may run.
 	Retention time.Duration
 }
+
+// DefaultRetention is how long gormstore and memstore remember a key of a run
+// that names no Retention. Stores of your own do well to do the same.
+const DefaultRetention = 24 * time.Hour
 
 // Store remembers which keys have been processed. Its marker of a key is there
 // once a body has succeeded, and until Cleanup or, where the store forgets by
@@ -31,8 +41,7 @@ type Run struct {
 type Store interface {
 	// Run calls body unless the key has been processed, and then remembers
 	// that. Duplicate is true, and err nil, if the key has been processed: body
-	// was not called, or, where that cannot be told before, what it has done was
-	// rolled back. Of calls at the same time one calls its body at a time; the
+	// was not called. Of calls at the same time one calls its body at a time; the
 	// others wait for it or return ErrInProgress, as the store says. Body is
 	// called with a context derived from ctx, and its error is returned as it
 	// is, or wrapped; nothing is remembered then, nor after a panic, which goes

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/loop"
 )
 
 // Sweeper has a store forget at intervals what is past its retention (contract
@@ -19,10 +19,7 @@ import (
 type Sweeper struct {
 	sweepConfig
 	store Store
-
-	mu   sync.Mutex
-	stop context.CancelFunc
-	done chan struct{}
+	loop  loop.Loop
 }
 
 // NewSweeper makes a Sweeper of store. The error joins all that is wrong: a nil
@@ -51,39 +48,18 @@ func NewSweeper(store Store, opts ...SweepOption) (*Sweeper, error) {
 }
 
 // Start sweeps once every Interval until Stop. Starting twice does nothing; a
-// stopped sweeper can be started again.
-func (s *Sweeper) Start() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stop != nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s.stop, s.done = cancel, make(chan struct{})
-	go func(done chan struct{}) {
-		defer close(done)
-		s.run(ctx)
-	}(s.done)
-}
+// stopped sweeper can be started again, and begins when the call that was under
+// way has ended.
+func (s *Sweeper) Start() { s.loop.Start(s.run) }
 
 // Stop ends sweeping; the call under way is cancelled. It returns by ctx's end,
-// with an error if that call has not ended then. Stopping twice, or before Start,
-// does nothing.
+// with an error if that call has not ended then; Stop can be called again to wait
+// for it. After that, or before Start, it does nothing.
 func (s *Sweeper) Stop(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stop == nil {
-		return nil
+	if err := s.loop.Stop(ctx); err != nil {
+		return fmt.Errorf("stop idempotent sweeper: %w", err)
 	}
-	s.stop()
-	done := s.done
-	s.stop, s.done = nil, nil
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("stop idempotent sweeper: %w", ctx.Err())
-	}
+	return nil
 }
 
 func (s *Sweeper) run(ctx context.Context) {

@@ -195,6 +195,56 @@ func TestStopReturnsByItsContextsEnd(t *testing.T) {
 	close(release)
 }
 
+// asked is a context that tells when somebody looks for its end.
+type asked struct {
+	context.Context
+	done chan struct{}
+}
+
+func (a *asked) Done() <-chan struct{} {
+	a.done <- struct{}{}
+	return a.Context.Done()
+}
+
+// Two loops would sweep beside each other, and who stops the store after Stop
+// would take it from under the call that goes on.
+func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
+	entered, release := make(chan struct{}, 10), make(chan struct{})
+	store := cleaning(func(context.Context) (int64, error) { // deaf
+		entered <- struct{}{}
+		<-release
+		return 0, nil
+	})
+	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
+	s.Start()
+	receive(t, entered)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		require.ErrorIs(t, s.Stop(ended), context.Canceled, "the call is still under way")
+	}
+	patient, waiting := make(chan error, 1), &asked{Context: context.Background(), done: make(chan struct{}, 8)}
+	go func() { patient <- s.Stop(waiting) }()
+	receive(t, waiting.done)
+	beside := make(chan error, 1)
+	go func() { beside <- s.Stop(ended) }()
+	require.ErrorIs(t, receive(t, beside), context.Canceled, "a Stop does not wait for another's context")
+	require.Empty(t, patient)
+	s.Start()
+	s.Start()
+	require.Never(t, func() bool { return len(entered) > 0 }, 50*time.Millisecond, time.Millisecond, "a second loop beside the first")
+	require.ErrorIs(t, s.Stop(ended), context.Canceled)
+	s.Start()
+	close(release)
+	receive(t, entered)
+	require.NoError(t, s.Stop(t.Context()))
+	require.NoError(t, receive(t, patient))
+	for len(entered) > 0 {
+		<-entered
+	}
+	require.Never(t, func() bool { return len(entered) > 0 }, 20*time.Millisecond, time.Millisecond, "stopped")
+}
+
 func TestSweepersDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 	var overlooked *memstore.Store
 	for _, c := range []struct {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/keyless"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -23,6 +24,7 @@ type wrapped[T any] struct {
 }
 
 func (w *wrapped[T]) handle(ctx context.Context, message T) error {
+	ctx = keyless.With(ctx, false) // ctx may be that of another message's handler
 	if w.store == nil {
 		return w.undeduplicated(ctx, message)
 	}
@@ -40,7 +42,7 @@ func (w *wrapped[T]) handle(ctx context.Context, message T) error {
 			w.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
 				zap.String("handler_key", w.handlerKey), zap.String("channel", w.channel), zap.String("message_type", typeOf(message)))
 		})
-		return w.undeduplicated(ctx, message)
+		return w.undeduplicated(keyless.With(ctx, true), message)
 	case err != nil:
 		w.counters.invalidKey.Add(1)
 		return &IDError{HandlerKey: w.handlerKey, Err: err}

@@ -86,9 +86,7 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 	case l.session.attempts.Err() == nil:
 		l.p.claimLog.failing("inbox: claiming failed, trying again", c.err, zap.Duration("after", l.p.opts.RestartDelay))
 	}
-	if !l.send(event{claimed: &c}) {
-		l.giveBack(c.attempts) // nobody is left to run them
-	}
+	l.send(event{claimed: &c})
 }
 
 func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*handler.Handler]bool, reconcile bool) {
@@ -135,9 +133,8 @@ func (l *loop) noteClaimed(c *claimed) {
 			l.board.byHandler[h].wake()
 		}
 	}
-	for _, a := range c.attempts {
-		s := l.board.byHandler[a.handler]
-		l.enqueue(s, []*attempt{a}, false)
+	for i, a := range c.attempts {
+		l.enqueue(l.board.byHandler[a.handler], c.attempts[i:i+1:i+1], false)
 	}
 	for _, h := range c.asked {
 		l.board.byHandler[h].asked = true

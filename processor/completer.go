@@ -35,9 +35,10 @@ type completer struct {
 	arrived chan struct{} // holds one token while queue may have something new
 	hurried chan struct{} // holds one token when the pause of a retry is to end
 
-	// Of the goroutine that flushes: results put aside because others have
-	// locked their rows or the database refuses to change them, and when to
-	// try them again.
+	// Of the goroutine that flushes: room for the batch under way; results put
+	// aside because others have locked their rows or the database refuses to
+	// change them, and when to try them again.
+	batch     []result
 	aside     []result
 	asideNext time.Time
 }
@@ -118,14 +119,16 @@ func (c *completer) run(ctx, hard context.Context) {
 func (c *completer) flush(ctx, hard context.Context) bool {
 	pause := 50 * time.Millisecond
 	careful := false
+	defer func() { clear(c.batch[:cap(c.batch)]) }() // it keeps nobody's messages
 	for {
 		c.mu.Lock()
 		if len(c.aside) > 0 && !time.Now().Before(c.asideNext) {
 			c.queue, c.aside, c.refused = append(c.queue, c.aside...), nil, 0
 			careful = true
 		}
-		batch := slices.Clone(c.queue)
+		c.batch = append(c.batch[:0], c.queue...)
 		c.mu.Unlock()
+		batch := c.batch
 		if len(batch) == 0 {
 			return true
 		}
@@ -135,7 +138,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 			pause, careful = 50*time.Millisecond, false
 			// Results that arrived meanwhile stand behind the batch.
 			c.mu.Lock()
-			c.queue = slices.Clone(c.queue[len(batch):])
+			c.queue = slices.Delete(c.queue, 0, len(batch))
 			c.refused += refused
 			healthy := c.refused == 0
 			c.mu.Unlock()

@@ -127,10 +127,13 @@ func TestLongTransactionOnSQLiteFencesNobody(t *testing.T) {
 	t.Parallel()
 	db := testenv.OpenSQLite(t, strings.Replace(testenv.SQLiteDSN(t), "busy_timeout(5000)", "busy_timeout(50)", 1))
 	var runs atomic.Int64
-	ib := inboxtest.New(t, db, hasty(), inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {
+	// Long enough that a machine with much else to do is not what keeps the
+	// worker from its heartbeats.
+	const timeout = 3 * time.Second
+	ib := inboxtest.New(t, db, hasty(), inbox.WorkerTimeout(timeout), inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {
 		runs.Add(1)
 		select {
-		case <-time.After(2500 * time.Millisecond): // WorkerTimeout is 1 s
+		case <-time.After(2 * timeout):
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)

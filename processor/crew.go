@@ -9,40 +9,56 @@ import "sync"
 // their own (invoke.Call): what they leave behind on one, a locked thread or
 // labels, must not reach others.
 type crew struct {
-	jobs      chan func() // unbuffered: taken only by a goroutine that waits
-	dismissed chan struct{}
-	once      sync.Once
+	mu        sync.Mutex
+	idle      []chan func() // of the goroutines that wait, each with room for its next job
+	dismissed bool
 }
 
 // newCrew makes a crew without goroutines. Whoever makes it must dismiss it.
-func newCrew() *crew { return &crew{jobs: make(chan func()), dismissed: make(chan struct{})} }
+func newCrew() *crew { return &crew{} }
 
 // run runs f on a goroutine of its own and returns at once. It is allowed after
 // dismiss.
 func (c *crew) run(f func()) {
-	select {
-	case c.jobs <- f:
-	default:
-		go c.work(f)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last := len(c.idle) - 1; last >= 0 {
+		c.idle[last] <- f
+		c.idle = c.idle[:last]
+		return
+	}
+	go c.work(make(chan func(), 1), f)
+}
+
+func (c *crew) work(jobs chan func(), f func()) {
+	for f != nil {
+		f()
+		f = nil // what it holds is not kept while it waits
+		if !c.wait(jobs) {
+			return
+		}
+		f = <-jobs
 	}
 }
 
-func (c *crew) work(f func()) {
-	for {
-		f()
-		select {
-		case <-c.dismissed:
-			return
-		default:
-		}
-		select {
-		case f = <-c.jobs:
-		case <-c.dismissed:
-			return
-		}
+// wait offers a goroutine for the next job; false means that there is none.
+func (c *crew) wait(jobs chan func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.dismissed {
+		c.idle = append(c.idle, jobs)
 	}
+	return !c.dismissed
 }
 
 // dismiss ends the goroutines that wait, and lets each other one end with what
 // it runs. Dismissing twice does nothing.
-func (c *crew) dismiss() { c.once.Do(func() { close(c.dismissed) }) }
+func (c *crew) dismiss() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dismissed = true
+	for _, jobs := range c.idle {
+		close(jobs)
+	}
+	c.idle = nil
+}

@@ -14,6 +14,8 @@ type group struct {
 	overdue  bool // owned by the loop: it holds no slot any more (5.4)
 
 	report func(error) // tells the circuit breaker that has let a batch run
+
+	one [1]*attempt // room for attempts, which mostly is one
 }
 
 // mayShare: what took workers with it, what an earlier call with others was cut
@@ -27,7 +29,8 @@ func (a *attempt) mayShare() bool {
 // may share with it, and returns what is left, in order.
 func takeGroup(queue []*attempt, limit int) (*group, []*attempt) {
 	first := queue[0]
-	g := &group{handler: first.handler, attempts: []*attempt{first}}
+	g := &group{handler: first.handler, one: [1]*attempt{first}}
+	g.attempts = g.one[:]
 	if !first.mayShare() || limit <= 1 {
 		return g, queue[1:]
 	}

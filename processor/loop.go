@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/gorm-inbox/inbox/handler"
 )
 
 // loop is one session's scheduling (contract 5.1): claim what is due, start
@@ -24,8 +22,7 @@ type loop struct {
 	act     *activity
 	session *session
 	board   *board
-	events  chan event
-	gone    chan struct{}   // closed when the loop returns
+	reports reports
 	term    context.Context // under which it works, see obeyLock
 
 	running   map[*group]bool
@@ -44,16 +41,8 @@ type loop struct {
 	over        bool            // it takes nothing any more
 }
 
-// event is what reaches the loop from other goroutines; one field is set.
-type event struct {
-	finished *group
-	overdue  *group
-	returned *handler.Handler // a call that was given up as stuck
-	claimed  *claimed
-}
-
 func newLoop(p *Processor, a *activity, s *session) *loop {
-	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.policies, p.opts), events: make(chan event), gone: make(chan struct{}),
+	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.policies, p.opts), reports: newReports(),
 		running: map[*group]bool{}, polling: newPolling(p.opts.PollingInterval)}
 }
 
@@ -66,8 +55,12 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	defer l.mu.Unlock()
 	l.p.loop.Store(l)
 	defer func() { l.over = true; l.p.loop.CompareAndSwap(l, nil) }()
-	defer close(l.gone)
-	defer func() { l.act.left.Add(int64(len(l.running))) }() // before gone tells them
+	defer func() {
+		l.act.left.Add(int64(len(l.running)))
+		for _, e := range l.reports.close() {
+			l.missed(e)
+		}
+	}()
 	defer l.p.health.stuck(nil)
 	defer l.releaseQueued() // also if this panics: nobody else knows of them
 	look, lapse := time.NewTimer(0), time.NewTimer(time.Hour)
@@ -108,9 +101,12 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 		case <-fenced:
 			l.mu.Lock()
 			fenced = nil
-		case e := <-l.events:
+		case <-l.reports.arrived:
 			l.mu.Lock()
-			l.handle(e)
+			for _, e := range l.reports.take() {
+				l.handle(e)
+			}
+			l.p.health.stuck(l.stuckHandlers())
 		case <-l.p.wakeup.signal:
 			l.mu.Lock()
 			l.wake(l.p.wakeup.take())
@@ -157,13 +153,22 @@ func (l *loop) lookAnew() {
 	l.board.wake(nil, true)
 }
 
-// send reports whether the loop has taken the event; it has not if it is gone.
-func (l *loop) send(e event) bool {
-	select {
-	case l.events <- e:
-		return true
-	case <-l.gone:
-		return false
+// send tells the loop what has happened, or does what is left to do if it is
+// gone. It does not wait for it.
+func (l *loop) send(e event) {
+	if !l.reports.add(e) {
+		l.missed(e)
+	}
+}
+
+// missed: nobody is left to run what an event brings.
+func (l *loop) missed(e event) {
+	switch {
+	case e.finished != nil:
+		l.act.left.Add(-1)
+		l.giveBack(e.finished.again())
+	case e.claimed != nil:
+		l.giveBack(e.claimed.attempts)
 	}
 }
 
@@ -178,7 +183,6 @@ func (l *loop) handle(e event) {
 	case e.claimed != nil:
 		l.noteClaimed(e.claimed)
 	}
-	l.p.health.stuck(l.stuckHandlers())
 }
 
 // noteFinished frees the group's slot. What is to run again goes to the front
@@ -267,10 +271,7 @@ func (l *loop) attempt(g *group) {
 	for _, r := range l.p.resultsOf(g) {
 		l.act.completer.add(r)
 	}
-	if !l.send(event{finished: g}) {
-		l.act.left.Add(-1)
-		l.giveBack(g.again()) // nobody is left to run them
-	}
+	l.send(event{finished: g})
 }
 
 // releaseQueued gives back what was claimed and never started.

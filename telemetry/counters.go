@@ -17,6 +17,10 @@ type Counters struct {
 	Invalid                 atomic.Int64 // messages refused by Accept (contract 4.1)
 	Gaps                    atomic.Int64 // gaps in partitions that were passed (contract 7.5)
 
+	// Of channels that remember inline what was processed (contract 8.6).
+	DuplicateSkipped atomic.Int64 // a handler's messages that it had processed before
+	MissingKey       atomic.Int64 // messages that had no ID to remember them by
+
 	HandedOff  atomic.Int64 // statuses accepted already claimed and run from memory (contract 5.17)
 	Processed  atomic.Int64 // attempts completed
 	Failed     atomic.Int64 // attempts failed, poisoned ones included
@@ -35,6 +39,7 @@ type Snapshot struct {
 	DeadLettered                                                                  int64
 	Processed, Failed, Poisoned, Snoozed, Released, Superseded, Fenced, Recovered int64
 	LockLost, Gaps, HandedOff                                                     int64
+	DuplicateSkipped, MissingKey                                                  int64
 }
 
 // Snapshot reads all counters, one after the other.
@@ -45,5 +50,6 @@ func (c *Counters) Snapshot() Snapshot {
 		Processed: c.Processed.Load(), Failed: c.Failed.Load(), Poisoned: c.Poisoned.Load(), Snoozed: c.Snoozed.Load(),
 		Released: c.Released.Load(), Superseded: c.Superseded.Load(), Fenced: c.Fenced.Load(), Recovered: c.Recovered.Load(),
 		LockLost: c.LockLost.Load(), Gaps: c.Gaps.Load(), HandedOff: c.HandedOff.Load(),
+		DuplicateSkipped: c.DuplicateSkipped.Load(), MissingKey: c.MissingKey.Load(),
 	}
 }

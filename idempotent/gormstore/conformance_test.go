@@ -94,6 +94,9 @@ func conform(t *testing.T, dialect string, connect func(t *testing.T) (db *gorm.
 		db, dsn := connect(t)
 		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, ""))
 		f := idempotenttest.Fixture{Store: open(t, db), Waits: 10 * time.Second}
+		if dialect == "sqlite" {
+			f.Notices = 8 * time.Second // busy_timeout is 5 s
+		}
 		if dsn != "" {
 			f.Crash = func(t *testing.T, r idempotent.Run) { crash(t, dialect, dsn, r) }
 		}

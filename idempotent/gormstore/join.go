@@ -92,7 +92,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		return false, naming(w.Key, err)
 	}
 	if added {
-		if err := w.call(ctx, tx); err != nil {
+		if err := s.call(ctx, tx, w); err != nil {
 			return false, err
 		}
 	}

@@ -338,3 +338,38 @@ func TestMarkIsTheMarkerAlone(t *testing.T) {
 		r.skipped(r.store, "1")
 	})
 }
+
+// All joined runs name their savepoint alike. PostgreSQL lets nobody go on in
+// the transaction after a failure.
+func TestReleasedSavepointIsNotTakenForTheOneThatIsUndone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)})
+	joined := func(ctx context.Context, messageID string, body func(context.Context) error) error {
+		return second(r.store.Run(gormstore.WithTx(ctx, handler.DB(ctx)), run(messageID), body))
+	}
+	fail := func(ctx context.Context) {
+		require.Error(t, handler.DB(ctx).Exec(`INSERT INTO nowhere VALUES (1)`).Error)
+	}
+	_, err := r.store.Run(t.Context(), run("outer"), func(ctx context.Context) error {
+		require.ErrorIs(t, joined(ctx, "undone", func(ctx context.Context) error {
+			fail(ctx)
+			require.NoError(t, joined(ctx, "released", effect("released", nil)))
+			return errBody
+		}), errBody)
+		return effect("outer", nil)(ctx)
+	})
+	require.NoError(t, err, "what failed was undone by its savepoint")
+	r.have("outer")
+
+	_, err = r.store.Run(t.Context(), run("swallowing"), func(ctx context.Context) error {
+		require.ErrorIs(t, joined(ctx, "undone", func(ctx context.Context) error {
+			require.NoError(t, effect("undone", nil)(ctx))
+			return errBody
+		}), errBody)
+		fail(ctx)
+		require.ErrorIs(t, joined(ctx, "undone too", effect("undone too", errBody)), errBody)
+		return effect("swallowing", nil)(ctx)
+	})
+	require.ErrorContains(t, err, "swallowed an error of its transaction", "it was no savepoint's to undo")
+	r.have("outer")
+}

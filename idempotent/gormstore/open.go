@@ -48,7 +48,11 @@ func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*invok
 	tx, err := invoke.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.txOptions())
 	if err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.Canceled) { // begin was given up, not by the caller
-			err = fmt.Errorf("no transaction within %s: %w: %w", s.opts.StatementTimeout, context.DeadlineExceeded, err)
+			limit := "StatementTimeout of " + s.opts.StatementTimeout.String()
+			if begin.Err() != nil {
+				limit = "LockTimeout of " + s.opts.LockTimeout.String()
+			}
+			err = fmt.Errorf("no transaction within %s: %w: %w", limit, context.DeadlineExceeded, err)
 		}
 		return nil, false, err
 	}
@@ -70,7 +74,7 @@ func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration
 		return true, nil
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)*9/10)
+		wait = min(wait, time.Until(deadline)/10*9) // which cannot overflow
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait+s.opts.StatementTimeout)
 	defer cancel()

@@ -17,17 +17,18 @@ type Options struct {
 	// TablePrefix begins the table's name. Default "", which is "inbox_".
 	TablePrefix string `yaml:"table_prefix" env:"TABLE_PREFIX"`
 	// LockTimeout is how long a run waits for another one of the same key, and
-	// on SQLite for anybody who writes. Default 10 s.
+	// on SQLite for anybody who writes: 1 ms to 24 h. Default 10 s.
 	LockTimeout time.Duration `yaml:"lock_timeout" env:"LOCK_TIMEOUT"`
 	// StatementTimeout bounds each database call of the store's own, but for
 	// waiting for locks: begin, marker, commit, rollback, Processed, a batch of
-	// Cleanup. Default 10 s.
+	// Cleanup. At most 24 h; default 10 s.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
 	// BatchSize is how many markers one statement of Cleanup deletes. Default
 	// 1,000.
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
-	// Isolation of the store's own transactions. Default: the database's.
-	Isolation sql.IsolationLevel `yaml:"isolation" env:"ISOLATION"`
+	// Isolation of the store's own transactions. Default: the database's. It has
+	// no text form: code sets it, not a file.
+	Isolation sql.IsolationLevel `yaml:"-" env:"-"`
 	// MaxAttempts is how often a body runs at most in one call of Run, because
 	// PostgreSQL rolled its transaction back for a deadlock or a serialization
 	// failure. Default 5.
@@ -38,6 +39,10 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{LockTimeout: 10 * time.Second, StatementTimeout: 10 * time.Second, BatchSize: 1000, MaxAttempts: 5}
 }
+
+// maxTimeout is more than anybody waits, and less than PostgreSQL's own limit of
+// 24 days, above which every marker would fail.
+const maxTimeout = 24 * time.Hour
 
 // config is what options set.
 type config struct {
@@ -105,11 +110,11 @@ func (c *config) validate(dialect string) error {
 		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
 	}
 	o := c.options
-	if o.LockTimeout < time.Millisecond {
-		refuse("LockTimeout", o.LockTimeout, "1ms or more")
+	if o.LockTimeout < time.Millisecond || o.LockTimeout > maxTimeout {
+		refuse("LockTimeout", o.LockTimeout, "1ms to 24h")
 	}
-	if o.StatementTimeout <= 0 {
-		refuse("StatementTimeout", o.StatementTimeout, "more than 0")
+	if o.StatementTimeout <= 0 || o.StatementTimeout > maxTimeout {
+		refuse("StatementTimeout", o.StatementTimeout, "more than 0, to 24h")
 	}
 	if o.BatchSize < 1 {
 		refuse("BatchSize", o.BatchSize, "1 or more")

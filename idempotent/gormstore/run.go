@@ -78,7 +78,7 @@ func (s *Store) attempt(ctx context.Context, w work) (duplicate bool, err error)
 	if !added {
 		return true, nil
 	}
-	if err := w.call(ctx, tx.DB); err != nil {
+	if err := s.call(ctx, tx.DB, w); err != nil {
 		return false, err
 	}
 	if err := tx.Commit(); err != nil {
@@ -88,9 +88,9 @@ func (s *Store) attempt(ctx context.Context, w work) (duplicate bool, err error)
 }
 
 // call runs body with the transaction. What it returns is returned as it is.
-func (w work) call(ctx context.Context, tx *gorm.DB) error {
+func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) error {
 	session, statements := invoke.Watch(ctx, tx)
-	if err := w.body(context.WithValue(handler.ContextWithDB(ctx, session), bodyKey{}, session)); err != nil {
+	if err := w.body(context.WithValue(handler.ContextWithDB(ctx, session), bodyKey{}, running{s, session})); err != nil {
 		return err
 	}
 	return statements.Swallowed()

@@ -3,6 +3,7 @@ package gormstore_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +157,39 @@ func TestWaitForTheFirstEndsBeforeTheContextDoes(t *testing.T) {
 		require.NoError(t, ctx.Err())
 		require.Equal(t, outcome{}, first.end(t, nil))
 	})
+}
+
+func TestLongestTimeoutsAndFarDeadlinesAreKept(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, gormstore.LockTimeout(24*time.Hour), gormstore.StatementTimeout(24*time.Hour))
+		r.handled(r.store, "1")
+		for _, away := range []time.Duration{100 * 365 * 24 * time.Hour, math.MaxInt64} {
+			ctx, cancel := context.WithTimeout(t.Context(), away)
+			defer cancel()
+			_, err := r.store.Run(ctx, run(away.String()), effect(away.String(), nil))
+			require.NoError(t, err)
+			duplicate, err := r.store.Run(ctx, run("1"), effect("1", nil))
+			require.NoError(t, err)
+			require.True(t, duplicate)
+		}
+	})
+}
+
+// Who raises the other one would wait no longer.
+func TestWaitForAConnectionNamesTheOptionThatEndedIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)}, gormstore.LockTimeout(50*time.Millisecond))
+	pool, err := r.DB.DB()
+	require.NoError(t, err)
+	pool.SetMaxOpenConns(1)
+	connection, err := pool.Conn(t.Context())
+	require.NoError(t, err)
+	_, err = r.store.Run(t.Context(), run("1"), effect("1", nil))
+	require.NoError(t, connection.Close())
+	require.ErrorIs(t, err, idempotent.ErrInProgress)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "no transaction within LockTimeout of 50ms")
+	r.have()
 }
 
 func TestCallThatWaitsForTheFileEndsWithItsContext(t *testing.T) {

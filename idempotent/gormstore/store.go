@@ -51,7 +51,9 @@ var _ idempotent.Store = (*Store)(nil)
 func New(db *gorm.DB, options ...Option) (*Store, error) {
 	cfg := &config{options: DefaultOptions(), clock: clock.System{}}
 	for _, option := range options {
-		option(cfg)
+		if option != nil {
+			option(cfg)
+		}
 	}
 	s := &Store{opts: cfg.options, clock: cfg.clock, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}}
 	var err error
@@ -116,9 +118,14 @@ func (s *Store) cleanBatch(ctx context.Context, olderThan time.Time) (int64, err
 	return s.markers.DeleteMarkers(ctx, olderThan, s.opts.BatchSize)
 }
 
-// marker is what a run leaves behind. Its times are those of the run's begin.
+// marker is what a run leaves behind. Its times are those of the run's begin: a
+// body that takes longer than Retention leaves a marker that the next sweep
+// deletes.
 func (s *Store) marker(run idempotent.Run) models.Marker {
 	now := s.clock.Now()
+	if run.Retention == 0 {
+		run.Retention = idempotent.DefaultRetention
+	}
 	return models.Marker{MessageID: run.Key.MessageID, HandlerKey: run.Key.HandlerKey, MessageType: run.MessageType,
 		ProcessedAt: now, ExpiresAt: now.Add(run.Retention)}
 }

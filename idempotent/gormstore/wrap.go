@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/keyless"
 )
 
 // Wrap wraps one handler that writes through tx, the transaction that holds the
@@ -32,9 +33,16 @@ func Wrap[T any](s *Store, handlerKey string, fn func(ctx context.Context, tx *g
 }
 
 // Handle wraps one handler of a receiver that was made with s, see
-// idempotent.Handle, and is otherwise Wrap.
+// idempotent.Handle, and is otherwise Wrap. A receiver without store, or with
+// another *Store, is an error: nothing would remember what tx has committed. A
+// store of another type may have s in it; where it has not, each message with an
+// ID is an error, and fn is not called.
 func Handle[T any](r *idempotent.Receiver, s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option) (func(ctx context.Context, message T) error, error) {
-	if err := check(s, fn == nil); err != nil {
+	err := check(s, fn == nil)
+	if err == nil {
+		err = checkReceiver(r, s)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
 	}
 	handle, err := idempotent.Handle(r, handlerKey, inBody(s, handlerKey, fn), opts...)
@@ -51,22 +59,48 @@ func check(s *Store, noFn bool) error {
 	return nil
 }
 
-// bodyKey is where a body's context carries its session.
+// errOtherStore: what commits with a marker elsewhere, or with none, is done
+// again when the message comes again.
+var errOtherStore = errors.New("the receiver was not made with this *gormstore.Store, which would not remember what its transactions do")
+
+func checkReceiver(r *idempotent.Receiver, s *Store) error {
+	switch its := r.Store().(type) {
+	case nil:
+		return fmt.Errorf("%w: it has no store", errOtherStore)
+	case *Store:
+		if its != s {
+			return errOtherStore
+		}
+	}
+	return nil // other types may have s in them: the first message tells
+}
+
+// bodyKey is where a body's context carries what it runs in.
 type bodyKey struct{}
 
+// running is the transaction that a store calls a body in.
+type running struct {
+	store   *Store
+	session *gorm.DB
+}
+
 // inBody gives fn the session of the body it is called in. A message without ID
-// is no body of a run, and gets a transaction here.
+// is no body of a run, and gets a transaction here. No other does: it would have
+// effects without a marker.
 func inBody[T any](s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error) func(ctx context.Context, message T) error {
 	call := func(ctx context.Context, session *gorm.DB, message T) error {
 		return fn(ctx, session.Session(&gorm.Session{NewDB: true, Context: ctx}), message)
 	}
-	keyless := idempotent.Run{Key: idempotent.Key{HandlerKey: handlerKey}}
+	unnamed := idempotent.Run{Key: idempotent.Key{HandlerKey: handlerKey}}
 	return func(ctx context.Context, message T) error {
-		if session, ok := ctx.Value(bodyKey{}).(*gorm.DB); ok && session != nil {
-			return call(ctx, session, message)
+		if in, _ := ctx.Value(bodyKey{}).(running); in.store == s {
+			return call(ctx, in.session, message)
 		}
-		_, err := s.do(ctx, work{Run: keyless, unmarked: true, body: func(ctx context.Context) error {
-			return call(ctx, ctx.Value(bodyKey{}).(*gorm.DB), message)
+		if !keyless.Is(ctx) {
+			return fmt.Errorf("gormstore: handler key %q: %w", handlerKey, errOtherStore)
+		}
+		_, err := s.do(ctx, work{Run: unnamed, unmarked: true, body: func(ctx context.Context) error {
+			return call(ctx, ctx.Value(bodyKey{}).(running).session, message)
 		}})
 		return err
 	}
@@ -78,6 +112,6 @@ func fresh[T any](handle func(ctx context.Context, message T) error) func(ctx co
 		return nil
 	}
 	return func(ctx context.Context, message T) error {
-		return handle(context.WithValue(ctx, bodyKey{}, (*gorm.DB)(nil)), message)
+		return handle(context.WithValue(ctx, bodyKey{}, running{}), message)
 	}
 }

@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/idempotent/memstore"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 type order struct{ ID string }
@@ -130,4 +134,77 @@ func TestUnusableWrappersAreErrors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = gormstore.Handle(receiver, nil, "h", ship(nil))
 	require.ErrorContains(t, err, "is nil")
+	_, err = gormstore.Handle(receiver, s, "h", ship(nil))
+	require.ErrorContains(t, err, `idempotent handler "h": the receiver was not made with this *gormstore.Store`)
+	require.ErrorContains(t, err, "it has no store")
+	receiver, err = idempotent.New(new(gormstore.Store))
+	require.NoError(t, err)
+	handle, err = gormstore.Handle(receiver, s, "h", ship(nil))
+	require.ErrorContains(t, err, "was not made with this *gormstore.Store")
+	require.Nil(t, handle)
+}
+
+// wrapping is a store with another one in it, to count or to trace.
+type wrapping struct{ idempotent.Store }
+
+// What a process forgets with its end it would do again.
+func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		handlerOf := func(store idempotent.Store, fn func(context.Context, *gorm.DB, order) error) (func(context.Context, order) error, *idempotent.Receiver) {
+			receiver, err := idempotent.New(store, idempotent.AllowMissingID())
+			require.NoError(t, err)
+			handle, err := gormstore.Handle(receiver, r.store, "h", fn)
+			require.NoError(t, err)
+			return handle, receiver
+		}
+		memory, err := memstore.New()
+		require.NoError(t, err)
+		other, _ := handlerOf(memory, ship(nil))
+		for range 2 {
+			require.ErrorContains(t, other(t.Context(), order{"1"}), "was not made with this *gormstore.Store")
+		}
+		r.have()
+		foreign, _ := handlerOf(wrapping{open(t, d.DB)}, ship(nil))
+		require.ErrorContains(t, foreign(t.Context(), order{"1"}), "was not made with this *gormstore.Store", "another store on the same tables may be of another database as well")
+		r.have()
+
+		// A message without ID has effects, but not those of what its handler calls.
+		require.NoError(t, other(t.Context(), order{}))
+		require.Equal(t, []string{""}, r.effects())
+		var inner error
+		outer, _ := handlerOf(memory, func(ctx context.Context, _ *gorm.DB, _ order) error {
+			inner = other(ctx, order{"2"})
+			return nil
+		})
+		require.NoError(t, outer(t.Context(), order{}))
+		require.ErrorContains(t, inner, "was not made with this *gormstore.Store")
+		require.Equal(t, []string{""}, r.effects())
+
+		inboxtest.Exec(t, d.DB, `DELETE FROM effects`)
+		handle, receiver := handlerOf(wrapping{r.store}, ship(nil))
+		for range 2 {
+			require.NoError(t, handle(t.Context(), order{"3"}))
+		}
+		r.have("3")
+		require.Equal(t, idempotent.Counts{Processed: 1, DuplicateSkipped: 1}, receiver.Counts())
+		require.Equal(t, wrapping{r.store}, receiver.Store())
+	})
+}
+
+func TestHandlerWithoutARetentionIsRememberedFor24Hours(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		r := newRig(t, d, gormstore.WithClock(clock))
+		for id, c := range map[string]struct {
+			opts []idempotent.Option
+			want time.Duration
+		}{"1": {nil, 24 * time.Hour}, "2": {[]idempotent.Option{idempotent.Retention(time.Hour)}, time.Hour}} {
+			require.NoError(t, wrap(t, r.store, ship(nil), c.opts...)(t.Context(), order{id}))
+			var marker models.Marker
+			require.NoError(t, d.DB.Where("message_id = ?", id).Take(&marker).Error)
+			require.Equal(t, c.want, marker.ExpiresAt.Sub(marker.ProcessedAt))
+			require.True(t, marker.ProcessedAt.Equal(inboxtest.Noon))
+		}
+	})
 }

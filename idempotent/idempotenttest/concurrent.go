@@ -159,26 +159,6 @@ var concurrent = []promise{
 		require.NoError(t, first.end(t, nil))
 		skipped(t, f, r)
 	}},
-	{"a call that waits for another ends with its context", func(t *testing.T, f Fixture) {
-		r := run("m1", "handler")
-		first := begin(t, f, r)
-		ctx, cancel := context.WithCancel(t.Context())
-		second, calls := make(chan outcome, 1), 0
-		go func() {
-			var o outcome
-			o.duplicate, o.err = f.Store.Run(ctx, r, counting(&calls, nil))
-			second <- o
-		}()
-		cancel()
-		cancelled := time.Now()
-		o := wait(t, second, "the second call's end")
-		require.Less(t, time.Since(cancelled), max(f.Waits, 5*time.Second), "it has not noticed")
-		require.Error(t, o.err)
-		require.False(t, o.duplicate)
-		require.Zero(t, calls)
-		require.NoError(t, first.end(t, nil))
-		skipped(t, f, r)
-	}},
 	{"cleanup beside a run takes nothing away from it", func(t *testing.T, f Fixture) {
 		r := run("m1", "handler")
 		first := begin(t, f, r)

@@ -36,8 +36,13 @@ type Fixture struct {
 
 	// Waits is how long a call waits at least for another one of its key that
 	// is under way, before it returns ErrInProgress. 0 means that it may return
-	// ErrInProgress at once.
+	// ErrInProgress at once. The suite lets one wait for most of it.
 	Waits time.Duration
+
+	// Notices is how long a call that waits takes at most to notice that its
+	// context has ended, where a driver does not look. Default 0, which is 1 s;
+	// it is looked at where Waits is 3 s or more.
+	Notices time.Duration
 
 	// Crash runs the key in a process that dies in the body (SIGKILL, not a
 	// panic), and returns when the next call need not wait any longer for what

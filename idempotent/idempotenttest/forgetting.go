@@ -1,6 +1,7 @@
 package idempotenttest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -46,6 +47,16 @@ var forgetting = []promise{
 		if !f.Forgets {
 			handled(t, f, r)
 		}
+		skipped(t, f, r)
+	}},
+	{"a run without a retention is remembered for the store's own", func(t *testing.T, f Fixture) {
+		r := run("m1", "handler")
+		r.Retention = 0
+		handled(t, f, r)
+		skipped(t, f, r)
+		n, err := f.Store.Cleanup(t.Context(), f.now().Add(slack))
+		require.NoError(t, err)
+		require.Zero(t, n)
 		skipped(t, f, r)
 	}},
 	{"cleanup of nothing is no error", func(t *testing.T, f Fixture) {
@@ -100,7 +111,7 @@ var capabilities = []capability{
 	{promise{"a call waits for another and is a duplicate after its success", func(t *testing.T, f Fixture) {
 		r := run("m1", "handler")
 		first := begin(t, f, r)
-		second, calls := waiting(t, f, r)
+		second, calls := waiting(t.Context(), t, f, r, f.Waits*8/10)
 		require.NoError(t, first.end(t, nil))
 		require.Equal(t, outcome{duplicate: true}, wait(t, second, "the second call's end"))
 		require.Zero(t, *calls)
@@ -109,10 +120,29 @@ var capabilities = []capability{
 	{promise{"a call waits for another and handles the message after its failure", func(t *testing.T, f Fixture) {
 		r := run("m1", "handler")
 		first := begin(t, f, r)
-		second, calls := waiting(t, f, r)
+		second, calls := waiting(t.Context(), t, f, r, moment)
 		require.ErrorIs(t, first.end(t, errBody), errBody)
 		require.Equal(t, outcome{}, wait(t, second, "the second call's end"))
 		require.Equal(t, 1, *calls)
+		skipped(t, f, r)
+	}}, waits, "Fixture.Waits is 0"},
+
+	{promise{"a call that waits for another ends with its context", func(t *testing.T, f Fixture) {
+		r := run("m1", "handler")
+		first := begin(t, f, r)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		second, calls := waiting(ctx, t, f, r, moment)
+		cancel()
+		cancelled := time.Now()
+		o := wait(t, second, "the second call's end")
+		if f.Waits >= 3*time.Second { // else it may have waited for as long as it does
+			require.Less(t, time.Since(cancelled), max(f.Notices, time.Second), "it has not noticed")
+		}
+		require.Error(t, o.err)
+		require.False(t, o.duplicate)
+		require.Zero(t, *calls)
+		require.NoError(t, first.end(t, nil))
 		skipped(t, f, r)
 	}}, waits, "Fixture.Waits is 0"},
 
@@ -154,18 +184,18 @@ var capabilities = []capability{
 func waits(f Fixture) bool { return f.Waits > 0 }
 
 // waiting makes a call beside one that is under way, and sees it wait.
-func waiting(t *testing.T, f Fixture, r idempotent.Run) (ended chan outcome, calls *int) {
+func waiting(ctx context.Context, t *testing.T, f Fixture, r idempotent.Run, long time.Duration) (ended chan outcome, calls *int) {
 	t.Helper()
 	ended, calls = make(chan outcome, 1), new(int)
 	go func() {
 		var o outcome
-		o.duplicate, o.err = f.Store.Run(t.Context(), r, counting(calls, nil))
+		o.duplicate, o.err = f.Store.Run(ctx, r, counting(calls, nil))
 		ended <- o
 	}()
 	select {
 	case o := <-ended:
 		require.Failf(t, "a call does not wait for another", "it returned %+v", o)
-	case <-time.After(min(moment, f.Waits/2)):
+	case <-time.After(min(long, f.Waits*8/10)):
 	}
 	return ended, calls
 }

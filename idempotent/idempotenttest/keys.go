@@ -21,9 +21,11 @@ var keys = []promise{
 		}
 	}},
 	{"keys that are the same when joined are not the same", func(t *testing.T, f Fixture) {
-		separate(t, f, idempotent.Key{MessageID: "ab", HandlerKey: "c"}, idempotent.Key{MessageID: "a", HandlerKey: "bc"}, idempotent.Key{MessageID: "c", HandlerKey: "ab"})
+		separate(t, f, idempotent.Key{MessageID: "ab", HandlerKey: "c"}, idempotent.Key{MessageID: "a", HandlerKey: "bc"}, idempotent.Key{MessageID: "c", HandlerKey: "ab"}, idempotent.Key{MessageID: "bc", HandlerKey: "a"})
 		for _, s := range []string{":", "::", "/", "|", "\\", "%", "%3A", "\\:", ",", ";", "-", "_", ".", " ", "\n", "\x1f", "{", "}", "\"", "'", "1:"} {
 			separate(t, f, idempotent.Key{MessageID: "a" + s + "b", HandlerKey: "c"}, idempotent.Key{MessageID: "a", HandlerKey: "b" + s + "c"})
+			separate(t, f, idempotent.Key{MessageID: "c", HandlerKey: "a" + s + "b"}, idempotent.Key{MessageID: "b" + s + "c", HandlerKey: "a"}) // the handler first
+			separate(t, f, idempotent.Key{MessageID: "y", HandlerKey: "x" + s}, idempotent.Key{MessageID: s + "y", HandlerKey: "x"})
 			separate(t, f, idempotent.Key{MessageID: "x" + s, HandlerKey: "y"}, idempotent.Key{MessageID: "x", HandlerKey: s + "y"})
 		}
 	}},

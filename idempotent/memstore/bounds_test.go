@@ -251,3 +251,20 @@ func TestOptionsOutOfRangeAreNamed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, memstore.Options{MaxKeys: 100_000, WaitTimeout: 10 * time.Second}, memstore.DefaultOptions())
 }
+
+func TestHandlerWithoutARetentionIsRememberedFor24Hours(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := open(t, memstore.WithClock(fxtest.NewClock(at)))
+	handle, err := idempotent.Wrap(s, "handler", func(context.Context, string) error { return nil },
+		idempotent.KeyBy(func(id string) (string, error) { return id, nil }))
+	require.NoError(t, err)
+	require.NoError(t, handle(t.Context(), "m1"))
+	for _, c := range []struct {
+		before time.Duration
+		want   int64
+	}{{24 * time.Hour, 0}, {24*time.Hour + 1, 1}} {
+		n, err := s.Cleanup(t.Context(), at.Add(c.before))
+		require.NoError(t, err)
+		require.Equal(t, c.want, n, c.before)
+	}
+}

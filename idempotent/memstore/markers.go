@@ -32,6 +32,9 @@ func (e *expiry) Pop() any {
 
 // remember needs s.mu, as do the others here but for Cleanup and Len.
 func (s *Store) remember(run idempotent.Run) {
+	if run.Retention == 0 {
+		run.Retention = idempotent.DefaultRetention
+	}
 	m := &marker{run.Key, s.cfg.clock.Now().Add(run.Retention)}
 	s.markers[run.Key] = m
 	heap.Push(&s.expiry, m)

@@ -141,10 +141,39 @@ func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 	require.True(t, processed(t, store))
 }
 
+func TestClaimThatTheClientRepeatsAndCannotLookAtLeavesTheKeyFree(t *testing.T) {
+	r := newRig(t)
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		switch cmd.Name() {
+		case "set":
+			_ = send() // its answer is lost on the way
+		case "get":
+			return errLine
+		}
+		return send()
+	})
+	_, err := store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+	require.ErrorIs(t, err, errLine)
+	require.ErrorContains(t, err, "look at the claim: ")
+	require.Empty(t, r.value(t))
+
+	require.NoError(t, r.client.Set(t.Context(), r.key(), "claimed other", time.Minute).Err())
+	_, err = store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+	require.ErrorIs(t, err, errLine)
+	require.Equal(t, "claimed other", r.value(t), "another's claim is not ours to release")
+}
+
 func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 	t.Parallel()
 	const lease = 1500 * time.Millisecond
-	for name, late := range map[string]time.Duration{"that was claimed at once": 0, "that was claimed by answers that came late": 450 * time.Millisecond} {
+	for name, c := range map[string]struct {
+		late time.Duration
+		cold bool // the claim is renewed before the body is called
+	}{
+		"that was claimed at once":                     {},
+		"that was claimed by an answer that came late": {late: 400 * time.Millisecond},
+		"that was renewed by an answer that came late": {late: 400 * time.Millisecond, cold: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
@@ -155,10 +184,13 @@ func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 				}
 				err := send()
 				if cmd.Name() == "set" || strings.HasPrefix(cmd.Name(), "eval") {
-					<-time.After(late) // the lease began before
+					<-time.After(c.late) // the lease began before
 				}
 				return err
 			}, redisstore.Lease(lease))
+			if !c.cold {
+				warm(t, store)
+			}
 			_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
 				dead.Store(true)
 				select {
@@ -200,28 +232,6 @@ func TestLostAnswersWithinTheLeaseDoNotMatter(t *testing.T) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, time.Since(began), 3*lease)
 	require.True(t, processed(t, store))
-}
-
-func TestScriptsThatTheServerForgetsAreSentAgain(t *testing.T) {
-	r := newRig(t)
-	store := r.store(t)
-	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
-		return r.client.ScriptFlush(ctx).Err()
-	})
-	require.NoError(t, err)
-	require.True(t, processed(t, store))
-}
-
-func TestUserWhoMayNotRunScriptsRunsNoBody(t *testing.T) {
-	r := newRig(t)
-	require.NoError(t, r.client.Do(t.Context(), "ACL", "SETUSER", r.prefix, "on", ">secret", "~*", "+@all", "-@scripting").Err())
-	t.Cleanup(func() { require.NoError(t, r.client.Do(context.Background(), "ACL", "DELUSER", r.prefix).Err()) })
-	options := parse(t, r.url)
-	options.Username, options.Password = r.prefix, "secret"
-	client := redis.NewClient(options)
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	_, err := r.storeOn(t, client).Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
-	require.ErrorContains(t, err, "try a script: NOPERM")
 }
 
 func TestFailedReleaseIsTold(t *testing.T) {
@@ -273,4 +283,35 @@ func TestCommandThatHangsIsNotWaitedFor(t *testing.T) {
 	}
 	close(hang)
 	require.NoError(t, <-closed)
+}
+
+func TestPanicOfTheClientIsAnErrorOfItsCommand(t *testing.T) {
+	r := newRig(t)
+	core, logs := observer.New(zapcore.DebugLevel)
+	var broken atomic.Value
+	broken.Store("get")
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		if strings.HasPrefix(cmd.Name(), broken.Load().(string)) {
+			panic("a hook's bug")
+		}
+		return send()
+	}, redisstore.Lease(time.Second), redisstore.Logger(zap.New(core)))
+	_, err := store.Processed(t.Context(), payment)
+	require.EqualError(t, err, `redisstore: handler "billing", message "m1": the client panicked: a hook's bug`)
+	said := logs.FilterMessage("the Redis client panicked").All()
+	require.Len(t, said, 1)
+	require.Contains(t, said[0].ContextMap()["stack"], "answers_test.go", "the stack leads to the hook")
+
+	broken.Store("nothing")
+	_, err = store.Run(t.Context(), run(payment), func(ctx context.Context) error {
+		broken.Store("eval") // renewals, on a goroutine that no caller is on
+		select {
+		case <-ctx.Done():
+		case <-time.After(patience):
+		}
+		require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
+		return nil
+	})
+	require.ErrorIs(t, err, idempotent.ErrLost)
+	require.ErrorContains(t, err, "the client panicked: a hook's bug")
 }

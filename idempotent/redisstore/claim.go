@@ -40,6 +40,7 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (c *claim, duplic
 		value := ""
 		if !ours {
 			if value, err = s.get(ctx, c.key); err != nil {
+				s.forget(ctx, c) // it may be ours: see below
 				return nil, false, fmt.Errorf("look at the claim: %w", err)
 			}
 		}
@@ -99,7 +100,8 @@ func (s *Store) forget(ctx context.Context, c *claim) { _ = s.giveUp(ctx, c) }
 
 // finalise replaces the claim by the marker, also when ctx has ended: the body
 // has succeeded. What failed is asked for again until the lease's end (once, if
-// ctx has ended), for each time that the marker is missed the body runs twice.
+// ctx has ended), for each time that the marker is missed the body runs twice;
+// but not what the server refuses for good, as nobody is served by the wait.
 // The claim is not released: a command that is late can still write the marker.
 func (s *Store) finalise(ctx context.Context, c *claim, marker string, retention time.Duration) error {
 	for attempt := 1; ; attempt++ {
@@ -109,6 +111,8 @@ func (s *Store) finalise(ctx context.Context, c *claim, marker string, retention
 			return nil
 		case err == nil:
 			return fmt.Errorf("%w: its lease had run out when the body succeeded", idempotent.ErrLost)
+		case refusedForGood(err):
+			return fmt.Errorf("%w: the body succeeded, but the marker was refused: %w", idempotent.ErrLost, err)
 		case attempt > 1 && (ctx.Err() != nil || !time.Now().Before(c.until)):
 			return fmt.Errorf("%w: the body succeeded, but finalise failed %d times: %w", idempotent.ErrLost, attempt, err)
 		}

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 )
 
 // The scripts act only if the claim, their first argument, is still the key's
@@ -56,8 +59,10 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 	go func() {
 		defer s.commands.Done()
 		defer cancel()
-		value, err := command(bounded)
-		answers <- answer{value, err}
+		a := answer{err: errors.New("the client ended its goroutine")}
+		defer func() { answers <- a }()
+		defer s.recovered(&a.err)
+		a.value, a.err = command(bounded)
 	}()
 	select {
 	case a := <-answers:
@@ -74,6 +79,16 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 		return none, err
 	}
 	return none, fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
+}
+
+// recovered makes a panic of the client, of one of its hooks mostly, the error
+// of its command: no caller could recover it on our goroutine, and renewals have
+// no caller at all. Deferred.
+func (s *Store) recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the client panicked: %v", p)
+		s.log.Error("the Redis client panicked", zap.Any("panic", p), zap.Stack("stack"))
+	}
 }
 
 // setIfFree makes the claim unless the key has a value.
@@ -101,5 +116,26 @@ func (s *Store) script(ctx context.Context, script *redis.Script, c *claim, argu
 	})
 }
 
-// milliseconds rounds up: nothing is forgotten early.
-func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+// forGood are in the answers that repeating a command does not change: the key
+// holds no string, the user may not run the command, the TTL is no TTL. Not the
+// beginning of an answer, as Redis 6 puts words of its own before the errors of
+// scripts; those that pass (LOADING, READONLY, OOM, CLUSTERDOWN …) are not here.
+var forGood = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
+
+// refusedForGood tells the server's own answers of that kind from all that may
+// be another the next time.
+func refusedForGood(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer) &&
+		slices.ContainsFunc(forGood, func(part string) bool { return strings.Contains(answer.Error(), part) })
+}
+
+// milliseconds rounds up: nothing is forgotten early. It does not overflow: a
+// retention of math.MaxInt64 is how one says "for ever".
+func milliseconds(d time.Duration) int64 {
+	n := d.Milliseconds()
+	if d%time.Millisecond > 0 {
+		n++
+	}
+	return n
+}

@@ -26,6 +26,11 @@
 //   - Redis itself forgot: it evicted the claim or the marker (below), was
 //     restarted without its data, or failed over to a replica that had not got
 //     them yet (replication is asynchronous).
+//   - Clocks moved. Redis ends leases and retentions by its wall clock: set
+//     forward, or after a failover to a replica whose clock is ahead, it ends
+//     them that much earlier. And the clock of a process stands still while its
+//     machine is suspended: it takes its claim for live until a renewal, or
+//     finalise, is refused, and the body goes on until then.
 //
 // Where an effect must not happen twice and is written to PostgreSQL or SQLite,
 // use gormstore: its marker commits with the effect. It is the better choice for
@@ -33,12 +38,18 @@
 //
 // # What Redis has to be
 //
-// Redis 6 or later, or what speaks its protocol and runs its scripts, such as
-// Valkey: a single server, one behind Sentinel, or a cluster (every command has
-// one key). The user needs the commands SET, GET,
-// PEXPIRE, DEL, EVALSHA and EVAL on the keys of KeyPrefix; before the first body
-// a script is tried, so that a user without that right runs none. INFO is wanted
-// once and may be refused.
+// A single server, or a cluster (every command has one key). The tests run on
+// Redis 7.0.15, alone and as a cluster. Redis 6 and later, a server behind
+// Sentinel, and what speaks the protocol and runs scripts, such as Valkey, should
+// work too, but are not tested. Not a redis.Ring: it asks another server for the
+// keys of one that does not answer, and finds no marker there.
+//
+// The user needs the commands SET, GET, PEXPIRE, DEL, EVALSHA and EVAL on the
+// keys of KeyPrefix (~inbox:*), SELECT for a database other than 0, and CLUSTER
+// SLOTS and COMMAND for a cluster (without COMMAND the client works, but asks for
+// it in vain before each command); before the first body a script is tried, so
+// that a user without that right runs none. INFO is wanted once and may be
+// refused.
 //
 // maxmemory-policy must be noeviction. Every other policy may evict markers,
 // which have a TTL all of them, and a message whose marker was evicted is handled

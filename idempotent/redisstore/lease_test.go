@@ -17,6 +17,7 @@ import (
 func TestClaimAndMarkerAreAsDocumented(t *testing.T) {
 	r := newRig(t)
 	store := r.store(t)
+	warm(t, store)
 	began := time.Now()
 	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
 		require.Regexp(t, `^claimed [A-Z2-7]{26}$`, r.value(t))
@@ -65,6 +66,25 @@ func TestRetentionIsTheRunsElseTheStores(t *testing.T) {
 		require.ErrorContains(t, err, `handler "billing", message "m1": retention is -1s, allowed is 1ms or more`)
 		require.Empty(t, r.value(t))
 	})
+}
+
+func TestHandlerWithoutARetentionHasTheStores(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts []idempotent.Option
+		want time.Duration
+	}{
+		"the default, seven days": {want: 7 * 24 * time.Hour},
+		"the handler's":           {opts: []idempotent.Option{idempotent.Retention(2 * time.Hour)}, want: 2 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			byID := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
+			handle, err := idempotent.Wrap(r.store(t), payment.HandlerKey, func(context.Context, string) error { return nil }, append(c.opts, byID)...)
+			require.NoError(t, err)
+			require.NoError(t, handle(t.Context(), payment.MessageID))
+			r.requireTTL(t, c.want)
+		})
+	}
 }
 
 func TestLeaseIsRenewedWhileTheBodyRuns(t *testing.T) {

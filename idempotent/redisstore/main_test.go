@@ -120,6 +120,20 @@ func handled(t *testing.T, store idempotent.Store) {
 	require.Equal(t, 1, calls)
 }
 
+// warm lets a new store handle something else: before its first body a store
+// tries a script, which renews that claim, and hides what lease it was made with.
+func warm(t *testing.T, store idempotent.Store) {
+	t.Helper()
+	duplicate, err := store.Run(t.Context(), run(warmUp()), succeed)
+	require.NoError(t, err)
+	require.False(t, duplicate)
+}
+
+// warmUp is a key that no other process and no other store has.
+func warmUp() idempotent.Key {
+	return idempotent.Key{MessageID: fmt.Sprintf("warm-up-%d-%d", os.Getpid(), time.Now().UnixNano()), HandlerKey: "warming"}
+}
+
 func processed(t *testing.T, store idempotent.Store) bool {
 	t.Helper()
 	is, err := store.Processed(t.Context(), payment)
@@ -179,6 +193,9 @@ func handleElsewhere(text string) {
 	}
 	store, err := redisstore.Open(o.URL, redisstore.KeyPrefix(o.Prefix), redisstore.Lease(o.Lease))
 	if err != nil {
+		panic(err)
+	}
+	if _, err := store.Run(context.Background(), idempotent.Run{Key: warmUp(), Retention: time.Minute}, succeed); err != nil {
 		panic(err)
 	}
 	duplicate, err := store.Run(context.Background(), o.Run, func(context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -123,10 +124,12 @@ func KeyPrefix(prefix string) Option { return func(c *config) { c.options.KeyPre
 func Lease(d time.Duration) Option { return func(c *config) { c.options.Lease = d } }
 
 // WaitTimeout sets how long a call waits for another one of the same key, which
-// it asks for at growing, random intervals of up to half a second; 10 s if not
-// set, and never beyond the caller's context. 0 returns idempotent.ErrInProgress
-// at once: right where the transport delivers again after a pause of its own,
-// wrong where that would be a busy loop.
+// it asks for at growing, random intervals of up to three quarters of a second;
+// 10 s if not set. The end of the caller's context ends the wait; if a command
+// was under way then, the claim it may have made is released first, for at most
+// another OperationTimeout. 0 returns idempotent.ErrInProgress at once: right
+// where the transport delivers again after a pause of its own, wrong where that
+// would be a busy loop.
 func WaitTimeout(d time.Duration) Option { return func(c *config) { c.options.WaitTimeout = d } }
 
 // OperationTimeout sets how long each command may take, whatever the client's
@@ -137,9 +140,10 @@ func OperationTimeout(d time.Duration) Option {
 }
 
 // Retention sets how long it is remembered that a key was processed where
-// idempotent.Run does not say; 7 days if not set. Redis forgets it then by
-// itself. It must be longer than any redelivery may be late. Do not use it to
-// set a handler's retention: that is the wrapper's option.
+// neither the handler's option Retention nor idempotent.Run says; 7 days if not
+// set. Redis forgets it then by itself. It must be longer than any redelivery may
+// be late. Do not use it to set one handler's retention: that is the wrapper's
+// option.
 func Retention(d time.Duration) Option { return func(c *config) { c.options.Retention = d } }
 
 // Database sets the number of the Redis database, instead of the URL's. Only for
@@ -148,7 +152,8 @@ func Retention(d time.Duration) Option { return func(c *config) { c.options.Rete
 func Database(n int) Option { return func(c *config) { c.options.Database = n } }
 
 // Logger sets where the store says what no caller gets to hear: that the server
-// may evict markers, and that a claim could not be released after a panic.
+// may evict markers, that a claim could not be released after a panic, and the
+// stack of a panic of the client, which is its command's error otherwise.
 // Nowhere if not set: not recommended, as then nobody is warned.
 func Logger(log *zap.Logger) Option {
 	return func(c *config) {
@@ -159,11 +164,16 @@ func Logger(log *zap.Logger) Option {
 }
 
 // clientOptions are those of a URL such as redis://user:password@host:6379/0,
-// with what the store wants of its own client.
+// with what the store wants of its own client. What is wrong with a URL is not
+// told in the parser's words: those quote a part of it, and where a password's
+// "/", "?" or "#" is not encoded, any part may be of the password. With a "#" it
+// would even be taken for a host and a port, which errors of dialing name.
 func clientOptions(address string, o Options) (*redis.Options, error) {
 	found, err := redis.ParseURL(address)
-	if err != nil {
-		return nil, fmt.Errorf("redisstore: URL: %w", withoutURL(err))
+	if err != nil || strings.Contains(address, "#") {
+		return nil, errors.New("redisstore: URL: it cannot be read, and is not shown as it may hold a password: " +
+			"allowed is redis://user:password@host:port/database, rediss:// or unix:// too, with user and password percent-encoded " +
+			"(%2F for a slash, %23 for a number sign, %3F for a question mark) and the parameters of go-redis' ParseURL")
 	}
 	if o.Database >= 0 {
 		found.DB = o.Database

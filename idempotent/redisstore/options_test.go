@@ -1,7 +1,6 @@
 package redisstore_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -35,41 +34,38 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = redisstore.New(nil)
 	require.EqualError(t, err, "redisstore: client is nil")
+	var none *redis.Client
+	_, err = redisstore.New(none)
+	require.EqualError(t, err, "redisstore: client is a nil *redis.Client")
+}
+
+func TestRingIsRefusedAsItLosesMarkers(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	t.Cleanup(func() { require.NoError(t, ring.Close()) })
+	_, err := redisstore.New(ring)
+	require.ErrorContains(t, err, "redisstore: client is a *redis.Ring")
+	require.ErrorContains(t, err, "allowed is a *redis.Client or a *redis.ClusterClient")
 }
 
 func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
-	for _, url := range []string{"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1", "redis://user:secret@host:6379/?nothing=1", "user:secret@host:6379", "redis://user:sec%ret@host"} {
+	for _, url := range []string{
+		"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1", "redis://user:secret@host:6379/?nothing=1",
+		"user:secret@host:6379", "redis://user:sec%ret@host", "secret://host", "redis://host/secret", "redis://host?secret=1",
+		// Passwords with characters that end a URL's host.
+		"redis://user:secret/x@host:6379/0", "redis://user:secret#x@host:6379/0", "redis://user:secret?x@host:6379/0",
+		"redis://user:12345/secret@host:6379", "redis://user:12345?secret=x@host:6379", "redis://user:12345#secret@host:6379/0",
+		"redis://user:12345?db=1#secret@host",
+	} {
 		_, err := redisstore.Open(url)
-		require.ErrorContains(t, err, "redisstore: URL: ")
-		require.NotContains(t, err.Error(), "sec")
+		require.ErrorContains(t, err, "redisstore: URL: ", url)
+		require.ErrorContains(t, err, "percent-encoded")
+		for _, part := range []string{"sec", "12345"} {
+			require.NotContains(t, err.Error(), part, url)
+		}
 	}
-	_, err := redisstore.Open("redis://127.0.0.1:6379", redisstore.Lease(0))
+	encoded, err := redisstore.Open("redis://user:sec%2Fret%23%3F@127.0.0.1:6379/3")
+	require.NoError(t, err)
+	require.NoError(t, encoded.Close())
+	_, err = redisstore.Open("redis://127.0.0.1:6379", redisstore.Lease(0))
 	require.ErrorContains(t, err, "redisstore: option Lease is 0s")
-}
-
-func TestOpenedStoreUsesTheDatabaseOfItsOptionElseItsURLs(t *testing.T) {
-	r := newRig(t)
-	options := parse(t, r.url)
-	options.DB = 7
-	seven := redis.NewClient(options)
-	t.Cleanup(func() {
-		require.NoError(t, seven.Del(context.Background(), r.key()).Err())
-		require.NoError(t, seven.Close())
-	})
-	open := func(opts ...redisstore.Option) *redisstore.Store {
-		store, err := redisstore.Open(r.url, append(opts, redisstore.KeyPrefix(r.prefix))...)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, store.Close(), "twice") })
-		return store
-	}
-	first, second := open(redisstore.Database(7)), open()
-	handled(t, first)
-	require.Equal(t, int64(1), seven.Exists(t.Context(), r.key()).Val())
-	require.Empty(t, r.value(t))
-	handled(t, second)
-	require.NotEmpty(t, r.value(t))
-
-	require.NoError(t, first.Close())
-	_, err := first.Processed(t.Context(), payment)
-	require.ErrorIs(t, err, redis.ErrClosed)
 }

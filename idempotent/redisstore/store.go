@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,13 +33,13 @@ type Store struct {
 var _ idempotent.Store = (*Store)(nil)
 
 // New returns a store that uses client, in the client's database: a
-// *redis.Client (with Sentinel too), *redis.ClusterClient or whatever else is a
-// redis.UniversalClient. The client stays the caller's to close. Nothing is sent
-// yet. The error names the option that is out of range, its value and what is
-// allowed.
+// *redis.Client (with Sentinel too), a *redis.ClusterClient, or what wraps one
+// of them. A *redis.Ring is refused. The client stays the caller's to close.
+// Nothing is sent yet. The error names the option that is out of range, its
+// value and what is allowed.
 func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
-	if client == nil {
-		return nil, errors.New("redisstore: client is nil")
+	if err := checkClient(client); err != nil {
+		return nil, err
 	}
 	c, err := newConfig(opts)
 	if err != nil {
@@ -51,10 +51,27 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	return &Store{client: client, options: c.options, log: c.log}, nil
 }
 
+// checkClient refuses clients with which keys would not stay where they are. A
+// ring asks another server for the keys of one that does not answer: the claims
+// and markers there count as missing, and messages are handled again.
+func checkClient(client redis.UniversalClient) error {
+	if client == nil {
+		return errors.New("redisstore: client is nil")
+	}
+	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() { // a constructor's error overlooked
+		return fmt.Errorf("redisstore: client is a nil %T", client)
+	}
+	if _, ring := client.(*redis.Ring); ring {
+		return errors.New("redisstore: client is a *redis.Ring, which asks another server when one does not answer, where no marker is: allowed is a *redis.Client or a *redis.ClusterClient")
+	}
+	return nil
+}
+
 // Open returns a store with a client of its own, which Close closes. The address
 // is a URL: redis://user:password@host:6379/0, rediss:// for TLS, unix:// for a
 // socket; go-redis' ParseURL says what else it may hold. For clusters, Sentinel
-// or credentials that change make a client and use New. Nothing is sent yet.
+// or credentials that change make a client and use New. Nothing is sent yet. No
+// error shows the address: it may hold a password.
 func Open(address string, opts ...Option) (*Store, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -65,15 +82,6 @@ func Open(address string, opts ...Option) (*Store, error) {
 		return nil, err
 	}
 	return &Store{client: redis.NewClient(found), owned: true, options: c.options, log: c.log}, nil
-}
-
-// withoutURL leaves the address, which may hold a password, out of an error.
-func withoutURL(err error) error {
-	var unparsed *url.Error
-	if errors.As(err, &unparsed) {
-		return unparsed.Err
-	}
-	return err
 }
 
 // Close waits for commands that timed out and are still under way, which the

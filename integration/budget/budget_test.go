@@ -201,6 +201,6 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 	processing := allocations(statuses, func() { r.processAll(statuses) })
 	r.stop()
 	t.Logf("allocations: %.1f per message accepted, %.1f per status processed", accepting, processing)
-	require.Less(t, accepting, 30.0)
-	require.Less(t, processing, 60.0)
+	require.Less(t, accepting, 24.0)
+	require.Less(t, processing, 30.0)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
@@ -102,8 +103,9 @@ func (r *directRig) attempts(key string, partition int, offset int64) []int {
 	return attempts
 }
 
-// settings of a Direct channel in a test.
+// settings of a Direct channel in a test, or of an Inline one.
 type settings struct {
+	inline  []inbox.InlineOption // nil: Direct
 	config  []func(*kafkaconsumer.Config)
 	options []inbox.Option
 	channel []inbox.ChannelOption
@@ -112,14 +114,23 @@ type settings struct {
 // inbox makes an inbox with the channel "c", on a pool of its own.
 func (r *directRig) inbox(t *testing.T, s settings, handlers ...*inbox.HandlerSpec) *inbox.Inbox {
 	t.Helper()
+	return r.inboxOn(t, r.database.Another(t), s, handlers...)
+}
+
+func (r *directRig) inboxOn(t *testing.T, db *gorm.DB, s settings, handlers ...*inbox.HandlerSpec) *inbox.Inbox {
+	t.Helper()
 	cfg := config(r.kafka.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Type: "t"}
 	for _, change := range s.config {
 		change(&cfg)
 	}
 	opts := append([]inbox.Option{inboxtest.Brisk(), inbox.WithLogger(logger(t)), inbox.Backoff(func(int) time.Duration { return 5 * time.Millisecond })}, s.options...)
-	channel := append([]inbox.ChannelOption{inbox.Direct(), inbox.Kafka(cfg), inbox.On("t", handlers...)}, s.channel...)
-	return inboxtest.New(t, r.database.Another(t), append(opts, inbox.Channel("c", channel...))...)
+	mode := inbox.Direct()
+	if s.inline != nil {
+		mode = inbox.Inline(s.inline...)
+	}
+	channel := append([]inbox.ChannelOption{mode, inbox.Kafka(cfg), inbox.On("t", handlers...)}, s.channel...)
+	return inboxtest.New(t, db, append(opts, inbox.Channel("c", channel...))...)
 }
 
 // run starts an inbox; end stops it, at the latest when the test ends.

@@ -201,7 +201,7 @@ var modesMutants = []mutant{
 		Name: "an ordered handler is let into a direct channel",
 		Why:  "its lanes would not hold (contract 10.4)",
 		File: "delivery.go",
-		Old:  `{"Ordered", h.Ordered()},`,
+		Old:  `{"Ordered", inPlace && h.Ordered()},`,
 		New:  `{"Ordered", false},`,
 		Test: declaring("TestEveryMistakeOfADirectChannelIsNamed"),
 	},

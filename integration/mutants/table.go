@@ -31,7 +31,8 @@ func (t test) limit() time.Duration {
 // mutants are checked in this order. Add one for every rule whose breach would
 // cost a user data: write the defect a hurried change could bring, not noise.
 var mutants = concat(harnessMutants, storeMutants, processingMutants, groupMutants, exclusiveMutants, recoveryMutants, lanesMutants, cleanupMutants, busyMutants, modelMutants,
-	consumingMutants, fetchMutants, policiesMutants, modesMutants, securityMutants, troubleMutants, visibilityMutants, handoffMutants, listeningMutants, storageMutants)
+	consumingMutants, fetchMutants, policiesMutants, modesMutants, securityMutants, troubleMutants, visibilityMutants, handoffMutants, listeningMutants, storageMutants, claimingMutants,
+	idempotentMutants, gormstoreMutants, redisStoreMutants, inlineMutants)
 
 func concat(tables ...[]mutant) []mutant {
 	var all []mutant

@@ -84,8 +84,17 @@ func (a *run) guarded(ctx context.Context) (err error) {
 	return err
 }
 
-// once is the Attempt that a Guard gets.
+// once is the Attempt that a Guard gets. What goes wrong after it has succeeded is
+// not for the end of the handler's context.
 func (a *run) once(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
+	err := a.attempt(ctx, first)
+	if err == nil {
+		a.cause = nil
+	}
+	return err
+}
+
+func (a *run) attempt(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
 	if a.handler.Kind() == handler.Transactional || first != nil {
 		return a.inTx(ctx, first)
 	}
@@ -161,8 +170,14 @@ func (a *run) call(ctx context.Context, session, tx *gorm.DB) error {
 	return err
 }
 
-// uncharged marks an attempt that the database cut short before or after the
-// handler's own part.
+// Uncharged marks an error as one of what stands around the handler: a Guard
+// returns its own troubles with it, such as a store that cannot be reached.
+// Nothing is charged, and the record is not acknowledged: the guard is asked
+// again after a pause that grows, for as long as it takes.
+func Uncharged(err error) error { return &uncharged{err} }
+
+// uncharged marks an attempt that the database, or a guard, cut short before or
+// after the handler's own part.
 type uncharged struct{ reason error }
 
 func (e *uncharged) Error() string { return e.reason.Error() }

@@ -19,10 +19,12 @@ import (
 //   - ErrInProgress, wrapped or not: somebody else is at it. Nothing is
 //     charged, it is asked again after a pause, and until then the record is
 //     not acknowledged;
+//   - an error marked by Uncharged: its own trouble, treated alike, but said;
 //   - any other error is the attempt's failure, a handler's steering errors
 //     included: handler.Poison refuses the message for good.
 //
-// It calls run at most once, and must be safe for concurrent use.
+// It may call run again after an error, never after nil, and must be safe for
+// concurrent use.
 type Guard interface {
 	Run(ctx context.Context, h *handler.Handler, d handler.Delivery, run Attempt) error
 }

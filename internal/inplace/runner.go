@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// Config is what a Runner works with; all but Guard, Backoff, Middleware and
+// Config is what a Runner works with; all but Guard, LateIDs, Backoff, Middleware and
 // Hooks is required.
 type Config struct {
 	Channel  string
@@ -29,6 +29,10 @@ type Config struct {
 	DB *gorm.DB
 	// Guard stands before every attempt; nil lets all run.
 	Guard Guard
+	// LateIDs leaves it to the guard to judge a message without ID, handler by
+	// handler. Without it such a message makes its record bad before any handler
+	// runs, as one with an ID that cannot be used does always.
+	LateIDs bool
 
 	// MaxAttempts is after how many failed attempts a handler gives a message
 	// up, unless it has its own MaxRetries; at least 1.
@@ -55,12 +59,14 @@ type Runner struct {
 	policies map[*handler.Handler]invoke.Policy
 	slots    chan struct{}
 	stuck    *stuck
+	outage   *outage
 }
 
 // New makes a Runner for the handlers that the registry has for the channel.
 func New(cfg Config) *Runner {
 	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String("channel", cfg.Channel)), policies: map[*handler.Handler]invoke.Policy{},
 		slots: make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
+	r.outage = &outage{log: r.log, clock: cfg.Clock}
 	for _, h := range cfg.Registry.Handlers() {
 		r.policies[h] = invoke.NewPolicy(h, cfg.HandlerTimeout, cfg.MaxAttempts, cfg.MaxRetryDelay, cfg.Backoff)
 	}
@@ -107,6 +113,11 @@ func (e *FailedError) Unwrap() []error {
 // given up included (contract 5.4).
 func (r *Runner) Stuck() map[string]int { return r.stuck.counts() }
 
+// Outage says why attempts cannot be made or finished at present although nobody
+// is at fault: the database, or the store of markers, cannot be used. It is nil
+// if none was met, or the last that met it got on (contract 7.8).
+func (r *Runner) Outage() error { return r.outage.current() }
+
 // Unrouted returns those of a record's messages that no handler takes.
 func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 	var unrouted []handler.RawMessage
@@ -133,6 +144,7 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 	if err != nil {
 		return err
 	}
+	defer r.outage.forget(tasks)
 	at := partition{received.Record.Topic, received.Record.Partition}
 	for {
 		open := false
@@ -175,8 +187,10 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 	now := r.cfg.Clock.Now()
 	for _, m := range received.Messages {
 		handlers := r.cfg.Registry.Route(r.cfg.Channel, m.Type)
-		if len(handlers) > 0 && m.IDErr != nil { // routing comes before ID checks (contract 4.6)
-			return nil, fmt.Errorf("message %q: %w", m.ID, m.IDErr)
+		if len(handlers) > 0 { // routing comes before ID checks (contract 4.6)
+			if err := r.unusable(m); err != nil {
+				return nil, err
+			}
 		}
 		for _, h := range handlers {
 			tasks = append(tasks, &task{handler: h, policy: r.policies[h], delivery: handler.Delivery{
@@ -189,6 +203,18 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 		}
 	}
 	return tasks, nil
+}
+
+// unusable says what is wrong with a message's ID.
+func (r *Runner) unusable(m handler.RawMessage) error {
+	missing := errors.Is(m.IDErr, envelope.ErrMissingID)
+	if m.IDErr == nil || missing && r.cfg.LateIDs {
+		return nil
+	}
+	if missing {
+		r.cfg.Counters.MissingKey.Add(1)
+	}
+	return fmt.Errorf("message %q: %w", m.ID, m.IDErr)
 }
 
 func failures(tasks []*task) error {

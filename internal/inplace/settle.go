@@ -41,6 +41,7 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 	)
 	switch {
 	case err == nil:
+		a.outage.end(a.task)
 		a.over = true
 		if a.ran { // else the guard has skipped it
 			a.cfg.Counters.Processed.Add(1)
@@ -51,6 +52,12 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 		a.cfg.Counters.Released.Add(1)
 		a.tell(ctx, released, err, took)
 		return ErrInterrupted
+	case errors.Is(err, ErrInProgress), errors.As(err, &cut) && !errors.Is(a.cause, invoke.ErrTimeout):
+		a.putOff(ctx, err, took)
+		return nil
+	}
+	a.outage.end(a.task)
+	switch {
 	case errors.As(err, &poison):
 		a.failures++
 		a.giveUp(ctx, err, took)
@@ -59,9 +66,6 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 		a.cut, a.due = 0, time.Now().Add(snooze.Delay)
 		a.cfg.Counters.Snoozed.Add(1)
 		a.tell(ctx, snoozed, nil, took)
-		return nil
-	case errors.Is(err, ErrInProgress), errors.As(err, &cut) && !errors.Is(a.cause, invoke.ErrTimeout):
-		a.putOff(ctx, err, took)
 		return nil
 	}
 	if errors.Is(a.cause, invoke.ErrTimeout) {
@@ -95,8 +99,7 @@ func (a *run) giveUp(ctx context.Context, err error, took time.Duration) {
 	a.tell(ctx, poisoned, err, took)
 }
 
-// putOff repeats what was nobody's fault after a pause. It is said once in a
-// row: an outage may last.
+// putOff repeats what was nobody's fault after a pause.
 func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 	delay := cutMost
 	if a.cut < 10 {
@@ -106,12 +109,11 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 	a.cut++
 	a.due = time.Now().Add(delay)
 	if errors.Is(err, ErrInProgress) {
+		a.outage.end(a.task)
 		return // it was somebody else's attempt
 	}
 	a.cfg.Counters.Released.Add(1)
-	if a.cut == 1 {
-		a.log.Warn("inbox: the database cannot be used, the attempt is repeated in place until it can", append(a.fields(), zap.Error(err))...)
-	}
+	a.outage.begin(a.task, err, a.fields())
 	a.tell(ctx, released, err, took)
 }
 

@@ -89,7 +89,18 @@ func (w *WatchedTx) note(query string, err error) {
 		}
 		return
 	}
-	words := strings.Fields(strings.TrimRight(query, "; \n\t"))
+	switch first, _, _ := strings.Cut(strings.TrimSpace(query), " "); strings.ToUpper(first) {
+	case "SAVEPOINT", "ROLLBACK", "RELEASE":
+		for _, statement := range strings.Split(query, ";") {
+			w.steered(strings.Fields(statement))
+		}
+	}
+}
+
+// steered follows the database in what it does about savepoints, of which several
+// may have one name: the newest counts, and goes with those set after it when it
+// is released.
+func (w *WatchedTx) steered(words []string) {
 	if len(words) < 2 {
 		return
 	}
@@ -97,12 +108,22 @@ func (w *WatchedTx) note(query string, err error) {
 	switch {
 	case strings.EqualFold(words[0], "SAVEPOINT"):
 		w.marks = append(w.marks, savepoint{name, w.failed})
+	case strings.EqualFold(words[0], "RELEASE"):
+		if i := w.newest(name); i >= 0 {
+			w.marks = w.marks[:i]
+		}
 	case strings.EqualFold(words[0], "ROLLBACK") && strings.EqualFold(words[1], "TO"):
-		for i := len(w.marks) - 1; i >= 0; i-- {
-			if strings.EqualFold(w.marks[i].name, name) {
-				w.failed, w.marks = w.marks[i].failed, w.marks[:i+1]
-				return
-			}
+		if i := w.newest(name); i >= 0 {
+			w.failed, w.marks = w.marks[i].failed, w.marks[:i+1]
 		}
 	}
+}
+
+func (w *WatchedTx) newest(name string) int {
+	for i := len(w.marks) - 1; i >= 0; i-- {
+		if strings.EqualFold(w.marks[i].name, name) {
+			return i
+		}
+	}
+	return -1
 }

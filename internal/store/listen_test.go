@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,6 +185,35 @@ func (s shown) Raw() driver.Conn { return s.Conn }
 func init() {
 	sql.Register("pgx hidden", wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn { return hidden{c} }})
 	sql.Register("pgx shown", wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn { return shown{c} }})
+}
+
+// counting is what a tracing driver does with the statements.
+type counting struct {
+	*stdlib.Conn
+	claims *atomic.Int32
+}
+
+func (c counting) QueryContext(ctx context.Context, statement string, args []driver.NamedValue) (driver.Rows, error) {
+	if strings.Contains(statement, "SKIP LOCKED") {
+		c.claims.Add(1)
+	}
+	return c.Conn.QueryContext(ctx, statement, args)
+}
+
+// pgx below is not asked behind the back of what is around it.
+func TestClaimsAreSeenByADriverAroundPgx(t *testing.T) {
+	t.Parallel()
+	var claims atomic.Int32
+	name := "pgx counting " + t.Name()
+	sql.Register(name, wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn { return counting{c.(*stdlib.Conn), &claims} }})
+	pool, err := sql.Open(name, testenv.PostgresDSN(t))
+	require.NoError(t, err)
+	defer pool.Close()
+	_, s := migrated(t, open(t, postgres.New(postgres.Config{Conn: pool}), gorm.Config{}))
+	claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: time.Now(), Limits: []store.KeyLimit{{HandlerKey: "h", Limit: 1}}})
+	require.NoError(t, err)
+	require.Empty(t, claimed.Claims)
+	require.EqualValues(t, 1, claims.Load())
 }
 
 func TestListenNeedsAPoolOfPgx(t *testing.T) {

@@ -78,9 +78,9 @@ func TestPostgresPlans(t *testing.T) {
 		expected        []string // each must serve some scan
 		most            float64  // rows looked at
 	}{
-		{"postgresAcceptNew", postgresAcceptNew, []any{newIDs, texts, texts, texts, contents[0], texts, texts, contents, now, uuids(n), newIDs, keys, numbersOf, numbersOf, worker, counts, counts}, nil, 400},
-		{"postgresAcceptNew", postgresAcceptNew, []any{messageIDs, texts, texts, texts, contents[0], texts, texts, contents, now, newIDs, messageIDs, keys, numbersOf, numbersOf, worker, counts, counts}, nil, 400},
-		{"postgresAcceptClaimed", postgresAcceptClaimed, []any{newIDs, texts, texts, texts, contents[0], texts, texts, contents, now, uuids(n), newIDs, keys, numbersOf, numbersOf, nil, counts, counts, worker, claimed}, nil, 600},
+		{"postgresAcceptNew", postgresAcceptNew, []any{listed(newIDs), texts, texts, texts, contents[0], texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, worker, counts, counts}, nil, 400},
+		{"postgresAcceptNew", postgresAcceptNew, []any{listed(messageIDs), texts, texts, texts, contents[0], texts, texts, contents, now, listed(newIDs), listed(messageIDs), keys, numbersOf, numbersOf, worker, counts, counts}, nil, 400},
+		{"postgresAcceptClaimed", postgresAcceptClaimed, []any{listed(newIDs), texts, texts, texts, contents[0], texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, nil, counts, counts, worker, claimed}, nil, 600},
 		{"postgresAcceptLock", postgresAcceptLock, []any{messageIDs, hashes}, []string{messageID}, 300},
 		{"postgresAcceptKeys", postgresAcceptKeys, []any{messages}, []string{byMessage}, 300},
 		{"postgresAcceptStatuses", postgresAcceptStatuses, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, nil, messages}, nil, 300},
@@ -101,9 +101,9 @@ func TestPostgresPlans(t *testing.T) {
 			[]string{due, place, lane, holder, number}, 5000},
 		{"postgresNextDue", postgresNextDue, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"postgresSiblings", postgresSiblings, []any{messageIDs, []string{"hot", "cold"}}, []string{messageID, byMessage}, 400},
-		{"postgresComplete", postgresComplete, []any{now, ids, versions, outcomes, places}, []string{place}, 200},
-		{"postgresCompleteMoved", postgresCompleteMoved, []any{now, ids, versions, outcomes}, []string{statusID}, 300},
-		{"postgresCompleteUnlocked", postgresCompleteUnlocked, []any{now, ids, versions, outcomes}, []string{statusID}, 500},
+		{"postgresComplete", postgresComplete, []any{now, listed(ids), versions, listed(outcomes), listedOrNull(places)}, []string{place}, 200},
+		{"postgresCompleteMoved", postgresCompleteMoved, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 300},
+		{"postgresCompleteUnlocked", postgresCompleteUnlocked, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 500},
 		{"postgresCompleteOne", postgresCompleteOne, []any{now, ids[0], versions[0], "processed"}, []string{statusID}, 2},
 		{"postgresCurrent", postgresCurrent, []any{ids, versions}, []string{statusID}, 300},
 		{"postgresSettle", postgresSettle, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 300},

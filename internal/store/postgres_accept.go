@@ -22,7 +22,7 @@ var postgresAcceptNew = `
 WITH ` + postgresAcceptFresh + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
 	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($12::text[])[1]), LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
-	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[])
+	FROM unnest($10::text::uuid[], $11::text::text[], $12::text[], $13::bigint[], $14::bigint[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
 	ORDER BY s.position
@@ -38,7 +38,7 @@ const postgresAcceptFresh = `fresh AS (
 	SELECT m.id, COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
 		substring($5::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($6::text[])[1]), COALESCE(m.properties, ($7::text[])[1]),
 		m.ordering_key, $9::timestamptz
-	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $16::integer[], $17::integer[], $6::text[], $7::text[], $8::bytea[])
+	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $16::integer[], $17::integer[], $6::text[], $7::text[], $8::bytea[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key)
 	ON CONFLICT (id) DO NOTHING
 	RETURNING id, number
@@ -113,8 +113,8 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 	}
 	contents, places, lengths := inOnePiece(messages)
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	args := []any{ids, once(transports), once(types), once(sources), contents, once(contentTypes), once(properties), orNone(orderings), now.UTC(),
-		statusIDs, messageIDs, once(keys), laneHandlers, laneKeys, p.origin, places, lengths}
+	args := []any{listed(ids), once(transports), once(types), once(sources), contents, once(contentTypes), once(properties), orNone(orderings), now.UTC(),
+		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, p.origin, places, lengths}
 	if worker != "" {
 		return p.insertClaimed(ctx, pool, args, worker, statuses)
 	}

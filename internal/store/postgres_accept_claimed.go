@@ -22,7 +22,7 @@ WITH worker AS MATERIALIZED (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
 	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($12::text[])[1]), LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key,
 		CASE WHEN worker.id IS NOT NULL THEN $9::timestamptz END, worker.id
-	FROM unnest($10::text[]::uuid[], $11::text[], $12::text[], $13::bigint[], $14::bigint[], $19::boolean[])
+	FROM unnest($10::text::uuid[], $11::text::text[], $12::text[], $13::bigint[], $14::bigint[], $19::boolean[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, claim, position)
 	JOIN fresh ON fresh.id = s.message_id
 	LEFT JOIN worker ON s.claim

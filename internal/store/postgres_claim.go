@@ -114,7 +114,7 @@ func (p *postgres) Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 	if req.WorkerID == "" {
 		statement, worker = postgresClaimManual, nil
 	}
-	claims, err := query(ctx, p.pool(ctx), p.text(statement), scanClaim, keys, quotas, req.Now.UTC(), worker)
+	claims, err := readClaims(ctx, p.pool(ctx), p.text(statement), keys, quotas, req.Now.UTC(), worker)
 	sortClaims(claims)
 	return Claimed{Claims: claims}, doing("claim", err)
 }

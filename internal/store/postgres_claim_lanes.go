@@ -140,7 +140,7 @@ func (p *postgres) claimLanes(ctx context.Context, req ClaimRequest) (Claimed, e
 	var rows []Claim
 	for attempt := 1; ; attempt++ {
 		var err error
-		rows, err = query(ctx, p.pool(ctx), p.text(postgresClaimLanes), scanClaim,
+		rows, err = readClaims(ctx, p.pool(ctx), p.text(postgresClaimLanes),
 			keys, quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, laneWindow)
 		if err == nil {
 			break

@@ -14,7 +14,7 @@ import (
 // also ends being poisoned, so that a completed row is nothing else besides.
 const postgresComplete = `
 UPDATE {statuses} s SET ` + postgresCompleted + `
-FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[], $5::text[]::tid[]) WITH ORDINALITY AS c(id, version, outcome, place, position)
+FROM unnest($2::text::uuid[], $3::bigint[], $4::text::text[], $5::text::tid[]) WITH ORDINALITY AS c(id, version, outcome, place, position)
 WHERE s.ctid = c.place AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
@@ -22,7 +22,7 @@ RETURNING c.position - 1`
 // or that came without a place.
 const postgresCompleteMoved = `
 UPDATE {statuses} s SET ` + postgresCompleted + `
-FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
+FROM unnest($2::text::uuid[], $3::bigint[], $4::text::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
@@ -35,10 +35,10 @@ WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND s.completed_at IS NUL
 // The same for rows that nobody has locked, see postgresSettleUnlocked.
 const postgresCompleteUnlocked = `
 WITH free AS MATERIALIZED (
-	SELECT id FROM {statuses} WHERE id = ANY ($2::text[]::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+	SELECT id FROM {statuses} WHERE id = ANY ($2::text::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {statuses} s SET ` + postgresCompleted + `
-FROM unnest($2::text[]::uuid[], $3::bigint[], $4::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
+FROM unnest($2::text::uuid[], $3::bigint[], $4::text::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
 WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
@@ -74,9 +74,9 @@ func (p *postgres) complete(ctx context.Context, pool gorm.ConnPool, completions
 
 	for _, statement := range statements {
 		ids, versions, outcomes, places := completionColumns(completions, order)
-		args := []any{at.UTC(), ids, versions, outcomes}
+		args := []any{at.UTC(), listed(ids), versions, listed(outcomes)}
 		if statement == postgresComplete {
-			args = append(args, places)
+			args = append(args, listedOrNull(places))
 		}
 		positions, err := query(ctx, pool, p.text(statement), value[int], args...)
 		if err != nil {
@@ -92,15 +92,13 @@ func (p *postgres) complete(ctx context.Context, pool gorm.ConnPool, completions
 	return applied, nil
 }
 
-func completionColumns(completions []Completion, order []int) (ids []string, versions []int64, outcomes []string, places []*string) {
+func completionColumns(completions []Completion, order []int) (ids []string, versions []int64, outcomes, places []string) {
 	n := len(order)
-	ids, versions, outcomes, places = make([]string, n), make([]int64, n), make([]string, n), make([]*string, n)
+	ids, versions, outcomes, places = make([]string, n), make([]int64, n), make([]string, n), make([]string, n)
 	for k, i := range order {
 		c := &completions[i]
-		ids[k], versions[k], outcomes[k] = c.StatusID, c.Version, string(c.Outcome)
-		if c.Locator != "" { // else NULL, which matches nothing, for a row that came without
-			places[k] = &c.Locator
-		}
+		// A row that came without a place has NULL, which matches nothing.
+		ids[k], versions[k], outcomes[k], places[k] = c.StatusID, c.Version, string(c.Outcome), c.Locator
 	}
 	return ids, versions, outcomes, places
 }

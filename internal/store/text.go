@@ -53,3 +53,36 @@ func SanitizeError(text string) string {
 	}
 	return text
 }
+
+// listed writes a list as PostgreSQL reads an array, for a parameter of type
+// text: the driver would encode each element by itself.
+func listed(list []string) string { return listedWith(list, `""`) }
+
+// listedOrNull is listed with NULL for what is empty.
+func listedOrNull(list []string) string { return listedWith(list, "NULL") }
+
+func listedWith(list []string, empty string) string {
+	size := 2
+	for _, element := range list {
+		size += len(element) + 5
+	}
+	text := append(make([]byte, 0, size), '{')
+	for i, element := range list {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		if element == "" {
+			text = append(text, empty...)
+			continue
+		}
+		text = append(text, '"')
+		for _, c := range []byte(element) {
+			if c == '"' || c == '\\' {
+				text = append(text, '\\')
+			}
+			text = append(text, c)
+		}
+		text = append(text, '"')
+	}
+	return string(append(text, '}'))
+}

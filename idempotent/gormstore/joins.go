@@ -1,0 +1,11 @@
+package gormstore
+
+import "gorm.io/gorm"
+
+// Joins reports whether transactions of db can carry the store's markers, see
+// Mark and WithTx: whether both are of one connection pool.
+func (s *Store) Joins(db *gorm.DB) bool {
+	its, itsErr := db.DB()
+	ours, oursErr := s.db.DB()
+	return itsErr == nil && oursErr == nil && its == ours
+}

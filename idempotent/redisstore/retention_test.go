@@ -1,0 +1,81 @@
+package redisstore_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/redisstore"
+)
+
+// Nobody means 292 years by it, but that is what it must be: a TTL that does not
+// fit would be refused after each success, and the body would run each time.
+func TestMarkerOfTheLongestRetentionStays(t *testing.T) {
+	r := newRig(t)
+	store := r.store(t, redisstore.Retention(math.MaxInt64))
+	for name, retention := range map[string]time.Duration{"run": math.MaxInt64, "store": 0} {
+		key := idempotent.Key{MessageID: name, HandlerKey: "billing"}
+		_, err := store.Run(t.Context(), idempotent.Run{Key: key, Retention: retention}, succeed)
+		require.NoError(t, err)
+		left, err := r.client.Do(t.Context(), "PTTL", r.prefix+":{billing:"+name+"}").Int64() // no Duration: the client's would overflow
+		require.NoError(t, err)
+		longest := time.Duration(math.MaxInt64).Milliseconds()
+		require.LessOrEqual(t, left, longest+1)
+		require.Greater(t, left, longest-time.Minute.Milliseconds())
+	}
+}
+
+func TestMarkerThatIsRefusedForGoodIsNotTriedForALease(t *testing.T) {
+	r := newRig(t)
+	finalised, refused := 0, 0
+	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		err := send()
+		if finalises(cmd) && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			finalised++
+			if err != nil {
+				refused++
+			}
+		}
+		return err
+	}, redisstore.Lease(10*time.Second))
+	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
+		require.NoError(t, r.client.Del(ctx, r.key()).Err())
+		return r.client.LPush(ctx, r.key(), "no string").Err()
+	})
+	require.ErrorIs(t, err, idempotent.ErrLost)
+	require.ErrorContains(t, err, "the marker was refused: ")
+	require.ErrorContains(t, err, "WRONGTYPE")
+	require.Equal(t, []int{1, 1}, []int{finalised, refused})
+}
+
+// What an application configures is a wrapper, which must not put its own
+// default before the store's.
+func TestRetentionThroughAWrapperIsItsOwnElseTheStores(t *testing.T) {
+	for name, c := range map[string]struct {
+		store []redisstore.Option
+		wrap  []idempotent.Option
+		want  time.Duration
+	}{
+		"the default, seven days": {want: 7 * 24 * time.Hour},
+		"the store's":             {store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)}, want: 30 * 24 * time.Hour},
+		"the handler's": {
+			store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)},
+			wrap:  []idempotent.Option{idempotent.Retention(3 * time.Hour)},
+			want:  3 * time.Hour,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			id := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
+			handle, err := idempotent.Wrap(r.store(t, c.store...), payment.HandlerKey, func(context.Context, string) error { return nil }, append(c.wrap, id)...)
+			require.NoError(t, err)
+			require.NoError(t, handle(t.Context(), payment.MessageID))
+			r.requireTTL(t, c.want)
+		})
+	}
+}

@@ -1,0 +1,166 @@
+package inbox
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+)
+
+// Inline delivers the channel's Kafka records to its handlers as Direct does,
+// without an inbox, but remembers which handler has processed which message: a
+// redelivery after a crash, a rebalance or a lost commit, and a message that its
+// producer sent twice, run only the handlers that have not done their part. What
+// Direct says about order, retries in place, BadRecords, stops and stuck
+// handlers holds here too.
+//
+// By default a marker of message ID and handler key is written to the inbox's
+// own table inbox_markers, first in the transaction that the handler runs in: a
+// handler declared with Tx writes through its tx exactly once, also for
+// duplicates in flight at the same moment in other partitions and processes,
+// which wait for the first (a second at a time, uncharged) and are skipped or
+// run by what it came to. A plain handler has a transaction too, by
+// handler.DB(ctx); what it does elsewhere happens at least once. A failed run
+// leaves no marker (contract 8.2, 8.4). SQLite has one writer at a time, so that
+// handlers of all partitions take turns there.
+//
+// Message IDs come from the channel's Decoder, or from a strategy given to
+// InlineDefaults, InlineHandler or IdempotencyKey. A message without ID, or with
+// one that cannot be used, makes its record bad; Decoder.AllowMissingID lets it
+// run each time it comes (contract 4.4). After a rename LegacyKeys keeps what
+// was processed under the old key known; with idempotent.CompositeID, whose IDs
+// contain the key, it cannot.
+//
+// Markers are remembered for the handler's Retention, by default the store's (24 h
+// in the inbox's own table), counted from the begin of the handler's run, and as
+// long as they are there: SweepMarkers deletes them, and without it they
+// accumulate. A handler declared with handler.Retention below the longest time
+// after which a record may come again, consumers' downtime and replays included,
+// would run again. A database or store that cannot be used charges nothing: the
+// partition waits, Health says so, and the record is not acknowledged.
+//
+// Inline needs Kafka. Batch and TxBatch, Ordered, TxGroup, CircuitBreaker and
+// handler.Concurrency cannot hold and are errors at start; so is Pause, when
+// called. Whether the inbox has handled a message before the channel became
+// Inline is not asked. Do not use it for handlers that fail for long, or that
+// call slow services: a failing message holds up all that come after it in its
+// partition, and each handler holds a transaction while it runs. Nor where
+// somebody must be able to look at messages, retry or replay them: nothing but
+// the markers is stored (contract 1, 7.6, 8).
+func Inline(opts ...InlineOption) ChannelOption {
+	return func(c *channel) {
+		c.inline = &inlining{}
+		for _, o := range opts {
+			if o != nil {
+				o(c.inline)
+			}
+		}
+		c.deliver(inlined)
+	}
+}
+
+// InlineOption adjusts Inline.
+type InlineOption func(*inlining)
+
+// inlining is what is declared about an Inline channel.
+type inlining struct {
+	store    idempotent.Store // nil: none, or the inbox's own if not ownStore
+	ownStore bool
+	defaults []idempotent.Option
+	handlers []inlineHandler
+}
+
+type inlineHandler struct {
+	key   string
+	store idempotent.Store // nil: the channel's
+	opts  []idempotent.Option
+}
+
+// InlineStore remembers the channel's messages in another store than the inbox's
+// own tables: redisstore, memstore or one of the application's. Its marker is
+// kept after the handler, which runs as in a Direct channel: a crash between the
+// two runs it again. A gormstore on the inbox's own pool writes its markers in
+// the handlers' transactions, as the default does, with its own LockTimeout and
+// tables; sweep them by idempotent.Sweeper.
+//
+// A nil store is none: handlers run each time a message comes, which is said at
+// start, and under ConsumeChannelInboxRequirement RequirementFail it is an error
+// at start, whatever AllowConsumeWithoutInbox says (contract 8.5). Do not use
+// another store where handlers write to the inbox's database: only the default
+// makes that happen exactly once.
+func InlineStore(store idempotent.Store) InlineOption {
+	return func(in *inlining) { in.store, in.ownStore = store, true }
+}
+
+// InlineDefaults sets options of package idempotent for all handlers of the
+// channel: Retention, Duplicates, AllowMissingID, IDFrom, CompositeID, or KeyBy
+// for a handler.Delivery. Duplicates that fail make their record bad. Do not use
+// IDFrom for what the channel's Decoder can find, and FailDuplicates only where
+// a record that was delivered twice shall be kept as rejected: Kafka redelivers
+// after each crash.
+func InlineDefaults(opts ...idempotent.Option) InlineOption {
+	return func(in *inlining) { in.defaults = append(in.defaults, opts...) }
+}
+
+// InlineHandler sets store and options for one handler of the channel, by its
+// key; a nil store is the channel's. The options come after those of
+// InlineDefaults and after the handler's own Retention and IdempotencyKey. A key
+// that the channel does not have is an error at start. Do not use it for
+// Retention alone: handler.Retention does.
+func InlineHandler(key string, store idempotent.Store, opts ...idempotent.Option) InlineOption {
+	return func(in *inlining) { in.handlers = append(in.handlers, inlineHandler{key, store, opts}) }
+}
+
+// of returns what is declared for one handler; zero if nothing is.
+func (in *inlining) of(key string) inlineHandler {
+	for _, h := range in.handlers {
+		if h.key == key {
+			return h
+		}
+	}
+	return inlineHandler{}
+}
+
+// stores are those that were declared, nil among them.
+func (in *inlining) stores() []idempotent.Store {
+	stores := []idempotent.Store{in.store}
+	for _, h := range in.handlers {
+		stores = append(stores, h.store)
+	}
+	return stores
+}
+
+// storeless lists the handlers that nothing is remembered for.
+func (in *inlining) storeless(c *channel) []string {
+	var keys []string
+	for _, s := range c.subscriptions {
+		if s.spec == nil || !in.ownStore || in.store != nil {
+			continue
+		}
+		if in.of(s.spec.key).store == nil {
+			keys = append(keys, s.spec.key)
+		}
+	}
+	return keys
+}
+
+// problems lists what cannot hold for the channel's declaration.
+func (in *inlining) problems(c *channel, requirement InboxRequirement) []error {
+	var problems []error
+	seen := map[string]bool{}
+	for _, h := range in.handlers {
+		known := slices.ContainsFunc(c.subscriptions, func(s subscription) bool { return s.spec != nil && s.spec.key == h.key })
+		switch {
+		case !known:
+			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler: the channel has no handler %q", c.name, h.key))
+		case seen[h.key]:
+			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler is declared twice for handler %q", c.name, h.key))
+		}
+		seen[h.key] = true
+	}
+	if keys := in.storeless(c); len(keys) > 0 && requirement == RequirementFail {
+		problems = append(problems, fmt.Errorf("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
+			c.name, inlined, keys, RequirementFail))
+	}
+	return problems
+}

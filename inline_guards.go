@@ -1,0 +1,147 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/inline"
+)
+
+// markerWait is how long a message waits in the database for another run of it:
+// it has a slot and a connection meanwhile, and holds up a stop. It is asked for
+// again after a pause without both.
+const markerWait = time.Second
+
+// newGuards makes what remembers for Inline channels, by channel.
+func (ib *Inbox) newGuards() (map[string]*inline.Guard, error) {
+	guards := map[string]*inline.Guard{}
+	var problems []error
+	for _, c := range ib.cfg.channels {
+		if c.delivery != inlined {
+			continue
+		}
+		guard, err := ib.newGuard(c)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("channel %q: %w", c.name, err))
+		}
+		guards[c.name] = guard
+	}
+	return guards, errors.Join(problems...)
+}
+
+func (ib *Inbox) newGuard(c *channel) (*inline.Guard, error) {
+	store := c.inline.store
+	if !c.inline.ownStore {
+		own, err := gormstore.New(ib.db, gormstore.Schema(ib.naming.Schema), gormstore.TablePrefix(ib.naming.Prefix), gormstore.WithClock(ib.cfg.clock),
+			gormstore.StatementTimeout(ib.cfg.options.Processor.StatementTimeout), gormstore.LockTimeout(markerWait))
+		if err != nil {
+			return nil, err
+		}
+		store = own
+	}
+	guard := inline.New()
+	receiver, err := guard.Receiver(ib.db, store, ib.inlineDefaults(c, store)...)
+	if err != nil {
+		return nil, err
+	}
+	var problems []error
+	for _, s := range c.subscriptions {
+		h, _ := ib.registry.Lookup(s.spec.key)
+		declared := c.inline.of(s.spec.key)
+		its := receiver
+		if declared.store != nil {
+			if its, err = guard.Receiver(ib.db, declared.store, ib.inlineDefaults(c, declared.store)...); err != nil {
+				problems = append(problems, fmt.Errorf("handler %q: %w", s.spec.key, err))
+				continue
+			}
+		}
+		problems = append(problems, guard.Add(its, h, declared.opts...))
+	}
+	return guard, errors.Join(problems...)
+}
+
+// inlineDefaults are the options of a channel's receiver.
+func (ib *Inbox) inlineDefaults(c *channel, store idempotent.Store) []idempotent.Option {
+	opts := []idempotent.Option{idempotent.Channel(c.name)}
+	if store != nil { // that there is none is said at start
+		opts = append(opts, idempotent.WithLogger(ib.log))
+	}
+	if c.allowsMissingID() {
+		opts = append(opts, idempotent.AllowMissingID())
+	}
+	return append(opts, c.inline.defaults...)
+}
+
+// allowsMissingID says whether the transport's decoder lets messages without ID
+// pass: inline they run undeduplicated (contract 4.4).
+func (c *channel) allowsMissingID() bool {
+	return len(c.kafka) > 0 && c.kafka[0].Decoder.AllowMissingID
+}
+
+// lateIDs says whether handlers have a say in what IDs a channel's messages have.
+func (ib *Inbox) lateIDs(c *channel) bool {
+	if c.allowsMissingID() || idempotent.FindsIDs(c.inline.defaults...) {
+		return true
+	}
+	return slices.ContainsFunc(c.subscriptions, func(s subscription) bool {
+		h, _ := ib.registry.Lookup(s.spec.key)
+		return h.IdempotencyKey() != nil || idempotent.FindsIDs(c.inline.of(s.spec.key).opts...)
+	})
+}
+
+// prepareInline looks at the stores of Inline channels and says what to expect of
+// them.
+func (ib *Inbox) prepareInline(ctx context.Context) error {
+	accumulating := []string{}
+	for _, c := range ib.cfg.channels {
+		if c.delivery != inlined {
+			continue
+		}
+		if keys := c.inline.storeless(c); len(keys) > 0 {
+			ib.log.Warn("inbox: inline channel has no store of processed messages, handlers run each time a message comes; said once",
+				zap.String("channel", c.name), zap.Strings("handler_keys", keys))
+		}
+		for _, store := range c.inline.stores() {
+			if err := checkStore(ctx, store); err != nil {
+				return fmt.Errorf("channel %q: %w", c.name, err)
+			}
+		}
+		if !c.inline.ownStore {
+			accumulating = append(accumulating, c.name)
+		}
+	}
+	if len(accumulating) > 0 && !ib.cfg.options.Cleanup.SweepMarkers {
+		ib.log.Warn("inbox: markers of inline channels accumulate, because option SweepMarkers is off; said once", zap.Strings("channels", accumulating))
+	}
+	return nil
+}
+
+// checkStore finds out before the first message does that a table is missing.
+func checkStore(ctx context.Context, store idempotent.Store) error {
+	if tables, ok := store.(*gormstore.Store); ok {
+		return tables.Check(ctx)
+	}
+	return nil
+}
+
+// sweeps says whether cleanup deletes what a channel recognises redeliveries by,
+// so that it has to wait for the channel's consumer (contract 6.5).
+func (ib *Inbox) sweeps(channel string) bool {
+	for _, c := range ib.cfg.channels {
+		if c.name != channel || c.delivery != inlined || !ib.cfg.options.Cleanup.SweepMarkers {
+			continue
+		}
+		return !c.inline.ownStore || slices.ContainsFunc(c.inline.stores(), func(store idempotent.Store) bool {
+			tables, ok := store.(*gormstore.Store)
+			return ok && tables.Joins(ib.db)
+		})
+	}
+	return false
+}

@@ -1,0 +1,138 @@
+package kafka
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// sendBodies produces records without an ID, or with that of a header.
+func (r *directRig) sendBodies(t *testing.T, id string, bodies ...string) {
+	t.Helper()
+	for _, body := range bodies {
+		rec := record(0, id)
+		rec.Value = []byte(body)
+		require.NoError(t, r.kafka.Produce(topic, rec))
+		r.next[place{topic, 0}]++
+	}
+}
+
+// payments counts the calls of a handler of JSON bodies, by the payment.
+func payments(calls map[string]int, opts ...func(inbox.Message[payment]) (string, error)) *inbox.HandlerSpec {
+	do := func(_ context.Context, m inbox.Message[payment]) error {
+		calls[m.Payload.Payment]++
+		return nil
+	}
+	if len(opts) == 0 {
+		return inbox.Func("h", do)
+	}
+	return inbox.Func("h", do, inbox.IdempotencyKey(opts[0]))
+}
+
+type payment struct{ Payment string }
+
+// Contract 4.4, 8.3, 8.6: by default a message without ID is bad before any
+// handler runs, as in Inbox mode.
+func TestInlineMessageWithoutIDIsRejected(t *testing.T) {
+	onInline(t, 1, func(t *testing.T, r *directRig) {
+		r.send(t, 0, "", "good", strings.Repeat("é", 201))
+		ib, _ := r.run(t, settings{inline: inlined}, r.tx("h", inboxtest.Nothing))
+		r.awaitCommitted(t)
+		require.Equal(t, oneEach("h good"), r.effects(t))
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 2)
+		require.Contains(t, rows[0].Reason, `message ID is missing: no header ["MessageId" "id"]`)
+		require.Contains(t, rows[1].Reason, "message ID has 201 characters")
+		counted := ib.Counters()
+		require.EqualValues(t, []int64{1, 1, 0}, []int64{counted.Processed, counted.MissingKey, counted.Failed})
+	})
+}
+
+// Contract 4.4: allowed, it runs undeduplicated, by whichever option; an ID that
+// cannot be used is still bad.
+func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
+	decoder := func(c *kafkaconsumer.Config) { c.Decoder.AllowMissingID = true }
+	for name, s := range map[string]settings{
+		"by the decoder":  {inline: inlined, config: []func(*kafkaconsumer.Config){decoder}},
+		"by the defaults": {inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.AllowMissingID())}},
+		"by the handler":  {inline: []inbox.InlineOption{inbox.InlineHandler("h", nil, idempotent.AllowMissingID())}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onInline(t, 1, func(t *testing.T, r *directRig) {
+				r.send(t, 0, "", "", "same", "same", strings.Repeat("é", 201))
+				observe, logs := inboxtest.Observe()
+				s.options = []inbox.Option{observe}
+				ib, _ := r.run(t, s, r.tx("h", inboxtest.Nothing))
+				r.awaitCommitted(t)
+				require.Equal(t, map[string]int{"h ": 2, "h same": 1}, r.effects(t))
+				require.Equal(t, []string{"h same"}, r.markers(t))
+				require.Len(t, r.rejected(t, ib), 1)
+				require.EqualValues(t, []int64{2, 1}, []int64{ib.Counters().MissingKey, ib.Counters().DuplicateSkipped})
+				require.Equal(t, 1, logs.FilterMessageSnippet("message without ID").Len())
+			})
+		})
+	}
+}
+
+// Contract 4.4: where handlers differ, each judges for itself.
+func TestInlineHandlersJudgeAMissingIDByThemselves(t *testing.T) {
+	onInline(t, 1, func(t *testing.T, r *directRig) {
+		r.send(t, 0, "")
+		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineHandler("lax", nil, idempotent.AllowMissingID())}},
+			r.tx("strict", inboxtest.Nothing), r.tx("lax", inboxtest.Nothing))
+		r.awaitCommitted(t)
+		require.Equal(t, oneEach("lax "), r.effects(t))
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 1)
+		require.Contains(t, rows[0].Reason, `handler "strict": message ID is missing`)
+		require.EqualValues(t, 2, ib.Counters().MissingKey)
+	})
+}
+
+// Contract 4.4: an ID of the payload; if it is empty the channel's strategy
+// decides.
+func TestInlineIdempotencyKeyIsTakenFromThePayload(t *testing.T) {
+	onInline(t, 1, func(t *testing.T, r *directRig) {
+		r.sendBodies(t, "", `{"payment":"a"}`, `{"payment":"a"}`)
+		r.sendBodies(t, "header", `{"payment":"b"}`, `{}`, `{}`)
+		r.sendBodies(t, "other header", `{"payment":"b"}`)
+		r.sendBodies(t, "", `{}`, `{`, `{"payment":"refused"}`, `{"payment":"c"}`)
+		calls := map[string]int{}
+		ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(3)}}, payments(calls, func(m inbox.Message[payment]) (string, error) {
+			if m.Payload.Payment == "refused" {
+				return "", errBoom
+			}
+			return m.Payload.Payment, nil
+		}))
+		r.awaitCommitted(t)
+		require.Equal(t, map[string]int{"a": 1, "b": 1, "": 1, "c": 1}, calls)
+		require.Equal(t, []string{"h a", "h b", "h c", "h header"}, r.markers(t))
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 3)
+		require.Contains(t, rows[0].Reason, "message ID is missing")
+		require.Contains(t, rows[1].Reason, "after 3 attempts: ")
+		require.Contains(t, rows[1].Reason, "decode body", "an undecodable body is an ordinary failure")
+		require.Contains(t, rows[2].Reason, `after 1 attempts: poison: handler "h": option KeyBy: boom`)
+	})
+}
+
+// Contract 4.4: "{handler key}:{correlation ID}".
+func TestInlineCompositeIDIsOfHandlerAndCorrelationID(t *testing.T) {
+	onInline(t, 1, func(t *testing.T, r *directRig) {
+		rec := kafkatest.Record{Value: []byte("x"), Headers: []kafkatest.Header{{Key: "CorrelationId", Value: []byte("7")}}}
+		require.NoError(t, r.kafka.Produce(topic, rec, rec))
+		r.next[place{topic, 0}] = 2
+		r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.CompositeID(""))}}, r.tx("a", inboxtest.Nothing), r.tx("b", inboxtest.Nothing))
+		r.awaitCommitted(t)
+		require.Equal(t, oneEach("a ", "b "), r.effects(t))
+		require.Equal(t, []string{"a a:7", "b b:7"}, r.markers(t))
+	})
+}

@@ -1,0 +1,323 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/memstore"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// inlined is Inline with its defaults.
+var inlined = []inbox.InlineOption{}
+
+// onInline runs a test of an Inline channel on each database, with a table that
+// takes any number of effects.
+func onInline(t *testing.T, partitions int, test func(t *testing.T, r *directRig)) {
+	t.Helper()
+	onDirect(t, partitions, func(t *testing.T, r *directRig) {
+		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (handler_key varchar(200), message_id varchar(200))")
+		r.ledger.sparse = true // the books are the table
+		test(t, r)
+	})
+}
+
+func effect(db *gorm.DB, m inboxtest.Bytes) error {
+	return db.Exec("INSERT INTO effects (handler_key, message_id) VALUES (?, ?)", m.HandlerKey, m.ID).Error
+}
+
+// tx declares a transactional handler that has its effect and then does what it
+// is told.
+func (r *directRig) tx(key string, do func(ctx context.Context, m inboxtest.Bytes) error, opts ...handler.Option) *inbox.HandlerSpec {
+	return inbox.Tx(key, func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+		at := r.enter(key, m)
+		defer r.leave(at)
+		if err := effect(tx, m); err != nil {
+			return err
+		}
+		return do(ctx, m)
+	}, opts...)
+}
+
+// plain declares a plain handler that does so by the session it finds.
+func (r *directRig) plain(key string, do func(ctx context.Context, m inboxtest.Bytes) error) *inbox.HandlerSpec {
+	return r.handler(key, func(ctx context.Context, m inboxtest.Bytes) error {
+		if err := effect(handler.DB(ctx), m); err != nil {
+			return err
+		}
+		return do(ctx, m)
+	})
+}
+
+// effects counts them, by handler key and message ID.
+func (r *directRig) effects(t *testing.T) map[string]int {
+	t.Helper()
+	var rows []struct{ HandlerKey, MessageID string }
+	require.NoError(t, r.database.DB.Table("effects").Find(&rows).Error)
+	counts := map[string]int{}
+	for _, row := range rows {
+		counts[row.HandlerKey+" "+row.MessageID]++
+	}
+	return counts
+}
+
+func (r *directRig) markers(t *testing.T) []string {
+	t.Helper()
+	var rows []models.Marker
+	require.NoError(t, r.database.DB.Table("inbox_markers").Order("handler_key, message_id").Find(&rows).Error)
+	keys := []string{}
+	for _, row := range rows {
+		keys = append(keys, row.HandlerKey+" "+row.MessageID)
+	}
+	return keys
+}
+
+func oneEach(keys ...string) map[string]int {
+	counts := map[string]int{}
+	for _, key := range keys {
+		counts[key] = 1
+	}
+	return counts
+}
+
+// Contract 2, 8.2, 8.3: whatever delivers a message again, and wherever, each
+// handler has its effect once.
+func TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce(t *testing.T) {
+	onInline(t, 4, func(t *testing.T, r *directRig) {
+		const messages = 15
+		var want []string
+		for i := range messages {
+			id := fmt.Sprintf("m%02d", i)
+			for p := range 4 {
+				r.send(t, p, id, id)
+			}
+			want = append(want, "plain "+id, "tx "+id)
+		}
+		fail := func(_ context.Context, m inboxtest.Bytes) error {
+			if m.Attempt == 1 && m.Properties.Kafka.Offset%6 == 0 {
+				return errBoom
+			}
+			return nil
+		}
+		handlers := []*inbox.HandlerSpec{r.plain("plain", fail), r.tx("tx", fail)}
+		one, _ := r.run(t, settings{inline: inlined}, handlers...)
+		other, _ := r.run(t, settings{inline: inlined}, handlers...)
+		r.awaitCommitted(t)
+		require.Equal(t, oneEach(want...), r.effects(t))
+		require.ElementsMatch(t, want, r.markers(t))
+		a, b := one.Counters(), other.Counters()
+		require.EqualValues(t, 2*messages, a.Processed+b.Processed)
+		require.GreaterOrEqual(t, a.DuplicateSkipped+b.DuplicateSkipped, int64(2*messages*7), "more if a rebalance redelivered")
+		require.Zero(t, a.Poisoned+b.Poisoned)
+		require.Empty(t, r.rejected(t, one))
+		require.Zero(t, inboxtest.CountMessages(t, one), "nothing is stored but markers")
+	})
+}
+
+// Contract 8.2: of two in flight at the same moment the second waits for what the
+// first comes to.
+func TestInlineDuplicateInFlightWaitsForTheFirst(t *testing.T) {
+	for name, fails := range map[string]bool{"which succeeds": false, "which fails": true} {
+		t.Run(name, func(t *testing.T) {
+			onInline(t, 2, func(t *testing.T, r *directRig) {
+				r.send(t, 0, "same")
+				entered, open := make(chan int, 10), make(chan struct{})
+				ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(1)}}, r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
+					entered <- m.Properties.Kafka.Partition
+					<-open
+					if fails && m.Properties.Kafka.Partition == 0 {
+						return errBoom
+					}
+					return nil
+				}))
+				require.Zero(t, receive(t, entered))
+				r.send(t, 1, "same")
+				require.Never(t, func() bool { return len(entered) > 0 || r.committed(1) > 0 }, 500*time.Millisecond, 20*time.Millisecond)
+				close(open)
+				r.awaitCommitted(t)
+				require.Equal(t, oneEach("h same"), r.effects(t))
+				counted := ib.Counters()
+				if fails {
+					require.Equal(t, 1, receive(t, entered), "the second ran")
+					require.Len(t, r.rejected(t, ib), 1)
+					require.EqualValues(t, []int64{1, 1, 0}, []int64{counted.Processed, counted.Poisoned, counted.DuplicateSkipped})
+				} else {
+					require.EqualValues(t, []int64{1, 0, 1}, []int64{counted.Processed, counted.Poisoned, counted.DuplicateSkipped})
+				}
+				require.Empty(t, entered)
+			})
+		})
+	}
+}
+
+// Contract 7.6, 8.2: a crash between the handlers' commit and the offset's
+// delivers the records again, to no effect. A handler's new key knows what it
+// did under the old.
+func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
+	memory, err := memstore.New()
+	require.NoError(t, err)
+	for name, options := range map[string][]inbox.InlineOption{"own tables": inlined, "another store": {inbox.InlineStore(memory)}} {
+		for again, rename := range map[string]bool{"the same": false, "renamed": true} {
+			t.Run(name+", "+again, func(t *testing.T) {
+				onInline(t, 1, func(t *testing.T, r *directRig) {
+					ids := []string{t.Name() + " a", t.Name() + " b"}
+					r.send(t, 0, ids...)
+					lost := r.kafka.FailNext(kafkatest.OffsetCommitAPI, illegalGeneration, -1)
+					nothing := func(context.Context, inboxtest.Bytes) error { return nil }
+					first, end := r.run(t, settings{inline: options}, r.tx("h", nothing))
+					eventually(t, "both are done", func() bool { return first.Counters().Processed == 2 })
+					end()
+					lost.Remove()
+					require.Zero(t, r.committed(0), "its commits were lost")
+
+					h := r.tx("h", nothing)
+					if rename {
+						h = r.tx("new", nothing, inbox.LegacyKeys("h"))
+					}
+					second, _ := r.run(t, settings{inline: options}, h)
+					r.awaitCommitted(t)
+					require.Equal(t, oneEach("h "+ids[0], "h "+ids[1]), r.effects(t))
+					require.EqualValues(t, []int64{0, 2}, []int64{second.Counters().Processed, second.Counters().DuplicateSkipped})
+				})
+			})
+		}
+	}
+}
+
+// Contract 8.3, 8.4: one handler's failure is not another's, and leaves no
+// marker.
+func TestInlineHandlersOfAMessageAreIndependent(t *testing.T) {
+	onInline(t, 1, func(t *testing.T, r *directRig) {
+		r.send(t, 0, "m", "behind")
+		s := settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(inbox.BadRecordHalt)}}
+		fails := true
+		good := r.plain("good", inboxtest.Nothing)
+		bad := r.tx("bad", func(context.Context, inboxtest.Bytes) error {
+			if fails {
+				return errBoom
+			}
+			return nil
+		})
+		ib, end := r.run(t, s, good, bad)
+		eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
+		end()
+		require.Equal(t, []string{"good m"}, r.markers(t))
+		require.Equal(t, []int{1, 2}, r.attempts("bad", 0, 0))
+		fails = false
+		r.run(t, s, good, bad)
+		r.awaitCommitted(t)
+		require.Equal(t, []int{1}, r.attempts("good", 0, 0), "it had done its part")
+		require.Equal(t, oneEach("good m", "bad m", "good behind", "bad behind"), r.effects(t))
+	})
+}
+
+// Contract 7.4, 8.4: what was given up is not remembered: resent, it runs.
+func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) {
+	onInline(t, 1, func(t *testing.T, r *directRig) {
+		r.send(t, 0, "fails", "poisons", "panics", "good")
+		mended := false
+		ib, end := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2)}}, r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
+			switch {
+			case mended:
+			case m.ID == "fails":
+				return errBoom
+			case m.ID == "poisons":
+				return inbox.Poison(errBoom)
+			case m.ID == "panics":
+				panic("ouch")
+			}
+			return nil
+		}))
+		r.awaitCommitted(t)
+		require.Equal(t, oneEach("h good"), r.effects(t))
+		require.Equal(t, []string{"h good"}, r.markers(t))
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 3)
+		for i, want := range []string{`handler "h" gave message "fails" up after 2 attempts: boom`, `handler "h" gave message "poisons" up after 1 attempts: poison: boom`, "handler panicked: ouch"} {
+			require.Contains(t, rows[i].Reason, want)
+		}
+		end()
+		mended = true
+		r.send(t, 0, "fails", "poisons", "panics", "good")
+		r.run(t, settings{inline: inlined}, r.tx("h", inboxtest.Nothing))
+		r.awaitCommitted(t)
+		require.Equal(t, oneEach("h good", "h fails", "h poisons", "h panics"), r.effects(t))
+	})
+}
+
+// Contract 8.3.
+func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
+	for policy, rejected := range map[idempotent.DuplicatePolicy]int{idempotent.SkipDuplicates: 0, idempotent.LogDuplicates: 0, idempotent.FailDuplicates: 1} {
+		t.Run(string(policy), func(t *testing.T) {
+			onInline(t, 1, func(t *testing.T, r *directRig) {
+				r.send(t, 0, "same", "same")
+				observe, logs := inboxtest.Observe()
+				ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.Duplicates(policy))}, options: []inbox.Option{observe}}, r.tx("h", inboxtest.Nothing))
+				r.awaitCommitted(t)
+				require.Equal(t, oneEach("h same"), r.effects(t))
+				require.EqualValues(t, 1, ib.Counters().DuplicateSkipped)
+				rows := r.rejected(t, ib)
+				require.Len(t, rows, rejected)
+				if rejected > 0 {
+					require.Contains(t, rows[0].Reason, `handler "h" has processed message "same" before`)
+				}
+				require.Equal(t, policy == idempotent.LogDuplicates, logs.FilterMessage("inbox: duplicate skipped").Len() == 1)
+			})
+		})
+	}
+}
+
+// Contract 6.5, 6.6, 8.4: a marker's presence decides; cleanup deletes it when it
+// has expired, and not before the channel has caught up.
+func TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp(t *testing.T) {
+	onInline(t, 1, func(t *testing.T, r *directRig) {
+		sweep := settings{inline: inlined, options: []inbox.Option{inbox.SweepMarkers()}}
+		keep := settings{inline: inlined}
+		h := r.tx("h", inboxtest.Nothing, handler.Retention(time.Millisecond))
+		r.send(t, 0, "m", "m")
+		observe, logs := inboxtest.Observe()
+		keep.options = []inbox.Option{observe}
+		ib, end := r.run(t, keep, h)
+		r.awaitCommitted(t)
+		require.Equal(t, oneEach("h m"), r.effects(t), "expired, it is a duplicate")
+		require.Equal(t, 1, logs.FilterMessageSnippet("markers of inline channels accumulate").Len())
+		deleted, err := ib.Cleanup(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, deleted.Markers)
+		end()
+
+		ib, end = r.run(t, sweep, h)
+		eventually(t, "caught up", func() bool { return ib.Health().Consumers[0].CaughtUp() })
+		deleted, err = ib.Cleanup(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 1, deleted.Markers)
+		r.send(t, 0, "m")
+		r.awaitCommitted(t)
+		require.Equal(t, map[string]int{"h m": 2}, r.effects(t))
+		end()
+
+		r.kafka.Stop()
+		outage := func(s settings) error {
+			ib, end := r.run(t, s, h)
+			defer end()
+			eventually(t, "the outage shows", func() bool { return ib.Health().Consumers[0].GroupErr != nil })
+			_, err := ib.Cleanup(t.Context())
+			return err
+		}
+		require.NoError(t, outage(keep), "nothing that it needs is deleted")
+		var waiting *cleanup.WaitingError
+		require.ErrorAs(t, outage(sweep), &waiting)
+		require.Equal(t, "c", waiting.Channel)
+	})
+}

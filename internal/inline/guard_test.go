@@ -1,0 +1,211 @@
+package inline_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/idempotent/memstore"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/inline"
+	"github.com/gorm-inbox/inbox/internal/inplace"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// guarded is a runner with a guard before it.
+type guarded struct {
+	*inplace.Runner
+	guard    *inline.Guard
+	counters *telemetry.Counters
+}
+
+// newGuarded runs one handler for type "t" once per message.
+func newGuarded(t *testing.T, db *gorm.DB, store idempotent.Store, h *handler.Handler, opts ...idempotent.Option) guarded {
+	t.Helper()
+	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
+	require.NoError(t, err)
+	guard := inline.New()
+	receiver, err := guard.Receiver(db, store, opts...)
+	require.NoError(t, err)
+	require.NoError(t, guard.Add(receiver, h))
+	counters := &telemetry.Counters{}
+	return guarded{inplace.New(inplace.Config{Channel: "c", Registry: registry, DB: db, Guard: guard, MaxAttempts: 1, Concurrency: 20, MaxRetryDelay: time.Minute,
+		StatementTimeout: 5 * time.Second, StuckHandlerGrace: time.Minute, Clock: clock.System{}, Logger: zaptest.NewLogger(t), Counters: counters}), guard, counters}
+}
+
+func (g guarded) deliver(t *testing.T, partition int, id string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), inboxtest.Patience)
+	defer cancel()
+	return g.Deliver(ctx, nil, envelope.Received{Record: envelope.Record{Topic: "topic", Partition: partition},
+		Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id, Content: []byte(id)}}})
+}
+
+func tables(t *testing.T, db *gorm.DB) *gormstore.Store {
+	t.Helper()
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, ""))
+	store, err := gormstore.New(db, gormstore.LockTimeout(time.Second))
+	require.NoError(t, err)
+	return store
+}
+
+func effects(t *testing.T, db *gorm.DB) func() int64 {
+	t.Helper()
+	inboxtest.Exec(t, db, "CREATE TABLE effects (message_id varchar(200))")
+	return func() (n int64) {
+		require.NoError(t, db.Table("effects").Count(&n).Error)
+		return n
+	}
+}
+
+func write(db *gorm.DB, id string) error {
+	return db.Exec("INSERT INTO effects (message_id) VALUES (?)", id).Error
+}
+
+// Contract 8.2: a commit whose answer was lost is found by its marker, or was
+// none. SQLite has no connection to lose.
+func TestLostCommitHasItsEffectOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault pgproxy.Fault
+		runs  int32
+	}{"committed": {pgproxy.AnswerLost, 1}, "not committed": {pgproxy.RequestLost, 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := testenv.PostgresDSN(t)
+			direct := testenv.OpenPostgres(t, dsn)
+			written := effects(t, direct)
+			tables(t, direct)
+			proxy := pgproxy.New(t, dsn)
+			db := testenv.OpenPostgres(t, proxy.DSN())
+			store, err := gormstore.New(db)
+			require.NoError(t, err)
+			runs := atomic.Int32{}
+			g := newGuarded(t, db, store, handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				runs.Add(1)
+				return write(tx, m.ID)
+			}))
+			proxy.LoseCommits(tc.fault, 1)
+			require.NoError(t, g.deliver(t, 0, "1"))
+			require.Zero(t, proxy.Left())
+			require.Equal(t, tc.runs, runs.Load())
+			require.EqualValues(t, 1, written())
+			require.Zero(t, g.counters.Failed.Load())
+		})
+	}
+}
+
+// Contract 8.2: a rename that is rolled out over running workers leaves no moment
+// in which a message runs under both keys.
+func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d.DB)
+		entered, open := make(chan struct{}, 1), make(chan struct{})
+		old := newGuarded(t, d.DB, tables(t, d.DB), handler.NewTx("old", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			entered <- struct{}{}
+			<-open
+			return write(tx, m.ID)
+		}))
+		db := d.Another(t)
+		renamed := newGuarded(t, db, tables(t, db), handler.NewTx("new", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			return write(tx, m.ID)
+		}, handler.LegacyKeys("old", "older")))
+		done := make(chan error, 2)
+		go func() { done <- old.deliver(t, 0, "1") }()
+		inboxtest.Receive(t, entered, "the old program's call")
+		go func() { done <- renamed.deliver(t, 1, "1") }()
+		require.Never(t, func() bool { return len(done) > 0 }, 300*time.Millisecond, 20*time.Millisecond)
+		close(open)
+		require.NoError(t, inboxtest.Receive(t, done, "one"))
+		require.NoError(t, inboxtest.Receive(t, done, "the other"))
+		require.EqualValues(t, 1, written())
+		duplicates, _ := renamed.guard.Counts()
+		require.EqualValues(t, 1, duplicates)
+		require.NoError(t, renamed.deliver(t, 1, "2"))
+		require.EqualValues(t, 2, written())
+	})
+}
+
+// Contract 8.2: whatever keeps the markers, of many duplicates at once one has
+// its effect; where the marker shares the transaction, also if attempts fail.
+func TestOneOfManyDuplicatesAtOnceHasItsEffect(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		t.Run(map[bool]string{true: "shared transaction", false: "memory"}[shared], func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				written := effects(t, d.DB)
+				var store idempotent.Store = tables(t, d.DB)
+				if !shared {
+					memory, err := memstore.New()
+					require.NoError(t, err)
+					store = memory
+				}
+				runs := atomic.Int32{}
+				g := newGuarded(t, d.DB, store, handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+					if err := write(tx, m.ID); err != nil {
+						return err
+					}
+					if runs.Add(1) < 4 {
+						return handler.Snooze(0) // rolled back, and nothing is charged
+					}
+					return nil
+				}))
+				var all sync.WaitGroup
+				for p := range 20 {
+					all.Add(1)
+					go func() {
+						defer all.Done()
+						if err := g.deliver(t, p, "1"); err != nil {
+							t.Error(err)
+						}
+					}()
+				}
+				all.Wait()
+				require.EqualValues(t, 1, written())
+				require.EqualValues(t, 4, runs.Load())
+				require.EqualValues(t, 1, g.counters.Processed.Load())
+			})
+		})
+	}
+}
+
+// unchained is a store that breaks its contract.
+type unchained struct{ idempotent.Store }
+
+func (unchained) Run(_ context.Context, _ idempotent.Run, body func(ctx context.Context) error) (bool, error) {
+	return false, body(context.Background())
+}
+
+// The handler is never called behind the runner's back.
+func TestStoreThatCutsTheContextIsItsOwnTrouble(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		memory, err := memstore.New()
+		require.NoError(t, err)
+		g := newGuarded(t, d.DB, unchained{memory}, handler.New("h", func(context.Context, inboxtest.Bytes) error {
+			t.Error("it must not run")
+			return nil
+		}))
+		stopping, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- g.Deliver(context.Background(), stopping, envelope.Received{Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: "1"}}})
+		}()
+		inboxtest.Eventually(t, func() bool { return g.Outage() != nil }, "it shows")
+		require.ErrorContains(t, g.Outage(), "context that is not derived")
+		close(stopping)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), inplace.ErrInterrupted)
+		require.NoError(t, g.Outage(), "what is not delivered here any more has no outage here")
+		require.Zero(t, g.counters.Failed.Load())
+	})
+}
