@@ -5,7 +5,6 @@ go 1.26.0
 replace (
 	github.com/gorm-inbox/inbox => ../
 	github.com/gorm-inbox/inbox/fxtest/kafkatest => ../fxtest/kafkatest
-	github.com/gorm-inbox/inbox/idempotent/redisstore => ../idempotent/redisstore
 	github.com/gorm-inbox/inbox/integration => ../integration
 )
 
@@ -14,10 +13,8 @@ require (
 	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
 	github.com/google/uuid v1.6.0
 	github.com/gorm-inbox/inbox v0.0.0
-	github.com/gorm-inbox/inbox/idempotent/redisstore v0.0.0
 	github.com/gorm-inbox/inbox/integration v0.0.0
 	github.com/jackc/pgx/v5 v5.11.0
-	github.com/redis/go-redis/v9 v9.22.0
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
 	github.com/segmentio/kafka-go v0.4.51

@@ -18,7 +18,5 @@ func All() []trial.Group {
 		Cleanup(),
 		Workers(),
 		SQLite(),
-		Idempotent(),
-		IdempotentRedis(),
 	}
 }

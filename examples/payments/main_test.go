@@ -80,10 +80,14 @@ func parseFigures(t *testing.T, out string) map[string]int {
 func requireWhole(t *testing.T, got map[string]int, payments, kills int) {
 	t.Helper()
 	require.Greater(t, got["duplicates"], payments, "each payment is sent three times on average")
-	if kills >= len(points) {
+	if kills > 0 { // a fast run may be over before all of them
+		require.Positive(t, got["kills"])
+		require.LessOrEqual(t, got["kills"], kills)
+	}
+	if got["kills"] >= len(points) {
 		require.Positive(t, got["reruns"], "workers were killed in the handler")
 	}
-	want := map[string]int{"payments": payments, "applied": payments, "lost": 0, "doubled": 0, "duplicates": got["duplicates"], "kills": kills, "reruns": got["reruns"]}
+	want := map[string]int{"payments": payments, "applied": payments, "lost": 0, "doubled": 0, "duplicates": got["duplicates"], "kills": got["kills"], "reruns": got["reruns"]}
 	if again, redis := got["applied_again"]; redis {
 		want["applied_again"] = again
 		require.LessOrEqual(t, again, got["reruns"])

@@ -11,8 +11,6 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/idempotent"
-	"github.com/gorm-inbox/inbox/idempotent/gormstore"
-	"github.com/gorm-inbox/inbox/idempotent/redisstore"
 	"github.com/gorm-inbox/inbox/models"
 )
 
