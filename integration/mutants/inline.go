@@ -25,7 +25,7 @@ var inlineMutants = []mutant{
 		File: "internal/inline/stores.go",
 		Old:  "		case err != nil:\n			return err\n",
 		New:  "		case err != nil:\n			return nil\n",
-		Test: hanging(consuming("TestInlineDuplicateInFlightWaitsForTheFirst")),
+		Test: test{Package: "./internal/inline", Run: "^TestMessageWhoseMarkerCannotBeWrittenDoesNotRun$"},
 	},
 	{
 		Name: "inline markers forget a handler's old keys",

@@ -108,6 +108,28 @@ func TestLostCommitHasItsEffectOnce(t *testing.T) {
 	}
 }
 
+// Contract 8.2: a handler that makes no statement of its own would not be told
+// that its transaction is refused everything since the marker was.
+func TestMessageWhoseMarkerCannotBeWrittenDoesNotRun(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		store := tables(t, d.DB)
+		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_markers ADD CONSTRAINT refused CHECK (message_id <> '1')")
+		runs := atomic.Int32{}
+		g := newGuarded(t, d.DB, store, handler.New("h", func(context.Context, inboxtest.Bytes) error { runs.Add(1); return nil }))
+		stopping, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- g.Deliver(context.Background(), stopping, envelope.Received{Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: "1"}}})
+		}()
+		inboxtest.Eventually(t, func() bool { return g.Outage() != nil || runs.Load() > 0 || len(done) > 0 }, "it was tried")
+		close(stopping)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), inplace.ErrInterrupted)
+		require.Zero(t, runs.Load())
+		require.Zero(t, g.counters.Failed.Load(), "it is the store's trouble")
+		require.NoError(t, g.deliver(t, 0, "2"))
+		require.EqualValues(t, 1, runs.Load())
+	})
+}
+
 // Contract 8.2: a rename that is rolled out over running workers leaves no moment
 // in which a message runs under both keys.
 func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
