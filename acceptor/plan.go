@@ -28,6 +28,7 @@ type plan struct {
 // at (contract 4.6).
 func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
+	p.batch.Messages, p.rows = make([]store.NewMessage, 0, len(messages)), make([]int, 0, len(messages))
 	row := make(map[string]int, len(messages)) // message ID to its row
 	for i, m := range messages {
 		r := &p.results[i]

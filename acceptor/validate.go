@@ -57,6 +57,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		ID: m.ID, TransportName: transport, Type: m.Type, Source: m.Source, Content: content, ContentType: m.ContentType,
 		SerializedProperties: properties, OrderingKey: m.OrderingKey,
 	}}
+	row.Handlers = make([]store.NewStatus, 0, len(handlers))
 	for _, h := range handlers {
 		key, err := orderingKey(h, m)
 		if err != nil {

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	jitter "math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -54,12 +56,13 @@ type known struct {
 type accepting interface {
 	// insertNew inserts the messages not known yet, and their statuses if
 	// insertsStatuses says so, and returns what it inserted and the
-	// statuses it claimed for the worker.
-	insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]storedNumber, []claimedRow, error)
+	// statuses it claimed for the worker. It may leave out the numbers of what
+	// it inserted, unless they are asked for, if that was every message.
+	insertNew(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage, statuses []statusRow, worker string, numbers bool, now time.Time) ([]storedNumber, []claimedRow, error)
 	insertsStatuses() bool
 	// lockKnown keeps cleanup and other accepts away from these messages
 	// until the transaction ends. Vanished ones are missing in the result.
-	lockKnown(ctx context.Context, pool gorm.ConnPool, messages []NewMessage) ([]known, error)
+	lockKnown(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage) ([]known, error)
 	// handlerKeys tells which statuses these messages have.
 	handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]handledBy, error)
 	// insertStatuses inserts rows in their order and returns the IDs of those
@@ -90,7 +93,7 @@ func acceptRetrying(ctx context.Context, d database, dialect accepting, batch Ac
 			}
 			return nil, doing("accept", err)
 		}
-		pause := time.NewTimer(time.Duration(attempt)*5*time.Millisecond + rand.N(10*time.Millisecond))
+		pause := time.NewTimer(time.Duration(attempt)*5*time.Millisecond + jitter.N(10*time.Millisecond))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -108,8 +111,9 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 	}
 	results := make([]Accepted, len(batch.Messages))
 	index := make(map[string]int, len(batch.Messages))
-	waiting := make([]NewMessage, len(batch.Messages))
-	for i, message := range batch.Messages {
+	waiting := make([]*NewMessage, len(batch.Messages))
+	for i := range batch.Messages {
+		message := &batch.Messages[i]
 		if _, twice := index[message.ID]; twice {
 			return nil, fmt.Errorf("message ID %q twice in one batch", message.ID)
 		}
@@ -118,7 +122,7 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 	}
 	// One order for everybody, so that overlapping batches wait for each
 	// other instead of deadlocking.
-	slices.SortFunc(waiting, func(a, b NewMessage) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(waiting, func(a, b *NewMessage) int { return strings.Compare(a.ID, b.ID) })
 	statuses, err := statusRows(batch.Messages)
 	if err != nil {
 		return nil, err
@@ -132,7 +136,7 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 		if round == acceptRounds {
 			return nil, fmt.Errorf("message %q and %d more keep vanishing", waiting[0].ID, len(waiting)-1)
 		}
-		inserted, taken, err := dialect.insertNew(ctx, pool, waiting, rowsOf(waiting, index, statuses), batch.Claimer, batch.Now)
+		inserted, taken, err := dialect.insertNew(ctx, pool, waiting, rowsOf(waiting, index, statuses), batch.Claimer, round > 0, batch.Now)
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +146,7 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 			setNumber(statuses[i], message.number)
 		}
 		claimed = append(claimed, taken...)
-		waiting = slices.DeleteFunc(waiting, func(m NewMessage) bool { return results[index[m.ID]].Inserted })
+		waiting = slices.DeleteFunc(waiting, func(m *NewMessage) bool { return results[index[m.ID]].Inserted })
 		if len(waiting) == 0 {
 			break
 		}
@@ -163,7 +167,7 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 		for _, message := range found {
 			seen[message.id] = true
 		}
-		waiting = slices.DeleteFunc(waiting, func(m NewMessage) bool { return seen[m.ID] })
+		waiting = slices.DeleteFunc(waiting, func(m *NewMessage) bool { return seen[m.ID] })
 	}
 	late, err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch, round > 1)
 	if err != nil {
@@ -183,21 +187,30 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 }
 
 // statusRows gives every status of the batch an ID, ascending in the order of
-// acceptance; statuses[i] belong to messages[i].
+// acceptance; statuses[i] belong to messages[i]. They lie one after the other in
+// one array.
 func statusRows(messages []NewMessage) ([][]statusRow, error) {
-	rows := make([][]statusRow, len(messages))
-	position := 0
-	for i, message := range messages {
-		rows[i] = make([]statusRow, len(message.Handlers))
-		for j, handler := range message.Handlers {
-			id, err := uuid.NewV7()
+	total := 0
+	for i := range messages {
+		total += len(messages[i].Handlers)
+	}
+	random := make([]byte, total*len(uuid.UUID{})) // asked for once
+	if _, err := rand.Read(random); err != nil {
+		return nil, fmt.Errorf("make status IDs: %w", err)
+	}
+	source := bytes.NewReader(random)
+	all, rows := make([]statusRow, 0, total), make([][]statusRow, len(messages))
+	for i := range messages {
+		first := len(all)
+		for _, handler := range messages[i].Handlers {
+			id, err := uuid.NewV7FromReader(source)
 			if err != nil {
 				return nil, fmt.Errorf("make a status ID: %w", err)
 			}
-			rows[i][j] = statusRow{id: id.String(), messageID: message.ID, handlerKey: handler.HandlerKey, lane: handler.Lane,
-				claim: handler.Claim, message: i, position: position}
-			position++
+			all = append(all, statusRow{id: id.String(), messageID: messages[i].ID, handlerKey: handler.HandlerKey, lane: handler.Lane,
+				claim: handler.Claim, message: i, position: len(all)})
 		}
+		rows[i] = all[first:len(all):len(all)]
 	}
 	return rows, nil
 }
@@ -210,8 +223,8 @@ func setNumber(statuses []statusRow, number int64) {
 }
 
 // rowsOf lists the statuses of some messages in the order of acceptance.
-func rowsOf(messages []NewMessage, index map[string]int, statuses [][]statusRow) []statusRow {
-	var rows []statusRow
+func rowsOf(messages []*NewMessage, index map[string]int, statuses [][]statusRow) []statusRow {
+	rows := make([]statusRow, 0, len(messages))
 	if len(messages) == len(statuses) {
 		for _, each := range statuses {
 			rows = append(rows, each...)

@@ -78,9 +78,9 @@ func TestPostgresPlans(t *testing.T) {
 		expected        []string // each must serve some scan
 		most            float64  // rows looked at
 	}{
-		{"postgresAcceptNew", postgresAcceptNew, []any{listed(newIDs), texts, texts, texts, contents[0], texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, worker, counts, counts}, nil, 400},
-		{"postgresAcceptNew", postgresAcceptNew, []any{listed(messageIDs), texts, texts, texts, contents[0], texts, texts, contents, now, listed(newIDs), listed(messageIDs), keys, numbersOf, numbersOf, worker, counts, counts}, nil, 400},
-		{"postgresAcceptClaimed", postgresAcceptClaimed, []any{listed(newIDs), texts, texts, texts, contents[0], texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, nil, counts, counts, worker, claimed}, nil, 600},
+		{"postgresAcceptNew", postgresAcceptNew, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, worker, counts, counts, n, contents[0]}, nil, 400},
+		{"postgresAcceptNew", postgresAcceptNew, []any{listed(messageIDs), texts, texts, texts, texts, texts, contents, now, listed(newIDs), listed(messageIDs), keys, numbersOf, numbersOf, worker, counts, counts, n, contents[0]}, nil, 400},
+		{"postgresAcceptClaimed", postgresAcceptClaimed, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, nil, counts, counts, worker, claimed, contents[0]}, nil, 600},
 		{"postgresAcceptLock", postgresAcceptLock, []any{messageIDs, hashes}, []string{messageID}, 300},
 		{"postgresAcceptKeys", postgresAcceptKeys, []any{messages}, []string{byMessage}, 300},
 		{"postgresAcceptStatuses", postgresAcceptStatuses, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, nil, messages}, nil, 300},

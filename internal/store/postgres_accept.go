@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"slices"
+	"sync"
 	"time"
 
 	"gorm.io/gorm"
@@ -18,31 +20,41 @@ import (
 // ORDER BY. A status is never created in the database's future: it is due at
 // once for everybody, also when the clock of the process that accepts it is
 // ahead of the claimers' (contract 5.1).
+//
+// The first row of the result, without an ID, is how many messages are new; they
+// themselves follow if they are fewer than $17. Mostly all are, and nothing has
+// to be read to know which.
 var postgresAcceptNew = `
-WITH ` + postgresAcceptFresh + `, added AS (
+WITH ` + postgresAcceptFresh("$18") + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($12::text[])[1]), LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
-	FROM unnest($10::text::uuid[], $11::text::text[], $12::text[], $13::bigint[], $14::bigint[])
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
 	ORDER BY s.position
 	RETURNING handler_key, worker_id
-)` + postgresTold("$15") + `
-SELECT id, number FROM fresh, told`
+)` + postgresTold("$14") + `
+SELECT '' AS id, count(*) AS number FROM fresh, told
+UNION ALL
+SELECT id, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $17::bigint`
 
 // The contents come in one piece, and are cut: as an array, each of them would be
-// copied four times more on its way. What all messages have alike comes once:
-// unnest fills the shorter array up with NULL.
-const postgresAcceptFresh = `fresh AS (
+// copied four times more on its way. They are the last parameter of each
+// statement: the driver's buffer, which has grown by their size, would be copied
+// for what follows them. What all messages have alike comes once: unnest fills
+// the shorter array up with NULL.
+func postgresAcceptFresh(contents string) string {
+	return `fresh AS (
 	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
 	SELECT m.id, COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
-		substring($5::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($6::text[])[1]), COALESCE(m.properties, ($7::text[])[1]),
-		m.ordering_key, $9::timestamptz
-	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $16::integer[], $17::integer[], $6::text[], $7::text[], $8::bytea[])
+		substring(` + contents + `::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($5::text[])[1]), COALESCE(m.properties, ($6::text[])[1]),
+		m.ordering_key, $8::timestamptz
+	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $15::integer[], $16::integer[], $5::text[], $6::text[], $7::bytea[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key)
 	ON CONFLICT (id) DO NOTHING
 	RETURNING id, number
 )`
+}
 
 // By messages_pkey, in the order of the array, which is everybody's order: two
 // accepts of the same messages wait for each other instead of deadlocking.
@@ -103,7 +115,7 @@ func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch)
 	return results, doing("accept", err)
 }
 
-func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, statuses []statusRow, worker string, now time.Time) ([]storedNumber, []claimedRow, error) {
+func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage, statuses []statusRow, worker string, numbers bool, now time.Time) ([]storedNumber, []claimedRow, error) {
 	n := len(messages)
 	ids, transports, types, sources := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	contentTypes, properties, orderings := make([]string, n), make([]string, n), make([][]byte, n)
@@ -111,20 +123,36 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 		ids[i], transports[i], types[i], sources[i] = m.ID, m.TransportName, m.Type, m.Source
 		contentTypes[i], properties[i], orderings[i] = m.ContentType, m.SerializedProperties, m.OrderingKey
 	}
-	contents, places, lengths := inOnePiece(messages)
+	contents, places, lengths, done := inOnePiece(messages)
+	defer done()
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
-	args := []any{listed(ids), once(transports), once(types), once(sources), contents, once(contentTypes), once(properties), orNone(orderings), now.UTC(),
+	args := []any{listed(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties), orNone(orderings), now.UTC(),
 		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, p.origin, places, lengths}
 	if worker != "" {
-		return p.insertClaimed(ctx, pool, args, worker, statuses)
+		return p.insertClaimed(ctx, pool, args, contents, worker, statuses)
 	}
-	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), scanStoredNumber, args...)
-	return inserted, nil, err
+	tellBelow := n
+	if numbers {
+		tellBelow = n + 1
+	}
+	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), scanStoredNumber, append(args, tellBelow, contents)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	count := slices.IndexFunc(inserted, func(m storedNumber) bool { return m.id == "" })
+	if inserted[count].number > 0 && len(inserted) == 1 {
+		inserted = inserted[:0]
+		for _, m := range messages {
+			inserted = append(inserted, storedNumber{id: m.ID})
+		}
+		return inserted, nil, nil
+	}
+	return slices.Delete(inserted, count, count+1), nil, nil
 }
 
 func (p *postgres) insertsStatuses() bool { return true }
 
-func (p *postgres) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []NewMessage) ([]known, error) {
+func (p *postgres) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage) ([]known, error) {
 	ids, hashes := make([]string, len(messages)), make([][]byte, len(messages))
 	for i, message := range messages {
 		hash := sha256.Sum256(message.Content)
@@ -171,18 +199,32 @@ func (p *postgres) insertRejected(ctx context.Context, pool gorm.ConnPool, rejec
 	return err
 }
 
-// inOnePiece joins the contents; their places count from 1, as SQL does.
-func inOnePiece(messages []NewMessage) (contents []byte, places, lengths []int32) {
+// pieces are the buffers contents are joined in. They are the largest thing an
+// accept needs memory for, and drivers copy them before they return.
+var pieces = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPiece bounds what is kept of them.
+const maxPiece = 8 << 20
+
+// inOnePiece joins the contents, for use until done is called; their places
+// count from 1, as SQL does.
+func inOnePiece(messages []*NewMessage) (contents []byte, places, lengths []int32, done func()) {
 	total := 0
 	for _, m := range messages {
 		total += len(m.Content)
 	}
-	contents, places, lengths = make([]byte, 0, total), make([]int32, len(messages)), make([]int32, len(messages))
+	piece := pieces.Get().(*[]byte)
+	contents, places, lengths = slices.Grow((*piece)[:0], total), make([]int32, len(messages)), make([]int32, len(messages))
 	for i, m := range messages {
 		places[i], lengths[i] = int32(len(contents)+1), int32(len(m.Content))
 		contents = append(contents, m.Content...)
 	}
-	return contents, places, lengths
+	return contents, places, lengths, func() {
+		if cap(contents) <= maxPiece {
+			*piece = contents
+			pieces.Put(piece)
+		}
+	}
 }
 
 // once reduces values that are all alike to one.

@@ -17,22 +17,22 @@ import (
 // waited for: if it came first, its row is read anew, and nothing is claimed.
 var postgresAcceptClaimed = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $18::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
-), ` + postgresAcceptFresh + `, added AS (
+	SELECT id FROM {workers} WHERE id = $17::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
+), ` + postgresAcceptFresh("$19") + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
-	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($12::text[])[1]), LEAST($9::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key,
-		CASE WHEN worker.id IS NOT NULL THEN $9::timestamptz END, worker.id
-	FROM unnest($10::text::uuid[], $11::text::text[], $12::text[], $13::bigint[], $14::bigint[], $19::boolean[])
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key,
+		CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id
+	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $18::boolean[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, claim, position)
 	JOIN fresh ON fresh.id = s.message_id
 	LEFT JOIN worker ON s.claim
 	ORDER BY s.position
 	RETURNING id, message_number, handler_key, ctid, created_at, worker_id
-)` + postgresTold("$15") + `
+)` + postgresTold("$14") + `
 SELECT fresh.id, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
 
-// insertClaimed takes the arguments of postgresAcceptNew.
-func (p *postgres) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, worker string, statuses []statusRow) (inserted []storedNumber, claimed []claimedRow, err error) {
+// insertClaimed takes the arguments that postgresAcceptNew has, too.
+func (p *postgres) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, contents []byte, worker string, statuses []statusRow) (inserted []storedNumber, claimed []claimedRow, err error) {
 	claims := make([]bool, len(statuses))
 	for i, row := range statuses {
 		claims[i] = row.claim
@@ -47,6 +47,6 @@ func (p *postgres) insertClaimed(ctx context.Context, pool gorm.ConnPool, args [
 			claimed = append(claimed, claimedRow{id: status.String, place: place.String, createdAt: created.Time.UTC()})
 		}
 		return nil
-	}, append(args, worker, claims)...)
+	}, append(args, worker, claims, contents)...)
 	return inserted, claimed, err
 }

@@ -116,7 +116,7 @@ func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) (
 	return results, doing("accept", err)
 }
 
-func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []NewMessage, _ []statusRow, _ string, now time.Time) ([]storedNumber, []claimedRow, error) {
+func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage, _ []statusRow, _ string, _ bool, now time.Time) ([]storedNumber, []claimedRow, error) {
 	received := SQLiteTime(now)
 	handled := make(map[string]bool, len(messages))
 	for _, m := range messages {
@@ -158,7 +158,7 @@ func orNull(key []byte) any {
 // insertsStatuses: they follow in one statement for the whole batch.
 func (s *sqlite) insertsStatuses() bool { return false }
 
-func (s *sqlite) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []NewMessage) ([]known, error) {
+func (s *sqlite) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage) ([]known, error) {
 	ids, contents := make([]string, len(messages)), make(map[string][]byte, len(messages))
 	for i, message := range messages {
 		ids[i], contents[message.ID] = message.ID, message.Content
