@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -20,7 +22,7 @@ import (
 // batch failed, the others run again without them, so that nothing a failed
 // message wrote is ever committed.
 func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
-	t, err := r.begin(ctx)
+	t, err := r.begin(ctx, invoke.Begin)
 	if err != nil {
 		fail(members, err)
 		return
@@ -111,8 +113,8 @@ type handlerTx struct {
 	*invoke.Tx
 }
 
-func (r *runner) begin(ctx context.Context) (*handlerTx, error) {
-	tx, err := invoke.Begin(ctx, r.db, r.statementTimeout)
+func (r *runner) begin(ctx context.Context, begin func(context.Context, *gorm.DB, time.Duration) (*invoke.Tx, error)) (*handlerTx, error) {
+	tx, err := begin(ctx, r.db, r.statementTimeout)
 	if err != nil {
 		return nil, r.cutShort(err)
 	}

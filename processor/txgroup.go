@@ -19,9 +19,9 @@ import (
 // Should somebody have taken one over meanwhile, all is undone, and each runs
 // alone, as below.
 //
-// A member's savepoint is released together with the next one's beginning, in
-// one round trip: with it go those that the handler has set, so that no member
-// can roll back to one of another's.
+// A member's savepoint is released when the next one's begins: with it go those
+// that the handler has set, so that no member can roll back to one of another's.
+// Both travel with the first statement of the next one's handler.
 //
 // What hurts the transaction itself, or may be due to the company, decides
 // nothing: a timeout, a cancellation (it may have cost the connection), a lost
@@ -29,7 +29,7 @@ import (
 // not say whose row it was). All then run again alone, uncharged, and the
 // culprit meets its fate there.
 func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
-	t, err := r.begin(ctx)
+	t, err := r.begin(ctx, invoke.BeginPiped)
 	if err != nil {
 		fail(all, err)
 		return
@@ -96,11 +96,11 @@ func repeatAlone(parts ...[]member) {
 // whole group; the member's own failure, undone, is in its err.
 func (t *handlerTx) runMember(ctx context.Context, first bool, m member, w watcher) error {
 	defer func(started time.Time) { m.duration = time.Since(started) }(time.Now())
-	begin := "RELEASE SAVEPOINT inbox_member; SAVEPOINT inbox_member"
+	begin := []string{"RELEASE SAVEPOINT inbox_member", "SAVEPOINT inbox_member"}
 	if first {
-		begin = "SAVEPOINT inbox_member"
+		begin = begin[1:]
 	}
-	if err := t.control(begin); err != nil {
+	if err := t.Within(func() error { return invoke.SteerLater(t.Ctx, t.DB, begin...) }); err != nil {
 		return err
 	}
 	ctx, cancel := m.limited(ctx)
@@ -117,11 +117,9 @@ func (t *handlerTx) runMember(ctx context.Context, first bool, m member, w watch
 	case errors.Is(err, ErrStuck) || ctx.Err() != nil || store.IsTransient(err):
 		return err
 	}
+	if err := invoke.Steered(t.DB); err != nil { // not the handler's fault
+		return err
+	}
 	m.err = err
-	return t.control("ROLLBACK TO SAVEPOINT inbox_member")
-}
-
-// control sends statements that steer the transaction.
-func (t *handlerTx) control(statements string) error {
-	return t.Within(func() error { return invoke.Steer(t.Ctx, t.DB, statements) })
+	return t.Within(func() error { return invoke.Steer(t.Ctx, t.DB, "ROLLBACK TO SAVEPOINT inbox_member") })
 }

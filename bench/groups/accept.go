@@ -27,6 +27,7 @@ func Accept() trial.Group {
 	return trial.Group{
 		Name: "accept", Unit: "message",
 		About: "1 KB messages persisted with one pending status each, in batches of 500 on two connections unless it says otherwise",
+		Times: 3,
 		Variants: []trial.Variant{
 			{Name: "inbox", New: acceptOurs(1)},
 			{Name: copyBoth, New: acceptCopy(1)},

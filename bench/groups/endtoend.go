@@ -15,6 +15,7 @@ func EndToEnd() trial.Group {
 	return trial.Group{
 		Name: "endtoend", Unit: "message",
 		About: "1 KB messages accepted in batches of 500 on two connections and, meanwhile, run in the same process by a handler that does nothing, until each is completed",
+		Times: 2,
 		Variants: []trial.Variant{
 			{Name: "inbox", New: endToEndOurs},
 			{Name: river2000, New: endToEndRiver(river.Bench(2_000))},

@@ -24,6 +24,7 @@ func Transactional() trial.Group {
 	return trial.Group{
 		Name: "transactional", Unit: "status",
 		About: "pending messages of 1 KB run by handlers that insert one row each in the transaction that completes them",
+		Times: 2,
 		Variants: []trial.Variant{
 			{Name: tx(8), New: transactionalOurs(8, 12_000, 5_000)},
 			{Name: tx(32), New: transactionalOurs(32, 12_000, 5_000)},

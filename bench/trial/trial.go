@@ -30,6 +30,10 @@ type Group struct {
 	Unit     string // what is counted: message, status, job
 	Variants []Variant
 	Lines    []Line
+	// Times multiplies the rounds of a group whose trials take a second or two:
+	// a neighbour's whim decides one of those, and a median of three hangs on
+	// two. 0 is once.
+	Times int
 	// Shared is made once, before the first round, and handed to each trial as
 	// Env.Shared: what takes too long to make for each (a table of millions).
 	// Its Close is called after the last round. ErrLeftOut from it leaves the
@@ -122,8 +126,12 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 		}
 		defer func() { err = errors.Join(err, env.Shared.Close()) }()
 	}
+	rounds := l.rounds(g)
+	if rounds != l.Rounds {
+		g.About += fmt.Sprintf("; %d rounds", rounds)
+	}
 	result := &Result{Group: g, Measures: map[string][]Measure{}}
-	for round := range l.Rounds {
+	for round := range rounds {
 		for i := range g.Variants {
 			v := g.Variants[turn(round, i, len(g.Variants))]
 			m, err := l.measure(ctx, v, env)
@@ -131,11 +139,22 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 				return nil, fmt.Errorf("%s, %s: %w", g.Name, v.Name, err)
 			}
 			result.Measures[v.Name] = append(result.Measures[v.Name], m)
-			fmt.Fprintf(l.Log, "%s  %d/%d  %-16s %-48s %9.0f /s\n", time.Now().Format("15:04:05"), round+1, l.Rounds, g.Name, v.Name, m.Rate)
+			fmt.Fprintf(l.Log, "%s  %d/%d  %-16s %-48s %9.0f /s\n", time.Now().Format("15:04:05"), round+1, rounds, g.Name, v.Name, m.Rate)
 		}
 	}
 	return result, nil
 }
+
+// rounds is how often each variant of a group is measured.
+func (l *Lab) rounds(g Group) int {
+	if l.Quick || l.Tiny || l.Rounds < ordinaryRounds {
+		return l.Rounds
+	}
+	return l.Rounds * max(1, g.Times)
+}
+
+// ordinaryRounds is from how many rounds on a run is more than a glance.
+const ordinaryRounds = 3
 
 // turn is which of n variants is the i-th of a round. Each round begins with
 // another, so that none always runs first, and every other round goes backwards,

@@ -15,8 +15,8 @@ var claimingMutants = []mutant{
 		Name: "postgres: elements of a list are not quoted",
 		Why:  "a place is a list of its own then: nothing would be completed (contract 5.10)",
 		File: "internal/store/text.go",
-		Old:  "if c == '\"' || c == '\\\\' {",
-		New:  "if c == '\"' {",
+		Old:  "strings.IndexAny(element, `\"\\`)",
+		New:  "strings.IndexAny(element, `\"`)",
 		Test: test{Package: "./internal/store", Run: "^TestListedIsReadBackAsItWas$"},
 	},
 	{

@@ -72,12 +72,15 @@ type accepting interface {
 	insertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error
 }
 
+// transacting commits what work did unless it fails, as database.transaction.
+type transacting func(ctx context.Context, work func(gorm.ConnPool) error) error
+
 // acceptRetrying accepts in a transaction of its own, again if two collided.
 // last, if not nil, ends each such transaction; its error rolls it back.
-func acceptRetrying(ctx context.Context, d database, dialect accepting, batch AcceptBatch, last func(gorm.ConnPool, []Accepted) error) ([]Accepted, error) {
+func acceptRetrying(ctx context.Context, in transacting, dialect accepting, batch AcceptBatch, last func(gorm.ConnPool, []Accepted) error) ([]Accepted, error) {
 	for attempt := 1; ; attempt++ {
 		var results []Accepted
-		err := d.transaction(ctx, func(pool gorm.ConnPool) (err error) {
+		err := in(ctx, func(pool gorm.ConnPool) (err error) {
 			results, err = accept(ctx, pool, dialect, batch)
 			if err == nil && last != nil {
 				err = last(pool, results)
@@ -123,7 +126,7 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 	// One order for everybody, so that overlapping batches wait for each
 	// other instead of deadlocking.
 	slices.SortFunc(waiting, func(a, b *NewMessage) int { return strings.Compare(a.ID, b.ID) })
-	statuses, err := statusRows(batch.Messages)
+	all, statuses, err := statusRows(batch.Messages)
 	if err != nil {
 		return nil, err
 	}
@@ -133,10 +136,14 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 	rejected := slices.Clone(batch.Rejected)
 	round := 0
 	for ; len(waiting) > 0; round++ {
+		rows := all
+		if len(waiting) < len(statuses) {
+			rows = rowsOf(waiting, index, statuses)
+		}
 		if round == acceptRounds {
 			return nil, fmt.Errorf("message %q and %d more keep vanishing", waiting[0].ID, len(waiting)-1)
 		}
-		inserted, taken, err := dialect.insertNew(ctx, pool, waiting, rowsOf(waiting, index, statuses), batch.Claimer, round > 0, batch.Now)
+		inserted, taken, err := dialect.insertNew(ctx, pool, waiting, rows, batch.Claimer, round > 0, batch.Now)
 		if err != nil {
 			return nil, err
 		}
@@ -187,32 +194,31 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 }
 
 // statusRows gives every status of the batch an ID, ascending in the order of
-// acceptance; statuses[i] belong to messages[i]. They lie one after the other in
-// one array.
-func statusRows(messages []NewMessage) ([][]statusRow, error) {
+// acceptance; statuses[i], a part of all, belong to messages[i].
+func statusRows(messages []NewMessage) (all []statusRow, statuses [][]statusRow, err error) {
 	total := 0
 	for i := range messages {
 		total += len(messages[i].Handlers)
 	}
 	random := make([]byte, total*len(uuid.UUID{})) // asked for once
 	if _, err := rand.Read(random); err != nil {
-		return nil, fmt.Errorf("make status IDs: %w", err)
+		return nil, nil, fmt.Errorf("make status IDs: %w", err)
 	}
 	source := bytes.NewReader(random)
-	all, rows := make([]statusRow, 0, total), make([][]statusRow, len(messages))
+	all, statuses = make([]statusRow, 0, total), make([][]statusRow, len(messages))
 	for i := range messages {
 		first := len(all)
 		for _, handler := range messages[i].Handlers {
 			id, err := uuid.NewV7FromReader(source)
 			if err != nil {
-				return nil, fmt.Errorf("make a status ID: %w", err)
+				return nil, nil, fmt.Errorf("make a status ID: %w", err)
 			}
 			all = append(all, statusRow{id: id.String(), messageID: messages[i].ID, handlerKey: handler.HandlerKey, lane: handler.Lane,
 				claim: handler.Claim, message: i, position: len(all)})
 		}
-		rows[i] = all[first:len(all):len(all)]
+		statuses[i] = all[first:len(all):len(all)]
 	}
-	return rows, nil
+	return all, statuses, nil
 }
 
 // setNumber tells a message's statuses its number.
@@ -225,12 +231,6 @@ func setNumber(statuses []statusRow, number int64) {
 // rowsOf lists the statuses of some messages in the order of acceptance.
 func rowsOf(messages []*NewMessage, index map[string]int, statuses [][]statusRow) []statusRow {
 	rows := make([]statusRow, 0, len(messages))
-	if len(messages) == len(statuses) {
-		for _, each := range statuses {
-			rows = append(rows, each...)
-		}
-		return rows
-	}
 	for _, message := range messages {
 		rows = append(rows, statuses[index[message.ID]]...)
 	}

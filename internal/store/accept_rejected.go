@@ -49,7 +49,7 @@ func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
 // rejected rows. Two calls at once: the second waits for the first's messages,
 // finds them known and then the row gone, and is rolled back.
 func acceptRejected(ctx context.Context, d database, dialect accepting, rows rejectedRows, id string, batch AcceptBatch) ([]Accepted, error) {
-	return acceptRetrying(ctx, d, dialect, batch, func(pool gorm.ConnPool, results []Accepted) error {
+	return acceptRetrying(ctx, d.transaction, dialect, batch, func(pool gorm.ConnPool, results []Accepted) error {
 		if slices.ContainsFunc(results, func(r Accepted) bool { return r.Conflict }) {
 			return errConflict
 		}

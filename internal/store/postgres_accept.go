@@ -99,7 +99,7 @@ SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[]
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
 
 func (p *postgres) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
-	return acceptRetrying(ctx, p.database, p, batch, nil)
+	return acceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
 }
 
 func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error) {
@@ -135,7 +135,7 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 	if numbers {
 		tellBelow = n + 1
 	}
-	inserted, err := query(ctx, pool, p.text(postgresAcceptNew), scanStoredNumber, append(args, tellBelow, contents)...)
+	inserted, err := queryWith(ctx, pool, contents, p.text(postgresAcceptNew), func(r row, m *storedNumber) error { return r.Scan(&m.id, &m.number) }, append(args, tellBelow)...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -201,7 +201,7 @@ func (p *postgres) insertRejected(ctx context.Context, pool gorm.ConnPool, rejec
 
 // pieces are the buffers contents are joined in. They are the largest thing an
 // accept needs memory for, and drivers copy them before they return.
-var pieces = sync.Pool{New: func() any { return new([]byte) }}
+var pieces = sync.Pool{New: func() any { return &[]byte{} }} // never nil, which would be NULL
 
 // maxPiece bounds what is kept of them.
 const maxPiece = 8 << 20

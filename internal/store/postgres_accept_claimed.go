@@ -37,16 +37,16 @@ func (p *postgres) insertClaimed(ctx context.Context, pool gorm.ConnPool, args [
 	for i, row := range statuses {
 		claims[i] = row.claim
 	}
-	inserted, err = query(ctx, pool, p.text(postgresAcceptClaimed), func(rows *sql.Rows, m *storedNumber) error {
+	inserted, err = queryWith(ctx, pool, contents, p.text(postgresAcceptClaimed), func(r row, m *storedNumber) error {
 		var status, place sql.NullString
 		var created sql.NullTime
-		if err := rows.Scan(&m.id, &m.number, &status, &place, &created); err != nil {
+		if err := r.Scan(&m.id, &m.number, &status, &place, &created); err != nil {
 			return err
 		}
 		if status.Valid {
 			claimed = append(claimed, claimedRow{id: status.String, place: place.String, createdAt: created.Time.UTC()})
 		}
 		return nil
-	}, append(args, worker, claims, contents)...)
+	}, append(args, worker, claims)...)
 	return inserted, claimed, err
 }

@@ -104,7 +104,7 @@ var sqliteAcceptTexts = func() map[int]string {
 }()
 
 func (s *sqlite) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
-	return acceptRetrying(ctx, s.database, s, batch, nil)
+	return acceptRetrying(ctx, s.transaction, s, batch, nil)
 }
 
 func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) ([]Accepted, error) {

@@ -66,23 +66,31 @@ func listedWith(list []string, empty string) string {
 	for _, element := range list {
 		size += len(element) + 5
 	}
-	text := append(make([]byte, 0, size), '{')
+	var text strings.Builder
+	text.Grow(size)
+	text.WriteByte('{')
 	for i, element := range list {
 		if i > 0 {
-			text = append(text, ',')
+			text.WriteByte(',')
 		}
 		if element == "" {
-			text = append(text, empty...)
+			text.WriteString(empty)
 			continue
 		}
-		text = append(text, '"')
-		for _, c := range []byte(element) {
-			if c == '"' || c == '\\' {
-				text = append(text, '\\')
+		text.WriteByte('"')
+		for {
+			special := strings.IndexAny(element, `"\`)
+			if special < 0 {
+				break
 			}
-			text = append(text, c)
+			text.WriteString(element[:special])
+			text.WriteByte('\\')
+			text.WriteByte(element[special])
+			element = element[special+1:]
 		}
-		text = append(text, '"')
+		text.WriteString(element)
+		text.WriteByte('"')
 	}
-	return string(append(text, '}'))
+	text.WriteByte('}')
+	return text.String()
 }
