@@ -14,9 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/memstore"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
-
-const patience = 30 * time.Second
 
 // cleaned is a store of whose calls of Cleanup the test hears.
 type cleaned struct {
@@ -43,17 +42,6 @@ func sweeper(t *testing.T, store idempotent.Store, opts ...idempotent.SweepOptio
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Stop(context.Background())) })
 	return s
-}
-
-func receive[T any](t *testing.T, signals <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-signals:
-		return v
-	case <-time.After(patience):
-		require.FailNow(t, "waited in vain")
-		panic("unreachable")
-	}
 }
 
 func TestSweepForgetsWhatHasExpired(t *testing.T) {
@@ -84,8 +72,8 @@ func TestSweeperSweepsAtItsIntervalUntilItIsStopped(t *testing.T) {
 	for range 2 { // it can be started again
 		s.Start()
 		s.Start()
-		require.Equal(t, at, receive(t, store.calls))
-		receive(t, store.calls)
+		require.Equal(t, at, inboxtest.Receive(t, store.calls, "a sweep"))
+		inboxtest.Receive(t, store.calls, "a sweep")
 		require.NoError(t, s.Stop(t.Context()))
 		require.NoError(t, s.Stop(t.Context()))
 		for len(store.calls) > 0 {
@@ -138,8 +126,8 @@ func TestSweepThatFailsIsTriedAgain(t *testing.T) {
 			})
 			s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepLogger(zap.New(core)))
 			s.Start()
-			receive(t, store.calls)
-			receive(t, store.calls)
+			inboxtest.Receive(t, store.calls, "a sweep")
+			inboxtest.Receive(t, store.calls, "a sweep")
 			require.NoError(t, s.Stop(t.Context()))
 			failed := logs.FilterMessageSnippet("sweep of processed messages failed")
 			require.Equal(t, 1, failed.Len())
@@ -179,7 +167,7 @@ func TestStopCutsASweepOff(t *testing.T) {
 	store := cleaning(func(ctx context.Context) (int64, error) { <-ctx.Done(); return 1, ctx.Err() })
 	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
 	s.Start()
-	receive(t, store.calls)
+	inboxtest.Receive(t, store.calls, "a sweep")
 	require.NoError(t, s.Stop(t.Context()))
 }
 
@@ -188,7 +176,7 @@ func TestStopReturnsByItsContextsEnd(t *testing.T) {
 	store := cleaning(func(context.Context) (int64, error) { <-release; return 0, nil }) // deaf
 	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
 	s.Start()
-	receive(t, store.calls)
+	inboxtest.Receive(t, store.calls, "a sweep")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, s.Stop(ctx), context.DeadlineExceeded)
@@ -217,7 +205,7 @@ func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	})
 	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
 	s.Start()
-	receive(t, entered)
+	inboxtest.Receive(t, entered, "a sweep")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 2 {
@@ -225,10 +213,10 @@ func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	}
 	patient, waiting := make(chan error, 1), &asked{Context: context.Background(), done: make(chan struct{}, 8)}
 	go func() { patient <- s.Stop(waiting) }()
-	receive(t, waiting.done)
+	inboxtest.Receive(t, waiting.done, "the patient Stop to wait")
 	beside := make(chan error, 1)
 	go func() { beside <- s.Stop(ended) }()
-	require.ErrorIs(t, receive(t, beside), context.Canceled, "a Stop does not wait for another's context")
+	require.ErrorIs(t, inboxtest.Receive(t, beside, "the other Stop"), context.Canceled, "a Stop does not wait for another's context")
 	require.Empty(t, patient)
 	s.Start()
 	s.Start()
@@ -236,9 +224,9 @@ func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	require.ErrorIs(t, s.Stop(ended), context.Canceled)
 	s.Start()
 	close(release)
-	receive(t, entered)
+	inboxtest.Receive(t, entered, "a sweep")
 	require.NoError(t, s.Stop(t.Context()))
-	require.NoError(t, receive(t, patient))
+	require.NoError(t, inboxtest.Receive(t, patient, "the patient Stop"))
 	for len(entered) > 0 {
 		<-entered
 	}

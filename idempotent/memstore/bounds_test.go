@@ -12,9 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/memstore"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
-
-const patience = 30 * time.Second
 
 func key(id string) idempotent.Key { return idempotent.Key{MessageID: id, HandlerKey: "handler"} }
 
@@ -55,25 +54,14 @@ func hold(t *testing.T, s *memstore.Store, id string) held {
 		})
 		h.result <- err
 	}()
-	receive(t, called)
+	inboxtest.Receive(t, called, "the body's call")
 	return h
 }
 
 func (h held) end(t *testing.T, err error) error {
 	t.Helper()
 	h.release <- err
-	return receive(t, h.result)
-}
-
-func receive[T any](t *testing.T, signals <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-signals:
-		return v
-	case <-time.After(patience):
-		require.FailNow(t, "waited in vain")
-		panic("unreachable")
-	}
+	return inboxtest.Receive(t, h.result, "the call's result")
 }
 
 func TestFullStoreForgetsNothingBeforeItsTime(t *testing.T) {
@@ -140,10 +128,10 @@ func TestCallWaitsForAnotherOfItsKey(t *testing.T) {
 				duplicate, err := s.Run(ctx, idempotent.Run{Key: key("m1"), Retention: time.Hour}, func(context.Context) error { calls++; return nil })
 				second <- outcome{duplicate, err}
 			}()
-			receive(t, ctx.done)
+			inboxtest.Receive(t, ctx.done, "the second call to wait")
 			require.Empty(t, second)
 			require.Equal(t, c.result, first.end(t, c.result))
-			require.Equal(t, outcome{c.wantDuplicate, nil}, receive(t, second))
+			require.Equal(t, outcome{c.wantDuplicate, nil}, inboxtest.Receive(t, second, "the second call's outcome"))
 			require.Equal(t, c.wantCalls, calls)
 		})
 	}
@@ -189,9 +177,9 @@ func TestCallThatWaitsEndsWithItsContext(t *testing.T) {
 		_, err := s.Run(watched, idempotent.Run{Key: key("m1")}, func(context.Context) error { panic("called") })
 		result <- err
 	}()
-	receive(t, watched.done)
+	inboxtest.Receive(t, watched.done, "the second call to wait")
 	cancel()
-	err := receive(t, result)
+	err := inboxtest.Receive(t, result, "the second call's result")
 	require.ErrorIs(t, err, idempotent.ErrInProgress)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, first.end(t, nil))
