@@ -1,0 +1,64 @@
+package store
+
+import (
+	"time"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// AcceptBatch is what one accept persists. Message IDs are distinct.
+type AcceptBatch struct {
+	Messages []NewMessage
+	Rejected []models.RejectedMessage
+	// Now becomes received_at and created_at.
+	Now time.Time
+	// Claimer is the worker for which statuses with Claim are claimed as they
+	// are inserted; empty claims none (contract 5.17). If its row is not there,
+	// or says that it is released or stopped, they are inserted unclaimed.
+	Claimer string
+}
+
+// NewMessage is a message to accept with the handlers it is routed to.
+type NewMessage struct {
+	models.Message // Number and ReceivedAt are ignored
+	Handlers       []NewStatus
+	// Rejection is stored, with its Reason completed, if the ID turns out to
+	// be known with another type or source (contract 4.3, 7.4); nil stores
+	// nothing.
+	Rejection *models.RejectedMessage
+}
+
+// NewStatus asks for one handler's status row.
+type NewStatus struct {
+	HandlerKey string
+	// LegacyKeys: a row under one of them counts as this handler's row.
+	LegacyKeys []string
+	// Retention, if positive: a known message received longer ago than this
+	// gets no row any more, because it was cleaned, not missing (4.2).
+	Retention time.Duration
+	// Lane is nil if the message has none with this handler.
+	Lane *Lane
+	// Claim asks for the row to be claimed by the batch's Claimer. It is for
+	// rows without a lane, which claims have to judge, and goes unheeded for
+	// a message that was known before.
+	Claim bool
+}
+
+// Accepted says what became of one message.
+type Accepted struct {
+	// Inserted is true for a new message, false for a duplicate or conflict.
+	Inserted bool
+	// StatusesAdded counts the status rows this accept inserted.
+	StatusesAdded int
+	// Conflict is true if the ID is known with another type or source;
+	// StoredType and StoredSource are what is known. Nothing was added.
+	Conflict                 bool
+	StoredType, StoredSource string
+	// ContentDiffers is true for a duplicate whose content is not the
+	// stored one.
+	ContentDiffers bool
+	// Claims are those of its statuses that were inserted claimed, each as a
+	// claim would have returned it. Once they are committed somebody has to
+	// run them or give them back.
+	Claims []Claim
+}

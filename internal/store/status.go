@@ -1,0 +1,64 @@
+package store
+
+import (
+	"time"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Ref names a status at a version.
+type Ref struct {
+	StatusID   string
+	MessageID  string
+	HandlerKey string
+	Version    int64
+	// Locator is where the row was found, if the dialect can use that to
+	// find it faster; it is only a hint.
+	Locator        string
+	ErrorCount     int
+	AbandonedCount int
+	// Lane is nil if the row has none.
+	Lane *Lane
+}
+
+// Sibling is a status of the same message under another key.
+type Sibling struct {
+	Ref
+	Processing bool
+	Poisoned   bool
+	Completed  bool
+	Outcome    models.Outcome
+}
+
+// Completion ends a status that is at Version.
+type Completion struct {
+	StatusID string
+	Version  int64
+	Locator  string
+	Outcome  models.Outcome
+}
+
+// Settlement is the state a claimed or pending status goes back to. The row
+// is unclaimed by it.
+type Settlement struct {
+	StatusID string
+	Version  int64
+	Locator  string
+
+	ErrorCount     int
+	AbandonedCount int
+	// LastError replaces the stored text; nil keeps it.
+	LastError *string
+	// NextAttemptAt is nil for "due now" (and when poisoned).
+	NextAttemptAt *time.Time
+	Poisoned      bool
+}
+
+// State is what a status is now.
+type State struct {
+	Version    int64
+	Completed  bool
+	Poisoned   bool
+	Processing bool
+	WorkerID   string
+}
