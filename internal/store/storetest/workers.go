@@ -1,0 +1,97 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+var workerTests = []test{
+	{"a heartbeat inserts and refreshes what a worker says of itself", func(s *suite) {
+		worker := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail", `quo"te`}}
+		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon))
+		first := s.workers(noon)
+		require.Len(s, first, 1)
+		require.Equal(s, worker, first[0].Worker)
+		require.False(s, first[0].Stopped)
+		require.False(s, first[0].Released)
+		worker.HandlerKeys = nil
+		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon.Add(time.Second)))
+		second := s.workers(noon.Add(time.Second))
+		require.Len(s, second, 1)
+		require.Empty(s, second[0].HandlerKeys)
+		require.Equal(s, first[0].StartedAt, second[0].StartedAt)
+	}},
+	{"silence is told by the right clock", func(s *suite) {
+		s.worker("mail")
+		if !s.postgres() {
+			require.Equal(s, time.Minute, s.workers(noon.Add(time.Minute))[0].SilentFor)
+			return
+		}
+		// The database's clock: what the caller thinks is no matter.
+		require.NoError(s, s.db.Exec(`UPDATE inbox_workers SET heartbeat_at = clock_timestamp() - interval '1 minute'`).Error)
+		require.InDelta(s, time.Minute, s.workers(noon)[0].SilentFor, float64(10*time.Second))
+	}},
+	{"on PostgreSQL time passes inside a transaction too", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite goes by the caller's clock")
+			return
+		}
+		id := s.worker("mail")
+		require.NoError(s, s.db.Exec(`SELECT pg_sleep(0.02)`).Error)
+		silent := s.workers(noon)[0].SilentFor
+		require.GreaterOrEqual(s, silent, 20*time.Millisecond)
+		require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: id}, noon))
+	}},
+	{"a released worker's heartbeat is refused", func(s *suite) {
+		worker := s.worker("mail")
+		require.True(s, s.lives(worker))
+		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
+		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon), "twice is fine")
+		require.ErrorIs(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker}, noon), store.ErrWorkerReleased)
+		require.False(s, s.lives(worker))
+		require.False(s, s.lives(uuid.NewString()), "nor does one without a row")
+		require.True(s, s.workers(noon)[0].Released)
+	}},
+	{"a stopped worker is told so", func(s *suite) {
+		worker := s.worker("mail")
+		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
+		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
+		require.NoError(s, s.store.StopWorker(s.ctx, uuid.NewString(), noon), "an unknown one is nothing")
+		require.True(s, s.workers(noon)[0].Stopped)
+	}},
+	{"only stopped or released workers without claims are deleted", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		alive, stopped, released, claiming := s.worker("mail"), s.worker("mail"), s.worker("mail"), s.worker("mail")
+		claims := s.claimAs(claiming, noon, 1, "mail")
+		require.NoError(s, s.store.StopWorker(s.ctx, stopped, noon))
+		require.NoError(s, s.store.MarkReleased(s.ctx, released, noon))
+		require.NoError(s, s.store.MarkReleased(s.ctx, claiming, noon))
+		all := []string{alive, stopped, released, claiming, uuid.NewString()}
+		deleted, err := s.store.DeleteWorkers(s.ctx, all)
+		require.NoError(s, err)
+		require.EqualValues(s, 2, deleted)
+		s.settle(settlement(claims[0]))
+		deleted, err = s.store.DeleteWorkers(s.ctx, all)
+		require.NoError(s, err)
+		require.EqualValues(s, 1, deleted)
+		require.Equal(s, alive, s.workers(noon)[0].ID)
+	}},
+}
+
+func (s *suite) lives(worker string) bool {
+	s.Helper()
+	lives, err := s.store.WorkerLives(s.ctx, worker)
+	require.NoError(s, err)
+	return lives
+}
+
+func (s *suite) workers(now time.Time) []store.WorkerState {
+	s.Helper()
+	workers, err := s.store.Workers(s.ctx, now)
+	require.NoError(s, err)
+	return workers
+}
