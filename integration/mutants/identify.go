@@ -1,0 +1,77 @@
+package main
+
+// identifyMutants are of the ID by which a message is remembered.
+var identifyMutants = []mutant{
+	{
+		Name: "an empty result of KeyBy is a missing ID",
+		Why:  "messages whose channel knows their ID would be refused (contract 4.4)",
+		File: "idempotent/identify.go",
+		Old:  "	case err == nil && id != \"\":",
+		New:  "	case err == nil:",
+		Test: receiving("TestIDIsFoundInMessagesOfEachKind"),
+	},
+	{
+		Name: "an error of KeyBy falls back",
+		Why:  "a message would be remembered by another ID each time its selector fails (contract 4.4)",
+		File: "idempotent/identify.go",
+		Old:  "	case err != nil && !errors.Is(err, ErrMissingID):",
+		New:  "	case err != nil && errors.Is(err, ErrInProgress):",
+		Test: receiving("TestMessagesWithoutUsableIDAreRefused"),
+	},
+	{
+		Name: "a composite ID begins with the channel",
+		Why:  "it is of the handler: what was processed would be handled again when the channel is renamed (contract 4.4)",
+		File: "idempotent/identify.go",
+		Old:  "	case i.composite:\n",
+		New:  "	case i.composite && i.channel == \"\":\n",
+		Test: receiving("TestIDIsFoundInMessagesOfEachKind"),
+	},
+	{
+		Name: "messages without coordinates share a place",
+		Why:  "all but the first would be lost as duplicates (contract 4.4)",
+		File: "envelope/id.go",
+		Old:  "		if r.Topic == \"\" { // all",
+		New:  "		if r.Topic == \"\" && r.Offset < 0 { // all",
+		Test: enveloping("^TestMessageWithoutCoordinatesHasNoIDOfThem$"),
+	},
+	{
+		Name: "an ID that the decoder refuses counts",
+		Why:  "all events of a batch but one would be lost as duplicates (contract 4.4)",
+		File: "idempotent/identify.go",
+		Old:  "	case !i.hasID && m.IDErr != nil:",
+		New:  "	case !i.hasID && m.ID == \"\" && m.IDErr != nil:",
+		Test: receiving("TestEventsOfABatchAreHandledOrRefused"),
+	},
+	{
+		Name: "events of a batch have their record's ID",
+		Why:  "all but one would be lost as duplicates (contract 4.4)",
+		File: "envelope/find.go",
+		Old:  "err != nil || kind != batchedEvents {",
+		New:  "err != nil || kind != batchedEvents || !s.ofWhole {",
+		Test: receiving("TestEventsOfABatchAreHandledOrRefused"),
+	},
+	{
+		Name: "a function is asked for the ID of a batch's event",
+		Why:  "events that it finds one ID for would be lost as duplicates (contract 4.4)",
+		File: "idempotent/identify.go",
+		Old:  "	if err := i.id.SharedIn(m.Properties); err != nil {",
+		New:  "	if err := i.id.SharedIn(m.Properties); err != nil && m.Content == nil {",
+		Test: receiving("TestEventsOfABatchAreHandledOrRefused"),
+	},
+	{
+		Name: "a function is asked for the ID of a record that is not there",
+		Why:  "it would find the same in all messages, and all but one be lost as duplicates (contract 4.4)",
+		File: "envelope/find.go",
+		Old:  "	if s.ofWhole { // it",
+		New:  "	if s.ofWhole && channel == \"nowhere\" { // it",
+		Test: receiving("TestFunctionOfARecordRefusesWhatHasNone"),
+	},
+	{
+		Name: "a batch has the ID of its first event",
+		Why:  "batches that begin with the same event would be lost as duplicates (contract 4.4)",
+		File: "envelope/find.go",
+		Old:  "		case len(events) > 1:",
+		New:  "		case len(events) > 100:",
+		Test: enveloping("^TestRecordOfSeveralEventsHasNoEventsID$"),
+	},
+}
