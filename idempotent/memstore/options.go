@@ -11,7 +11,9 @@ import (
 // Options configure a Store. Start from DefaultOptions.
 type Options struct {
 	// MaxKeys bounds the keys that are remembered or being handled. Default
-	// 100,000, which is about 30 MB with IDs and handler keys of 40 bytes each.
+	// 100,000, which takes 18.5 MB when full of UUIDs of one handler (heap in use
+	// after a collection, Go 1.26 on amd64: go test -run '^$' -bench FullStore
+	// -benchtime 1x ./idempotent/memstore).
 	MaxKeys int `yaml:"max_keys" env:"MAX_KEYS"`
 	// WaitTimeout is how long a call waits for another one of its key; 0 does
 	// not wait. Default 10 s.
