@@ -28,16 +28,12 @@ func Accept() trial.Group {
 		Name: "accept", Unit: "message",
 		About: "1 KB messages persisted with one pending status each, in batches of 500 on two connections unless it says otherwise",
 		Times: 3,
-		Variants: []trial.Variant{
-			{Name: "inbox", New: acceptOurs(1)},
-			{Name: copyBoth, New: acceptCopy(1)},
-			{Name: gormEach, New: acceptByHand(1, 8_000, 2_000, 8, gormOneByOne)},
-			{Name: gormBatches, New: acceptByHand(1, acceptCount, acceptQuick, acceptConnections, gormInBatches)},
-			{Name: "River InsertManyFast", New: acceptRiver(river.InsertManyFast, 1)},
-			{Name: "River InsertMany", New: acceptRiver(river.InsertMany, 1)},
-			{Name: "Watermill SQL Publish (a log without statuses)", New: acceptWatermill},
-			{Name: "gue EnqueueBatch", New: acceptGue},
-		},
+		Variants: acceptVariants(1,
+			trial.Variant{Name: "River InsertManyFast", New: acceptRiver(river.InsertManyFast, 1)},
+			trial.Variant{Name: "River InsertMany", New: acceptRiver(river.InsertMany, 1)},
+			trial.Variant{Name: "Watermill SQL Publish (a log without statuses)", New: acceptWatermill},
+			trial.Variant{Name: "gue EnqueueBatch", New: acceptGue},
+		),
 		Lines: []trial.Line{trial.Ratio("accept_vs_copy", "inbox", copyBoth, 0.75)},
 	}
 }
@@ -47,14 +43,20 @@ func Accept3() trial.Group {
 	return trial.Group{
 		Name: "accept3", Unit: "message",
 		About: "the same with three pending statuses each; River needs three jobs",
-		Variants: []trial.Variant{
-			{Name: "inbox", New: acceptOurs(3)},
-			{Name: copyBoth, New: acceptCopy(3)},
-			{Name: gormEach, New: acceptByHand(3, 8_000, 2_000, 8, gormOneByOne)},
-			{Name: gormBatches, New: acceptByHand(3, acceptCount, acceptQuick, acceptConnections, gormInBatches)},
-			{Name: "River InsertManyFast, a job for each handler", New: acceptRiver(river.InsertManyFast, 3)},
-		},
+		Variants: acceptVariants(3,
+			trial.Variant{Name: "River InsertManyFast, a job for each handler", New: acceptRiver(river.InsertManyFast, 3)},
+		),
 	}
+}
+
+// acceptVariants are those of messages with so many handlers each, then others.
+func acceptVariants(handlers int, others ...trial.Variant) []trial.Variant {
+	return append([]trial.Variant{
+		{Name: "inbox", New: acceptOurs(handlers)},
+		{Name: copyBoth, New: acceptCopy(handlers)},
+		{Name: gormEach, New: acceptByHand(handlers, 8_000, 2_000, 8, gormOneByOne)},
+		{Name: gormBatches, New: acceptByHand(handlers, acceptCount, acceptQuick, acceptConnections, gormInBatches)},
+	}, others...)
 }
 
 func acceptOurs(handlers int) func(context.Context, *trial.Env) (*trial.Trial, error) {
