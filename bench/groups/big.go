@@ -173,26 +173,10 @@ func bigProcess(big bool) newTrial {
 	}
 }
 
-// processing accepts messages and measures how they are processed.
+// processing is processAccepted where there are other messages in the tables, too.
+// Full tables are analysed already.
 func processing(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []inbox.RawMessage) (*trial.Trial, error) {
-	n := len(messages)
-	if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
-		ib.Close()
-		return nil, err
-	}
-	if err := env.Analyze(ctx); err != nil { // full tables are analysed already
-		ib.Close()
-		return nil, err
-	}
-	return &trial.Trial{
-		Count: n,
-		Run: func(ctx context.Context) error {
-			if err := ib.Start(ctx); err != nil {
-				return err
-			}
-			return ib.Completed(ctx, n)
-		},
-		Check: func(ctx context.Context) error { return ib.CheckMessages(ctx, messages, n, n) },
-		Close: ib.Close,
-	}, nil
+	return processAccepted(ctx, env, ib, messages, func(ctx context.Context) error {
+		return ib.CheckMessages(ctx, messages, len(messages), len(messages))
+	})
 }

@@ -76,7 +76,17 @@ func processOurs(full, quick int, options ...inbox.Option) newTrial {
 // processStored runs an inbox on n messages that it has accepted before. Check
 // is for what the handlers leave beside their statuses.
 func processStored(ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, check func(context.Context) error) (*trial.Trial, error) {
-	if err := ib.AcceptAll(ctx, ours.Messages(n), acceptBatch, acceptConnections); err != nil {
+	return processAccepted(ctx, env, ib, ours.Messages(n), func(ctx context.Context) error {
+		if err := check(ctx); err != nil {
+			return err
+		}
+		return ib.CheckStored(ctx, n, n, n)
+	})
+}
+
+// processAccepted accepts messages and measures how they are processed.
+func processAccepted(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []inbox.RawMessage, check func(context.Context) error) (*trial.Trial, error) {
+	if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
 		ib.Close()
 		return nil, err
 	}
@@ -84,22 +94,19 @@ func processStored(ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, c
 		ib.Close()
 		return nil, err
 	}
-	return &trial.Trial{
-		Count: n,
-		Run: func(ctx context.Context) error {
-			if err := ib.Start(ctx); err != nil {
-				return err
-			}
-			return ib.Completed(ctx, n)
-		},
-		Check: func(ctx context.Context) error {
-			if err := check(ctx); err != nil {
-				return err
-			}
-			return ib.CheckStored(ctx, n, n, n)
-		},
-		Close: ib.Close,
-	}, nil
+	n := len(messages)
+	return &trial.Trial{Count: n, Run: completing(ib, n), Check: check, Close: ib.Close}, nil
+}
+
+// completing is the part that is timed where n statuses are pending before: from
+// the inbox's start until they are completed.
+func completing(ib *ours.Inbox, n int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := ib.Start(ctx); err != nil {
+			return err
+		}
+		return ib.Completed(ctx, n)
+	}
 }
 
 func skipLocked(ctx context.Context, ib *byhand.Inbox, run func(string, []byte) error) error {

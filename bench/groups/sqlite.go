@@ -78,12 +78,7 @@ func sqliteProcess(driver string) newTrial {
 		}
 		return &trial.Trial{
 			Count: n,
-			Run: func(ctx context.Context) error {
-				if err := ib.Start(ctx); err != nil {
-					return err
-				}
-				return ib.Completed(ctx, n)
-			},
+			Run:   completing(ib, n),
 			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },
 			Close: ib.Close,
 		}, nil
