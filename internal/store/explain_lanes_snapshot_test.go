@@ -17,13 +17,8 @@ import (
 // once for every row that waits in it (contract 5.12).
 func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 	t.Parallel() // much of it waits for disks
-	dsn := testenv.PostgresDSN(t)
-	db := testenv.OpenPostgres(t, dsn)
-	literal := openLiteral(t, dsn)
-	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := New(db, models.Naming{})
-	require.NoError(t, err)
-	p := opened.(*postgres)
+	x := openExplainer(t)
+	p, db := x.store, x.db
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	// Of each key 3,000 rows completed, in one lane, and 1,500 are due: in that
 	// lane under one name or three in turns, or in it and ten others in turns.
@@ -43,7 +38,7 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 	load("many", []int64{21}, 11)
 	require.NoError(t, db.Exec(`ANALYZE inbox_handler_statuses`).Error)
 
-	dump := testenv.OpenPostgres(t, dsn).Begin()
+	dump := testenv.OpenPostgres(t, x.dsn).Begin()
 	t.Cleanup(func() { dump.Rollback() })
 	require.NoError(t, dump.Exec(`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`).Error)
 	require.NoError(t, dump.Exec(`SELECT count(*) FROM inbox_handler_statuses`).Error)
@@ -67,7 +62,7 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 	} {
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 			t.Run(fmt.Sprintf("%s under %d names, skips %v, limit %d, by %s", each.key, len(each.names), each.skips, each.limit, mode), func(t *testing.T) {
-				explained := explain(t, literal, p, mode, postgresClaimLanes,
+				explained := x.explain(t, mode, postgresClaimLanes,
 					[]string{}, []int64{}, now, nil, []string{each.key}, []int64{each.limit}, []string{numbers(each.names)}, []bool{each.skips}, laneWindow)
 				pages := explained.Hit + explained.Read
 				t.Logf("%.0f pages", pages)

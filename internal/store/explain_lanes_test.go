@@ -18,13 +18,8 @@ import (
 // marked no statement looks at them.
 func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	t.Parallel() // much of it waits for disks
-	dsn := testenv.PostgresDSN(t)
-	db := testenv.OpenPostgres(t, dsn)
-	literal := openLiteral(t, dsn)
-	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := New(db, models.Naming{})
-	require.NoError(t, err)
-	p := opened.(*postgres)
+	x := openExplainer(t)
+	p, db := x.store, x.db
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	mail, stock := LaneHandler("mail"), LaneHandler("stock")
 	const blocked = 1
@@ -54,7 +49,7 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	check := func(name, statement string, args []any, mostRows, mostPages float64, expected ...string) {
 		for _, mode := range modes {
 			t.Run(name+" by "+mode, func(t *testing.T) {
-				explained := explain(t, literal, p, mode, statement, args...)
+				explained := x.explain(t, mode, statement, args...)
 				scans := strings.Join(explained.scans(), "\n")
 				t.Logf("%.0f rows, %.0f pages by\n%s", explained.read(), explained.Hit+explained.Read, scans)
 				for _, each := range expected {
@@ -125,9 +120,7 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 // also where the same claim takes lanes (see TestPostgresClaimsAreHeapOnlyUpdates).
 func TestPostgresClaimsWithoutLanesStayHeapOnlyUpdates(t *testing.T) {
 	db := testenv.Postgres(t)
-	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := New(db, models.Naming{})
-	require.NoError(t, err)
+	opened := openMigrated(t, db)
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	const rows = 1000
 	batch := AcceptBatch{Now: now}
@@ -136,17 +129,12 @@ func TestPostgresClaimsWithoutLanesStayHeapOnlyUpdates(t *testing.T) {
 			Message: models.Message{ID: fmt.Sprint(i)}, Handlers: []NewStatus{{HandlerKey: "plain"}, {HandlerKey: "ordered"}},
 		})
 	}
-	_, err = opened.Accept(t.Context(), batch)
+	_, err := opened.Accept(t.Context(), batch)
 	require.NoError(t, err)
 	got, err := opened.Claim(t.Context(), ClaimRequest{Now: now, Limits: []KeyLimit{
 		{HandlerKey: "plain", Limit: rows}, {HandlerKey: "ordered", Limit: rows, Lanes: &LaneRule{Handlers: []int64{LaneHandler("ordered")}}},
 	}})
 	require.NoError(t, err)
 	require.Len(t, got.Claims, 2*rows)
-	var updates struct{ All, HeapOnly int64 }
-	require.Eventually(t, func() bool { // sessions report their counts when they are idle
-		err := db.Raw(`SELECT n_tup_upd AS "all", n_tup_hot_upd AS heap_only FROM pg_stat_user_tables WHERE relname = 'inbox_handler_statuses'`).Scan(&updates).Error
-		return err == nil && updates.All == 2*rows
-	}, 30*time.Second, 20*time.Millisecond)
-	require.Greater(t, updates.HeapOnly, int64(2*rows*98/100))
+	require.Greater(t, heapOnly(t, db, 2*rows), int64(2*rows*98/100))
 }

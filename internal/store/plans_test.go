@@ -8,9 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gorm-inbox/inbox/internal/testenv"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // Which index serves what among a million rows, statement by statement: a
@@ -20,13 +17,8 @@ import (
 // scans a table that grows; without statistics that is all one can ask for.
 func TestPostgresPlans(t *testing.T) {
 	t.Parallel() // much of it waits for disks
-	dsn := testenv.PostgresDSN(t)
-	db := testenv.OpenPostgres(t, dsn)
-	literal := openLiteral(t, dsn)
-	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := New(db, models.Naming{})
-	require.NoError(t, err)
-	p := opened.(*postgres)
+	x := openExplainer(t)
+	p, db := x.store, x.db
 	now := million
 	loadMillion(t, db)
 
@@ -161,7 +153,7 @@ func TestPostgresPlans(t *testing.T) {
 	look := func(t *testing.T, mode string, analyzed bool) {
 		for _, each := range plans {
 			t.Run(each.name, func(t *testing.T) {
-				explained := explain(t, literal, p, mode, each.statement, each.args...)
+				explained := x.explain(t, mode, each.statement, each.args...)
 				scans := strings.Join(explained.scans(), "\n") + "\n"
 				for _, table := range growing[:2] {
 					require.NotContains(t, scans, "Seq Scan inbox_"+table)

@@ -16,10 +16,7 @@ import (
 // Every user has one of the two ways, and none may see another's message.
 func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 	db := testenv.Postgres(t)
-	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := New(db, models.Naming{})
-	require.NoError(t, err)
-	p := opened.(*postgres)
+	p := openMigrated(t, db).(*postgres)
 
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
 	lane := Lane{Handler: LaneHandler("a"), Key: -7}

@@ -10,17 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/testenv"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // Which index serves what on SQLite, by its own word, statement by statement: one
 // that is not listed here fails the test.
 func TestSQLitePlans(t *testing.T) {
-	db := testenv.SQLite(t)
-	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := New(db, models.Naming{})
-	require.NoError(t, err)
-	s := opened.(*sqlite)
+	s := openMigrated(t, testenv.SQLite(t)).(*sqlite)
 	now := SQLiteTime(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
 	const (
 		due        = "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>"

@@ -6,9 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gorm-inbox/inbox/internal/testenv"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // What a claim does must not hang on when the table was last analyzed: in the
@@ -16,13 +13,8 @@ import (
 // statistics say that no row will ever be due.
 func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 	t.Parallel() // much of it waits for disks
-	dsn := testenv.PostgresDSN(t)
-	db := testenv.OpenPostgres(t, dsn)
-	literal := openLiteral(t, dsn)
-	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := New(db, models.Naming{})
-	require.NoError(t, err)
-	p := opened.(*postgres)
+	x := openExplainer(t)
+	db := x.db
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	execute := func(statement string, args ...any) {
 		t.Helper()
@@ -64,7 +56,7 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 		} {
 			for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 				t.Run(each.name+" when "+moment.name+" by "+mode, func(t *testing.T) {
-					explained := explain(t, literal, p, mode, each.statement, each.args...)
+					explained := x.explain(t, mode, each.statement, each.args...)
 					scans := strings.Join(explained.scans(), "\n")
 					require.Contains(t, scans, "Index Scan inbox_handler_statuses inbox_handler_statuses_due")
 					require.NotContains(t, scans, "Bitmap")
