@@ -42,7 +42,7 @@ func describe(ctx context.Context, s *server.Server, rounds int) (about, error) 
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range info.Deps {
 			for _, peer := range []string{"github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/vgarvardt/gue/v5", "github.com/jackc/pgx/v5",
-				"github.com/segmentio/kafka-go", "github.com/mattn/go-sqlite3", "modernc.org/sqlite", "gorm.io/gorm"} {
+				"github.com/segmentio/kafka-go", "github.com/redis/go-redis/v9", "github.com/mattn/go-sqlite3", "modernc.org/sqlite", "gorm.io/gorm"} {
 				if d.Path == peer {
 					a.Versions[peer] = d.Version
 				}

@@ -5,6 +5,7 @@ go 1.26.0
 replace (
 	github.com/gorm-inbox/inbox => ../
 	github.com/gorm-inbox/inbox/fxtest/kafkatest => ../fxtest/kafkatest
+	github.com/gorm-inbox/inbox/idempotent/redisstore => ../idempotent/redisstore
 	github.com/gorm-inbox/inbox/integration => ../integration
 )
 
@@ -13,8 +14,10 @@ require (
 	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
 	github.com/google/uuid v1.6.0
 	github.com/gorm-inbox/inbox v0.0.0
+	github.com/gorm-inbox/inbox/idempotent/redisstore v0.0.0
 	github.com/gorm-inbox/inbox/integration v0.0.0
 	github.com/jackc/pgx/v5 v5.11.0
+	github.com/redis/go-redis/v9 v9.22.0
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
 	github.com/segmentio/kafka-go v0.4.51
@@ -52,7 +55,6 @@ require (
 	github.com/oklog/ulid/v2 v2.1.0 // indirect
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
-	github.com/redis/go-redis/v9 v9.22.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/riverqueue/river/riverdriver v0.51.1 // indirect
 	github.com/riverqueue/river/rivershared v0.51.1 // indirect

@@ -18,5 +18,7 @@ func All() []trial.Group {
 		Cleanup(),
 		Workers(),
 		SQLite(),
+		Idempotent(),
+		IdempotentRedis(),
 	}
 }

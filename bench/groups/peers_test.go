@@ -41,14 +41,16 @@ func TestEachVariantDoesItsWorkAndItsCheckNoticesOneRowLess(t *testing.T) {
 // differInANumber are variants that do what another of their group does, with
 // other settings: a tiny trial of the other tells all that theirs would.
 var differInANumber = map[string][]string{
-	"accept3":       {gormEach, gormBatches},
-	"process":       {river2000, river500, textbook8, "Watermill SQL, batches of 1,000, backlog of 30,000", "gue, 32 workers"},
-	"endtoend":      {river2000, river500},
-	"transactional": {"inbox Tx, 32 at once", "inbox TxGroup(10), 32 at once", "River JobCompleteTx, 32 workers"},
-	"latency":       {"inbox, accepted elsewhere, polled every second", "River, its bench settings, 500 workers"},
-	"workers":       {"worker processes: 1", "worker processes: 4"},
-	"big":           {acceptOrderedEmpty, processEmpty},
-	"sqlite":        {"accept, mattn", "accept, GORM one by one, mattn", "process, GORM one by one, modernc"},
+	"accept3":          {gormEach, gormBatches},
+	"process":          {river2000, river500, textbook8, "Watermill SQL, batches of 1,000, backlog of 30,000", "gue, 32 workers"},
+	"endtoend":         {river2000, river500},
+	"transactional":    {"inbox Tx, 32 at once", "inbox TxGroup(10), 32 at once", "River JobCompleteTx, 32 workers"},
+	"latency":          {"inbox, accepted elsewhere, polled every second", "River, its bench settings, 500 workers"},
+	"workers":          {"worker processes: 1", "worker processes: 4"},
+	"big":              {acceptOrderedEmpty, processEmpty},
+	"idempotent":       {"gormstore.Wrap, 32 at once", "check, run, mark in a transaction, 32 at once", "check, run, mark without one, 32 at once"},
+	"idempotent_redis": {"redisstore, 32 at once", "SETNX, then run, 32 at once"},
+	"sqlite":           {"accept, mattn", "accept, GORM one by one, mattn", "process, GORM one by one, modernc"},
 }
 
 // kinds are a group's variants without those.

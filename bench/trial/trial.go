@@ -59,7 +59,7 @@ type Trial struct {
 	Check func(ctx context.Context) error
 	// Close ends what New started; may be nil.
 	Close func()
-	// Values are further figures, such as "p99_ms", which Run fills in.
+	// Values are further figures, such as "p99_ms", which Run or Check fills in.
 	Values map[string]float64
 }
 
@@ -70,6 +70,7 @@ type Lab struct {
 	Quick  bool
 	Tiny   bool   // for tests of what is measured: no figure counts
 	Kafka  string // the address of a broker that runs anyway, for such tests
+	Redis  string // the URL of a Redis that runs anyway, for such tests
 	Log    io.Writer
 	// Profiles, if not empty, is the directory that a CPU profile of each
 	// variant's last trial is written to.

@@ -1,0 +1,64 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/trial"
+)
+
+// twiceOf is how many messages there are for each that comes twice at the same
+// moment.
+const twiceOf = 5
+
+// deliveries are those of n messages by a transport that delivers a message
+// again until it is handled without an error.
+type deliveries struct {
+	messages int
+	ids      []string
+	calls    atomic.Int64 // of the handler
+	refused  atomic.Int64
+}
+
+func newDeliveries(n int) *deliveries {
+	d := &deliveries{messages: n}
+	for i, m := range ours.Messages(n) {
+		d.ids = append(d.ids, m.ID)
+		if i%twiceOf == 0 {
+			d.ids = append(d.ids, m.ID)
+		}
+	}
+	return d
+}
+
+// mostTries: what has failed so often is no matter of chance.
+const mostTries = 10
+
+// to hands them to handle, so many at once.
+func (d *deliveries) to(ctx context.Context, atOnce int, handle func(ctx context.Context, id string) error) error {
+	return trial.InBatches(ctx, len(d.ids), 1, atOnce, func(ctx context.Context, i, _ int) error {
+		for try := 1; ; try++ {
+			err := handle(ctx, d.ids[i])
+			if err == nil {
+				return nil
+			}
+			if try == mostTries || ctx.Err() != nil {
+				return fmt.Errorf("delivery of %s failed %d times: %w", d.ids[i], try, err)
+			}
+			d.refused.Add(1)
+		}
+	})
+}
+
+// figures are what tells the ways apart beside their speed, per thousand
+// messages: effects beyond one, calls of the handler beyond one, and deliveries
+// that had to be repeated.
+func (d *deliveries) figures(effects int) map[string]float64 {
+	perThousand := func(n int) float64 { return 1000 * float64(n) / float64(d.messages) }
+	return map[string]float64{
+		"doubled_per_1000": perThousand(effects - d.messages), "reruns_per_1000": perThousand(int(d.calls.Load()) - d.messages),
+		"refused_per_1000": perThousand(int(d.refused.Load())),
+	}
+}

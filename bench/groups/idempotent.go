@@ -1,0 +1,134 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/jackc/pgx/v5"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox/bench/effects"
+	"github.com/gorm-inbox/inbox/bench/peers/byhand"
+	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Idempotent is the inline receiver beside what is usually written.
+func Idempotent() trial.Group {
+	ours := func(atOnce int) string { return fmt.Sprintf("gormstore.Wrap, %d at once", atOnce) }
+	naive := func(atOnce int) string { return fmt.Sprintf("check, run, mark in a transaction, %d at once", atOnce) }
+	loose := func(atOnce int) string { return fmt.Sprintf("check, run, mark without one, %d at once", atOnce) }
+	return trial.Group{
+		Name: "idempotent", Unit: "delivery",
+		About: "handlers that insert one row each, once for each message, though every fifth message is delivered twice at the same moment and whatever fails comes again; no inbox. " +
+			"Check, run, mark is what articles show: SELECT the marker, run, INSERT the marker, whose primary key fails the later of two. Effects that happened twice are counted, not forbidden, where there is no transaction",
+		Variants: []trial.Variant{
+			{Name: ours(8), New: idempotentOurs(8)},
+			{Name: ours(32), New: idempotentOurs(32)},
+			{Name: naive(8), New: idempotentByHand(8, (*byhand.Consumer).InTransaction, true)},
+			{Name: naive(32), New: idempotentByHand(32, (*byhand.Consumer).InTransaction, true)},
+			{Name: loose(8), New: idempotentByHand(8, (*byhand.Consumer).Separately, false)},
+			{Name: loose(32), New: idempotentByHand(32, (*byhand.Consumer).Separately, false)},
+		},
+		Lines: []trial.Line{trial.RatioOfBest("idempotent_vs_naive_tx", []string{ours(8), ours(32)}, []string{naive(8), naive(32)}, 0)},
+	}
+}
+
+const idempotentCount, idempotentQuick = 5_000, 1_500
+
+// received is a message of a transport that is none of ours.
+type received struct{ id string }
+
+func (r received) MessageID() string { return r.id }
+
+func idempotentOurs(atOnce int) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		db, err := gorm.Open(postgres.Open(env.DSN), &gorm.Config{Logger: logger.Discard})
+		if err != nil {
+			return nil, err
+		}
+		pool, err := db.DB()
+		if err != nil {
+			return nil, err
+		}
+		pool.SetMaxOpenConns(atOnce)
+		pool.SetMaxIdleConns(atOnce)
+		d := newDeliveries(env.Scale(idempotentCount, idempotentQuick))
+		handle, err := wrapped(ctx, db, env.DSN, d)
+		if err != nil {
+			_ = pool.Close()
+			return nil, err
+		}
+		return onceTrial(env.DSN, d, "inbox_markers", true, func(ctx context.Context) error {
+			return d.to(ctx, atOnce, func(ctx context.Context, id string) error { return handle(ctx, received{id}) })
+		}, func() { _ = pool.Close() }), nil
+	}
+}
+
+func wrapped(ctx context.Context, db *gorm.DB, dsn string, d *deliveries) (func(context.Context, received) error, error) {
+	if err := effects.Create(ctx, dsn); err != nil {
+		return nil, err
+	}
+	if err := models.Migrate(ctx, db, models.Naming{}, ""); err != nil {
+		return nil, err
+	}
+	store, err := gormstore.New(db)
+	if err != nil {
+		return nil, err
+	}
+	return gormstore.Wrap(store, "bench-handler-1", func(_ context.Context, tx *gorm.DB, m received) error {
+		d.calls.Add(1)
+		return tx.Exec(effects.Insert, m.id).Error
+	}, idempotent.RequireStore())
+}
+
+func idempotentByHand(atOnce int, once func(*byhand.Consumer, context.Context, string, func(*gorm.DB) error) error, strict bool) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		if err := effects.Create(ctx, env.DSN); err != nil {
+			return nil, err
+		}
+		c, err := byhand.OpenConsumer(ctx, env.DSN, atOnce)
+		if err != nil {
+			return nil, err
+		}
+		d := newDeliveries(env.Scale(idempotentCount, idempotentQuick))
+		return onceTrial(env.DSN, d, "hand_processed", strict, func(ctx context.Context) error {
+			return d.to(ctx, atOnce, func(ctx context.Context, id string) error {
+				return once(c, ctx, id, func(db *gorm.DB) error {
+					d.calls.Add(1)
+					return db.Exec(effects.Insert, id).Error
+				})
+			})
+		}, c.Close), nil
+	}
+}
+
+// onceTrial checks that each message has its marker and its effect, and, if
+// strict, one. The effects are counted when the time is up.
+func onceTrial(dsn string, d *deliveries, markers string, strict bool, run func(context.Context) error, end func()) *trial.Trial {
+	t := &trial.Trial{Count: len(d.ids), Close: end, Values: map[string]float64{}, Run: run}
+	t.Check = func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, dsn)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		var all, units, marked int
+		err = conn.QueryRow(ctx, `SELECT count(*), count(DISTINCT unit), (SELECT count(DISTINCT message_id) FROM `+markers+` WHERE message_id = ANY($1)) FROM bench_effects WHERE unit = ANY($1)`, d.ids).
+			Scan(&all, &units, &marked)
+		if err != nil {
+			return err
+		}
+		if units != d.messages || marked != d.messages || strict && all != units {
+			return fmt.Errorf("%d effects of %d messages, %d markers; expected those of %d", all, units, marked, d.messages)
+		}
+		maps.Copy(t.Values, d.figures(all))
+		return nil
+	}
+	return t
+}
