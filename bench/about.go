@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -25,6 +26,7 @@ type about struct {
 	Go         string
 	PostgreSQL string
 	Kafka      string
+	Redis      string // empty where it is not installed
 	Settings   map[string]string
 	Rounds     int
 	// Versions are those of the peers and drivers, by module.
@@ -38,7 +40,7 @@ func describe(ctx context.Context, s *server.Server, rounds int) (about, error) 
 	}
 	a := about{Date: time.Now().UTC().Format(time.DateOnly), CPU: processor(), Cores: runtime.NumCPU(), Go: runtime.Version(),
 		Memory: memory(), System: runtime.GOOS + "/" + runtime.GOARCH,
-		PostgreSQL: version, Kafka: servers.KafkaVersion, Settings: server.Settings, Rounds: rounds, Versions: map[string]string{}}
+		PostgreSQL: version, Kafka: servers.KafkaVersion, Redis: redisVersion(ctx), Settings: server.Settings, Rounds: rounds, Versions: map[string]string{}}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range info.Deps {
 			for _, peer := range []string{"github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/vgarvardt/gue/v5", "github.com/jackc/pgx/v5",
@@ -50,6 +52,21 @@ func describe(ctx context.Context, s *server.Server, rounds int) (about, error) 
 		}
 	}
 	return a, nil
+}
+
+// redisVersion is that of the redis-server on the PATH, which says "Redis server
+// v=7.0.15 sha=…" of itself.
+func redisVersion(ctx context.Context) string {
+	output, err := exec.CommandContext(ctx, "redis-server", "--version").Output()
+	if err != nil {
+		return ""
+	}
+	for _, word := range strings.Fields(string(output)) {
+		if version, ok := strings.CutPrefix(word, "v="); ok {
+			return version
+		}
+	}
+	return ""
 }
 
 // memory is the machine's, in GiB.

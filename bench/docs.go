@@ -71,7 +71,9 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 		"more": row.more, "rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
 		"bound": func(r row) float64 { return 2e6 / (r.ClientUs + r.ServerUs) },
 		"title": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
-		"cpu":   func(g pageGroup) bool { return g.Name == "accept" || g.Name == "process" || g.Name == "endtoend" },
+		"cpu": func(g pageGroup) bool {
+			return g.Name == "accept" || g.Name == "process" || g.Name == "endtoend" || g.Name == "idempotent"
+		},
 	}).Parse(docsTemplate)
 	if err != nil {
 		return err

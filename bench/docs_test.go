@@ -26,8 +26,9 @@ func measured(all []trial.Group) []*trial.Result {
 
 func TestThePageHasEveryGroupVariantAndLine(t *testing.T) {
 	var text strings.Builder
-	require.NoError(t, renderDocs(&text, about{Date: "2026-01-02", Rounds: 3}, measured(groups.All())))
+	require.NoError(t, renderDocs(&text, about{Date: "2026-01-02", Rounds: 3, Redis: "7.0.15"}, measured(groups.All())))
 	requireEverything(t, text.String())
+	require.Contains(t, text.String(), "; Redis 7.0.15 |")
 	require.Contains(t, text.String(), "| `accept_vs_copy` | 1.00 | at least 0.75 | met |")
 	require.Contains(t, text.String(), "| `process_vs_textbook` | 1.00 | at least 30.00 | **missed** |")
 	require.Contains(t, text.String(), "| `pickup_p99_ms` | 4.00 | at most 10.00 | met |")

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/bench/trial"
@@ -64,51 +68,77 @@ func TestEachIdempotentVariantDoesItsWorkAndItsCheckNoticesOneRowLessOrMore(t *t
 	}
 }
 
-func TestEachIdempotentRedisVariantDoesItsWorkOnce(t *testing.T) {
+func TestEachIdempotentRedisVariantDoesItsWorkAndItsCheckNoticesOneEffectOrMarkerLessOrMore(t *testing.T) {
 	g := IdempotentRedis()
 	url, _ := testenv.Redis(t)
 	lab := &trial.Lab{Tiny: true, Log: io.Discard, Redis: url}
 	shared, err := g.Shared(t.Context(), lab)
 	require.NoError(t, err)
+	options, err := redis.ParseURL(url)
+	require.NoError(t, err)
+	client := redis.NewClient(options)
+	defer client.Close()
 	for _, v := range kinds(t, g) {
 		t.Run(v.Name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			one, err := v.New(ctx, &trial.Env{Lab: lab, Shared: shared})
 			require.NoError(t, err)
-			defer one.Close()
+			end := sync.OnceFunc(one.Close)
+			defer end()
 			require.Error(t, one.Check(ctx), "the check passes before the work is done")
 			require.NoError(t, one.Run(ctx))
 			require.NoError(t, one.Check(ctx))
-			require.Zero(t, one.Values["doubled_per_1000"])
+			doubled := one.Values["doubled_per_1000"]
 			require.NoError(t, one.Run(ctx)) // all of it again: known
 			require.NoError(t, one.Check(ctx))
+			require.Equal(t, doubled, one.Values["doubled_per_1000"])
+
+			var effects, marker string
+			keys := keysOf(t, client, shared)
+			require.Len(t, keys, 301)
+			for _, key := range keys {
+				if strings.HasSuffix(key, "-effects") {
+					effects = key
+				} else {
+					marker = key
+				}
+			}
+			last, err := client.LIndex(ctx, effects, -1).Result()
+			require.NoError(t, err)
+			require.NoError(t, client.RPush(ctx, effects, last).Err())
+			if v.Name == "GET, run, SET, 8 at once" {
+				require.NoError(t, one.Check(ctx))
+				require.InDelta(t, doubled+1000.0/300, one.Values["doubled_per_1000"], 1e-6)
+			} else {
+				require.Zero(t, doubled)
+				require.Error(t, one.Check(ctx), "the check does not notice an effect more")
+			}
+			require.NoError(t, client.RPop(ctx, effects).Err())
+			require.NoError(t, one.Check(ctx))
+			require.NoError(t, client.Rename(ctx, marker, shared.(*benchRedis).prefix+"-aside").Err())
+			require.Error(t, one.Check(ctx), "the check does not notice a marker less")
+			require.NoError(t, client.Rename(ctx, shared.(*benchRedis).prefix+"-aside", marker).Err())
+			require.NoError(t, one.Check(ctx))
+			require.NoError(t, client.LRem(ctx, effects, 0, last).Err())
+			require.Error(t, one.Check(ctx), "the check does not notice an effect less")
+			end()
+			require.Empty(t, keysOf(t, client, shared), "left behind")
 		})
 	}
 	require.NoError(t, shared.Close())
 }
 
-func TestRedisCheckNoticesAnEffectMoreAndAMarkerLess(t *testing.T) {
-	url, _ := testenv.Redis(t)
-	r, err := newRedisTrial(&trial.Env{Lab: &trial.Lab{Tiny: true}, Shared: &benchRedis{url: url}}, 8)
-	require.NoError(t, err)
-	missing := ""
-	one := r.trial(8, r.effect, func(_ context.Context, id string) (bool, error) { return id != missing, nil })
-	defer one.Close()
-	require.Error(t, one.Check(t.Context()))
-	seen := map[string]bool{}
-	for _, id := range r.ids {
-		if !seen[id] {
-			require.NoError(t, r.effect(t.Context(), id))
-		}
-		seen[id] = true
+// keysOf are those of all trials of the group that have not been closed.
+func keysOf(t *testing.T, client *redis.Client, shared io.Closer) (keys []string) {
+	t.Helper()
+	found := client.Scan(t.Context(), 0, shared.(*benchRedis).prefix+"*", 1000).Iterator()
+	for found.Next(t.Context()) {
+		keys = append(keys, found.Val())
 	}
-	require.NoError(t, one.Check(t.Context()))
-	missing = r.ids[0]
-	require.Error(t, one.Check(t.Context()), "a marker less")
-	missing = ""
-	require.NoError(t, r.effect(t.Context(), r.ids[0]))
-	require.Error(t, one.Check(t.Context()), "an effect more")
+	require.NoError(t, found.Err())
+	slices.Sort(keys)
+	return slices.Compact(keys) // a scan may come past a key twice
 }
 
 func TestDeliveriesComeTwiceNowAndThenAndAgainAfterAFailure(t *testing.T) {

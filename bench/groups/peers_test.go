@@ -49,7 +49,7 @@ var differInANumber = map[string][]string{
 	"workers":          {"worker processes: 1", "worker processes: 4"},
 	"big":              {acceptOrderedEmpty, processEmpty},
 	"idempotent":       {"gormstore.Wrap, 32 at once", "check, run, mark in a transaction, 32 at once", "check, run, mark without one, 32 at once"},
-	"idempotent_redis": {"redisstore, 32 at once", "SETNX, then run, 32 at once"},
+	"idempotent_redis": {"redisstore, 32 at once", "SET NX, then run, 32 at once", "GET, run, SET, 32 at once"},
 	"sqlite":           {"accept, mattn", "accept, GORM one by one, mattn", "process, GORM one by one, modernc"},
 }
 
