@@ -43,7 +43,7 @@ func Idempotent() trial.Group {
 	}
 }
 
-const idempotentCount, idempotentQuick = 5_000, 1_000
+const idempotentCount, idempotentQuick = 4_000, 1_000
 
 // received is a message of a transport that is none of ours.
 type received struct{ id string }

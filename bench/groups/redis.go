@@ -65,7 +65,7 @@ func newRedisTrial(env *trial.Env, atOnce int) (*redisTrial, error) {
 		return nil, err
 	}
 	options.PoolSize, options.ContextTimeoutEnabled = atOnce, true
-	return &redisTrial{newDeliveries(env.Scale(20_000, 3_000)), server, redis.NewClient(options), server.prefix + "-" + uuid.NewString()}, nil
+	return &redisTrial{newDeliveries(env.Scale(15_000, 3_000)), server, redis.NewClient(options), server.prefix + "-" + uuid.NewString()}, nil
 }
 
 // effect is the handler.
