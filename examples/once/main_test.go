@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,6 +20,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratchtest"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -32,19 +30,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestProgramAppliesAPaymentThatComesThreeTimesOnce(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
-	defer cancel()
-	temporary := t.TempDir()
-	cmd := exec.CommandContext(ctx, "go", "run", "-C", "examples", "./once")
-	cmd.Dir = filepath.Join("..", "..")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "PWD=", "TMPDIR="+temporary)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	require.NoError(t, cmd.Run(), "%s", stderr.String())
-	require.Equal(t, "acknowledged delivery 1\nacknowledged delivery 2\nacknowledged delivery 3\naccount tea: 4200 cents\n", stdout.String())
-	left, err := filepath.Glob(filepath.Join(temporary, "inbox-once-*"))
-	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Equal(t, "acknowledged delivery 1\nacknowledged delivery 2\nacknowledged delivery 3\naccount tea: 4200 cents\n", scratchtest.GoRun(t, "once"))
 }
 
 // onBoth runs a test on PostgreSQL and on a SQLite file, with the tables made

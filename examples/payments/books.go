@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/examples/internal/scratch"
@@ -39,10 +37,6 @@ func ReadBooks(ctx context.Context, place *scratch.Place, store idempotent.Store
 			return b, fmt.Errorf("read markers: %w", err)
 		}
 	}
-	calls, err := os.ReadFile(place.File(callsFile))
-	if err != nil {
-		return b, fmt.Errorf("read calls: %w", err)
-	}
-	b.Calls = strings.Fields(string(calls))
-	return b, nil
+	b.Calls, err = scratch.ReadCalls(place.File(callsFile))
+	return b, err
 }

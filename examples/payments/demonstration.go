@@ -13,20 +13,17 @@ import (
 
 const maxKills = 50
 
-var errInterrupted = errors.New("interrupted")
-
 // Demonstrate sets everything up, runs it and takes it down again. The ledger is
 // nil if there is none to judge; otherwise it counts, whatever the error.
 func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger, err error) {
 	lasting := context.WithoutCancel(ctx) // taking down goes on after Ctrl-C
-	run := fmt.Sprintf("%x", time.Now().UnixNano())
-	place, err := program.Place(ctx, s.Postgres, run)
+	place, err := program.Place(ctx, s.Postgres)
 	if err != nil {
 		return nil, err
 	}
-	keys := program.Name + "_" + run
+	keys := program.Name + "_" + place.Run
 	defer func() {
-		keep := s.Keep || (err != nil || !ledger.Balanced()) && ctx.Err() == nil
+		keep := s.Keep || scratch.Failed(ledger, err) && ctx.Err() == nil
 		if keep {
 			fmt.Fprintln(out, "kept:", place)
 		}
@@ -51,7 +48,9 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, transport.Close()) }()
-	team, err := NewTeam(s.Workers, place, Config{Transport: transport.Address(), Database: place.DSN, Calls: place.File(callsFile), Redis: s.Redis, Run: keys})
+	team, err := scratch.NewTeam(place, s.Workers, func(name string) []string {
+		return Config{Name: name, Transport: transport.Address(), Database: place.DSN, Calls: place.File(callsFile), Redis: s.Redis, Run: keys}.Env()
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +67,7 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 	took := time.Since(began)
 	stopErr := team.Stop(lasting)
 	if ctx.Err() != nil {
-		return nil, errInterrupted
+		return nil, scratch.ErrInterrupted
 	}
 	// The books are read whatever happened: they show how far things went.
 	books, err := ReadBooks(lasting, place, markers, payments)
@@ -82,7 +81,7 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 
 // deliver runs the workers, starting those again that kill themselves, until all
 // deliveries are acknowledged.
-func deliver(ctx context.Context, transport *Transport, team Team, deliveries int, out io.Writer) error {
+func deliver(ctx context.Context, transport *Transport, team scratch.Team, deliveries int, out io.Writer) error {
 	if err := team.Start(); err != nil {
 		return err
 	}
@@ -90,7 +89,7 @@ func deliver(ctx context.Context, transport *Transport, team Team, deliveries in
 	read := func(context.Context) (int, error) { return transport.Seen().Total, nil }
 	return scratch.Watch(ctx, read, func(total int) (bool, error) {
 		screen.Show("acknowledged %d of %d", total, deliveries)
-		err := team.Revive(func(w *Worker) {
+		err := team.Revive(func(w *scratch.Process) {
 			if killed := transport.Seen().Killed; len(killed) > 0 {
 				screen.Say("%s killed itself (%d): %s", w.Name, len(killed), killed[len(killed)-1])
 			}

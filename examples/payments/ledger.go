@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // Ledger is what was sent and what the books say, side by side. The doc comment
@@ -10,8 +12,7 @@ import (
 type Ledger struct {
 	Payments, Applied, Lost, Doubled, Duplicates, Kills, Reruns, AppliedAgain int
 
-	// Problems say where the two disagree; none means that they balance.
-	Problems []string
+	scratch.Problems
 
 	payments map[string]Payment
 	redis    bool
@@ -31,14 +32,10 @@ func Balance(payments []Payment, books Books, seen Deliveries, redis bool) *Ledg
 	l.calls(books)
 	for what, n := range map[string]int{"lost": l.Lost, "doubled": l.Doubled} {
 		if n > 0 {
-			l.problem("%s: %d", what, n)
+			l.Problem("%s: %d", what, n)
 		}
 	}
 	return l
-}
-
-func (l *Ledger) problem(format string, args ...any) {
-	l.Problems = append(l.Problems, fmt.Sprintf(format, args...))
 }
 
 // entries: one of each payment, as the payment says. With Redis one more for each
@@ -48,11 +45,11 @@ func (l *Ledger) entries(books Books, seen Deliveries) {
 	for _, e := range books.Entries {
 		p, known := l.payments[e.PaymentID]
 		if !known {
-			l.problem("an entry of a payment %q that nobody made", e.PaymentID)
+			l.Problem("an entry of a payment %q that nobody made", e.PaymentID)
 			continue
 		}
 		if e.Account != p.Account || e.Cents != p.Cents {
-			l.problem("payment %s: %d cents entered for account %d, should be %d for %d", p.ID, e.Cents, e.Account, p.Cents, p.Account)
+			l.Problem("payment %s: %d cents entered for account %d, should be %d for %d", p.ID, e.Cents, e.Account, p.Cents, p.Account)
 		}
 		found[p.ID]++
 	}
@@ -60,7 +57,7 @@ func (l *Ledger) entries(books Books, seen Deliveries) {
 		n := found[id]
 		if n == 0 {
 			l.Lost++
-			l.problem("payment %s: not applied", id)
+			l.Problem("payment %s: not applied", id)
 			continue
 		}
 		l.Applied++
@@ -71,7 +68,7 @@ func (l *Ledger) entries(books Books, seen Deliveries) {
 		l.AppliedAgain += again
 		if doubled := n - 1 - again; doubled > 0 {
 			l.Doubled += doubled
-			l.problem("payment %s: applied %d times, and %d of its deliveries ended while that may have been unknown", id, n, seen.Unsure[id])
+			l.Problem("payment %s: applied %d times, and %d of its deliveries ended while that may have been unknown", id, n, seen.Unsure[id])
 		}
 	}
 }
@@ -84,11 +81,11 @@ func (l *Ledger) accounts(books Books) {
 		want[e.Account] += e.Cents
 	}
 	if len(books.Accounts) != accounts {
-		l.problem("accounts: %d, should be %d", len(books.Accounts), accounts)
+		l.Problem("accounts: %d, should be %d", len(books.Accounts), accounts)
 	}
 	for _, a := range books.Accounts {
 		if a.Balance != want[a.ID] {
-			l.problem("account %d: a balance of %d cents, its entries say %d", a.ID, a.Balance, want[a.ID])
+			l.Problem("account %d: a balance of %d cents, its entries say %d", a.ID, a.Balance, want[a.ID])
 		}
 	}
 }
@@ -97,10 +94,10 @@ func (l *Ledger) accounts(books Books) {
 func (l *Ledger) remembered(books Books, seen Deliveries) {
 	for id := range l.payments {
 		if !books.Remembered[id] {
-			l.problem("payment %s: the store does not remember it", id)
+			l.Problem("payment %s: the store does not remember it", id)
 		}
 		if seen.Acknowledged[id] == 0 {
-			l.problem("payment %s: not acknowledged", id)
+			l.Problem("payment %s: not acknowledged", id)
 		}
 	}
 }
@@ -110,34 +107,22 @@ func (l *Ledger) calls(books Books) {
 	called := map[string]int{}
 	for _, id := range books.Calls {
 		if _, known := l.payments[id]; !known {
-			l.problem("a call for a payment %q that nobody made", id)
+			l.Problem("a call for a payment %q that nobody made", id)
 		}
 		called[id]++
 	}
 	for id := range l.payments {
 		if called[id] == 0 {
-			l.problem("payment %s: the handler was never called for it", id)
+			l.Problem("payment %s: the handler was never called for it", id)
 			continue
 		}
 		l.Reruns += called[id] - 1
 	}
 }
 
-// Balanced reports whether there is a ledger and its sides agree.
-func (l *Ledger) Balanced() bool { return l != nil && len(l.Problems) == 0 }
-
-// mostProblems are printed; a broken ledger tends to repeat itself.
-const mostProblems = 20
-
 // Print writes the problems, if any, and the figures.
 func (l *Ledger) Print(out io.Writer) {
-	for i, problem := range l.Problems {
-		if i == mostProblems {
-			fmt.Fprintf(out, "… and %d more\n", len(l.Problems)-i)
-			break
-		}
-		fmt.Fprintln(out, "does not balance:", problem)
-	}
+	l.Problems.Print(out)
 	if l.redis {
 		fmt.Fprintln(out, "Redis is effectively once: the effects and the marker are in two places. A payment counts under applied_again, not doubled,\n"+
 			"where its worker was killed, or lost its claim, while its effects may have been committed and its marker was not.")

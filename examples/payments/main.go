@@ -46,27 +46,20 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"io"
-	"os"
-	"os/signal"
-	"syscall"
-	"time"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
+var command = scratch.Command[Settings, *Ledger]{Name: program.Name, Flags: declare, Check: check, Demonstrate: Demonstrate}
+
 func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	var status int
-	if os.Getenv(roleVariable) != "" {
-		status = RunWorker(ctx)
+	if scratch.IsWorker() {
+		scratch.Work(RunWorker)
 	} else {
-		status = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+		command.Main()
 	}
-	cancel()
-	os.Exit(status)
 }
 
 // Settings are the flags.
@@ -78,9 +71,7 @@ type Settings struct {
 	Keep                     bool
 }
 
-func parse(args []string, stderr io.Writer) (s Settings, err error) {
-	flags := flag.NewFlagSet("payments", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+func declare(flags *flag.FlagSet, s *Settings) {
 	flags.IntVar(&s.Messages, "messages", 1000, "payments")
 	flags.IntVar(&s.Workers, "workers", 3, "processes that handle them")
 	flags.IntVar(&s.Kills, "crash", 8, "how often one of them kills itself")
@@ -88,59 +79,14 @@ func parse(args []string, stderr io.Writer) (s Settings, err error) {
 	flags.StringVar(&s.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
 	flags.StringVar(&s.Redis, "redis", "", "`address` of a Redis for the markers")
 	flags.BoolVar(&s.Keep, "keep", false, "leave schema, markers and files behind")
-	if err := flags.Parse(args); err != nil {
-		return s, err
-	}
-	if flags.NArg() > 0 {
-		return s, fmt.Errorf("unknown argument %q", flags.Arg(0))
-	}
-	for _, f := range []struct {
-		name               string
-		value, least, most int
-	}{
-		{"-messages", s.Messages, 1, 100_000}, {"-workers", s.Workers, 1, 20}, {"-crash", s.Kills, 0, min(maxKills, s.Messages/4)},
-	} {
-		if f.value < f.least || f.value > f.most {
-			err = errors.Join(err, fmt.Errorf("%s is %d, allowed is %d to %d", f.name, f.value, f.least, f.most))
-		}
-	}
-	if s.Seed == 0 {
-		s.Seed = uint64(time.Now().UnixNano()) % 1_000_000
-	}
+}
+
+func check(s *Settings) error {
+	s.Seed = scratch.Seed(s.Seed)
 	s.Redis = RedisURL(s.Redis)
-	return s, err
-}
-
-// Exit statuses.
-const (
-	balanced = iota
-	unbalanced
-	misused
-)
-
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status int) {
-	s, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return balanced
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "payments:", err)
-		return misused
-	}
-	ledger, err := Demonstrate(ctx, s, stdout)
-	return verdict(ledger, err, stdout, stderr)
-}
-
-// verdict prints the outcome and gives it an exit status.
-func verdict(ledger *Ledger, err error, stdout, stderr io.Writer) (status int) {
-	if ledger != nil {
-		ledger.Print(stdout)
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "payments:", err)
-	}
-	if err != nil || !ledger.Balanced() {
-		return unbalanced
-	}
-	return balanced
+	return errors.Join(
+		scratch.Within("-messages", s.Messages, 1, 100_000),
+		scratch.Within("-workers", s.Workers, 1, 20),
+		scratch.Within("-crash", s.Kills, 0, min(maxKills, s.Messages/4)),
+	)
 }

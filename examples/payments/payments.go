@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/idempotent/redisstore"
@@ -47,17 +47,14 @@ type Entry struct {
 // Book is what the handler needs.
 type Book struct {
 	worker string
-	// calls notes each call of the handler, outside the transaction: it tells
-	// how often the handler ran, whatever came of it.
-	calls *os.File
+	calls  *scratch.Calls // for the demonstration: how often the handler ran, whatever came of it
 }
 
 // Apply applies a payment. It looks for nothing and expects to run once: that is
 // the store's part.
 func (b *Book) Apply(ctx context.Context, tx *gorm.DB, p Payment) error {
-	// One write appends one line, so that a kill cannot tear it.
-	if _, err := b.calls.WriteString(p.ID + "\n"); err != nil {
-		return fmt.Errorf("note the call: %w", err)
+	if err := b.calls.Note(p.ID); err != nil {
+		return err
 	}
 	if err := tx.Create(&Entry{PaymentID: p.ID, Account: p.Account, Cents: p.Cents, Worker: b.worker}).Error; err != nil {
 		return fmt.Errorf("enter payment %s: %w", p.ID, err)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -39,30 +38,20 @@ func (c Config) Env() []string {
 	return []string{"WORKER_NAME=" + c.Name, "TRANSPORT=" + c.Transport, "DATABASE=" + c.Database, "CALLS=" + c.Calls, "REDIS=" + c.Redis, "RUN=" + c.Run}
 }
 
-// RunWorker is a worker's main function: it handles deliveries until ctx ends,
-// which a signal does, and returns the exit status.
-func RunWorker(ctx context.Context) (status int) {
-	go scratch.EndWithParent()
+// RunWorker is a worker's work: it handles deliveries until ctx ends.
+func RunWorker(ctx context.Context) (err error) {
 	cfg, err := ConfigFromEnv()
-	if err == nil {
-		err = work(ctx, cfg)
-	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "worker:", err)
-		return 1
+		return err
 	}
-	return 0
-}
-
-func work(ctx context.Context, cfg Config) (err error) {
 	db, err := OpenDatabase(cfg.Database)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, scratch.Close(db)) }()
-	calls, err := os.OpenFile(cfg.Calls, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	calls, err := scratch.OpenCalls(cfg.Calls)
 	if err != nil {
-		return fmt.Errorf("calls: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, calls.Close()) }()
 	markers, err := OpenMarkers(db, cfg.Redis, cfg.Run)

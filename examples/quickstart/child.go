@@ -7,9 +7,6 @@ import (
 	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
-// roleVariable tells the program, in a process of its own, to be the service.
-const roleVariable = "QUICKSTART_ROLE"
-
 // RunService is the child's main function: the service until a signal ends it.
 func RunService() {
 	cfg, err := ConfigFromEnv()
@@ -38,5 +35,6 @@ func NewChild(cfg Config, logFile string) (*Child, error) {
 func (c *Child) Start() error {
 	c.starts++
 	c.cfg.ClientID = fmt.Sprintf("service-%d", c.starts)
-	return c.Process.Start(append(c.cfg.Env(), roleVariable+"=service")...)
+	c.Env = c.cfg.Env()
+	return c.Process.Start()
 }

@@ -14,27 +14,22 @@ import (
 // maxKills stays below the service's MaxAbandoned.
 const maxKills = 50
 
-var errInterrupted = errors.New("interrupted")
-
 // Demonstrate sets everything up, runs it and takes it down again. The ledger
 // is nil if there is none to judge; otherwise it counts, whatever the error.
 func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger, err error) {
-	run := fmt.Sprintf("%x", time.Now().UnixNano())
 	lasting := context.WithoutCancel(ctx) // taking down goes on after Ctrl-C
-
-	place, err := program.Place(ctx, s.Postgres, run)
+	place, err := program.Place(ctx, s.Postgres)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		failed := err != nil || !ledger.Balanced()
-		keep := s.Keep || (failed && ctx.Err() == nil)
+		keep := s.Keep || scratch.Failed(ledger, err) && ctx.Err() == nil
 		if keep {
 			fmt.Fprintln(out, "kept:", place)
 		}
 		err = errors.Join(err, place.Close(lasting, keep))
 	}()
-	broker, err := OpenBroker(ctx, s.Kafka, run)
+	broker, err := OpenBroker(ctx, s.Kafka, place.Run)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +52,7 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 
 	stopErr := child.Stop(lasting)
 	if ctx.Err() != nil {
-		return nil, errInterrupted
+		return nil, scratch.ErrInterrupted
 	}
 	// The books are read whatever happened: they show how far things went.
 	books, err := ReadBooks(lasting, place, broker, mails)
@@ -141,20 +136,9 @@ func (w *work) moment(before Tally, portion []Event) func(context.Context, Tally
 // send sends events and, meanwhile, watches the service until it has done
 // enough. A failure of either ends both.
 func (w *work) send(ctx context.Context, events []Event, enough func(context.Context, Tally) (bool, error)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		if err := w.producer.Send(ctx, events); err != nil {
-			cancel(err)
-		}
-	}()
-	if err := w.progress.Until(ctx, enough); err != nil {
-		cancel(err)
-	}
-	<-sent
-	return context.Cause(ctx)
+	return scratch.Meanwhile(ctx,
+		func(ctx context.Context) error { return w.producer.Send(ctx, events) },
+		func(ctx context.Context) error { return w.progress.Until(ctx, enough) })
 }
 
 // done: every status is settled, every offset committed.
@@ -180,6 +164,6 @@ func (w *work) crash(ctx context.Context, which int) (left Tally, err error) {
 	if err != nil {
 		return left, err
 	}
-	w.progress.Say("killed the service (%d of %d): %d records unread, %d statuses waiting, %d claimed", which, w.kills, unread, left.Waiting, left.Running)
+	w.progress.Say("killed the service (%d of %d): %d records unread, %d statuses waiting, %d claimed", which, w.kills, unread, left.Waiting, left.Claimed)
 	return left, w.child.Start()
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -16,8 +17,7 @@ type Ledger struct {
 	Retried, Poisoned, Reruns, Lost, Doubled, Kills          int
 	Took                                                     time.Duration
 
-	// Problems say where the two disagree; none means that they balance.
-	Problems []string
+	scratch.Problems
 }
 
 // Balance compares. kills is how often the service was killed on the way.
@@ -45,12 +45,8 @@ func Balance(journal Journal, books Books, kills int, took time.Duration) *Ledge
 
 func (l *Ledger) expect(what string, got, want int) {
 	if got != want {
-		l.problem("%s: %d, should be %d", what, got, want)
+		l.Problem("%s: %d, should be %d", what, got, want)
 	}
-}
-
-func (l *Ledger) problem(format string, args ...any) {
-	l.Problems = append(l.Problems, fmt.Sprintf(format, args...))
 }
 
 // messages: each order is there once, and nothing else is.
@@ -58,14 +54,14 @@ func (l *Ledger) messages(journal Journal, books Books) {
 	stored := map[string]bool{}
 	for _, id := range books.Messages {
 		if journal.Orders[id] == nil {
-			l.problem("message %q was never produced", id)
+			l.Problem("message %q was never produced", id)
 		}
 		stored[id] = true
 	}
 	for id := range journal.Orders {
 		if !stored[id] {
 			l.Lost++
-			l.problem("order %s is not in the database", id)
+			l.Problem("order %s is not in the database", id)
 		}
 	}
 }
@@ -79,13 +75,13 @@ func (l *Ledger) rejected(journal Journal, books Books) {
 	for _, c := range journal.Malformed {
 		if times[c] == 0 {
 			l.Lost++
-			l.problem("malformed record %d/%d is not kept as rejected", c.Partition, c.Offset)
+			l.Problem("malformed record %d/%d is not kept as rejected", c.Partition, c.Offset)
 		}
 		times[c]--
 	}
 	for c, n := range times {
 		if n > 0 {
-			l.problem("record %d/%d is rejected without reason", c.Partition, c.Offset)
+			l.Problem("record %d/%d is rejected without reason", c.Partition, c.Offset)
 		}
 	}
 }
@@ -112,30 +108,30 @@ func (l *Ledger) statuses(journal Journal, books Books) {
 			l.Poisoned++
 		}
 		if s.Claimed {
-			l.problem("order %s, %s: still claimed although the service has stopped", s.MessageID, s.HandlerKey)
+			l.Problem("order %s, %s: still claimed although the service has stopped", s.MessageID, s.HandlerKey)
 		}
 		switch trouble := order.Trouble[s.HandlerKey]; {
 		case trouble == always && !s.Poisoned:
-			l.problem("order %s, %s: always fails but is not poisoned", s.MessageID, s.HandlerKey)
+			l.Problem("order %s, %s: always fails but is not poisoned", s.MessageID, s.HandlerKey)
 		case trouble != always && !completed:
-			l.problem("order %s, %s: not completed", s.MessageID, s.HandlerKey)
+			l.Problem("order %s, %s: not completed", s.MessageID, s.HandlerKey)
 		case trouble == once:
 			failing++
 		case trouble == "" && s.ErrorCount > 0:
-			l.problem("order %s, %s: failed %d times without reason", s.MessageID, s.HandlerKey, s.ErrorCount)
+			l.Problem("order %s, %s: failed %d times without reason", s.MessageID, s.HandlerKey, s.ErrorCount)
 		}
 	}
 	for id := range journal.Orders {
 		for _, key := range HandlerKeys() {
 			if n := found[slot{id, key}]; n != 1 {
-				l.problem("order %s, %s: %d statuses", id, key, n)
+				l.Problem("order %s, %s: %d statuses", id, key, n)
 			}
 		}
 	}
 	// A killed first attempt counts as one (contract 5.9): its order is past
 	// its trouble when it comes again.
 	if l.Retried > failing || (l.Kills == 0 && l.Retried < failing) {
-		l.problem("retried: %d, should be %d", l.Retried, failing)
+		l.Problem("retried: %d, should be %d", l.Retried, failing)
 	}
 }
 
@@ -151,9 +147,9 @@ func (l *Ledger) revenue(journal Journal, books Books) {
 		order := journal.Orders[entry.OrderID]
 		switch {
 		case order == nil:
-			l.problem("revenue of an unknown order %q", entry.OrderID)
+			l.Problem("revenue of an unknown order %q", entry.OrderID)
 		case order.Cents != entry.Cents:
-			l.problem("order %s: booked %d cents, should be %d", order.OrderID, entry.Cents, order.Cents)
+			l.Problem("order %s: booked %d cents, should be %d", order.OrderID, entry.Cents, order.Cents)
 		}
 	}
 	l.effects("revenue booked", bookRevenue, books, booked)
@@ -169,7 +165,7 @@ func (l *Ledger) mails(journal Journal, books Books) {
 			l.Reruns++
 		}
 		if journal.Orders[id] == nil {
-			l.problem("mail about an unknown order %q", id)
+			l.Problem("mail about an unknown order %q", id)
 		}
 	}
 	l.effects("mail sent", notifyCustomer, books, sent)
@@ -179,26 +175,14 @@ func (l *Ledger) mails(journal Journal, books Books) {
 func (l *Ledger) effects(what, key string, books Books, times map[string]int) {
 	for _, s := range books.Statuses {
 		if s.HandlerKey == key && s.Completed != (times[s.MessageID] > 0) {
-			l.problem("order %s, %s: completed is %t, %s %d times", s.MessageID, key, s.Completed, what, times[s.MessageID])
+			l.Problem("order %s, %s: completed is %t, %s %d times", s.MessageID, key, s.Completed, what, times[s.MessageID])
 		}
 	}
 }
 
-// Balanced reports whether there is a ledger and its sides agree.
-func (l *Ledger) Balanced() bool { return l != nil && len(l.Problems) == 0 }
-
-// mostProblems are printed; a broken ledger tends to repeat itself.
-const mostProblems = 20
-
 // Print writes the problems, if any, and the figures.
 func (l *Ledger) Print(out io.Writer) {
-	for i, problem := range l.Problems {
-		if i == mostProblems {
-			fmt.Fprintf(out, "… and %d more\n", len(l.Problems)-i)
-			break
-		}
-		fmt.Fprintln(out, "does not balance:", problem)
-	}
+	l.Problems.Print(out)
 	figure := func(name string, value any) { fmt.Fprintf(out, "%s: %v\n", name, value) }
 	figure("produced", l.Produced)
 	figure("duplicates_sent", l.DuplicatesSent)

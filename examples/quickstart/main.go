@@ -44,26 +44,20 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"os"
-	"os/signal"
-	"syscall"
-	"time"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
+var command = scratch.Command[Settings, *Ledger]{Name: program.Name, Flags: declare, Check: check, Demonstrate: Demonstrate}
+
 func main() {
-	if os.Getenv(roleVariable) != "" {
+	if scratch.IsWorker() {
 		RunService()
-		return
+	} else {
+		command.Main()
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	cancel()
-	os.Exit(status)
 }
 
 // Settings are the flags.
@@ -74,62 +68,19 @@ type Settings struct {
 	Keep            bool
 }
 
-func parse(args []string, stderr io.Writer) (s Settings, err error) {
-	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+func declare(flags *flag.FlagSet, s *Settings) {
 	flags.IntVar(&s.Records, "n", 5000, "records to produce")
 	flags.IntVar(&s.Kills, "crash", 0, "how often to kill the service")
 	flags.Uint64Var(&s.Seed, "seed", 0, "makes events and kills repeatable; 0 takes one from the clock")
 	flags.StringVar(&s.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
 	flags.StringVar(&s.Kafka, "kafka", "", "`brokers` (host:port,…) instead of an in-process one")
 	flags.BoolVar(&s.Keep, "keep", false, "leave schema, files and topic behind")
-	if err := flags.Parse(args); err != nil {
-		return s, err
-	}
-	switch {
-	case flags.NArg() > 0:
-		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
-	case s.Records < 1:
-		err = fmt.Errorf("-n is %d, allowed is 1 or more", s.Records)
-	case s.Kills < 0 || s.Kills > maxKills:
-		err = fmt.Errorf("-crash is %d, allowed is 0 to %d", s.Kills, maxKills)
-	}
-	if s.Seed == 0 {
-		s.Seed = uint64(time.Now().UnixNano()) % 1_000_000
-	}
-	return s, err
 }
 
-// Exit statuses.
-const (
-	balanced = iota
-	unbalanced
-	misused
-)
-
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status int) {
-	s, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return balanced
+func check(s *Settings) error {
+	s.Seed = scratch.Seed(s.Seed)
+	if s.Records < 1 {
+		return fmt.Errorf("-n is %d, allowed is 1 or more", s.Records)
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, "quickstart:", err)
-		return misused
-	}
-	ledger, err := Demonstrate(ctx, s, stdout)
-	return verdict(ledger, err, stdout, stderr)
-}
-
-// verdict prints the outcome and gives it an exit status.
-func verdict(ledger *Ledger, err error, stdout, stderr io.Writer) (status int) {
-	if ledger != nil {
-		ledger.Print(stdout)
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "quickstart:", err)
-	}
-	if err != nil || !ledger.Balanced() {
-		return unbalanced
-	}
-	return balanced
+	return scratch.Within("-crash", s.Kills, 0, maxKills)
 }

@@ -7,15 +7,14 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 // Tally is where the service's work stands, read from its database.
 type Tally struct {
 	Accepted, Rejected int64
-	// Statuses by state; each is in one of them, but Retrying ones may be
-	// Running.
-	Completed, Poisoned, Waiting, Running, Retrying int64
+	scratch.Tally
 }
 
 // Settled counts the statuses that nothing will happen to any more.
@@ -29,20 +28,10 @@ func ReadTally(ctx context.Context, db *gorm.DB) (t Tally, err error) {
 	if !db.Migrator().HasTable(&models.HandlerStatus{}) {
 		return t, ctx.Err()
 	}
-	const pending = "completed_at IS NULL AND NOT is_poisoned"
-	count := func(condition string) string {
-		return "COALESCE(SUM(CASE WHEN " + condition + " THEN 1 ELSE 0 END), 0)"
+	if t.Tally, err = scratch.ReadTally(ctx, db); err != nil {
+		return t, err
 	}
-	err = db.Model(&models.HandlerStatus{}).Select(
-		count("completed_at IS NOT NULL") + " AS completed, " +
-			count("is_poisoned AND completed_at IS NULL") + " AS poisoned, " +
-			count(pending+" AND processing_started_at IS NULL") + " AS waiting, " +
-			count(pending+" AND processing_started_at IS NOT NULL") + " AS running, " +
-			count(pending+" AND error_count > 0") + " AS retrying").Take(&t).Error
-	if err == nil {
-		err = db.Model(&models.Message{}).Count(&t.Accepted).Error
-	}
-	if err == nil {
+	if err = db.Model(&models.Message{}).Count(&t.Accepted).Error; err == nil {
 		err = db.Model(&models.RejectedMessage{}).Count(&t.Rejected).Error
 	}
 	if err != nil {

@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // applyTransfer is the handler's key: stored with every status, so it stays
@@ -64,9 +64,7 @@ type Posting struct {
 // Bank is what the handler needs.
 type Bank struct {
 	worker string
-	// calls notes each call of the handler, outside the transaction: it tells
-	// how often the handler ran, whatever came of it.
-	calls *os.File
+	calls  *scratch.Calls // for the demonstration: how often the handler ran, whatever came of it
 }
 
 // ApplyTransfer is a transactional handler: what it writes through tx is
@@ -77,9 +75,8 @@ type Bank struct {
 // together. Nobody else is between the read and the write.
 func (b *Bank) ApplyTransfer(_ context.Context, tx *gorm.DB, m inbox.Message[Transfer]) error {
 	t := m.Payload
-	// One write appends one line, so that a kill cannot tear it.
-	if _, err := b.calls.WriteString(t.ID + "\n"); err != nil {
-		return fmt.Errorf("note the call: %w", err)
+	if err := b.calls.Note(t.ID); err != nil {
+		return err
 	}
 	var payer Account
 	if err := tx.Take(&payer, t.From).Error; err != nil {

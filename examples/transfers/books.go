@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -52,10 +50,6 @@ func ReadBooks(ctx context.Context, place *scratch.Place) (b Books, err error) {
 			return b, fmt.Errorf("read %s: %w", what, query.Error)
 		}
 	}
-	calls, err := os.ReadFile(place.File(callsFile))
-	if err != nil {
-		return b, fmt.Errorf("read calls: %w", err)
-	}
-	b.Calls = strings.Fields(string(calls))
-	return b, nil
+	b.Calls, err = scratch.ReadCalls(place.File(callsFile))
+	return b, err
 }

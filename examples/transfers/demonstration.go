@@ -13,19 +13,16 @@ import (
 
 const maxKills = 50
 
-var errInterrupted = errors.New("interrupted")
-
 // Demonstrate sets everything up, runs it and takes it down again. The ledger
 // is nil if there is none to judge; otherwise it counts, whatever the error.
 func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger, err error) {
 	lasting := context.WithoutCancel(ctx) // taking down goes on after Ctrl-C
-	place, err := program.Place(ctx, s.Postgres, fmt.Sprintf("%x", time.Now().UnixNano()))
+	place, err := program.Place(ctx, s.Postgres)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		failed := err != nil || !ledger.Balanced()
-		keep := s.Keep || (failed && ctx.Err() == nil)
+		keep := s.Keep || scratch.Failed(ledger, err) && ctx.Err() == nil
 		if keep {
 			fmt.Fprintln(out, "kept:", place)
 		}
@@ -41,7 +38,9 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 	if err != nil {
 		return nil, err
 	}
-	team, err := NewTeam(s.Workers, place, s.Group)
+	team, err := scratch.NewTeam(place, s.Workers, func(name string) []string {
+		return Config{Name: name, Database: place.DSN, Calls: place.File(callsFile), Group: s.Group}.Env()
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +55,7 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 
 	stopErr := team.Stop(lasting)
 	if ctx.Err() != nil {
-		return nil, errInterrupted
+		return nil, scratch.ErrInterrupted
 	}
 	// The books are read whatever happened: they show how far things went.
 	books, err := ReadBooks(lasting, place)
@@ -75,7 +74,7 @@ type work struct {
 	kills     int
 	random    *rand.Rand
 	place     *scratch.Place
-	team      Team
+	team      scratch.Team
 	producer  *Producer
 	progress  *Progress
 
@@ -100,27 +99,16 @@ func (w *work) run(ctx context.Context) error {
 		}
 	}
 	return w.while(ctx, portion(w.kills), func(ctx context.Context, _ int) error {
-		return w.progress.Until(ctx, func(t Tally) bool { return t.Completed >= int64(len(w.transfers)) })
+		return w.progress.Until(ctx, func(t scratch.Tally) bool { return t.Completed >= int64(len(w.transfers)) })
 	})
 }
 
 // while accepts transfers and lets something happen to the workers meanwhile,
 // which is told how many there are. A failure of either ends both.
 func (w *work) while(ctx context.Context, transfers []Transfer, happen func(ctx context.Context, transfers int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		if err := w.producer.Send(ctx, transfers); err != nil {
-			cancel(err)
-		}
-	}()
-	if err := happen(ctx, len(transfers)); err != nil {
-		cancel(err)
-	}
-	<-sent
-	return context.Cause(ctx)
+	return scratch.Meanwhile(ctx,
+		func(ctx context.Context) error { return w.producer.Send(ctx, transfers) },
+		func(ctx context.Context) error { return happen(ctx, len(transfers)) })
 }
 
 // crash waits for a moment, kills a worker, says in the middle of what, and
@@ -139,13 +127,13 @@ func (w *work) crash(ctx context.Context, transfers int) error {
 		if err != nil {
 			return err
 		}
-		victim = w.team.named(busy, victim)
+		victim = named(w.team, busy, victim)
 	}
 	if err := victim.Kill(); err != nil {
 		return err
 	}
 	w.killed++
-	t, err := ReadTally(ctx, w.place.DB)
+	t, err := scratch.ReadTally(ctx, w.place.DB)
 	if err != nil {
 		return err
 	}
@@ -154,14 +142,24 @@ func (w *work) crash(ctx context.Context, transfers int) error {
 	return victim.Start()
 }
 
+// named returns the worker of that name, or another if there is none.
+func named(team scratch.Team, name string, other *scratch.Process) *scratch.Process {
+	for _, w := range team {
+		if w.Name == name {
+			return w
+		}
+	}
+	return other
+}
+
 // moment chooses when to kill: when, since the last kill, some of so many
 // transfers have been completed, or, one time in three, after a while if that
 // comes first, which may be while a worker starts or takes over from another.
-func (w *work) moment(transfers int) (enough func(Tally) bool) {
+func (w *work) moment(transfers int) (enough func(scratch.Tally) bool) {
 	completed := w.settled + w.random.Int64N(int64(transfers)*8/10+1)
 	at := time.Now().Add(time.Hour)
 	if w.random.IntN(3) == 0 {
 		at = time.Now().Add(time.Duration(w.random.Int64N(int64(3 * time.Second))))
 	}
-	return func(t Tally) bool { return t.Completed >= completed || time.Now().After(at) }
+	return func(t scratch.Tally) bool { return t.Completed >= completed || time.Now().After(at) }
 }

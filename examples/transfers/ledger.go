@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // Ledger is what was accepted and what the books say, side by side. The doc
@@ -11,8 +13,7 @@ type Ledger struct {
 	Expected, Effects, Lost, Doubled, OutOfOrder, Kills, Reruns int
 	Retried, Refused                                            int
 
-	// Problems say where the two disagree; none means that they balance.
-	Problems []string
+	scratch.Problems
 
 	transfers map[string]Transfer
 	replayed  *Replay
@@ -35,14 +36,10 @@ func Balance(transfers []Transfer, accounts int, opening int64, books Books, kil
 	l.calls(books)
 	for what, n := range map[string]int{"lost": l.Lost, "doubled": l.Doubled, "out of order": l.OutOfOrder} {
 		if n > 0 {
-			l.problem("%s: %d", what, n)
+			l.Problem("%s: %d", what, n)
 		}
 	}
 	return l
-}
-
-func (l *Ledger) problem(format string, args ...any) {
-	l.Problems = append(l.Problems, fmt.Sprintf(format, args...))
 }
 
 // messages: each transfer's is there once, and no other is.
@@ -58,12 +55,12 @@ func (l *Ledger) messages(books Books) {
 func (l *Ledger) once(what string, found map[string]int) {
 	for id := range l.transfers {
 		if found[id] != 1 {
-			l.problem("transfer %s: %d %s", id, found[id], what)
+			l.Problem("transfer %s: %d %s", id, found[id], what)
 		}
 	}
 	for id := range found {
 		if _, known := l.transfers[id]; !known {
-			l.problem("%s of a transfer %q that nobody made", what, id)
+			l.Problem("%s of a transfer %q that nobody made", what, id)
 		}
 	}
 }
@@ -75,11 +72,11 @@ func (l *Ledger) statuses(books Books) {
 		found[s.MessageID]++
 		switch {
 		case s.HandlerKey != applyTransfer:
-			l.problem("transfer %s: a status of handler %q", s.MessageID, s.HandlerKey)
+			l.Problem("transfer %s: a status of handler %q", s.MessageID, s.HandlerKey)
 		case s.Claimed:
-			l.problem("transfer %s: still claimed although the workers have stopped", s.MessageID)
+			l.Problem("transfer %s: still claimed although the workers have stopped", s.MessageID)
 		case !s.Completed || s.Outcome != "processed":
-			l.problem("transfer %s: not completed", s.MessageID)
+			l.Problem("transfer %s: not completed", s.MessageID)
 		}
 		if s.ErrorCount > 0 {
 			l.Retried++
@@ -99,22 +96,22 @@ func (l *Ledger) journal(books Books) {
 		t, known := l.transfers[entry.TransferID]
 		switch {
 		case !known:
-			l.problem("journal: a transfer %q that nobody made", entry.TransferID)
+			l.Problem("journal: a transfer %q that nobody made", entry.TransferID)
 			continue
 		case found[entry.TransferID] > 1:
 			l.Doubled++
-			l.problem("transfer %s: booked again, by %s", entry.TransferID, entry.Worker)
+			l.Problem("transfer %s: booked again, by %s", entry.TransferID, entry.Worker)
 			continue
 		case t.Number < latest[t.From]:
 			l.OutOfOrder++
-			l.problem("transfer %s: number %d of account %d, booked by %s after number %d", t.ID, t.Number, t.From, entry.Worker, latest[t.From])
+			l.Problem("transfer %s: number %d of account %d, booked by %s after number %d", t.ID, t.Number, t.From, entry.Worker, latest[t.From])
 		}
 		latest[t.From] = max(latest[t.From], t.Number)
 		if entry.Account != t.From || entry.Position != t.Number {
-			l.problem("transfer %s: booked as number %d of account %d, should be %d of %d", t.ID, entry.Position, entry.Account, t.Number, t.From)
+			l.Problem("transfer %s: booked as number %d of account %d, should be %d of %d", t.ID, entry.Position, entry.Account, t.Number, t.From)
 		}
 		if entry.Refused != l.replayed.Refused[t.ID] {
-			l.problem("transfer %s: refused is %t, should be %t", t.ID, entry.Refused, l.replayed.Refused[t.ID])
+			l.Problem("transfer %s: refused is %t, should be %t", t.ID, entry.Refused, l.replayed.Refused[t.ID])
 		}
 		if entry.Refused {
 			l.Refused++
@@ -123,7 +120,7 @@ func (l *Ledger) journal(books Books) {
 	for id := range l.transfers {
 		if found[id] == 0 {
 			l.Lost++
-			l.problem("transfer %s: not booked", id)
+			l.Problem("transfer %s: not booked", id)
 		}
 	}
 }
@@ -146,13 +143,13 @@ func (l *Ledger) postings(books Books) {
 		}
 		for _, s := range []side{{id, t.From, -t.Cents}, {id, t.To, t.Cents}} {
 			if found[s] != want {
-				l.problem("transfer %s: account %d has %d postings of %d cents, should be %d", id, s.account, found[s], s.cents, want)
+				l.Problem("transfer %s: account %d has %d postings of %d cents, should be %d", id, s.account, found[s], s.cents, want)
 			}
 			delete(found, s)
 		}
 	}
 	for s := range found {
-		l.problem("transfer %s: a posting of %d cents to account %d that it does not say", s.transfer, s.cents, s.account)
+		l.Problem("transfer %s: a posting of %d cents to account %d that it does not say", s.transfer, s.cents, s.account)
 	}
 }
 
@@ -160,7 +157,7 @@ func (l *Ledger) postings(books Books) {
 // they had at the start.
 func (l *Ledger) accounts(books Books, opening int64) {
 	if len(books.Accounts) != len(l.replayed.Accounts) {
-		l.problem("accounts: %d, should be %d", len(books.Accounts), len(l.replayed.Accounts))
+		l.Problem("accounts: %d, should be %d", len(books.Accounts), len(l.replayed.Accounts))
 	}
 	balances, total := map[int]int64{}, int64(0)
 	for _, p := range books.Postings {
@@ -168,22 +165,22 @@ func (l *Ledger) accounts(books Books, opening int64) {
 		total += p.Cents
 	}
 	if total != 0 {
-		l.problem("the accounts have %d cents more than at the start", total)
+		l.Problem("the accounts have %d cents more than at the start", total)
 	}
 	for _, account := range books.Accounts {
 		want, known := l.replayed.Accounts[account.ID]
 		if !known {
-			l.problem("account %d: nobody opened it", account.ID)
+			l.Problem("account %d: nobody opened it", account.ID)
 			continue
 		}
 		if account.Available < 0 {
-			l.problem("account %d: overdrawn by %d cents", account.ID, -account.Available)
+			l.Problem("account %d: overdrawn by %d cents", account.ID, -account.Available)
 		}
 		if account != want {
-			l.problem("account %d: %d cents available after %d transfers, should be %d after %d", account.ID, account.Available, account.Transfers, want.Available, want.Transfers)
+			l.Problem("account %d: %d cents available after %d transfers, should be %d after %d", account.ID, account.Available, account.Transfers, want.Available, want.Transfers)
 		}
 		if balance := opening + balances[account.ID]; balance != l.replayed.Balances[account.ID] {
-			l.problem("account %d: a balance of %d cents, should be %d", account.ID, balance, l.replayed.Balances[account.ID])
+			l.Problem("account %d: a balance of %d cents, should be %d", account.ID, balance, l.replayed.Balances[account.ID])
 		}
 	}
 }
@@ -193,7 +190,7 @@ func (l *Ledger) calls(books Books) {
 	called := map[string]bool{}
 	for _, id := range books.Calls {
 		if _, known := l.transfers[id]; !known {
-			l.problem("a call for a transfer %q that nobody made", id)
+			l.Problem("a call for a transfer %q that nobody made", id)
 		}
 		if called[id] {
 			l.Reruns++
@@ -202,26 +199,14 @@ func (l *Ledger) calls(books Books) {
 	}
 	for id := range l.transfers {
 		if !called[id] {
-			l.problem("transfer %s: the handler was never called for it", id)
+			l.Problem("transfer %s: the handler was never called for it", id)
 		}
 	}
 }
 
-// Balanced reports whether there is a ledger and its sides agree.
-func (l *Ledger) Balanced() bool { return l != nil && len(l.Problems) == 0 }
-
-// mostProblems are printed; a broken ledger tends to repeat itself.
-const mostProblems = 20
-
 // Print writes the problems, if any, and the figures.
 func (l *Ledger) Print(out io.Writer) {
-	for i, problem := range l.Problems {
-		if i == mostProblems {
-			fmt.Fprintf(out, "… and %d more\n", len(l.Problems)-i)
-			break
-		}
-		fmt.Fprintln(out, "does not balance:", problem)
-	}
+	l.Problems.Print(out)
 	figure := func(name string, value int) { fmt.Fprintf(out, "%s: %d\n", name, value) }
 	figure("expected", l.Expected)
 	figure("effects", l.Effects)

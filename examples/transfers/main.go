@@ -44,27 +44,20 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"io"
-	"os"
-	"os/signal"
-	"syscall"
-	"time"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
+var command = scratch.Command[Settings, *Ledger]{Name: program.Name, Flags: declare, Check: check, Demonstrate: Demonstrate}
+
 func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	var status int
-	if os.Getenv(roleVariable) != "" {
-		status = RunWorker(ctx)
+	if scratch.IsWorker() {
+		scratch.Work(RunWorker)
 	} else {
-		status = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+		command.Main()
 	}
-	cancel()
-	os.Exit(status)
 }
 
 // Settings are the flags.
@@ -75,9 +68,7 @@ type Settings struct {
 	Keep                                       bool
 }
 
-func parse(args []string, stderr io.Writer) (s Settings, err error) {
-	flags := flag.NewFlagSet("transfers", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+func declare(flags *flag.FlagSet, s *Settings) {
 	flags.IntVar(&s.Transfers, "transfers", 10_000, "how many transfers")
 	flags.IntVar(&s.Accounts, "accounts", 100, "between how many accounts")
 	flags.IntVar(&s.Workers, "workers", 3, "processes that book them")
@@ -86,59 +77,15 @@ func parse(args []string, stderr io.Writer) (s Settings, err error) {
 	flags.Uint64Var(&s.Seed, "seed", 0, "makes transfers and kills repeatable; 0 takes one from the clock")
 	flags.StringVar(&s.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
 	flags.BoolVar(&s.Keep, "keep", false, "leave schema and files behind")
-	if err := flags.Parse(args); err != nil {
-		return s, err
-	}
-	if flags.NArg() > 0 {
-		return s, fmt.Errorf("unknown argument %q", flags.Arg(0))
-	}
-	for _, f := range []struct {
-		name               string
-		value, least, most int
-	}{
-		{"-transfers", s.Transfers, 1, 1_000_000}, {"-accounts", s.Accounts, 2, 100_000}, {"-workers", s.Workers, 1, 20},
-		{"-kills", s.Kills, 0, maxKills}, {"-group", s.Group, 1, 100},
-	} {
-		if f.value < f.least || f.value > f.most {
-			err = errors.Join(err, fmt.Errorf("%s is %d, allowed is %d to %d", f.name, f.value, f.least, f.most))
-		}
-	}
-	if s.Seed == 0 {
-		s.Seed = uint64(time.Now().UnixNano()) % 1_000_000
-	}
-	return s, err
 }
 
-// Exit statuses.
-const (
-	balanced = iota
-	unbalanced
-	misused
-)
-
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status int) {
-	s, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return balanced
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "transfers:", err)
-		return misused
-	}
-	ledger, err := Demonstrate(ctx, s, stdout)
-	return verdict(ledger, err, stdout, stderr)
-}
-
-// verdict prints the outcome and gives it an exit status.
-func verdict(ledger *Ledger, err error, stdout, stderr io.Writer) (status int) {
-	if ledger != nil {
-		ledger.Print(stdout)
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "transfers:", err)
-	}
-	if err != nil || !ledger.Balanced() {
-		return unbalanced
-	}
-	return balanced
+func check(s *Settings) error {
+	s.Seed = scratch.Seed(s.Seed)
+	return errors.Join(
+		scratch.Within("-transfers", s.Transfers, 1, 1_000_000),
+		scratch.Within("-accounts", s.Accounts, 2, 100_000),
+		scratch.Within("-workers", s.Workers, 1, 20),
+		scratch.Within("-kills", s.Kills, 0, maxKills),
+		scratch.Within("-group", s.Group, 1, 100),
+	)
 }

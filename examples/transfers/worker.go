@@ -71,22 +71,12 @@ func (c Config) Env() []string {
 	return []string{"WORKER_NAME=" + c.Name, "DATABASE=" + c.Database, "CALLS=" + c.Calls, "TRANSFERS_GROUP=" + strconv.Itoa(c.Group)}
 }
 
-// RunWorker is a worker's main function: it books until ctx ends, which a
-// signal does, and returns the exit status.
-func RunWorker(ctx context.Context) (status int) {
-	go scratch.EndWithParent()
+// RunWorker is a worker's work: it books until ctx ends.
+func RunWorker(ctx context.Context) (err error) {
 	cfg, err := ConfigFromEnv()
-	if err == nil {
-		err = book(ctx, cfg)
-	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "worker:", err)
-		return 1
+		return err
 	}
-	return 0
-}
-
-func book(ctx context.Context, cfg Config) (err error) {
 	log, err := zap.NewProduction()
 	if err != nil {
 		return err
@@ -96,9 +86,9 @@ func book(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, scratch.Close(db)) }()
-	calls, err := os.OpenFile(cfg.Calls, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	calls, err := scratch.OpenCalls(cfg.Calls)
 	if err != nil {
-		return fmt.Errorf("calls: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, calls.Close()) }()
 

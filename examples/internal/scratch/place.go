@@ -1,5 +1,6 @@
-// Package scratch is where the examples that can be run keep their data: what
-// has to be there before one can look at an inbox at work, and gone after.
+// Package scratch is what the examples that can be run stand on: a place for
+// their data that is gone when they end, the worker processes, and a command
+// that says whether a ledger balances. What a user would copy is in the examples.
 package scratch
 
 import (
@@ -18,6 +19,8 @@ import (
 // Place is where one run keeps its data: a directory and, unless the SQLite
 // file in it is the database, a PostgreSQL schema of its own.
 type Place struct {
+	// Run is the run's name, for whatever else it makes: letters and digits.
+	Run string
 	Dir string
 	// DSN leads to the run's own tables.
 	DSN string
@@ -32,22 +35,23 @@ type Place struct {
 // Program is whose place it is and how it opens databases.
 type Program struct {
 	Name string
-	// File is the name of its SQLite file, SQLite makes a DSN of its path.
-	File   string
-	SQLite func(path string) (dsn string)
-	Open   func(dsn string) (*gorm.DB, error)
+	// File is the name of its SQLite file.
+	File string
+	// Open opens a pool on a DSN, as the package's Open does.
+	Open func(dsn string) (*gorm.DB, error)
 }
 
 // Place makes an empty place; server is a PostgreSQL DSN or empty.
-func (program Program) Place(ctx context.Context, server, run string) (*Place, error) {
+func (program Program) Place(ctx context.Context, server string) (*Place, error) {
 	dir, err := os.MkdirTemp("", "inbox-"+program.Name+"-")
 	if err != nil {
 		return nil, err
 	}
-	p := &Place{program: program, Dir: dir, DSN: program.SQLite(filepath.ToSlash(filepath.Join(dir, program.File)))}
+	p := &Place{program: program, Run: fmt.Sprintf("%x", time.Now().UnixNano()), Dir: dir,
+		DSN: SQLiteDSN(filepath.Join(dir, program.File))}
 	if server != "" {
 		p.server = server
-		schema := program.Name + "_" + run
+		schema := program.Name + "_" + p.Run
 		if p.DSN, err = withSearchPath(server, schema); err == nil {
 			err = p.administer(ctx, "CREATE SCHEMA "+schema)
 		}
@@ -88,15 +92,6 @@ func (p *Place) administer(ctx context.Context, statement string) error {
 	defer cancel()
 	err = db.WithContext(ctx).Exec(statement).Error
 	return errors.Join(err, Close(db))
-}
-
-// Close closes a database's pool.
-func Close(db *gorm.DB) error {
-	pool, err := db.DB()
-	if err != nil {
-		return err
-	}
-	return pool.Close()
 }
 
 // File is a file of the place.

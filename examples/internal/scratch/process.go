@@ -11,10 +11,12 @@ import (
 	"time"
 )
 
-// Process is this very program in a process of its own, which its environment
-// tells to be something else. It has one owner.
+// Process is this very program in a process of its own, where IsWorker holds. It
+// has one owner.
 type Process struct {
 	Name string
+	// Env is what it gets beside the environment, at each start.
+	Env []string
 
 	log    *os.File
 	cmd    *exec.Cmd
@@ -33,14 +35,14 @@ func NewProcess(name, logFile string) (*Process, error) {
 	return &Process{Name: name, log: log}, nil
 }
 
-// Start starts it, also again, with these variables beside the environment.
-func (p *Process) Start(env ...string) error {
+// Start starts it, also again.
+func (p *Process) Start() error {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
 	p.cmd = exec.Command(program)
-	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Env = append(append(os.Environ(), p.Env...), roleVariable+"=worker")
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
@@ -56,13 +58,6 @@ func (p *Process) Start(env ...string) error {
 	return nil
 }
 
-// EndWithParent is for the process itself, on a goroutine: it leaves no orphan
-// behind. The parent holds the other end of standard input and never writes.
-func EndWithParent() {
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	os.Exit(1)
-}
-
 // Exited reports whether the process has ended.
 func (p *Process) Exited() bool {
 	select {
@@ -73,9 +68,9 @@ func (p *Process) Exited() bool {
 	}
 }
 
-// KilledItself reports whether the process has ended by a SIGKILL that did not
+// killedItself reports whether the process has ended by a SIGKILL that did not
 // come from Kill.
-func (p *Process) KilledItself() bool {
+func (p *Process) killedItself() bool {
 	if !p.Exited() || p.killed {
 		return false
 	}

@@ -49,3 +49,22 @@ func Pause(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// Meanwhile does one thing on a goroutine and another here. A failure of either
+// ends the context of both, and is what Meanwhile returns when both have ended.
+func Meanwhile(ctx context.Context, one, another func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := one(ctx); err != nil {
+			cancel(err)
+		}
+	}()
+	if err := another(ctx); err != nil {
+		cancel(err)
+	}
+	<-done
+	return context.Cause(ctx)
+}

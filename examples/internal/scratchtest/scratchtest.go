@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // Temporary gives the test a directory for temporary files of its own.
@@ -38,11 +40,9 @@ func Logs(dir string) string {
 	return all.String()
 }
 
-// WhenWritten is a writer that looks at what is written.
-type WhenWritten func(text string)
-
-// Write implements io.Writer.
-func (w WhenWritten) Write(p []byte) (int, error) {
-	w(string(p))
-	return len(p), nil
+// OnBoth runs a test with SQLite, for which server is empty, and with a database
+// of its own on PostgreSQL, whose DSN it is.
+func OnBoth(t *testing.T, test func(t *testing.T, server string)) {
+	t.Run("SQLite", func(t *testing.T) { test(t, "") })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, testenv.PostgresDSN(t)) })
 }

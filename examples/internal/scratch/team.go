@@ -1,40 +1,26 @@
-package main
+package scratch
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"sync"
-
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
-// roleVariable tells the program, in a process of its own, to be a worker.
-const roleVariable = "PAYMENTS_ROLE"
+// Team is workers that are alike but for their names. It has one owner.
+type Team []*Process
 
-// Worker is one in a process of its own.
-type Worker struct {
-	*scratch.Process
-	cfg Config
-}
-
-// Start starts the worker.
-func (w *Worker) Start() error {
-	return w.Process.Start(append(w.cfg.Env(), roleVariable+"=worker")...)
-}
-
-// Team is the workers.
-type Team []*Worker
-
-// NewTeam prepares n workers, which differ in their names.
-func NewTeam(n int, place *scratch.Place, cfg Config) (team Team, err error) {
+// NewTeam prepares n workers, worker-1 and so on, whose logs go to the place.
+// env is what the one of that name gets beside the environment.
+func NewTeam(place *Place, n int, env func(name string) []string) (team Team, err error) {
 	for i := range n {
-		cfg.Name = fmt.Sprintf("worker-%d", i+1)
-		process, err := scratch.NewProcess(cfg.Name, place.File(cfg.Name+".log"))
+		name := fmt.Sprintf("worker-%d", i+1)
+		worker, err := NewProcess(name, place.File(name+".log"))
 		if err != nil {
 			return nil, errors.Join(err, team.Close())
 		}
-		team = append(team, &Worker{process, cfg})
+		worker.Env = env(name)
+		team = append(team, worker)
 	}
 	return team, nil
 }
@@ -51,12 +37,12 @@ func (t Team) Start() error {
 
 // Revive starts those again that have killed themselves, after buried was called
 // for each. Any other end is an error.
-func (t Team) Revive(buried func(w *Worker)) error {
+func (t Team) Revive(buried func(w *Process)) error {
 	for _, w := range t {
 		switch {
 		case !w.Exited():
 			continue
-		case !w.KilledItself():
+		case !w.killedItself():
 			return w.Unexpected()
 		}
 		buried(w)
@@ -67,7 +53,18 @@ func (t Team) Revive(buried func(w *Worker)) error {
 	return nil
 }
 
-// Stop stops all at once and waits for them.
+// Unexpected is the error of the first worker that ended without being told
+// to; nil if none did.
+func (t Team) Unexpected() error {
+	for _, w := range t {
+		if err := w.Unexpected(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop stops all at once and waits for them, as Process.Stop does.
 func (t Team) Stop(ctx context.Context) error {
 	problems := make([]error, len(t))
 	var stopping sync.WaitGroup

@@ -1,4 +1,4 @@
-package main
+package scratch
 
 import (
 	"context"
@@ -10,16 +10,16 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Tally is where the workers' work stands, read from the database. Each
-// transfer is in one of the states, but Retrying ones may be Claimed.
+// Tally is how many statuses of an inbox are in which state. Each is in one of
+// them, but Retrying ones may be Claimed.
 type Tally struct {
 	Completed, Poisoned, Waiting, Claimed, Retrying int64
 }
 
-// Accepted counts all.
-func (t Tally) Accepted() int64 { return t.Completed + t.Poisoned + t.Waiting + t.Claimed }
+// All counts all.
+func (t Tally) All() int64 { return t.Completed + t.Poisoned + t.Waiting + t.Claimed }
 
-// ReadTally counts.
+// ReadTally counts. The inbox's tables must be there.
 func ReadTally(ctx context.Context, db *gorm.DB) (t Tally, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -37,15 +37,4 @@ func ReadTally(ctx context.Context, db *gorm.DB) (t Tally, err error) {
 		return t, fmt.Errorf("read where the work stands: %w", err)
 	}
 	return t, nil
-}
-
-// ReadLastWorker names the worker that booked last; empty if none has.
-func ReadLastWorker(ctx context.Context, db *gorm.DB) (name string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	err = db.WithContext(ctx).Model(&JournalEntry{}).Select("worker").Order("id DESC").Limit(1).Scan(&name).Error
-	if err != nil {
-		return "", fmt.Errorf("read who booked last: %w", err)
-	}
-	return name, nil
 }
