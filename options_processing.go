@@ -121,7 +121,7 @@ func UnknownKeyGrace(d time.Duration) Option {
 }
 
 // GroupWindow is how long a result may wait to be stored together with
-// others. Do not raise it: more waits for a crash to repeat. Default 20 ms.
+// others; once they are BatchSize, they wait no longer. Do not raise it: more waits for a crash to repeat. Default 20 ms.
 func GroupWindow(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.GroupWindow = d }
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // completer stores results. The first one is stored at once; while a write is
-// under way, and until GroupWindow has passed since the last one, further
-// results gather and are stored together (contract 5.1). It retries for as
+// under way, and until GroupWindow has passed since the last one or a batch is
+// full, further results gather and are stored together (contract 5.1). It retries for as
 // long as the database is away: a result is only given up when a stop ends.
 type completer struct {
 	store            store.Store
@@ -33,6 +33,7 @@ type completer struct {
 	queue   []result
 	refused int           // of the results put aside
 	arrived chan struct{} // holds one token while queue may have something new
+	full    chan struct{} // holds one token when queue has become a full batch
 	hurried chan struct{} // holds one token when the pause of a retry is to end
 
 	// Of the goroutine that flushes: room for the batch under way; results put
@@ -47,31 +48,52 @@ func newCompleter(st store.Store, opts Options, now func() time.Time, log *state
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
 	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
-		now: now, log: log, lanes: lanes, settled: settled, drained: drained, arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1)}
+		now: now, log: log, lanes: lanes, settled: settled, drained: drained, arrived: make(chan struct{}, 1), full: make(chan struct{}, 1), hurried: make(chan struct{}, 1)}
 }
 
 // add queues a result; it never blocks.
 func (c *completer) add(r result) {
 	c.mu.Lock()
 	c.queue = append(c.queue, r)
+	full := len(c.queue) == c.batchSize
 	c.mu.Unlock()
-	c.ring()
+	if full {
+		ring(c.full)
+	}
+	ring(c.arrived)
 }
 
 // hurry ends the pause of a retry: the database is back. The claims of the
 // results that wait are those of a worker ID that is given up, perhaps, and the
 // next sweeps would release them.
 func (c *completer) hurry() {
+	ring(c.hurried)
+}
+
+// ring leaves a token, unless there is one.
+func ring(bell chan struct{}) {
 	select {
-	case c.hurried <- struct{}{}:
+	case bell <- struct{}{}:
 	default:
 	}
 }
 
-func (c *completer) ring() {
+// gather waits for results to ride together, but not for more than a statement
+// is to carry: the database would have nothing to do meanwhile.
+func (c *completer) gather(ctx context.Context, window time.Duration) {
 	select {
-	case c.arrived <- struct{}{}:
+	case <-c.full: // perhaps of results that are stored by now
 	default:
+	}
+	if window <= 0 || c.backlog() >= c.batchSize {
+		return
+	}
+	end := time.NewTimer(window)
+	defer end.Stop()
+	select {
+	case <-ctx.Done():
+	case <-c.full:
+	case <-end.C:
 	}
 }
 
@@ -102,9 +124,7 @@ func (c *completer) run(ctx, hard context.Context) {
 		case <-c.hurried:
 			c.asideNext = time.Now()
 		case <-c.arrived:
-			if wait := c.window - time.Since(last); wait > 0 && c.backlog() < c.batchSize {
-				sleep(ctx, wait)
-			}
+			c.gather(ctx, c.window-time.Since(last))
 		}
 		if !c.flush(ctx, hard) {
 			return

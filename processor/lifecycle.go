@@ -75,7 +75,7 @@ func (p *Processor) Start(context.Context) error {
 			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
 				p.storeLog.failing("inbox: storing results crashed, restarting", err)
 				sleep(storing, p.opts.RestartDelay)
-				completer.ring() // the signal for what is queued may be used up
+				ring(completer.arrived) // the signal for what is queued may be used up
 			}
 		}
 	}()

@@ -52,7 +52,7 @@ type Options struct {
 	// as known. Default 10 m; manual mode uses 0.
 	UnknownKeyGrace time.Duration `yaml:"unknown_key_grace" env:"UNKNOWN_KEY_GRACE"`
 	// GroupWindow is how long a result may wait for others to be stored
-	// with. Default 20 ms.
+	// with, BatchSize at most. Default 20 ms.
 	GroupWindow time.Duration `yaml:"group_window" env:"GROUP_WINDOW"`
 	// StatementTimeout bounds each database call. Default 10 s.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`

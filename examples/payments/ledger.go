@@ -10,7 +10,7 @@ import (
 // Ledger is what was sent and what the books say, side by side. The doc comment
 // of the program says what each figure means.
 type Ledger struct {
-	Payments, Applied, Lost, Doubled, Duplicates, Kills, Reruns, AppliedAgain int
+	Payments, Applied, Lost, Doubled, Duplicates, Kills, CallsAgain, Reruns int
 
 	scratch.Problems
 
@@ -65,7 +65,7 @@ func (l *Ledger) entries(books Books, seen Deliveries) {
 		if l.redis {
 			again = min(n-1, seen.Unsure[id])
 		}
-		l.AppliedAgain += again
+		l.Reruns += again
 		if doubled := n - 1 - again; doubled > 0 {
 			l.Doubled += doubled
 			l.Problem("payment %s: applied %d times, and %d of its deliveries ended while that may have been unknown", id, n, seen.Unsure[id])
@@ -116,7 +116,7 @@ func (l *Ledger) calls(books Books) {
 			l.Problem("payment %s: the handler was never called for it", id)
 			continue
 		}
-		l.Reruns += called[id] - 1
+		l.CallsAgain += called[id] - 1
 	}
 }
 
@@ -124,7 +124,7 @@ func (l *Ledger) calls(books Books) {
 func (l *Ledger) Print(out io.Writer) {
 	l.Problems.Print(out)
 	if l.redis {
-		fmt.Fprintln(out, "Redis is effectively once: the effects and the marker are in two places. A payment counts under applied_again, not doubled,\n"+
+		fmt.Fprintln(out, "Redis is effectively once: the effects and the marker are in two places. A payment counts under reruns, not doubled,\n"+
 			"where its worker was killed, or lost its claim, while its effects may have been committed and its marker was not.")
 	}
 	figure := func(name string, value int) { fmt.Fprintf(out, "%s: %d\n", name, value) }
@@ -134,8 +134,8 @@ func (l *Ledger) Print(out io.Writer) {
 	figure("doubled", l.Doubled)
 	figure("duplicates", l.Duplicates)
 	figure("kills", l.Kills)
-	figure("reruns", l.Reruns)
+	figure("calls_again", l.CallsAgain)
 	if l.redis {
-		figure("applied_again", l.AppliedAgain)
+		figure("reruns", l.Reruns)
 	}
 }

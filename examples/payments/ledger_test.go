@@ -48,7 +48,7 @@ func TestPerfectBooksBalance(t *testing.T) {
 	require.Equal(t, scratch.Balanced, status(ledger))
 	var out bytes.Buffer
 	require.Equal(t, scratch.Unbalanced, command.Verdict(ledger, errors.New("worker-1 stopped with exit status 1"), &out, io.Discard))
-	require.Equal(t, "payments: 500\napplied: 500\nlost: 0\ndoubled: 0\nduplicates: 1000\nkills: 1\nreruns: 0\n", out.String())
+	require.Equal(t, "payments: 500\napplied: 500\nlost: 0\ndoubled: 0\nduplicates: 1000\nkills: 1\ncalls_again: 0\n", out.String())
 }
 
 func TestBrokenBooksAreNoticed(t *testing.T) {
@@ -90,23 +90,23 @@ func TestEffectsAgainAreForgivenToRedisAloneAndOncePerKill(t *testing.T) {
 
 	ledger := Balance(payments, books, seen, true)
 	require.Equal(t, scratch.Balanced, status(ledger))
-	require.Equal(t, 1, ledger.AppliedAgain)
+	require.Equal(t, 1, ledger.Reruns)
 	var out bytes.Buffer
 	ledger.Print(&out)
 	require.Contains(t, out.String(), "Redis is effectively once")
-	require.Contains(t, out.String(), "\napplied_again: 1\n")
+	require.Contains(t, out.String(), "\nreruns: 1\n")
 
 	again(&books, 0) // the second one has no kill
 	ledger = Balance(payments, books, seen, true)
 	require.Equal(t, scratch.Unbalanced, status(ledger))
-	require.Equal(t, [2]int{1, 1}, [2]int{ledger.AppliedAgain, ledger.Doubled})
+	require.Equal(t, [2]int{1, 1}, [2]int{ledger.Reruns, ledger.Doubled})
 }
 
 func TestRepeatedCallsAreShownAndForgiven(t *testing.T) {
 	payments, books, seen := perfect(100)
 	books.Calls = append(books.Calls, books.Calls[0], books.Calls[0])
 	ledger := Balance(payments, books, seen, false)
-	require.Equal(t, 2, ledger.Reruns)
+	require.Equal(t, 2, ledger.CallsAgain)
 	require.Equal(t, scratch.Balanced, status(ledger))
 }
 

@@ -14,17 +14,17 @@
 // The part to copy is payments.go: the handler, and three lines around it. When
 // everything has ended, the database is read and judged by what was sent:
 //
-//	payments    that were sent
-//	applied     payments that have an entry in the books
-//	lost        payments that have none
-//	doubled     entries beyond the first of a payment
-//	duplicates  deliveries beyond the first of a payment, redeliveries included
-//	kills       how often a worker killed itself
-//	reruns      calls of the handler beyond the first of a payment: its worker was killed in it
+//	payments     that were sent
+//	applied      payments that have an entry in the books
+//	lost         payments that have none
+//	doubled      entries beyond the first of a payment
+//	duplicates   deliveries beyond the first of a payment, redeliveries included
+//	kills        how often a worker killed itself
+//	calls_again  calls of the handler beyond the first of a payment: its worker was killed in it
 //
 // Besides, each account must have what its entries say, and the store must
 // remember each payment. The exit status is 0 only then. All figures but
-// duplicates and kills are read back from the database or, for reruns, from a
+// duplicates and kills are read back from the database or, for calls_again, from a
 // file in which the handler notes each call.
 //
 // By default the markers of processed payments are in the database of the
@@ -32,7 +32,7 @@
 // are in Redis, the books in the database as before. Then a worker that is
 // killed between the two leaves effects that nobody remembers:
 //
-//	applied_again  entries beyond the first, of payments whose worker was killed meanwhile
+//	reruns  entries beyond the first, of payments whose worker was killed meanwhile
 //
 // It runs on Linux and macOS. Flags:
 //

@@ -6,6 +6,14 @@ func accepting(run string) test { return test{Package: "./acceptor", Run: "^" + 
 
 var processingMutants = []mutant{
 	{
+		Name: "a full batch of results waits for the group window",
+		Why:  "the database would have nothing to do while results wait for it (contract 5.1)",
+		File: "processor/completer.go",
+		Old:  "	case <-c.full:\n	case <-end.C:",
+		New:  "	case <-end.C:",
+		Test: hanging(processing("TestFullBatchOfResultsDoesNotWaitForTheGroupWindow")),
+	},
+	{
 		Name: "a plain status is completed before its handler has run",
 		Why:  "a failure would be taken for success, a crash would lose the message (contract 5.5)",
 		File: "processor/attempt.go",
