@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
@@ -56,8 +57,8 @@ type pipedTx struct {
 	failed  error
 }
 
-// SteerLater is Steer at the latest before tx's next statement. That it failed
-// is known from Steered then; the statement that came with it has the error, too.
+// SteerLater is Steer at the latest before tx's next statement. That the server
+// refused it is known from Steered then; the statement that came with it fails, too.
 func SteerLater(ctx context.Context, tx *gorm.DB, statements ...string) error {
 	t, ok := tx.Statement.ConnPool.(*pipedTx)
 	if !ok {
@@ -69,7 +70,8 @@ func SteerLater(ctx context.Context, tx *gorm.DB, statements ...string) error {
 	return nil
 }
 
-// Steered returns what SteerLater's statements failed with.
+// Steered returns what the server refused SteerLater's statements with. Where they
+// would have set a savepoint, one of that name may still be an older one.
 func Steered(tx *gorm.DB) error {
 	t, ok := tx.Statement.ConnPool.(*pipedTx)
 	if !ok {
@@ -91,35 +93,36 @@ func (t *pipedTx) ExecContext(ctx context.Context, query string, args ...any) (s
 		return t.Tx.ExecContext(ctx, query, args...)
 	}
 	var affected int64
-	err := t.Do(func(c *pgx.Conn) error {
-		var batch pgx.Batch
-		for _, statement := range t.pending {
-			batch.Queue(statement)
-		}
-		batch.Queue(query, args...)
-		results := c.SendBatch(ctx, &batch)
-		for _, statement := range t.pending {
-			if _, err := results.Exec(); err != nil {
-				t.failed = fmt.Errorf("%s: %w", strings.ToLower(statement), err)
-				return errors.Join(t.failed, results.Close())
-			}
-		}
-		tag, err := results.Exec()
-		affected = tag.RowsAffected()
-		if end := results.Close(); err == nil {
-			err = end
-		}
+	err := t.Do(ctx, func(c *pgx.Conn) error {
+		var ran bool
+		var err error
+		affected, ran, err = pgxtx.ExecAfter(ctx, c, t.pending, query, args)
+		t.steered(ran, err)
 		return err
 	})
-	t.pending = t.pending[:0]
 	if err != nil {
 		return nil, err
 	}
 	return driver.RowsAffected(affected), nil
 }
 
-// pipeable says whether a batch treats a statement with these arguments as
-// database/sql does. Without arguments it may be several statements in one.
+// steered: what is pending has run, or the server has refused it. If neither, it
+// stays: it did not get to the server, or there is no connection any more.
+func (t *pipedTx) steered(ran bool, err error) {
+	var refused *pgconn.PgError
+	switch {
+	case ran:
+	case errors.As(err, &refused):
+		t.failed = fmt.Errorf("%s: %w", strings.ToLower(strings.Join(t.pending, "; ")), err)
+	default:
+		return
+	}
+	t.pending = t.pending[:0]
+}
+
+// pipeable says whether these arguments are a prepared statement's, and nothing
+// that database/sql or pgx has its own ways with. Without arguments it may be
+// several statements in one.
 func pipeable(args []any) bool {
 	for _, arg := range args {
 		switch arg.(type) {
@@ -135,13 +138,9 @@ func (t *pipedTx) flush(ctx context.Context) error {
 	if len(t.pending) == 0 {
 		return nil
 	}
-	statements := strings.Join(t.pending, "; ")
-	t.pending = t.pending[:0]
-	if _, err := t.Tx.ExecContext(ctx, statements); err != nil {
-		t.failed = fmt.Errorf("%s: %w", strings.ToLower(statements), err)
-		return t.failed
-	}
-	return nil
+	_, err := t.Tx.ExecContext(ctx, strings.Join(t.pending, "; "))
+	t.steered(err == nil, err)
+	return err
 }
 
 func (t *pipedTx) flushed(ctx context.Context) error {
@@ -158,10 +157,14 @@ func (t *pipedTx) QueryContext(ctx context.Context, query string, args ...any) (
 	return t.Tx.QueryContext(ctx, query, args...)
 }
 
-// QueryRowContext runs a query after what is pending; a failure of that has
-// aborted the transaction, which the query then says.
+// QueryRowContext runs a query after what is pending, or not at all: a Row cannot be
+// made with an error of ours, so it gets the one of a context that has ended.
 func (t *pipedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	_ = t.flushed(ctx)
+	if t.flushed(ctx) != nil {
+		ended, end := context.WithCancel(ctx)
+		end()
+		ctx = ended
+	}
 	return t.Tx.QueryRowContext(ctx, query, args...)
 }
 

@@ -23,7 +23,8 @@ var ErrUnavailable = errors.New("no transaction of pgx here")
 // of the context it was begun with, gives the connection back.
 type Tx struct {
 	*sql.Tx
-	conn *sql.Conn
+	conn   *sql.Conn
+	detach func() bool // from the context, which may live for long
 }
 
 // Begin begins a transaction; ErrUnavailable is among the errors.
@@ -40,8 +41,7 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (*Tx, error)
 		return nil, errors.Join(ErrUnavailable, err, conn.Close())
 	}
 	// Close waits for the transaction to end, which its context sees to.
-	context.AfterFunc(ctx, func() { _ = conn.Close() })
-	return &Tx{Tx: tx, conn: conn}, nil
+	return &Tx{Tx: tx, conn: conn, detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
 func bare(conn *sql.Conn) bool {
@@ -64,26 +64,41 @@ func (t *Tx) Commit() error { return t.end(t.Tx.Commit()) }
 func (t *Tx) Rollback() error { return t.end(t.Tx.Rollback()) }
 
 func (t *Tx) end(err error) error {
+	t.detach()
 	_ = t.conn.Close() // an error says that it is closed already
 	return err
 }
 
-const idle = 'I' // as PostgreSQL says that there is no transaction
-
-// Do calls work with the connection, beside nobody. Once the transaction has
-// ended it fails with sql.ErrTxDone: the connection may still be there, because
-// database/sql undoes a transaction as soon as its context ends, and whoever has
-// not noticed yet would write outside of any transaction.
-func (t *Tx) Do(work func(*pgx.Conn) error) error {
-	err := t.conn.Raw(func(driverConn any) error {
-		c := driverConn.(*stdlib.Conn).Conn()
-		if c.PgConn().TxStatus() == idle {
-			return sql.ErrTxDone
-		}
-		return work(c)
-	})
-	if errors.Is(err, sql.ErrConnDone) {
-		return sql.ErrTxDone
+// Do calls work with the connection, beside nobody, unless ctx or the
+// transaction has ended: then it fails with ctx's error or sql.ErrTxDone. What
+// work panics with, its caller gets.
+//
+// It is a statement of the transaction for database/sql, so that everything holds
+// that holds for one: sql.Conn.Raw would lend the connection also when the context
+// has just undone the transaction, to whoever has not noticed yet and would write
+// outside of any; and where work panics, it would wait for the transaction's end.
+func (t *Tx) Do(ctx context.Context, work func(*pgx.Conn) error) error {
+	var l loan
+	l.work = work
+	if _, err := t.Tx.ExecContext(ctx, "", &l); !l.given {
+		return err
 	}
-	return err
+	return l.err
+}
+
+// loan is an argument that pgx shows the connection, as one that rewrites the
+// statement, before anything is sent. Nothing else is, as it fails.
+type loan struct {
+	work  func(*pgx.Conn) error
+	given bool
+	err   error
+}
+
+var errReturned = errors.New("the connection was lent, there is no statement")
+
+// RewriteQuery implements pgx.QueryRewriter.
+func (l *loan) RewriteQuery(_ context.Context, c *pgx.Conn, _ string, _ []any) (string, []any, error) {
+	l.given = true
+	l.err = l.work(c)
+	return "", nil, errReturned
 }

@@ -15,10 +15,11 @@ type postgres struct {
 	// origin is whom its announcements come from, so that its own Listener
 	// leaves them out; not valid if it announces nothing.
 	origin sql.NullString
+	large  int // contents, in bytes, for which an accept speaks to pgx itself
 }
 
 func newPostgres(tables database) *postgres {
-	return &postgres{database: tables, origin: sql.NullString{String: uuid.NewString(), Valid: tables.announces}}
+	return &postgres{database: tables, large: largeContents, origin: sql.NullString{String: uuid.NewString(), Valid: tables.announces}}
 }
 
 func (p *postgres) SingleWriter() bool { return false }

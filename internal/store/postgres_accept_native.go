@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
-// largeContents is from how many bytes on an accept talks to pgx itself.
+// largeContents is from how many bytes on an accept speaks to pgx itself.
 const largeContents = 64 << 10
 
 // acceptTransaction is the transaction for an accept of these messages. If their
@@ -21,7 +21,7 @@ func (p *postgres) acceptTransaction(messages []NewMessage) transacting {
 	for i := range messages {
 		content += len(messages[i].Content)
 	}
-	if content < largeContents {
+	if content < p.large {
 		return p.transaction
 	}
 	return func(ctx context.Context, work func(gorm.ConnPool) error) error {
@@ -61,7 +61,7 @@ func queryWith[T any](ctx context.Context, pool gorm.ConnPool, large []byte, sta
 		return query(ctx, pool, statement, func(rows *sql.Rows, into *T) error { return scan(rows, into) }, append(args, large)...)
 	}
 	var found []T
-	err := tx.Do(func(c *pgx.Conn) error {
+	err := tx.Do(ctx, func(c *pgx.Conn) error {
 		err := execPrepared(ctx, c, large, statement, args, func(rows pgx.Rows) error {
 			var one T
 			if err := scan(rows, &one); err != nil {

@@ -1,0 +1,300 @@
+package pgxtx_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// onePool is a pool of one connection, so that one that is not given back shows,
+// on a database with a table of numbers; others look at that through a second one.
+func onePool(t *testing.T, configure ...func(*pgx.ConnConfig)) (pool, other *sql.DB) {
+	t.Helper()
+	dsn := testenv.PostgresDSN(t)
+	other = open(t, config(t, dsn))
+	exec(t, other, "CREATE TABLE numbers(n bigint)")
+	c := config(t, dsn)
+	for _, f := range configure {
+		f(c)
+	}
+	return open(t, c), other
+}
+
+func config(t *testing.T, dsn string) *pgx.ConnConfig {
+	t.Helper()
+	c, err := pgx.ParseConfig(dsn)
+	require.NoError(t, err)
+	return c
+}
+
+func open(t *testing.T, c *pgx.ConnConfig) *sql.DB {
+	t.Helper()
+	pool := stdlib.OpenDB(*c)
+	pool.SetMaxOpenConns(1)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	return pool
+}
+
+func exec(t *testing.T, db *sql.DB, statement string) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), statement)
+	require.NoError(t, err)
+}
+
+func count(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM numbers").Scan(&n))
+	return n
+}
+
+func begin(t *testing.T, ctx context.Context, pool *sql.DB) *pgxtx.Tx {
+	t.Helper()
+	tx, err := pgxtx.Begin(ctx, pool, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() }) // if the test has not ended it
+	return tx
+}
+
+// insert writes a number past database/sql.
+func insert(tx *pgxtx.Tx) error {
+	return tx.Do(context.Background(), func(c *pgx.Conn) error {
+		_, err := c.Exec(context.Background(), "INSERT INTO numbers VALUES ($1)", 1)
+		return err
+	})
+}
+
+// requireGivenBack also waits for what database/sql does behind a context's end.
+func requireGivenBack(t *testing.T, pool *sql.DB) {
+	t.Helper()
+	require.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 10*time.Second, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	tx, err := pgxtx.Begin(ctx, pool, nil)
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback())
+}
+
+func TestWorkIsPartOfTheTransaction(t *testing.T) {
+	pool, other := onePool(t)
+	tx := begin(t, t.Context(), pool)
+	require.NoError(t, insert(tx))
+	require.Zero(t, count(t, other), "not committed yet")
+	require.NoError(t, tx.Rollback())
+	require.Zero(t, count(t, other))
+	tx = begin(t, t.Context(), pool)
+	require.NoError(t, insert(tx))
+	require.NoError(t, tx.Commit())
+	require.Equal(t, 1, count(t, other))
+}
+
+func TestNothingIsWrittenOnceTheTransactionHasEnded(t *testing.T) {
+	for name, end := range map[string]func(*pgxtx.Tx, context.CancelFunc) error{
+		"a commit":   func(tx *pgxtx.Tx, _ context.CancelFunc) error { return tx.Commit() },
+		"a rollback": func(tx *pgxtx.Tx, _ context.CancelFunc) error { return tx.Rollback() },
+		"its context's end": func(tx *pgxtx.Tx, cancel context.CancelFunc) error {
+			cancel()
+			// Until database/sql has undone it, it is still possible to write in
+			// it, which is undone, too.
+			for !errors.Is(insert(tx), sql.ErrTxDone) {
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool, other := onePool(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			tx := begin(t, ctx, pool)
+			require.NoError(t, end(tx, cancel))
+			require.ErrorIs(t, insert(tx), sql.ErrTxDone)
+			requireGivenBack(t, pool)
+			require.ErrorIs(t, insert(tx), sql.ErrTxDone, "also while the connection is another's")
+			require.Zero(t, count(t, other))
+			require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
+			require.ErrorIs(t, tx.Rollback(), sql.ErrTxDone)
+		})
+	}
+}
+
+// The context ends at any moment of somebody's writing, who goes on.
+func TestContextThatEndsBesideAWriterLeavesNothing(t *testing.T) {
+	pool, other := onePool(t)
+	for range 200 {
+		ctx, cancel := context.WithCancel(t.Context())
+		tx := begin(t, ctx, pool)
+		var writers sync.WaitGroup
+		for range 3 {
+			writers.Add(1)
+			go func() {
+				defer writers.Done()
+				for !errors.Is(insert(tx), sql.ErrTxDone) {
+				}
+			}()
+		}
+		require.NoError(t, insert(tx))
+		cancel()
+		writers.Wait()
+	}
+	requireGivenBack(t, pool)
+	require.Zero(t, count(t, other))
+}
+
+func TestTransactionThatHasEndedLeavesNothingOnALongContext(t *testing.T) {
+	pool, _ := onePool(t)
+	ctx := &watchedContext{Context: t.Context(), done: make(chan struct{})}
+	for range 10 {
+		require.NoError(t, begin(t, ctx, pool).Commit())
+		require.NoError(t, begin(t, ctx, pool).Rollback())
+	}
+	require.Zero(t, ctx.registered())
+}
+
+// watchedContext never ends, and counts who waits for its end.
+type watchedContext struct {
+	context.Context
+	done chan struct{} // of its own: package context would ask the embedded one
+
+	mu      sync.Mutex
+	waiting int
+}
+
+func (c *watchedContext) Done() <-chan struct{} { return c.done }
+
+// AfterFunc is what package context asks contexts of others for.
+func (c *watchedContext) AfterFunc(func()) (stop func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting++
+	return sync.OnceValue(func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.waiting--
+		return true
+	})
+}
+
+func (c *watchedContext) registered() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting
+}
+
+func TestConnectionIsGivenBack(t *testing.T) {
+	pool, _ := onePool(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, begin(t, ctx, pool).Commit())
+	requireGivenBack(t, pool)
+	require.NoError(t, begin(t, ctx, pool).Rollback())
+	requireGivenBack(t, pool)
+	begin(t, ctx, pool) // nobody ends it
+	cancel()
+	requireGivenBack(t, pool)
+
+	_, err := pgxtx.Begin(ctx, pool, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = pgxtx.Begin(t.Context(), pool, &sql.TxOptions{Isolation: sql.LevelLinearizable})
+	require.ErrorIs(t, err, pgxtx.ErrUnavailable)
+	requireGivenBack(t, pool)
+}
+
+func TestPanicInWorkIsItsCallers(t *testing.T) {
+	pool, other := onePool(t)
+	tx := begin(t, t.Context(), pool)
+	require.PanicsWithValue(t, "boom", func() {
+		_ = tx.Do(t.Context(), func(*pgx.Conn) error { panic("boom") })
+	})
+	require.NoError(t, insert(tx), "the transaction goes on")
+	require.NoError(t, tx.Commit())
+	require.Equal(t, 1, count(t, other))
+	requireGivenBack(t, pool)
+}
+
+func TestErrorOfWorkIsReturnedAsItIs(t *testing.T) {
+	pool, _ := onePool(t)
+	tx := begin(t, t.Context(), pool)
+	require.Equal(t, driver.ErrBadConn, tx.Do(t.Context(), func(*pgx.Conn) error { return driver.ErrBadConn }))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, tx.Do(ended, func(*pgx.Conn) error { panic("not to be called") }), context.Canceled)
+	require.NoError(t, insert(tx))
+	require.NoError(t, tx.Rollback())
+	requireGivenBack(t, pool)
+}
+
+// wrapped is a driver around pgx, as tracing has it.
+type wrapped struct{ driver.Connector }
+
+type wrappedConn struct{ driver.Conn }
+
+func (w wrapped) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := w.Connector.Connect(ctx)
+	return wrappedConn{c}, err
+}
+
+type tracer struct{}
+
+func (tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestWhereSomebodyStandsBetweenThereIsNone(t *testing.T) {
+	mode := func(m pgx.QueryExecMode) func(*pgx.ConnConfig) {
+		return func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = m }
+	}
+	for name, configure := range map[string]func(*pgx.ConnConfig){
+		"a tracer":          func(c *pgx.ConnConfig) { c.Tracer = tracer{} },
+		"a simple protocol": mode(pgx.QueryExecModeSimpleProtocol),
+		"unnamed":           mode(pgx.QueryExecModeExec),
+		"described":         mode(pgx.QueryExecModeCacheDescribe),
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool, _ := onePool(t, configure)
+			requireUnavailable(t, pool)
+		})
+	}
+	t.Run("a driver around it", func(t *testing.T) {
+		pool := sql.OpenDB(wrapped{stdlib.GetConnector(*config(t, testenv.PostgresDSN(t)))})
+		pool.SetMaxOpenConns(1)
+		defer func() { require.NoError(t, pool.Close()) }()
+		requireUnavailable(t, pool)
+	})
+	t.Run("a dead connection", func(t *testing.T) {
+		dsn := testenv.PostgresDSN(t)
+		other := open(t, config(t, dsn))
+		unpinged := stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false })
+		pool := stdlib.OpenDB(*config(t, dsn), unpinged) // as one that was busy a moment ago
+		pool.SetMaxOpenConns(1)
+		defer func() { require.NoError(t, pool.Close()) }()
+		exec(t, pool, "SELECT 1")
+		const others = " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+		exec(t, other, "SELECT pg_terminate_backend(pid)"+others)
+		require.Eventually(t, func() bool {
+			var left int
+			return other.QueryRowContext(t.Context(), "SELECT count(*)"+others).Scan(&left) == nil && left == 0
+		}, 10*time.Second, time.Millisecond)
+		requireUnavailable(t, pool)
+		requireGivenBack(t, pool) // on the next one
+	})
+}
+
+func requireUnavailable(t *testing.T, pool *sql.DB) {
+	t.Helper()
+	_, err := pgxtx.Begin(t.Context(), pool, nil)
+	require.ErrorIs(t, err, pgxtx.ErrUnavailable)
+	require.Zero(t, pool.Stats().InUse)
+	tx, err := pool.BeginTx(t.Context(), nil) // the usual way
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback())
+}

@@ -1,0 +1,110 @@
+package pgxtx
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// mostPiped is how many statements ExecAfter keeps prepared on a connection. What
+// comes beyond, from somebody who writes values into statements, goes by itself.
+const mostPiped = 100
+
+// ExecAfter runs some statements without arguments, then another one, and returns
+// how many rows that one affected, and whether those before it have all run. If
+// they have not, either the server refused one, which has aborted the transaction,
+// or nothing happened, as with an argument that does not fit.
+//
+// All go in one round trip if the last has run on this connection before. If it has
+// not, those before it run first: it may be wrong, and they be what the failure is
+// undone by. pgx's own batch would prepare it before them, and give up the
+// connection for an argument that does not fit.
+func ExecAfter(ctx context.Context, c *pgx.Conn, before []string, statement string, args []any) (affected int64, ran bool, err error) {
+	known := preparedBy(c)
+	prepared := known.statements[statement]
+	if prepared == nil {
+		if _, err := c.Exec(ctx, strings.Join(before, "; ")); err != nil {
+			return 0, false, err
+		}
+		before, ran = nil, true
+		if len(known.statements) >= mostPiped {
+			tag, err := c.Exec(ctx, statement, args...)
+			return tag.RowsAffected(), ran, err
+		}
+		if prepared, err = known.prepare(ctx, c, statement); err != nil {
+			return 0, ran, err
+		}
+	}
+	var encoded pgx.ExtendedQueryBuilder
+	if err := encoded.Build(c.TypeMap(), prepared, args); err != nil {
+		return 0, ran, err
+	}
+	pipeline := c.PgConn().StartPipeline(ctx)
+	for _, b := range before {
+		pipeline.SendQueryParams(b, nil, nil, nil, nil)
+	}
+	pipeline.SendQueryPrepared(prepared.Name, encoded.ParamValues, encoded.ParamFormats, encoded.ResultFormats)
+	err = pipeline.Sync()
+	for n := 0; err == nil && n <= len(before); n++ {
+		ran = n == len(before)
+		affected, err = result(pipeline)
+	}
+	if end := pipeline.Close(); err == nil {
+		err = end
+	}
+	if err != nil && ran {
+		known.forget(ctx, c, statement)
+	}
+	return affected, ran, err
+}
+
+func result(pipeline *pgconn.Pipeline) (affected int64, err error) {
+	results, err := pipeline.GetResults()
+	if err != nil {
+		return 0, err
+	}
+	reader, ok := results.(*pgconn.ResultReader)
+	if !ok {
+		return 0, fmt.Errorf("unexpected result of a statement: %T", results)
+	}
+	tag, err := reader.Close()
+	return tag.RowsAffected(), err
+}
+
+// preparations are what a connection has prepared for ExecAfter, under names of
+// their own: pgx finds what others have prepared by its text, and they may close it.
+type preparations struct {
+	statements map[string]*pgconn.StatementDescription
+	made       int
+}
+
+const preparationsKey = "github.com/gorm-inbox/inbox/internal/pgxtx"
+
+func preparedBy(c *pgx.Conn) *preparations {
+	data := c.PgConn().CustomData()
+	p, ok := data[preparationsKey].(*preparations)
+	if !ok {
+		p = &preparations{statements: map[string]*pgconn.StatementDescription{}}
+		data[preparationsKey] = p
+	}
+	return p
+}
+
+func (p *preparations) prepare(ctx context.Context, c *pgx.Conn, statement string) (*pgconn.StatementDescription, error) {
+	p.made++
+	prepared, err := c.Prepare(ctx, fmt.Sprintf("inbox_%d", p.made), statement)
+	if err == nil {
+		p.statements[statement] = prepared
+	}
+	return prepared, err
+}
+
+// forget: what a statement was prepared as may be what is wrong with it, as after a
+// change of the schema. It can be closed also in a transaction that has failed.
+func (p *preparations) forget(ctx context.Context, c *pgx.Conn, statement string) {
+	_ = c.Deallocate(ctx, p.statements[statement].Name)
+	delete(p.statements, statement)
+}
