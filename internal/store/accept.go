@@ -134,8 +134,8 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 	var missing []statusRow
 	var claimed []claimedRow
 	rejected := slices.Clone(batch.Rejected)
-	round := 0
-	for ; len(waiting) > 0; round++ {
+	vanished := false
+	for round := 0; len(waiting) > 0; round++ {
 		rows := all
 		if len(waiting) < len(statuses) {
 			rows = rowsOf(waiting, index, statuses)
@@ -175,8 +175,9 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 			seen[message.id] = true
 		}
 		waiting = slices.DeleteFunc(waiting, func(m *NewMessage) bool { return seen[m.ID] })
+		vanished = vanished || len(waiting) > 0
 	}
-	late, err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch, round > 1)
+	late, err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch, vanished)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"bytes"
 	"strings"
 	"time"
 
@@ -94,6 +95,16 @@ var acceptTests = []test{
 		require.Empty(s, claims[1].Message.Content)
 		require.Equal(s, []byte{}, claims[1].Message.OrderingKey)
 		require.False(s, s.accept(none)[0].ContentDiffers)
+	}},
+	{"empty contents among large ones stay empty", func(s *suite) {
+		batch := []store.NewMessage{message("large", "mail"), message("none", "mail"), message("empty", "mail"), message("larger", "mail"), message("last")}
+		batch[0].Content, batch[1].Content, batch[2].Content = bytes.Repeat([]byte{0, 0xff, 'a'}, 30<<10), nil, []byte{}
+		batch[3].Content, batch[4].Content = bytes.Repeat([]byte("b"), 100<<10), nil
+		s.accept(batch...)
+		require.Equal(s, s.contentsOf(batch), s.contents())
+		for _, again := range s.accept(batch...) {
+			require.Equal(s, store.Accepted{}, again)
+		}
 	}},
 	{"an empty batch is nothing", func(s *suite) {
 		require.Empty(s, s.accept())
@@ -218,6 +229,26 @@ var acceptTests = []test{
 		require.ErrorContains(s, err, `"m1"`)
 		require.Empty(s, s.messageIDs())
 	}},
+}
+
+// contents are those of the stored messages, by ID, empty ones as they are scanned.
+func (s *suite) contents() map[string]string {
+	s.Helper()
+	var rows []models.Message
+	require.NoError(s, s.db.WithContext(s.ctx).Find(&rows).Error)
+	found := map[string]string{}
+	for _, row := range rows {
+		found[row.ID] = string(row.Content)
+	}
+	return found
+}
+
+func (s *suite) contentsOf(messages []store.NewMessage) map[string]string {
+	given := map[string]string{}
+	for _, m := range messages {
+		given[m.ID] = string(m.Content)
+	}
+	return given
 }
 
 func rejection(offset int64) *models.RejectedMessage {

@@ -1,9 +1,11 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -105,6 +107,82 @@ var acceptRaceTests = []test{
 			return err
 		}))
 		require.Len(s, s.statuses(), 1)
+	}},
+	{"contents of batches accepted at once do not mix", func(s *suite) {
+		var lock sync.Mutex
+		var given []store.NewMessage
+		s.noErrors(together(8, func(worker int) error {
+			random := rand.New(rand.NewPCG(2, uint64(worker)))
+			for round := range 6 {
+				batch := store.AcceptBatch{Now: noon}
+				for i := range 20 {
+					m := message(fmt.Sprintf("%d-%d-%d", worker, round, i), "mail")
+					m.Content = make([]byte, random.IntN(10<<10))
+					for at := range m.Content {
+						m.Content[at] = byte(random.Uint32())
+					}
+					batch.Messages = append(batch.Messages, m)
+				}
+				ctx, cancel := context.WithCancel(s.ctx)
+				if round%3 == 2 { // this one is given up, at some point or other
+					timer := time.AfterFunc(time.Duration(random.Int64N(int64(3*time.Millisecond))), cancel)
+					defer timer.Stop()
+				}
+				_, err := s.store.Accept(ctx, batch)
+				gaveUp := ctx.Err() != nil
+				cancel()
+				if err != nil && !gaveUp {
+					return err
+				}
+				lock.Lock()
+				given = append(given, batch.Messages...)
+				lock.Unlock()
+			}
+			return nil
+		}))
+		expected := s.contentsOf(given)
+		stored := s.contents()
+		require.GreaterOrEqual(s, len(stored), 8*4*20)
+		for id, content := range stored {
+			require.True(s, expected[id] == content, id)
+		}
+	}},
+	{"a message that vanishes under an accept is inserted in its place", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite's one writer rules this out")
+			return
+		}
+		s.accept(message("gone", "h"), message("known", "h"))
+		// The accept finds them there, and is held at the end of that statement.
+		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$`).Error)
+		require.NoError(s, s.db.Exec(`CREATE TRIGGER hold AFTER INSERT ON inbox_messages FOR EACH STATEMENT EXECUTE FUNCTION hold()`).Error)
+		for i, batch := range [][]store.NewMessage{
+			{message("gone", "h", "i"), message("new0", "h")},
+			{message("new1", "h"), message("gone", "h", "i"), message("known", "late"), message("new2", "h")},
+			{message("gone", "h", "i")},
+		} {
+			gate := s.begin()
+			require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
+			accepted := s.acceptBehind(func() *gorm.DB {
+				if cleaned := s.db.Exec(`DELETE FROM inbox_messages WHERE id = 'gone'`); cleaned.Error != nil {
+					return cleaned
+				}
+				return gate.Rollback()
+			}, batch...)
+			var expected []string
+			for j, m := range batch {
+				require.Equal(s, store.Accepted{Inserted: m.ID != "known", StatusesAdded: len(m.Handlers)}, accepted[j], m.ID)
+				for _, h := range m.Handlers {
+					expected = append(expected, m.ID+"/"+h.HandlerKey)
+				}
+			}
+			found := pairs(s.statuses())
+			require.Equal(s, expected, found[len(found)-len(expected):], "batch %d, in the order of acceptance", i)
+		}
+		var strays int64
+		require.NoError(s, s.db.Raw(`SELECT count(*) FROM inbox_handler_statuses s JOIN inbox_messages m ON m.id = s.message_id WHERE m.number <> s.message_number`).Scan(&strays).Error)
+		require.Zero(s, strays)
 	}},
 	{"a transaction that rolls back leaves its message to who waits for it", func(s *suite) {
 		tx := s.begin()

@@ -62,6 +62,20 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 	})
 }
 
+// RunAccepts runs what accepts, for a second way of doing it.
+func RunAccepts(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
+	run(t, open, []group{
+		{"Accept", acceptTests},
+		{"AcceptTx", acceptTxTests},
+		{"Hand-off", handoffTests},
+		{"Rejected", rejectedTests},
+		{"Gaps", gapTests},
+		{"Concurrent accepts", acceptRaceTests},
+		{"Concurrent accepts of rejected messages", rejectedRaceTests},
+		{"Cleanup against accept", cleanupRaceTests},
+	})
+}
+
 type group struct {
 	name  string
 	tests []test
