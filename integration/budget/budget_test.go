@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 )
@@ -31,8 +32,13 @@ type rig struct {
 
 const handlers = 2
 
-func newRig(t *testing.T) *rig {
-	r := &rig{t: t, wire: newWire(t, quietDatabase(t))}
+func newRig(t *testing.T) *rig { return newRigOn(t, newWire(t, quietDatabase(t), true)) }
+
+// newUntracedRig is as users have it.
+func newUntracedRig(t *testing.T) *rig { return newRigOn(t, newWire(t, quietDatabase(t), false)) }
+
+func newRigOn(t *testing.T, w *wire) *rig {
+	r := &rig{t: t, wire: w}
 	var specs []*inbox.HandlerSpec
 	for i := range handlers {
 		specs = append(specs, inbox.Func(fmt.Sprintf("budget-handler-%d", i), func(context.Context, inbox.Message[[]byte]) error {
@@ -117,6 +123,43 @@ func TestAcceptingABatchIsOneStatementInThreeRoundTrips(t *testing.T) {
 	}
 }
 
+func TestAcceptingLargeContentsTakesThreeRoundTrips(t *testing.T) {
+	r := newUntracedRig(t)
+	r.accept(newMessages()) // prepares the statement
+	messages := newMessages()
+	r.reset()
+	r.accept(messages)
+	require.EqualValues(t, 3, r.roundTrips.Load())
+}
+
+func TestMembersOfAGroupCostLittleMoreThanARoundTripEach(t *testing.T) {
+	const group, statuses = 10, 500
+	w := newWire(t, quietDatabase(t), false)
+	ib, err := inbox.New("budget", w.DB, inbox.Concurrency(1), inbox.BatchSize(statuses), inbox.Prefetch(statuses), inbox.Channel("c", inbox.On("t",
+		inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+			return tx.Exec("INSERT INTO effects VALUES (?)", m.ID).Error
+		}, inbox.TxGroup(group)))))
+	require.NoError(t, err)
+	require.NoError(t, ib.Migrate(t.Context()))
+	require.NoError(t, w.DB.Exec("CREATE TABLE effects(id text)").Error)
+	process := func() {
+		_, err := ib.Accept(t.Context(), newMessages()[:statuses]...)
+		require.NoError(t, err)
+		w.reset()
+		drained, err := ib.ProcessPending(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, inbox.Drained{Picked: statuses, Completed: statuses}, drained)
+	}
+	process() // prepares the statements
+	process()
+	perStatus := float64(w.roundTrips.Load()) / statuses
+	t.Logf("%.2f round trips per status in groups of %d", perStatus, group)
+	require.Less(t, perStatus, 1.55, "one each, and what begins, checks, completes and commits the group")
+	var written int64
+	require.NoError(t, w.DB.Table("effects").Count(&written).Error)
+	require.EqualValues(t, 2*statuses, written)
+}
+
 func TestAcceptingWritesEachRowOnceAndLittleLog(t *testing.T) {
 	r := newRig(t)
 	r.accept(newMessages())
@@ -177,30 +220,32 @@ func TestMessagesHandedOffAreWrittenOnceLess(t *testing.T) {
 }
 
 // allocations counts what work allocates, in this process, per unit.
-func allocations(units int, work func()) float64 {
+func allocations(units int, work func()) (count, bytes float64) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	work()
 	runtime.ReadMemStats(&after)
-	return float64(after.Mallocs-before.Mallocs) / float64(units)
+	return float64(after.Mallocs-before.Mallocs) / float64(units), float64(after.TotalAlloc-before.TotalAlloc) / float64(units)
 }
 
 func TestAllocationsPerMessageStayFew(t *testing.T) {
-	r := newRig(t)
+	r := newUntracedRig(t)
 	messages := make([][]inbox.RawMessage, batches)
 	for i := range messages {
 		messages[i] = newMessages()
 	}
-	next := 0
-	accepting := testing.AllocsPerRun(batches-1, func() {
-		r.accept(messages[next])
-		next++
-	}) / batch
+	r.accept(messages[0]) // prepares the statement
+	accepting, bytes := allocations(all-batch, func() {
+		for _, m := range messages[1:] {
+			r.accept(m)
+		}
+	})
 	const statuses = handlers * all
-	processing := allocations(statuses, func() { r.processAll(statuses) })
+	processing, _ := allocations(statuses, func() { r.processAll(statuses) })
 	r.stop()
-	t.Logf("allocations: %.1f per message accepted, %.1f per status processed", accepting, processing)
-	require.Less(t, accepting, 24.0)
+	t.Logf("allocations: %.1f with %.0f bytes per message of 1 KB accepted, %.1f per status processed", accepting, bytes, processing)
+	require.Less(t, accepting, 13.0)
+	require.Less(t, bytes, 5200.0)
 	require.Less(t, processing, 30.0)
 }

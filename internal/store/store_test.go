@@ -35,6 +35,16 @@ func TestPostgresBySimpleProtocol(t *testing.T) {
 	})
 }
 
+// As accepts of large contents do it, with small and empty ones, too.
+func TestPostgresSpeakingToPgx(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.RunAccepts(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		db, opened := migrated(t, testenv.Postgres(t))
+		store.SpeakToPgxFrom(opened, 0)
+		return db, opened
+	})
+}
+
 // As with GORM's own cache of prepared statements.
 func TestPostgresByPreparedStatements(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
