@@ -32,7 +32,7 @@ func (t test) limit() time.Duration {
 // cost a user data: write the defect a hurried change could bring, not noise.
 var mutants = concat(harnessMutants, storeMutants, processingMutants, groupMutants, exclusiveMutants, recoveryMutants, lanesMutants, cleanupMutants, busyMutants, modelMutants,
 	consumingMutants, fetchMutants, policiesMutants, modesMutants, securityMutants, troubleMutants, visibilityMutants, handoffMutants, listeningMutants, storageMutants, claimingMutants,
-	idempotentMutants, gormstoreMutants, redisStoreMutants, inlineMutants)
+	idempotentMutants, gormstoreMutants, redisStoreMutants, nativeMutants, inlineMutants)
 
 func concat(tables ...[]mutant) []mutant {
 	var all []mutant
