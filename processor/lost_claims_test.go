@@ -16,7 +16,7 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const lost = 600 // more than one look takes
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(4*time.Second), inbox.Prefetch(lost), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(8*time.Second), inbox.Prefetch(lost), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		messages := make([]inbox.RawMessage, lost)
