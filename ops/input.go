@@ -50,7 +50,7 @@ func roughly(from, to time.Time) (oldest, latest time.Time) {
 	if from = from.Add(-time.Second); from.After(oldest) {
 		oldest = from
 	}
-	if !to.IsZero() {
+	if !to.IsZero() && to.UTC().Year() < 9999 {
 		latest = to.Add(time.Second)
 	}
 	return oldest, latest
