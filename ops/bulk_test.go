@@ -203,6 +203,7 @@ func TestOperatorsFreeALane(t *testing.T) {
 				inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1 WHERE handler_key = 'mail' AND message_id <> '1'`)
 				require.Equal(t, []string{"mail/3", "mail/2"}, r.list(ops.Filter{States: []ops.State{ops.StatePending}}, 1))
 				require.NoError(t, each.act(r))
+				require.Equal(t, each.ran[0] == "mail/1", r.status("mail", "2").IsWaiting, "at once, not by a sweep")
 				for range 3 {
 					r.process()
 				}

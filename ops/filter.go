@@ -3,24 +3,25 @@ package ops
 import "time"
 
 // Filter narrows what is listed, counted or acted on; a status must meet all of
-// it. The zero Filter takes every status.
+// it. The zero Filter takes every status. Audit rows tell it as JSON.
 type Filter struct {
 	// States: any of them. Empty is all; with ErrorText or Fingerprint it is
 	// StatePoisoned and StateFailing, which indexes find at once.
-	States []State
+	States []State `json:"states,omitempty"`
 	// HandlerKeys: any of them, at most 1,000.
-	HandlerKeys []string
+	HandlerKeys []string `json:"handler_keys,omitempty"`
 	// MessageID: this one exactly.
-	MessageID string
+	MessageID string `json:"message_id,omitempty"`
 	// Type: this message type exactly.
-	Type string
+	Type string `json:"type,omitempty"`
 	// From and To bound when the message was received: not before From, before
 	// To. Zero is no bound.
-	From, To time.Time
+	From time.Time `json:"from,omitzero"`
+	To   time.Time `json:"to,omitzero"`
 	// ErrorText: its last error contains this, whatever the case of letters.
-	ErrorText string
+	ErrorText string `json:"error_text,omitempty"`
 	// Fingerprint: it belongs to this failure group, see Failures.
-	Fingerprint string
+	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
 // Cursor is a place in a list, for List and its like to go on from. It is

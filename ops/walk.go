@@ -86,13 +86,13 @@ const (
 type keyed struct {
 	o         *Ops
 	statement string
-	chunk     int
 	keys      []*keyRows
 }
 
 // keyRows is what is read ahead of one key.
 type keyRows struct {
 	key   string
+	chunk int // of the next read
 	after place
 	rows  []row
 	end   bool
@@ -103,9 +103,9 @@ func (o *Ops) keyed(st stage, keys []string, after *place, chunk int) *keyed {
 	if after != nil {
 		from = *after
 	}
-	k := &keyed{o: o, statement: map[stage]string{byPoisoned: walkPoisoned, byDue: walkDue, byWaiting: walkWaiting}[st], chunk: chunk}
+	k := &keyed{o: o, statement: map[stage]string{byPoisoned: walkPoisoned, byDue: walkDue, byWaiting: walkWaiting}[st]}
 	for _, key := range keys {
-		k.keys = append(k.keys, &keyRows{key: key, after: from})
+		k.keys = append(k.keys, &keyRows{key: key, chunk: chunk, after: from})
 	}
 	return k
 }
@@ -137,7 +137,7 @@ func (k *keyed) fill(ctx context.Context, each *keyRows) error {
 	if len(each.rows) > 0 || each.end {
 		return nil
 	}
-	args := []any{each.key, each.after.ID, k.chunk}
+	args := []any{each.key, each.after.ID, each.chunk}
 	if k.statement == walkDue {
 		at, err := k.o.argument(each.after.At)
 		if err != nil {
@@ -150,14 +150,14 @@ func (k *keyed) fill(ctx context.Context, each *keyRows) error {
 		return err
 	}
 	slices.SortFunc(rows, newer) // of the two ranges
-	if len(rows) > k.chunk {
-		rows = rows[:k.chunk]
+	if len(rows) > each.chunk {
+		rows = rows[:each.chunk]
 	}
-	each.rows, each.end = rows, len(rows) < k.chunk
+	each.rows, each.end = rows, len(rows) < each.chunk
 	if len(rows) > 0 {
 		each.after = rows[len(rows)-1].place
 	}
-	k.chunk = min(2*k.chunk, mostAtOnce)
+	each.chunk = min(2*each.chunk, mostAtOnce)
 	return nil
 }
 

@@ -49,7 +49,7 @@ var opsMutants = []mutant{
 		Why:  "nobody would know who did it (contract 11.3)",
 		File: "ops/audit.go",
 		Old:  "		return o.store.AddAuditTx(ctx, tx, entry)\n	})",
-		New:  "		return nil\n	})\n	if err == nil {\n		entry, _ := o.entry(actor, action, target, nil)\n		err = o.act(ctx, func(ctx context.Context, tx *gorm.DB) error { return o.store.AddAuditTx(ctx, tx, entry) })\n	}",
+		New:  "		_ = entry\n		return nil\n	})\n	if err == nil {\n		entry, _ := o.entry(actor, action, target, nil)\n		err = o.act(ctx, func(ctx context.Context, tx *gorm.DB) error { return o.store.AddAuditTx(ctx, tx, entry) })\n	}",
 		Test: operating("TestActionWhoseAuditRowCannotBeWrittenIsRefused"),
 	},
 	{
