@@ -16,7 +16,7 @@ import (
 // long; ctx ends it.
 func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error) {
 	if o.live == nil {
-		return cleanup.Deleted{}, fmt.Errorf("%s: %w", ActionCleanup, needsApplication)
+		return cleanup.Deleted{}, fmt.Errorf("%s: %w", ActionCleanup, errNeedsApplication)
 	}
 	note := func(ctx context.Context, detail any) error {
 		return o.audited(ctx, actor, ActionCleanup, "inbox", func(context.Context, *gorm.DB) (any, error) { return detail, nil })

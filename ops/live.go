@@ -48,5 +48,5 @@ type Accepted struct {
 // WithLive gives Ops the running application.
 func WithLive(l Live) Option { return func(s *settings) { s.live = l } }
 
-// needsApplication says what to do.
-var needsApplication = fmt.Errorf("%w: act through Inbox.Ops in its process, or through its dashboard", ErrNeedsApplication)
+// errNeedsApplication says what to do.
+var errNeedsApplication = fmt.Errorf("%w: act through Inbox.Ops in its process, or through its dashboard", ErrNeedsApplication)

@@ -185,7 +185,7 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 		err = actor.check()
 	}
 	if err == nil && o.live == nil {
-		err = needsApplication
+		err = errNeedsApplication
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ActionReAccept, err)

@@ -41,7 +41,7 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Ed
 	case !o.allowReplay:
 		return Accepted{}, fmt.Errorf("%s: %w: it needs the option AllowReplay", ActionReplay, ErrReplayOff)
 	case o.live == nil:
-		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, needsApplication)
+		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, errNeedsApplication)
 	}
 	if err := checkText("message ID", messageID, 1, models.MaxMessageID); err != nil {
 		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, err)
