@@ -16,6 +16,8 @@ type AcceptBatch struct {
 	// are inserted; empty claims none (contract 5.17). If its row is not there,
 	// or says that it is released or stopped, they are inserted unclaimed.
 	Claimer string
+	// Audit, if not nil, is added by AcceptRejected in its transaction.
+	Audit *models.Audit
 }
 
 // NewMessage is a message to accept with the handlers it is routed to.

@@ -1,0 +1,52 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Live is what only a running application can do, as it alone knows channels
+// and handlers. *inbox.Inbox gives one to Inbox.Ops; without it Replay,
+// ReAccept and Cleanup fail with ErrNeedsApplication. Implementations are safe
+// for concurrent use.
+type Live interface {
+	// AcceptTx accepts a message in an open transaction on the inbox's
+	// database. wake is called after the commit.
+	AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (result Accepted, wake func(), err error)
+	// AcceptRejected accepts what a rejected message holds, deletes its row and
+	// adds the audit row, all in one transaction. If the record is still bad it
+	// keeps the new reason with the audit row.
+	AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]Accepted, error)
+	// Cleanup is Inbox.Cleanup.
+	Cleanup(ctx context.Context) (cleanup.Deleted, error)
+	// HandlerKeys are all keys of the handler that has this one, the one it goes
+	// by now first. ErrNotFound if none of this process has it; ErrBadInput if
+	// it runs without an inbox, where nothing can be paused.
+	HandlerKeys(key string) ([]string, error)
+	// Wake tells this process's processor that handlers have due statuses.
+	Wake(handlerKeys ...string)
+	// TakePaused has this process obey what is paused now, not with its next
+	// heartbeat.
+	TakePaused(ctx context.Context) error
+}
+
+// Accepted says what became of a message that an operator had accepted.
+type Accepted struct {
+	MessageID string
+	// Outcome is "accepted", "duplicate" or "unrouted".
+	Outcome string
+	// Handlers counts the statuses added.
+	Handlers int
+}
+
+// WithLive gives Ops the running application.
+func WithLive(l Live) Option { return func(s *settings) { s.live = l } }
+
+// errNeedsApplication says what to do.
+var errNeedsApplication = fmt.Errorf("%w: act through Inbox.Ops in its process, or through its dashboard", ErrNeedsApplication)

@@ -1,0 +1,72 @@
+// Package ops is what operators see of an inbox and do with it: one Go API
+// behind the CLI and the dashboard (contract 11.1-11.3). It works on the tables
+// alone, of any inbox that a *gorm.DB reaches, whether or not a process of it
+// runs; what only the running application can do it asks of a Live.
+//
+// Every query is bounded: lists are pages, counts are capped, and a search that
+// would have to look at too many rows stops and says so. Every action, and every
+// look at a payload, names its Actor and leaves an audit row in the transaction
+// of what it does; where that row cannot be written nothing is done.
+package ops
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Ops looks at one inbox's tables and acts on them. It is safe for concurrent
+// use and starts nothing. All of its methods end within a few statement
+// timeouts, RetryMatching, DiscardMatching and Cleanup excepted, and all of
+// their errors can be told apart by the Err values of this package.
+type Ops struct {
+	settings
+	db     *gorm.DB
+	store  store.Store
+	sqlite bool
+	names  *strings.Replacer
+	texts  sync.Map // statement → with the names filled in
+}
+
+// New makes an Ops on db, which stays the caller's to close. It reads nothing
+// yet: CheckSchema does. A nil db, one inside a transaction, another dialect
+// than PostgreSQL or SQLite, and a bad option are errors.
+func New(db *gorm.DB, options ...Option) (*Ops, error) { return newOps(db, options) }
+
+// Option adjusts an Ops.
+type Option func(*settings)
+
+type settings struct {
+	naming           models.Naming
+	clock            clock.Clock
+	statementTimeout time.Duration
+	redactor         func(Redactable) []byte
+	allowReplay      bool
+	live             Live
+}
+
+// Naming says where the tables live. Default: the connection's schema and the
+// prefix "inbox_". Not needed for Inbox.Ops, which knows.
+func Naming(n models.Naming) Option { return func(s *settings) { s.naming = n } }
+
+// Clock is what ages, due times and the times of audit rows are told by.
+// Default: the machine's clock. It is for tests: workers' silence is judged by
+// the database's clock on PostgreSQL whatever this is (contract 3.5).
+func Clock(c clock.Clock) Option { return func(s *settings) { s.clock = c } }
+
+// StatementTimeout bounds each transaction of an action and each look of a
+// query. Default 10 s, allowed > 0.
+func StatementTimeout(d time.Duration) Option {
+	return func(s *settings) { s.statementTimeout = d }
+}
+
+// AllowReplay allows Replay. Default off: who may replay a message may make the
+// application do anything that a message can. Leave it off where operators are
+// not trusted with that (contract 11.1).
+func AllowReplay() Option { return func(s *settings) { s.allowReplay = true } }
