@@ -68,6 +68,7 @@ func actionExamples(verb string) string {
 func newAction(a *app, act action) *cobra.Command {
 	var (
 		filters  filterFlags
+		when     pageFlags
 		bulk     bulkFlags
 		matching bool
 	)
@@ -75,7 +76,11 @@ func newAction(a *app, act action) *cobra.Command {
 		Use: act.verb + " [STATUS-ID[@VERSION]...]",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if matching {
-				return a.actOnMatching(cmd, act, args, &filters, &bulk)
+				from, to, err := period(when.from, when.to, a.now())
+				if err != nil {
+					return err
+				}
+				return a.actOnMatching(cmd, act, args, filters.filter(from, to), &bulk)
 			}
 			if given := changed(cmd, append([]string{"yes", "dry-run", "chunk"}, statusFilters...)); len(given) > 0 {
 				return misuse("%s is only for --matching", given[0])
@@ -89,6 +94,7 @@ func newAction(a *app, act action) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&matching, "matching", false, "all poisoned statuses that match the filters")
 	filters.bind(cmd)
+	when.bindPeriod(cmd, receivedWhen)
 	bulk.bind(cmd)
 	return cmd
 }

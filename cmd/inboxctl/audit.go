@@ -12,7 +12,6 @@ import (
 func newAudit(a *app) *cobra.Command {
 	var (
 		page     pageFlags
-		from, to string
 		who, act string
 		filter   ops.AuditFilter
 	)
@@ -30,17 +29,16 @@ JSON: ops.AuditPage, whose Detail is JSON in a string.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			filter.Actor, filter.Action = ops.Actor(who), ops.Action(act)
-			if filter.From, filter.To, err = period(from, to, a.now()); err != nil {
-				return err
-			}
-			if err := page.check(); err != nil {
+			var after ops.Cursor
+			if filter.From, filter.To, after, err = page.place(a.now()); err != nil {
 				return err
 			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				found, err := o.Audit(ctx, filter, ops.Cursor(page.after), page.limit)
+				found, err := o.Audit(ctx, filter, after, page.limit)
 				if err != nil {
 					return err
 				}
+				found.Next = next(filter.From, filter.To, found.Next)
 				err = a.print(found, func() {
 					if len(found.Entries) == 0 {
 						fmt.Fprintln(a.out, "No audit row found.")
@@ -63,8 +61,7 @@ JSON: ops.AuditPage, whose Detail is JSON in a string.`,
 	flags.StringVar(&who, "by", "", "of this actor")
 	flags.StringVar(&act, "action", "", "of this action, such as retry, discard, delete, view")
 	flags.StringVar(&filter.Target, "target", "", "whose target contains this")
-	flags.StringVar(&from, "from", "", "not before: a time such as 2026-01-02T03:04:05Z, or 90m, 24h, 7d ago")
-	flags.StringVar(&to, "to", "", "before: likewise")
+	page.bindPeriod(cmd, "")
 	fixed(cmd, "action", names...)
 	page.bind(cmd)
 	return cmd

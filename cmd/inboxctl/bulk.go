@@ -34,7 +34,7 @@ type bulkReport struct {
 	Error   string
 }
 
-func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filters *filterFlags, bulk *bulkFlags) error {
+func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filter ops.Filter, bulk *bulkFlags) error {
 	switch {
 	case len(args) > 0:
 		return misuse("either status IDs or --matching, not both")
@@ -42,10 +42,6 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 		return misuse("--matching needs a filter; for really everything name each --handler")
 	case bulk.chunk < 1 || bulk.chunk > ops.MaxLimit:
 		return misuse("--chunk is %d, allowed is 1 to %d", bulk.chunk, ops.MaxLimit)
-	}
-	filter, err := filters.filter(a.now())
-	if err != nil {
-		return err
 	}
 	filter.States = []ops.State{ops.StatePoisoned}
 	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {

@@ -149,6 +149,6 @@ func (onlyCleanup) AcceptRejected(context.Context, string, models.Audit) ([]ops.
 	return nil, ops.ErrNeedsApplication
 }
 
-func (onlyCleanup) HandlerKey(string) (string, bool) { return "", false }
-func (onlyCleanup) Wake(...string)                   {}
-func (onlyCleanup) TakePaused(context.Context) error { return nil }
+func (onlyCleanup) HandlerKeys(string) ([]string, error) { return nil, ops.ErrNotFound }
+func (onlyCleanup) Wake(...string)                       {}
+func (onlyCleanup) TakePaused(context.Context) error     { return nil }

@@ -13,6 +13,7 @@ import (
 func newFailures(a *app) *cobra.Command {
 	var (
 		filters filterFlags
+		when    pageFlags
 		wide    bool
 	)
 	cmd := &cobra.Command{
@@ -32,10 +33,11 @@ JSON: ops.Failures.`,
   inboxctl retry --matching --fingerprint 3f1c… --dry-run`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter, err := filters.filter(a.now())
+			from, to, err := period(when.from, when.to, a.now())
 			if err != nil {
 				return err
 			}
+			filter := filters.filter(from, to)
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				failures, err := o.Failures(ctx, filter)
 				if err != nil {
@@ -57,6 +59,7 @@ JSON: ops.Failures.`,
 	}
 	filters.bindStates(cmd, ops.StatePoisoned, ops.StateFailing)
 	filters.bind(cmd)
+	when.bindPeriod(cmd, receivedWhen)
 	cmd.Flags().BoolVar(&wide, "wide", false, "errors whole")
 	return cmd
 }

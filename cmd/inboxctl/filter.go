@@ -13,9 +13,12 @@ import (
 
 // filterFlags narrow which statuses a command is about.
 type filterFlags struct {
-	states, handlers                              []string
-	message, typ, from, to, errorText, failureGrp string
+	states, handlers                     []string
+	message, typ, errorText, fingerprint string
 }
+
+// receivedWhen begins the help of --from and --to where they bound messages.
+const receivedWhen = "of messages received "
 
 // statusFilters are the flags that bind adds; --state is one more.
 var statusFilters = []string{"handler", "message", "type", "from", "to", "error", "fingerprint"}
@@ -25,10 +28,8 @@ func (f *filterFlags) bind(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.handlers, "handler", nil, "of this handler key; may be repeated")
 	flags.StringVar(&f.message, "message", "", "of the message with this ID")
 	flags.StringVar(&f.typ, "type", "", "of messages of this type")
-	flags.StringVar(&f.from, "from", "", "of messages received not before: a time such as 2026-01-02T03:04:05Z, or 90m, 24h, 7d ago")
-	flags.StringVar(&f.to, "to", "", "of messages received before: likewise")
 	flags.StringVar(&f.errorText, "error", "", "whose last error contains this, whatever the case")
-	flags.StringVar(&f.failureGrp, "fingerprint", "", "of this failure group, see \"inboxctl failures\"")
+	flags.StringVar(&f.fingerprint, "fingerprint", "", "of this failure group, see \"inboxctl failures\"")
 }
 
 func (f *filterFlags) bindStates(cmd *cobra.Command, states ...ops.State) {
@@ -40,14 +41,12 @@ func (f *filterFlags) bindStates(cmd *cobra.Command, states ...ops.State) {
 	fixed(cmd, "state", names...)
 }
 
-func (f *filterFlags) filter(now time.Time) (ops.Filter, error) {
-	filter := ops.Filter{HandlerKeys: f.handlers, MessageID: f.message, Type: f.typ, ErrorText: f.errorText, Fingerprint: f.failureGrp}
+func (f *filterFlags) filter(from, to time.Time) ops.Filter {
+	filter := ops.Filter{From: from, To: to, HandlerKeys: f.handlers, MessageID: f.message, Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint}
 	for _, state := range f.states {
 		filter.States = append(filter.States, ops.State(state))
 	}
-	var err error
-	filter.From, filter.To, err = period(f.from, f.to, now)
-	return filter, err
+	return filter
 }
 
 // period reads --from and --to.
@@ -62,6 +61,7 @@ var daysAgo = regexp.MustCompile(`^(\d{1,6})d$`)
 
 // when reads a time, or a length of time before now.
 func when(flag, text string, now time.Time) (time.Time, error) {
+	now = now.Truncate(time.Microsecond) // what a place can tell
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -74,7 +74,7 @@ func when(flag, text string, now time.Time) (time.Time, error) {
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02"} {
 		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC(), nil
+			return t.UTC().Truncate(time.Microsecond), nil
 		}
 	}
 	return time.Time{}, misuse("--%s is %q, allowed are 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), and ages such as 90m, 24h or 7d", flag, text)
@@ -88,33 +88,4 @@ func changed(cmd *cobra.Command, names []string) (given []string) {
 		}
 	}
 	return given
-}
-
-// pageFlags are those of lists.
-type pageFlags struct {
-	limit int
-	after string
-}
-
-func (p *pageFlags) bind(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&p.limit, "limit", ops.DefaultLimit, "how many at most, 1 to 1000")
-	cmd.Flags().StringVar(&p.after, "after", "", "go on behind this place, which the page before told")
-}
-
-func (p *pageFlags) check() error {
-	if p.limit < 1 || p.limit > ops.MaxLimit {
-		return misuse("--limit is %d, allowed is 1 to %d", p.limit, ops.MaxLimit)
-	}
-	return nil
-}
-
-// more tells people how to go on.
-func (a *app) more(next ops.Cursor, partial bool, looked int) {
-	switch {
-	case a.output == "json" || next == "":
-	case partial:
-		a.say("Looked at %d rows and stopped; the rest may hold more: repeat with --after %s", looked, oneLine(string(next)))
-	default:
-		a.say("There is more: repeat with --after %s", oneLine(string(next)))
-	}
 }

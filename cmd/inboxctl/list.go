@@ -37,21 +37,20 @@ JSON: ops.Page; with --count ops.Count.`,
   inboxctl list --state poisoned -o json | jq -r '.Statuses[].ID'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter, err := filters.filter(a.now())
-			if err == nil {
-				err = page.check()
-			}
+			from, to, after, err := page.place(a.now())
 			if err != nil {
 				return err
 			}
+			filter := filters.filter(from, to)
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				if counts {
 					return a.printCount(ctx, o, filter)
 				}
-				found, err := o.List(ctx, filter, ops.Cursor(page.after), page.limit)
+				found, err := o.List(ctx, filter, after, page.limit)
 				if err != nil {
 					return err
 				}
+				found.Next = next(from, to, found.Next)
 				err = a.print(found, func() {
 					if len(found.Statuses) == 0 {
 						fmt.Fprintln(a.out, "No status found.")
@@ -66,6 +65,7 @@ JSON: ops.Page; with --count ops.Count.`,
 	}
 	filters.bindStates(cmd, ops.States()...)
 	filters.bind(cmd)
+	page.bindPeriod(cmd, receivedWhen)
 	page.bind(cmd)
 	cmd.Flags().BoolVar(&counts, "count", false, "only count them, up to 10000 rows looked at")
 	cmd.Flags().BoolVar(&all, "wide", false, "errors whole")

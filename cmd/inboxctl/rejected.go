@@ -27,10 +27,9 @@ application accept it again, or deletes it.`,
 
 func newRejectedList(a *app) *cobra.Command {
 	var (
-		filter   ops.RejectedFilter
-		from, to string
-		page     pageFlags
-		wide     bool
+		filter ops.RejectedFilter
+		page   pageFlags
+		wide   bool
 	)
 	cmd := &cobra.Command{
 		Use: "list", Short: "Rejected messages, the last first",
@@ -43,17 +42,16 @@ JSON: ops.RejectedPage.`,
   inboxctl rejected list --reason 'invalid character'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if filter.From, filter.To, err = period(from, to, a.now()); err != nil {
-				return err
-			}
-			if err := page.check(); err != nil {
+			var after ops.Cursor
+			if filter.From, filter.To, after, err = page.place(a.now()); err != nil {
 				return err
 			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				found, err := o.ListRejected(ctx, filter, ops.Cursor(page.after), page.limit)
+				found, err := o.ListRejected(ctx, filter, after, page.limit)
 				if err != nil {
 					return err
 				}
+				found.Next = next(filter.From, filter.To, found.Next)
 				err = a.print(found, func() {
 					if len(found.Rejected) == 0 {
 						fmt.Fprintln(a.out, "No rejected message found.")
@@ -69,8 +67,7 @@ JSON: ops.RejectedPage.`,
 	flags := cmd.Flags()
 	flags.StringVar(&filter.Channel, "channel", "", "of this channel")
 	flags.StringVar(&filter.Topic, "topic", "", "of this topic")
-	flags.StringVar(&from, "from", "", "rejected not before: a time such as 2026-01-02T03:04:05Z, or 90m, 24h, 7d ago")
-	flags.StringVar(&to, "to", "", "rejected before: likewise")
+	page.bindPeriod(cmd, "rejected ")
 	flags.StringVar(&filter.Reason, "reason", "", "whose reason contains this, whatever the case")
 	flags.BoolVar(&wide, "wide", false, "reasons whole")
 	page.bind(cmd)

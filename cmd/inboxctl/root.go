@@ -126,10 +126,14 @@ func (a *app) run(ctx context.Context, args []string) int {
 
 // errorLine is an error in a line: drivers spread theirs over several.
 func errorLine(err error) string {
-	return oneLine(lineEnds.ReplaceAllString(maskSecrets(err.Error()), "; "))
+	text := afterColon.ReplaceAllString(maskSecrets(err.Error()), ": ")
+	return oneLine(lineEnds.ReplaceAllString(text, "; "))
 }
 
-var lineEnds = regexp.MustCompile(`:?\s*\n\s*`)
+var (
+	afterColon = regexp.MustCompile(`:[ \t]*\n\s*`)
+	lineEnds   = regexp.MustCompile(`\s*\n\s*`)
+)
 
 // say tells the operator something that is no result: it goes to standard
 // error, so that results can be piped.
