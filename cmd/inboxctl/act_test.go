@@ -179,15 +179,17 @@ func TestInterruptEndsBetweenChunksAndSaysHowFar(t *testing.T) {
 }
 
 func TestChunkUnderWayIsFinishedUnlessItTakesTooLong(t *testing.T) {
+	var said bytes.Buffer
+	a := &app{system: system{errOut: &locked{w: &said}}}
 	ctx, interrupt := context.WithCancel(t.Context())
-	chunks, end := betweenChunks(ctx, inboxtest.Patience)
+	chunks, end := a.betweenChunks(ctx, inboxtest.Patience)
 	interrupt()
 	require.NoError(t, chunks.Err(), "the chunk under way goes on")
 	end()
 	require.Error(t, chunks.Err())
 
 	ctx, interrupt = context.WithCancel(t.Context())
-	chunks, end = betweenChunks(ctx, 1)
+	chunks, end = a.betweenChunks(ctx, 1)
 	defer end()
 	require.NoError(t, chunks.Err())
 	interrupt()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,7 +68,7 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 }
 
 func (a *app) runBulk(ctx context.Context, o *ops.Ops, act action, filter ops.Filter, bulk *bulkFlags, matched ops.Count) error {
-	chunks, end := betweenChunks(ctx, a.stepTimeout())
+	chunks, end := a.betweenChunks(ctx, a.stepTimeout())
 	defer end()
 	result, err := act.matching(o, chunks, a.who(), filter, ops.Bulk{ChunkSize: bulk.chunk, Progress: func(r ops.BulkResult) {
 		a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
@@ -95,9 +96,12 @@ func (a *app) runBulk(ctx context.Context, o *ops.Ops, act action, filter ops.Fi
 // betweenChunks is a context that outlasts ctx until end is called, which is
 // where a chunk has ended: so the one under way is finished and counted. If it
 // takes longer than the limit, it is undone.
-func betweenChunks(ctx context.Context, limit time.Duration) (chunks context.Context, end func()) {
+func (a *app) betweenChunks(ctx context.Context, limit time.Duration) (chunks context.Context, end func()) {
 	chunks, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		a.say("Stopping behind the chunk under way. Ctrl-C once more ends inboxctl at once.")
 		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		select {
@@ -106,5 +110,10 @@ func betweenChunks(ctx context.Context, limit time.Duration) (chunks context.Con
 		case <-chunks.Done():
 		}
 	})
-	return chunks, func() { stop(); cancel() }
+	return chunks, sync.OnceFunc(func() {
+		cancel()
+		if !stop() {
+			<-ended
+		}
+	})
 }

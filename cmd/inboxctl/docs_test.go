@@ -28,8 +28,8 @@ func reference(root *cobra.Command) string {
 	var out strings.Builder
 	out.WriteString("# inboxctl: the reference\n\n")
 	block := func(text string) { fmt.Fprintf(&out, "```text\n%s\n```\n\n", strings.TrimRight(text, "\n")) }
-	out.WriteString("Each part is the command's own help (`inboxctl help COMMAND`); a test compares. Build it, with or without a C compiler, by\n" +
-		"`go install github.com/gorm-inbox/inbox/cmd/inboxctl@latest`.\n\n")
+	out.WriteString("Each part is the command's own help (`inboxctl help COMMAND`); a test compares. Build it in a clone, with or\n" +
+		"without a C compiler: `go build -C cmd/inboxctl -o /usr/local/bin/inboxctl .`\n\n")
 	block(root.Long)
 	out.WriteString("| command | what it does |\n|---|---|\n")
 	each(root, func(cmd *cobra.Command) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -103,6 +105,7 @@ func newRoot(a *app) *cobra.Command {
 
 // run is the whole program.
 func run(ctx context.Context, args []string, sys system) int {
+	sys.errOut = &locked{w: sys.errOut}
 	a := &app{system: sys, now: func() time.Time { return time.Now().UTC() }}
 	return a.run(ctx, args)
 }
@@ -138,6 +141,18 @@ var (
 // say tells the operator something that is no result: it goes to standard
 // error, so that results can be piped.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.errOut, format+"\n", args...) }
+
+// locked is a writer that an interrupt may write to besides.
+type locked struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
 
 // checkFlags refuses what no command could work with.
 func (a *app) checkFlags(cmd *cobra.Command) error {
