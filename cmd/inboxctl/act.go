@@ -89,7 +89,7 @@ func newAction(a *app, act action) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error { return a.actOnEach(ctx, o, act, refs) })
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error { return a.actOnEach(ctx, o, act, refs) })
 		},
 	}
 	cmd.Flags().BoolVar(&matching, "matching", false, "all poisoned statuses that match the filters")
@@ -146,7 +146,7 @@ func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.
 			continue
 		}
 		problems = append(problems, err)
-		results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: "not " + act.done, Error: err.Error()})
+		results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: "not " + act.done, Error: maskSecrets(err.Error())})
 		if exitCode(err) == exitFailed {
 			break
 		}

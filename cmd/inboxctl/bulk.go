@@ -45,7 +45,7 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 		return misuse("--chunk is %d, allowed is 1 to %d", bulk.chunk, ops.MaxLimit)
 	}
 	filter.States = []ops.State{ops.StatePoisoned}
-	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+	return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 		counted, err := act.matching(o, ctx, a.who(), filter, ops.Bulk{DryRun: true})
 		if err != nil {
 			return err
@@ -79,7 +79,7 @@ func (a *app) runBulk(ctx context.Context, o *ops.Ops, act action, filter ops.Fi
 	result.Matched = matched
 	report := bulkReport{BulkResult: result, Stopped: err != nil && ctx.Err() != nil}
 	if err != nil {
-		report.Error = err.Error()
+		report.Error = maskSecrets(err.Error())
 	}
 	if printed := a.print(report, func() { fmt.Fprintf(a.out, "%s %d, skipped %d\n", act.done, result.Done, result.Skipped) }); printed != nil {
 		return errors.Join(err, printed)

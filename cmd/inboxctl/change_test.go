@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -107,9 +108,16 @@ func TestTheActorIsRequired(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b")
 		a, b := r.status("a").ID, r.status("b").ID
-		for _, args := range [][]string{{"--actor", ""}, {"--actor", "  "}} {
-			require.Equal(t, exitMisuse, r.run(append([]string{"retry", a}, args...)...).code)
+		for _, args := range [][]string{{"retry", a}, {"discard", "--matching", "--handler", failing, "--yes"}, {"show", "a"}, {"delete", "a"}, {"pause", failing}, {"resume", failing},
+			{"replay", "a"}, {"cleanup", "--retention", "1d"}, {"rejected", "show", a}, {"rejected", "accept", a}, {"rejected", "delete", a}} {
+			for _, nobody := range []string{"", "  "} {
+				out := r.run(append(args, "--actor", nobody)...)
+				require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)
+				require.Contains(t, out.errOut, "say who you are")
+			}
+			require.Equal(t, exitMisuse, r.run(append(args, "--actor", strings.Repeat("x", 201))...).code, "%v", args)
 		}
+		r.done("status", "--actor", "")
 		require.Empty(t, r.audit())
 		r.done("retry", a, "--actor", "bob")
 		out := runWith(t, t.Context(), r.with(actorVariable, ""), "", "retry", b)

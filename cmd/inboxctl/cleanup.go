@@ -47,6 +47,9 @@ JSON: cleanup.Deleted with "Error".`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			length, err := parseAge(retention)
+			if err == nil {
+				err = a.checkActor()
+			}
 			if err != nil {
 				return err
 			}
@@ -108,7 +111,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 		Error string
 	}{Deleted: deleted}
 	if err != nil {
-		report.Error = err.Error()
+		report.Error = maskSecrets(err.Error())
 	}
 	printed := a.print(report, func() {
 		fmt.Fprintf(a.out, "deleted %d statuses and %d messages, besides %d workers and %d leases of processes that vanished\n",

@@ -37,7 +37,7 @@ func (a *app) delete(cmd *cobra.Command, what, id, confirmation string, do func(
 	if cmd.Flags().Changed("confirm") && confirmation != id {
 		return misuse("--confirm is %q, the ID is %q", confirmation, id)
 	}
-	return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+	return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 		if confirmation == "" {
 			question := fmt.Sprintf("Deleting a %s cannot be undone. Type its ID to delete it as %s: ", what, oneLine(a.actor))
 			if err := a.confirm(ctx, question, id); err != nil {

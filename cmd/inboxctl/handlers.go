@@ -78,7 +78,7 @@ func newPausing(a *app, done string, do func(o *ops.Ops, ctx context.Context, ac
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				return a.pauseEach(ctx, o, done, do, args)
 			})
 		},
@@ -99,7 +99,7 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string, do func(*o
 		err := do(o, ctx, a.who(), key)
 		if err != nil {
 			problems = append(problems, err)
-			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done, Error: err.Error()})
+			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done, Error: maskSecrets(err.Error())})
 			continue
 		}
 		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: done})

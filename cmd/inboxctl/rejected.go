@@ -100,7 +100,7 @@ JSON: ops.RejectedRecord, whose Value is {"Hidden": true, "Size": …} without
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
 		Args: oneArg("ID of the rejected message"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				r, err := o.Rejected(ctx, a.who(), args[0])
 				if err != nil {
 					return err
@@ -143,7 +143,7 @@ dashboard, or by
 		Example: `  inboxctl rejected accept 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
 		Args:    oneArg("ID of the rejected message"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				accepted, err := o.ReAccept(ctx, a.who(), args[0])
 				if err != nil {
 					return explained(err)

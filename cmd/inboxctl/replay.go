@@ -36,7 +36,7 @@ To run only what is poisoned once more use "inboxctl retry".`,
 			if allow {
 				options = append(options, ops.AllowReplay())
 			}
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				accepted, err := o.Replay(ctx, a.who(), args[0], ops.Edit{})
 				if err != nil {
 					if errors.Is(err, ops.ErrReplayOff) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -172,14 +173,26 @@ func (a *app) checkFlags(cmd *cobra.Command) error {
 	if flag := cmd.Flags().Lookup("actor"); a.actor == "" && !flag.Changed {
 		a.actor = defaultActor(a.getenv)
 	}
-	if strings.TrimSpace(a.actor) == "" {
-		return misuse("--actor is empty: actions are audited, so say who you are")
-	}
 	return nil
 }
 
 // who is the actor of an action.
 func (a *app) who() ops.Actor { return ops.Actor(a.actor) }
+
+// checkActor comes before whatever is audited, and before anybody is asked to
+// confirm it.
+func (a *app) checkActor() error {
+	if strings.TrimSpace(a.actor) == "" {
+		return misuse("there is no actor: this is audited, so say who you are by --actor or %s", actorVariable)
+	}
+	if n := utf8.RuneCountInString(a.actor); n > maxActor {
+		return misuse("the actor has %d characters, allowed are 1 to %d", n, maxActor)
+	}
+	return nil
+}
+
+// maxActor is what the audit keeps of a name.
+const maxActor = 200
 
 // defaultActor is the operating system's user at the machine's name.
 func defaultActor(getenv func(string) string) string {

@@ -30,7 +30,7 @@ JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
   inboxctl show 7f9c2ba4 --show-payload -o json | jq -r .Content.Text | jq .`,
 		Args: oneArg("message ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				m, err := o.Message(ctx, a.who(), args[0])
 				if err != nil {
 					return err
