@@ -3,11 +3,13 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -139,5 +141,37 @@ func TestMessagesOfAttackersStayText(t *testing.T) {
 		require.Equal(t, hostile, page.Statuses[0].MessageID)
 		r.done("delete", hostile, "--confirm", hostile)
 		require.Zero(t, inboxtest.CountMessages(t, r.ib))
+	})
+}
+
+func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, inboxtest.Brisk())
+		inboxtest.Start(t, r.ib)
+		require.NoError(t, d.DB.Create(&models.Lock{Name: "InboxCleanup_test", OwnerID: statusID, ExpiresAt: time.Now().Add(time.Hour)}).Error)
+		require.NoError(t, d.DB.Create(&models.Gap{ID: statusID, Channel: "c", Topic: "orders", FromOffset: 5, ToOffset: 900, Reason: "removed", FoundAt: time.Now()}).Error)
+		inboxtest.Eventually(t, func() bool { return strings.Contains(r.done("workers").out, "alive") }, "the worker is alive")
+		require.Contains(t, r.done("workers").out, failing)
+		out := r.done("status").out
+		require.Contains(t, out, "workers alive  1")
+		require.NotContains(t, out, "no living worker")
+		require.Contains(t, out, "inboxctl gaps")
+		require.Contains(t, r.done("handlers").out, fine)
+		require.Contains(t, r.done("locks").out, "InboxCleanup_test")
+		require.Contains(t, r.done("gaps").out, "removed")
+		var workers []struct {
+			Alive     bool
+			StartedAt time.Time
+			SilentFor float64
+		}
+		r.done("workers", "-o", "json").json(&workers)
+		require.True(t, workers[0].Alive)
+		require.WithinDuration(t, time.Now(), workers[0].StartedAt, time.Minute)
+		require.Less(t, workers[0].SilentFor, 30.0, "seconds")
+
+		r.done("pause", failing) // reaches the worker with its next heartbeat
+		r.done("resume", failing)
+		inboxtest.Accept(t, r.ib, "a")
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, r.ib) }, "a resumed handler runs")
 	})
 }

@@ -45,7 +45,7 @@ func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) { test(t, newRig(t, d)) })
 }
 
-func newRig(t testing.TB, d *inboxtest.Database) *rig {
+func newRig(t testing.TB, d *inboxtest.Database, opts ...inbox.Option) *rig {
 	r := &rig{t: t, d: d, fails: map[string]string{}, env: map[string]string{dsnVariable: d.DSN(), actorVariable: "alice"}}
 	fail := func(_ context.Context, m inboxtest.Bytes) error {
 		r.mu.Lock()
@@ -55,7 +55,8 @@ func newRig(t testing.TB, d *inboxtest.Database) *rig {
 		}
 		return nil
 	}
-	r.ib = inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do(failing, fail), inboxtest.Do(fine, inboxtest.Nothing)))
+	opts = append(opts, inboxtest.Handlers(inboxtest.Do(failing, fail), inboxtest.Do(fine, inboxtest.Nothing)))
+	r.ib = inboxtest.New(t, d.DB, opts...)
 	return r
 }
 

@@ -5,17 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/user"
 	"regexp"
-	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-
-	"github.com/gorm-inbox/inbox/ops"
 )
 
 // app is one run of the program.
@@ -174,78 +168,6 @@ func (a *app) checkFlags(cmd *cobra.Command) error {
 		a.actor = defaultActor(a.getenv)
 	}
 	return nil
-}
-
-// who is the actor of an action.
-func (a *app) who() ops.Actor { return ops.Actor(a.actor) }
-
-// checkActor comes before whatever is audited, and before anybody is asked to
-// confirm it.
-func (a *app) checkActor() error {
-	if strings.TrimSpace(a.actor) == "" {
-		return misuse("there is no actor: this is audited, so say who you are by --actor or %s", actorVariable)
-	}
-	if n := utf8.RuneCountInString(a.actor); n > maxActor {
-		return misuse("the actor has %d characters, allowed are 1 to %d", n, maxActor)
-	}
-	return nil
-}
-
-// maxActor is what the audit keeps of a name.
-const maxActor = 200
-
-// defaultActor is the operating system's user at the machine's name.
-func defaultActor(getenv func(string) string) string {
-	name := ""
-	if current, err := user.Current(); err == nil {
-		name = current.Username
-	}
-	if name == "" {
-		name = getenv("USER")
-	}
-	if name == "" {
-		return "" // a machine alone is not who
-	}
-	if host, err := os.Hostname(); err == nil && host != "" {
-		name += "@" + host
-	}
-	return name
-}
-
-// unknownCommand is the Args of commands that only hold others.
-func unknownCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	hint := ""
-	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = ", did you mean " + near[0] + "?"
-	}
-	return misuse("unknown command %q%s", args[0], hint)
-}
-
-func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-
-// noArgs and oneArg say what a command wants, where cobra's say how
-// many it got.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return misuse("unexpected argument %q", args[0])
-	}
-	return nil
-}
-
-func oneArg(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) == 0 || args[0] == "":
-			return misuse("the %s is missing", what)
-		case len(args) > 1:
-			return misuse("unexpected argument %q", args[1])
-		}
-		return nil
-	}
 }
 
 // topic is a page of help.
