@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Contract 11.1: only poisoned may be retried; a retry resets error_count and
+// raises requeued_count and version.
+func TestRetriedStatusesRunAgain(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a", "b")
+		a, b := r.status("a"), r.status("b")
+		out := r.done("retry", a.ID, fmt.Sprintf("%s@%d", b.ID, b.Version))
+		require.Equal(t, "retried "+a.ID+"\nretried "+b.ID+"\n", out.out)
+		require.Empty(t, out.errOut)
+		now := r.status("a")
+		require.False(t, now.IsPoisoned)
+		require.Equal(t, 0, now.ErrorCount)
+		require.Equal(t, a.RequeuedCount+1, now.RequeuedCount)
+		r.mended()
+		inboxtest.Process(t, r.ib)
+		require.True(t, inboxtest.AllCompleted(t, r.ib))
+		require.Equal(t, []string{"alice retry status " + a.ID, "alice retry status " + b.ID}, r.audit())
+	})
+}
+
+func TestDiscardedStatusesEnd(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a")
+		id := r.status("a").ID
+		results := r.done("discard", id, "-o", "json").object()
+		require.Equal(t, map[string]any{"Results": []any{map[string]any{"StatusID": id, "Outcome": "discarded", "Error": ""}}}, results)
+		require.Equal(t, models.OutcomeDiscarded, r.status("a").Outcome)
+		require.Equal(t, []string{"alice discard status " + id}, r.audit())
+	})
+}
+
+func TestExitCodesTellWhatBecameOfSeveral(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a", "b", "c")
+		a, b, c := r.status("a"), r.status("b"), r.status("c")
+		completed := inboxtest.Status(t, r.ib, "a", fine).ID
+		unknown := uuid.NewString()
+		for _, verb := range []string{"retry", "discard"} {
+			for args, want := range map[string]int{
+				completed:                                exitRefused,
+				completed + " " + completed:              exitRefused,
+				unknown:                                  exitNotFound,
+				unknown + " " + unknown:                  exitNotFound,
+				unknown + " " + completed:                exitFailed,
+				fmt.Sprintf("%s@%d", a.ID, a.Version+1):  exitRefused,
+				"not-an-id":                              exitMisuse,
+				a.ID + "@x":                              exitMisuse,
+				a.ID + "@0":                              exitMisuse,
+				"":                                       exitMisuse,
+				a.ID + " --yes":                          exitMisuse,
+				a.ID + " --handler " + failing:           exitMisuse,
+				"--matching":                             exitMisuse,
+				"--matching --yes":                       exitMisuse,
+				"--matching --handler x " + a.ID:         exitMisuse,
+				"--matching --handler x --chunk 0":       exitMisuse,
+				"--matching --handler x --from tomorrow": exitMisuse,
+				"--matching --state pending":             exitMisuse,
+			} {
+				out := r.run(append([]string{verb}, strings.Fields(args)...)...)
+				require.Equal(t, want, out.code, "%s %s: %s", verb, args, out.errOut)
+				require.Empty(t, out.out)
+				require.True(t, strings.HasPrefix(out.errOut, "inboxctl: "), out.errOut)
+			}
+		}
+		require.Equal(t, []models.HandlerStatus{a, b, c}, []models.HandlerStatus{r.status("a"), r.status("b"), r.status("c")}, "nothing was changed")
+		require.Empty(t, r.audit())
+
+		out := r.run("retry", completed, a.ID, unknown)
+		require.Equal(t, exitPartly, out.code)
+		require.Equal(t, "retried "+a.ID+"\n", out.out)
+		require.Contains(t, out.errOut, "not poisoned")
+		require.Contains(t, out.errOut, "not found")
+		require.Contains(t, out.errOut, "1 of 3 done")
+
+		out = r.run("retry", completed, b.ID, "-o", "json")
+		require.Equal(t, exitPartly, out.code)
+		var results struct {
+			Results []struct{ StatusID, Outcome, Error string }
+		}
+		out.json(&results)
+		require.Len(t, results.Results, 2)
+		require.Equal(t, "not retried", results.Results[0].Outcome)
+		require.Contains(t, results.Results[0].Error, "not poisoned")
+		require.Equal(t, "retried", results.Results[1].Outcome)
+	})
+}
+
+func TestAllThatMatchAreCountedAndConfirmedFirst(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("connection refused", "a", "b", "c")
+		r.poisoned("no such user", "d")
+		matching := func(input string, more ...string) result {
+			return r.answer(input, append([]string{"retry", "--matching", "--error", "REFUSED"}, more...)...)
+		}
+		dry := matching("", "--dry-run")
+		require.Zero(t, dry.code)
+		require.Contains(t, dry.errOut, "Poisoned statuses that match: 3\n")
+		require.Equal(t, map[string]any{"N": 3.0, "Capped": false}, matching("", "--dry-run", "-o", "json").object()["Matched"])
+
+		for _, no := range []string{"", "no\n", "y\n", " yes\n", "yes please\n"} {
+			out := matching(no)
+			require.Equal(t, exitRefused, out.code, "%q: %s", no, out.errOut)
+			require.Contains(t, out.errOut, "retry them as alice? Type yes: ")
+			require.Contains(t, out.errOut, "not confirmed, nothing was done")
+		}
+		require.Empty(t, r.audit())
+
+		out := matching("yes\n", "--chunk", "2")
+		require.Zero(t, out.code, out.errOut)
+		require.Equal(t, "retried 3, skipped 0\n", out.out)
+		require.Contains(t, out.errOut, "retried 2 of 3, skipped 0\n")
+		require.Contains(t, out.errOut, "retried 3 of 3, skipped 0\n")
+		require.Len(t, r.audit(), 2, "one for each chunk")
+		require.True(t, r.status("d").IsPoisoned)
+		require.False(t, r.status("a").IsPoisoned)
+
+		out = matching("")
+		require.Zero(t, out.code)
+		require.Contains(t, out.errOut, "Poisoned statuses that match: 0\n")
+
+		report := r.done("discard", "--matching", "--handler", failing, "--yes", "-o", "json").object()
+		require.Equal(t, 1.0, report["Done"])
+		require.Equal(t, false, report["Stopped"])
+		require.Equal(t, "", report["Error"])
+		require.Equal(t, models.OutcomeDiscarded, r.status("d").Outcome)
+	})
+}
+
+// interrupting cancels as soon as something is written that holds a text.
+type interrupting struct {
+	bytes.Buffer
+	at     string
+	cancel context.CancelFunc
+}
+
+func (w *interrupting) Write(p []byte) (int, error) {
+	n, err := w.Buffer.Write(p)
+	if strings.Contains(w.String(), w.at) {
+		w.cancel()
+	}
+	return n, err
+}
+
+func TestInterruptEndsBetweenChunksAndSaysHowFar(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a", "b", "c", "d", "e")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		errOut := &interrupting{at: "retried 2 of 5", cancel: cancel}
+		var out bytes.Buffer
+		code := run(ctx, []string{"retry", "--matching", "--handler", failing, "--yes", "--chunk", "2", "-o", "json"},
+			system{in: strings.NewReader(""), out: &out, errOut: errOut, getenv: func(name string) string { return r.env[name] }})
+		require.Equal(t, exitPartly, code)
+		require.Contains(t, errOut.String(), "stopped: 2 of 5 retried")
+		report := result{t: t, out: out.String()}.object()
+		require.Equal(t, 2.0, report["Done"])
+		require.Equal(t, true, report["Stopped"])
+		require.Equal(t, 3.0, r.done("list", "--state", "poisoned", "--count", "-o", "json").object()["N"])
+		require.Len(t, r.audit(), 1)
+		r.done("retry", "--matching", "--handler", failing, "--yes")
+		require.Equal(t, 0.0, r.done("list", "--state", "poisoned", "--count", "-o", "json").object()["N"])
+	})
+}
+
+func TestChunkUnderWayIsFinishedUnlessItTakesTooLong(t *testing.T) {
+	var said bytes.Buffer
+	a := &app{system: system{errOut: &locked{w: &said}}}
+	ctx, interrupt := context.WithCancel(t.Context())
+	chunks, end := a.betweenChunks(ctx, inboxtest.Patience)
+	interrupt()
+	require.NoError(t, chunks.Err(), "the chunk under way goes on")
+	end()
+	require.Error(t, chunks.Err())
+
+	ctx, interrupt = context.WithCancel(t.Context())
+	chunks, end = a.betweenChunks(ctx, 1)
+	defer end()
+	require.NoError(t, chunks.Err())
+	interrupt()
+	inboxtest.Receive(t, chunks.Done(), "the limit")
+}
+
+func TestInterruptWhileItAsksDoesNothing(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		errOut := &interrupting{at: "Type yes", cancel: cancel}
+		silent := make(chan struct{})
+		defer close(silent)
+		code := run(ctx, []string{"discard", "--matching", "--handler", failing},
+			system{in: reader(func([]byte) (int, error) { <-silent; return 0, context.Canceled }), out: &bytes.Buffer{}, errOut: errOut, getenv: func(name string) string { return r.env[name] }})
+		require.Equal(t, exitRefused, code)
+		require.True(t, r.status("a").IsPoisoned)
+		require.Empty(t, r.audit())
+	})
+}
+
+type reader func([]byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }

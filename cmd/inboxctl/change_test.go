@@ -1,0 +1,182 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+func TestDeletingWantsTheIDOnceMore(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a", "b")
+		rejected := r.reject(1, nil, nil)
+		for _, args := range [][]string{{"delete", "a"}, {"rejected", "delete", rejected}} {
+			for _, no := range []string{"", "yes\n", "b\n"} {
+				out := r.answer(no, args...)
+				require.Equal(t, exitRefused, out.code, out.errOut)
+				require.Contains(t, out.errOut, "cannot be undone")
+			}
+			require.Equal(t, exitMisuse, r.run(append(args, "--confirm", "b")...).code)
+			require.Equal(t, exitMisuse, r.run(append(args, "--confirm", "")...).code)
+		}
+		require.Empty(t, r.audit())
+		require.Equal(t, 2, inboxtest.CountMessages(t, r.ib))
+
+		require.Contains(t, r.answer("a\n", "delete", "a").out, "deleted message a")
+		require.Equal(t, map[string]any{"MessageID": "b", "Outcome": "deleted"}, r.done("delete", "b", "--confirm", "b", "-o", "json").object())
+		require.Zero(t, inboxtest.CountMessages(t, r.ib))
+		require.Equal(t, exitNotFound, r.run("delete", "a", "--confirm", "a").code)
+		require.Contains(t, r.answer(rejected+"\n", "rejected", "delete", rejected).out, "deleted rejected message")
+		require.Equal(t, exitNotFound, r.run("rejected", "delete", rejected, "--confirm", rejected).code)
+		require.Equal(t, []string{"alice delete message a", "alice delete message b", "alice delete_rejected rejected message " + rejected}, r.audit())
+	})
+}
+
+func TestPausedHandlersAreNotClaimedUntilResumed(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "a")
+		require.Equal(t, exitNotFound, r.run("pause", "unknown").code)
+		out := r.run("pause", "unknown", failing)
+		require.Equal(t, exitPartly, out.code)
+		require.Equal(t, "paused "+failing+"\n", out.out)
+		require.Contains(t, r.done("status").out, "paused")
+		inboxtest.Process(t, r.ib)
+		require.Nil(t, r.status("a").CompletedAt)
+		r.done("resume", failing, "-o", "json")
+		inboxtest.Process(t, r.ib)
+		require.NotNil(t, r.status("a").CompletedAt)
+		require.Equal(t, exitMisuse, r.run("pause").code)
+		require.Equal(t, []string{"alice pause handler " + failing, "alice resume handler " + failing}, r.audit())
+	})
+}
+
+func TestWhatOnlyTheApplicationCanDoIsRefusedWithTheReason(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a")
+		out := r.run("replay", "a")
+		require.Equal(t, exitRefused, out.code)
+		require.Contains(t, out.errOut, "--allow-replay")
+		for _, args := range [][]string{{"replay", "a", "--allow-replay"}, {"rejected", "accept", r.reject(1, nil, nil)}} {
+			out := r.run(args...)
+			require.Equal(t, exitRefused, out.code, out.errOut)
+			require.Contains(t, out.errOut, "is in the application's code and nowhere in the database")
+		}
+		require.Empty(t, r.audit())
+	})
+}
+
+func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "old", "new")
+		r.poisoned("boom", "poisoned")
+		long := time.Now().UTC().Add(-48 * time.Hour)
+		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ? AND completed_at IS NOT NULL", []string{"old", "poisoned"}).Update("completed_at", long).Error)
+		require.NoError(t, r.d.DB.Model(&models.Message{}).Where("id IN ?", []string{"old", "poisoned"}).Update("received_at", long).Error)
+		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ?", []string{"old", "poisoned"}).Update("created_at", long).Error)
+
+		for _, bad := range []string{"", "0", "-1h", "soon", "99999999d"} {
+			require.Equal(t, exitMisuse, r.run("cleanup", "--yes", "--retention", bad).code, bad)
+		}
+		require.Equal(t, exitRefused, r.answer("no\n", "cleanup", "--retention", "1d").code)
+		require.Equal(t, 3, inboxtest.CountMessages(t, r.ib))
+		require.Empty(t, r.audit())
+
+		report := r.answer("yes\n", "cleanup", "--retention", "1d", "-o", "json")
+		require.Zero(t, report.code, report.errOut)
+		require.Equal(t, 1.0, report.object()["Messages"])
+		require.Equal(t, 3.0, report.object()["Statuses"])
+		require.True(t, r.status("poisoned").IsPoisoned)
+		require.Equal(t, 2, inboxtest.CountMessages(t, r.ib))
+		require.Equal(t, []string{"alice cleanup inbox", "alice cleanup inbox"}, r.audit())
+
+		st := inboxtest.Store(t, r.d.DB)
+		held, err := st.AcquireLease(t.Context(), "InboxCleanup_test", "0197a1c2-0000-7000-8000-000000000001", time.Minute, time.Now())
+		require.NoError(t, err)
+		require.True(t, held)
+		require.Equal(t, exitRefused, r.run("cleanup", "--retention", "1d", "--yes").code)
+		require.Zero(t, r.run("cleanup", "--retention", "1d", "--yes", "--lock-name", "another").code)
+	})
+}
+
+func TestTheActorIsRequired(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a", "b")
+		a, b := r.status("a").ID, r.status("b").ID
+		for _, args := range [][]string{{"retry", a}, {"discard", "--matching", "--handler", failing, "--yes"}, {"show", "a"}, {"delete", "a"}, {"pause", failing}, {"resume", failing},
+			{"replay", "a"}, {"cleanup", "--retention", "1d"}, {"rejected", "show", a}, {"rejected", "accept", a}, {"rejected", "delete", a}} {
+			for _, nobody := range []string{"", "  "} {
+				out := r.run(append(args, "--actor", nobody)...)
+				require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)
+				require.Contains(t, out.errOut, "say who you are")
+			}
+			require.Equal(t, exitMisuse, r.run(append(args, "--actor", strings.Repeat("x", 201))...).code, "%v", args)
+		}
+		r.done("status", "--actor", "")
+		require.Empty(t, r.audit())
+		r.done("retry", a, "--actor", "bob")
+		out := runWith(t, t.Context(), r.with(actorVariable, ""), "", "retry", b)
+		require.Zero(t, out.code, out.errOut)
+		require.Equal(t, []string{"bob retry status " + a, defaultActor(func(string) string { return "" }) + " retry status " + b}, r.audit())
+		require.Contains(t, r.audit()[1], "@")
+	})
+}
+
+func TestMigrateMakesTheTables(t *testing.T) {
+	for dialect, dsn := range map[string]func(testing.TB) string{"postgres": testenv.PostgresDSN, "sqlite": testenv.SQLiteDSN} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			env := map[string]string{dsnVariable: dsn(t), actorVariable: "alice", prefixVariable: "in_"}
+			names := []string{"--prefix", "in_"}
+			if dialect == "postgres" {
+				env[schemaVariable] = "orders"
+				names = append(names, "--schema", "orders")
+			} else {
+				out := runWith(t, t.Context(), env, "", "migrate", "status")
+				require.Equal(t, exitFailed, out.code)
+				require.Contains(t, out.errOut, "there is no file")
+				require.Equal(t, exitMisuse, runWith(t, t.Context(), env, "", "migrate", "up", "--inbox", "x", "--schema", "s").code)
+			}
+			run := func(args ...string) result { return runWith(t, t.Context(), env, "", args...) }
+			require.Equal(t, exitMisuse, run("migrate", "up").code, "without a name an application could not start on them")
+			if dialect == "postgres" {
+				require.Equal(t, "missing", func() any {
+					out := run("migrate", "status", "-o", "json")
+					require.Equal(t, exitFailed, out.code)
+					return out.object()["State"]
+				}())
+				out := run("status")
+				require.Equal(t, exitFailed, out.code)
+				require.Contains(t, out.errOut, "inbox tables are missing")
+			}
+			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "made: version")
+			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "nothing to do: version")
+			require.Contains(t, run("migrate", "status").out, "current: version")
+			require.Zero(t, run("status").code)
+			out := run("migrate", "up", "--inbox", "other")
+			require.Equal(t, exitFailed, out.code)
+			require.Contains(t, out.errOut, "belong to another inbox")
+
+			// The SQL it prints makes the same tables, by whatever runs it.
+			printed := runWith(t, t.Context(), nil, "", append([]string{"migrate", "print", "--dialect", dialect}, names...)...)
+			require.Zero(t, printed.code, printed.errOut)
+			env[dsnVariable] = dsn(t)
+			open := testenv.OpenSQLite
+			if dialect == "postgres" {
+				open = testenv.OpenPostgres
+			}
+			db := open(t, env[dsnVariable])
+			for _, statement := range (models.Migration{SQL: printed.out}).Statements() {
+				require.NoError(t, db.Exec(statement).Error, statement)
+			}
+			require.Contains(t, run("migrate", "status").out, "current: version")
+			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "nothing to do")
+			require.Empty(t, run("migrate", "print", "--after", "1000000").out)
+		})
+	}
+}

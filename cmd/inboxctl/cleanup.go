@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newCleanup(a *app) *cobra.Command {
+	var (
+		retention, lock string
+		yes             bool
+	)
+	cmd := &cobra.Command{
+		Use: "cleanup --retention AGE", Short: "Delete what completed longer ago than an age",
+		Long: `Deletes completed, discarded and superseded statuses that ended longer ago than
+--retention, then messages without statuses, in batches, under the lease of
+cleanup. Never what is pending, processing, poisoned or rejected.
+
+The application does this by itself if it has a Retention. inboxctl knows only
+what you tell it, so it is for inboxes whose application has none:
+
+  - retentions of single handlers are not obeyed, and no archive function gets the
+    rows: they are gone;
+  - a message that comes again after it was deleted is new, and all of its
+    handlers run again: choose an age longer than any redelivery takes;
+  - it does not wait for consumers to catch up after a downtime.
+
+Ctrl-C ends it between batches; what was deleted is said.
+
+JSON: cleanup.Deleted with "Error".`,
+		Example: `  inboxctl cleanup --retention 30d
+  inboxctl cleanup --retention 720h --yes`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			length, err := parseAge(retention)
+			if err == nil {
+				err = a.checkActor()
+			}
+			if err != nil {
+				return err
+			}
+			return a.withDatabase(cmd.Context(), func(ctx context.Context, o *ops.Ops, d *database) error {
+				return a.cleanup(ctx, o, d, length, lock, yes)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&retention, "retention", "", "how long completed statuses are kept, such as 720h or 30d; required, more than 0")
+	cmd.Flags().StringVar(&lock, "lock-name", "", "the lease, if the application sets CleanupLockName (default InboxCleanup_{inbox})")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func parseAge(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, misuse("--retention is missing, such as --retention 30d")
+	}
+	d, err := time.ParseDuration(text)
+	if days := daysAgo.FindStringSubmatch(text); days != nil {
+		var n int64
+		n, err = strconv.ParseInt(days[1], 10, 64)
+		d = time.Duration(n) * 24 * time.Hour
+		if n > 36_500 { // a hundred years; far more do not fit
+			d = 0
+		}
+	}
+	if err != nil || d <= 0 {
+		return 0, misuse("--retention is %q, allowed are ages above 0 such as 720h or 30d", text)
+	}
+	return d, nil
+}
+
+func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention time.Duration, lock string, yes bool) error {
+	overview, err := o.Overview(ctx)
+	if err != nil {
+		return err
+	}
+	if !yes {
+		question := fmt.Sprintf("Delete what inbox %q completed more than %s ago, as %s? Type yes: ", overview.Inbox, age(retention), oneLine(a.actor))
+		if err := a.confirm(ctx, question, "yes"); err != nil {
+			return err
+		}
+	}
+	if lock == "" {
+		lock = "InboxCleanup_" + overview.Inbox
+	}
+	cleaner, err := a.cleaner(d, retention, lock)
+	if err != nil {
+		return err
+	}
+	live, err := a.ops(d, ops.WithLive(onlyCleanup{cleaner}))
+	if err != nil {
+		return err
+	}
+	deleted, err := live.Cleanup(ctx, a.who())
+	report := struct {
+		cleanup.Deleted
+		Error string
+	}{Deleted: deleted}
+	if err != nil {
+		report.Error = maskSecrets(err.Error())
+	}
+	printed := a.print(report, func() {
+		fmt.Fprintf(a.out, "deleted %d statuses and %d messages, besides %d workers and %d leases of processes that vanished\n",
+			deleted.Statuses, deleted.Messages, deleted.Workers, deleted.Leases)
+	})
+	if err != nil && deleted != (cleanup.Deleted{}) {
+		err = &codedError{exitPartly, err}
+	}
+	return errors.Join(err, printed)
+}
+
+func (a *app) cleaner(d *database, retention time.Duration, lock string) (*cleanup.Cleaner, error) {
+	st, err := store.New(d.DB, d.naming)
+	if err != nil {
+		return nil, fmt.Errorf("cleanup: %w", err)
+	}
+	options := cleanup.DefaultOptions()
+	options.Retention, options.CleanupLockName = retention, lock
+	cleaner, err := cleanup.New(cleanup.Config{Store: st, Options: options, StatementTimeout: a.timeout, Clock: clock.System{}, Logger: zap.NewNop()})
+	if err != nil {
+		return nil, &codedError{exitMisuse, err}
+	}
+	return cleaner, nil
+}
+
+// onlyCleanup is the part of a running application that the tables suffice for.
+type onlyCleanup struct{ cleaner *cleanup.Cleaner }
+
+func (l onlyCleanup) Cleanup(ctx context.Context) (cleanup.Deleted, error) {
+	return l.cleaner.Clean(ctx)
+}
+
+func (onlyCleanup) AcceptTx(context.Context, *gorm.DB, handler.RawMessage) (ops.Accepted, func(), error) {
+	return ops.Accepted{}, nil, ops.ErrNeedsApplication
+}
+
+func (onlyCleanup) AcceptRejected(context.Context, string, models.Audit) ([]ops.Accepted, error) {
+	return nil, ops.ErrNeedsApplication
+}
+
+func (onlyCleanup) HandlerKeys(string) ([]string, error) { return nil, ops.ErrNotFound }
+func (onlyCleanup) Wake(...string)                       {}
+func (onlyCleanup) TakePaused(context.Context) error     { return nil }

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"gorm.io/driver/postgres"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+	_ "modernc.org/sqlite" // the "sqlite" driver: no C compiler needed
+
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// maxConnections is all that one command needs.
+const maxConnections = 4
+
+// database is the one that the DSN names.
+type database struct {
+	*gorm.DB
+	naming models.Naming
+	pool   *sql.DB
+}
+
+func (a *app) naming() models.Naming { return models.Naming{Schema: a.schema, Prefix: a.prefix} }
+
+// open opens the database, and creates a SQLite file only if told to.
+func (a *app) open(ctx context.Context, create bool) (*database, error) {
+	if a.dsn == "" {
+		return nil, misuse("no database: set %s or --dsn, see \"inboxctl help connecting\"", dsnVariable)
+	}
+	if err := a.naming().Validate(); err != nil {
+		return nil, misuse("%w", err)
+	}
+	kind, dialector, err := a.dialector(create)
+	if err != nil {
+		return nil, err
+	}
+	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard, DisableAutomaticPing: true})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", kind, err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", kind, err)
+	}
+	pool.SetMaxOpenConns(maxConnections)
+	d := &database{DB: db, naming: a.naming(), pool: pool}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if err := pool.PingContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to %s: %w", kind, err), d.close())
+	}
+	return d, nil
+}
+
+func (d *database) close() error {
+	if err := d.pool.Close(); err != nil {
+		return fmt.Errorf("close the database: %w", err)
+	}
+	return nil
+}
+
+func (a *app) dialector(create bool) (kind string, dialector gorm.Dialector, err error) {
+	scheme, _, _ := strings.Cut(a.dsn, ":")
+	switch strings.ToLower(scheme) {
+	case "postgres", "postgresql":
+		dialector, err = a.postgres()
+		return "PostgreSQL", dialector, err
+	case "file":
+		dialector, err = a.sqlite(create)
+		return "SQLite", dialector, err
+	}
+	// Not quoted: whatever it is, a password may be in it.
+	return "", nil, misuse("the DSN begins neither with postgres:// nor with file:, see \"inboxctl help connecting\"")
+}
+
+// dialectName is how GORM and models.SQL name the DSN's dialect; "" if there is
+// none.
+func (a *app) dialectName() string {
+	scheme, _, _ := strings.Cut(a.dsn, ":")
+	return map[string]string{"postgres": "postgres", "postgresql": "postgres", "file": "sqlite"}[strings.ToLower(scheme)]
+}
+
+// postgres connects by a parsed configuration, so that no DSN reaches those who
+// might put it in their errors.
+func (a *app) postgres() (gorm.Dialector, error) {
+	if _, err := url.Parse(a.dsn); err != nil {
+		// The error quotes the part it does not understand: a password perhaps.
+		return nil, misuse("the DSN is no URL: write special characters in user and password as %%40 and the like")
+	}
+	config, err := pgx.ParseConfig(a.dsn)
+	if err != nil {
+		return nil, misuse("the DSN: %s", afterQuote(err.Error()))
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = a.timeout
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "inboxctl"
+	}
+	return postgres.New(postgres.Config{Conn: stdlib.OpenDB(*config)}), nil
+}
+
+// afterQuote leaves out the DSN that pgx begins its errors with.
+func afterQuote(text string) string {
+	if i := strings.LastIndex(text, "`: "); i >= 0 {
+		return text[i+len("`: "):]
+	}
+	return "it cannot be parsed"
+}
+
+// sqlite adds what the connection must have to wait its turn, unless the DSN
+// says it.
+func (a *app) sqlite(create bool) (gorm.Dialector, error) {
+	path, query, _ := strings.Cut(strings.TrimPrefix(a.dsn[len("file:"):], "//"), "?")
+	parameters, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, misuse("the DSN: %w", err)
+	}
+	file, err := url.PathUnescape(path)
+	if err != nil {
+		return nil, misuse("the DSN: %w", err)
+	}
+	if _, err := os.Stat(file); !create && errors.Is(err, fs.ErrNotExist) && parameters.Get("mode") != "memory" {
+		// SQLite would make an empty one.
+		return nil, fmt.Errorf("open SQLite: there is no file %q", file)
+	}
+	pragmas := strings.Join(parameters["_pragma"], " ")
+	for name, value := range map[string]string{"busy_timeout": fmt.Sprint(a.timeout.Milliseconds()), "foreign_keys": "1"} {
+		if !strings.Contains(pragmas, name) {
+			parameters.Add("_pragma", name+"("+value+")")
+		}
+	}
+	if !parameters.Has("_txlock") {
+		parameters.Set("_txlock", "immediate")
+	}
+	return sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + path + "?" + parameters.Encode()}, nil
+}
+
+// with runs a command's work on the inbox that the flags name.
+func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, options ...ops.Option) error {
+	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error { return work(ctx, o) }, options...)
+}
+
+// audited is with for work that names an actor.
+func (a *app) audited(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, options ...ops.Option) error {
+	if err := a.checkActor(); err != nil {
+		return err
+	}
+	return a.with(ctx, work, options...)
+}
+
+func (a *app) withDatabase(ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error, options ...ops.Option) error {
+	d, err := a.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	o, err := a.ops(d, options...)
+	if err == nil {
+		err = o.CheckSchema(ctx)
+	}
+	if err == nil {
+		err = work(ctx, o, d)
+	}
+	return errors.Join(err, d.close())
+}
+
+func (a *app) ops(d *database, options ...ops.Option) (*ops.Ops, error) {
+	return ops.New(d.DB, append([]ops.Option{ops.Naming(d.naming), ops.StatementTimeout(a.timeout)}, options...)...)
+}
+
+// print prints a result: as JSON, or by the function that is for people.
+func (a *app) print(v any, people func()) error {
+	if a.output == "json" {
+		return writeJSON(a.out, v)
+	}
+	people()
+	return nil
+}
+
+// stepTimeout is how long one step of an action may take at most.
+func (a *app) stepTimeout() time.Duration { return 2 * a.timeout }

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newDelete(a *app) *cobra.Command {
+	var confirmation string
+	cmd := &cobra.Command{
+		Use: "delete MESSAGE-ID", Short: "Delete a message and all of its statuses",
+		Long: `Deletes a message with the statuses of all of its handlers, whatever their state.
+It cannot be undone, and nothing remembers the message: if it is delivered again,
+every handler runs again, those that had completed too. It is refused while a
+handler runs on it. To end a single poisoned status use "inboxctl discard".
+
+You are asked to type the ID; --confirm with the ID is the answer for scripts.
+
+JSON: {"MessageID", "Outcome"}.`,
+		Example: `  inboxctl delete 7f9c2ba4
+  inboxctl delete 7f9c2ba4 --confirm 7f9c2ba4`,
+		Args: oneArg("message ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.delete(cmd, "message", args[0], confirmation, (*ops.Ops).Delete)
+		},
+	}
+	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID once more")
+	return cmd
+}
+
+// delete deletes what an ID names, once that has been repeated.
+func (a *app) delete(cmd *cobra.Command, what, id, confirmation string, do func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error) error {
+	if cmd.Flags().Changed("confirm") && confirmation != id {
+		return misuse("--confirm is %q, the ID is %q", confirmation, id)
+	}
+	return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+		if confirmation == "" {
+			question := fmt.Sprintf("Deleting a %s cannot be undone. Type its ID to delete it as %s: ", what, oneLine(a.actor))
+			if err := a.confirm(ctx, question, id); err != nil {
+				return err
+			}
+		}
+		if err := do(o, ctx, a.who(), id, id); err != nil {
+			return err
+		}
+		outcome := map[string]string{map[string]string{"message": "MessageID", "rejected message": "RejectedID"}[what]: id, "Outcome": "deleted"}
+		return a.print(outcome, func() { fmt.Fprintf(a.out, "deleted %s %s\n", what, oneLine(id)) })
+	})
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+const page = "../../docs/inboxctl.md"
+
+func TestReferenceIsTheCommandsHelp(t *testing.T) {
+	want := reference(newRoot(&app{}))
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
+	}
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.Equal(t, want, string(text), "go test . -update writes %s anew", page)
+}
+
+// reference is the page, made of the commands' help.
+func reference(root *cobra.Command) string {
+	var out strings.Builder
+	out.WriteString("# inboxctl: the reference\n\n")
+	block := func(text string) { fmt.Fprintf(&out, "```text\n%s\n```\n\n", strings.TrimRight(text, "\n")) }
+	out.WriteString("Each part is the command's own help (`inboxctl help COMMAND`); a test compares. Build it in a clone, with or\n" +
+		"without a C compiler: `go build -C cmd/inboxctl -o /usr/local/bin/inboxctl .`\n\n")
+	block(root.Long)
+	out.WriteString("| command | what it does |\n|---|---|\n")
+	each(root, func(cmd *cobra.Command) {
+		if cmd != root && cmd.Runnable() && !cmd.HasSubCommands() && cmd.Name() != "help" {
+			fmt.Fprintf(&out, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"), cmd.Short)
+		}
+	})
+	out.WriteString("\n## Flags of every command\n\n")
+	block(root.PersistentFlags().FlagUsages())
+	for _, cmd := range root.Commands() {
+		if cmd.IsAdditionalHelpTopicCommand() {
+			fmt.Fprintf(&out, "## %s\n\n", cmd.Short)
+			block(cmd.Long)
+		}
+	}
+	each(root, func(cmd *cobra.Command) {
+		if cmd == root || !cmd.Runnable() || cmd.Name() == "help" {
+			return
+		}
+		fmt.Fprintf(&out, "## %s\n\n%s.\n\n", cmd.CommandPath(), cmd.Short)
+		block(cmd.Long)
+		if !cmd.HasSubCommands() {
+			block(cmd.UseLine() + "\n\n" + ownFlags(cmd))
+		}
+		fmt.Fprintf(&out, "```sh\n%s\n```\n\n", strings.ReplaceAll(strings.TrimPrefix(cmd.Example, "  "), "\n  ", "\n"))
+	})
+	return strings.TrimRight(out.String(), "\n") + "\n"
+}
+
+func ownFlags(cmd *cobra.Command) string {
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" {
+			own.AddFlag(f)
+		}
+	})
+	return own.FlagUsages()
+}
+
+// each visits a command and those below it.
+func each(cmd *cobra.Command, visit func(cmd *cobra.Command)) {
+	visit(cmd)
+	for _, child := range cmd.Commands() {
+		each(child, visit)
+	}
+}
+
+func splitLines(text string) []string { return strings.Split(text, "\n") }
+
+// requireExamplesRun: each inboxctl of the examples names a command and flags
+// that there are, and as many arguments as it takes.
+func requireExamplesRun(t *testing.T, of *cobra.Command) {
+	t.Helper()
+	for _, line := range splitLines(of.Example) {
+		_, rest, found := strings.Cut(line, "inboxctl ")
+		require.True(t, found, line)
+		for _, end := range []string{" | ", " && ", ")", " > "} {
+			rest, _, _ = strings.Cut(rest, end)
+		}
+		cmd, args, err := newRoot(&app{}).Find(words(rest))
+		require.NoError(t, err, line)
+		require.True(t, cmd.Runnable(), line)
+		require.NoError(t, cmd.ParseFlags(args), line)
+		if cmd.Args != nil {
+			require.NoError(t, cmd.Args(cmd, cmd.Flags().Args()), line)
+		}
+	}
+}
+
+// words splits a command line at spaces, but for those in quotes.
+func words(line string) []string {
+	var out []string
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			out = append(out, part)
+			continue
+		}
+		out = append(out, strings.Fields(part)...)
+	}
+	return out
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// The exit codes; exitCodesHelp tells them to users.
+const (
+	exitDone     = 0
+	exitFailed   = 1
+	exitMisuse   = 2
+	exitNotFound = 3
+	exitRefused  = 4
+	exitPartly   = 5
+)
+
+const exitCodesHelp = `inboxctl ends with one of these codes:
+
+  0  done
+  1  failed: the database cannot be reached, its tables are missing or old, a
+     statement timed out, the audit row could not be written, interrupted
+     before anything was done
+  2  misuse: a bad flag or argument
+  3  not found: no such status, message, rejected message or handler key
+  4  refused: not poisoned, changed meanwhile, being processed, not confirmed,
+     replay is off, another worker is cleaning, or only the running application
+     can do it
+  5  partly done: some of several are done and the rest is not, or it was
+     interrupted; what was done is said and stays done
+
+With several statuses in one command: 0 if all are done, 5 if some are, else the
+code that all of them have in common, or 1.`
+
+// codedError is an error whose exit code its kind does not tell.
+type codedError struct {
+	code int
+	err  error
+}
+
+func (e *codedError) Error() string { return e.err.Error() }
+func (e *codedError) Unwrap() error { return e.err }
+
+func misuse(format string, args ...any) error {
+	return &codedError{exitMisuse, fmt.Errorf(format, args...)}
+}
+
+// errNotConfirmed: the operator was asked, and did not say yes.
+var errNotConfirmed = errors.New("not confirmed, nothing was done")
+
+var refusals = []error{
+	errNotConfirmed, ops.ErrStale, ops.ErrNotPoisoned, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
+}
+
+// exitCode tells how the program ends.
+func exitCode(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	if coded := (*codedError)(nil); errors.As(err, &coded) {
+		return coded.code
+	}
+	switch {
+	case errors.Is(err, ops.ErrBadInput):
+		return exitMisuse
+	case errors.Is(err, ops.ErrNotFound):
+		return exitNotFound
+	}
+	for _, refusal := range refusals {
+		if errors.Is(err, refusal) {
+			return exitRefused
+		}
+	}
+	return exitFailed
+}

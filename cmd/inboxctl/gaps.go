@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newGaps(a *app) *cobra.Command {
+	var page pageFlags
+	cmd := &cobra.Command{
+		Use: "gaps", Short: "Records that were gone before they were read",
+		Long: `Lists the places where a consumer went on although the records it should have
+read next were not there any more, found last first. FROM should have been read
+next, TO is the first that is read: if it is lower, the topic's log began anew.
+What was in a gap, only its producer can tell.
+
+JSON: ops.GapPage.`,
+		Example: `  inboxctl gaps`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := page.check(); err != nil {
+				return err
+			}
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				found, err := o.ListGaps(ctx, ops.Cursor(page.after), page.limit)
+				if err != nil {
+					return err
+				}
+				err = a.print(found, func() {
+					if len(found.Gaps) == 0 {
+						fmt.Fprintln(a.out, "No gap was ever passed.")
+						return
+					}
+					gapTable(found.Gaps).write(a.out)
+				})
+				a.more(found.Next, false, 0)
+				return err
+			})
+		},
+	}
+	page.bind(cmd)
+	return cmd
+}
+
+func gapTable(gaps []models.Gap) *table {
+	t := newTable(column{name: "FOUND"}, column{name: "CHANNEL"}, column{name: "TOPIC"}, column{name: "PARTITION", right: true},
+		column{name: "FROM", right: true}, column{name: "TO", right: true}, column{name: "REASON", limit: errorColumns})
+	for _, g := range gaps {
+		t.add(instant(g.FoundAt), g.Channel, g.Topic, number(g.Partition), number(g.FromOffset), number(g.ToOffset), g.Reason)
+	}
+	return t
+}

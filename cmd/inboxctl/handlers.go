@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newHandlers(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "handlers", Short: "Handler keys: who lists them, which are paused",
+		Long: `Lists the handler keys that living workers list, that are paused, or that have
+open statuses. One that no living worker lists was renamed or removed, or its
+process is down: its statuses wait.
+
+JSON: a list of ops.Handler.`,
+		Example: `  inboxctl handlers`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				handlers, err := o.Handlers(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(handlers, func() { handlerTable(handlers).write(a.out) })
+			})
+		},
+	}
+}
+
+func handlerTable(handlers []ops.Handler) *table {
+	t := newTable(column{name: "HANDLER"}, column{name: "WORKERS", right: true}, column{name: "PAUSED"}, column{name: "NOTE"})
+	for _, h := range handlers {
+		note := ""
+		if !h.Registered {
+			note = "no living worker lists it"
+		}
+		if h.StoredOnly {
+			note = "statuses are open, and no living worker lists it"
+		}
+		t.add(h.HandlerKey, number(h.Workers), yesNo(h.Paused), note)
+	}
+	return t
+}
+
+func newPause(a *app) *cobra.Command {
+	cmd := newPausing(a, "paused", (*ops.Ops).Pause)
+	cmd.Use, cmd.Short = "pause HANDLER-KEY...", "Stop claiming for handler keys"
+	cmd.Long = `Stops claiming statuses of a handler key on every worker, within a heartbeat of
+each. What runs goes on to its end; messages are accepted as before and wait. It
+stays so across restarts, until "inboxctl resume".
+
+JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
+	cmd.Example = `  inboxctl pause orders.mail
+  inboxctl pause orders.mail orders.invoice`
+	return cmd
+}
+
+func newResume(a *app) *cobra.Command {
+	cmd := newPausing(a, "resumed", (*ops.Ops).Resume)
+	cmd.Use, cmd.Short = "resume HANDLER-KEY...", "Claim for paused handler keys again"
+	cmd.Long = `Undoes "inboxctl pause". Workers begin within a heartbeat.
+
+JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
+	cmd.Example = `  inboxctl resume orders.mail`
+	return cmd
+}
+
+func newPausing(a *app, done string, do func(o *ops.Ops, ctx context.Context, actor ops.Actor, handlerKey string) error) *cobra.Command {
+	return &cobra.Command{
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return misuse("the handler key is missing, \"inboxctl handlers\" lists them")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				return a.pauseEach(ctx, o, done, do, args)
+			})
+		},
+	}
+}
+
+// pauseResult is what became of one handler key.
+type pauseResult struct {
+	HandlerKey string
+	Outcome    string
+	Error      string
+}
+
+func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string, do func(*ops.Ops, context.Context, ops.Actor, string) error, keys []string) error {
+	results := struct{ Results []pauseResult }{}
+	var problems []error
+	for _, key := range keys {
+		err := do(o, ctx, a.who(), key)
+		if err != nil {
+			problems = append(problems, err)
+			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done, Error: maskSecrets(err.Error())})
+			continue
+		}
+		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: done})
+		if a.output != "json" {
+			fmt.Fprintf(a.out, "%s %s\n", done, oneLine(key))
+		}
+	}
+	if a.output == "json" {
+		if err := writeJSON(a.out, results); err != nil {
+			return err
+		}
+	}
+	return together(problems, len(keys)-len(problems), len(keys))
+}

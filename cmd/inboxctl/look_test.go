@@ -1,0 +1,177 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func TestLookingShowsWhatIsStored(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("user 17 is unknown", "a")
+		r.poisoned("user 18 is unknown", "b")
+		id := r.status("a").ID
+
+		out := r.done("status").out
+		require.Contains(t, out, `inbox          "test"`)
+		require.Contains(t, out, "Why statuses are poisoned: inboxctl failures")
+		require.Contains(t, out, "No worker is alive")
+		overview := r.done("status", "-o", "json").object()
+		require.Equal(t, "test", overview["Inbox"])
+
+		out = r.done("list", "--state", "poisoned").out
+		require.Contains(t, out, id)
+		require.Equal(t, 3, strings.Count(out, "\n"), out)
+		require.Equal(t, "2\n", r.done("list", "--state", "poisoned", "--count").out)
+		require.Equal(t, "4\n", r.done("list", "--count").out)
+		require.Contains(t, r.done("list", "--state", "pending").out, "No status found.")
+		require.Contains(t, r.done("list", "--message", "b", "--state", "completed", "--wide").out, fine)
+
+		var failures ops.Failures
+		groups := r.done("failures", "-o", "json")
+		groups.json(&struct{ Groups *[]ops.FailureGroup }{&failures.Groups})
+		require.Len(t, failures.Groups, 1, "they differ in a number only")
+		require.EqualValues(t, 2, failures.Groups[0].Poisoned)
+		require.Contains(t, r.done("failures").out, failures.Groups[0].Fingerprint)
+		require.Equal(t, "2\n", r.done("list", "--fingerprint", failures.Groups[0].Fingerprint, "--count").out)
+		require.Contains(t, r.done("failures", "--handler", fine).out, "Nothing is poisoned or failing.")
+
+		require.Contains(t, r.done("handlers").out, failing)
+		require.Contains(t, r.done("workers").out, "No worker has ever started")
+		require.Contains(t, r.done("locks").out, "No lease is held")
+		require.Contains(t, r.done("gaps").out, "No gap was ever passed")
+		require.Contains(t, r.done("audit").out, "No audit row found")
+		require.Contains(t, r.done("rejected", "list").out, "No rejected message found")
+		require.Empty(t, r.audit(), "looking at lists is not audited")
+	})
+}
+
+// A cursor belongs to its filter, and what "1h ago" means has moved on by the
+// next page.
+func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a", "b", "c")
+		for offset := range int64(3) {
+			r.done("rejected", "show", r.reject(offset, nil, []byte("x")))
+		}
+		for list, field := range map[string]string{
+			"list --state poisoned --from 1h": "Statuses",
+			"list --from 1h --to 0s":          "Statuses",
+			"list":                            "Statuses",
+			"rejected list --from 1h":         "Rejected",
+			"audit --from 1h":                 "Entries",
+		} {
+			seen := map[any]bool{}
+			after := ""
+			for pages := 0; ; pages++ {
+				require.Less(t, pages, 10, list)
+				page := r.done(append(strings.Fields(list), "--limit", "2", "-o", "json", "--after", after)...).object()
+				for _, one := range page[field].([]any) {
+					require.False(t, seen[one.(map[string]any)["ID"]], "twice")
+					seen[one.(map[string]any)["ID"]] = true
+				}
+				if after = page["Next"].(string); after == "" {
+					break
+				}
+			}
+			require.GreaterOrEqual(t, len(seen), 3, list)
+		}
+		out := r.done("list", "--limit", "2", "--from", "1h")
+		require.Contains(t, out.errOut, "There is more: repeat with --after ")
+		require.Equal(t, exitMisuse, r.run("list", "--after", "nonsense").code)
+		require.Equal(t, exitMisuse, r.run("list", "--after", "x.y.z").code)
+		require.Equal(t, exitMisuse, r.run("list", "--limit", "0").code)
+		require.Equal(t, exitMisuse, r.run("list", "--limit", "1001").code)
+		require.Equal(t, exitMisuse, r.run("list", "--state", "gone").code)
+	})
+}
+
+// Contract 11.3: a look at a payload is audited, and needs to be asked for.
+func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		m := inboxtest.Message("a")
+		m.Content = []byte(`{"card": "4111-1111"}`)
+		m.Properties.Headers = []handler.Header{{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")}}
+		_, err := r.ib.Accept(t.Context(), m)
+		require.NoError(t, err)
+		rejected := r.reject(1, []byte("k"), []byte("4111-2222"))
+
+		out := r.done("show", "a")
+		require.NotContains(t, out.out, "4111")
+		require.Contains(t, out.out, "Payload of 21 bytes, hidden: add --show-payload.")
+		require.Contains(t, out.out, "4bf92f3577b34da6a3ce929d0e0e4736")
+		require.Contains(t, out.out, failing)
+		hidden := r.done("show", "a", "-o", "json").object()
+		require.Equal(t, map[string]any{"Hidden": true, "Size": 21.0}, hidden["Content"])
+		require.NotContains(t, r.done("rejected", "show", rejected).out, "4111")
+		require.Equal(t, map[string]any{"Hidden": true, "Size": 9.0}, r.done("rejected", "show", rejected, "-o", "json").object()["Value"])
+
+		require.Contains(t, r.done("show", "a", "--show-payload").out, `  {"card": "4111-1111"}`)
+		require.Equal(t, map[string]any{"Text": `{"card": "4111-1111"}`}, r.done("show", "a", "--show-payload", "-o", "json").object()["Content"])
+		require.Contains(t, r.done("rejected", "show", rejected, "--show-payload").out, "4111-2222")
+		require.Equal(t, []string{
+			"alice view message a", "alice view message a", "alice view_rejected rejected message " + rejected, "alice view_rejected rejected message " + rejected,
+			"alice view message a", "alice view message a", "alice view_rejected rejected message " + rejected,
+		}, r.audit())
+		require.Equal(t, exitNotFound, r.run("show", "nobody").code)
+	})
+}
+
+func TestMessagesOfAttackersStayText(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		hostile := strings.NewReplacer("\x00", "").Replace(evil) // which no database takes
+		r.poisoned(hostile, hostile)
+		for _, args := range [][]string{{"status"}, {"list", "--wide"}, {"failures", "--wide"}, {"show", hostile, "--show-payload"}, {"audit"}, {"show", "not there" + hostile},
+			{"delete", hostile, "--confirm", "x"}, {"pause", hostile}, {hostile}, {"list", "--state", hostile}, {"--" + hostile}} {
+			for _, format := range []string{"table", "json"} {
+				out := r.run(append(args, "-o", format)...)
+				requireHarmless(t, out.out)
+				requireHarmless(t, out.errOut)
+			}
+		}
+		var page struct{ Statuses []struct{ MessageID string } }
+		r.done("list", "--state", "poisoned", "-o", "json").json(&page)
+		require.Equal(t, hostile, page.Statuses[0].MessageID)
+		r.done("delete", hostile, "--confirm", hostile)
+		require.Zero(t, inboxtest.CountMessages(t, r.ib))
+	})
+}
+
+func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, inboxtest.Brisk())
+		inboxtest.Start(t, r.ib)
+		require.NoError(t, d.DB.Create(&models.Lock{Name: "InboxCleanup_test", OwnerID: statusID, ExpiresAt: time.Now().Add(time.Hour)}).Error)
+		require.NoError(t, d.DB.Create(&models.Gap{ID: statusID, Channel: "c", Topic: "orders", FromOffset: 5, ToOffset: 900, Reason: "removed", FoundAt: time.Now()}).Error)
+		inboxtest.Eventually(t, func() bool { return strings.Contains(r.done("workers").out, "alive") }, "the worker is alive")
+		require.Contains(t, r.done("workers").out, failing)
+		out := r.done("status").out
+		require.Contains(t, out, "workers alive  1")
+		require.NotContains(t, out, "no living worker")
+		require.Contains(t, out, "inboxctl gaps")
+		require.Contains(t, r.done("handlers").out, fine)
+		require.Contains(t, r.done("locks").out, "InboxCleanup_test")
+		require.Contains(t, r.done("gaps").out, "removed")
+		var workers []struct {
+			Alive     bool
+			StartedAt time.Time
+			SilentFor float64
+		}
+		r.done("workers", "-o", "json").json(&workers)
+		require.True(t, workers[0].Alive)
+		require.WithinDuration(t, time.Now(), workers[0].StartedAt, time.Minute)
+		require.Less(t, workers[0].SilentFor, 30.0, "seconds")
+
+		r.done("pause", failing) // reaches the worker with its next heartbeat
+		r.done("resume", failing)
+		inboxtest.Accept(t, r.ib, "a")
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, r.ib) }, "a resumed handler runs")
+	})
+}

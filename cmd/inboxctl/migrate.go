@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+func newMigrate(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "migrate", Short: "The tables: make them, look at their version, print their SQL",
+		Long: `The tables of an inbox have a version, and a new version of the module may need a
+newer one. An application makes and updates them at its start if it has the option
+Migrate; else do it here, before the application is deployed.`,
+		Example: `  inboxctl migrate status
+  inboxctl migrate up --inbox orders
+  inboxctl migrate print --dialect postgres --schema orders`,
+		Args: unknownCommand, RunE: showHelp,
+	}
+	cmd.AddCommand(newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a))
+	return cmd
+}
+
+func newMigrateUp(a *app) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use: "up --inbox NAME", Short: "Make or update the tables",
+		Long: `Brings the tables to the version that this inboxctl has, in one transaction. It
+may be run again, and by several at once. A PostgreSQL schema that does not exist
+is made, a SQLite file too.
+
+--inbox is the name that the application gives its inbox: inbox.New("orders", …)
+or inbox.Module("orders", …). It is stored with the tables, and an application with
+another name refuses to start on them; "" is a name, too.
+
+JSON: {"Version", "Outcome"}.`,
+		Example: `  inboxctl migrate up --inbox orders
+  inboxctl migrate up --inbox orders --schema orders --prefix in_`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("inbox") {
+				return misuse("--inbox is missing: the name that the application gives its inbox")
+			}
+			d, err := a.open(cmd.Context(), true)
+			if err != nil {
+				return err
+			}
+			return errors.Join(a.migrateUp(cmd.Context(), d, name), d.close())
+		},
+	}
+	cmd.Flags().StringVar(&name, "inbox", "", "the inbox's name; required")
+	return cmd
+}
+
+func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
+	version, err := latest(d.Dialector.Name(), d.naming)
+	if err != nil {
+		return err
+	}
+	before, err := a.schemaState(ctx, d)
+	if err != nil {
+		return err
+	}
+	if err := models.Migrate(ctx, d.DB, d.naming, name); err != nil {
+		return err
+	}
+	outcome := map[string]string{"missing": "made", "old": "updated"}[before.State]
+	if outcome == "" {
+		outcome = "nothing to do"
+	}
+	return a.print(struct {
+		Version int
+		Outcome string
+	}{version, outcome}, func() { fmt.Fprintf(a.out, "%s: version %d\n", outcome, version) })
+}
+
+// latest is the version that Migrate leads to.
+func latest(dialect string, naming models.Naming) (int, error) {
+	migrations, err := models.SQL(dialect, naming)
+	if err != nil {
+		return 0, &codedError{exitMisuse, err}
+	}
+	return migrations[len(migrations)-1].Version, nil
+}
+
+// schemaReport says how the tables are.
+type schemaReport struct {
+	State  string // "current", "missing" or "old"
+	Needed int    // the version this program needs
+	Detail string
+}
+
+func (a *app) schemaState(ctx context.Context, d *database) (schemaReport, error) {
+	needed, err := latest(d.Dialector.Name(), d.naming)
+	if err != nil {
+		return schemaReport{}, err
+	}
+	o, err := a.ops(d)
+	if err != nil {
+		return schemaReport{}, err
+	}
+	report := schemaReport{State: "current", Needed: needed}
+	switch err := o.CheckSchema(ctx); {
+	case errors.Is(err, models.ErrSchemaMissing):
+		report.State, report.Detail = "missing", err.Error()
+	case errors.Is(err, models.ErrSchemaOld):
+		report.State, report.Detail = "old", err.Error()
+	case err != nil:
+		return schemaReport{}, err
+	}
+	return report, nil
+}
+
+func newMigrateStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Whether the tables are there and as new as needed",
+		Long: `Says whether the tables are there and as new as this inboxctl needs them. Newer is
+fine. It ends with code 1 if they are missing or old.
+
+JSON: {"State", "Needed", "Detail"}; the state is current, missing or old.`,
+		Example: `  inboxctl migrate status && echo deploy`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := a.open(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			return errors.Join(a.migrateStatus(cmd.Context(), d), d.close())
+		},
+	}
+}
+
+func (a *app) migrateStatus(ctx context.Context, d *database) error {
+	report, err := a.schemaState(ctx, d)
+	if err != nil {
+		return err
+	}
+	err = a.print(report, func() { fmt.Fprintf(a.out, "%s: version %d is needed\n", report.State, report.Needed) })
+	if report.State != "current" {
+		err = errors.Join(errors.New(report.Detail), err)
+	}
+	return err
+}
+
+func newMigratePrint(a *app) *cobra.Command {
+	var (
+		dialect string
+		after   int
+	)
+	cmd := &cobra.Command{
+		Use: "print", Short: "Print the SQL of the tables",
+		Long: `Prints the SQL that "inboxctl migrate up" runs, with --schema and --prefix filled
+in, for those who may create tables where inboxctl may not. It needs no database.
+--after leaves out the versions that are there already.
+
+Tables made so have no name until the application starts, and take its inbox's.
+
+JSON: a list of models.Migration.`,
+		Example: `  inboxctl migrate print --dialect postgres | psql -v ON_ERROR_STOP=1 -1 orders
+  inboxctl migrate print --dialect sqlite --prefix in_ | sqlite3 inbox.db`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dialect == "" {
+				dialect = a.dialectName()
+			}
+			if dialect == "" {
+				return misuse("--dialect is missing: postgres or sqlite")
+			}
+			migrations, err := models.SQL(dialect, a.naming())
+			if err != nil {
+				return &codedError{exitMisuse, err}
+			}
+			wanted := []models.Migration{}
+			for _, migration := range migrations {
+				if migration.Version > after {
+					wanted = append(wanted, migration)
+				}
+			}
+			return a.print(wanted, func() { a.printSQL(dialect, wanted) })
+		},
+	}
+	cmd.Flags().StringVar(&dialect, "dialect", "", "postgres or sqlite (default that of the DSN)")
+	cmd.Flags().IntVar(&after, "after", 0, "only versions above this one")
+	fixed(cmd, "dialect", "postgres", "sqlite")
+	return cmd
+}
+
+func (a *app) printSQL(dialect string, migrations []models.Migration) {
+	if len(migrations) > 0 && migrations[0].Version == 1 && dialect == "postgres" && a.schema != "" {
+		fmt.Fprintf(a.out, "CREATE SCHEMA IF NOT EXISTS %s;\n\n", models.Quote(a.schema))
+	}
+	for _, migration := range migrations {
+		fmt.Fprintf(a.out, "-- %s\n%s\n", migration.Name, strings.TrimRight(migration.SQL, "\n"))
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// payloads keeps payloads from being shown, unless asked for.
+type payloads struct {
+	show bool
+	size int // of the last one that was hidden
+}
+
+func (p *payloads) bind(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&p.show, "show-payload", false, "show the payload, too")
+}
+
+// redact is a hook of ops, within which payloads are hidden: they never get
+// further.
+func (p *payloads) redact(r ops.Redactable) []byte {
+	if p.show || r.Part != ops.PartPayload || r.Value == nil {
+		return r.Value
+	}
+	p.size = len(r.Value)
+	return []byte{}
+}
+
+// value is what JSON has in the payload's place.
+func (p *payloads) value(shown []byte) any {
+	if p.show || shown == nil {
+		return shown
+	}
+	return hidden{Hidden: true, Size: p.size}
+}
+
+// write shows a payload to people: text by lines, anything else as a hex dump.
+func (p *payloads) write(w io.Writer, shown []byte) {
+	switch {
+	case shown == nil:
+		fmt.Fprintln(w, "No payload.")
+	case !p.show:
+		fmt.Fprintf(w, "Payload of %d bytes, hidden: add --show-payload.\n", p.size)
+	case len(shown) == 0:
+		fmt.Fprintln(w, "Payload of 0 bytes.")
+	case utf8.Valid(shown):
+		fmt.Fprintf(w, "Payload of %d bytes:\n", len(shown))
+		for _, line := range strings.Split(strings.TrimSuffix(string(shown), "\n"), "\n") {
+			fmt.Fprintln(w, "  "+oneLine(line))
+		}
+	default:
+		fmt.Fprintf(w, "Payload of %d bytes, no text:\n%s", len(shown), hex.Dump(shown))
+	}
+}
+
+// bytesText shows a key or a header's value in a line.
+func bytesText(b []byte) string {
+	switch {
+	case b == nil:
+		return "(none)"
+	case utf8.Valid(b):
+		return string(b)
+	}
+	return "hex " + hex.EncodeToString(b)
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newRejected(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rejected", Short: "Records that could not become messages",
+		Long: `A record that cannot become a message, because it cannot be decoded or its ID does
+not fit, is kept raw as a rejected message. It stays until somebody has the
+application accept it again, or deletes it.`,
+		Example: `  inboxctl rejected list
+  inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
+		Args: unknownCommand, RunE: showHelp,
+	}
+	cmd.AddCommand(newRejectedList(a), newRejectedShow(a), newRejectedAccept(a), newRejectedDelete(a))
+	return cmd
+}
+
+func newRejectedList(a *app) *cobra.Command {
+	var (
+		filter ops.RejectedFilter
+		page   pageFlags
+		wide   bool
+	)
+	cmd := &cobra.Command{
+		Use: "list", Short: "Rejected messages, the last first",
+		Long: `Lists rejected messages with where they were and why they were rejected, those
+rejected last first.
+
+JSON: ops.RejectedPage.`,
+		Example: `  inboxctl rejected list
+  inboxctl rejected list --topic orders --from 24h --wide
+  inboxctl rejected list --reason 'invalid character'`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			var after ops.Cursor
+			if filter.From, filter.To, after, err = page.place(a.now()); err != nil {
+				return err
+			}
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				found, err := o.ListRejected(ctx, filter, after, page.limit)
+				if err != nil {
+					return err
+				}
+				found.Next = next(filter.From, filter.To, found.Next)
+				err = a.print(found, func() {
+					if len(found.Rejected) == 0 {
+						fmt.Fprintln(a.out, "No rejected message found.")
+						return
+					}
+					rejectedTable(found.Rejected, a.now(), wide).write(a.out)
+				})
+				a.more(found.Next, found.Partial, found.Looked)
+				return err
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&filter.Channel, "channel", "", "of this channel")
+	flags.StringVar(&filter.Topic, "topic", "", "of this topic")
+	page.bindPeriod(cmd, "rejected ")
+	flags.StringVar(&filter.Reason, "reason", "", "whose reason contains this, whatever the case")
+	flags.BoolVar(&wide, "wide", false, "reasons whole")
+	page.bind(cmd)
+	return cmd
+}
+
+func rejectedTable(rejected []ops.Rejected, now time.Time, wide bool) *table {
+	limit := errorColumns
+	if wide {
+		limit = 0
+	}
+	t := newTable(column{name: "ID"}, column{name: "CHANNEL"}, column{name: "TOPIC"}, column{name: "PARTITION", right: true}, column{name: "OFFSET", right: true},
+		column{name: "BYTES", right: true}, column{name: "REJECTED", right: true}, column{name: "REASON", limit: limit})
+	for _, r := range rejected {
+		t.add(r.ID, r.Channel, r.Topic, number(r.Partition), number(r.Offset), number(r.Size), ago(now, r.RejectedAt), r.Reason)
+	}
+	return t
+}
+
+func newRejectedShow(a *app) *cobra.Command {
+	var payload payloads
+	cmd := &cobra.Command{
+		Use: "show ID", Short: "One rejected message with its record",
+		Long: `Shows a rejected message with the headers and the key of its record, and its value
+only with --show-payload. The look leaves an audit row in either case.
+
+JSON: ops.RejectedRecord, whose Value is {"Hidden": true, "Size": …} without
+--show-payload.`,
+		Example: `  inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11
+  inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
+		Args: oneArg("ID of the rejected message"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				r, err := o.Rejected(ctx, a.who(), args[0])
+				if err != nil {
+					return err
+				}
+				view := struct {
+					ops.RejectedRecord
+					Value any
+				}{r, payload.value(r.Value)}
+				return a.print(view, func() { writeRejected(a.out, r, &payload, a.now()) })
+			}, ops.Redact(payload.redact))
+		},
+	}
+	payload.bind(cmd)
+	return cmd
+}
+
+func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now time.Time) {
+	fact(w, "rejected", r.ID)
+	fact(w, "at", fmt.Sprintf("%s, %s ago", instant(r.RejectedAt), ago(now, r.RejectedAt)))
+	fact(w, "reason", r.Reason)
+	fact(w, "channel", r.Channel)
+	fact(w, "record", fmt.Sprintf("topic %s, partition %d, offset %d, %s", r.Topic, r.Partition, r.Offset, instant(r.Timestamp)))
+	fact(w, "record key", bytesText(r.Key))
+	fact(w, "unreadable", r.HeadersProblem)
+	writeHeaders(w, r.Headers)
+	fmt.Fprintln(w)
+	payload.write(w, r.Value)
+}
+
+func newRejectedAccept(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "accept ID", Short: "Says where a rejected message can be accepted again",
+		Long: `Accepting a rejected message again means to decode its record as its channel does
+now, after a fix for example. inboxctl cannot do that: decoders and handlers are
+in the application's code. It is refused with code 4. Do it in the application's
+dashboard, or by
+
+  o, err := ib.Ops()
+  accepted, err := o.ReAccept(ctx, actor, id)`,
+		Example: `  inboxctl rejected accept 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
+		Args:    oneArg("ID of the rejected message"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				accepted, err := o.ReAccept(ctx, a.who(), args[0])
+				if err != nil {
+					return explained(err)
+				}
+				return a.print(accepted, func() {
+					for _, one := range accepted {
+						writeAccepted(a, one)
+					}
+				})
+			})
+		},
+	}
+}
+
+func newRejectedDelete(a *app) *cobra.Command {
+	var confirmation string
+	cmd := &cobra.Command{
+		Use: "delete ID", Short: "Delete a rejected message",
+		Long: `Deletes a rejected message for good. Its record's offset is committed, so nobody
+else has it, unless the topic still holds it.
+
+You are asked to type the ID; --confirm with the ID is the answer for scripts.
+
+JSON: {"RejectedID", "Outcome"}.`,
+		Example: `  inboxctl rejected delete 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
+		Args:    oneArg("ID of the rejected message"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.delete(cmd, "rejected message", args[0], confirmation, (*ops.Ops).DeleteRejected)
+		},
+	}
+	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID once more")
+	return cmd
+}

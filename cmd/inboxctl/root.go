@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// app is one run of the program.
+type app struct {
+	system
+	now func() time.Time
+
+	// The flags that every command has.
+	dsn, schema, prefix, actor, output string
+	timeout                            time.Duration
+}
+
+// The environment's variables, and what they stand in for.
+const (
+	dsnVariable    = "INBOX_DSN"
+	schemaVariable = "INBOX_SCHEMA"
+	prefixVariable = "INBOX_PREFIX"
+	actorVariable  = "INBOX_ACTOR"
+)
+
+const rootLong = `inboxctl looks at an inbox's tables and acts on them, whether or not the
+application runs. Start with
+
+  export INBOX_DSN='postgres://app@db.example.com/orders'
+  inboxctl status
+
+and go on with "inboxctl failures" if something is poisoned, with "inboxctl
+workers" if nothing moves. Nothing is changed by looking. Each action, and each
+look at a message or a rejected record, leaves an audit row with the name of the
+actor, in the transaction of what it does; "inboxctl audit" shows them.
+
+Every query is bounded: a count may say 10000+, and a list that would have to
+look at too many rows says so and how to go on.`
+
+const connectingHelp = `The database is named by --dsn or, better, by INBOX_DSN: other users of the
+machine can see a command's arguments.
+
+  postgres://user:password@host:5432/database?sslmode=verify-full
+  postgresql://…         the same
+  file:/var/lib/app/inbox.db
+                         SQLite; the file must exist, but for "migrate up"
+
+On PostgreSQL the usual variables (PGHOST, PGUSER, PGPASSWORD, PGSSLMODE, …) and
+~/.pgpass fill in what the DSN leaves out. Behind PgBouncer in transaction mode
+add default_query_exec_mode=exec. A password is never printed.
+
+--schema and --prefix (INBOX_SCHEMA, INBOX_PREFIX) say where the tables are, if
+the application sets the options Schema or TablePrefix.
+
+--timeout bounds connecting, and each statement or transaction.
+
+--actor (INBOX_ACTOR) is who acts, for the audit: 1 to 200 characters, by default
+the user and the machine inboxctl runs on.`
+
+// newRoot makes the command with all of its commands.
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use: "inboxctl", Short: "See an inbox and act on it", Long: rootLong,
+		Example: `  inboxctl status
+  inboxctl failures
+  inboxctl list --state poisoned --handler orders.mail
+  inboxctl retry --matching --handler orders.mail --dry-run`,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: unknownCommand, RunE: showHelp,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse("%w", err) })
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://… or file:… ("+dsnVariable+")")
+	flags.StringVar(&a.schema, "schema", "", "the PostgreSQL schema of the tables ("+schemaVariable+"; default the search path)")
+	flags.StringVar(&a.prefix, "prefix", "", "what the tables' names begin with ("+prefixVariable+"; default inbox_)")
+	flags.StringVar(&a.actor, "actor", "", "who acts, for the audit ("+actorVariable+"; default user@host)")
+	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "of connecting, and of each statement or transaction")
+	flags.StringVarP(&a.output, "output", "o", "table", "table or json")
+	fixed(root, "output", "table", "json")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd) }
+
+	root.AddCommand(
+		newStatus(a), newList(a), newShow(a), newFailures(a), newRetry(a), newDiscard(a), newDelete(a), newReplay(a), newRejected(a),
+		newHandlers(a), newPause(a), newResume(a), newWorkers(a), newLocks(a), newGaps(a), newAudit(a), newCleanup(a), newMigrate(a),
+		newVersion(a), newCompletion(),
+		topic("connecting", "The database, the tables' names and the actor", connectingHelp),
+		topic("json", "What -o json prints", jsonHelp),
+		topic("exit-codes", "What the exit code means", exitCodesHelp),
+	)
+	return root
+}
+
+// run is the whole program.
+func run(ctx context.Context, args []string, sys system) int {
+	sys.errOut = &locked{w: sys.errOut}
+	a := &app{system: sys, now: func() time.Time { return time.Now().UTC() }}
+	return a.run(ctx, args)
+}
+
+func (a *app) run(ctx context.Context, args []string) int {
+	root := newRoot(a)
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.errOut)
+	cmd, err := root.ExecuteContextC(ctx)
+	code := exitCode(err)
+	if err != nil {
+		a.say("inboxctl: %s", errorLine(err))
+	}
+	if code == exitMisuse {
+		a.say("See %q.", cmd.CommandPath()+" --help")
+	}
+	return code
+}
+
+// errorLine is an error in a line: drivers spread theirs over several.
+func errorLine(err error) string {
+	text := afterColon.ReplaceAllString(maskSecrets(err.Error()), ": ")
+	return oneLine(lineEnds.ReplaceAllString(text, "; "))
+}
+
+var (
+	afterColon = regexp.MustCompile(`:[ \t]*\n\s*`)
+	lineEnds   = regexp.MustCompile(`\s*\n\s*`)
+)
+
+// say tells the operator something that is no result: it goes to standard
+// error, so that results can be piped.
+func (a *app) say(format string, args ...any) { fmt.Fprintf(a.errOut, format+"\n", args...) }
+
+// locked is a writer that an interrupt may write to besides.
+type locked struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// checkFlags refuses what no command could work with.
+func (a *app) checkFlags(cmd *cobra.Command) error {
+	if a.output != "table" && a.output != "json" {
+		return misuse("--output is %q, allowed is table or json", a.output)
+	}
+	if a.timeout <= 0 {
+		return misuse("--timeout is %v, allowed is more than 0", a.timeout)
+	}
+	for name, variable := range map[string]string{"dsn": dsnVariable, "schema": schemaVariable, "prefix": prefixVariable, "actor": actorVariable} {
+		if flag := cmd.Flags().Lookup(name); !flag.Changed {
+			if err := flag.Value.Set(a.getenv(variable)); err != nil {
+				return misuse("%s: %w", variable, err)
+			}
+		}
+	}
+	if flag := cmd.Flags().Lookup("actor"); a.actor == "" && !flag.Changed {
+		a.actor = defaultActor(a.getenv)
+	}
+	return nil
+}
+
+// topic is a page of help.
+func topic(name, short, long string) *cobra.Command {
+	return &cobra.Command{Use: name, Short: short, Long: long}
+}
+
+// fixed completes a flag from its allowed values.
+func fixed(cmd *cobra.Command, flag string, values ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(errors.Join(errors.New("a flag that is not there"), err))
+	}
+}

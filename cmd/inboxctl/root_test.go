@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func TestExitCodeOfEachKindOfError(t *testing.T) {
+	for want, errs := range map[int][]error{
+		exitDone:     {nil},
+		exitFailed:   {errors.New("x"), ops.ErrNotAudited},
+		exitMisuse:   {misuse("x"), ops.ErrBadInput},
+		exitNotFound: {ops.ErrNotFound},
+		exitRefused:  {ops.ErrStale, ops.ErrNotPoisoned, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, errNotConfirmed, cleanup.ErrLeaseHeld},
+		exitPartly:   {&codedError{exitPartly, ops.ErrNotFound}},
+	} {
+		for _, err := range errs {
+			if err != nil {
+				err = fmt.Errorf("wrapped: %w", err)
+			}
+			require.Equal(t, want, exitCode(err), "%v", err)
+		}
+	}
+}
+
+func TestMisuseEndsWith2AndSaysWhereHelpIs(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"nope"}, {"rejected", "nope"}, {"migrate", "nope"}, {"status", "x"}, {"--nope"}, {"status", "--nope"}, {"status", "-o", "yaml"}, {"status", "--timeout", "0s"},
+		{"status", "--timeout", "x"}, {"show"}, {"show", ""}, {"show", "a", "b"}, {"delete"}, {"replay"}, {"rejected", "show"}, {"rejected", "accept"}, {"rejected", "delete"},
+		{"migrate", "up"}, {"migrate", "print"}, {"migrate", "print", "--dialect", "mysql"}, {"migrate", "print", "--dialect", "sqlite", "--schema", "s"},
+		{"migrate", "print", "--dialect", "postgres", "--prefix", "x;"}, {"status", "--dsn", "file:x", "--prefix", "x;"}, {"completion"}, {"completion", "tcsh"}, {"version", "x"},
+		{"list", "--from", "soon"}, {"cleanup"}, {"pause"}, {"resume"}, {"retry"}, {"discard"},
+	} {
+		out := runWith(t, t.Context(), map[string]string{actorVariable: "alice"}, "", args...)
+		require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)
+		require.Empty(t, out.out, "%v", args)
+		require.Contains(t, out.errOut, "--help", "%v", args)
+	}
+	require.Contains(t, runWith(t, t.Context(), nil, "", "statsu").errOut, "did you mean status?")
+}
+
+func TestWhatNeedsNoDatabaseWorksWithoutOne(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{}, {"--help"}, {"help"}, {"help", "json"}, {"exit-codes"}, {"rejected"}, {"migrate"}, {"version"}, {"version", "-o", "json"},
+		{"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"}, {"migrate", "print", "--dialect", "sqlite"},
+		{"migrate", "print", "--dsn", "postgres://x:y@h/d"}, {"migrate", "print", "--dialect", "postgres", "-o", "json"}, {"__complete", "list", "--state", ""},
+	} {
+		out := runWith(t, t.Context(), map[string]string{actorVariable: "alice"}, "", args...)
+		require.Zero(t, out.code, "%v: %s", args, out.errOut)
+		require.NotEmpty(t, out.out, "%v", args)
+	}
+}
+
+// At 3 a.m. help is all there is: each command explains itself and has a line
+// to copy, which exists.
+func TestEachCommandTeaches(t *testing.T) {
+	root := newRoot(&app{})
+	each(root, func(cmd *cobra.Command) {
+		if !cmd.Runnable() || cmd.Name() == "help" {
+			return
+		}
+		require.NotEmpty(t, cmd.Short, cmd.CommandPath())
+		require.Greater(t, len(cmd.Long), len(cmd.Short), cmd.CommandPath())
+		require.Contains(t, cmd.Example, cmd.CommandPath(), "an example of %s", cmd.CommandPath())
+		for _, line := range splitLines(cmd.Long + "\n" + cmd.Example) {
+			require.LessOrEqual(t, columns(line), 86, "%s: %q", cmd.CommandPath(), line)
+			requireHarmless(t, line)
+		}
+		requireExamplesRun(t, cmd)
+	})
+}

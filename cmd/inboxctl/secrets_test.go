@@ -1,0 +1,100 @@
+package main
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+func TestPasswordsAreNeverPrinted(t *testing.T) {
+	t.Parallel()
+	server, err := url.Parse(testenv.PostgresDSN(t))
+	require.NoError(t, err)
+	at := server.Host + server.Path
+	const secret = "hunter2"
+	for _, dsn := range []string{
+		"postgres://app:hunter2@" + server.Host + "/there_is_no_such_database?sslmode=disable",
+		"postgres://nobody:hunter2@" + at + "?sslmode=disable",
+		"postgres://nobody@" + at + "?sslmode=disable&password=hunter2",
+		"postgres://postgres:hunter2@" + at + "?sslmode=disable", // no tables
+		"postgres://postgres:hunter2@127.0.0.1:1/d",
+		"postgres://postgres:hunter2@127.0.0.1:1/d?sslmode=nonsense",
+		"postgres://postgres@127.0.0.1:1/d?sslmode=nonsense&password=hunter2",
+		"postgres://postgres@127.0.0.1:1/d?sslpassword=hunter2&sslkey=/nowhere&sslcert=/nowhere",
+		"postgres://postgres:hunter2@127.0.0.1:x/d",
+		"postgres://postgres:hunter2%zz@127.0.0.1:1/d",
+		"postgres://postgres:hunter2/with/slashes@127.0.0.1:1/d",
+		"postgres://postgres:#hunter2@127.0.0.1:1/d",
+		"postgres://postgres:?hunter2@127.0.0.1:1/d",
+		"postgres://postgres:a@hunter2@127.0.0.1:1/d",
+		"postgres://postgres:a:hunter2@127.0.0.1:1/d",
+		"postgres://postgres:hunter2 x@127.0.0.1:1/d",
+		"postgres://postgres:\x7fhunter2@127.0.0.1:1/d",
+		"postgres://:hunter2@/?host=/nowhere",
+		"mysql://root:hunter2@127.0.0.1/d",
+		"host=127.0.0.1 port=1 user=postgres password=hunter2",
+		"file:///nowhere/x.db?_auth_pass=hunter2&password=hunter2",
+		"hunter2",
+	} {
+		dsn := strings.ReplaceAll(dsn, "hunter2", secret)
+		env := map[string]string{dsnVariable: dsn, actorVariable: "alice"}
+		for name, out := range map[string]result{
+			"environment": runWith(t, t.Context(), env, "", "status", "--timeout", "2s"),
+			"flag":        runWith(t, t.Context(), map[string]string{actorVariable: "alice"}, "", "migrate", "status", "--dsn", dsn, "--timeout", "2s", "-o", "json"),
+			"help":        runWith(t, t.Context(), env, "", "status", "--help"),
+		} {
+			require.NotContains(t, out.out+out.errOut, secret, "%s: %s", name, dsn)
+			require.Equal(t, name == "help", out.code == exitDone, "%s: %s", name, dsn)
+		}
+		if !strings.Contains(dsn, "://") || strings.Contains(dsn, " ") || strings.HasPrefix(dsn, "file:") || strings.Contains(dsn, "sslpassword") {
+			continue
+		}
+		// Mistyped, so that it is an argument or a command.
+		for _, args := range [][]string{{dsn}, {"status", dsn}, {"show", "a", dsn}, {"status", "--dns", dsn}, {"status", "--limit=" + dsn}, {"list", "--from", dsn}} {
+			out := runWith(t, t.Context(), env, "", args...)
+			require.Equal(t, exitMisuse, out.code, "%v", args)
+			require.NotContains(t, out.out+out.errOut, secret, "%v", args)
+		}
+	}
+}
+
+func TestErrorsSayWhatIsWrongWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"":                            {exitMisuse, "no database: set INBOX_DSN or --dsn"},
+		"mysql://x/y":                 {exitMisuse, "neither with postgres:// nor with file:"},
+		"postgres://a:%zz@h/d":        {exitMisuse, "special characters in user and password"},
+		"postgres://a@h/d?sslmode=no": {exitMisuse, "sslmode is invalid"},
+		"postgres://a@127.0.0.1:1/d":  {exitFailed, "connect to PostgreSQL: failed to connect to `user=a database=d`: 127.0.0.1:1"},
+		"file:/nowhere/x.db":          {exitFailed, `there is no file "/nowhere/x.db"`},
+		"file:" + t.TempDir():         {exitFailed, "SQLite"},
+	} {
+		out := runWith(t, t.Context(), map[string]string{dsnVariable: dsn}, "", "status")
+		require.Equal(t, want.code, out.code, "%s: %s", dsn, out.errOut)
+		require.Contains(t, out.errOut, want.text)
+		require.Empty(t, out.out)
+	}
+}
+
+func TestMasking(t *testing.T) {
+	for text, want := range map[string]string{
+		"nothing to hide":                    "nothing to hide",
+		"postgres://u@h/d":                   "postgres://u@h/d",
+		"postgres://u:p@h/d":                 "postgres://u:xxxxx@h/d",
+		"postgres://u:p@ss@h/d and more":     "postgres://u:xxxxx@h/d and more",
+		"http://h:80/a":                      "http://h:80/a",
+		"password=p host=h":                  "password=xxxxx host=h",
+		"PASSWORD = 'p q' host":              "PASSWORD = xxxxx host",
+		"?sslpassword=p&x=y":                 "?sslpassword=xxxxx&x=y",
+		"`user=u database=d`: no such thing": "`user=u database=d`: no such thing",
+	} {
+		require.Equal(t, want, maskSecrets(text))
+	}
+}

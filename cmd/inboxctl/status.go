@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "The inbox at a glance: what waits, runs, is poisoned",
+		Long: `Shows each handler key with its counts, and what to look at next.
+
+  PENDING     not begun or waiting for the next attempt
+  DUE         of these, those that could run now; OLDEST is for how long the one
+              due longest has been: if it grows, processing is behind or stopped
+  WAITING     of these, those behind another of their lane
+  PROCESSING  claimed by a worker
+  POISONED    given up: they wait for "inboxctl retry" or "inboxctl discard"
+
+A note says that a handler key is paused, or that no living worker lists it: then
+nothing runs its statuses.
+
+JSON: ops.Overview.`,
+		Example: `  inboxctl status
+  watch -n 5 inboxctl status
+  inboxctl status -o json | jq '.Handlers[] | select(.Poisoned.N > 0) | .HandlerKey'`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				overview, err := o.Overview(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(overview, func() { writeOverview(a.out, overview) })
+			})
+		},
+	}
+}
+
+func writeOverview(w io.Writer, v ops.Overview) {
+	fact(w, "inbox", fmt.Sprintf("%q", v.Inbox))
+	fact(w, "at", instant(v.At))
+	fact(w, "workers alive", number(v.WorkersAlive))
+	fact(w, "rejected", count(v.Rejected))
+	fact(w, "gaps", count(v.Gaps))
+	fmt.Fprintln(w)
+	t := newTable(column{name: "HANDLER"}, column{name: "PENDING", right: true}, column{name: "DUE", right: true}, column{name: "OLDEST", right: true},
+		column{name: "WAITING", right: true}, column{name: "PROCESSING", right: true}, column{name: "POISONED", right: true}, column{name: "NOTE"})
+	poisoned := false
+	for _, h := range v.Handlers {
+		oldest := ""
+		if h.Due.N > 0 {
+			oldest = age(h.OldestDueAge)
+		}
+		t.add(h.HandlerKey, count(h.Pending), count(h.Due), oldest, count(h.Waiting), count(h.Processing), count(h.Poisoned), handlerNote(h.Paused, h.Registered))
+		poisoned = poisoned || h.Poisoned.N > 0
+	}
+	if len(v.Handlers) == 0 {
+		fmt.Fprintln(w, "No handler is known: no worker has started, and nothing is open.")
+	} else {
+		t.write(w)
+	}
+	next := func(what, command string) { fmt.Fprintf(w, "%s: inboxctl %s\n", what, command) }
+	if v.WorkersAlive == 0 || poisoned || v.Rejected.N > 0 || v.Gaps.N > 0 {
+		fmt.Fprintln(w)
+	}
+	if v.WorkersAlive == 0 {
+		next("No worker is alive, so nothing is processed", "workers")
+	}
+	if poisoned {
+		next("Why statuses are poisoned", "failures")
+	}
+	if v.Rejected.N > 0 {
+		next("Records that could not become messages", "rejected list")
+	}
+	if v.Gaps.N > 0 {
+		next("Records that were gone before they were read", "gaps")
+	}
+}
+
+func handlerNote(paused, registered bool) string {
+	switch {
+	case paused && !registered:
+		return "paused; no living worker lists it"
+	case paused:
+		return "paused"
+	case !registered:
+		return "no living worker lists it"
+	}
+	return ""
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/width"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// oneLine makes text from the database, or from an error, safe for a terminal:
+// whatever is not a letter, digit, mark, punctuation, symbol or space is shown
+// by its escape, control characters and invisible ones that turn the direction
+// of writing among them. So a message ID that begins with an escape sequence
+// stays text.
+func oneLine(text string) string {
+	if isPlain(text) {
+		return text
+	}
+	var out strings.Builder
+	for len(text) > 0 {
+		r, size := utf8.DecodeRuneInString(text)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&out, `\x%02x`, text[0])
+		case unicode.IsPrint(r):
+			out.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRuneToASCII(r)
+			out.WriteString(quoted[1 : len(quoted)-1])
+		}
+		text = text[size:]
+	}
+	return out.String()
+}
+
+func isPlain(text string) bool {
+	for i := range len(text) {
+		if text[i] < 0x20 || text[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
+
+// columns is how wide a terminal shows it.
+func columns(text string) int {
+	n := 0
+	for _, r := range text {
+		n += runeColumns(r)
+	}
+	return n
+}
+
+func runeColumns(r rune) int {
+	switch {
+	case unicode.In(r, unicode.Mn, unicode.Me):
+		return 0
+	case r < 0x1100:
+		return 1
+	}
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+// maxMarks is how many combining marks one character keeps: more of them paint
+// over the lines around.
+const maxMarks = 4
+
+// cut shortens text to a width, with an ellipsis; 0 is any width.
+func cut(text string, limit int) string {
+	var out strings.Builder
+	taken, marks, end := 0, 0, 0 // end is where the ellipsis would go
+	for _, r := range text {
+		n := runeColumns(r)
+		if n == 0 {
+			if marks++; marks <= maxMarks {
+				out.WriteRune(r)
+			}
+			if taken < limit {
+				end = out.Len()
+			}
+			continue
+		}
+		marks = 0
+		if limit > 0 && taken+n > limit {
+			return out.String()[:end] + "…"
+		}
+		out.WriteRune(r)
+		if taken += n; taken < limit {
+			end = out.Len()
+		}
+	}
+	return out.String()
+}
+
+// age is a length of time for people: "42s", "3m12s", "5h07m", "12d03h".
+func age(d time.Duration) string {
+	if d < 0 {
+		return "-" + age(-d)
+	}
+	seconds := int64(d / time.Second)
+	minutes, hours, days := seconds/60, seconds/3600, seconds/86400
+	switch {
+	case minutes == 0:
+		return fmt.Sprintf("%ds", seconds)
+	case hours == 0:
+		return fmt.Sprintf("%dm%02ds", minutes, seconds%60)
+	case days == 0:
+		return fmt.Sprintf("%dh%02dm", hours, minutes%60)
+	}
+	return fmt.Sprintf("%dd%02dh", days, hours%24)
+}
+
+// ago is how long before now a time was; "-" for none.
+func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return age(now.Sub(t))
+}
+
+func instant(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+func count(c ops.Count) string {
+	if c.Capped {
+		return strconv.FormatInt(c.N, 10) + "+"
+	}
+	return strconv.FormatInt(c.N, 10)
+}
+
+func number[N ~int | ~int32 | ~int64](n N) string { return strconv.FormatInt(int64(n), 10) }
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

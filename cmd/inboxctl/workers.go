@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newWorkers(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "workers", Short: "The processes of this inbox and their heartbeats",
+		Long: `Lists the workers, the youngest heartbeat first. A worker is alive if it has not
+stopped and was heard within 30 s. One that is "silent" has died or cannot reach
+the database: after WorkerTimeout others take over what it had claimed, and it is
+"released". Rows of workers that are gone are pruned by cleanup.
+
+JSON: a list of ops.Worker.`,
+		Example: `  inboxctl workers
+  inboxctl workers -o json | jq -r '.[] | select(.Alive) | .Host'`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				workers, err := o.Workers(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(workers, func() {
+					if len(workers) == 0 {
+						fmt.Fprintln(a.out, "No worker has ever started, or all rows were pruned.")
+						return
+					}
+					workerTable(workers, a.now()).write(a.out)
+				})
+			})
+		},
+	}
+}
+
+func workerTable(workers []ops.Worker, now time.Time) *table {
+	t := newTable(column{name: "WORKER"}, column{name: "STATE"}, column{name: "HOST"}, column{name: "PID", right: true}, column{name: "UP", right: true},
+		column{name: "HEARD", right: true}, column{name: "HANDLERS", limit: 80})
+	for _, w := range workers {
+		state, up := "silent", "-"
+		switch {
+		case w.Alive:
+			state, up = "alive", ago(now, w.StartedAt)
+		case w.Stopped:
+			state = "stopped"
+		case w.Released:
+			state = "released"
+		}
+		t.add(w.ID, state, w.Host, number(w.PID), up, age(w.SilentFor), strings.Join(w.HandlerKeys, ", "))
+	}
+	return t
+}
+
+func newLocks(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "locks", Short: "Leases: who processes alone, who cleans",
+		Long: `Lists the leases: the one of cleanup, which one worker at a time holds, and in
+exclusive mode the one of processing. One that has expired is free.
+
+JSON: a list of ops.Lease.`,
+		Example: `  inboxctl locks`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				leases, err := o.Leases(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(leases, func() {
+					if len(leases) == 0 {
+						fmt.Fprintln(a.out, "No lease is held.")
+						return
+					}
+					leaseTable(leases).write(a.out)
+				})
+			})
+		},
+	}
+}
+
+func leaseTable(leases []ops.Lease) *table {
+	t := newTable(column{name: "LOCK"}, column{name: "OWNER"}, column{name: "EXPIRES"})
+	for _, l := range leases {
+		expires := "in " + age(l.ExpiresIn)
+		if l.ExpiresIn < 0 {
+			expires = "expired " + age(-l.ExpiresIn) + " ago"
+		}
+		t.add(l.Name, l.OwnerID, expires)
+	}
+	return t
+}
