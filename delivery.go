@@ -152,7 +152,7 @@ func (ib *Inbox) newRunners() map[string]*inplace.Runner {
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
 			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
 			Backoff: ib.cfg.backoff, Middleware: ib.cfg.middleware, Hooks: ib.cfg.hooks,
-			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters,
+			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments,
 		}
 		if c.delivery == inlined {
 			cfg.Guard, cfg.LateIDs = ib.guards[c.name], ib.lateIDs(c)

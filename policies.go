@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // AcceptRejected accepts a rejected message's record again, by its channel's
@@ -52,7 +53,7 @@ func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) (kafkaconsu
 	}
 	told := cfg.OnDeadLetter
 	cfg.OnDeadLetter = func(record envelope.Record, reason error) {
-		ib.counters.DeadLettered.Add(1)
+		ib.counters.OfChannel(telemetry.DeadLettered, channel, 1)
 		if told != nil {
 			told(record, reason)
 		}

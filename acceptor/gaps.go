@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // AcceptGap says whether a channel goes on behind a gap (contract 7.5). Under
@@ -42,7 +43,7 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 		a.log.Info("inbox: a gap that is kept already is passed again", fields...)
 		return envelope.Durable, nil
 	}
-	a.counters.Gaps.Add(1)
+	a.counters.OfChannel(telemetry.Gaps, channel, 1)
 	a.log.Error("inbox: records are missing, the channel goes on without them", fields...)
 	return envelope.Durable, nil
 }

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Reservation is the promise to run statuses that one accept inserts, claimed
@@ -109,7 +110,9 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 		}
 		return
 	}
-	l.p.counters.HandedOff.Add(int64(len(claims)))
+	for _, c := range claims {
+		l.p.counters.OfHandler(telemetry.HandedOff, c.HandlerKey, 1)
+	}
 	l.p.wakeup.ring()
 }
 

@@ -210,12 +210,12 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 		}
 		applied++
 		if settlements[i].Poisoned {
-			s.counters.Poisoned.Add(1)
+			s.counters.OfHandler(telemetry.Poisoned, refs[i].HandlerKey, 1)
 			s.log.Error("inbox: message poisoned", zap.String("handler_key", refs[i].HandlerKey), zap.String("message_id", refs[i].MessageID),
 				zap.Stringp("last_error", settlements[i].LastError))
 			s.poisoned(ctx, result{attempt: &attempt{claim: store.Claim{Ref: refs[i]}}, verdict: poisonedBy(settlements[i], errors.New(*settlements[i].LastError))})
 		} else {
-			s.counters.Recovered.Add(1)
+			s.counters.OfHandler(telemetry.Recovered, refs[i].HandlerKey, 1)
 			if next := settlements[i].NextAttemptAt; next != nil {
 				s.recovered(*next)
 			}

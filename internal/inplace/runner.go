@@ -20,8 +20,8 @@ import (
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// Config is what a Runner works with; all but Guard, LateIDs, Backoff, Middleware and
-// Hooks is required.
+// Config is what a Runner works with; all but Guard, LateIDs, Backoff, Middleware,
+// Hooks and Instruments is required.
 type Config struct {
 	Channel  string
 	Registry *handler.Registry
@@ -49,6 +49,8 @@ type Config struct {
 	Clock      clock.Clock
 	Logger     *zap.Logger
 	Counters   *telemetry.Counters
+	// Instruments measure and trace; nil does neither.
+	Instruments *telemetry.Instruments
 }
 
 // Runner runs the handlers of one channel. It is safe for concurrent use, by
@@ -212,7 +214,7 @@ func (r *Runner) unusable(m handler.RawMessage) error {
 		return nil
 	}
 	if missing {
-		r.cfg.Counters.MissingKey.Add(1)
+		r.cfg.Counters.OfChannel(telemetry.MissingKey, r.cfg.Channel, 1)
 	}
 	return fmt.Errorf("message %q: %w", m.ID, m.IDErr)
 }
