@@ -42,7 +42,10 @@ type point struct {
 }
 
 func (p point) of(key string) string {
-	v, _ := p.attributes.Value(attribute.Key(key))
+	v, found := p.attributes.Value(attribute.Key(key))
+	if !found {
+		return ""
+	}
 	return v.Emit()
 }
 
