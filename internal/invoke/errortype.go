@@ -10,13 +10,14 @@ import (
 // ErrorType is the class of an attempt's failure, for metrics and spans: one of a
 // handful, and "" if there is none. cause is what its context ended with.
 func ErrorType(err, cause error) string {
+	if err == nil { // as it mostly is, and what follows allocates
+		return ""
+	}
 	var (
 		panicked *PanicError
 		body     *handler.DecodeError
 	)
 	switch {
-	case err == nil:
-		return ""
 	case errors.Is(err, ErrStuck):
 		return "stuck"
 	case errors.Is(cause, ErrTimeout):
