@@ -96,7 +96,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if ib.log == nil {
 		ib.log = zap.NewNop()
 	}
-	ib.log = ib.log.With(zap.String("inbox", cfg.name))
+	ib.log = ib.log.With(zap.String(telemetry.FieldInbox, cfg.name))
 	if err = cfg.listenProblem(db.Dialector.Name()); err != nil {
 		return fail(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Start checks the schema (or migrates), then starts processor, cleanup and
@@ -167,7 +168,7 @@ func (ib *Inbox) warnPool() {
 	o := ib.cfg.options
 	if want := o.Processor.Concurrency + len(ib.runners)*o.Delivery.PartitionConcurrency + spareConnections; limit > 0 && limit < want {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
-			zap.Int("max_open_connections", limit), zap.Int("wanted", want))
+			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
 	}
 }
 
@@ -199,7 +200,7 @@ func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 	for _, key := range keys {
 		if _, known := ib.registry.Lookup(key); !known {
 			ib.log.Warn("inbox: pending statuses of a handler key that this process does not register; a renamed handler needs inbox.LegacyKeys",
-				zap.String("handler_key", key))
+				zap.String(telemetry.FieldHandlerKey, key))
 		}
 	}
 	return nil
@@ -230,7 +231,7 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 	for _, key := range keys {
 		ib.log.Error("inbox: messages of an ordered handler can run out of order: some are pending in lanes named by a key it no longer has, and later ones do not wait for them; "+
 			"add that key again as the last of inbox.LegacyKeys, and keep it until nothing accepted under it is pending or poisoned",
-			zap.String("handler_key", key))
+			zap.String(telemetry.FieldHandlerKey, key))
 	}
 	return nil
 }

@@ -211,7 +211,7 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 			a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)
 			event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: r.Handlers}
 			if err := handler.CallHook(ctx, a.hooks.OnAccepted, event); err != nil {
-				a.log.Error("inbox hook OnAccepted failed", zap.String("message_id", m.ID), zap.Error(err))
+				a.log.Error("inbox hook OnAccepted failed", zap.String(telemetry.FieldMessageID, m.ID), zap.Error(err))
 			}
 		case Duplicate:
 			a.counters.OfChannel(telemetry.Duplicates, m.Channel, 1)
@@ -240,8 +240,8 @@ func (a *Acceptor) warnUnrouted(channel, typ string) {
 	a.warnedCount++
 	a.warned.Store(key, true)
 	if a.warnedCount > maxWarnedTypes {
-		a.log.Warn("inbox: too many unrouted types, further ones are only counted", zap.Int("types", maxWarnedTypes))
+		a.log.Warn("inbox: too many unrouted types, further ones are only counted", zap.Int(telemetry.FieldTypes, maxWarnedTypes))
 		return
 	}
-	a.log.Warn("inbox: message type has no handler, its messages are ignored and counted", zap.String("channel", channel), zap.String("type", typ))
+	a.log.Warn("inbox: message type has no handler, its messages are ignored and counted", zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldMessageType, typ))
 }

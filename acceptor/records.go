@@ -226,7 +226,7 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 func (in *intake) tell(received []envelope.Received, results []envelope.Result) {
 	for at, bad := range in.mostlyBad {
 		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
-			zap.String("channel", in.channel), zap.String("topic", at.topic), zap.Int("partition", at.id), zap.Int("bad", bad.bad), zap.Int("records", bad.of))
+			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic), zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad), zap.Int(telemetry.FieldRecords, bad.of))
 	}
 	for i, r := range results {
 		if behind := (*behindError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &behind) {
@@ -238,7 +238,7 @@ func (in *intake) tell(received []envelope.Received, results []envelope.Result) 
 			what = "inbox: partition halts before a bad record"
 		}
 		record := received[i].Record
-		in.log.Error(what, zap.String("channel", in.channel), zap.String("topic", record.Topic), zap.Int("partition", record.Partition),
-			zap.Int64("offset", record.Offset), zap.Error(r.Err))
+		in.log.Error(what, zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic), zap.Int(telemetry.FieldPartition, record.Partition),
+			zap.Int64(telemetry.FieldOffset, record.Offset), zap.Error(r.Err))
 	}
 }

@@ -225,7 +225,7 @@ func (l *loop) giveBackLate(attempts []*attempt) {
 	}
 	applied, err := l.p.store.Settle(stmt, settlements)
 	if err != nil {
-		l.p.log.Warn("inbox: claims accepted for a worker that has ended could not be given back, they are recovered", zap.Int("claims", len(attempts)), zap.Error(err))
+		l.p.log.Warn("inbox: claims accepted for a worker that has ended could not be given back, they are recovered", zap.Int(telemetry.FieldClaims, len(attempts)), zap.Error(err))
 		return
 	}
 	for i, r := range results {

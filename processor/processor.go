@@ -171,8 +171,8 @@ func (p *Processor) resultOf(a *attempt) (r result) {
 }
 
 func (p *Processor) reportOverdue(g *group) {
-	p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", g.handler.Key()),
-		zap.String("message_id", g.attempts[0].claim.MessageID), zap.Int("messages", len(g.attempts)))
+	p.log.Error("inbox: handler ignores its cancelled context", zap.String(telemetry.FieldHandlerKey, g.handler.Key()),
+		zap.String(telemetry.FieldMessageID, g.attempts[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.attempts)))
 }
 
 // settled counts a result that has reached the database, or that turned out
@@ -180,7 +180,7 @@ func (p *Processor) reportOverdue(g *group) {
 func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	if !applied {
 		p.counters.OfHandler(telemetry.Fenced, r.claim.HandlerKey, 1)
-		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String("outcome", r.outcome), zap.NamedError("handler_error", r.failure))...)
+		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome, r.outcome), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
 		return
 	}
 	switch {
@@ -193,7 +193,7 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	p.count(ctx, r)
 	switch r.outcome {
 	case failed:
-		p.log.Warn("inbox: attempt failed", r.fields(zap.Time("next_attempt_at", r.next), zap.Error(r.failure))...)
+		p.log.Warn("inbox: attempt failed", r.fields(zap.Time(telemetry.FieldNextAttemptAt, r.next), zap.Error(r.failure))...)
 	case poisoned:
 		p.log.Error("inbox: message poisoned", r.fields(zap.Error(r.failure))...)
 	case superseded:
@@ -231,8 +231,8 @@ func (p *Processor) count(ctx context.Context, r result) {
 
 // fields name the attempt in the log.
 func (r *result) fields(more ...zap.Field) []zap.Field {
-	return append([]zap.Field{zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID),
-		zap.Int("attempt", r.claim.ErrorCount+r.claim.AbandonedCount+1)}, more...)
+	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey), zap.String(telemetry.FieldMessageID, r.claim.MessageID),
+		zap.Int(telemetry.FieldAttempt, r.claim.ErrorCount+r.claim.AbandonedCount+1)}, more...)
 }
 
 // tell calls the hooks; ctx ends when a stop can wait for them no longer.
@@ -246,13 +246,13 @@ func (p *Processor) tell(ctx context.Context, r result) {
 		e.Type = r.claim.Message.Type
 	}
 	if err := handler.CallHook(ctx, p.hooks.OnAttempt, e); err != nil {
-		p.log.Error("inbox hook OnAttempt failed", zap.String("message_id", e.MessageID), zap.Error(err))
+		p.log.Error("inbox hook OnAttempt failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
 	}
 	if r.outcome != poisoned {
 		return
 	}
 	if err := handler.CallHook(ctx, p.hooks.OnPoisoned, e); err != nil {
-		p.log.Error("inbox hook OnPoisoned failed", zap.String("message_id", e.MessageID), zap.Error(err))
+		p.log.Error("inbox hook OnPoisoned failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
 	}
 }
 

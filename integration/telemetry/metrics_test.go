@@ -3,7 +3,9 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -223,4 +225,15 @@ func TestCountsAreForgottenWithTheInbox(t *testing.T) {
 		_, shown := m.collect(t)["inbox.messages.accepted"]
 		return !shown
 	}, inboxtest.Patience, 10*time.Millisecond)
+}
+
+func TestAcceptsOfSeveralChannelsAreOfNone(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m, provider := newMeter(t)
+		ib, _ := mixed(t, d, provider)
+		results, err := ib.Accept(t.Context(), inboxtest.Message("good-1"), inbox.RawMessage{Channel: "quiet", Type: "t", ID: "good-2"})
+		require.NoError(t, err)
+		require.Len(t, results, 2)
+		require.Equal(t, []string{"_OTHER"}, slices.Collect(maps.Keys(by(m.collect(t)["inbox.accept.duration"], "inbox.channel"))))
+	})
 }

@@ -66,7 +66,7 @@ type Runner struct {
 
 // New makes a Runner for the handlers that the registry has for the channel.
 func New(cfg Config) *Runner {
-	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String("channel", cfg.Channel)), policies: map[*handler.Handler]invoke.Policy{},
+	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)), policies: map[*handler.Handler]invoke.Policy{},
 		slots: make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
 	r.outage = &outage{log: r.log, clock: cfg.Clock}
 	for _, h := range cfg.Registry.Handlers() {

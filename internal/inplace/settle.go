@@ -89,7 +89,7 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 	}
 	a.cut, a.due = 0, time.Now().Add(delay)
 	a.cfg.Counters.OfHandler(telemetry.Failed, a.handler.Key(), 1)
-	a.log.Warn("inbox: attempt failed, it is repeated in place", append(a.fields(), zap.Duration("delay", delay), zap.Error(err))...)
+	a.log.Warn("inbox: attempt failed, it is repeated in place", append(a.fields(), zap.Duration(telemetry.FieldTryingAgainAfter, delay), zap.Error(err))...)
 	a.tell(ctx, failed, err, took)
 	return nil
 }
@@ -123,8 +123,8 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 }
 
 func (a *run) fields() []zap.Field {
-	return []zap.Field{zap.String("handler_key", a.handler.Key()), zap.String("message_id", a.delivery.ID), zap.Int("attempt", a.delivery.Attempt),
-		zap.String("topic", a.at.topic), zap.Int("partition", a.at.id)}
+	return []zap.Field{zap.String(telemetry.FieldHandlerKey, a.handler.Key()), zap.String(telemetry.FieldMessageID, a.delivery.ID), zap.Int(telemetry.FieldAttempt, a.delivery.Attempt),
+		zap.String(telemetry.FieldTopic, a.at.topic), zap.Int(telemetry.FieldPartition, a.at.id)}
 }
 
 // tell measures, ends the span and calls the hooks.
@@ -142,12 +142,12 @@ func (a *run) tell(ctx context.Context, outcome string, err error, took time.Dur
 		e.NextAttemptAt = a.cfg.Clock.Now().Add(time.Until(a.due))
 	}
 	if err := handler.CallHook(ctx, a.cfg.Hooks.OnAttempt, e); err != nil {
-		a.log.Error("inbox hook OnAttempt failed", zap.String("message_id", e.MessageID), zap.Error(err))
+		a.log.Error("inbox hook OnAttempt failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
 	}
 	if outcome != poisoned {
 		return
 	}
 	if err := handler.CallHook(ctx, a.cfg.Hooks.OnPoisoned, e); err != nil {
-		a.log.Error("inbox hook OnPoisoned failed", zap.String("message_id", e.MessageID), zap.Error(err))
+		a.log.Error("inbox hook OnPoisoned failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
 	}
 }
