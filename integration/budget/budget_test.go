@@ -202,5 +202,5 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 	r.stop()
 	t.Logf("allocations: %.1f per message accepted, %.1f per status processed", accepting, processing)
 	require.Less(t, accepting, 24.0)
-	require.Less(t, processing, 30.0)
+	require.Less(t, processing, 25.0)
 }

@@ -35,7 +35,7 @@ var telemetryMutants = []mutant{
 		Why:  "all but one process of an Exclusive inbox would be unready (contract 5.3, 11.5)",
 		File: "health_reasons.go",
 		Old:  "|| h.Processor.Mode == processor.ModeExclusive && !h.Processor.HoldsLock {",
-		New:  "|| h.Processor.Mode == \"\" {",
+		New:  "|| h.Processor.Mode == processor.ModeExclusive && h.SampledAt.IsZero() {",
 		Test: judged("^TestPassiveWorkerIsHealthy$"),
 	},
 	{

@@ -182,3 +182,18 @@ func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, len(rules.Groups[0].Rules), 6)
 }
+
+func TestThePageListsEveryMetric(t *testing.T) {
+	page, err := os.ReadFile("../../docs/observability.md")
+	require.NoError(t, err)
+	var names []string
+	for _, m := range telemetry.Metrics() {
+		names = append(names, m.Name)
+		require.Contains(t, string(page), "`"+m.Name+"`")
+	}
+	for _, found := range regexp.MustCompile("`((?:inbox|messaging)\\.[a-z_.]+)`").FindAllStringSubmatch(string(page), -1) {
+		known := slices.Contains(names, found[1]) || slices.Contains([]string{"inbox.name", "inbox.channel", "inbox.handler.key", "inbox.outcome", "messaging.system",
+			"messaging.consumer.group.name", "messaging.destination.name", "messaging.destination.partition.id"}, found[1])
+		require.True(t, known, found[1])
+	}
+}
