@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inplace"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // delivery says how a channel's messages reach its handlers (contract 1).
@@ -152,7 +153,7 @@ func (ib *Inbox) newRunners() map[string]*inplace.Runner {
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
 			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
 			Backoff: ib.cfg.backoff, Middleware: ib.cfg.middleware, Hooks: ib.cfg.hooks,
-			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters,
+			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments,
 		}
 		if c.delivery == inlined {
 			cfg.Guard, cfg.LateIDs = ib.guards[c.name], ib.lateIDs(c)
@@ -180,7 +181,7 @@ func (ib *Inbox) warnWithoutInbox() {
 	}
 	for _, c := range ib.cfg.channels {
 		if c.delivery != viaInbox && !c.withoutInbox {
-			ib.log.Warn("inbox: channel consumes without an inbox", zap.String("channel", c.name), zap.Stringer("mode", c.delivery))
+			ib.log.Warn("inbox: channel consumes without an inbox", zap.String(telemetry.FieldChannel, c.name), zap.Stringer(telemetry.FieldMode, c.delivery))
 		}
 	}
 }

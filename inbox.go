@@ -32,18 +32,21 @@ import (
 
 // Inbox is one database's inbox in this process. It is safe for concurrent use.
 type Inbox struct {
-	cfg       *config
-	db        *gorm.DB
-	naming    models.Naming
-	registry  *handler.Registry
-	store     store.Store
-	counters  *telemetry.Counters
-	acceptor  *acceptor.Acceptor
-	processor *processor.Processor
-	cleaner   *cleanup.Cleaner
-	runners   map[string]*inplace.Runner // of channels that are not stored
-	guards    map[string]*inline.Guard   // of those that are inline
-	log       *zap.Logger
+	cfg      *config
+	db       *gorm.DB
+	naming   models.Naming
+	registry *handler.Registry
+	store    store.Store
+	counters *telemetry.Counters
+	// instruments are those of OpenTelemetry, see options_telemetry.go.
+	instruments *telemetry.Instruments
+	sampler     *sampler
+	acceptor    *acceptor.Acceptor
+	processor   *processor.Processor
+	cleaner     *cleanup.Cleaner
+	runners     map[string]*inplace.Runner // of channels that are not stored
+	guards      map[string]*inline.Guard   // of those that are inline
+	log         *zap.Logger
 
 	ending    sync.Once  // of the application, by ShutdownOnHalt
 	lifecycle sync.Mutex // held by Start and Stop throughout
@@ -89,25 +92,31 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}, registry: registry,
-		counters: &telemetry.Counters{}, log: cfg.logger}
+		counters: countersOf(cfg, registry), log: cfg.logger}
 	if ib.log == nil {
 		ib.log = zap.NewNop()
 	}
-	ib.log = ib.log.With(zap.String("inbox", cfg.name))
+	ib.log = ib.log.With(zap.String(telemetry.FieldInbox, cfg.name))
 	if err = cfg.listenProblem(db.Dialector.Name()); err != nil {
+		return fail(err)
+	}
+	if ib.guards, err = ib.newGuards(); err != nil {
+		return fail(err)
+	}
+	if err = ib.instrument(); err != nil {
 		return fail(err)
 	}
 	if ib.store, err = store.New(db, ib.naming, cfg.storeOptions()...); err != nil {
 		return fail(err)
 	}
 	ib.processor, err = processor.New(processor.Config{DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff})
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff})
 	if err != nil {
 		return fail(err)
 	}
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), NotStored: deliveredInPlace(cfg.channels),
 		Decoders: ib.decoders(), Options: cfg.options.Acceptor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) },
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) },
 		Reserve: func(wanted map[string]int) acceptor.Reservation {
 			if r := ib.processor.Reserve(wanted); r != nil {
 				return r
@@ -123,10 +132,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
-	if ib.guards, err = ib.newGuards(); err != nil {
-		return fail(err)
-	}
 	ib.runners = ib.newRunners()
+	ib.sampler = &sampler{ib: ib}
 	if _, err := ib.newConsumers(); err != nil {
 		return fail(err)
 	}
@@ -258,14 +265,7 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 }
 
 // Counters tells what this process has counted since New.
-func (ib *Inbox) Counters() telemetry.Snapshot {
-	s := ib.counters.Snapshot()
-	for _, g := range ib.guards {
-		duplicates, missing := g.Counts()
-		s.DuplicateSkipped, s.MissingKey = s.DuplicateSkipped+duplicates, s.MissingKey+missing
-	}
-	return s
-}
+func (ib *Inbox) Counters() telemetry.Snapshot { return ib.counters.Snapshot() }
 
 // Messages scopes a query to the inbox's messages: db.Scopes(ib.Messages).
 func (ib *Inbox) Messages(db *gorm.DB) *gorm.DB {

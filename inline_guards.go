@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/internal/inline"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // markerWait is how long a message waits in the database for another run of it:
@@ -106,7 +107,7 @@ func (ib *Inbox) prepareInline(ctx context.Context) error {
 		}
 		if keys := c.inline.storeless(c); len(keys) > 0 {
 			ib.log.Warn("inbox: inline channel has no store of processed messages, handlers run each time a message comes; said once",
-				zap.String("channel", c.name), zap.Strings("handler_keys", keys))
+				zap.String(telemetry.FieldChannel, c.name), zap.Strings(telemetry.FieldHandlerKeys, keys))
 		}
 		for _, store := range c.inline.stores() {
 			if err := checkStore(ctx, store); err != nil {
@@ -118,7 +119,7 @@ func (ib *Inbox) prepareInline(ctx context.Context) error {
 		}
 	}
 	if len(accumulating) > 0 && !ib.cfg.options.Cleanup.SweepMarkers {
-		ib.log.Warn("inbox: markers of inline channels accumulate, because option SweepMarkers is off; said once", zap.Strings("channels", accumulating))
+		ib.log.Warn("inbox: markers of inline channels accumulate, because option SweepMarkers is off; said once", zap.Strings(telemetry.FieldChannels, accumulating))
 	}
 	return nil
 }

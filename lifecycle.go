@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
-	"github.com/gorm-inbox/inbox/processor"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Start checks the schema (or migrates), then starts processor, cleanup and
@@ -32,6 +29,7 @@ func (ib *Inbox) Start(ctx context.Context) error {
 	if err := ib.prepare(ctx); err != nil {
 		return ib.name(err)
 	}
+	ib.sampler.begin()
 	if !ib.cfg.manual {
 		if err := ib.run(ctx); err != nil {
 			return ib.name(errors.Join(err, ib.halt(ctx)))
@@ -56,6 +54,9 @@ func (ib *Inbox) run(ctx context.Context) error {
 	ib.consumers = consumers
 	ib.mu.Unlock()
 	ib.cleaner.Start()
+	if err := ib.sampler.start(); err != nil {
+		return err
+	}
 	for _, c := range consumers {
 		if err := c.Start(ctx); err != nil {
 			return err
@@ -79,7 +80,7 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	return ib.name(ib.halt(ctx))
 }
 
-// halt ends what run started. Consumers and cleanup, stopped side by side, get
+// halt ends what run started. Consumers, cleanup and sampling, stopped side by side, get
 // a third of the time at most, so that running handlers and the last results
 // have theirs.
 func (ib *Inbox) halt(ctx context.Context) error {
@@ -92,12 +93,16 @@ func (ib *Inbox) halt(ctx context.Context) error {
 		short, cancel = context.WithTimeout(ctx, time.Until(deadline)/3)
 	}
 	defer cancel()
-	problems := make([]error, len(consumers)+2)
+	problems := make([]error, len(consumers)+3)
 	var stopping sync.WaitGroup
-	stopping.Add(1)
+	stopping.Add(2)
 	go func() {
 		defer stopping.Done()
 		problems[len(consumers)] = ib.cleaner.Stop(short)
+	}()
+	go func() {
+		defer stopping.Done()
+		problems[len(consumers)+2] = ib.sampler.stop(short)
 	}()
 	for i, c := range consumers {
 		stopping.Add(1)
@@ -163,7 +168,7 @@ func (ib *Inbox) warnPool() {
 	o := ib.cfg.options
 	if want := o.Processor.Concurrency + len(ib.runners)*o.Delivery.PartitionConcurrency + spareConnections; limit > 0 && limit < want {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
-			zap.Int("max_open_connections", limit), zap.Int("wanted", want))
+			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
 	}
 }
 
@@ -195,7 +200,7 @@ func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 	for _, key := range keys {
 		if _, known := ib.registry.Lookup(key); !known {
 			ib.log.Warn("inbox: pending statuses of a handler key that this process does not register; a renamed handler needs inbox.LegacyKeys",
-				zap.String("handler_key", key))
+				zap.String(telemetry.FieldHandlerKey, key))
 		}
 	}
 	return nil
@@ -226,70 +231,7 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 	for _, key := range keys {
 		ib.log.Error("inbox: messages of an ordered handler can run out of order: some are pending in lanes named by a key it no longer has, and later ones do not wait for them; "+
 			"add that key again as the last of inbox.LegacyKeys, and keep it until nothing accepted under it is pending or poisoned",
-			zap.String("handler_key", key))
+			zap.String(telemetry.FieldHandlerKey, key))
 	}
 	return nil
-}
-
-// Health is the state of an inbox at one moment.
-type Health struct {
-	Processor processor.Health
-	Consumers []kafkaconsumer.Health
-	Cleanup   cleanup.Health
-	// InPlaceStuck counts, by handler key, calls for channels in Inline or Direct
-	// mode that ignore their cancelled context. They go on after a rebalance and
-	// after Stop, until the handler returns.
-	InPlaceStuck map[string]int
-	// InPlaceOutages says, by channel in Inline or Direct mode, why attempts
-	// cannot be made or finished: the database, or the store of markers.
-	InPlaceOutages map[string]error
-}
-
-// Degraded says what is wrong, nil if nothing is.
-func (h Health) Degraded() error {
-	var problems []error
-	for what, err := range h.Processor.Troubles {
-		problems = append(problems, fmt.Errorf("%s: %w", what, err))
-	}
-	for key, n := range h.Processor.Stuck {
-		problems = append(problems, fmt.Errorf("handler %q: %d calls ignore their cancelled context", key, n))
-	}
-	for key, n := range h.InPlaceStuck {
-		problems = append(problems, fmt.Errorf("handler %q: %d calls in place ignore their cancelled context", key, n))
-	}
-	for channel, err := range h.InPlaceOutages {
-		problems = append(problems, fmt.Errorf("channel %q: attempts cannot be made or finished: %w", channel, err))
-	}
-	for _, key := range h.Processor.OpenCircuits {
-		problems = append(problems, fmt.Errorf("handler %q: its circuit breaker is open", key))
-	}
-	for _, c := range h.Consumers {
-		if err := c.Err(); err != nil {
-			problems = append(problems, fmt.Errorf("channel %q: %w", c.Channel, err))
-		}
-	}
-	if c := h.Cleanup; c.Overdue {
-		problems = append(problems, fmt.Errorf("cleanup is held since %s: %w", c.HeldSince.Format(time.RFC3339), c.Held))
-	}
-	if err := h.Cleanup.Err; err != nil {
-		problems = append(problems, err)
-	}
-	return errors.Join(problems...)
-}
-
-// Health tells how the inbox is.
-func (ib *Inbox) Health() Health {
-	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{}, InPlaceOutages: map[string]error{}}
-	for channel, r := range ib.runners {
-		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
-		if err := r.Outage(); err != nil {
-			h.InPlaceOutages[channel] = err
-		}
-	}
-	ib.mu.Lock()
-	defer ib.mu.Unlock()
-	for _, c := range ib.consumers {
-		h.Consumers = append(h.Consumers, c.Health())
-	}
-	return h
 }

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/acceptor"
@@ -26,6 +29,7 @@ type Options struct {
 	Acceptor  acceptor.Options  `yaml:",inline"`
 	Cleanup   cleanup.Options   `yaml:",inline"`
 	Delivery  DeliveryOptions   `yaml:",inline"`
+	Health    HealthOptions     `yaml:",inline"`
 
 	// ShutdownOnHalt ends the Fx application when a partition halts. Default
 	// off: it stays alive, and Health().Degraded() says so (contract 7.4).
@@ -45,6 +49,7 @@ func DefaultOptions() Options {
 	return Options{
 		Processor: processor.DefaultOptions(), Acceptor: acceptor.DefaultOptions(), Cleanup: cleanup.DefaultOptions(),
 		Delivery:    defaultDeliveryOptions(),
+		Health:      defaultHealthOptions(),
 		TablePrefix: models.DefaultPrefix,
 	}
 }
@@ -74,6 +79,7 @@ func (o Options) Validate() error {
 		problems = append(problems, fmt.Errorf("option LockName is %q, allowed is another name than CleanupLockName", named.Processor.LockName))
 	}
 	problems = append(problems, o.Delivery.problems()...)
+	problems = append(problems, o.Health.problems()...)
 	if err := o.Acceptor.Validate(); err != nil {
 		problems = append(problems, err)
 	}
@@ -100,6 +106,10 @@ type config struct {
 	middleware []handler.Middleware
 	backoff    func(errorCount int) time.Duration
 	manual     bool
+	// Of OpenTelemetry; nil is the global one.
+	meterProvider  metric.MeterProvider
+	tracerProvider trace.TracerProvider
+	propagator     propagation.TextMapPropagator
 	// shutdown ends the Fx application; nil without Fx.
 	shutdown func(exitCode int) error
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // AcceptRejected accepts a rejected message's record again, by its channel's
@@ -52,7 +53,7 @@ func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) (kafkaconsu
 	}
 	told := cfg.OnDeadLetter
 	cfg.OnDeadLetter = func(record envelope.Record, reason error) {
-		ib.counters.DeadLettered.Add(1)
+		ib.counters.OfChannel(telemetry.DeadLettered, channel, 1)
 		if told != nil {
 			told(record, reason)
 		}
@@ -77,8 +78,8 @@ var errNoShutdown = errors.New("option ShutdownOnHalt is true, allowed is false 
 // endApplication ends the Fx application, once.
 func (ib *Inbox) endApplication(channel, topic string, partition int, reason error) {
 	ib.ending.Do(func() {
-		ib.log.Error("inbox: a partition is halted, shutting the application down", zap.String("channel", channel),
-			zap.String("topic", topic), zap.Int("partition", partition), zap.Error(reason))
+		ib.log.Error("inbox: a partition is halted, shutting the application down", zap.String(telemetry.FieldChannel, channel),
+			zap.String(telemetry.FieldTopic, topic), zap.Int(telemetry.FieldPartition, partition), zap.Error(reason))
 		if err := ib.cfg.shutdown(exitHalted); err != nil {
 			ib.log.Error("inbox: shutting the application down failed", zap.Error(err))
 		}

@@ -31,6 +31,7 @@ type Acceptor struct {
 	clock    clock.Clock
 	log      *zap.Logger
 	counters *telemetry.Counters
+	measure  *telemetry.Instruments
 	hooks    handler.Hooks
 	wake     func(handlerKeys []string)
 	reserve  func(wanted map[string]int) Reservation
@@ -41,8 +42,8 @@ type Acceptor struct {
 	warnedMu    sync.Mutex
 }
 
-// Config is what an Acceptor works with; every field but Decoders and Hooks is
-// required.
+// Config is what an Acceptor works with; every field but Decoders, Hooks and
+// Instruments is required.
 type Config struct {
 	Store    store.Store
 	Registry *handler.Registry
@@ -59,6 +60,8 @@ type Config struct {
 	Logger    *zap.Logger
 	Counters  *telemetry.Counters
 	Hooks     handler.Hooks
+	// Instruments measure and trace; nil does neither.
+	Instruments *telemetry.Instruments
 	// Wake tells the processor that these handlers have new statuses; it
 	// never blocks (contract 4.7).
 	Wake func(handlerKeys []string)
@@ -75,7 +78,7 @@ func New(cfg Config) (*Acceptor, error) {
 	}
 	a := &Acceptor{
 		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
-		log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks, wake: cfg.Wake, reserve: cfg.Reserve,
+		log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake, reserve: cfg.Reserve,
 		decoders: map[string]*envelope.Decoder{},
 	}
 	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)
@@ -104,8 +107,11 @@ func New(cfg Config) (*Acceptor, error) {
 // could be stored because the database failed, the results are nil; accepting
 // the same messages again is safe, whatever became of the first try.
 func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) ([]Result, error) {
-	p := a.plan(messages)
-	if err := a.persist(ctx, p); err != nil {
+	ctx, span := a.traced(ctx, messages)
+	p := a.plan(messages, span.Stored())
+	err := a.persist(ctx, p)
+	span.End(err)
+	if err != nil {
 		return nil, err
 	}
 	a.report(ctx, p)
@@ -122,19 +128,15 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 	if tx == nil {
 		return nil, errors.New("accept in transaction: tx is nil")
 	}
-	p := a.plan(messages)
-	if err := invalid(p.results); err != nil {
-		return nil, err
+	ctx, span := a.traced(ctx, messages)
+	p := a.plan(messages, span.Stored())
+	err := invalid(p.results)
+	if err == nil && len(p.batch.Messages) > 0 {
+		err = a.persistTx(ctx, tx, p)
 	}
-	if len(p.batch.Messages) > 0 {
-		p.batch.Now = a.clock.Now()
-		ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
-		defer cancel()
-		stored, err := a.store.AcceptTx(ctx, tx, p.batch)
-		if err != nil {
-			return nil, fmt.Errorf("accept in transaction: %w", err)
-		}
-		p.take(stored)
+	span.End(err)
+	if err != nil {
+		return nil, err
 	}
 	if err := invalid(p.results); err != nil {
 		return nil, err
@@ -168,7 +170,9 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	handing := a.beginHandoff(p)
 	defer handing.end()
 	p.batch.Now = a.clock.Now()
+	took := a.timed(ctx, p)
 	stored, err := a.store.Accept(ctx, p.batch)
+	took(err)
 	if err != nil {
 		handing.failed(err)
 		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)
@@ -178,30 +182,44 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	return nil
 }
 
+func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	p.batch.Now = a.clock.Now()
+	took := a.timed(ctx, p)
+	stored, err := a.store.AcceptTx(ctx, tx, p.batch)
+	took(err)
+	if err != nil {
+		return fmt.Errorf("accept in transaction: %w", err)
+	}
+	p.take(stored)
+	return nil
+}
+
 // report wakes the processor, counts and calls hooks, all after the commit.
 func (a *Acceptor) report(ctx context.Context, p *plan) {
 	if !p.told && slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
 		a.wake(slices.Collect(maps.Keys(p.keys)))
 	}
 	for i, r := range p.results {
-		if r.ContentDiffers {
-			a.counters.DuplicateContentDiffers.Add(1)
-		}
 		m := p.messages[i]
+		if r.ContentDiffers {
+			a.counters.OfChannel(telemetry.DuplicateContentDiffers, m.Channel, 1)
+		}
 		switch r.Outcome {
 		case Accepted:
-			a.counters.Accepted.Add(1)
+			a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)
 			event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: r.Handlers}
 			if err := handler.CallHook(ctx, a.hooks.OnAccepted, event); err != nil {
-				a.log.Error("inbox hook OnAccepted failed", zap.String("message_id", m.ID), zap.Error(err))
+				a.log.Error("inbox hook OnAccepted failed", zap.String(telemetry.FieldMessageID, m.ID), zap.Error(err))
 			}
 		case Duplicate:
-			a.counters.Duplicates.Add(1)
+			a.counters.OfChannel(telemetry.Duplicates, m.Channel, 1)
 		case Unrouted:
-			a.counters.Unrouted.Add(1)
+			a.counters.OfChannel(telemetry.Unrouted, m.Channel, 1)
 			a.warnUnrouted(m.Channel, m.Type)
 		case Invalid:
-			a.counters.Invalid.Add(1)
+			a.counters.OfChannel(telemetry.Invalid, m.Channel, 1)
 		}
 	}
 }
@@ -222,8 +240,8 @@ func (a *Acceptor) warnUnrouted(channel, typ string) {
 	a.warnedCount++
 	a.warned.Store(key, true)
 	if a.warnedCount > maxWarnedTypes {
-		a.log.Warn("inbox: too many unrouted types, further ones are only counted", zap.Int("types", maxWarnedTypes))
+		a.log.Warn("inbox: too many unrouted types, further ones are only counted", zap.Int(telemetry.FieldTypes, maxWarnedTypes))
 		return
 	}
-	a.log.Warn("inbox: message type has no handler, its messages are ignored and counted", zap.String("channel", channel), zap.String("type", typ))
+	a.log.Warn("inbox: message type has no handler, its messages are ignored and counted", zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldMessageType, typ))
 }

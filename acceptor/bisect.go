@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // mostlyRefused is how many refused records make a majority suspicious: one
@@ -30,7 +31,7 @@ func (in *intake) bisect(ctx context.Context, received []envelope.Received, caus
 	}
 	if b.mostlyRefused() {
 		in.log.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
-			zap.String("channel", in.channel), zap.Int("refused", len(b.refused)), zap.Int("records", len(received)), zap.Error(cause))
+			zap.String(telemetry.FieldChannel, in.channel), zap.Int(telemetry.FieldRefused, len(b.refused)), zap.Int(telemetry.FieldRecords, len(received)), zap.Error(cause))
 		for i := range received {
 			if !b.stored[i] {
 				b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: &InvalidError{Reason: ReasonRefused, Err: cause}}

@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // AcceptGap says whether a channel goes on behind a gap (contract 7.5). Under
@@ -23,8 +24,8 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
 	fields := []zap.Field{
-		zap.String("channel", channel), zap.String("topic", gap.Topic), zap.Int("partition", gap.Partition),
-		zap.Int64("from_offset", gap.From), zap.Int64("to_offset", gap.To), zap.String("reason", gap.Reason),
+		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, gap.Topic), zap.Int(telemetry.FieldPartition, gap.Partition),
+		zap.Int64(telemetry.FieldFromOffset, gap.From), zap.Int64(telemetry.FieldToOffset, gap.To), zap.String(telemetry.FieldReason, gap.Reason),
 	}
 	added, err := a.store.KeepGap(ctx, models.Gap{
 		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: gap.Topic, Partition: int32(gap.Partition),
@@ -42,7 +43,7 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 		a.log.Info("inbox: a gap that is kept already is passed again", fields...)
 		return envelope.Durable, nil
 	}
-	a.counters.Gaps.Add(1)
+	a.counters.OfChannel(telemetry.Gaps, channel, 1)
 	a.log.Error("inbox: records are missing, the channel goes on without them", fields...)
 	return envelope.Durable, nil
 }

@@ -25,8 +25,8 @@ type plan struct {
 }
 
 // plan routes and checks the messages. Routing comes before the ID is looked
-// at (contract 4.6).
-func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
+// at (contract 4.6). They are stored with traceparent.
+func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan {
 	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
 	p.batch.Messages, p.rows = make([]store.NewMessage, 0, len(messages)), make([]int, 0, len(messages))
 	row := make(map[string]int, len(messages)) // message ID to its row
@@ -49,6 +49,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage) *plan {
 			r.Outcome, r.Err = Invalid, notStored(m.ID, m.Channel)
 			continue
 		}
+		m.Properties.Traceparent = traceparent
 		checked, err := a.check(m, handlers)
 		if err != nil {
 			r.Outcome, r.Err = Invalid, err

@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // AcceptRecords persists what a channel received: messages with their
@@ -27,11 +28,13 @@ import (
 // bad before it comes to that (HaltAtBadRecords at least): the schema and not
 // the data is then taken to be wrong.
 func (a *Acceptor) AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error) {
-	in := &intake{Acceptor: a, channel: channel}
+	ctx, span := a.tracedRecords(ctx, channel, received)
+	in := &intake{Acceptor: a, channel: channel, traceparent: span.Stored()}
 	results, err := in.accept(ctx, received)
 	if err != nil && store.IsData(err) {
 		results, err = in.bisect(ctx, received, err)
 	}
+	span.End(err)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +45,8 @@ func (a *Acceptor) AcceptRecords(ctx context.Context, channel string, received [
 // intake is one AcceptRecords under way.
 type intake struct {
 	*Acceptor
-	channel string
+	channel     string
+	traceparent string
 	// mostlyBad are the partitions most of whose records in the batch are bad,
 	// once the batch is judged.
 	mostlyBad map[partition]share
@@ -60,14 +64,14 @@ func partitionOf(r envelope.Record) partition { return partition{r.Topic, r.Part
 // be one of many, of which a later one fails.
 func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]envelope.Result, error) {
 	a, channel := in.Acceptor, in.channel
-	p, owner := a.planRecords(channel, received, nil)
+	p, owner := a.planRecords(channel, received, nil, in.traceparent)
 	results := in.judge(received, p, owner)
 	if in.findMostlyBad(received, results) {
 		results = in.explain(received, in.judge(received, p, owner))
 	}
 	if halted := haltedRecords(received, results); len(halted) > 0 {
 		// What lies behind a halted record waits with it: plan again without.
-		p, owner = a.planRecords(channel, received, halted)
+		p, owner = a.planRecords(channel, received, halted, in.traceparent)
 		for i, r := range in.judge(received, p, owner) {
 			if !halted[i] {
 				results[i] = r
@@ -126,7 +130,7 @@ func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Receive
 
 // planRecords plans the messages of all records that are not skipped; owner
 // maps each message to its record.
-func (a *Acceptor) planRecords(channel string, received []envelope.Received, skip map[int]bool) (p *plan, owner []int) {
+func (a *Acceptor) planRecords(channel string, received []envelope.Received, skip map[int]bool, traceparent string) (p *plan, owner []int) {
 	var messages []handler.RawMessage
 	for i, r := range received {
 		if r.Err != nil || skip[i] {
@@ -138,7 +142,7 @@ func (a *Acceptor) planRecords(channel string, received []envelope.Received, ski
 			owner = append(owner, i)
 		}
 	}
-	return a.plan(messages), owner
+	return a.plan(messages, traceparent), owner
 }
 
 // judge gives each record its verdict as far as it is known before SQL.
@@ -222,19 +226,19 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 func (in *intake) tell(received []envelope.Received, results []envelope.Result) {
 	for at, bad := range in.mostlyBad {
 		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
-			zap.String("channel", in.channel), zap.String("topic", at.topic), zap.Int("partition", at.id), zap.Int("bad", bad.bad), zap.Int("records", bad.of))
+			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic), zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad), zap.Int(telemetry.FieldRecords, bad.of))
 	}
 	for i, r := range results {
 		if behind := (*behindError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &behind) {
 			continue
 		}
-		in.counters.Rejected.Add(1)
+		in.counters.OfChannel(telemetry.Rejected, in.channel, 1)
 		what := "inbox: bad record kept as rejected"
 		if r.Disposition == envelope.Halt {
 			what = "inbox: partition halts before a bad record"
 		}
 		record := received[i].Record
-		in.log.Error(what, zap.String("channel", in.channel), zap.String("topic", record.Topic), zap.Int("partition", record.Partition),
-			zap.Int64("offset", record.Offset), zap.Error(r.Err))
+		in.log.Error(what, zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic), zap.Int(telemetry.FieldPartition, record.Partition),
+			zap.Int64(telemetry.FieldOffset, record.Offset), zap.Error(r.Err))
 	}
 }

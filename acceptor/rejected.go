@@ -84,11 +84,14 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 	if err != nil {
 		return nil, fmt.Errorf("rejected message %q: %w", id, err)
 	}
-	p, err := a.planRejected(row.Channel, record)
+	received := a.decoders[row.Channel].Decode(row.Channel, record)
+	tracing, span := a.tracedRecords(ctx, row.Channel, []envelope.Received{received})
+	p, err := a.planRejected(row.Channel, received, span.Stored())
 	if err == nil {
 		p.batch.Audit = audit
-		err = a.persistRejected(ctx, id, p)
+		err = a.persistRejected(tracing, id, p)
 	}
+	span.End(err)
 	bad := &badError{}
 	switch {
 	case err == nil:
@@ -135,15 +138,14 @@ func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
 }
 
 // planRejected plans all of the record's messages, or none.
-func (a *Acceptor) planRejected(channel string, record envelope.Record) (*plan, error) {
-	received := a.decoders[channel].Decode(channel, record)
+func (a *Acceptor) planRejected(channel string, received envelope.Received, traceparent string) (*plan, error) {
 	if received.Err != nil {
 		return nil, &badError{received.Err}
 	}
 	if len(received.Messages) == 0 {
 		return nil, &badError{&InvalidError{Reason: ReasonNoMessage, Detail: "the record holds no message"}}
 	}
-	p, _ := a.planRecords(channel, []envelope.Received{received}, nil)
+	p, _ := a.planRecords(channel, []envelope.Received{received}, nil, traceparent)
 	for i, r := range p.results {
 		if r.Outcome == Unrouted { // ignoring it would be losing it
 			p.results[i].Err = unroutedError(p.messages[i])

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Archived is a message of which cleanup is about to delete something.
@@ -204,5 +205,5 @@ func (r *run) keep(messages int, refusal error) {
 	if r.refused == nil {
 		r.refused = refusal
 	}
-	r.log.Error("inbox: the archive function failed, its messages are kept for the next run", zap.Int("messages", messages), zap.Error(refusal))
+	r.log.Error("inbox: the archive function failed, its messages are kept for the next run", zap.Int(telemetry.FieldMessages, messages), zap.Error(refusal))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Deleted counts what one run deleted.
@@ -31,8 +32,8 @@ type Deleted struct {
 
 func (d Deleted) fields() []zap.Field {
 	return []zap.Field{
-		zap.Int64("messages", d.Messages), zap.Int64("statuses", d.Statuses), zap.Int64("unarchived", d.Unarchived), zap.Int64("markers", d.Markers),
-		zap.Int64("audit", d.Audit), zap.Int64("rejected", d.Rejected), zap.Int64("workers", d.Workers), zap.Int64("leases", d.Leases),
+		zap.Int64(telemetry.FieldMessages, d.Messages), zap.Int64(telemetry.FieldStatuses, d.Statuses), zap.Int64(telemetry.FieldUnarchived, d.Unarchived), zap.Int64(telemetry.FieldMarkers, d.Markers),
+		zap.Int64(telemetry.FieldAudit, d.Audit), zap.Int64(telemetry.FieldRejected, d.Rejected), zap.Int64(telemetry.FieldWorkers, d.Workers), zap.Int64(telemetry.FieldLeases, d.Leases),
 	}
 }
 
@@ -123,7 +124,7 @@ func (r *run) batches(ctx context.Context, work func(limit int) (deleted int64, 
 			}
 		case ctx.Err() == nil && store.IsTransient(err) && r.limit > minBatch:
 			r.limit = max(r.limit/2, minBatch)
-			r.log.Warn("inbox: cleanup batch timed out or failed, halving it", zap.Int("batch", r.limit), zap.Error(err))
+			r.log.Warn("inbox: cleanup batch timed out or failed, halving it", zap.Int(telemetry.FieldBatch, r.limit), zap.Error(err))
 		default:
 			return fmt.Errorf("cleanup: %w", err)
 		}

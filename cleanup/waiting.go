@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // WaitingError says that cleanup deletes nothing, because a consumer of this
@@ -98,7 +100,7 @@ func (c *Cleaner) held(err error) {
 	}
 	if !c.state.warned && c.overdue() {
 		c.state.warned = true
-		c.log.Warn("inbox: cleanup has waited for consumers for six intervals, nothing is deleted", zap.Time("since", c.state.since), zap.Error(err))
+		c.log.Warn("inbox: cleanup has waited for consumers for six intervals, nothing is deleted", zap.Time(telemetry.FieldSince, c.state.since), zap.Error(err))
 	}
 }
 
@@ -107,7 +109,7 @@ func (c *Cleaner) going(err error) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	if c.state.held != nil {
-		c.log.Info("inbox: cleanup no longer waits for consumers", zap.Time("since", c.state.since))
+		c.log.Info("inbox: cleanup no longer waits for consumers", zap.Time(telemetry.FieldSince, c.state.since))
 	}
 	c.state.held, c.state.since, c.state.warned, c.state.lastErr = nil, time.Time{}, false, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Mode says what a channel's records are (contract 4.5).
@@ -208,8 +209,8 @@ func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) 
 	}
 	if _, told := d.told.LoadOrStore(channel, true); !told {
 		d.log.Warn("inbox: message without ID gets its coordinates as ID, copies that producers resend will not be recognised; said once",
-			zap.String("channel", channel), zap.String("strategy", strategy.String()),
-			zap.String("topic", r.Topic), zap.Int("partition", r.Partition), zap.Int64("offset", r.Offset))
+			zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldStrategy, strategy.String()),
+			zap.String(telemetry.FieldTopic, r.Topic), zap.Int(telemetry.FieldPartition, r.Partition), zap.Int64(telemetry.FieldOffset, r.Offset))
 	}
 	id = coordinates(r)
 	if n > 1 {

@@ -20,6 +20,11 @@ type Properties struct {
 	Attributes map[string]string
 	// Kafka is where the record came from; nil for other transports.
 	Kafka *KafkaCoordinates
+	// Traceparent names the span of the accept that stored the message, as W3C
+	// Trace Context writes it; empty if that was not traced. It is the inbox's:
+	// what a producer sent is a header, and what an application sets here is
+	// replaced (contract 12).
+	Traceparent string
 }
 
 // Header is one header of a record.
@@ -57,6 +62,7 @@ type storedProperties struct {
 	Headers    []storedHeader    `json:"headers,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Kafka      *storedKafka      `json:"kafka,omitempty"`
+	Accept     string            `json:"accept_traceparent,omitempty"`
 }
 
 type storedHeader struct {
@@ -100,8 +106,8 @@ func (s storedBytes) bytes() []byte {
 }
 
 // Serialize returns the properties as the JSON that is stored with the
-// message. It fails only if the channel, the topic or an attribute is not
-// valid UTF-8.
+// message. It fails only if the channel, the topic, the traceparent or an
+// attribute is not valid UTF-8.
 func (p Properties) Serialize() (string, error) {
 	if serialized, ok := writeProperties(p); ok {
 		return serialized, nil
@@ -113,12 +119,15 @@ func (p Properties) marshal() (string, error) {
 	if !utf8.ValidString(p.Channel) {
 		return "", fmt.Errorf("channel %q is not valid UTF-8", p.Channel)
 	}
+	if !utf8.ValidString(p.Traceparent) {
+		return "", fmt.Errorf("traceparent %q is not valid UTF-8", p.Traceparent)
+	}
 	for name, value := range p.Attributes {
 		if !utf8.ValidString(name) || !utf8.ValidString(value) {
 			return "", fmt.Errorf("attribute %q is not valid UTF-8", name)
 		}
 	}
-	stored := storedProperties{Channel: p.Channel, Attributes: p.Attributes}
+	stored := storedProperties{Channel: p.Channel, Attributes: p.Attributes, Accept: p.Traceparent}
 	stored.Headers = storeHeaders(p.Headers)
 	if k := p.Kafka; k != nil {
 		if !utf8.ValidString(k.Topic) {
@@ -150,7 +159,7 @@ func decodeProperties(serialized string) (Properties, error) {
 	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
 		return Properties{}, fmt.Errorf("stored properties are unreadable: %w", err)
 	}
-	p := Properties{Channel: stored.Channel, Attributes: stored.Attributes}
+	p := Properties{Channel: stored.Channel, Attributes: stored.Attributes, Traceparent: stored.Accept}
 	headers, err := loadHeaders(stored.Headers)
 	if err != nil {
 		return Properties{}, err

@@ -28,6 +28,8 @@ func scanProperties(serialized string) (p Properties, ok bool) {
 			s.object(func(name string) { p.Attributes[name] = s.text() })
 		case "kafka":
 			p.Kafka = s.coordinates()
+		case "accept_traceparent":
+			p.Traceparent = s.text()
 		default:
 			s.failed = true
 		}

@@ -63,6 +63,10 @@ func writeProperties(p Properties) (serialized string, ok bool) {
 		}
 		w.add(`}`)
 	}
+	if p.Traceparent != "" {
+		w.field(`"accept_traceparent":`)
+		w.quoted(p.Traceparent)
+	}
 	w.add(`}`)
 	return string(w.text), !w.failed
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Receiver wraps the handlers of a channel with one store and one set of options
@@ -48,7 +49,7 @@ func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, err
 	}
 	if store == nil {
 		r.cfg.log.Warn("inbox: no store of processed messages, handlers run each time a message comes; said once",
-			append(about, zap.String("channel", r.cfg.channel))...)
+			append(about, zap.String(telemetry.FieldChannel, r.cfg.channel))...)
 	}
 	return r, nil
 }
@@ -108,7 +109,7 @@ func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, 
 // have to be unique across all that the handler gets, whatever their source and
 // type: see Key.
 func Wrap[T any](store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
-	r, err := newReceiver(store, opts, zap.String("handler_key", handlerKey))
+	r, err := newReceiver(store, opts, zap.String(telemetry.FieldHandlerKey, handlerKey))
 	if err != nil {
 		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
 	}

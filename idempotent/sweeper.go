@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/loop"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Sweeper has a store forget at intervals what is past its retention (contract
@@ -75,9 +76,9 @@ func (s *Sweeper) run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			s.log.Error("inbox: sweep of processed messages failed, trying again after its interval", zap.Int64("forgotten", forgotten), zap.Error(err))
+			s.log.Error("inbox: sweep of processed messages failed, trying again after its interval", zap.Int64(telemetry.FieldMarkers, forgotten), zap.Error(err))
 		default:
-			s.log.Info("inbox: swept processed messages", zap.Int64("forgotten", forgotten))
+			s.log.Info("inbox: swept processed messages", zap.Int64(telemetry.FieldMarkers, forgotten))
 		}
 		timer.Reset(s.Interval)
 	}

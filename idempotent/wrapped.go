@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/keyless"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // wrapped is one handler.
@@ -40,7 +41,7 @@ func (w *wrapped[T]) handle(ctx context.Context, message T) error {
 		}
 		w.told.Do(func() {
 			w.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
-				zap.String("handler_key", w.handlerKey), zap.String("channel", w.channel), zap.String("message_type", typeOf(message)))
+				zap.String(telemetry.FieldHandlerKey, w.handlerKey), zap.String(telemetry.FieldChannel, w.channel), zap.String(telemetry.FieldMessageType, typeOf(message)))
 		})
 		return w.undeduplicated(keyless.With(ctx, true), message)
 	case err != nil:
@@ -127,8 +128,8 @@ func (w *wrapped[T]) duplicate(run Run) error {
 	case FailDuplicates:
 		return &DuplicateError{Key: run.Key}
 	case LogDuplicates:
-		w.log.Info("inbox: duplicate skipped", zap.String("message_id", run.Key.MessageID), zap.String("handler_key", run.Key.HandlerKey),
-			zap.String("message_type", run.MessageType), zap.String("channel", w.channel))
+		w.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, run.Key.MessageID), zap.String(telemetry.FieldHandlerKey, run.Key.HandlerKey),
+			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, w.channel))
 	}
 	return nil
 }

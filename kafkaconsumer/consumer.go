@@ -18,6 +18,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Consumer consumes the topics of one channel. Its methods are safe for
@@ -89,7 +90,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		clk = clock.System{}
 	}
 	cfg = cfg.withDefaults()
-	log := logger.With(zap.String("channel", channel), zap.String("group", cfg.GroupID))
+	log := logger.With(zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldGroup, cfg.GroupID))
 	decoder, err := envelope.NewDecoder(cfg.Decoder, log)
 	if err != nil {
 		return nil, fmt.Errorf("channel %q: kafka consumer: %w", channel, err)
@@ -108,7 +109,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		committing: &trouble{log: log, clock: clk, what: "committing offsets fails, what was accepted since may be redelivered"},
 		stalling:   &trouble{log: log, clock: clk, what: "a partition has records to read and makes no progress"},
 	}
-	c.publishing = &trouble{log: log.With(zap.String("dead_letter_topic", cfg.DeadLetterTopic)), clock: clk, what: "publishing bad records to the dead-letter topic fails, the same records are retried"}
+	c.publishing = &trouble{log: log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clock: clk, what: "publishing bad records to the dead-letter topic fails, the same records are retried"}
 	if cfg.DeadLetterTopic != "" {
 		c.letters = &deadLetters{channel: channel, cfg: cfg, network: network, trouble: c.publishing, log: log}
 	}

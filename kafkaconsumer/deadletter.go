@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // The headers that a dead letter has after the record's own, which stay as
@@ -100,7 +101,7 @@ func (d *deadLetters) publish(ctx, session context.Context, p *partition, letter
 			return acknowledged, &DeadLetterError{Topic: d.cfg.DeadLetterTopic, Reason: next[0].reason, Refusal: err}
 		}
 		if ctx.Err() == nil {
-			d.trouble.begin(p, err, zap.String("topic", p.topic), zap.Int("partition", p.id), zap.Int64("offset", next[0].record.Offset))
+			d.trouble.begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
 		}
 		if !retry.wait(session) { // which ends before ctx does
 			d.trouble.forget(p)
@@ -195,14 +196,14 @@ func (d *deadLetters) letter(l deadLetter) kafka.Record {
 
 // tell is called for each letter that is acknowledged.
 func (d *deadLetters) tell(l deadLetter) {
-	d.log.Error("inbox: bad record published to the dead-letter topic", zap.String("topic", l.record.Topic), zap.Int("partition", l.record.Partition),
-		zap.Int64("offset", l.record.Offset), zap.String("dead_letter_topic", d.cfg.DeadLetterTopic), zap.Error(l.reason))
+	d.log.Error("inbox: bad record published to the dead-letter topic", zap.String(telemetry.FieldTopic, l.record.Topic), zap.Int(telemetry.FieldPartition, l.record.Partition),
+		zap.Int64(telemetry.FieldOffset, l.record.Offset), zap.String(telemetry.FieldDeadLetterTopic, d.cfg.DeadLetterTopic), zap.Error(l.reason))
 	if d.cfg.OnDeadLetter == nil {
 		return
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			d.log.Error("inbox: OnDeadLetter panicked", zap.Any("panic", r))
+			d.log.Error("inbox: OnDeadLetter panicked", zap.Any(telemetry.FieldPanic, r))
 		}
 	}()
 	d.cfg.OnDeadLetter(l.record, l.reason)

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Retrying a fetch, and how often an error of the data must come back before
@@ -95,7 +96,7 @@ func (f *fetcher) run(committed int64) {
 				continue
 			}
 		}
-		f.failed(err, zap.Int64("offset", offset))
+		f.failed(err, zap.Int64(telemetry.FieldOffset, offset))
 		if !retry.wait(p.ctx) {
 			return
 		}
@@ -115,7 +116,7 @@ func (f *fetcher) failed(err error, fields ...zap.Field) {
 	}
 	err = f.cfg.explain(err)
 	p.failing(err)
-	f.trouble.begin(p, err, append(fields, zap.String("topic", p.topic), zap.Int("partition", p.id))...)
+	f.trouble.begin(p, err, append(fields, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id))...)
 }
 
 func (f *fetcher) works() {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // gapKeeper is where a fetcher asks what to do about a gap, and has it kept.
@@ -81,7 +82,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 		}
 		switch {
 		case err != nil:
-			f.failed(err, zap.Int64("offset", offset))
+			f.failed(err, zap.Int64(telemetry.FieldOffset, offset))
 		case now == nil:
 			return offset, true
 		default:
@@ -98,7 +99,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 				}
 				return f.restart(gap.To, reason)
 			}
-			f.gaps.trouble.begin(f, err, zap.String("topic", p.topic), zap.Int("partition", p.id), zap.Int64("offset", offset))
+			f.gaps.trouble.begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, offset))
 		}
 		if !retry.wait(p.ctx) {
 			return 0, false
@@ -161,7 +162,7 @@ func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 		if p.ctx.Err() != nil {
 			return 0, false
 		}
-		f.failed(err, zap.Int64("offset", offset))
+		f.failed(err, zap.Int64(telemetry.FieldOffset, offset))
 		if !retry.wait(p.ctx) {
 			return 0, false
 		}

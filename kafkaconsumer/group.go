@@ -10,6 +10,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // run keeps the consumer a member of its group until it is stopped.
@@ -241,7 +243,7 @@ func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[stri
 		for _, topic := range topics {
 			if assigned != nil && existing[topic] > assigned[topic] {
 				c.log.Info("inbox: topic has more partitions than are assigned, joining again",
-					zap.String("topic", topic), zap.Int("partitions", existing[topic]), zap.Int("assigned", assigned[topic]))
+					zap.String(telemetry.FieldTopic, topic), zap.Int(telemetry.FieldPartitions, existing[topic]), zap.Int(telemetry.FieldAssigned, assigned[topic]))
 				end()
 				return false
 			}

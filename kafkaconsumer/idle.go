@@ -6,6 +6,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Idle is how a group looks to a member that has no partitions.
@@ -41,7 +43,7 @@ func (w *idleWatch) look(ctx context.Context) {
 	if !w.said && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
 		w.said = true
 		c.log.Warn("inbox: member has no partitions although there are enough, or some that no member has",
-			zap.Int("partitions", idle.Partitions), zap.Int("members", idle.Members), zap.Int("unassigned", idle.Unassigned))
+			zap.Int(telemetry.FieldPartitions, idle.Partitions), zap.Int(telemetry.FieldMembers, idle.Members), zap.Int(telemetry.FieldUnassigned, idle.Unassigned))
 	}
 }
 

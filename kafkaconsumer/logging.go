@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // kafkaLog hands kafka-go's lines to zap as debug output: what matters of them
@@ -17,7 +18,7 @@ type kafkaLog struct{ log *zap.Logger }
 // Printf implements kafka.Logger.
 func (l kafkaLog) Printf(format string, args ...any) {
 	if entry := l.log.Check(zap.DebugLevel, "inbox: kafka client"); entry != nil {
-		entry.Write(zap.String("text", fmt.Sprintf(format, args...)))
+		entry.Write(zap.String(telemetry.FieldText, fmt.Sprintf(format, args...)))
 	}
 }
 
@@ -62,7 +63,7 @@ func (t *trouble) begin(source any, err error, fields ...zap.Field) {
 		t.log.Warn("inbox: "+t.what, append(fields, zap.Error(err))...)
 	case now.Sub(t.told) >= reminder:
 		t.told = now
-		t.log.Warn("inbox: still: "+t.what, append(fields, zap.Duration("after", now.Sub(t.since)), zap.Int("times", t.met), zap.Error(err))...)
+		t.log.Warn("inbox: still: "+t.what, append(fields, zap.Duration(telemetry.FieldAfter, now.Sub(t.since)), zap.Int(telemetry.FieldTimes, t.met), zap.Error(err))...)
 	}
 }
 
@@ -75,7 +76,7 @@ func (t *trouble) end(source any) {
 		return
 	}
 	t.over = t.clock.Now()
-	t.log.Info("inbox: over: "+t.what, zap.Duration("after", t.over.Sub(t.since)), zap.Int("times", t.met))
+	t.log.Info("inbox: over: "+t.what, zap.Duration(telemetry.FieldAfter, t.over.Sub(t.since)), zap.Int(telemetry.FieldTimes, t.met))
 	t.err, t.since = nil, time.Time{}
 }
 
@@ -94,7 +95,7 @@ func (t *trouble) clear() {
 	if t.err == nil || len(t.sources) > 0 {
 		return
 	}
-	t.log.Info("inbox: no longer with this member: "+t.what, zap.Duration("after", t.clock.Now().Sub(t.since)), zap.Int("times", t.met))
+	t.log.Info("inbox: no longer with this member: "+t.what, zap.Duration(telemetry.FieldAfter, t.clock.Now().Sub(t.since)), zap.Int(telemetry.FieldTimes, t.met))
 	t.err, t.since = nil, time.Time{}
 }
 

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // warn says of settings that are allowed and dangerous.
@@ -47,8 +48,8 @@ func (c *Consumer) joined(s *session) {
 	c.grouping.end(nil)
 	c.accepting.clear() // of earlier generations
 	c.publishing.clear()
-	c.log.Info("inbox: kafka consumer joined its group", zap.String("member", s.gen.MemberID), zap.Int32("generation", s.gen.ID),
-		zap.Int("partitions", len(s.partitions)))
+	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID), zap.Int32(telemetry.FieldGeneration, s.gen.ID),
+		zap.Int(telemetry.FieldPartitions, len(s.partitions)))
 }
 
 // left notes the end of a generation, and at once that none is joined: else
@@ -73,31 +74,31 @@ func (c *Consumer) setMissing(missing, denied []string) {
 	switch {
 	case slices.Equal(missingBefore, missing):
 	case len(missing) > 0:
-		c.log.Warn("inbox: topics do not exist, waiting for them", zap.Strings("topics", missing))
+		c.log.Warn("inbox: topics do not exist, waiting for them", zap.Strings(telemetry.FieldTopics, missing))
 	case len(denied) == 0:
-		c.log.Info("inbox: all topics exist now", zap.Strings("appeared", missingBefore))
+		c.log.Info("inbox: all topics exist now", zap.Strings(telemetry.FieldTopics, missingBefore))
 	}
 	switch {
 	case slices.Equal(deniedBefore, denied):
 	case len(denied) > 0:
 		c.log.Warn("inbox: topics cannot be seen: the right READ is missing, and they may not exist; waiting for it",
-			zap.Strings("topics", denied), zap.String("client", c.cfg.who()))
+			zap.Strings(telemetry.FieldTopics, denied), zap.String(telemetry.FieldClient, c.cfg.who()))
 	default:
-		c.log.Info("inbox: all topics can be seen now", zap.Strings("were_denied", deniedBefore))
+		c.log.Info("inbox: all topics can be seen now", zap.Strings(telemetry.FieldTopics, deniedBefore))
 	}
 }
 
 // halt stops a partition.
 func (c *Consumer) halt(p *partition, reason error) {
 	p.halt(reason)
-	c.log.Error("inbox: partition is halted, others go on", zap.String("topic", p.topic), zap.Int("partition", p.id),
-		zap.Int64("offset", p.acceptedTo()), zap.Error(reason))
+	c.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
+		zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))
 	if c.cfg.OnHalt == nil {
 		return
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			c.log.Error("inbox: OnHalt panicked", zap.Any("panic", r))
+			c.log.Error("inbox: OnHalt panicked", zap.Any(telemetry.FieldPanic, r))
 		}
 	}()
 	c.cfg.OnHalt(p.topic, p.id, reason)

@@ -9,6 +9,8 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // observe keeps known what fetching does not tell, and says what stalls, until
@@ -175,8 +177,8 @@ func (s *session) sayStalls() {
 			c.stalling.end(s.partitions[i])
 			continue
 		}
-		c.stalling.begin(s.partitions[i], h.problem(), zap.String("topic", h.Topic), zap.Int("partition", h.Partition),
-			zap.Int64("lag", h.Lag), zap.Time("since", h.StalledSince))
+		c.stalling.begin(s.partitions[i], h.problem(), zap.String(telemetry.FieldTopic, h.Topic), zap.Int(telemetry.FieldPartition, h.Partition),
+			zap.Int64(telemetry.FieldLag, h.Lag), zap.Time(telemetry.FieldSince, h.StalledSince))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Acceptor persists what a consumer received; *acceptor.Acceptor is one.
@@ -160,7 +161,7 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 			if ctx.Err() != nil {
 				return false
 			}
-			w.trouble.begin(w, err, zap.Int("records", len(received)))
+			w.trouble.begin(w, err, zap.Int(telemetry.FieldRecords, len(received)))
 			if !retry.wait(ctx) {
 				return false
 			}

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"gorm.io/gorm"
@@ -10,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // attempt is one run of one handler for one claimed status.
@@ -29,17 +31,22 @@ type attempt struct {
 	fenced   bool // the claim was stale, nothing was run or everything rolled back
 	again    bool // it has no result and is to run again at once
 	duration time.Duration
+	waited   bool               // how long it was due is measured
+	span     *telemetry.Attempt // of its call, which others may share; nil if that is not traced
 }
 
-// runner runs attempts; it keeps no state between them.
+// runner runs attempts.
 type runner struct {
 	db               *gorm.DB
 	store            store.Store
 	now              func() time.Time
+	measure          *telemetry.Instruments
 	middleware       []handler.Middleware
 	statementTimeout time.Duration
 	maxRetryDelay    time.Duration
 	stuckGrace       time.Duration
+
+	busy atomic.Int64 // attempts that run
 }
 
 // watcher is told about a handler that ignores its cancelled context
@@ -66,7 +73,10 @@ type PanicError = invoke.PanicError
 // A panic that is not the handler's (a driver's, a plugin's) is its failure
 // too: it must not end the process.
 func (r *runner) run(ctx context.Context, g *group, w watcher) {
+	r.busy.Add(int64(len(g.attempts)))
+	defer r.busy.Add(-int64(len(g.attempts)))
 	started := time.Now()
+	r.noteWaits(ctx, g)
 	members := g.deliverable()
 	if len(members) > 0 {
 		if err := protect(func() { r.runMembers(ctx, members, w) }); err != nil {
@@ -76,6 +86,20 @@ func (r *runner) run(ctx context.Context, g *group, w watcher) {
 	for _, a := range g.attempts {
 		if a.duration == 0 {
 			a.duration = time.Since(started)
+		}
+	}
+}
+
+// noteWaits measures how long attempts were due before they begin.
+func (r *runner) noteWaits(ctx context.Context, g *group) {
+	if !r.measure.TimesWaits(ctx) {
+		return
+	}
+	now := r.now()
+	for _, a := range g.attempts {
+		if !a.waited { // else it runs again, for others' sake
+			a.waited = true
+			r.measure.Waited(ctx, a.claim.HandlerKey, now.Sub(a.claim.Due))
 		}
 	}
 }
@@ -106,7 +130,7 @@ func (r *runner) runMembers(ctx context.Context, members []member, w watcher) {
 
 // runPlain runs one call outside any transaction.
 func (r *runner) runPlain(ctx context.Context, members []member, w watcher) {
-	ctx, cancel := members[0].limited(ctx)
+	ctx, cancel := members[0].limited(r.traced(ctx, members))
 	defer cancel()
 	errs := r.call(handler.ContextWithDB(ctx, r.db), nil, members, w)
 	for i, m := range members {
@@ -169,4 +193,22 @@ func (r *runner) call(ctx context.Context, tx *gorm.DB, members []member, w watc
 	}
 	patience := invoke.Patience{Grace: r.stuckGrace, Overdue: w.overdue, Returned: w.returned}
 	return invoke.Call(ctx, tx, members[0].handler, r.middleware, patience, deliveries...)
+}
+
+// traced begins the span of a call; resultsOf ends it, when it is known what the
+// attempts have come to.
+func (r *runner) traced(ctx context.Context, members []member) context.Context {
+	if !r.measure.Traces() {
+		return ctx
+	}
+	messages := make([]handler.Metadata, len(members))
+	for i, m := range members {
+		messages[i] = m.delivery.Metadata
+	}
+	ctx, span := r.measure.StartAttempt(ctx, members[0].handler.Key(), messages...)
+	for _, m := range members {
+		m.span.End() // an earlier call of the same attempt
+		m.span = span
+	}
+	return ctx
 }

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // breaker is one handler's circuit breaker in this process (contract 5.13).
@@ -169,8 +170,8 @@ func (l *loop) applyBreakers() {
 			s.wake()
 		}
 		if open && !s.broken {
-			l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while", zap.String("handler_key", s.handler.Key()),
-				zap.Time("until", s.policy.breaker.opensUp()))
+			l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while", zap.String(telemetry.FieldHandlerKey, s.handler.Key()),
+				zap.Time(telemetry.FieldUntil, s.policy.breaker.opensUp()))
 		}
 		s.broken = open
 	}

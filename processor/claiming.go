@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // claimed is what one round of claiming found.
@@ -84,7 +85,7 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 	case c.err == nil:
 		l.p.claimLog.healthy()
 	case l.session.attempts.Err() == nil:
-		l.p.claimLog.failing("inbox: claiming failed, trying again", c.err, zap.Duration("after", l.p.opts.RestartDelay))
+		l.p.claimLog.failing("inbox: claiming failed, trying again", c.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.RestartDelay))
 	}
 	l.send(event{claimed: &c})
 }

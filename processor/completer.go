@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // completer stores results. The first one is stored at once; while a write is
@@ -173,7 +174,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 			c.queue[i].tried = true
 		}
 		c.mu.Unlock()
-		c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)))
+		c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int(telemetry.FieldResults, len(batch)))
 		// If one row is locked by a transaction that does not end (a lost
 		// connection the server still waits for), the others must not wait.
 		careful = true
@@ -220,7 +221,7 @@ func (c *completer) flushLast(hard context.Context) (left int) {
 				batch[i].tried = true
 			}
 			c.aside = batch
-			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)))
+			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int(telemetry.FieldResults, len(batch)))
 		}
 		if len(c.aside) > 0 {
 			sleep(hard, 100*time.Millisecond)

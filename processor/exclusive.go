@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // ErrLockHeld says that ProcessPending needs the inbox's lock, in Exclusive
@@ -41,7 +42,7 @@ func (p *Processor) newLock(parent context.Context, workerID string, begun func(
 		}
 		p.counters.LockLost.Add(1)
 		p.log.Warn("inbox: this worker lost the lock, its handlers are cancelled",
-			zap.String("lock", p.opts.LockName), zap.String("worker", workerID), zap.NamedError("reason", why))
+			zap.String(telemetry.FieldLock, p.opts.LockName), zap.String(telemetry.FieldWorker, workerID), zap.NamedError(telemetry.FieldReason, why))
 		p.wakeup.ring()
 	})}
 }
@@ -52,7 +53,7 @@ func (p *Processor) sessionLock(s *session) *lock {
 		return nil
 	}
 	return p.newLock(s.attempts, s.id, func() {
-		p.log.Info("inbox: this worker holds the lock and processes", zap.String("lock", p.opts.LockName), zap.String("worker", s.id))
+		p.log.Info("inbox: this worker holds the lock and processes", zap.String(telemetry.FieldLock, p.opts.LockName), zap.String(telemetry.FieldWorker, s.id))
 		p.wakeup.wake()
 	})
 }
@@ -67,7 +68,7 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
 		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",
-				zap.String("lock", p.opts.LockName), zap.Duration("trying_every", p.opts.WorkerTimeout/3))
+				zap.String(telemetry.FieldLock, p.opts.LockName), zap.Duration(telemetry.FieldTryingEvery, p.opts.WorkerTimeout/3))
 		}
 		l.told = standsBy
 	case ctx.Err() == nil && !p.awaits(err):
@@ -193,7 +194,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 		return // then it is for Stop
 	}
 	if err := s.lock.leave(alive, settled()); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String("lock", p.opts.LockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, p.opts.LockName), zap.Error(err))
 	}
 }
 
@@ -203,7 +204,7 @@ func (p *Processor) stopLock(hard context.Context, s *session, settled bool) {
 		return
 	}
 	if err := s.lock.leave(hard, settled); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String("lock", p.opts.LockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, p.opts.LockName), zap.Error(err))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Reservation is the promise to run statuses that one accept inserts, claimed
@@ -109,7 +110,9 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 		}
 		return
 	}
-	l.p.counters.HandedOff.Add(int64(len(claims)))
+	for _, c := range claims {
+		l.p.counters.OfHandler(telemetry.HandedOff, c.HandlerKey, 1)
+	}
 	l.p.wakeup.ring()
 }
 
@@ -222,7 +225,7 @@ func (l *loop) giveBackLate(attempts []*attempt) {
 	}
 	applied, err := l.p.store.Settle(stmt, settlements)
 	if err != nil {
-		l.p.log.Warn("inbox: claims accepted for a worker that has ended could not be given back, they are recovered", zap.Int("claims", len(attempts)), zap.Error(err))
+		l.p.log.Warn("inbox: claims accepted for a worker that has ended could not be given back, they are recovered", zap.Int(telemetry.FieldClaims, len(attempts)), zap.Error(err))
 		return
 	}
 	for i, r := range results {

@@ -1,6 +1,9 @@
 package processor
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // health gathers what is wrong at the moment.
 type health struct {
@@ -25,6 +28,14 @@ type Health struct {
 	// is as healthy (contract 5.3).
 	Mode      Mode
 	HoldsLock bool
+	// Busy is how many attempts run, and ProgressAt when one last came to its end:
+	// completed, failed, poisoned or snoozed; zero if none has. Both by this
+	// processor, started or by ProcessPending.
+	Busy       int
+	ProgressAt time.Time
+	// Queued is how many statuses the started processor has claimed that do not
+	// run: they wait for a slot, or for their result to be stored.
+	Queued int
 	// Troubles are the errors that last, by what they concern.
 	Troubles map[string]error
 	// Stuck counts, by handler key, calls that ignore their cancelled context.
@@ -45,6 +56,13 @@ func (p *Processor) Health() Health {
 	now := p.now
 	p.mu.Unlock()
 	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Troubles: map[string]error{}, Stuck: map[string]int{}}
+	h.Busy = int(p.runner.busy.Load())
+	if now != nil {
+		h.Queued = max(now.claimer.held.count()-h.Busy, 0)
+	}
+	if at := p.progress.Load(); at != 0 {
+		h.ProgressAt = time.Unix(0, at).UTC()
+	}
 	for _, log := range p.health.logs {
 		if err := log.trouble(); err != nil {
 			h.Troubles[log.what] = err

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // activity is one run of the processor, from Start to Stop.
@@ -134,7 +135,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		}
 		err := protect(func() { newLoop(p, a, s).run(work, a.giveUp) })
 		if err != nil {
-			p.loopLog.failing("inbox: processing loop crashed, restarting", err, zap.Duration("after", p.opts.RestartDelay))
+			p.loopLog.failing("inbox: processing loop crashed, restarting", err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
 			s.end(errFenced)
 			sleep(work, p.opts.RestartDelay)
 		}
@@ -168,7 +169,7 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 		if work.Err() != nil {
 			return false
 		}
-		p.beatLog.failing("inbox: worker cannot register", err, zap.Duration("trying_again_after", p.opts.RestartDelay))
+		p.beatLog.failing("inbox: worker cannot register", err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
 		sleep(work, p.opts.RestartDelay)
 	}
 }

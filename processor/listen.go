@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // listen wakes the loop with what other processes announce, until ctx ends
@@ -27,7 +29,7 @@ func (p *Processor) listen(ctx context.Context) {
 		if time.Since(began) > longest { // it worked for a while
 			pause = first
 		}
-		p.listenLog.failing("inbox: other processes' wake-ups do not arrive, polling goes on", err, zap.Duration("trying_again_after", pause))
+		p.listenLog.failing("inbox: other processes' wake-ups do not arrive, polling goes on", err, zap.Duration(telemetry.FieldTryingAgainAfter, pause))
 		sleep(ctx, pause)
 		pause = min(2*pause, longest)
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // loop is one session's scheduling (contract 5.1): claim what is due, start
@@ -222,7 +224,7 @@ func (l *loop) noteOverdue(g *group) {
 	s.stuck++
 	if !l.board.canRun(s) { // what waits for a slot is for another worker
 		l.giveBack(s.drop())
-		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return", zap.String("handler_key", g.handler.Key()), zap.Int("stuck", s.stuck))
+		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return", zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Int(telemetry.FieldStuck, s.stuck))
 	}
 }
 

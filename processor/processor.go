@@ -19,6 +19,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -31,6 +32,7 @@ type Processor struct {
 	clock    clock.Clock
 	log      *zap.Logger
 	counters *telemetry.Counters
+	measure  *telemetry.Instruments
 	hooks    handler.Hooks
 
 	policies  map[*handler.Handler]*policy
@@ -47,6 +49,8 @@ type Processor struct {
 	listenLog *stateLog
 	released  atomic.Bool // claims, since the last stop
 
+	progress atomic.Int64 // when an attempt last came to its end, by the clock, in nanoseconds; 0 if none has
+
 	loop atomic.Pointer[loop] // the one that accepts may hand off to; nil while there is none
 
 	lockFreed chan struct{} // a ProcessPending of this process has given the lock up
@@ -59,8 +63,8 @@ type Processor struct {
 	now       *activity // nil unless started
 }
 
-// Config is what a Processor works with; Hooks, Middleware and Backoff may be
-// left out.
+// Config is what a Processor works with; Hooks, Instruments, Middleware and
+// Backoff may be left out.
 type Config struct {
 	// DB is where handlers get their sessions and transactions from.
 	DB       *gorm.DB
@@ -71,6 +75,8 @@ type Config struct {
 	Logger   *zap.Logger
 	Counters *telemetry.Counters
 	Hooks    handler.Hooks
+	// Instruments measure and trace; nil does neither.
+	Instruments *telemetry.Instruments
 	// Middleware runs around every handler's calls, outside its own.
 	Middleware []handler.Middleware
 	// Backoff replaces the exponential backoff of handlers without one of
@@ -89,7 +95,7 @@ func New(cfg Config) (*Processor, error) {
 		}
 	}
 	p := &Processor{
-		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, hooks: cfg.Hooks,
+		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks,
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{},
 		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
 		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"), lockLog: newStateLog(cfg.Logger, "lock"),
@@ -105,7 +111,7 @@ func New(cfg Config) (*Processor, error) {
 	}
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, now: cfg.Clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}
-	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
+	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
 		maxRetryDelay: cfg.Options.MaxRetryDelay, stuckGrace: cfg.Options.StuckHandlerGrace}
 	return p, nil
 }
@@ -127,13 +133,19 @@ func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
 }
 
 // resultsOf judges those attempts of a group that have come to their end, and
-// tells the circuit breaker.
+// tells the circuit breaker. It ends the spans of all.
 func (p *Processor) resultsOf(g *group) []result {
 	results := make([]result, 0, len(g.attempts))
 	for _, a := range g.attempts {
 		if !a.again {
-			results = append(results, p.resultOf(a))
+			r := p.resultOf(a)
+			a.span.Came(r.outcome, invoke.ErrorType(r.failure, a.cause), r.failure)
+			results = append(results, r)
 		}
+	}
+	for _, a := range g.attempts { // a call may have been for several
+		a.span.End()
+		a.span = nil
 	}
 	g.note(results)
 	return results
@@ -159,16 +171,16 @@ func (p *Processor) resultOf(a *attempt) (r result) {
 }
 
 func (p *Processor) reportOverdue(g *group) {
-	p.log.Error("inbox: handler ignores its cancelled context", zap.String("handler_key", g.handler.Key()),
-		zap.String("message_id", g.attempts[0].claim.MessageID), zap.Int("messages", len(g.attempts)))
+	p.log.Error("inbox: handler ignores its cancelled context", zap.String(telemetry.FieldHandlerKey, g.handler.Key()),
+		zap.String(telemetry.FieldMessageID, g.attempts[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.attempts)))
 }
 
 // settled counts a result that has reached the database, or that turned out
 // to be stale, and tells the hooks.
 func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	if !applied {
-		p.counters.Fenced.Add(1)
-		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String("outcome", r.outcome), zap.NamedError("handler_error", r.failure))...)
+		p.counters.OfHandler(telemetry.Fenced, r.claim.HandlerKey, 1)
+		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome, r.outcome), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
 		return
 	}
 	switch {
@@ -178,31 +190,49 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 		p.released.Store(true)
 		p.wakeup.wake(r.handler.Key())
 	}
+	p.count(ctx, r)
 	switch r.outcome {
-	case completed:
-		p.counters.Processed.Add(1)
 	case failed:
-		p.counters.Failed.Add(1)
-		p.log.Warn("inbox: attempt failed", r.fields(zap.Time("next_attempt_at", r.next), zap.Error(r.failure))...)
+		p.log.Warn("inbox: attempt failed", r.fields(zap.Time(telemetry.FieldNextAttemptAt, r.next), zap.Error(r.failure))...)
 	case poisoned:
-		p.counters.Failed.Add(1)
-		p.counters.Poisoned.Add(1)
 		p.log.Error("inbox: message poisoned", r.fields(zap.Error(r.failure))...)
-	case snoozed:
-		p.counters.Snoozed.Add(1)
-	case released:
-		p.counters.Released.Add(1)
 	case superseded:
-		p.counters.Superseded.Add(1)
 		return
 	}
 	p.tell(ctx, r)
 }
 
+// count counts a result that is stored, and measures the attempt if there was
+// one.
+func (p *Processor) count(ctx context.Context, r result) {
+	key := r.claim.HandlerKey
+	switch r.outcome {
+	case completed:
+		p.counters.OfHandler(telemetry.Processed, key, 1)
+	case failed:
+		p.counters.OfHandler(telemetry.Failed, key, 1)
+	case poisoned:
+		p.counters.OfHandler(telemetry.Failed, key, 1)
+		p.counters.OfHandler(telemetry.Poisoned, key, 1)
+	case snoozed:
+		p.counters.OfHandler(telemetry.Snoozed, key, 1)
+	case released:
+		p.counters.OfHandler(telemetry.Released, key, 1)
+	case superseded:
+		p.counters.OfHandler(telemetry.Superseded, key, 1)
+	}
+	if r.outcome != released && r.outcome != superseded {
+		p.progress.Store(p.clock.Now().UnixNano())
+	}
+	if r.duration > 0 && r.claim.Message != nil {
+		p.measure.Ran(ctx, key, r.claim.Message.TransportName, r.outcome, invoke.ErrorType(r.failure, r.cause), r.duration)
+	}
+}
+
 // fields name the attempt in the log.
 func (r *result) fields(more ...zap.Field) []zap.Field {
-	return append([]zap.Field{zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID),
-		zap.Int("attempt", r.claim.ErrorCount+r.claim.AbandonedCount+1)}, more...)
+	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey), zap.String(telemetry.FieldMessageID, r.claim.MessageID),
+		zap.Int(telemetry.FieldAttempt, r.claim.ErrorCount+r.claim.AbandonedCount+1)}, more...)
 }
 
 // tell calls the hooks; ctx ends when a stop can wait for them no longer.
@@ -216,13 +246,13 @@ func (p *Processor) tell(ctx context.Context, r result) {
 		e.Type = r.claim.Message.Type
 	}
 	if err := handler.CallHook(ctx, p.hooks.OnAttempt, e); err != nil {
-		p.log.Error("inbox hook OnAttempt failed", zap.String("message_id", e.MessageID), zap.Error(err))
+		p.log.Error("inbox hook OnAttempt failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
 	}
 	if r.outcome != poisoned {
 		return
 	}
 	if err := handler.CallHook(ctx, p.hooks.OnPoisoned, e); err != nil {
-		p.log.Error("inbox hook OnPoisoned failed", zap.String("message_id", e.MessageID), zap.Error(err))
+		p.log.Error("inbox hook OnPoisoned failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
 	}
 }
 

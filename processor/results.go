@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // result is a finished attempt with its verdict, on its way to the database.
@@ -46,11 +47,11 @@ func (c *completer) writeGroup(ctx context.Context, batch []result, careful bool
 			left = append(left, waiting...)
 			continue
 		case store.IsTransient(err): // and so it would be for the others
-			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int("results", len(batch)-i))
+			c.log.failing("inbox: results cannot be stored, retrying", err, zap.Int(telemetry.FieldResults, len(batch)-i))
 			return append(left, batch[i:]...), refused + len(batch) - i, nil
 		}
 		left, refused = append(left, r), refused+1
-		c.log.failing("inbox: results cannot be stored, retrying", err, zap.String("handler_key", r.claim.HandlerKey), zap.String("message_id", r.claim.MessageID))
+		c.log.failing("inbox: results cannot be stored, retrying", err, zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey), zap.String(telemetry.FieldMessageID, r.claim.MessageID))
 	}
 	return left, refused, nil
 }

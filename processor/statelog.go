@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // stateLog logs a trouble once when it begins and once when it ends, however
@@ -36,7 +38,7 @@ func (s *stateLog) healthy() {
 	if s.err == nil {
 		return
 	}
-	s.log.Info("inbox: recovered", zap.String("what", s.what), zap.Duration("after", time.Since(s.since)))
+	s.log.Info("inbox: recovered", zap.String(telemetry.FieldWhat, s.what), zap.Duration(telemetry.FieldAfter, time.Since(s.since)))
 	s.err = nil
 }
 

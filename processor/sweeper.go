@@ -136,10 +136,10 @@ func (s *sweeper) evict(stmt context.Context, w store.WorkerState) {
 	ended, err := s.store.EvictWorker(stmt, w.ID)
 	if err != nil { // the database's user may not be allowed to
 		s.log.Warn("inbox: transactions that a dead worker left open cannot be ended, their statuses wait for the server to give them up",
-			zap.String("worker", w.ID), zap.Error(err))
+			zap.String(telemetry.FieldWorker, w.ID), zap.Error(err))
 	}
 	if ended > 0 {
-		s.log.Warn("inbox: ended transactions that a dead worker left open", zap.String("worker", w.ID), zap.Int("transactions", ended))
+		s.log.Warn("inbox: ended transactions that a dead worker left open", zap.String(telemetry.FieldWorker, w.ID), zap.Int(telemetry.FieldTransactions, ended))
 	}
 }
 
@@ -173,7 +173,7 @@ func (s *sweeper) release(ctx context.Context, why string, find func(context.Con
 			return true, err
 		}
 		if applied > 0 {
-			s.log.Warn("inbox: released abandoned claims", zap.String("why", why), zap.Int("claims", applied))
+			s.log.Warn("inbox: released abandoned claims", zap.String(telemetry.FieldReason, why), zap.Int(telemetry.FieldClaims, applied))
 		}
 		if found < sweepBatch || applied == 0 {
 			return applied < found, nil
@@ -210,12 +210,12 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 		}
 		applied++
 		if settlements[i].Poisoned {
-			s.counters.Poisoned.Add(1)
-			s.log.Error("inbox: message poisoned", zap.String("handler_key", refs[i].HandlerKey), zap.String("message_id", refs[i].MessageID),
-				zap.Stringp("last_error", settlements[i].LastError))
+			s.counters.OfHandler(telemetry.Poisoned, refs[i].HandlerKey, 1)
+			s.log.Error("inbox: message poisoned", zap.String(telemetry.FieldHandlerKey, refs[i].HandlerKey), zap.String(telemetry.FieldMessageID, refs[i].MessageID),
+				zap.Stringp(telemetry.FieldLastError, settlements[i].LastError))
 			s.poisoned(ctx, result{attempt: &attempt{claim: store.Claim{Ref: refs[i]}}, verdict: poisonedBy(settlements[i], errors.New(*settlements[i].LastError))})
 		} else {
-			s.counters.Recovered.Add(1)
+			s.counters.OfHandler(telemetry.Recovered, refs[i].HandlerKey, 1)
 			if next := settlements[i].NextAttemptAt; next != nil {
 				s.recovered(*next)
 			}

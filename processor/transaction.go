@@ -37,7 +37,7 @@ func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 		return
 	}
 
-	limited, cancel := members[0].limited(ctx)
+	limited, cancel := members[0].limited(r.traced(ctx, current))
 	defer cancel()
 	session, statements := invoke.Watch(limited, t.DB)
 	errs := r.call(handler.ContextWithDB(limited, session), session, current, w)

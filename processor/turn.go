@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // turn is a ProcessPending's right to run handlers.
@@ -108,6 +110,6 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 // giveUpLock gives it up also when ctx has ended.
 func (p *Processor) giveUpLock(ctx context.Context, leave func(ctx context.Context, giveUp bool) error) {
 	if err := leave(context.WithoutCancel(ctx), true); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String("lock", p.opts.LockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, p.opts.LockName), zap.Error(err))
 	}
 }

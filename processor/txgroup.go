@@ -103,7 +103,7 @@ func (t *handlerTx) runMember(ctx context.Context, first bool, m member, w watch
 	if err := t.Within(func() error { return invoke.SteerLater(t.Ctx, t.DB, begin...) }); err != nil {
 		return err
 	}
-	ctx, cancel := m.limited(ctx)
+	ctx, cancel := m.limited(t.traced(ctx, []member{m}))
 	defer cancel()
 	session, statements := invoke.Watch(ctx, t.DB)
 	err := t.call(handler.ContextWithDB(ctx, session), session, []member{m}, w)[0]

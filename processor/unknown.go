@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // poisonUnknown poisons pending statuses whose handler key no worker lists.
@@ -48,7 +49,7 @@ func (s *sweeper) poisonUnknown(ctx context.Context, workers []store.WorkerState
 			first = time.Now()
 			s.unknown[key] = first
 			if grace > 0 {
-				s.log.Warn("inbox: pending statuses of a handler key that no worker knows", zap.String("handler_key", key), zap.Duration("poisoned_after", grace))
+				s.log.Warn("inbox: pending statuses of a handler key that no worker knows", zap.String(telemetry.FieldHandlerKey, key), zap.Duration(telemetry.FieldPoisonedAfter, grace))
 			}
 		}
 		if time.Since(first) < grace {
@@ -74,7 +75,7 @@ func (s *sweeper) poisonKey(ctx context.Context, key string) error {
 			return err
 		}
 		if applied > 0 {
-			s.log.Error("inbox: poisoned statuses of an unknown handler key", zap.String("handler_key", key), zap.Int("statuses", applied))
+			s.log.Error("inbox: poisoned statuses of an unknown handler key", zap.String(telemetry.FieldHandlerKey, key), zap.Int(telemetry.FieldStatuses, applied))
 		}
 		if found < sweepBatch || applied == 0 {
 			return nil

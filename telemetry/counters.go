@@ -1,12 +1,47 @@
-// Package telemetry is the one place for what an inbox counts and measures
-// (contract 12).
+// Package telemetry is the one place for what an inbox counts and measures, and
+// for the names it goes by: metrics and traces through OpenTelemetry's API, and
+// the fields of the log (contract 12).
 package telemetry
 
-import "sync/atomic"
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+)
+
+// Event is something that is counted.
+type Event int
+
+// The events, which Counters has by these names.
+const (
+	Accepted Event = iota
+	Duplicates
+	DuplicateContentDiffers
+	Unrouted
+	Rejected
+	DeadLettered
+	Invalid
+	Gaps
+	DuplicateSkipped
+	MissingKey
+	HandedOff
+	Processed
+	Failed
+	Poisoned
+	Snoozed
+	Released
+	Superseded
+	Fenced
+	Recovered
+	LockLost
+
+	events
+)
 
 // Counters count what one inbox of this process did since it was made. They
 // are safe for concurrent use. They are not a ledger: after a crash they start
-// from zero, the database is the truth.
+// from zero, the database is the truth. The zero value counts, too, but knows no
+// handlers and no channels to tell apart.
 type Counters struct {
 	Accepted                atomic.Int64 // messages stored for the first time
 	Duplicates              atomic.Int64 // known messages received again
@@ -31,6 +66,154 @@ type Counters struct {
 	Fenced     atomic.Int64 // results of stale claims, which changed nothing (contract 5.10)
 	Recovered  atomic.Int64 // claims of vanished workers released (contract 5.9)
 	LockLost   atomic.Int64 // times the lock of Exclusive mode was lost (contract 5.3)
+
+	handlers, channels           parts
+	otherHandlers, otherChannels part // what is not declared
+	sources                      []source
+}
+
+// parts are the counters of what is told apart, by name. Names may share one.
+type parts map[string]*part
+
+type part struct {
+	label  string
+	counts [events]atomic.Int64
+}
+
+// source counts by itself.
+type source struct {
+	event   Event
+	channel string
+	count   func() int64
+}
+
+// NewCounters makes Counters that tell the channels apart, and the handlers,
+// each of which is known by its first key and may have others.
+func NewCounters(channels []string, handlerKeys [][]string) *Counters {
+	c := &Counters{handlers: parts{}, channels: parts{}}
+	for _, channel := range channels {
+		c.channels[channel] = &part{label: channel}
+	}
+	for _, keys := range handlerKeys {
+		its := &part{label: keys[0]}
+		for _, key := range keys {
+			c.handlers[key] = its
+		}
+	}
+	return c
+}
+
+// AddSource has count, which only grows, added to what is counted of a channel's
+// events. Call it before anything is counted.
+func (c *Counters) AddSource(e Event, channel string, count func() int64) {
+	c.sources = append(c.sources, source{e, channel, count})
+}
+
+// OfChannel counts n more events of a channel.
+func (c *Counters) OfChannel(e Event, channel string, n int) {
+	c.total(e).Add(int64(n))
+	its := c.channels[channel]
+	if its == nil {
+		its = &c.otherChannels
+	}
+	its.counts[e].Add(int64(n))
+}
+
+// OfHandler counts n more events of the handler with that key.
+func (c *Counters) OfHandler(e Event, handlerKey string, n int) {
+	c.total(e).Add(int64(n))
+	its := c.handlers[handlerKey]
+	if its == nil {
+		its = &c.otherHandlers
+	}
+	its.counts[e].Add(int64(n))
+}
+
+func (c *Counters) total(e Event) *atomic.Int64 {
+	switch e {
+	case Accepted:
+		return &c.Accepted
+	case Duplicates:
+		return &c.Duplicates
+	case DuplicateContentDiffers:
+		return &c.DuplicateContentDiffers
+	case Unrouted:
+		return &c.Unrouted
+	case Rejected:
+		return &c.Rejected
+	case DeadLettered:
+		return &c.DeadLettered
+	case Invalid:
+		return &c.Invalid
+	case Gaps:
+		return &c.Gaps
+	case DuplicateSkipped:
+		return &c.DuplicateSkipped
+	case MissingKey:
+		return &c.MissingKey
+	case HandedOff:
+		return &c.HandedOff
+	case Processed:
+		return &c.Processed
+	case Failed:
+		return &c.Failed
+	case Poisoned:
+		return &c.Poisoned
+	case Snoozed:
+		return &c.Snoozed
+	case Released:
+		return &c.Released
+	case Superseded:
+		return &c.Superseded
+	case Fenced:
+		return &c.Fenced
+	case Recovered:
+		return &c.Recovered
+	default:
+		return &c.LockLost
+	}
+}
+
+// load reads one total.
+func (c *Counters) load(e Event) int64 {
+	n := c.total(e).Load()
+	for _, s := range c.sources {
+		if s.event == e {
+			n += s.count()
+		}
+	}
+	return n
+}
+
+// each tells, in the order of their labels, how many events each channel or each
+// handler has, and those that are not declared, as Other, unless that is 0.
+func (c *Counters) each(e Event, tell func(label string, n int64)) {
+	of, other := c.channels, &c.otherChannels
+	switch eventInstruments[e].by {
+	case wholeInbox:
+		tell("", c.load(e))
+		return
+	case perHandler:
+		of, other = c.handlers, &c.otherHandlers
+	}
+	told := map[*part]bool{}
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		its := of[name]
+		if told[its] {
+			continue
+		}
+		told[its] = true
+		n := its.counts[e].Load()
+		for _, s := range c.sources {
+			if s.event == e && s.channel == its.label {
+				n += s.count()
+			}
+		}
+		tell(its.label, n)
+	}
+	if n := other.counts[e].Load(); n > 0 {
+		tell(Other, n)
+	}
 }
 
 // Snapshot is a copy of the counters at one moment.
@@ -45,11 +228,11 @@ type Snapshot struct {
 // Snapshot reads all counters, one after the other.
 func (c *Counters) Snapshot() Snapshot {
 	return Snapshot{
-		Accepted: c.Accepted.Load(), Duplicates: c.Duplicates.Load(), DuplicateContentDiffers: c.DuplicateContentDiffers.Load(),
-		Unrouted: c.Unrouted.Load(), Rejected: c.Rejected.Load(), DeadLettered: c.DeadLettered.Load(), Invalid: c.Invalid.Load(),
-		Processed: c.Processed.Load(), Failed: c.Failed.Load(), Poisoned: c.Poisoned.Load(), Snoozed: c.Snoozed.Load(),
-		Released: c.Released.Load(), Superseded: c.Superseded.Load(), Fenced: c.Fenced.Load(), Recovered: c.Recovered.Load(),
-		LockLost: c.LockLost.Load(), Gaps: c.Gaps.Load(), HandedOff: c.HandedOff.Load(),
-		DuplicateSkipped: c.DuplicateSkipped.Load(), MissingKey: c.MissingKey.Load(),
+		Accepted: c.load(Accepted), Duplicates: c.load(Duplicates), DuplicateContentDiffers: c.load(DuplicateContentDiffers),
+		Unrouted: c.load(Unrouted), Rejected: c.load(Rejected), DeadLettered: c.load(DeadLettered), Invalid: c.load(Invalid),
+		Processed: c.load(Processed), Failed: c.load(Failed), Poisoned: c.load(Poisoned), Snoozed: c.load(Snoozed),
+		Released: c.load(Released), Superseded: c.load(Superseded), Fenced: c.load(Fenced), Recovered: c.load(Recovered),
+		LockLost: c.load(LockLost), Gaps: c.load(Gaps), HandedOff: c.load(HandedOff),
+		DuplicateSkipped: c.load(DuplicateSkipped), MissingKey: c.load(MissingKey),
 	}
 }

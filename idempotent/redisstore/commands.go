@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // The scripts act only if the claim, their first argument, is still the key's
@@ -87,7 +89,7 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 func (s *Store) recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the client panicked: %v", p)
-		s.log.Error("the Redis client panicked", zap.Any("panic", p), zap.Stack("stack"))
+		s.log.Error("the Redis client panicked", zap.Any(telemetry.FieldPanic, p), zap.Stack(telemetry.FieldStack))
 	}
 }
 

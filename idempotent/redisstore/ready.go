@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // makeReady tries a script on the store's first claim, before its body: a user
@@ -48,6 +49,6 @@ func (s *Store) lookAtEviction(ctx context.Context) {
 		s.log.Warn("cannot tell whether Redis may evict markers: its maxmemory-policy must be noeviction", zap.Error(err))
 	case policy != "noeviction" && limit != "0":
 		s.log.Warn("Redis may evict markers, and messages would be handled again: its maxmemory-policy must be noeviction",
-			zap.String("maxmemory_policy", policy), zap.String("maxmemory", limit))
+			zap.String(telemetry.FieldMaxmemoryPolicy, policy), zap.String(telemetry.FieldMaxmemory, limit))
 	}
 }

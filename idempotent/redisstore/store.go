@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Store is an idempotent.Store in Redis: see the package on what it promises. It
@@ -173,7 +174,7 @@ func (s *Store) call(ctx context.Context, c *claim, body func(ctx context.Contex
 			return // not ours any more
 		}
 		if err := s.giveUp(ctx, c); err != nil { // nobody else gets to hear of it
-			s.log.Warn("claim not released after a panic: the message waits for the lease's end", zap.String("key", c.key), zap.Error(err))
+			s.log.Warn("claim not released after a panic: the message waits for the lease's end", zap.String(telemetry.FieldKey, c.key), zap.Error(err))
 		}
 	}()
 	err = body(held)

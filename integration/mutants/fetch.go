@@ -224,7 +224,7 @@ var fetchMutants = []mutant{
 		Name: "a gap that is kept is handed in again",
 		Why:  "one gap would be told of as often as the broker does not answer (contract 7.8)",
 		File: "kafkaconsumer/gap.go",
-		Old:  "		f.failed(err, zap.Int64(\"offset\", offset))\n		if !retry.wait(p.ctx) {\n			return 0, false\n		}\n	}\n	f.epoch = 0\n",
+		Old:  "		f.failed(err, zap.Int64(telemetry.FieldOffset, offset))\n		if !retry.wait(p.ctx) {\n			return 0, false\n		}\n	}\n	f.epoch = 0\n",
 		New:  "		retry.wait(p.ctx)\n		return f.passGap(p.acceptedTo(), reason)\n	}\n	f.epoch = 0\n",
 		Test: hanging(consuming("TestGapIsHandedInOnceWhileTheBrokerDoesNotAnswer")),
 	},

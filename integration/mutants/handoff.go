@@ -13,8 +13,8 @@ var handoffMutants = []mutant{
 		Name: "AcceptTx hands off before its caller's commit",
 		Why:  "handlers would run for messages that are rolled back (contract 5.17)",
 		File: "acceptor/acceptor.go",
-		Old:  "		stored, err := a.store.AcceptTx(ctx, tx, p.batch)\n",
-		New:  "		handing := a.beginHandoff(p)\n		defer handing.end()\n		stored, err := a.store.AcceptTx(ctx, tx, p.batch)\n		if err == nil {\n			handing.committed(stored)\n		}\n",
+		Old:  "	stored, err := a.store.AcceptTx(ctx, tx, p.batch)\n",
+		New:  "	handing := a.beginHandoff(p)\n	defer handing.end()\n	stored, err := a.store.AcceptTx(ctx, tx, p.batch)\n	if err == nil {\n		handing.committed(stored)\n	}\n",
 		Test: processing("TestAcceptTxHandsNothingOff"),
 	},
 	{

@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // run is one attempt under way.
@@ -23,6 +24,7 @@ type run struct {
 	hard  context.Context // ends when there is no more time for handlers
 	ran   bool            // the handler was called
 	cause error           // with which its context ended
+	span  *telemetry.Attempt
 }
 
 // try makes one attempt and notes in the task what came of it. The error says
@@ -34,7 +36,12 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 	t.delivery.Attempt = t.failures + 1
 	a := &run{Runner: r, task: t, at: at, hard: ctx}
 	started := time.Now()
-	err := a.guarded(ctx)
+	tracing := ctx
+	if r.cfg.Instruments.Traces() {
+		tracing, a.span = r.cfg.Instruments.StartAttempt(ctx, t.handler.Key(), t.delivery.Metadata)
+		defer a.span.End()
+	}
+	err := a.guarded(tracing)
 	<-r.slots
 	return a.settle(ctx, err, time.Since(started))
 }

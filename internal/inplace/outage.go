@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // reminder is how often an outage that lasts is logged again.
@@ -43,7 +44,7 @@ func (o *outage) begin(source *task, err error, fields []zap.Field) {
 	case first:
 		o.log.Warn("inbox: "+outageText, append(fields, zap.Error(err))...)
 	case now.Sub(o.told) >= reminder:
-		o.log.Warn("inbox: still: "+outageText, append(fields, zap.Duration("after", now.Sub(o.since)), zap.Int("times", o.met), zap.Error(err))...)
+		o.log.Warn("inbox: still: "+outageText, append(fields, zap.Duration(telemetry.FieldAfter, now.Sub(o.since)), zap.Int(telemetry.FieldTimes, o.met), zap.Error(err))...)
 	default:
 		return
 	}
@@ -71,7 +72,7 @@ func (o *outage) leave(source *task, how string) {
 	if len(o.sources) > 0 {
 		return
 	}
-	o.log.Info("inbox: "+how+": "+outageText, zap.Duration("after", o.clock.Now().Sub(o.since)), zap.Int("times", o.met))
+	o.log.Info("inbox: "+how+": "+outageText, zap.Duration(telemetry.FieldAfter, o.clock.Now().Sub(o.since)), zap.Int(telemetry.FieldTimes, o.met))
 	o.err = nil
 }
 

@@ -20,8 +20,8 @@ import (
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// Config is what a Runner works with; all but Guard, LateIDs, Backoff, Middleware and
-// Hooks is required.
+// Config is what a Runner works with; all but Guard, LateIDs, Backoff, Middleware,
+// Hooks and Instruments is required.
 type Config struct {
 	Channel  string
 	Registry *handler.Registry
@@ -49,6 +49,8 @@ type Config struct {
 	Clock      clock.Clock
 	Logger     *zap.Logger
 	Counters   *telemetry.Counters
+	// Instruments measure and trace; nil does neither.
+	Instruments *telemetry.Instruments
 }
 
 // Runner runs the handlers of one channel. It is safe for concurrent use, by
@@ -64,7 +66,7 @@ type Runner struct {
 
 // New makes a Runner for the handlers that the registry has for the channel.
 func New(cfg Config) *Runner {
-	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String("channel", cfg.Channel)), policies: map[*handler.Handler]invoke.Policy{},
+	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)), policies: map[*handler.Handler]invoke.Policy{},
 		slots: make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
 	r.outage = &outage{log: r.log, clock: cfg.Clock}
 	for _, h := range cfg.Registry.Handlers() {
@@ -212,7 +214,7 @@ func (r *Runner) unusable(m handler.RawMessage) error {
 		return nil
 	}
 	if missing {
-		r.cfg.Counters.MissingKey.Add(1)
+		r.cfg.Counters.OfChannel(telemetry.MissingKey, r.cfg.Channel, 1)
 	}
 	return fmt.Errorf("message %q: %w", m.ID, m.IDErr)
 }

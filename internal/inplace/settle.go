@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Outcomes of an attempt, as hooks name them.
@@ -20,6 +21,8 @@ const (
 	poisoned  = "poisoned"
 	snoozed   = "snoozed"
 	released  = "released"
+	// skipped is of spans alone: the guard knows that it was processed before.
+	skipped = "skipped"
 )
 
 // Pauses after an attempt that charged nothing: they double.
@@ -44,12 +47,14 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 		a.outage.end(a.task)
 		a.over = true
 		if a.ran { // else the guard has skipped it
-			a.cfg.Counters.Processed.Add(1)
+			a.cfg.Counters.OfHandler(telemetry.Processed, a.handler.Key(), 1)
 			a.tell(ctx, completed, nil, took)
+		} else {
+			a.span.Came(skipped, "", nil)
 		}
 		return nil
 	case ctx.Err() != nil:
-		a.cfg.Counters.Released.Add(1)
+		a.cfg.Counters.OfHandler(telemetry.Released, a.handler.Key(), 1)
 		a.tell(ctx, released, err, took)
 		return ErrInterrupted
 	case errors.Is(err, ErrInProgress), errors.As(err, &cut) && !errors.Is(a.cause, invoke.ErrTimeout):
@@ -64,7 +69,7 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 		return nil
 	case errors.As(err, &snooze):
 		a.cut, a.due = 0, time.Now().Add(snooze.Delay)
-		a.cfg.Counters.Snoozed.Add(1)
+		a.cfg.Counters.OfHandler(telemetry.Snoozed, a.handler.Key(), 1)
 		a.tell(ctx, snoozed, nil, took)
 		return nil
 	}
@@ -83,8 +88,8 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 		delay = a.policy.Delay(a.failures)
 	}
 	a.cut, a.due = 0, time.Now().Add(delay)
-	a.cfg.Counters.Failed.Add(1)
-	a.log.Warn("inbox: attempt failed, it is repeated in place", append(a.fields(), zap.Duration("delay", delay), zap.Error(err))...)
+	a.cfg.Counters.OfHandler(telemetry.Failed, a.handler.Key(), 1)
+	a.log.Warn("inbox: attempt failed, it is repeated in place", append(a.fields(), zap.Duration(telemetry.FieldTryingAgainAfter, delay), zap.Error(err))...)
 	a.tell(ctx, failed, err, took)
 	return nil
 }
@@ -93,8 +98,8 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 // policy follows when the others have come to their end.
 func (a *run) giveUp(ctx context.Context, err error, took time.Duration) {
 	a.over, a.failure = true, err
-	a.cfg.Counters.Failed.Add(1)
-	a.cfg.Counters.Poisoned.Add(1)
+	a.cfg.Counters.OfHandler(telemetry.Failed, a.handler.Key(), 1)
+	a.cfg.Counters.OfHandler(telemetry.Poisoned, a.handler.Key(), 1)
 	a.log.Error("inbox: handler gave a message up", append(a.fields(), zap.Error(err))...)
 	a.tell(ctx, poisoned, err, took)
 }
@@ -112,18 +117,21 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 		a.outage.end(a.task)
 		return // it was somebody else's attempt
 	}
-	a.cfg.Counters.Released.Add(1)
+	a.cfg.Counters.OfHandler(telemetry.Released, a.handler.Key(), 1)
 	a.outage.begin(a.task, err, a.fields())
 	a.tell(ctx, released, err, took)
 }
 
 func (a *run) fields() []zap.Field {
-	return []zap.Field{zap.String("handler_key", a.handler.Key()), zap.String("message_id", a.delivery.ID), zap.Int("attempt", a.delivery.Attempt),
-		zap.String("topic", a.at.topic), zap.Int("partition", a.at.id)}
+	return []zap.Field{zap.String(telemetry.FieldHandlerKey, a.handler.Key()), zap.String(telemetry.FieldMessageID, a.delivery.ID), zap.Int(telemetry.FieldAttempt, a.delivery.Attempt),
+		zap.String(telemetry.FieldTopic, a.at.topic), zap.Int(telemetry.FieldPartition, a.at.id)}
 }
 
-// tell calls the hooks.
+// tell measures, ends the span and calls the hooks.
 func (a *run) tell(ctx context.Context, outcome string, err error, took time.Duration) {
+	class := invoke.ErrorType(err, a.cause)
+	a.span.Came(outcome, class, err)
+	a.cfg.Instruments.Ran(ctx, a.handler.Key(), a.delivery.Transport, outcome, class, took)
 	if a.cfg.Hooks.OnAttempt == nil && a.cfg.Hooks.OnPoisoned == nil {
 		return
 	}
@@ -134,12 +142,12 @@ func (a *run) tell(ctx context.Context, outcome string, err error, took time.Dur
 		e.NextAttemptAt = a.cfg.Clock.Now().Add(time.Until(a.due))
 	}
 	if err := handler.CallHook(ctx, a.cfg.Hooks.OnAttempt, e); err != nil {
-		a.log.Error("inbox hook OnAttempt failed", zap.String("message_id", e.MessageID), zap.Error(err))
+		a.log.Error("inbox hook OnAttempt failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
 	}
 	if outcome != poisoned {
 		return
 	}
 	if err := handler.CallHook(ctx, a.cfg.Hooks.OnPoisoned, e); err != nil {
-		a.log.Error("inbox hook OnPoisoned failed", zap.String("message_id", e.MessageID), zap.Error(err))
+		a.log.Error("inbox hook OnPoisoned failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
 	}
 }

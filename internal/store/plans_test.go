@@ -110,6 +110,8 @@ func TestPostgresPlans(t *testing.T) {
 		{"laneHandlerKeys", laneHandlerKeys, []any{lanes, strayWindow}, []string{"inbox_handler_statuses_lane"}, strayWindow},
 		{"postgresReleaseWaiting", postgresReleaseWaiting, []any{[]string{"lanes", "hot"}, 100}, []string{waiting}, 400},
 		{"pendingKeys", pendingKeys, nil, []string{pending, waiting}, 20},
+		{"postgresBacklog", postgresBacklog, []any{[]string{"hot", "lanes", "idle"}, []int64{100, 100, 100}, now, []*string{nil, &names[0], nil}, []bool{false, false, false}},
+			[]string{due, waiting, "inbox_handler_statuses_poisoned", lane}, 1500},
 		{"postgresPendingOf", postgresPendingOf, []any{"paused", 10}, []string{due, waiting}, 30},
 
 		{"postgresClaimsOf", postgresClaimsOf, []any{worker, 100}, []string{pending}, 90000},

@@ -181,6 +181,10 @@ type Store interface {
 	// PendingOf returns up to limit unclaimed pending statuses of one key,
 	// waiting ones last.
 	PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error)
+	// Backlog tells what there is to do under these keys, none of which is
+	// looked at beyond its Limit: with lanes each row costs a look into its lane,
+	// so ask for fewer.
+	Backlog(ctx context.Context, keys []KeyLimit, now time.Time) ([]Backlog, error)
 	// Paused returns the handler keys operators have paused.
 	Paused(ctx context.Context) ([]string, error)
 	// SetPaused pauses or resumes a handler key.

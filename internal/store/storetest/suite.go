@@ -51,6 +51,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 		{"Complete", completeTests},
 		{"Settle", settleTests},
 		{"Sweeps", sweepTests},
+		{"Backlog", backlogTests},
 		{"Workers", workerTests},
 		{"Leases", leaseTests},
 		{"Cleanup", cleanupTests},

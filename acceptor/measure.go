@@ -1,0 +1,69 @@
+package acceptor
+
+import (
+	"context"
+	"time"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// traced begins the span of an accept of messages.
+func (a *Acceptor) traced(ctx context.Context, messages []handler.RawMessage) (context.Context, *telemetry.Accepting) {
+	if !a.measure.Traces() || len(messages) == 0 {
+		return ctx, nil
+	}
+	channel := messages[0].Channel
+	for _, m := range messages {
+		if m.Channel != channel {
+			channel = telemetry.Other
+		}
+	}
+	return a.measure.StartAccept(ctx, channel, func(yield func(*handler.RawMessage) bool) {
+		for i := range messages {
+			if !yield(&messages[i]) {
+				return
+			}
+		}
+	})
+}
+
+// tracedRecords is traced for the messages of records.
+func (a *Acceptor) tracedRecords(ctx context.Context, channel string, received []envelope.Received) (context.Context, *telemetry.Accepting) {
+	if !a.measure.Traces() {
+		return ctx, nil
+	}
+	return a.measure.StartAccept(ctx, channel, func(yield func(*handler.RawMessage) bool) {
+		for _, r := range received {
+			for i := range r.Messages {
+				if !yield(&r.Messages[i]) {
+					return
+				}
+			}
+		}
+	})
+}
+
+func notTimed(error) {}
+
+// timed measures how long it takes to persist a plan; call what it returns with
+// what came of it.
+func (a *Acceptor) timed(ctx context.Context, p *plan) func(error) {
+	if !a.measure.TimesAccepts(ctx) {
+		return notTimed
+	}
+	channel := ""
+	for i, row := range p.rows {
+		its := p.messages[row].Channel
+		if i > 0 && its != channel {
+			its = telemetry.Other
+		}
+		channel = its
+	}
+	if len(p.rows) == 0 && len(p.batch.Rejected) > 0 {
+		channel = p.batch.Rejected[0].Channel
+	}
+	began := time.Now()
+	return func(err error) { a.measure.Accepted(ctx, channel, time.Since(began), err != nil) }
+}

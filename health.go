@@ -1,0 +1,167 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/processor"
+)
+
+// HealthState sums an inbox's health up.
+type HealthState string
+
+// The states of an inbox (contract 11.5).
+const (
+	// HealthHealthy: nothing is wrong that the inbox knows of.
+	HealthHealthy HealthState = "healthy"
+	// HealthDegraded: something is, and work goes on or will by itself.
+	HealthDegraded HealthState = "degraded"
+	// HealthUnhealthy: work stands still, and somebody should look.
+	HealthUnhealthy HealthState = "unhealthy"
+)
+
+// rank orders the states, as the gauge inbox.health does.
+func (s HealthState) rank() int {
+	return slices.Index([]HealthState{HealthHealthy, HealthDegraded, HealthUnhealthy}, s)
+}
+
+// HealthReason is one thing that is wrong.
+type HealthReason struct {
+	// Code is one of the Reason constants, for programs.
+	Code string `json:"code"`
+	// State is what the inbox is for this reason alone.
+	State HealthState `json:"state"`
+	// Channel or HandlerKey is whom it concerns; empty if it is everybody.
+	Channel    string `json:"channel,omitempty"`
+	HandlerKey string `json:"handler_key,omitempty"`
+	// Detail is for people.
+	Detail string `json:"detail"`
+}
+
+// The codes of reasons.
+const (
+	// ReasonNoProgress: work is due and no attempt ends in this process.
+	ReasonNoProgress = "no_progress"
+	// ReasonOldestDue: a status has been due for longer than HealthMaxDueAge.
+	ReasonOldestDue = "oldest_due_age"
+	// ReasonPoisonRate: too much of what ends is poisoned.
+	ReasonPoisonRate = "poison_rate"
+	// ReasonHalted: a partition is halted, and nobody consumes it.
+	ReasonHalted = "halted_partition"
+	// ReasonConsumer: something else keeps a channel from consuming.
+	ReasonConsumer = "consumer"
+	// ReasonDatabase: the backlog cannot be looked at, or an error of the
+	// processor lasts.
+	ReasonDatabase = "database"
+	// ReasonStuck: calls of a handler ignore their cancelled context.
+	ReasonStuck = "stuck_handler"
+	// ReasonCircuit: a handler's circuit breaker is open.
+	ReasonCircuit = "open_circuit"
+	// ReasonOutage: attempts of an Inline or Direct channel cannot be made or
+	// finished.
+	ReasonOutage = "outage"
+	// ReasonCleanup: cleanup fails, or has waited for consumers for too long.
+	ReasonCleanup = "cleanup"
+)
+
+// Health is the state of an inbox at one moment.
+type Health struct {
+	// State is that of the worst of the Reasons, of which there are none if it
+	// is healthy.
+	State   HealthState
+	Reasons []HealthReason
+	// Running is true between Start and Stop.
+	Running bool
+
+	Processor processor.Health
+	Consumers []kafkaconsumer.Health
+	Cleanup   cleanup.Health
+	// Backlog is what there was to do for each handler at SampledAt, and Workers
+	// how many workers lived then; nil and zero before the database was asked
+	// first, which is right after Start. SampleErr is why it could not be asked
+	// since.
+	Backlog   []processor.Backlog
+	Workers   int
+	SampledAt time.Time
+	SampleErr error
+	// InPlaceStuck counts, by handler key, calls for channels in Inline or Direct
+	// mode that ignore their cancelled context. They go on after a rebalance and
+	// after Stop, until the handler returns.
+	InPlaceStuck map[string]int
+	// InPlaceOutages says, by channel in Inline or Direct mode, why attempts
+	// cannot be made or finished: the database, or the store of markers.
+	InPlaceOutages map[string]error
+}
+
+// Ready reports whether the process should be counted on: it runs, it is not
+// unhealthy, and none of its partitions is halted.
+func (h Health) Ready() bool { return h.Running && h.State != HealthUnhealthy }
+
+// Live reports false only where a restart of the process is the remedy: work is
+// due, nothing has ended for HealthUnhealthyAfter, nothing runs, and nothing that
+// it knows of is in the way. While the database or a broker is away, while handlers
+// hang, and while a partition is halted, it is live.
+func (h Health) Live() bool {
+	if h.Processor.Busy > 0 || len(h.Processor.Troubles) > 0 || len(h.Processor.Stuck) > 0 {
+		return true
+	}
+	return !slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == ReasonNoProgress && r.State == HealthUnhealthy })
+}
+
+// Degraded says what is wrong, nil if nothing is: the reasons that the processor,
+// the consumers and cleanup give.
+func (h Health) Degraded() error {
+	var problems []error
+	for what, err := range h.Processor.Troubles {
+		problems = append(problems, fmt.Errorf("%s: %w", what, err))
+	}
+	for key, n := range h.Processor.Stuck {
+		problems = append(problems, fmt.Errorf("handler %q: %d calls ignore their cancelled context", key, n))
+	}
+	for key, n := range h.InPlaceStuck {
+		problems = append(problems, fmt.Errorf("handler %q: %d calls in place ignore their cancelled context", key, n))
+	}
+	for channel, err := range h.InPlaceOutages {
+		problems = append(problems, fmt.Errorf("channel %q: attempts cannot be made or finished: %w", channel, err))
+	}
+	for _, key := range h.Processor.OpenCircuits {
+		problems = append(problems, fmt.Errorf("handler %q: its circuit breaker is open", key))
+	}
+	for _, c := range h.Consumers {
+		if err := c.Err(); err != nil {
+			problems = append(problems, fmt.Errorf("channel %q: %w", c.Channel, err))
+		}
+	}
+	if c := h.Cleanup; c.Overdue {
+		problems = append(problems, fmt.Errorf("cleanup is held since %s: %w", c.HeldSince.Format(time.RFC3339), c.Held))
+	}
+	if err := h.Cleanup.Err; err != nil {
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// Health tells how the inbox is, from what is known already: it asks neither the
+// database nor a broker (contract 11.5).
+func (ib *Inbox) Health() Health {
+	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{}, InPlaceOutages: map[string]error{}}
+	for channel, r := range ib.runners {
+		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
+		if err := r.Outage(); err != nil {
+			h.InPlaceOutages[channel] = err
+		}
+	}
+	ib.mu.Lock()
+	h.Running = ib.started
+	for _, c := range ib.consumers {
+		h.Consumers = append(h.Consumers, c.Health())
+	}
+	ib.mu.Unlock()
+	h.judge(ib.sampler, ib.cfg.options.Health)
+	return h
+}

@@ -1,0 +1,118 @@
+package inbox
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/processor"
+)
+
+// fewPoisoned is how many poisoned statuses are no rate: single bad messages are
+// what poisoning is for.
+const fewPoisoned = 10
+
+// judge finds the reasons, and the state (contract 11.5).
+func (h *Health) judge(s *sampler, o HealthOptions) {
+	h.State = HealthHealthy
+	s.mu.Lock()
+	h.Backlog, h.Workers, h.SampledAt, h.SampleErr = slices.Clone(s.backlog), s.workers, s.at, s.err
+	if h.Processor.Running {
+		h.judgeSamples(s, o)
+	}
+	if poisoned, of := s.poisoned(); poisoned >= fewPoisoned && float64(poisoned) > o.HealthMaxPoisonRate*float64(of) {
+		h.because(HealthReason{Code: ReasonPoisonRate, State: HealthDegraded,
+			Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", poisoned, of, o.HealthPoisonWindow)})
+	}
+	s.mu.Unlock()
+	h.judgeProcessor()
+	for _, c := range h.Consumers {
+		h.judgeConsumer(c)
+	}
+	if c := h.Cleanup; c.Overdue {
+		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded, Detail: fmt.Sprintf("cleanup is held since %s: %v", c.HeldSince.Format(time.RFC3339), c.Held)})
+	}
+	if err := h.Cleanup.Err; err != nil {
+		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded, Detail: err.Error()})
+	}
+}
+
+func (h *Health) because(r HealthReason) {
+	h.Reasons = append(h.Reasons, r)
+	if r.State.rank() > h.State.rank() {
+		h.State = r.State
+	}
+}
+
+// judgeSamples looks at what is due. A processor that has just started owes
+// nothing yet, and one that stands by, in Exclusive mode, owes nothing at all
+// (contract 5.3). The sampler's lock is held.
+func (h *Health) judgeSamples(s *sampler, o HealthOptions) {
+	now := s.now()
+	if s.err != nil {
+		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded,
+			Detail: fmt.Sprintf("the backlog cannot be looked at since %s: %v", s.since.Format(time.RFC3339), s.err)})
+		return
+	}
+	if s.at.IsZero() || h.Processor.Mode == processor.ModeExclusive && !h.Processor.HoldsLock {
+		return
+	}
+	if !s.dueSince.IsZero() {
+		since := latest(s.began, s.dueSince, h.Processor.ProgressAt)
+		state := HealthHealthy
+		switch idle := now.Sub(since); {
+		case idle >= o.HealthUnhealthyAfter:
+			state = HealthUnhealthy
+		case idle >= o.HealthDegradedAfter:
+			state = HealthDegraded
+		}
+		if state != HealthHealthy {
+			h.because(HealthReason{Code: ReasonNoProgress, State: state,
+				Detail: fmt.Sprintf("work is due and no attempt has ended since %s; %d calls are running", since.Format(time.RFC3339), h.Processor.Busy)})
+		}
+	}
+	for _, b := range s.backlog {
+		if o.HealthMaxDueAge == 0 || b.OldestDue.IsZero() || b.Paused || now.Sub(latest(b.OldestDue, s.began)) < o.HealthMaxDueAge {
+			continue
+		}
+		h.because(HealthReason{Code: ReasonOldestDue, State: HealthDegraded, HandlerKey: b.HandlerKey,
+			Detail: fmt.Sprintf("its oldest due status is due since %s", b.OldestDue.Format(time.RFC3339))})
+	}
+}
+
+func latest(times ...time.Time) time.Time {
+	return slices.MaxFunc(times, time.Time.Compare)
+}
+
+func (h *Health) judgeProcessor() {
+	for _, what := range slices.Sorted(maps.Keys(h.Processor.Troubles)) {
+		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded, Detail: fmt.Sprintf("%s: %v", what, h.Processor.Troubles[what])})
+	}
+	for _, stuck := range []map[string]int{h.Processor.Stuck, h.InPlaceStuck} {
+		for _, key := range slices.Sorted(maps.Keys(stuck)) {
+			h.because(HealthReason{Code: ReasonStuck, State: HealthDegraded, HandlerKey: key, Detail: fmt.Sprintf("%d calls ignore their cancelled context", stuck[key])})
+		}
+	}
+	for _, key := range h.Processor.OpenCircuits {
+		h.because(HealthReason{Code: ReasonCircuit, State: HealthDegraded, HandlerKey: key, Detail: "its circuit breaker is open"})
+	}
+	for _, channel := range slices.Sorted(maps.Keys(h.InPlaceOutages)) {
+		h.because(HealthReason{Code: ReasonOutage, State: HealthDegraded, Channel: channel,
+			Detail: fmt.Sprintf("attempts cannot be made or finished: %v", h.InPlaceOutages[channel])})
+	}
+}
+
+// judgeConsumer: a halted partition stands until somebody acts, all else may pass.
+func (h *Health) judgeConsumer(c kafkaconsumer.Health) {
+	for _, p := range c.Halted() {
+		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel,
+			Detail: fmt.Sprintf("%s/%d is halted before offset %d since %s: %v", p.Topic, p.Partition, p.Accepted, p.HaltedAt.Format(time.RFC3339), p.Halted)})
+	}
+	others := c
+	others.Partitions = slices.DeleteFunc(slices.Clone(c.Partitions), func(p kafkaconsumer.PartitionHealth) bool { return p.Halted != nil })
+	if err := others.Err(); err != nil {
+		h.because(HealthReason{Code: ReasonConsumer, State: HealthDegraded, Channel: c.Channel, Detail: err.Error()})
+	}
+}

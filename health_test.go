@@ -1,0 +1,300 @@
+package inbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// health is the state and the codes of its reasons.
+func health(ib *inbox.Inbox) string {
+	h := ib.Health()
+	words := []string{string(h.State)}
+	for _, r := range h.Reasons {
+		if word := r.Code + r.HandlerKey; !slices.Contains(words, word) {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// becomes waits until a sample taken from now on makes health so, and checks that
+// the next ones leave it at that.
+func becomes(t *testing.T, ib *inbox.Inbox, want string) inbox.Health {
+	t.Helper()
+	inboxtest.Eventually(t, func() bool { return health(ib) == want }, fmt.Sprintf("health is %q, not %q", want, health(ib)))
+	return ib.Health()
+}
+
+// stays checks that health is so, also after further samples.
+func stays(t *testing.T, ib *inbox.Inbox, clock *fxtest.Clock, want string) inbox.Health {
+	t.Helper()
+	clock.Advance(time.Millisecond)
+	at := clock.Now()
+	inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.Before(at) }, "a sample was taken")
+	require.Equal(t, want, health(ib))
+	return ib.Health()
+}
+
+// blocking runs until it is let go, each call once.
+type blocking struct{ entered, leave chan struct{} }
+
+func newBlocking() *blocking {
+	return &blocking{make(chan struct{}, 100), make(chan struct{})}
+}
+
+func (b *blocking) handle(ctx context.Context, _ inboxtest.Bytes) error {
+	b.entered <- struct{}{}
+	select {
+	case <-b.leave:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func watchedInbox(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) (*inbox.Inbox, *fxtest.Clock) {
+	t.Helper()
+	clock := fxtest.NewClock(inboxtest.Noon)
+	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.WithClock(clock), inbox.SampleInterval(5 * time.Millisecond)}, opts...)...), clock
+}
+
+func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		b := newBlocking()
+		ib, clock := watchedInbox(t, d, inbox.Concurrency(1), inbox.Prefetch(0), inbox.HealthMaxDueAge(0), inboxtest.Handlers(inboxtest.Do("h", b.handle)))
+		require.Equal(t, "healthy", health(ib))
+		require.False(t, ib.Health().Ready(), "not started")
+		require.True(t, ib.Health().Live())
+		inboxtest.Accept(t, ib, "m1", "m2", "m3")
+		clock.Advance(24 * time.Hour)
+		inboxtest.Start(t, ib)
+		inboxtest.Receive(t, b.entered, "m1")
+
+		require.True(t, stays(t, ib, clock, "healthy").Ready(), "it has only just started")
+		clock.Advance(2*time.Minute - 10*time.Millisecond)
+		stays(t, ib, clock, "healthy")
+		clock.Advance(time.Minute)
+		degraded := becomes(t, ib, "degraded no_progress")
+		require.True(t, degraded.Ready() && degraded.Live())
+		require.Equal(t, 1, degraded.Processor.Busy)
+		require.Equal(t, 2, degraded.Backlog[0].Due)
+		require.Equal(t, 1, degraded.Backlog[0].Processing)
+		clock.Advance(2*time.Minute + time.Second)
+		unhealthy := becomes(t, ib, "unhealthy no_progress")
+		require.False(t, unhealthy.Ready())
+		require.True(t, unhealthy.Live(), "a handler runs: a restart would end it and mend nothing")
+
+		b.leave <- struct{}{}
+		inboxtest.Receive(t, b.entered, "m2")
+		require.True(t, becomes(t, ib, "healthy").Ready(), "an attempt has ended")
+		close(b.leave)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all is completed")
+		clock.Advance(time.Hour)
+		stays(t, ib, clock, "healthy")
+	})
+}
+
+func TestPausedHandlersOweNothing(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, ib.Pause(t.Context(), "h"))
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { b := ib.Health().Backlog; return len(b) == 1 && b[0].Paused }, "the pause is known")
+		inboxtest.Accept(t, ib, "m1")
+		clock.Advance(time.Hour)
+		require.Equal(t, 1, stays(t, ib, clock, "healthy").Backlog[0].Due)
+	})
+}
+
+func TestOldestDueStatusDegradesHealthWhileOthersGoOn(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		b := newBlocking()
+		defer close(b.leave)
+		done := make(chan string, 10)
+		ib, clock := watchedInbox(t, d, inbox.Prefetch(0), inbox.Channel("c",
+			inbox.On("slow", inboxtest.Do("slow", b.handle, handler.Concurrency(1))),
+			inbox.On("t", inboxtest.Do("quick", func(_ context.Context, m inboxtest.Bytes) error { done <- m.ID; return nil }))))
+		inboxtest.Start(t, ib)
+		for _, id := range []string{"s1", "s2"} {
+			_, err := ib.Accept(t.Context(), inbox.RawMessage{Channel: "c", Type: "slow", ID: id})
+			require.NoError(t, err)
+		}
+		inboxtest.Receive(t, b.entered, "s1")
+		for i := range 16 {
+			stays(t, ib, clock, "healthy")
+			clock.Advance(time.Minute)
+			inboxtest.Accept(t, ib, fmt.Sprint("q", i))
+			inboxtest.Receive(t, done, "a quick one")
+			if i < 14 {
+				inboxtest.Eventually(t, func() bool { return health(ib) == "healthy" }, "progress is seen")
+			} else {
+				break
+			}
+		}
+		h := becomes(t, ib, "degraded oldest_due_ageslow")
+		require.True(t, h.Ready(), "others would get its share")
+	})
+}
+
+func TestPoisonRateDegradesHealthForItsWindow(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		bad := errors.New("bad")
+		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+			if strings.HasPrefix(m.ID, "bad") {
+				return inbox.Poison(bad)
+			}
+			return nil
+		})))
+		inboxtest.Start(t, ib)
+		stays(t, ib, clock, "healthy")
+		poison := func(from, to int) {
+			for i := from; i < to; i++ {
+				inboxtest.Accept(t, ib, fmt.Sprint("bad", i))
+			}
+			inboxtest.Eventually(t, func() bool { return ib.Counters().Poisoned == int64(to) }, "they are poisoned")
+		}
+		poison(0, 9)
+		stays(t, ib, clock, "healthy") // so few are no rate
+		poison(9, 10)
+		require.True(t, stays(t, ib, clock, "degraded poison_rate").Ready())
+		for i := range 100 {
+			inboxtest.Accept(t, ib, fmt.Sprint("good", i))
+		}
+		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 100 }, "they are processed")
+		stays(t, ib, clock, "healthy") // a tenth may be
+		poison(10, 20)
+		stays(t, ib, clock, "degraded poison_rate")
+		clock.Advance(5 * time.Minute)
+		stays(t, ib, clock, "healthy")
+	})
+}
+
+// SQLite has one writer and no locks on rows; and there the test's clock would
+// end the lease.
+func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, clock := watchedInbox(t, d, inbox.PollingInterval(50*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "m1")
+		locked := d.DB.Begin()
+		defer locked.Rollback()
+		require.NoError(t, locked.Exec(`SELECT FROM inbox_handler_statuses FOR UPDATE`).Error)
+		inboxtest.Start(t, ib)
+		stays(t, ib, clock, "healthy")
+		clock.Advance(5 * time.Minute)
+		h := becomes(t, ib, "unhealthy no_progress")
+		require.False(t, h.Live(), "nothing runs although work is due, and nothing is known to be in the way")
+		get := func(h http.Handler) (int, string) {
+			answer := httptest.NewRecorder()
+			h.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+			require.Equal(t, "application/json", answer.Header().Get("Content-Type"))
+			return answer.Code, answer.Body.String()
+		}
+		for _, endpoint := range []http.Handler{ib.LiveHandler(), ib.ReadyHandler()} {
+			code, body := get(endpoint)
+			require.Equal(t, http.StatusServiceUnavailable, code)
+			var told struct {
+				Inbox, State string
+				Live, Ready  bool
+				Reasons      []inbox.HealthReason
+			}
+			require.NoError(t, json.Unmarshal([]byte(body), &told))
+			require.Equal(t, "test unhealthy false false", fmt.Sprint(told.Inbox, " ", told.State, " ", told.Live, " ", told.Ready))
+			require.Equal(t, h.Reasons, told.Reasons)
+			require.Contains(t, told.Reasons[0].Detail, "no attempt has ended since 2")
+		}
+		require.NoError(t, locked.Rollback().Error)
+		becomes(t, ib, "healthy")
+		code, body := get(ib.LiveHandler())
+		require.Equal(t, http.StatusOK, code)
+		require.JSONEq(t, `{"inbox":"test","state":"healthy","live":true,"ready":true,"reasons":[]}`, body)
+	})
+}
+
+// Leases go by the database's clock there, and not by the test's.
+func TestPassiveWorkerIsHealthy(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		b := newBlocking()
+		defer close(b.leave)
+		alone := []inbox.Option{inbox.Mode(inbox.ModeExclusive), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", b.handle))}
+		active, clock := watchedInbox(t, d, alone...)
+		inboxtest.Start(t, active)
+		inboxtest.Accept(t, active, "m1", "m2")
+		inboxtest.Receive(t, b.entered, "m1")
+		passive, _ := watchedInbox(t, d, append(alone, inbox.WithClock(clock))...)
+		inboxtest.Start(t, passive)
+		stays(t, active, clock, "healthy")
+		stays(t, passive, clock, "healthy")
+		clock.Advance(time.Hour)
+		becomes(t, active, "unhealthy no_progress oldest_due_ageh")
+		h := stays(t, passive, clock, "healthy")
+		require.True(t, h.Ready() && h.Live())
+		require.Equal(t, 2, h.Workers)
+	})
+}
+
+func TestHealthGoesWithoutTheDatabase(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		stays(t, ib, clock, "healthy")
+		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_handlers RENAME TO away`) // pauses are read with each heartbeat
+		inboxtest.Eventually(t, func() bool { return health(ib) == "degraded database" }, "the trouble shows")
+		clock.Advance(time.Hour)
+		h := ib.Health()
+		require.True(t, h.Ready() && h.Live(), "a restart would not mend it")
+		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_handlers`)
+		becomes(t, ib, "healthy")
+		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_handler_statuses RENAME TO away`)
+		inboxtest.Eventually(t, func() bool { return ib.Health().SampleErr != nil }, "the sample fails")
+		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_handler_statuses`)
+		becomes(t, ib, "healthy")
+	})
+}
+
+func TestHealthOptionsAreChecked(t *testing.T) {
+	d := inbox.DefaultOptions().Health
+	require.Equal(t, []any{15 * time.Second, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, 0.1, 5 * time.Minute},
+		[]any{d.SampleInterval, d.HealthDegradedAfter, d.HealthUnhealthyAfter, d.HealthMaxDueAge, d.HealthMaxPoisonRate, d.HealthPoisonWindow})
+	for problem, opt := range map[string]inbox.Option{
+		"option SampleInterval is 0s, allowed is more than 0":                                inbox.SampleInterval(0),
+		"option HealthDegradedAfter is 15s, allowed is more than SampleInterval (15s)":       inbox.HealthAfter(15*time.Second, time.Hour),
+		"option HealthUnhealthyAfter is 1m0s, allowed is HealthDegradedAfter (2m0s) or more": inbox.HealthAfter(2*time.Minute, time.Minute),
+		"option HealthMaxDueAge is -1s, allowed is 0 (without end) or more":                  inbox.HealthMaxDueAge(-time.Second),
+		"option HealthMaxPoisonRate is 0, allowed is more than 0 and at most 1":              inbox.HealthMaxPoisonRate(0, time.Minute),
+		"option HealthPoisonWindow is 1s, allowed is SampleInterval (15s) to 24h0m0s":        inbox.HealthMaxPoisonRate(1, time.Second),
+	} {
+		_, err := inbox.New("test", fxtest.OpenDB(t), opt, inboxtest.Handlers(nothing("h")))
+		require.ErrorContains(t, err, problem)
+	}
+}
+
+func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		b := newBlocking()
+		ib, clock := watchedInbox(t, d, inbox.Concurrency(1), inbox.Prefetch(5), inboxtest.Handlers(inboxtest.Do("h", b.handle)))
+		inboxtest.Accept(t, ib, "m1", "m2", "m3")
+		inboxtest.Start(t, ib)
+		inboxtest.Receive(t, b.entered, "m1")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Queued == 2 }, "the others are claimed")
+		require.Zero(t, stays(t, ib, clock, "healthy").Backlog[0].Due)
+		clock.Advance(3 * time.Minute)
+		becomes(t, ib, "degraded no_progress")
+		close(b.leave)
+		becomes(t, ib, "healthy")
+	})
+}

@@ -1,0 +1,140 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+var decoder = envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}
+
+func consuming(kafka *kafkatest.Kafka) inbox.ChannelOption {
+	return inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", Decoder: decoder,
+		SessionTimeout: 2 * time.Second, HeartbeatInterval: 50 * time.Millisecond, JoinBackoff: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
+		FetchMaxWait: 100 * time.Millisecond, RequestTimeout: 2 * time.Second, DialTimeout: time.Second})
+}
+
+func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
+	t.Parallel()
+	m, provider := newMeter(t)
+	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 2))
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.SampleInterval(5*time.Millisecond), inbox.Unrouted(inbox.UnroutedHalt),
+		inbox.Channel("c", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", WatchInterval: 50 * time.Millisecond,
+			Decoder: envelope.DecoderConfig{ID: envelope.KafkaCoordinates(), TypeHeader: "type"}}), inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
+	inboxtest.Start(t, ib)
+	produce := func(partition int, kind string) {
+		require.NoError(t, kafka.Produce("orders", kafkatest.Record{Partition: partition, Value: []byte("1"), Headers: []kafkatest.Header{{Key: "type", Value: []byte(kind)}}}))
+	}
+	produce(0, "t")
+	produce(1, "t")
+	inboxtest.Eventually(t, func() bool { return ib.Counters().Accepted == 2 && ib.Health().Ready() }, "both partitions are consumed")
+	produce(1, "nobody's")
+	produce(1, "t")
+	inboxtest.Eventually(t, func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 }, "one is halted")
+	h := ib.Health()
+	require.Equal(t, inbox.HealthUnhealthy, h.State)
+	require.Equal(t, inbox.ReasonHalted, h.Reasons[0].Code)
+	require.Contains(t, h.Reasons[0].Detail, "orders/1 is halted before offset 1")
+	require.Equal(t, "c", h.Reasons[0].Channel)
+	require.Len(t, h.Reasons, 1, "said once")
+	require.True(t, h.Live(), "a restart meets the same record")
+	answer := httptest.NewRecorder()
+	ib.ReadyHandler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/ready", nil))
+	require.Equal(t, http.StatusServiceUnavailable, answer.Code)
+	require.Contains(t, answer.Body.String(), `"code":"halted_partition"`)
+
+	var shown map[string][]point
+	inboxtest.Eventually(t, func() bool {
+		shown = m.collect(t)
+		return by(shown["inbox.consumer.lag"], "messaging.destination.partition.id")["1"] == 2
+	}, "the halted partition's lag is shown")
+	require.Equal(t, map[string]float64{"0": 0, "1": 1}, by(shown["inbox.consumer.halted"], "messaging.destination.partition.id"))
+	lag := shown["inbox.consumer.lag"][0]
+	require.Equal(t, []string{"c", "g", "orders", "kafka"}, []string{lag.of("inbox.channel"), lag.of("messaging.consumer.group.name"),
+		lag.of("messaging.destination.name"), lag.of("messaging.system")})
+	require.EqualValues(t, 2, by(shown["inbox.health"], "inbox.name")["test"])
+	require.Equal(t, map[string]float64{"c": 1}, by(shown["inbox.records.rejected"], "inbox.channel"))
+}
+
+func TestRecordsAreTracedFromTheirProducer(t *testing.T) {
+	for name, mode := range map[string][]inbox.ChannelOption{"inbox": nil, "direct": {inbox.Direct()}, "inline": {inbox.Inline()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			seen, _, option := newSpans(t)
+			m, provider := newMeter(t)
+			kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))
+			calls := 0
+			on := inbox.On("t", inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
+				if calls++; calls == 1 {
+					return inbox.RetryAfter(time.Millisecond, errors.New("not yet"))
+				}
+				return nil
+			}))
+			cfg := consuming(kafka)
+			if name == "inline" {
+				cfg = inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g",
+					Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.HeaderID("id")}})
+			}
+			ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), option, provider, w3c, inbox.Channel("c", append(mode, cfg, on)...))
+			inboxtest.Start(t, ib)
+			traceID, spanID, header := producer(7)
+			require.NoError(t, kafka.Produce("orders", kafkatest.Record{Value: []byte("1"),
+				Headers: []kafkatest.Header{{Key: "traceparent", Value: []byte(header)}, {Key: "id", Value: []byte("m1")}}}))
+			inboxtest.Eventually(t, func() bool { return len(seen.named("process h")) == 2 && ib.Counters().Processed == 1 }, "both attempts have ended")
+			for i, attempt := range seen.named("process h") {
+				require.Equal(t, traceID, traceOf(attempt))
+				require.Equal(t, spanID, attempt.Parent().SpanID().String())
+				attributes := attributesOf(attempt)
+				require.Equal(t, []string{"kafka", "orders", "0", "0", fmt.Sprint(i + 1)}, []string{attributes["messaging.system"], attributes["messaging.destination.name"],
+					attributes["messaging.destination.partition.id"], attributes["messaging.kafka.offset"], attributes["inbox.attempt"]})
+				require.Equal(t, []string{"failed", "completed"}[i], attributes["inbox.outcome"])
+				if accept := seen.named("accept c"); name == "inbox" {
+					require.Equal(t, []string{id(accept[0])}, linked(attempt))
+				} else {
+					require.Empty(t, accept)
+					require.Equal(t, []string{spanID}, linked(attempt))
+				}
+			}
+			runs := m.collect(t)["messaging.process.duration"]
+			require.Len(t, runs, 2)
+			for _, run := range runs {
+				require.Equal(t, "kafka", run.of("messaging.system"))
+				require.EqualValues(t, 1, run.count)
+			}
+		})
+	}
+}
+
+func TestWhatInlineChannelsSkipIsCountedByChannel(t *testing.T) {
+	t.Parallel()
+	m, provider := newMeter(t)
+	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.Channel("c", inbox.Inline(),
+		inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.HeaderID("id")}}),
+		inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
+	inboxtest.Start(t, ib)
+	for _, key := range []string{"m1", "m1", ""} {
+		record := kafkatest.Record{Value: []byte("1")}
+		if key != "" {
+			record.Headers = []kafkatest.Header{{Key: "id", Value: []byte(key)}}
+		}
+		require.NoError(t, kafka.Produce("orders", record))
+	}
+	inboxtest.Eventually(t, func() bool { c := ib.Counters(); return c.DuplicateSkipped == 1 && c.MissingKey == 1 }, "all three are done with")
+	collected := m.collect(t)
+	require.Equal(t, map[string]float64{"c": 1}, by(collected["inbox.inline.duplicates_skipped"], "inbox.channel"))
+	require.Equal(t, map[string]float64{"c": 1}, by(collected["inbox.inline.missing_keys"], "inbox.channel"))
+}

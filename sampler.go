@@ -1,0 +1,197 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/processor"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// sampler looks at the backlog in the background, for Health and for the
+// gauges: neither waits for the database (contract 11.5, 12).
+type sampler struct {
+	ib *Inbox
+
+	// Of the current run; of the goroutine that starts and stops it.
+	cancel context.CancelFunc
+	done   chan struct{}
+	hide   func() error // ends what gauges show
+
+	mu      sync.Mutex
+	began   time.Time // of the current run
+	at      time.Time // of the last sample; zero if there is none of this run
+	err     error     // of the last try; nil if it is that sample
+	since   time.Time // when tries began to fail
+	backlog []processor.Backlog
+	workers int
+	// dueSince is since when each sample has had something due that can be
+	// claimed: not of a handler that is paused or whose circuit is open.
+	dueSince time.Time
+	history  []ended // oldest first, as far back as the window reaches
+}
+
+// ended is how many statuses had ended at a moment.
+type ended struct {
+	at            time.Time
+	all, poisoned int64
+}
+
+func (s *sampler) now() time.Time { return s.ib.cfg.clock.Now() }
+
+// begin forgets an earlier run.
+func (s *sampler) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began, s.at, s.err, s.since, s.backlog, s.workers, s.dueSince, s.history = s.now(), time.Time{}, nil, time.Time{}, nil, 0, time.Time{}, nil
+	s.remember(s.now())
+}
+
+// start begins to look. It shows what it sees as gauges.
+func (s *sampler) start() error {
+	hide, err := s.ib.instruments.ObserveSamples(s.sample, s.now)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel, s.done, s.hide = cancel, make(chan struct{}), hide
+	go s.run(ctx, s.done)
+	return nil
+}
+
+// stop ends it. A driver may take its time to give a statement up.
+func (s *sampler) stop(ctx context.Context) error {
+	if s.cancel == nil {
+		return nil
+	}
+	s.cancel()
+	var late error
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		late = fmt.Errorf("a look at the backlog does not end: %w", ctx.Err())
+	}
+	s.cancel = nil
+	if err := s.hide(); err != nil {
+		return errors.Join(late, fmt.Errorf("end the gauges: %w", err))
+	}
+	return late
+}
+
+// rest is how many times as long as a look took the next one waits at least, so
+// that looks never make up more than a small part of the database's work.
+const rest = 20
+
+func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
+	defer close(done)
+	for {
+		began := time.Now()
+		s.look(ctx)
+		timer := time.NewTimer(max(s.ib.cfg.options.Health.SampleInterval, rest*time.Since(began)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// look takes one sample. A panic, a driver's perhaps, is a failed one.
+func (s *sampler) look(ctx context.Context) {
+	var (
+		backlog []processor.Backlog
+		workers int
+		err     error
+	)
+	func() {
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("sample: panic: %v", v)
+			}
+		}()
+		backlog, workers, err = s.ib.processor.Backlog(ctx)
+	}()
+	if ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	s.remember(now)
+	if err != nil {
+		if s.err == nil {
+			s.since = now
+			s.ib.log.Warn("inbox: the backlog cannot be looked at, gauges and health do without it", zap.Error(err))
+		}
+		s.err = err
+		s.dueSince = time.Time{} // who knows
+		return
+	}
+	if s.err != nil {
+		s.ib.log.Info("inbox: the backlog can be looked at again")
+	}
+	s.at, s.err, s.backlog, s.workers = now, nil, backlog, workers
+	due := s.ib.processor.Health().Queued > 0
+	for _, b := range backlog {
+		due = due || b.Due > 0 && !b.Paused && !b.Broken
+	}
+	switch {
+	case !due:
+		s.dueSince = time.Time{}
+	case s.dueSince.IsZero():
+		s.dueSince = now
+	}
+}
+
+// remember notes what has ended until now. The lock is held.
+func (s *sampler) remember(now time.Time) {
+	counted := s.ib.counters.Snapshot()
+	s.history = append(s.history, ended{now, counted.Processed + counted.Failed, counted.Poisoned})
+	oldest := 0
+	for oldest < len(s.history)-1 && now.Sub(s.history[oldest+1].at) >= s.ib.cfg.options.Health.HealthPoisonWindow {
+		oldest++
+	}
+	s.history = s.history[oldest:]
+}
+
+// poisoned is how many statuses were poisoned of those that ended within the
+// window. The lock is held.
+func (s *sampler) poisoned() (poisoned, of int64) {
+	if len(s.history) == 0 {
+		return 0, 0
+	}
+	first, counted := s.history[0], s.ib.counters.Snapshot()
+	poisoned = counted.Poisoned - first.poisoned
+	return poisoned, max(counted.Processed+counted.Failed-first.all, poisoned)
+}
+
+// sample is what gauges show. Consumers know their partitions by heart.
+func (s *sampler) sample() telemetry.Sample {
+	health := s.ib.Health()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), At: s.at, Workers: s.workers, Health: health.State.rank(), Partitions: partitionsOf(health.Consumers)}
+	for _, b := range s.backlog {
+		shown.Handlers = append(shown.Handlers, telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due, Waiting: b.Waiting, Processing: b.Processing,
+			Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: b.OldestDue, Paused: b.Paused})
+	}
+	return shown
+}
+
+func partitionsOf(consumers []kafkaconsumer.Health) []telemetry.PartitionSample {
+	var partitions []telemetry.PartitionSample
+	for _, c := range consumers {
+		for _, p := range c.Partitions {
+			partitions = append(partitions, telemetry.PartitionSample{Channel: c.Channel, GroupID: c.GroupID, Topic: p.Topic, Partition: p.Partition,
+				Lag: p.Lag, Halted: p.Halted != nil})
+		}
+	}
+	return partitions
+}

@@ -1,0 +1,96 @@
+package telemetry
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+const producerSpan = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+func TestProducersContextIsFoundWhereProducersPutIt(t *testing.T) {
+	i := &Instruments{cfg: Config{Propagator: propagation.TraceContext{}}}
+	header := func(key, value string) handler.Properties {
+		return handler.Properties{Headers: []handler.Header{{Key: "other", Value: []byte("x")}, {Key: key, Value: []byte(value)}}}
+	}
+	for name, p := range map[string]handler.Properties{
+		"header":                header("traceparent", producerSpan),
+		"header in other case":  header("Traceparent", producerSpan),
+		"CloudEvents extension": {Attributes: map[string]string{"traceparent": producerSpan}},
+	} {
+		_, producer := i.produced(t.Context(), p)
+		require.Equal(t, producerSpan, traceparent(producer), name)
+		require.True(t, producer.IsRemote(), name)
+	}
+	for name, p := range map[string]handler.Properties{
+		"nothing":      {},
+		"empty":        header("traceparent", ""),
+		"words":        header("traceparent", "not a trace"),
+		"zero":         header("traceparent", "00-00000000000000000000000000000000-0000000000000000-01"),
+		"binary":       header("traceparent", "\x00\xff"),
+		"too long":     header("traceparent", producerSpan+"-00"),
+		"no such flag": header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-zz"),
+	} {
+		_, producer := i.produced(trace.ContextWithSpanContext(t.Context(), parsed(producerSpan)), p)
+		require.False(t, producer.IsValid(), "%s: and the caller's span is not the producer's", name)
+	}
+}
+
+type panicking struct{ propagation.TextMapPropagator }
+
+func (panicking) Extract(context.Context, propagation.TextMapCarrier) context.Context {
+	panic("strange")
+}
+
+func TestPropagatorThatPanicsIsAsGoodAsNone(t *testing.T) {
+	i := &Instruments{cfg: Config{Propagator: panicking{}}}
+	ctx, producer := i.produced(t.Context(), handler.Properties{})
+	require.Equal(t, t.Context(), ctx)
+	require.False(t, producer.IsValid())
+}
+
+func TestStoredTraceparentIsThatOfASampledSpan(t *testing.T) {
+	require.Equal(t, producerSpan, traceparent(parsed(producerSpan)))
+	require.Empty(t, traceparent(parsed("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")))
+	require.Empty(t, traceparent(trace.SpanContext{}))
+	require.False(t, parsed("").IsValid())
+	require.False(t, parsed("x").IsValid())
+}
+
+func TestWithoutAProviderNothingIsTracedOrAllocated(t *testing.T) {
+	for name, i := range map[string]*Instruments{
+		"nil":    nil,
+		"global": {},
+		"no-op":  {cfg: Config{TracerProvider: noop.NewTracerProvider()}},
+	} {
+		require.False(t, i.Traces(), name)
+		ctx := t.Context()
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			with, span := i.StartAttempt(ctx, "h")
+			if with != ctx || span != nil {
+				panic("traced")
+			}
+			span.Came("completed", "", nil)
+			span.End()
+		}), name)
+	}
+}
+
+func FuzzProducersContextNeverHarms(f *testing.F) {
+	f.Add("traceparent", []byte(producerSpan), "tracestate", "a=b")
+	f.Add("TraceParent", []byte("00-"), "baggage", "a=b;c")
+	i := &Instruments{cfg: Config{Propagator: propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})}}
+	f.Fuzz(func(t *testing.T, name string, value []byte, attribute, text string) {
+		p := handler.Properties{Headers: []handler.Header{{Key: name, Value: value}}, Attributes: map[string]string{attribute: text}}
+		_, producer := i.produced(t.Context(), p)
+		if producer.IsValid() && producer.IsSampled() {
+			require.Equal(t, producer.SpanID(), parsed(traceparent(producer)).SpanID())
+		}
+	})
+}

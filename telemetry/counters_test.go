@@ -1,0 +1,69 @@
+package telemetry
+
+import (
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEveryCounterIsAnEventWithAnInstrumentOfItsOwn(t *testing.T) {
+	c := NewCounters([]string{"orders"}, [][]string{{"mail", "post"}})
+	fields := reflect.TypeFor[Snapshot]()
+	require.EqualValues(t, events, fields.NumField())
+	names := map[string]bool{}
+	for e := range events {
+		c.OfHandler(e, "mail", int(e)+1)
+		require.EqualValues(t, int(e)+1, reflect.ValueOf(c.Snapshot()).FieldByName(eventNames[e]).Int(), eventNames[e])
+		its := reflect.ValueOf(c).Elem().FieldByName(eventNames[e]).Addr().Interface().(*atomic.Int64)
+		require.EqualValues(t, int(e)+1, its.Load(), eventNames[e])
+		d := eventInstruments[e]
+		require.NotEmpty(t, d.name)
+		require.NotEmpty(t, d.unit)
+		require.NotEmpty(t, d.description)
+		require.False(t, names[d.name], d.name)
+		names[d.name] = true
+	}
+}
+
+func TestPartsAddUpToTheTotal(t *testing.T) {
+	told := func(c *Counters, e Event) map[string]int64 {
+		parts := map[string]int64{}
+		c.each(e, func(label string, n int64) { parts[label] = n })
+		return parts
+	}
+	c := NewCounters([]string{"orders", "events"}, [][]string{{"mail", "post"}, {"stock"}})
+	require.Equal(t, map[string]int64{"mail": 0, "stock": 0}, told(c, Processed), "series begin at zero")
+	c.OfHandler(Processed, "mail", 1)
+	c.OfHandler(Processed, "post", 2)
+	c.OfHandler(Processed, "who", 4)
+	require.Equal(t, map[string]int64{"mail": 3, "stock": 0, Other: 4}, told(c, Processed), "a legacy key is its handler's")
+	require.EqualValues(t, 7, c.Snapshot().Processed)
+
+	var skipped int64 = 5
+	c.AddSource(DuplicateSkipped, "events", func() int64 { return skipped })
+	c.OfChannel(DuplicateSkipped, "orders", 1)
+	require.Equal(t, map[string]int64{"orders": 1, "events": 5}, told(c, DuplicateSkipped))
+	require.EqualValues(t, 6, c.Snapshot().DuplicateSkipped)
+	c.LockLost.Add(2)
+	require.Equal(t, map[string]int64{"": 2}, told(c, LockLost))
+
+	var zero Counters
+	zero.OfHandler(Failed, "mail", 1)
+	zero.OfChannel(Accepted, "orders", 1)
+	require.Equal(t, map[string]int64{Other: 1}, told(&zero, Failed))
+	require.Equal(t, map[string]int64{Other: 1}, told(&zero, Accepted))
+}
+
+func TestMetricsListsEveryInstrumentOnce(t *testing.T) {
+	var names []string
+	for _, m := range Metrics() {
+		names = append(names, m.Name)
+		require.Regexp(t, `^(inbox|messaging)\.[a-z_.]+$`, m.Name)
+		require.Equal(t, m.Kind == "counter", m.Counts != "")
+	}
+	slices.Sort(names)
+	require.Len(t, slices.Compact(slices.Clone(names)), len(names))
+}

@@ -1,0 +1,81 @@
+package telemetry
+
+// Names of the log's fields, one for each thing, in all packages that log
+// (contract 12). Errors are zap's own "error".
+const (
+	// Who and where.
+	FieldInbox      = "inbox"
+	FieldChannel    = "channel"
+	FieldHandlerKey = "handler_key"
+	FieldWorker     = "worker"
+	FieldLock       = "lock"
+	FieldWhat       = "what"
+
+	// A message and its attempts.
+	FieldMessageID     = "message_id"
+	FieldMessageType   = "message_type"
+	FieldAttempt       = "attempt"
+	FieldNextAttemptAt = "next_attempt_at"
+	FieldOutcome       = "outcome"
+	FieldHandlerError  = "handler_error"
+	FieldLastError     = "last_error"
+
+	// A transport's record.
+	FieldTopic           = "topic"
+	FieldTopics          = "topics"
+	FieldPartition       = "partition"
+	FieldPartitions      = "partitions"
+	FieldOffset          = "offset"
+	FieldFromOffset      = "from_offset"
+	FieldToOffset        = "to_offset"
+	FieldLag             = "lag"
+	FieldGroup           = "group"
+	FieldMember          = "member"
+	FieldGeneration      = "generation"
+	FieldMembers         = "members"
+	FieldAssigned        = "assigned"
+	FieldUnassigned      = "unassigned"
+	FieldClient          = "client"
+	FieldDeadLetterTopic = "dead_letter_topic"
+	FieldStrategy        = "strategy"
+
+	// How many.
+	FieldChannels           = "channels"
+	FieldClaims             = "claims"
+	FieldHandlerKeys        = "handler_keys"
+	FieldLeases             = "leases"
+	FieldMarkers            = "markers"
+	FieldMaxOpenConnections = "max_open_connections"
+	FieldMessages           = "messages"
+	FieldRecords            = "records"
+	FieldResults            = "results"
+	FieldStatuses           = "statuses"
+	FieldTransactions       = "transactions"
+	FieldTypes              = "types"
+	FieldWorkers            = "workers"
+
+	// Why, since when, and everything else.
+	FieldAfter            = "after"
+	FieldAudit            = "audit"
+	FieldBad              = "bad"
+	FieldBatch            = "batch"
+	FieldKey              = "key"
+	FieldMaxmemory        = "maxmemory"
+	FieldMaxmemoryPolicy  = "maxmemory_policy"
+	FieldMode             = "mode"
+	FieldPanic            = "panic"
+	FieldPoisonedAfter    = "poisoned_after"
+	FieldReason           = "reason"
+	FieldRefused          = "refused"
+	FieldRejected         = "rejected"
+	FieldSince            = "since"
+	FieldStack            = "stack"
+	FieldStuck            = "stuck"
+	FieldText             = "text"
+	FieldTimes            = "times"
+	FieldTryingAgainAfter = "trying_again_after"
+	FieldTryingEvery      = "trying_every"
+	FieldUnarchived       = "unarchived"
+	FieldUntil            = "until"
+	FieldWanted           = "wanted"
+)

@@ -1,0 +1,197 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Config is what Instruments work with. Each of the three providers may be nil:
+// then OpenTelemetry's global one is used, which does nothing unless the
+// application has set it.
+type Config struct {
+	Inbox          string
+	Counters       *Counters
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+	Propagator     propagation.TextMapPropagator
+}
+
+// Instruments measure and trace one inbox. They are safe for concurrent use. Nil
+// measures nothing. Without a provider each call costs a look at whether there
+// is one, and allocates nothing.
+type Instruments struct {
+	cfg   Config
+	meter metric.Meter
+
+	accept, wait, run metric.Float64Histogram
+	// What measurements go with, made once.
+	accepted, waited map[string][]metric.RecordOption // by channel, by handler key
+	ran              map[runLabels][]metric.RecordOption
+	counts           metric.Registration
+}
+
+// runLabels tell completed attempts apart.
+type runLabels struct{ handler, system string }
+
+// New makes an inbox's Instruments, and has its Counters observed until Close.
+func New(cfg Config) (*Instruments, error) {
+	provider := cfg.MeterProvider
+	if provider == nil {
+		provider = otel.GetMeterProvider()
+	}
+	i := &Instruments{cfg: cfg, meter: provider.Meter(Scope),
+		accepted: map[string][]metric.RecordOption{}, waited: map[string][]metric.RecordOption{}, ran: map[runLabels][]metric.RecordOption{}}
+	var problems [3]error
+	i.accept, problems[0] = i.histogram(acceptDuration)
+	i.wait, problems[1] = i.histogram(waitDuration)
+	i.run, problems[2] = i.histogram(runDuration)
+	for channel := range cfg.Counters.channels {
+		i.accepted[channel] = i.record(attrChannel.String(channel))
+	}
+	for key, its := range cfg.Counters.handlers {
+		handler := attrHandler.String(its.label)
+		i.waited[key] = i.record(handler)
+		for _, system := range []string{systemKafka, systemInbox} {
+			i.ran[runLabels{key, system}] = i.record(handler, attrSystem.String(system), attrOperation.String(operationProcess), attrOutcome.String(outcomeCompleted))
+		}
+	}
+	if err := errors.Join(problems[:]...); err != nil {
+		return nil, err
+	}
+	return i, i.observeCounters()
+}
+
+// Close ends the observation of the counters.
+func (i *Instruments) Close() error { return i.counts.Unregister() }
+
+func (i *Instruments) histogram(d instrument) (metric.Float64Histogram, error) {
+	h, err := i.meter.Float64Histogram(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description), metric.WithExplicitBucketBoundaries(d.buckets...))
+	return h, named(d, err)
+}
+
+func named(d instrument, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("instrument %q: %w", d.name, err)
+}
+
+// attributes are these and the inbox's name.
+func (i *Instruments) attributes(more ...attribute.KeyValue) attribute.Set {
+	return attribute.NewSet(append(more, attrInbox.String(i.cfg.Inbox))...)
+}
+
+func (i *Instruments) record(more ...attribute.KeyValue) []metric.RecordOption {
+	return []metric.RecordOption{metric.WithAttributeSet(i.attributes(more...))}
+}
+
+// observeCounters has the counters read whenever metrics are collected.
+func (i *Instruments) observeCounters() error {
+	counters := make([]metric.Int64ObservableCounter, events)
+	observed := make([]metric.Observable, events)
+	var problems []error
+	for e, d := range eventInstruments {
+		var err error
+		counters[e], err = i.meter.Int64ObservableCounter(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description))
+		problems = append(problems, named(d.instrument, err))
+		observed[e] = counters[e]
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	// It must not hold on to more of the inbox than this: it is observed until
+	// the inbox is forgotten, so that what is collected after its stop has its
+	// last counts.
+	all, inbox := i.cfg.Counters, attrInbox.String(i.cfg.Inbox)
+	var err error
+	i.counts, err = i.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		for e, d := range eventInstruments {
+			all.each(Event(e), func(label string, n int64) {
+				switch d.by {
+				case wholeInbox:
+					o.ObserveInt64(counters[e], n, metric.WithAttributes(inbox))
+				case perChannel:
+					o.ObserveInt64(counters[e], n, metric.WithAttributes(inbox, attrChannel.String(label)))
+				default:
+					o.ObserveInt64(counters[e], n, metric.WithAttributes(inbox, attrHandler.String(label)))
+				}
+			})
+		}
+		return nil
+	}, observed...)
+	if err != nil {
+		return fmt.Errorf("observe the counters: %w", err)
+	}
+	return nil
+}
+
+// TimesAccepts reports whether Accepted is worth being called.
+func (i *Instruments) TimesAccepts(ctx context.Context) bool {
+	return i != nil && i.accept.Enabled(ctx)
+}
+
+// Accepted measures one accept: how long its transaction took, and whether it
+// failed. A batch of several channels is of Other.
+func (i *Instruments) Accepted(ctx context.Context, channel string, took time.Duration, failed bool) {
+	options, declared := i.accepted[channel]
+	if failed || !declared {
+		if !declared {
+			channel = Other
+		}
+		of := []attribute.KeyValue{attrChannel.String(channel)}
+		if failed {
+			of = append(of, attrErrorType.String(Other))
+		}
+		options = i.record(of...)
+	}
+	i.accept.Record(ctx, took.Seconds(), options...)
+}
+
+// TimesWaits reports whether Waited is worth being called.
+func (i *Instruments) TimesWaits(ctx context.Context) bool { return i != nil && i.wait.Enabled(ctx) }
+
+// Waited measures how long a status was due before its attempt began.
+func (i *Instruments) Waited(ctx context.Context, handlerKey string, d time.Duration) {
+	options, declared := i.waited[handlerKey]
+	if !declared {
+		options = i.record(attrHandler.String(Other))
+	}
+	i.wait.Record(ctx, max(d, 0).Seconds(), options...)
+}
+
+// Ran measures one attempt, by its outcome and, unless it has completed, the
+// class of its error.
+func (i *Instruments) Ran(ctx context.Context, handlerKey, transport, outcome, errorType string, took time.Duration) {
+	if i == nil || !i.run.Enabled(ctx) {
+		return
+	}
+	options, declared := i.ran[runLabels{handlerKey, system(transport)}]
+	if !declared || outcome != outcomeCompleted {
+		label := Other
+		if its := i.cfg.Counters.handlers[handlerKey]; its != nil {
+			label = its.label
+		}
+		of := []attribute.KeyValue{attrHandler.String(label), attrSystem.String(system(transport)), attrOperation.String(operationProcess), attrOutcome.String(outcome)}
+		if errorType != "" {
+			of = append(of, attrErrorType.String(errorType))
+		}
+		options = i.record(of...)
+	}
+	i.run.Record(ctx, took.Seconds(), options...)
+}
+
+// system is the messaging system that brought a message.
+func system(transport string) string {
+	if transport == systemKafka {
+		return systemKafka
+	}
+	return systemInbox
+}

@@ -1,0 +1,34 @@
+package telemetry
+
+// Metric describes one instrument, for those who make dashboards and docs.
+type Metric struct {
+	Name, Unit, Description string
+	// Kind is "counter", "histogram" or "gauge".
+	Kind string
+	// Counts is the field of Snapshot that a counter shows; empty for others.
+	Counts string
+}
+
+// Metrics lists all instruments there are.
+func Metrics() []Metric {
+	var all []Metric
+	for e, d := range eventInstruments {
+		all = append(all, Metric{d.name, d.unit, d.description, "counter", eventNames[e]})
+	}
+	for _, d := range []instrument{acceptDuration, waitDuration, runDuration} {
+		all = append(all, Metric{d.name, d.unit, d.description, "histogram", ""})
+	}
+	for _, d := range []instrument{backlogDue, backlogWaiting, backlogProcessing, backlogPoisoned, oldestDueAge, handlerPaused, liveWorkers, sampleAge,
+		consumerLag, consumerHalted, healthState} {
+		all = append(all, Metric{d.name, d.unit, d.description, "gauge", ""})
+	}
+	return all
+}
+
+// eventNames are those of the fields of Counters and Snapshot.
+var eventNames = [events]string{
+	Accepted: "Accepted", Duplicates: "Duplicates", DuplicateContentDiffers: "DuplicateContentDiffers", Unrouted: "Unrouted", Rejected: "Rejected",
+	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
+	HandedOff: "HandedOff", Processed: "Processed", Failed: "Failed", Poisoned: "Poisoned", Snoozed: "Snoozed", Released: "Released",
+	Superseded: "Superseded", Fenced: "Fenced", Recovered: "Recovered", LockLost: "LockLost",
+}

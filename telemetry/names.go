@@ -1,0 +1,118 @@
+package telemetry
+
+import "go.opentelemetry.io/otel/attribute"
+
+// Scope is the instrumentation scope of all instruments and spans.
+const Scope = "github.com/gorm-inbox/inbox"
+
+// instrument is a metric as backends see it. Where OpenTelemetry's conventions
+// for messaging have a name it is theirs; all others begin with "inbox.".
+type instrument struct {
+	name, unit, description string
+	// buckets are the upper bounds of a histogram's buckets, in its unit.
+	buckets []float64
+}
+
+// Durations, in seconds.
+var (
+	acceptDuration = instrument{"inbox.accept.duration", "s", "Time to persist what was accepted together, in its transaction.",
+		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}}
+	waitDuration = instrument{"inbox.wait.duration", "s", "Time from when a status was due (created, or put off until) to the beginning of its attempt.",
+		[]float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400}}
+	runDuration = instrument{"messaging.process.duration", "s", "Time that an attempt of a handler ran, its transaction included.",
+		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900}}
+)
+
+// Gauges of the last sample, see Sample.
+var (
+	backlogDue        = instrument{name: "inbox.backlog.due", unit: "{status}", description: "Statuses that are due and not claimed, counted up to a bound."}
+	backlogWaiting    = instrument{name: "inbox.backlog.waiting", unit: "{status}", description: "Statuses that wait behind others of their lane, counted up to a bound."}
+	backlogProcessing = instrument{name: "inbox.backlog.processing", unit: "{status}", description: "Statuses that workers have claimed, counted up to a bound."}
+	backlogPoisoned   = instrument{name: "inbox.backlog.poisoned", unit: "{status}", description: "Poisoned statuses that nobody has retried or discarded, counted up to a bound."}
+	oldestDueAge      = instrument{name: "inbox.backlog.oldest_due.age", unit: "s", description: "For how long the oldest due status has been due; 0 if none is."}
+	handlerPaused     = instrument{name: "inbox.handler.paused", unit: "{handler}", description: "1 while operators have paused the handler."}
+	liveWorkers       = instrument{name: "inbox.workers", unit: "{worker}", description: "Workers whose heartbeat is not older than WorkerTimeout."}
+	sampleAge         = instrument{name: "inbox.sample.age", unit: "s", description: "Time since the database last answered a sample."}
+	consumerLag       = instrument{name: "inbox.consumer.lag", unit: "{offset}", description: "Offsets between the end of an assigned partition and what is accepted of it."}
+	consumerHalted    = instrument{name: "inbox.consumer.halted", unit: "{partition}", description: "1 while an assigned partition is halted."}
+	healthState       = instrument{name: "inbox.health", unit: "{state}", description: "0 healthy, 1 degraded, 2 unhealthy."}
+)
+
+// dimension says what a counter is told apart by.
+type dimension int
+
+const (
+	wholeInbox dimension = iota
+	perChannel
+	perHandler
+)
+
+// eventInstruments are the counters, one for each Event.
+var eventInstruments = [events]struct {
+	instrument
+	by dimension
+}{
+	Accepted:                {instrument{name: "inbox.messages.accepted", unit: "{message}", description: "Messages stored for the first time."}, perChannel},
+	Duplicates:              {instrument{name: "inbox.messages.duplicates", unit: "{message}", description: "Known messages received again."}, perChannel},
+	DuplicateContentDiffers: {instrument{name: "inbox.messages.duplicate_content_differs", unit: "{message}", description: "Known messages received again with other content."}, perChannel},
+	Unrouted:                {instrument{name: "inbox.messages.unrouted", unit: "{message}", description: "Messages that no handler takes."}, perChannel},
+	Invalid:                 {instrument{name: "inbox.messages.invalid", unit: "{message}", description: "Messages refused by Accept."}, perChannel},
+	Rejected:                {instrument{name: "inbox.records.rejected", unit: "{record}", description: "Bad records kept as rejected or halted at."}, perChannel},
+	DeadLettered:            {instrument{name: "inbox.records.dead_lettered", unit: "{record}", description: "Bad records that a dead-letter topic acknowledged."}, perChannel},
+	Gaps:                    {instrument{name: "inbox.gaps", unit: "{gap}", description: "Gaps in partitions that were passed."}, perChannel},
+	DuplicateSkipped:        {instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}", description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
+	MissingKey:              {instrument{name: "inbox.inline.missing_keys", unit: "{message}", description: "Messages of Inline channels without an ID to remember them by."}, perChannel},
+
+	HandedOff:  {instrument{name: "inbox.statuses.handed_off", unit: "{status}", description: "Statuses accepted already claimed and run from memory."}, perHandler},
+	Processed:  {instrument{name: "inbox.attempts.processed", unit: "{attempt}", description: "Attempts completed."}, perHandler},
+	Failed:     {instrument{name: "inbox.attempts.failed", unit: "{attempt}", description: "Attempts failed, those that poisoned included."}, perHandler},
+	Snoozed:    {instrument{name: "inbox.attempts.snoozed", unit: "{attempt}", description: "Attempts put off uncharged."}, perHandler},
+	Poisoned:   {instrument{name: "inbox.statuses.poisoned", unit: "{status}", description: "Statuses poisoned."}, perHandler},
+	Superseded: {instrument{name: "inbox.statuses.superseded", unit: "{status}", description: "Statuses ended in favour of a sibling."}, perHandler},
+	Released:   {instrument{name: "inbox.claims.released", unit: "{claim}", description: "Claims given back uncharged."}, perHandler},
+	Fenced:     {instrument{name: "inbox.claims.fenced", unit: "{claim}", description: "Results of stale claims, which changed nothing."}, perHandler},
+	Recovered:  {instrument{name: "inbox.claims.recovered", unit: "{claim}", description: "Claims of vanished workers released."}, perHandler},
+	LockLost:   {instrument{name: "inbox.lock.lost", unit: "{loss}", description: "Times the lock of Exclusive mode was lost."}, wholeInbox},
+}
+
+// Attributes of metrics and spans. Metrics have only those whose values are
+// declared by the application or counted on the fingers; what comes with a
+// message (its ID, its type) is for spans alone.
+const (
+	attrInbox     = attribute.Key("inbox.name")
+	attrChannel   = attribute.Key("inbox.channel")
+	attrHandler   = attribute.Key("inbox.handler.key")
+	attrOutcome   = attribute.Key("inbox.outcome")
+	attrAttempt   = attribute.Key("inbox.attempt")
+	attrType      = attribute.Key("inbox.message.type")
+	attrErrorType = attribute.Key("error.type")
+
+	attrSystem        = attribute.Key("messaging.system")
+	attrOperation     = attribute.Key("messaging.operation.name")
+	attrOperationType = attribute.Key("messaging.operation.type")
+	attrDestination   = attribute.Key("messaging.destination.name")
+	attrPartition     = attribute.Key("messaging.destination.partition.id")
+	attrGroup         = attribute.Key("messaging.consumer.group.name")
+	attrMessageID     = attribute.Key("messaging.message.id")
+	attrBatch         = attribute.Key("messaging.batch.message_count")
+	attrKafkaOffset   = attribute.Key("messaging.kafka.offset")
+)
+
+// Values of attributes.
+const (
+	// Other stands for a handler key or a channel that this process does not
+	// declare, and for an error of no class of ours.
+	Other = "_OTHER"
+
+	systemKafka = "kafka"
+	systemInbox = "inbox" // what the application has accepted itself
+
+	operationAccept  = "accept"
+	operationProcess = "process"
+	typeReceive      = "receive"
+	typeProcess      = "process"
+
+	outcomeCompleted = "completed"
+	outcomeFailed    = "failed"
+	outcomePoisoned  = "poisoned"
+)

@@ -1,0 +1,126 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Sample is what gauges show: an inbox at one moment.
+type Sample struct {
+	// Fresh says that the database answered the last time it was asked; at At,
+	// by the inbox's clock, it did so last. What it said is not shown otherwise.
+	Fresh      bool
+	At         time.Time
+	Handlers   []HandlerSample
+	Workers    int
+	Partitions []PartitionSample
+	// Health is 0 healthy, 1 degraded, 2 unhealthy.
+	Health int
+}
+
+// HandlerSample is one handler's backlog, that of its legacy keys included.
+type HandlerSample struct {
+	HandlerKey string
+	// Due, Waiting, Processing and Poisoned count its statuses, see
+	// store.Backlog, up to a bound: Capped says that there are more.
+	Due, Waiting, Processing, Poisoned int
+	Capped                             bool
+	// OldestDue is when the oldest of those that are due became so; zero if
+	// none is.
+	OldestDue time.Time
+	Paused    bool
+}
+
+// PartitionSample is one assigned partition of a consumer.
+type PartitionSample struct {
+	Channel, GroupID, Topic string
+	Partition               int
+	// Lag is -1 while it is not known.
+	Lag    int64
+	Halted bool
+}
+
+// ObserveSamples shows the latest sample whenever metrics are collected, until
+// stop is called. latest must be quick, and so must now, the inbox's clock.
+func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time) (stop func() error, err error) {
+	g := gauges{Instruments: i}
+	due, waiting, processing, poisoned := g.count(backlogDue), g.count(backlogWaiting), g.count(backlogProcessing), g.count(backlogPoisoned)
+	paused, workers, health := g.count(handlerPaused), g.count(liveWorkers), g.count(healthState)
+	lag, halted := g.count(consumerLag), g.count(consumerHalted)
+	age, sampled := g.seconds(oldestDueAge), g.seconds(sampleAge)
+	if err := errors.Join(g.problems...); err != nil {
+		return nil, err
+	}
+	of := func(more ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributeSet(i.attributes(more...))
+	}
+	registration, err := i.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s, at := latest(), now()
+		o.ObserveInt64(health, int64(s.Health), of())
+		for _, p := range s.Partitions {
+			its := of(attrChannel.String(p.Channel), attrGroup.String(p.GroupID), attrSystem.String(systemKafka),
+				attrDestination.String(p.Topic), attrPartition.String(strconv.Itoa(p.Partition)))
+			if p.Lag >= 0 {
+				o.ObserveInt64(lag, p.Lag, its)
+			}
+			o.ObserveInt64(halted, flag(p.Halted), its)
+		}
+		if !s.At.IsZero() {
+			o.ObserveFloat64(sampled, max(at.Sub(s.At), 0).Seconds(), of())
+		}
+		if !s.Fresh {
+			return nil
+		}
+		o.ObserveInt64(workers, int64(s.Workers), of())
+		for _, h := range s.Handlers {
+			its := of(attrHandler.String(h.HandlerKey))
+			o.ObserveInt64(due, int64(h.Due), its)
+			o.ObserveInt64(waiting, int64(h.Waiting), its)
+			o.ObserveInt64(processing, int64(h.Processing), its)
+			o.ObserveInt64(poisoned, int64(h.Poisoned), its)
+			o.ObserveInt64(paused, flag(h.Paused), its)
+			oldest := time.Duration(0)
+			if !h.OldestDue.IsZero() {
+				oldest = max(at.Sub(h.OldestDue), 0)
+			}
+			o.ObserveFloat64(age, oldest.Seconds(), its)
+		}
+		return nil
+	}, g.all...)
+	if err != nil {
+		return nil, fmt.Errorf("observe samples: %w", err)
+	}
+	return registration.Unregister, nil
+}
+
+// gauges makes gauges and gathers what goes wrong with it.
+type gauges struct {
+	*Instruments
+	all      []metric.Observable
+	problems []error
+}
+
+func (g *gauges) count(d instrument) metric.Int64ObservableGauge {
+	made, err := g.meter.Int64ObservableGauge(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description))
+	g.all, g.problems = append(g.all, made), append(g.problems, named(d, err))
+	return made
+}
+
+func (g *gauges) seconds(d instrument) metric.Float64ObservableGauge {
+	made, err := g.meter.Float64ObservableGauge(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description))
+	g.all, g.problems = append(g.all, made), append(g.problems, named(d, err))
+	return made
+}
+
+func flag(on bool) int64 {
+	if on {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,206 @@
+package telemetry
+
+import (
+	"context"
+	"reflect"
+	"strconv"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// maxLinks bounds the links of one span, as OpenTelemetry's SDK does by default.
+const maxLinks = 128
+
+// provider is nil while nobody would see the spans.
+func (i *Instruments) provider() trace.TracerProvider {
+	if i == nil {
+		return nil
+	}
+	provider := i.cfg.TracerProvider
+	if provider == nil {
+		provider = otel.GetTracerProvider()
+	}
+	if idle(provider) {
+		return nil
+	}
+	return provider
+}
+
+// Traces reports whether StartAttempt is worth being called.
+func (i *Instruments) Traces() bool { return i.provider() != nil }
+
+// idle tells a provider that makes no spans. The one that is global until the
+// application sets its own has no exported type; it goes by its package.
+func idle(provider trace.TracerProvider) bool {
+	switch provider.(type) {
+	case noop.TracerProvider, *noop.TracerProvider:
+		return true
+	}
+	kind := reflect.TypeOf(provider)
+	if kind.Kind() == reflect.Pointer {
+		kind = kind.Elem()
+	}
+	return kind.PkgPath() == "go.opentelemetry.io/otel/internal/global"
+}
+
+// Accepting is the span of one accept. Nil is none.
+type Accepting struct {
+	span trace.Span
+	// Traceparent is what the messages are stored with, so that their attempts
+	// can name the accept; empty if it is not sampled.
+	Traceparent string
+}
+
+// StartAccept begins the span of an accept of messages that came together on a
+// channel. It is a child of the caller's span if there is one, else of the
+// producer's if there is one message, and links to the producers of all.
+func (i *Instruments) StartAccept(ctx context.Context, channel string, messages func(yield func(*handler.RawMessage) bool)) (context.Context, *Accepting) {
+	provider := i.provider()
+	if provider == nil {
+		return ctx, nil
+	}
+	var producers []trace.Link
+	var first *handler.RawMessage
+	n := 0
+	seen := map[trace.SpanID]bool{}
+	for m := range messages {
+		if n++; n == 1 {
+			first = m
+		}
+		if len(producers) == maxLinks {
+			continue
+		}
+		if _, producer := i.produced(ctx, m.Properties); producer.IsValid() && !seen[producer.SpanID()] {
+			seen[producer.SpanID()] = true
+			producers = append(producers, trace.Link{SpanContext: producer})
+		}
+	}
+	attributes := []attribute.KeyValue{attrInbox.String(i.cfg.Inbox), attrChannel.String(channel), attrBatch.Int(n),
+		attrOperation.String(operationAccept), attrOperationType.String(typeReceive)}
+	if n == 1 {
+		attributes = append(attributes, about(first.ID, first.Type, first.Transport, first.Properties)...)
+		if len(producers) > 0 && !trace.SpanContextFromContext(ctx).IsValid() {
+			ctx = trace.ContextWithRemoteSpanContext(ctx, producers[0].SpanContext)
+		}
+	}
+	ctx, span := provider.Tracer(Scope).Start(ctx, operationAccept+" "+channel, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...), trace.WithLinks(producers...))
+	return ctx, &Accepting{span, traceparent(span.SpanContext())}
+}
+
+// Stored is the traceparent to store; empty for nil.
+func (a *Accepting) Stored() string {
+	if a == nil {
+		return ""
+	}
+	return a.Traceparent
+}
+
+// End ends the span; with an error if nothing was stored.
+func (a *Accepting) End(err error) {
+	if a == nil {
+		return
+	}
+	fail(a.span, err, Other)
+	a.span.End()
+}
+
+// Attempt is the span of one call of a handler. Nil is none.
+type Attempt struct{ span trace.Span }
+
+// StartAttempt begins the span of a call of a handler with these messages. A call
+// with one message goes on in its producer's trace, or in the accept's if the
+// producer sent none; one with several has a trace of its own. It is linked to the
+// accepts of all, as far as they were traced, and else to the producers. The
+// context is for the handler: its spans hang below.
+func (i *Instruments) StartAttempt(ctx context.Context, handlerKey string, messages ...handler.Metadata) (context.Context, *Attempt) {
+	provider := i.provider()
+	if provider == nil || len(messages) == 0 {
+		return ctx, nil
+	}
+	first := messages[0]
+	attributes := []attribute.KeyValue{attrInbox.String(i.cfg.Inbox), attrHandler.String(handlerKey), attrOperation.String(operationProcess), attrOperationType.String(typeProcess)}
+	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
+	if len(messages) == 1 {
+		with, producer := i.produced(ctx, first.Properties)
+		accept := parsed(first.Properties.Traceparent)
+		switch {
+		case producer.IsValid():
+			ctx = with
+		case accept.IsValid():
+			ctx = trace.ContextWithRemoteSpanContext(with, accept)
+		default:
+			ctx = with
+			options = append(options, trace.WithNewRoot())
+		}
+		attributes = append(attributes, attrAttempt.Int(first.Attempt))
+		attributes = append(attributes, about(first.ID, first.Type, first.Transport, first.Properties)...)
+	} else {
+		attributes = append(attributes, attrBatch.Int(len(messages)))
+		options = append(options, trace.WithNewRoot())
+	}
+	options = append(options, trace.WithAttributes(attributes...), trace.WithLinks(i.links(ctx, messages)...))
+	ctx, span := provider.Tracer(Scope).Start(ctx, operationProcess+" "+handlerKey, options...)
+	return ctx, &Attempt{span}
+}
+
+func (i *Instruments) links(ctx context.Context, messages []handler.Metadata) []trace.Link {
+	var links []trace.Link
+	seen := map[trace.SpanID]bool{} // messages accepted together have one span
+	for _, m := range messages {
+		if len(links) == maxLinks {
+			break
+		}
+		from := parsed(m.Properties.Traceparent)
+		if !from.IsValid() {
+			_, from = i.produced(ctx, m.Properties)
+		}
+		if from.IsValid() && !seen[from.SpanID()] {
+			seen[from.SpanID()] = true
+			links = append(links, trace.Link{SpanContext: from})
+		}
+	}
+	return links
+}
+
+// Came notes what one of the call's messages has come to. errorType is the class
+// of a failure, err the failure.
+func (a *Attempt) Came(outcome, errorType string, err error) {
+	if a == nil {
+		return
+	}
+	a.span.SetAttributes(attrOutcome.String(outcome))
+	if outcome == outcomeFailed || outcome == outcomePoisoned {
+		fail(a.span, err, errorType)
+	}
+}
+
+// End ends the span, once if it is called again.
+func (a *Attempt) End() {
+	if a != nil {
+		a.span.End()
+	}
+}
+
+func fail(span trace.Span, err error, errorType string) {
+	if err == nil || !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(attrErrorType.String(errorType))
+	span.RecordError(err)
+	span.SetStatus(codes.Error, err.Error())
+}
+
+// about are the attributes of one message.
+func about(id, messageType, transport string, p handler.Properties) []attribute.KeyValue {
+	attributes := []attribute.KeyValue{attrSystem.String(system(transport)), attrMessageID.String(id), attrType.String(messageType)}
+	if k := p.Kafka; k != nil {
+		return append(attributes, attrDestination.String(k.Topic), attrPartition.String(strconv.Itoa(k.Partition)), attrKafkaOffset.Int64(k.Offset))
+	}
+	return append(attributes, attrDestination.String(p.Channel))
+}
