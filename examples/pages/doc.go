@@ -10,5 +10,5 @@
 // its function legacy, less the indentation; without #name it is the whole file. To write the blocks
 // anew after a change of the code, and the pages that are made of it:
 //
-//	go test -C examples ./pages/... -update
+//	go test -C examples ./pages ./pages/options -update
 package pages
