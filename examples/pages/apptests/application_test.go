@@ -3,6 +3,7 @@ package apptests
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,11 +19,14 @@ import (
 
 // fakeBank fails as long as it is closed.
 type fakeBank struct {
+	mu      sync.Mutex
 	closed  bool
 	charged []string
 }
 
 func (b *fakeBank) Charge(_ context.Context, _ string, _ int, key string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.closed {
 		return errors.New("the bank is closed")
 	}

@@ -3,6 +3,7 @@ package ordering
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,11 +16,14 @@ import (
 
 // log notes which messages ran, and fails those of the set.
 type log struct {
+	mu     sync.Mutex
 	ran    []string
 	failed map[string]bool
 }
 
 func (l *log) handle(_ context.Context, m inbox.Message[AccountChanged]) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.ran = append(l.ran, m.ID)
 	if l.failed[m.ID] {
 		return errors.New("refused")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,10 +18,17 @@ import (
 )
 
 // ran counts runs by order.
-type ran map[string]int
+type ran struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
 
-func (r ran) handle(_ context.Context, m inbox.Message[OrderPlaced]) error {
-	r[m.Payload.OrderID]++
+func newRan() *ran { return &ran{counts: map[string]int{}} }
+
+func (r *ran) handle(_ context.Context, m inbox.Message[OrderPlaced]) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[m.Payload.OrderID]++
 	return nil
 }
 
@@ -59,7 +67,7 @@ func TestWhatWasStoredUnderAnOlderKeyRunsOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := fxtest.OpenDB(t)
-			runs := ran{}
+			runs := newRan()
 			old, renamed := deployed(t, db, tc.first(runs.handle)), deployed(t, db, tc.then(runs.handle))
 			accept(t, old, "1", "2")
 			process(t, old)
@@ -69,7 +77,7 @@ func TestWhatWasStoredUnderAnOlderKeyRunsOnce(t *testing.T) {
 			accept(t, old, "4") // as one that still runs may
 			process(t, renamed)
 			process(t, old)
-			require.Equal(t, ran{"1": 1, "2": 1, "3": 1, "4": 1}, runs)
+			require.Equal(t, map[string]int{"1": 1, "2": 1, "3": 1, "4": 1}, runs.counts)
 		})
 	}
 }
@@ -77,7 +85,7 @@ func TestWhatWasStoredUnderAnOlderKeyRunsOnce(t *testing.T) {
 // Contract 5.7, 5.16.
 func TestAForgottenKeyIsSaidAtStart(t *testing.T) {
 	db := fxtest.OpenDB(t)
-	runs := ran{}
+	runs := newRan()
 	accept(t, deployed(t, db, before(runs.handle)), "1")
 	core, logs := observer.New(zap.WarnLevel)
 	renamed := deployed(t, db, forgotten(runs.handle), inbox.WithLogger(zap.New(core)))
@@ -94,7 +102,7 @@ func TestOpenStatusesOfAKeyAreFound(t *testing.T) {
 	require.NoError(t, err)
 	for name, db := range map[string]*gorm.DB{"SQLite": fxtest.OpenDB(t), "PostgreSQL": testenv.Postgres(t)} {
 		t.Run(name, func(t *testing.T) {
-			runs := ran{}
+			runs := newRan()
 			ib := deployed(t, db, before(runs.handle))
 			open := func() (n int) {
 				require.NoError(t, db.Raw(string(query)).Scan(&n).Error)
