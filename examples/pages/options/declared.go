@@ -44,7 +44,7 @@ func load(directory, path string) (source, error) {
 		}
 		files = append(files, file)
 	}
-	pkg, err := doc.NewFromFiles(set, files, path)
+	pkg, err := doc.NewFromFiles(set, files, path, doc.PreserveAST)
 	if err != nil {
 		return source{}, fmt.Errorf("%s: %w", directory, err)
 	}
@@ -63,6 +63,29 @@ func (s source) functions(typ string) []entry {
 		}
 	}
 	return entries
+}
+
+// setters says by which function of that type a field is set.
+func (s source) setters(typ string) map[string]string {
+	found := map[string]string{}
+	for _, t := range s.pkg.Types {
+		if t.Name != typ {
+			continue
+		}
+		for _, f := range t.Funcs {
+			ast.Inspect(f.Decl.Body, func(n ast.Node) bool {
+				if assigned, ok := n.(*ast.AssignStmt); ok {
+					for _, left := range assigned.Lhs {
+						if field, ok := left.(*ast.SelectorExpr); ok {
+							found[field.Sel.Name] = f.Name
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+	return found
 }
 
 // returning are functions by the result's text, such as handler.Option.

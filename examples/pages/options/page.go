@@ -74,19 +74,24 @@ func page(root string) (string, error) {
 
 	var b strings.Builder
 	b.WriteString(introduction)
-	facts := map[string]string{}
+	setters := own.setters("Option")
+	facts := map[string][]string{}
 	for _, v := range values() {
 		byDefault := v.byDefault
 		if byDefault == "" { // by the name of the inbox or by its database
-			if m := said.FindStringSubmatch(text[v.name]); m != nil {
+			if m := said.FindStringSubmatch(text[setters[v.name]]); m != nil {
 				byDefault = strings.ReplaceAll(strings.Trim(m[1], `"`), "\n", " ")
 			} else {
 				byDefault = "none"
 			}
 		}
 		can := cmp.Or(strings.Join(v.allowed, "; "), "–")
-		fmt.Fprintf(&b, "| [`%s`](#%s) | `%s` | %s | %s |\n", v.name, "inbox"+strings.ToLower(v.name), v.key, byDefault, can)
-		facts[v.name] = fmt.Sprintf("default %s, allowed %s, key `%s`", byDefault, can, v.key)
+		fmt.Fprintf(&b, "| [`%s`](#%s) | `%s` | %s | %s |\n", v.name, "inbox"+strings.ToLower(setters[v.name]), v.key, byDefault, can)
+		field := ""
+		if setters[v.name] != v.name {
+			field = "`" + v.name + "` "
+		}
+		facts[setters[v.name]] = append(facts[setters[v.name]], field+fmt.Sprintf("default %s, allowed %s, key `%s`", byDefault, can, v.key))
 	}
 
 	links := anchors(string(contract))
@@ -94,7 +99,7 @@ func page(root string) (string, error) {
 	none := func(string) string { return "" }
 	short := own.returning("handler.Option")
 	for _, s := range []section{
-		{"Options of an inbox", "In the alphabet's order.", own.functions("Option"), named("inbox."), func(name string) string { return facts[name] }},
+		{"Options of an inbox", "In the alphabet's order.", own.functions("Option"), named("inbox."), func(name string) string { return strings.Join(facts[name], "; ") }},
 		{"Options of a channel", "A channel without a delivery mode is an Inbox channel: see [modes.md](modes.md).", own.functions("ChannelOption"), named("inbox."), none},
 		{"Options of an Inline channel", "See [modes.md](modes.md) for when to use one.", own.functions("InlineOption"), named("inbox."), none},
 		{"Options of a handler", "Those that begin with `inbox.` are in package `handler`, too.", handlers.functions("Option"), func(name string) string {

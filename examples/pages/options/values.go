@@ -60,6 +60,8 @@ func format(v reflect.Value) string {
 		return "off"
 	case int:
 		return strconv.Itoa(value)
+	case float64:
+		return strconv.FormatFloat(value, 'g', -1, 64)
 	}
 	if v.Kind() == reflect.String {
 		return strings.TrimSpace(v.String())
@@ -69,6 +71,7 @@ func format(v reflect.Value) string {
 
 var (
 	allowed   = regexp.MustCompile(`(?:allowed (?:is|are)|is not an identifier:|is not the beginning of an identifier:) (.*)`)
+	zeros     = regexp.MustCompile(`(\d[hm])0[ms](?:0s)?\b`)
 	inBetween = regexp.MustCompile(` \([0-9hms.]+\)`)
 )
 
@@ -91,7 +94,7 @@ func refusals(path []int, field reflect.StructField) []string {
 			about := strings.HasPrefix(line, "option "+field.Name+" ") || field.Name == "Schema" && strings.HasPrefix(line, "schema ") ||
 				field.Name == "TablePrefix" && strings.HasPrefix(line, "table prefix ")
 			if said := allowed.FindStringSubmatch(line); about && said != nil {
-				text := inBetween.ReplaceAllString(said[1], "")
+				text := zeros.ReplaceAllString(inBetween.ReplaceAllString(said[1], ""), "$1")
 				if !slices.Contains(found, text) {
 					found = append(found, text)
 				}
@@ -104,6 +107,10 @@ func refusals(path []int, field reflect.StructField) []string {
 func candidates(t reflect.Type) []reflect.Value {
 	var wrong []reflect.Value
 	switch t.Kind() {
+	case reflect.Float64:
+		for _, f := range []float64{-1, 1_000} {
+			wrong = append(wrong, reflect.ValueOf(f))
+		}
 	case reflect.Int, reflect.Int64:
 		for _, n := range []int64{-1_000, 0, 1} {
 			wrong = append(wrong, reflect.ValueOf(n).Convert(t))
