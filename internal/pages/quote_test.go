@@ -43,7 +43,7 @@ func TestCodeInPagesIsWhatIsCompiled(t *testing.T) {
 				}
 				want := quotation(t, from)
 				if !*update {
-					require.Equal(t, want, quoted, "%s is not what the page has; go test -C examples ./pages -update", from)
+					require.Equal(t, want, quoted, "%s is not what the page has; go test ./internal/pages -update", from)
 				}
 				return "<!-- code: " + from + " -->\n```" + language + "\n" + want + "```"
 			})

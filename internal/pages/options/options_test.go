@@ -24,7 +24,7 @@ func TestThePageIsWhatTheCodeSays(t *testing.T) {
 	}
 	got, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, want, string(got), "go test -C examples ./pages/options -update")
+	require.Equal(t, want, string(got), "go test ./internal/pages/options -update")
 }
 
 // defaultsInWords are those the contract tells in words.

@@ -18,7 +18,7 @@ const introduction = `# Options
 
 Every option with its default, what is allowed, and when not to use it. This page is made of the code:
 
-` + "```sh\ngo test -C examples ./pages/options -update\n```" + `
+` + "```sh\ngo test ./internal/pages/options -update\n```" + `
 
 The numbers behind *contract* are clauses of [the contract](contract.md). A bad value is an error at start that names the option, the value and
 what is allowed; all of an inbox's are reported together.
