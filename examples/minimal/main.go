@@ -20,7 +20,7 @@ import (
 
 func main() {
 	brokers := strings.Split(os.Getenv("KAFKA_BROKERS"), ",")
-	// README begins
+	//page:begin readme
 	fx.New(
 		fx.Provide(
 			fx.Annotate(openOrdersDB, fx.ResultTags(`name:"orders"`)), // *gorm.DB
@@ -38,7 +38,7 @@ func main() {
 			),
 		),
 	).Run()
-	// README ends
+	//page:end
 }
 
 func openOrdersDB(lc fx.Lifecycle) (*gorm.DB, error) {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	readmeBegins = "\t// README begins\n"
-	readmeEnds   = "\t// README ends\n"
+	readmeBegins = "\t//page:begin readme\n"
+	readmeEnds   = "\t//page:end\n"
 )
 
 func TestReadmeQuotesThisProgram(t *testing.T) {

@@ -2,7 +2,7 @@
 //
 //	go run -C examples ./once
 //
-// README and docs/idempotent.md show a part of it. It delivers a payment three
+// docs/idempotent.md shows a part of it. It delivers a payment three
 // times, as a transport does that is not sure, and prints the account. The other
 // files are the code of docs/idempotent.md.
 package main
@@ -23,7 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// README begins
+//page:begin consume
 
 type Payment struct {
 	ID, Account string
@@ -51,7 +51,7 @@ func consume(ctx context.Context, db *gorm.DB, deliveries <-chan Delivery) error
 	return nil
 }
 
-// README ends
+//page:end
 
 // Delivery is a transport's.
 type Delivery struct {

@@ -1,0 +1,23 @@
+package choosing
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+)
+
+func TestAllModesCanBeDeclaredTogether(t *testing.T) {
+	run := func(context.Context, inbox.Message[Event]) error { return nil }
+	write := func(context.Context, *gorm.DB, inbox.Message[Event]) error { return nil }
+	_, err := inbox.New("shop", fxtest.OpenDB(t), channels(run, run, write, write)...)
+	require.NoError(t, err)
+	_, err = inbox.New("shop", fxtest.OpenDB(t), required(run)...)
+	require.NoError(t, err)
+	_, err = inbox.New("shop", fxtest.OpenDB(t), append(required(run), channels(run, run, write, write)[1])...)
+	require.ErrorContains(t, err, `channel "products" consumes in Inline mode`)
+}

@@ -1,0 +1,110 @@
+// Package databases is the code of docs/databases.md.
+package databases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/fx"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+type (
+	// OrderPlaced and InvoiceWanted are payloads.
+	OrderPlaced   struct{ OrderID string }
+	InvoiceWanted struct{ OrderID string }
+
+	// database opens one.
+	database = func(lc fx.Lifecycle) (*gorm.DB, error)
+)
+
+//page:begin bill
+
+// Bill hands an order over to the inbox of another database.
+type Bill struct{ billing *inbox.Inbox }
+
+func NewBill(billing *inbox.Inbox) *Bill { return &Bill{billing} }
+
+func (b *Bill) Handle(ctx context.Context, m inbox.Message[OrderPlaced]) error {
+	message, err := invoiceWanted("order/"+m.ID, m.Payload.OrderID) // the same ID each time this runs
+	if err != nil {
+		return err
+	}
+	results, err := b.billing.Accept(ctx, message)
+	if err != nil {
+		return err
+	}
+	return results[0].Err // nil also for a duplicate
+}
+
+//page:end
+
+// service has an inbox in each of two databases.
+func service(openOrdersDB, openBillingDB database, writeInvoice func(context.Context, *gorm.DB, inbox.Message[InvoiceWanted]) error) fx.Option {
+	return fx.Options(
+		//page:begin modules
+		fx.Provide(
+			fx.Annotate(openOrdersDB, fx.ResultTags(`name:"orders"`)),
+			fx.Annotate(openBillingDB, fx.ResultTags(`name:"billing"`)),
+			fx.Annotate(NewBill, fx.ParamTags(`name:"billing"`)), // the inbox, a *inbox.Inbox
+		),
+		inbox.Module("orders",
+			inbox.Migrate(),
+			inbox.Channel("orders.events", inbox.On("order.placed", inbox.From[*Bill]("bill-order"))),
+		),
+		inbox.Module("billing",
+			inbox.Migrate(),
+			inbox.Concurrency(2),
+			inbox.Channel("billing.commands", inbox.On("invoice.wanted", inbox.Tx("write-invoice", writeInvoice))),
+		),
+		//page:end
+	)
+}
+
+// shared has two inboxes in one database, which is in the graph without a name.
+func shared(openDB database, handle func(context.Context, inbox.Message[OrderPlaced]) error) fx.Option {
+	return fx.Options(
+		//page:begin prefixes
+		fx.Provide(openDB), // the one *gorm.DB
+		inbox.Module("orders", inbox.UnnamedDB(), inbox.TablePrefix("orders_"), inbox.Migrate(),
+			inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", handle)))),
+		inbox.Module("audit", inbox.UnnamedDB(), inbox.TablePrefix("audit_"), inbox.Migrate(),
+			inbox.Channel("audit.events", inbox.On("order.placed", inbox.Func("note-order", handle)))),
+		//page:end
+	)
+}
+
+// plain makes and starts inboxes without Fx.
+func plain(ctx context.Context, ordersDB, billingDB *gorm.DB, orderOptions, billingOptions []inbox.Option) (stop func(context.Context) error, err error) {
+	//page:begin plain
+	orders, err := inbox.New("orders", ordersDB, orderOptions...)
+	if err != nil {
+		return nil, err
+	}
+	billing, err := inbox.New("billing", billingDB, billingOptions...)
+	if err != nil {
+		return nil, err
+	}
+	if err := inbox.Validate(orders, billing); err != nil { // what Fx modules check by themselves
+		return nil, err
+	}
+	if err := orders.Start(ctx); err != nil {
+		return nil, err
+	}
+	if err := billing.Start(ctx); err != nil {
+		return nil, errors.Join(err, orders.Stop(ctx))
+	}
+	//page:end
+	return func(ctx context.Context) error { return errors.Join(billing.Stop(ctx), orders.Stop(ctx)) }, nil
+}
+
+func invoiceWanted(id, order string) (inbox.RawMessage, error) {
+	if order == "" {
+		return inbox.RawMessage{}, errors.New("an order without ID")
+	}
+	return inbox.RawMessage{Channel: "billing.commands", Type: "invoice.wanted", ID: id, ContentType: "application/json",
+		Content: fmt.Appendf(nil, `{"OrderID":%q}`, order)}, nil
+}

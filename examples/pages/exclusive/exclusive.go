@@ -1,0 +1,34 @@
+// Package exclusive is the code of docs/exclusive.md.
+package exclusive
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// OrderPlaced is a payload.
+type OrderPlaced struct{ OrderID string }
+
+// options of an inbox of which one worker at a time processes.
+func options(fulfilOrder func(context.Context, inbox.Message[OrderPlaced]) error) []inbox.Option {
+	return []inbox.Option{
+		//page:begin options
+		inbox.Mode(inbox.ModeExclusive),
+		inbox.HeartbeatInterval(2 * time.Second),
+		inbox.WorkerTimeout(10 * time.Second), // the lease's length; at least three heartbeats
+		//page:end
+		inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", fulfilOrder))),
+	}
+}
+
+// byHand is a job that runs what is due, from a scheduler of one's own.
+func byHand(ctx context.Context, ib *inbox.Inbox) (inbox.Drained, error) {
+	drained, err := ib.ProcessPending(ctx)
+	if errors.Is(err, inbox.ErrLockHeld) {
+		return drained, nil // a worker is at it
+	}
+	return drained, err
+}

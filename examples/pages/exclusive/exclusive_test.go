@@ -1,0 +1,54 @@
+package exclusive
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// Contract 5.3, 5.14.
+func TestOneWorkerProcessesAndAnotherTakesOver(t *testing.T) {
+	dsn := testenv.PostgresDSN(t)
+	ran := make(chan int, 10)
+	started := func(worker int, more ...inbox.Option) *inbox.Inbox {
+		handle := func(context.Context, inbox.Message[OrderPlaced]) error { ran <- worker; return nil }
+		db := testenv.OpenPostgres(t, dsn)
+		ib, err := inbox.New("shop", db, append(append(options(handle), inbox.Migrate(), inbox.HeartbeatInterval(100*time.Millisecond),
+			inbox.WorkerTimeout(900*time.Millisecond), inbox.PollingInterval(100*time.Millisecond)), more...)...)
+		require.NoError(t, err)
+		require.NoError(t, ib.Start(t.Context()))
+		return ib
+	}
+	first := started(1)
+	defer func() { require.NoError(t, first.Stop(context.Background())) }()
+	accept := func(id string) {
+		_, err := first.Accept(t.Context(), fxtest.JSON("orders.events", "order.placed", id, OrderPlaced{id}))
+		require.NoError(t, err)
+	}
+	accept("o-1")
+	require.Equal(t, 1, <-ran)
+	second := started(2, inbox.LockAcquireTimeout(time.Millisecond))
+	defer func() { require.NoError(t, second.Stop(context.Background())) }()
+	require.NoError(t, second.Health().Degraded(), "standing by is healthy")
+
+	db := testenv.OpenPostgres(t, dsn)
+	holder, err := os.ReadFile("holder.sql")
+	require.NoError(t, err)
+	var lease struct{ Host string }
+	require.NoError(t, db.Raw(string(holder)).Scan(&lease).Error)
+	require.NotEmpty(t, lease.Host)
+
+	drained, err := byHand(t.Context(), second)
+	require.NoError(t, err)
+	require.Zero(t, drained)
+	require.NoError(t, first.Stop(t.Context()))
+	accept("o-2")
+	require.Equal(t, 2, <-ran)
+}

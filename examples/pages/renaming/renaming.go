@@ -1,0 +1,52 @@
+// Package renaming is the code of docs/renaming.md.
+package renaming
+
+import (
+	"context"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// OrderPlaced is a payload.
+type OrderPlaced struct{ OrderID string }
+
+// fulfil is the handler of all programs below.
+type fulfil func(ctx context.Context, m inbox.Message[OrderPlaced]) error
+
+// before is what runs until the rename.
+func before(fulfilOrder fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		inbox.Func("order-handler", fulfilOrder)))
+}
+
+// after is the rename.
+func after(fulfilOrder fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		//page:begin after
+		inbox.Func("fulfil-order", fulfilOrder, inbox.LegacyKeys("order-handler")),
+		//page:end
+	))
+}
+
+// twice is a second rename.
+func twice(fulfilOrder fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		//page:begin twice
+		inbox.Func("ship-order", fulfilOrder, inbox.LegacyKeys("fulfil-order", "order-handler")),
+		//page:end
+	))
+}
+
+// prepared knows the new key already, under the old name.
+func prepared(fulfilOrder fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		//page:begin prepared
+		inbox.Func("order-handler", fulfilOrder, inbox.LegacyKeys("fulfil-order")),
+		//page:end
+	))
+}
+
+// forgotten has dropped the old key.
+func forgotten(fulfilOrder fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", fulfilOrder)))
+}

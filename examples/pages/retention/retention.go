@@ -1,0 +1,82 @@
+// Package retention is the code of docs/retention.md.
+package retention
+
+import (
+	"context"
+	"time"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// OrderPlaced is a payload.
+type OrderPlaced struct{ OrderID string }
+
+type handle = func(ctx context.Context, m inbox.Message[OrderPlaced]) error
+
+// options keep what is finished for 30 days, and one handler's share longer.
+func options(fulfilOrder, reportTax handle, archive *gorm.DB) []inbox.Option {
+	return []inbox.Option{
+		//page:begin options
+		inbox.Retention(30 * 24 * time.Hour),
+		inbox.Archive(intoTables(archive)),
+		inbox.Channel("orders.events", inbox.On("order.placed",
+			inbox.Func("fulfil-order", fulfilOrder),
+			inbox.Func("report-tax", reportTax, handler.Retention(400*24*time.Hour)),
+		)),
+		//page:end
+	}
+}
+
+//page:begin archive
+
+// ArchivedMessage and ArchivedStatus are the application's own tables, in
+// whichever database has room.
+type ArchivedMessage struct {
+	ID         string `gorm:"primaryKey"`
+	Type       string
+	Content    []byte
+	Properties string
+	ReceivedAt time.Time
+}
+
+type ArchivedStatus struct {
+	ID          string `gorm:"primaryKey"`
+	MessageID   string `gorm:"index"`
+	HandlerKey  string
+	Outcome     models.Outcome
+	ErrorCount  int
+	CompletedAt *time.Time
+}
+
+func intoTables(archive *gorm.DB) func(ctx context.Context, messages []inbox.Archived) error {
+	return func(ctx context.Context, messages []inbox.Archived) error {
+		var rows []ArchivedMessage
+		var statuses []ArchivedStatus
+		for _, m := range messages {
+			rows = append(rows, ArchivedMessage{m.Message.ID, m.Message.Type, m.Message.Content, m.Message.SerializedProperties, m.Message.ReceivedAt})
+			for _, s := range m.Statuses {
+				statuses = append(statuses, ArchivedStatus{s.ID, s.MessageID, s.HandlerKey, s.Outcome, s.ErrorCount, s.CompletedAt})
+			}
+		}
+		return archive.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+			tx = tx.Clauses(clause.OnConflict{UpdateAll: true}) // the same rows may come again
+			if err := tx.CreateInBatches(rows, 100).Error; err != nil || len(statuses) == 0 {
+				return err
+			}
+			return tx.CreateInBatches(statuses, 100).Error
+		})
+	}
+}
+
+//page:end
+
+// nightly runs a cleanup when the application says so.
+func nightly(ctx context.Context, ib *inbox.Inbox) (inbox.Deleted, error) {
+	deleted, err := ib.Cleanup(ctx)
+	return deleted, err
+}

@@ -1,0 +1,148 @@
+package options
+
+import (
+	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// entry is one option or one field of a config, as it is declared.
+type entry struct {
+	name string
+	doc  string // in Markdown
+	// signature is its parameters, for a function.
+	signature string
+}
+
+// source is a package's declarations.
+type source struct {
+	pkg *doc.Package
+	set *token.FileSet
+}
+
+func load(directory, path string) (source, error) {
+	names, err := filepath.Glob(filepath.Join(directory, "*.go"))
+	if err != nil {
+		return source{}, err
+	}
+	set := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(set, name, nil, parser.ParseComments)
+		if err != nil {
+			return source{}, err
+		}
+		files = append(files, file)
+	}
+	pkg, err := doc.NewFromFiles(set, files, path, doc.PreserveAST)
+	if err != nil {
+		return source{}, fmt.Errorf("%s: %w", directory, err)
+	}
+	return source{pkg, set}, nil
+}
+
+// functions are those that return the type, in the alphabet's order.
+func (s source) functions(typ string) []entry {
+	var entries []entry
+	for _, t := range s.pkg.Types {
+		if t.Name != typ {
+			continue
+		}
+		for _, f := range t.Funcs {
+			entries = append(entries, s.function(f))
+		}
+	}
+	return entries
+}
+
+// setters says by which function of that type a field is set.
+func (s source) setters(typ string) map[string]string {
+	found := map[string]string{}
+	for _, t := range s.pkg.Types {
+		if t.Name != typ {
+			continue
+		}
+		for _, f := range t.Funcs {
+			ast.Inspect(f.Decl.Body, func(n ast.Node) bool {
+				if assigned, ok := n.(*ast.AssignStmt); ok {
+					for _, left := range assigned.Lhs {
+						if field, ok := left.(*ast.SelectorExpr); ok {
+							found[field.Sel.Name] = f.Name
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+	return found
+}
+
+// returning are functions by the result's text, such as handler.Option.
+func (s source) returning(result string) map[string]bool {
+	found := map[string]bool{}
+	for _, f := range s.pkg.Funcs {
+		if r := f.Decl.Type.Results; r != nil && len(r.List) == 1 && s.text(r.List[0].Type) == result {
+			found[f.Name] = true
+		}
+	}
+	return found
+}
+
+func (s source) function(f *doc.Func) entry {
+	var parameters []string
+	for _, field := range f.Decl.Type.Params.List {
+		for _, name := range field.Names {
+			parameters = append(parameters, name.Name+" "+s.text(field.Type))
+		}
+	}
+	return entry{f.Name, s.markdown(f.Doc), "(" + strings.Join(parameters, ", ") + ")"}
+}
+
+// fields are a struct's, in their order. Of several that share a comment the
+// first has it.
+func (s source) fields(typ string) []entry {
+	var entries []entry
+	for _, t := range s.pkg.Types {
+		if t.Name != typ {
+			continue
+		}
+		for _, field := range t.Decl.Specs[0].(*ast.TypeSpec).Type.(*ast.StructType).Fields.List {
+			for _, name := range field.Names {
+				if !name.IsExported() {
+					continue
+				}
+				if field.Doc == nil && len(entries) > 0 {
+					entries[len(entries)-1].name += ", " + name.Name
+					continue
+				}
+				entries = append(entries, entry{name: name.Name, doc: s.markdown(field.Doc.Text())})
+			}
+		}
+	}
+	return entries
+}
+
+func (s source) markdown(text string) string {
+	printer := s.pkg.Printer()
+	printer.HeadingLevel = 4
+	printer.DocLinkBaseURL = "https://pkg.go.dev"
+	return strings.TrimSpace(string(printer.Markdown(s.pkg.Parser().Parse(text))))
+}
+
+func (s source) text(node ast.Node) string {
+	from, to := s.set.Position(node.Pos()), s.set.Position(node.End())
+	file, err := os.ReadFile(from.Filename)
+	if err != nil {
+		return ""
+	}
+	return string(file[from.Offset:to.Offset])
+}

@@ -1,0 +1,75 @@
+package options
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write docs/options.md anew")
+
+const root = "../../.."
+
+func TestThePageIsWhatTheCodeSays(t *testing.T) {
+	want, err := page(root)
+	require.NoError(t, err)
+	file := filepath.Join(root, "docs/options.md")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
+	}
+	got, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got), "go test ./internal/pages/options -update")
+}
+
+// defaultsInWords are those the contract tells in words.
+var defaultsInWords = map[string]string{
+	"none": "0", "`None`": "none", "`Ignore`": "ignore", "`Store`": "store", "`Halt`": "halt",
+	"equal to `Concurrency`": "-1", "60 s": "1m", "10 m; 0 in manual mode": "10m", "10 s, and below the deadline of Fx": "10s", "by database, see 5.3": "",
+	`"InboxProcessor_{inbox}"`: "", `"InboxCleanup_{inbox}"`: "", `"inbox_"`: "inbox_",
+}
+
+// Contract 9, its tables: they and the code are one, and no option lacks the
+// advice when not to use it.
+func TestTheContractsOptionsAreTheCodes(t *testing.T) {
+	contract, err := os.ReadFile(filepath.Join(root, "docs/contract.md"))
+	require.NoError(t, err)
+	_, text, found := strings.Cut(string(contract), "\n## 9. Options\n")
+	require.True(t, found)
+	text, _, found = strings.Cut(text, "\n## 10. ")
+	require.True(t, found)
+	own, err := load(root, module)
+	require.NoError(t, err)
+	advice := map[string]string{}
+	for _, e := range own.functions("Option") {
+		advice[e.name] = e.doc
+	}
+	setters := own.setters("Option")
+	inCode := map[string]string{}
+	for _, v := range values() {
+		inCode[v.name] = v.byDefault
+	}
+	rows := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (.*?) \\|").FindAllStringSubmatch(text, -1)
+	require.Greater(t, len(rows), 30)
+	for _, row := range rows {
+		name, told := row[1], row[2]
+		byDefault, known := inCode[name]
+		require.True(t, known, "%s is no field of inbox.Options", name)
+		want, inWords := defaultsInWords[told]
+		if !inWords {
+			want = strings.NewReplacer(" ", "", ",", "").Replace(told)
+		}
+		if name == "Schema" {
+			want = ""
+		}
+		require.Equal(t, want, byDefault, "default of %s, in the contract %q", name, told)
+		require.Regexp(t, `(?i)\b(do|does) not\b|don't`, advice[setters[name]], "%s does not say when not to use it", name)
+		delete(inCode, name)
+	}
+	require.Empty(t, inCode, "options that the contract does not tell of")
+}

@@ -1,0 +1,143 @@
+package options
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorm-inbox/inbox"
+)
+
+// value is what can be said of an option that is a field of inbox.Options.
+type value struct {
+	name, key string
+	byDefault string
+	allowed   []string
+}
+
+// values are all fields of inbox.Options, flat, in their order.
+func values() []value {
+	var all []value
+	walk(reflect.ValueOf(inbox.DefaultOptions()), nil, func(path []int, field reflect.StructField, byDefault reflect.Value) {
+		key := field.Tag.Get("yaml")
+		if key == "-" {
+			return
+		}
+		all = append(all, value{field.Name, key, format(byDefault), refusals(path, field)})
+	})
+	return all
+}
+
+func walk(v reflect.Value, path []int, visit func(path []int, field reflect.StructField, v reflect.Value)) {
+	for i := range v.NumField() {
+		at := append(slices.Clone(path), i)
+		if field := v.Type().Field(i); field.Type.Kind() == reflect.Struct {
+			walk(v.Field(i), at, visit)
+		} else {
+			visit(at, field, v.Field(i))
+		}
+	}
+}
+
+// unit is a zero behind another unit: 5m0s is 5m.
+var unit = regexp.MustCompile(`([hm])0[ms](?:0s)?$`)
+
+func format(v reflect.Value) string {
+	switch value := v.Interface().(type) {
+	case time.Duration:
+		if value == 0 {
+			return "0"
+		}
+		return unit.ReplaceAllString(value.String(), "$1")
+	case bool:
+		if value {
+			return "on"
+		}
+		return "off"
+	case int:
+		return strconv.Itoa(value)
+	case float64:
+		return strconv.FormatFloat(value, 'g', -1, 64)
+	}
+	if v.Kind() == reflect.String {
+		return strings.TrimSpace(v.String())
+	}
+	return ""
+}
+
+var (
+	allowed   = regexp.MustCompile(`(?:allowed (?:is|are)|is not an identifier:|is not the beginning of an identifier:) (.*)`)
+	zeros     = regexp.MustCompile(`(\d[hm])0[ms](?:0s)?\b`)
+	inBetween = regexp.MustCompile(` \([0-9hms.]+\)`)
+)
+
+// refusals asks the options themselves: it gives one field values that may be
+// wrong, and takes what the errors say is allowed.
+func refusals(path []int, field reflect.StructField) []string {
+	var found []string
+	for _, wrong := range candidates(field.Type) {
+		o := inbox.DefaultOptions()
+		o.Processor.HandlerTimeout = time.Minute // for what depends on it
+		if field.Name == "HandlerTimeout" {
+			o.Processor.HandlerTimeout = 0
+		}
+		reflect.ValueOf(&o).Elem().FieldByIndex(path).Set(wrong)
+		err := o.Validate()
+		if err == nil {
+			continue
+		}
+		for _, line := range strings.Split(err.Error(), "\n") {
+			about := strings.HasPrefix(line, "option "+field.Name+" ") || field.Name == "Schema" && strings.HasPrefix(line, "schema ") ||
+				field.Name == "TablePrefix" && strings.HasPrefix(line, "table prefix ")
+			if said := allowed.FindStringSubmatch(line); about && said != nil {
+				text := zeros.ReplaceAllString(inBetween.ReplaceAllString(said[1], ""), "$1")
+				if !slices.Contains(found, text) {
+					found = append(found, text)
+				}
+			}
+		}
+	}
+	return found
+}
+
+func candidates(t reflect.Type) []reflect.Value {
+	var wrong []reflect.Value
+	switch t.Kind() {
+	case reflect.Float64:
+		for _, f := range []float64{-1, 1_000} {
+			wrong = append(wrong, reflect.ValueOf(f))
+		}
+	case reflect.Int, reflect.Int64:
+		for _, n := range []int64{-1_000, 0, 1} {
+			wrong = append(wrong, reflect.ValueOf(n).Convert(t))
+		}
+	case reflect.String:
+		for _, s := range []string{"no such thing, " + strings.Repeat("x", 300), "InboxCleanup_"} {
+			wrong = append(wrong, reflect.ValueOf(s).Convert(t))
+		}
+	}
+	return wrong
+}
+
+// fieldDefault is a default of a config, as text; empty if it has none.
+func fieldDefault(config any, names string) string {
+	var texts []string
+	for _, name := range strings.Split(names, ", ") {
+		v := reflect.ValueOf(config).FieldByName(name)
+		if !v.IsValid() || v.IsZero() {
+			continue
+		}
+		text := format(v)
+		if n, ok := v.Interface().(int); ok && n >= 1<<20 && n%(1<<20) == 0 {
+			text = fmt.Sprintf("%d MiB", n>>20)
+		}
+		if text != "" {
+			texts = append(texts, "`"+text+"`")
+		}
+	}
+	return strings.Join(texts, ", ")
+}
