@@ -183,17 +183,6 @@ func TestStopReturnsByItsContextsEnd(t *testing.T) {
 	close(release)
 }
 
-// asked is a context that tells when somebody looks for its end.
-type asked struct {
-	context.Context
-	done chan struct{}
-}
-
-func (a *asked) Done() <-chan struct{} {
-	a.done <- struct{}{}
-	return a.Context.Done()
-}
-
 // Two loops would sweep beside each other, and who stops the store after Stop
 // would take it from under the call that goes on.
 func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
@@ -211,9 +200,9 @@ func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	for range 2 {
 		require.ErrorIs(t, s.Stop(ended), context.Canceled, "the call is still under way")
 	}
-	patient, waiting := make(chan error, 1), &asked{Context: context.Background(), done: make(chan struct{}, 8)}
+	patient, waiting := make(chan error, 1), inboxtest.Watch(context.Background())
 	go func() { patient <- s.Stop(waiting) }()
-	inboxtest.Receive(t, waiting.done, "the patient Stop to wait")
+	inboxtest.Receive(t, waiting.Looked, "the patient Stop to wait")
 	beside := make(chan error, 1)
 	go func() { beside <- s.Stop(ended) }()
 	require.ErrorIs(t, inboxtest.Receive(t, beside, "the other Stop"), context.Canceled, "a Stop does not wait for another's context")

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -22,7 +20,7 @@ import (
 // batch failed, the others run again without them, so that nothing a failed
 // message wrote is ever committed.
 func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
-	t, err := r.begin(ctx, invoke.Begin)
+	t, err := r.begun(invoke.Begin(ctx, r.db, r.statementTimeout))
 	if err != nil {
 		fail(members, err)
 		return
@@ -113,8 +111,7 @@ type handlerTx struct {
 	*invoke.Tx
 }
 
-func (r *runner) begin(ctx context.Context, begin func(context.Context, *gorm.DB, time.Duration) (*invoke.Tx, error)) (*handlerTx, error) {
-	tx, err := begin(ctx, r.db, r.statementTimeout)
+func (r *runner) begun(tx *invoke.Tx, err error) (*handlerTx, error) {
 	if err != nil {
 		return nil, r.cutShort(err)
 	}

@@ -29,7 +29,7 @@ import (
 // not say whose row it was). All then run again alone, uncharged, and the
 // culprit meets its fate there.
 func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
-	t, err := r.begin(ctx, invoke.BeginPiped)
+	t, err := r.begun(invoke.BeginPiped(ctx, r.db, r.statementTimeout))
 	if err != nil {
 		fail(all, err)
 		return

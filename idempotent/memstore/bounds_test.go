@@ -123,29 +123,18 @@ func TestCallWaitsForAnotherOfItsKey(t *testing.T) {
 			}
 			second, calls := make(chan outcome, 1), 0
 			// The second has begun to wait when it has asked its context for its end.
-			ctx := &asked{Context: t.Context(), done: make(chan struct{}, 8)}
+			ctx := inboxtest.Watch(t.Context())
 			go func() {
 				duplicate, err := s.Run(ctx, idempotent.Run{Key: key("m1"), Retention: time.Hour}, func(context.Context) error { calls++; return nil })
 				second <- outcome{duplicate, err}
 			}()
-			inboxtest.Receive(t, ctx.done, "the second call to wait")
+			inboxtest.Receive(t, ctx.Looked, "the second call to wait")
 			require.Empty(t, second)
 			require.Equal(t, c.result, first.end(t, c.result))
 			require.Equal(t, outcome{c.wantDuplicate, nil}, inboxtest.Receive(t, second, "the second call's outcome"))
 			require.Equal(t, c.wantCalls, calls)
 		})
 	}
-}
-
-// asked is a context that tells when somebody looks for its end.
-type asked struct {
-	context.Context
-	done chan struct{}
-}
-
-func (a *asked) Done() <-chan struct{} {
-	a.done <- struct{}{}
-	return a.Context.Done()
 }
 
 func TestCallThatWaitsTooLongIsToldSo(t *testing.T) {
@@ -171,13 +160,13 @@ func TestCallThatWaitsEndsWithItsContext(t *testing.T) {
 	s := open(t)
 	first := hold(t, s, "m1")
 	ctx, cancel := context.WithCancel(t.Context())
-	watched := &asked{Context: ctx, done: make(chan struct{}, 8)}
+	watched := inboxtest.Watch(ctx)
 	result := make(chan error, 1)
 	go func() {
 		_, err := s.Run(watched, idempotent.Run{Key: key("m1")}, func(context.Context) error { panic("called") })
 		result <- err
 	}()
-	inboxtest.Receive(t, watched.done, "the second call to wait")
+	inboxtest.Receive(t, watched.Looked, "the second call to wait")
 	cancel()
 	err := inboxtest.Receive(t, result, "the second call's result")
 	require.ErrorIs(t, err, idempotent.ErrInProgress)

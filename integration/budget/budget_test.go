@@ -246,6 +246,6 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 	r.stop()
 	t.Logf("allocations: %.1f with %.0f bytes per message of 1 KB accepted, %.1f per status processed", accepting, bytes, processing)
 	require.Less(t, accepting, 13.0)
-	require.Less(t, bytes, 5200.0)
+	require.Less(t, bytes, 6500.0) // 4,700 as users build it; the race detector has buffers thrown away at random
 	require.Less(t, processing, 25.0)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
-const patience = 45 * time.Second
+const patience = 90 * time.Second
 
 // rig is one test's database with the inbox's tables, its ledger and workers.
 type rig struct {

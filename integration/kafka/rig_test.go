@@ -16,6 +16,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -148,11 +149,5 @@ func (r *rig) committed(partition int) int64 { return r.kafka.Committed(group, t
 // receive waits for a value.
 func receive[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
-	select {
-	case value := <-from:
-		return value
-	case <-time.After(patience):
-		t.Fatal("nothing came")
-		panic("unreachable")
-	}
+	return inboxtest.Receive(t, from, "a signal")
 }

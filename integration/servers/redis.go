@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -82,6 +83,13 @@ func PingRedis(ctx context.Context, url string) error {
 		return err
 	}
 	options.ContextTimeoutEnabled, options.MaxRetries, options.DialerRetries = true, -1, 1
+	// Its client complains on stderr of one that cannot be reached, as while it
+	// starts.
+	reached, err := new(net.Dialer).DialContext(ctx, "tcp", options.Addr)
+	if err != nil {
+		return err
+	}
+	_ = reached.Close()
 	client := redis.NewClient(options)
 	return errors.Join(client.Ping(ctx).Err(), client.Close())
 }

@@ -242,23 +242,8 @@ func (w wrapped) Connect(ctx context.Context) (driver.Conn, error) {
 	return wrappedConn{c}, err
 }
 
-type tracer struct{}
-
-func (tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-func (tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 func TestWhereSomebodyStandsBetweenThereIsNone(t *testing.T) {
-	mode := func(m pgx.QueryExecMode) func(*pgx.ConnConfig) {
-		return func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = m }
-	}
-	for name, configure := range map[string]func(*pgx.ConnConfig){
-		"a tracer":          func(c *pgx.ConnConfig) { c.Tracer = tracer{} },
-		"a simple protocol": mode(pgx.QueryExecModeSimpleProtocol),
-		"unnamed":           mode(pgx.QueryExecModeExec),
-		"described":         mode(pgx.QueryExecModeCacheDescribe),
-	} {
+	for name, configure := range testenv.PgxReserved() {
 		t.Run(name, func(t *testing.T) {
 			pool, _ := onePool(t, configure)
 			requireUnavailable(t, pool)

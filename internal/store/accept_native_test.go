@@ -128,22 +128,8 @@ func (w wrapped) Connect(ctx context.Context) (driver.Conn, error) {
 	return wrappedConn{c.(*stdlib.Conn)}, nil
 }
 
-type silentTracer struct{}
-
-func (silentTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-func (silentTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 func TestLargeContentsAreAcceptedWhereNobodyMaySpeakToPgx(t *testing.T) {
-	mode := func(m pgx.QueryExecMode) func(*pgx.ConnConfig) {
-		return func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = m }
-	}
-	for name, configure := range map[string]func(*pgx.ConnConfig){
-		"a tracer":          func(c *pgx.ConnConfig) { c.Tracer = silentTracer{} },
-		"a simple protocol": mode(pgx.QueryExecModeSimpleProtocol),
-		"unnamed":           mode(pgx.QueryExecModeExec),
-	} {
+	for name, configure := range testenv.PgxReserved() {
 		t.Run(name, func(t *testing.T) {
 			db, opened := oneConnection(t, pgxPool(t, testenv.PostgresDSN(t), configure))
 			requireAccepted(t, db, opened, largeBatch("large"))
