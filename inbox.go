@@ -241,7 +241,20 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
-	return ib.name(ib.store.SetPaused(ctx, h.Key(), paused, ib.cfg.clock.Now()))
+	keys := []string{h.Key()}
+	if !paused { // before a rename it may have been paused by a legacy key
+		stored, err := ib.store.Paused(ctx)
+		if err != nil {
+			return ib.name(err)
+		}
+		keys = append(keys, slices.DeleteFunc(slices.Clone(h.LegacyKeys()), func(key string) bool { return !slices.Contains(stored, key) })...)
+	}
+	for _, key := range keys {
+		if err := ib.store.SetPaused(ctx, key, paused, ib.cfg.clock.Now()); err != nil {
+			return ib.name(err)
+		}
+	}
+	return nil
 }
 
 // Counters tells what this process has counted since New.

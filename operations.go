@@ -1,13 +1,93 @@
 package inbox
 
-import "github.com/gorm-inbox/inbox/ops"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
 
 // Ops returns what operators look at this inbox with and act on it by, for a
 // dashboard or a program of one's own (contract 11.1). It has the inbox's
 // tables, clock and StatementTimeout, and what only this process can do. It
 // needs no Start and starts nothing.
 func (ib *Inbox) Ops(options ...ops.Option) (*ops.Ops, error) {
-	bound := []ops.Option{ops.Naming(ib.naming), ops.Clock(ib.cfg.clock), ops.StatementTimeout(ib.cfg.options.Processor.StatementTimeout)}
+	bound := []ops.Option{ops.Naming(ib.naming), ops.Clock(ib.cfg.clock), ops.StatementTimeout(ib.cfg.options.Processor.StatementTimeout), ops.WithLive(live{ib})}
 	o, err := ops.New(ib.db, append(bound, options...)...)
 	return o, ib.name(err)
 }
+
+// live is what operators ask of the running application.
+type live struct{ ib *Inbox }
+
+func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m RawMessage) (ops.Accepted, func(), error) {
+	receipt, err := l.ib.acceptor.AcceptTx(ctx, tx, m)
+	if err != nil {
+		return ops.Accepted{}, nil, badInput(err)
+	}
+	return acceptedOf(receipt.Results)[0], receipt.Wake, nil
+}
+
+func (l live) AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]ops.Accepted, error) {
+	results, err := l.ib.acceptor.AcceptRejectedBy(ctx, id, &audit)
+	if errors.Is(err, acceptor.ErrRejectedNotFound) {
+		return nil, fmt.Errorf("%w: %w", ops.ErrNotFound, err)
+	}
+	var still *StillBadError
+	if err != nil && !errors.As(err, &still) {
+		err = badInput(err)
+	}
+	return acceptedOf(results), err
+}
+
+// badInput marks what is wrong with a message, not with the database.
+func badInput(err error) error {
+	var invalid *InvalidError
+	if errors.As(err, &invalid) {
+		return fmt.Errorf("%w: %w", ops.ErrBadInput, err)
+	}
+	return err
+}
+
+func acceptedOf(results []Result) []ops.Accepted {
+	accepted := make([]ops.Accepted, len(results))
+	for i, r := range results {
+		accepted[i] = ops.Accepted{MessageID: r.MessageID, Outcome: string(r.Outcome), Handlers: r.Handlers}
+	}
+	return accepted
+}
+
+func (l live) Cleanup(ctx context.Context) (cleanup.Deleted, error) { return l.ib.cleaner.Clean(ctx) }
+
+func (l live) HandlerKeys(key string) ([]string, error) {
+	h, known := l.ib.registry.Lookup(key)
+	if !known {
+		return nil, fmt.Errorf("handler key %q: %w", key, ops.ErrNotFound)
+	}
+	if channel, inPlace := l.ib.inPlaceHandler(h); inPlace {
+		return nil, fmt.Errorf("handler key %q: %w: channel %q is delivered without an inbox", key, ops.ErrBadInput, channel)
+	}
+	return h.Keys(), nil
+}
+
+func (l live) Wake(handlerKeys ...string) {
+	var primary []string
+	for _, key := range handlerKeys {
+		if h, known := l.ib.registry.Lookup(key); known {
+			primary = append(primary, h.Key())
+		}
+	}
+	if len(primary) > 0 { // none would be all
+		slices.Sort(primary)
+		l.ib.processor.Wake(slices.Compact(primary)...)
+	}
+}
+
+func (l live) TakePaused(ctx context.Context) error { return l.ib.processor.TakePaused(ctx) }

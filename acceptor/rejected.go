@@ -57,6 +57,13 @@ func (e *StillBadError) Unwrap() error { return e.Err }
 // The messages are received now: in their lanes they are behind those accepted
 // since. It is safe for concurrent use.
 func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
+	return a.AcceptRejectedBy(ctx, id, nil)
+}
+
+// AcceptRejectedBy is AcceptRejected on behalf of an operator: the audit row, if
+// not nil, is added in the transaction that stores what the record holds or, if
+// it is still bad, the new reason (contract 11.3).
+func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *models.Audit) ([]Result, error) {
 	parsed, err := uuid.Parse(id)
 	if err != nil {
 		return nil, fmt.Errorf("rejected message %q: %w", id, ErrRejectedNotFound)
@@ -79,6 +86,7 @@ func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, err
 	}
 	p, err := a.planRejected(row.Channel, record)
 	if err == nil {
+		p.batch.Audit = audit
 		err = a.persistRejected(ctx, id, p)
 	}
 	bad := &badError{}
@@ -87,7 +95,7 @@ func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, err
 		a.report(ctx, p)
 		return p.results, nil
 	case errors.As(err, &bad):
-		return nil, a.keepRejected(ctx, id, bad.reason)
+		return nil, a.keepRejected(ctx, id, bad.reason, audit)
 	default:
 		return nil, rejectedError(id, err)
 	}
@@ -152,7 +160,7 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 	defer cancel()
 	p.batch.Now = a.clock.Now()
 	stored, err := a.store.AcceptRejected(ctx, id, p.batch)
-	if store.IsData(err) {
+	if store.IsData(err) && !errors.Is(err, store.ErrNotAudited) {
 		return &badError{&InvalidError{MessageID: p.messages[0].ID, Reason: ReasonRefused, Err: err}}
 	}
 	if err != nil {
@@ -166,11 +174,11 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 }
 
 // keepRejected notes why the row stays.
-func (a *Acceptor) keepRejected(ctx context.Context, id string, reason error) error {
+func (a *Acceptor) keepRejected(ctx context.Context, id string, reason error, audit *models.Audit) error {
 	still := &StillBadError{ID: id, Err: reason}
 	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
-	if err := a.store.SetRejectedReason(ctx, id, reason.Error()); err != nil {
+	if err := a.store.SetRejectedReason(ctx, id, reason.Error(), audit); err != nil {
 		return errors.Join(still, rejectedError(id, err))
 	}
 	return still

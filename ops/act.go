@@ -2,7 +2,10 @@ package ops
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	"fmt"
+
+	"gorm.io/gorm"
 )
 
 // Retry makes a poisoned status pending again, due now: its error count and
@@ -10,52 +13,100 @@ import (
 // be read. ErrNotFound, ErrStale and ErrNotPoisoned say why nothing was done; of
 // two operators at once one gets such an error. In its lane it is where it was
 // accepted (contract 11.1).
-func (o *Ops) Retry(ctx context.Context, actor Actor, ref Ref) error { return errors.ErrUnsupported }
+func (o *Ops) Retry(ctx context.Context, actor Actor, ref Ref) error {
+	return o.actOn(ctx, actor, ActionRetry, ref)
+}
 
 // Discard ends a poisoned status for good without running its handler. It is
 // kept as memory, so that a redelivery is still a duplicate, and cleaned like a
 // completed one. Its lane is free. Errors as Retry's.
-func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error { return errors.ErrUnsupported }
-
-// Bulk says how an action on all matching statuses goes.
-type Bulk struct {
-	// DryRun only counts.
-	DryRun bool
-	// ChunkSize is how many statuses share a transaction and an audit row: 1 to
-	// MaxLimit, 0 for 200.
-	ChunkSize int
-	// Progress, if not nil, is told after each chunk, from the caller's
-	// goroutine.
-	Progress func(BulkResult)
+func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
+	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
 
-// BulkResult is what an action on all matching statuses has come to.
-type BulkResult struct {
-	// Matched is the dry run's count; zero otherwise.
-	Matched Count
-	// Done were retried or discarded.
-	Done int64
-	// Skipped matched, but were changed by somebody else before their turn, and
-	// were left alone.
-	Skipped int64
-	// Looked counts the rows looked at.
-	Looked int64
+// By the primary key. It is due now, not since it was accepted: thousands that
+// are retried must not go before all that has come since. Nobody else changes a
+// poisoned row but cleanup's deletion of its message, by hand: what another
+// operator has retried or discarded is not poisoned any more, and has another
+// version if it is again.
+const retry = `
+UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, next_attempt_at = $2, ` + unclaimed + `
+FROM {refs} AS c
+WHERE ` + isRef + `
+RETURNING {changed}`
+
+// Likewise.
+const discard = `
+UPDATE {statuses} AS s SET completed_at = $2, outcome = 'discarded', abandoned_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
+FROM {refs} AS c
+WHERE ` + isRef + `
+RETURNING {changed}`
+
+const (
+	unclaimed = `processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1`
+	isRef     = `s.id = c.id AND (c.version = 0 OR s.version = c.version) AND s.is_poisoned AND s.completed_at IS NULL`
+)
+
+// By the primary key.
+const stateNow = `SELECT version, is_poisoned AND completed_at IS NULL FROM {statuses} WHERE id = $1`
+
+func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
+	id, err := checkID("status ID", ref.StatusID)
+	if err == nil && ref.Version < 0 {
+		err = badInput("version", "%d, allowed is 0 and more", ref.Version)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	var done []changed
+	err = o.audited(ctx, actor, action, "status "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		var err error
+		if done, err = o.change(ctx, tx, action, [][2]any{{id, ref.Version}}); err != nil {
+			return nil, err
+		}
+		if len(done) == 0 {
+			return nil, o.whyNot(ctx, tx, id, ref.Version)
+		}
+		return map[string]string{"message_id": done[0].messageID, "handler_key": done[0].handlerKey}, nil
+	})
+	if err != nil {
+		return err
+	}
+	o.announce(ctx, action == ActionRetry, done)
+	return nil
 }
 
-// RetryMatching retries every poisoned status that matches the filter, in
-// chunks, each a transaction of its own with its audit row. Filter.States may
-// only name StatePoisoned; the rest of it may not be empty: to retry really
-// everything name the handler keys. Each status is retried once: one that is poisoned again
-// meanwhile stays so. The end of ctx ends it between two chunks or undoes the
-// one under way; the result, also with an error, is what was done.
-//
-// Do a DryRun first and have the operator confirm its count.
-func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
-	return BulkResult{}, errors.ErrUnsupported
+// change retries or discards those of these IDs that are poisoned and at their
+// version, 0 being any, and returns them.
+func (o *Ops) change(ctx context.Context, tx *gorm.DB, action Action, refs [][2]any) ([]changed, error) {
+	list, err := jsonOf(refs)
+	if err != nil {
+		return nil, err
+	}
+	statement := discard
+	if action == ActionRetry {
+		statement = retry
+	}
+	return query(ctx, o, tx.Statement.ConnPool, statement, scanChanged, list, o.stamp(o.clock.Now()))
 }
 
-// DiscardMatching discards every poisoned status that matches the filter, as
-// RetryMatching retries them.
-func (o *Ops) DiscardMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
-	return BulkResult{}, errors.ErrUnsupported
+// whyNot says why a status was left alone.
+func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, id string, version int64) error {
+	type state struct {
+		version  int64
+		poisoned bool
+	}
+	states, err := query(ctx, o, tx.Statement.ConnPool, stateNow, func(rows *sql.Rows, s *state) error { return rows.Scan(&s.version, &s.poisoned) }, id)
+	switch {
+	case err != nil:
+		return err
+	case len(states) == 0:
+		return ErrNotFound
+	case version != 0 && states[0].version != version:
+		return fmt.Errorf("%w: it is at version %d, not %d", ErrStale, states[0].version, version)
+	case states[0].poisoned: // again, since we tried
+		return ErrStale
+	default:
+		return ErrNotPoisoned
+	}
 }

@@ -2,8 +2,17 @@ package ops
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Actor is who acts: a user's name or address, 1 to 200 characters. Callers
@@ -61,5 +70,81 @@ type AuditPage struct {
 // Audit returns a page of the audit, the last action first. See List for after
 // and limit. Reading it leaves no audit row.
 func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (AuditPage, error) {
-	return AuditPage{}, errors.ErrUnsupported
+	const list = "audit"
+	for _, each := range []struct{ name, text string }{{"actor", string(filter.Actor)}, {"action", string(filter.Action)}, {"target", filter.Target}} {
+		if err := checkText(each.name, each.text, 0, 0); err != nil {
+			return AuditPage{}, err
+		}
+	}
+	if err := checkAges(filter.From, filter.To); err != nil {
+		return AuditPage{}, err
+	}
+	read := func(ctx context.Context, p place, n int) ([]AuditEntry, error) {
+		return look(ctx, o, walkAudit, func(rows *sql.Rows, e *AuditEntry) error {
+			var occurred store.Stamp
+			err := rows.Scan(&e.ID, &e.Actor, &e.Action, &e.Target, &e.Detail, &occurred)
+			e.OccurredAt = occurred.Time
+			return err
+		}, p.ID, n)
+	}
+	page, err := pageOf(ctx, list, filter, after, limit, read, func(e AuditEntry) place { return place{ID: e.ID} }, filter.takes)
+	if err != nil {
+		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
+	}
+	return AuditPage{Entries: page.items, Next: page.next, Partial: page.partial, Looked: page.looked}, nil
+}
+
+// By the audit's primary key: the IDs ascend with time.
+const walkAudit = `
+SELECT id, actor, action, target, detail, occurred_at FROM {audit} WHERE id < $1 ORDER BY id DESC LIMIT $2`
+
+func (f AuditFilter) takes(e AuditEntry) bool {
+	return (f.Actor == "" || e.Actor == f.Actor) && (f.Action == "" || e.Action == f.Action) && strings.Contains(e.Target, f.Target) &&
+		(f.From.IsZero() || !e.OccurredAt.Before(f.From)) && (f.To.IsZero() || e.OccurredAt.Before(f.To))
+}
+
+// check says what is wrong with an actor.
+func (a Actor) check() error {
+	if strings.TrimSpace(string(a)) == "" {
+		return badInput("actor", "it is empty")
+	}
+	return checkText("actor", string(a), 1, 200)
+}
+
+// audited runs an action in a transaction with its audit row: neither is there
+// without the other (contract 11.3). What work returns is the row's detail.
+func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target string, work func(ctx context.Context, tx *gorm.DB) (detail any, err error)) error {
+	if err := actor.check(); err != nil {
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	err := o.act(ctx, func(ctx context.Context, tx *gorm.DB) error {
+		detail, err := work(ctx, tx)
+		if err != nil {
+			return err
+		}
+		entry, err := o.entry(actor, action, target, detail)
+		if err != nil {
+			return err
+		}
+		return o.store.AddAuditTx(ctx, tx, entry)
+	})
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", action, target, err)
+	}
+	return nil
+}
+
+// entry is an audit row. Its ID is later than those before it.
+func (o *Ops) entry(actor Actor, action Action, target string, detail any) (models.Audit, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return models.Audit{}, fmt.Errorf("%w: make its ID: %w", ErrNotAudited, err)
+	}
+	text := []byte("{}")
+	if detail != nil {
+		if text, err = json.Marshal(detail); err != nil {
+			return models.Audit{}, fmt.Errorf("%w: its detail: %w", ErrNotAudited, err)
+		}
+	}
+	return models.Audit{ID: id.String(), Actor: string(actor), Action: string(action), Target: target, Detail: string(text), OccurredAt: o.clock.Now()}, nil
 }

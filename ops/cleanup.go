@@ -3,6 +3,9 @@ package ops
 import (
 	"context"
 	"errors"
+	"fmt"
+
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/cleanup"
 )
@@ -12,5 +15,21 @@ import (
 // counts behind the last. Needs a Live, which knows the retentions. It may take
 // long; ctx ends it.
 func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error) {
-	return cleanup.Deleted{}, errors.ErrUnsupported
+	if o.live == nil {
+		return cleanup.Deleted{}, fmt.Errorf("%s: %w", ActionCleanup, needsApplication)
+	}
+	note := func(ctx context.Context, detail any) error {
+		return o.audited(ctx, actor, ActionCleanup, "inbox", func(context.Context, *gorm.DB) (any, error) { return detail, nil })
+	}
+	if err := note(ctx, map[string]string{"event": "begun"}); err != nil {
+		return cleanup.Deleted{}, err
+	}
+	deleted, err := o.live.Cleanup(ctx)
+	end := map[string]any{"event": "ended", "deleted": deleted}
+	if err != nil {
+		end["error"] = err.Error()
+		err = fmt.Errorf("%s: %w", ActionCleanup, err)
+	}
+	// Also if ctx has ended: what was deleted is deleted.
+	return deleted, errors.Join(err, note(context.WithoutCancel(ctx), end))
 }

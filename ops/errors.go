@@ -1,6 +1,10 @@
 package ops
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
 
 // The errors that callers tell apart; each is wrapped with what it is about.
 var (
@@ -23,5 +27,5 @@ var (
 	ErrReplayOff = errors.New("replay is off")
 	// ErrNotAudited: the audit row could not be written, so nothing was done or
 	// shown.
-	ErrNotAudited = errors.New("the audit row could not be written, nothing was done")
+	ErrNotAudited = store.ErrNotAudited
 )

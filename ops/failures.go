@@ -1,8 +1,10 @@
 package ops
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"fmt"
+	"slices"
 	"time"
 )
 
@@ -40,5 +42,134 @@ type FailureGroup struct {
 // by fingerprint, of at most LookLimit statuses looked at. Filter.States may
 // only name StatePoisoned and StateFailing; empty is both (contract 11.2).
 func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
-	return Failures{}, errors.ErrUnsupported
+	if len(filter.States) == 0 {
+		filter.States = []State{StatePoisoned, StateFailing}
+	}
+	fail := func(err error) (Failures, error) { return Failures{}, fmt.Errorf("group failures: %w", err) }
+	for _, s := range filter.States {
+		if s != StatePoisoned && s != StateFailing {
+			return fail(badInput("state", "%q, allowed are %s and %s", s, StatePoisoned, StateFailing))
+		}
+	}
+	f, err := filter.checked()
+	if err != nil {
+		return fail(err)
+	}
+	sources, err := o.failing(ctx, f)
+	if err != nil {
+		return fail(err)
+	}
+	g := grouping{filter: f, groups: map[[2]string]*FailureGroup{}, normalised: map[string]string{}}
+	if err := g.take(ctx, sources, LookLimit); err != nil {
+		return fail(err)
+	}
+	return g.result(), nil
+}
+
+// failing are the stages of what failed, each handler key's by itself, so that
+// one with many failures leaves room for the others.
+func (o *Ops) failing(ctx context.Context, f *filter) ([]source, error) {
+	var sources []source
+	for _, st := range f.stages() {
+		if st == byMessage {
+			return []source{&ofMessage{o: o, id: f.MessageID}}, nil
+		}
+		keys := distinct(f.HandlerKeys)
+		if len(keys) == 0 {
+			var err error
+			if keys, err = o.openKeys(ctx, st); err != nil {
+				return nil, err
+			}
+		}
+		for _, key := range keys {
+			sources = append(sources, o.keyed(st, []string{key}, nil, mostAtOnce/10))
+		}
+	}
+	return sources, nil
+}
+
+// grouping puts failures into groups.
+type grouping struct {
+	filter     *filter
+	groups     map[[2]string]*FailureGroup // by handler key and normalised error
+	normalised map[string]string           // by error: many are the same
+	looked     int
+	capped     bool
+}
+
+// take looks at most rows, in rounds: in each the sources that have more share
+// evenly what is left.
+func (g *grouping) take(ctx context.Context, sources []source, most int) error {
+	for len(sources) > 0 && g.looked < most {
+		var more []source
+		share := max((most-g.looked)/len(sources), 1)
+		for _, from := range sources {
+			ended := false
+			for n := 0; n < share && g.looked < most && !ended; n++ {
+				r, ok, err := from.next(ctx)
+				if err != nil {
+					return err
+				}
+				if ended = !ok; ok {
+					g.add(&r)
+				}
+			}
+			if !ended {
+				more = append(more, from)
+			}
+		}
+		sources = more
+	}
+	// Whether what is left has a row is for them to say.
+	for _, from := range sources {
+		_, ok, err := from.next(ctx)
+		if err != nil {
+			return err
+		}
+		if g.capped = ok; ok {
+			break
+		}
+	}
+	return nil
+}
+
+func (g *grouping) add(r *row) {
+	g.looked++
+	if !g.filter.takes(r) || r.LastError == "" {
+		return
+	}
+	normalised, known := g.normalised[r.LastError]
+	if !known {
+		normalised = normalise(r.LastError)
+		g.normalised[r.LastError] = normalised
+	}
+	of := [2]string{r.HandlerKey, normalised}
+	group := g.groups[of]
+	if group == nil {
+		group = &FailureGroup{Fingerprint: fingerprint(r.HandlerKey, normalised), HandlerKey: r.HandlerKey, Error: normalised, FirstSeen: r.ReceivedAt}
+		g.groups[of] = group
+	}
+	if r.State == StatePoisoned {
+		group.Poisoned++
+	} else {
+		group.Failing++
+	}
+	if r.ReceivedAt.Before(group.FirstSeen) {
+		group.FirstSeen = r.ReceivedAt
+	}
+	if group.Sample.ID == "" || r.ReceivedAt.After(group.LastSeen) {
+		group.LastSeen, group.Sample = r.ReceivedAt, r.Status
+		group.Sample.Fingerprint = group.Fingerprint
+	}
+}
+
+func (g *grouping) result() Failures {
+	out := Failures{Looked: g.looked, Capped: g.capped}
+	for _, group := range g.groups {
+		out.Groups = append(out.Groups, *group)
+	}
+	slices.SortFunc(out.Groups, func(a, b FailureGroup) int {
+		return cmp.Or(cmp.Compare(b.Poisoned+b.Failing, a.Poisoned+a.Failing), b.LastSeen.Compare(a.LastSeen), cmp.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	return out
 }

@@ -2,8 +2,10 @@ package ops
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	"fmt"
 
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -16,5 +18,21 @@ type GapPage struct {
 // ListGaps returns a page of the gaps that consumers went past, those found
 // last first (contract 7.5). See List for after and limit.
 func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, error) {
-	return GapPage{}, errors.ErrUnsupported
+	read := func(ctx context.Context, p place, n int) ([]models.Gap, error) {
+		return look(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
+			var found store.Stamp
+			err := rows.Scan(&g.ID, &g.Channel, &g.Topic, &g.Partition, &g.FromOffset, &g.ToOffset, &g.Reason, &found)
+			g.FoundAt = found.Time
+			return err
+		}, p.ID, n)
+	}
+	page, err := pageOf(ctx, "gaps", nil, after, limit, read, func(g models.Gap) place { return place{ID: g.ID} }, func(models.Gap) bool { return true })
+	if err != nil {
+		return GapPage{}, fmt.Errorf("list gaps: %w", err)
+	}
+	return GapPage{Gaps: page.items, Next: page.next}, nil
 }
+
+// By the gaps' primary key: the IDs ascend with time.
+const walkGaps = `
+SELECT id, channel, topic, "partition", from_offset, to_offset, reason, found_at FROM {gaps} WHERE id < $1 ORDER BY id DESC LIMIT $2`

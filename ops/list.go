@@ -2,7 +2,7 @@ package ops
 
 import (
 	"context"
-	"errors"
+	"fmt"
 )
 
 // Page is a part of a list.
@@ -29,10 +29,42 @@ type Page struct {
 // DefaultLimit. A status that keeps its place is on exactly one page, however
 // others come, go and change between the pages.
 func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) (Page, error) {
-	return Page{}, errors.ErrUnsupported
+	const list = "statuses"
+	f, err := filter.checked()
+	if err != nil {
+		return Page{}, err
+	}
+	if limit, err = checkLimit(limit); err != nil {
+		return Page{}, err
+	}
+	from, err := placeOf(list, filter, after)
+	if err != nil {
+		return Page{}, err
+	}
+	out, err := o.find(ctx, f, from, limit, LookLimit)
+	if err != nil {
+		return Page{}, fmt.Errorf("list statuses: %w", err)
+	}
+	next, err := cursorOf(list, filter, out.next)
+	if err != nil {
+		return Page{}, err
+	}
+	page := Page{Statuses: make([]Status, len(out.rows)), Next: next, Partial: out.partial, Looked: out.looked}
+	for i, r := range out.rows {
+		page.Statuses[i] = r.Status
+	}
+	return page, nil
 }
 
 // Count counts the statuses that match, up to LookLimit rows looked at.
 func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
-	return Count{}, errors.ErrUnsupported
+	f, err := filter.checked()
+	if err != nil {
+		return Count{}, err
+	}
+	out, err := o.find(ctx, f, nil, LookLimit, LookLimit)
+	if err != nil {
+		return Count{}, fmt.Errorf("count statuses: %w", err)
+	}
+	return Count{N: int64(len(out.rows)), Capped: out.partial || out.next != nil}, nil
 }

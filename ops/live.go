@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"fmt"
 
 	"gorm.io/gorm"
 
@@ -24,9 +25,10 @@ type Live interface {
 	AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]Accepted, error)
 	// Cleanup is Inbox.Cleanup.
 	Cleanup(ctx context.Context) (cleanup.Deleted, error)
-	// HandlerKey is the key a handler has now, by any of its keys, if one of
-	// this process has it.
-	HandlerKey(key string) (primary string, known bool)
+	// HandlerKeys are all keys of the handler that has this one, the one it goes
+	// by now first. ErrNotFound if none of this process has it; ErrBadInput if
+	// it runs without an inbox, where nothing can be paused.
+	HandlerKeys(key string) ([]string, error)
 	// Wake tells this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
 	// TakePaused has this process obey what is paused now, not with its next
@@ -45,3 +47,6 @@ type Accepted struct {
 
 // WithLive gives Ops the running application.
 func WithLive(l Live) Option { return func(s *settings) { s.live = l } }
+
+// needsApplication says what to do.
+var needsApplication = fmt.Errorf("%w: act through Inbox.Ops in its process, or through its dashboard", ErrNeedsApplication)

@@ -2,10 +2,17 @@ package ops
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Message is a message with all of its statuses.
@@ -55,5 +62,118 @@ type LanePlace struct {
 // Message returns a message and leaves an audit row of the look, because it
 // shows a payload (contract 11.3). ErrNotFound if there is none of that ID.
 func (o *Ops) Message(ctx context.Context, actor Actor, id string) (Message, error) {
-	return Message{}, errors.ErrUnsupported
+	if err := checkText("message ID", id, 1, models.MaxMessageID); err != nil {
+		return Message{}, err
+	}
+	var m Message
+	err := o.audited(ctx, actor, ActionView, "message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		stored, err := o.loadMessage(ctx, tx.Statement.ConnPool, id)
+		if err == nil {
+			m = o.shown(stored)
+		}
+		return nil, err
+	})
+	if err != nil {
+		return Message{}, err
+	}
+	if m.Statuses, err = o.details(ctx, m); err != nil {
+		return Message{}, fmt.Errorf("show message %q: %w", id, err)
+	}
+	return m, nil
+}
+
+// By the messages' primary key. An empty ordering key is told from none by a
+// column of its own: what a driver makes of an empty blob is its own affair.
+const loadMessage = `
+SELECT id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
+FROM {messages} WHERE id = $1`
+
+func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, id string) (models.Message, error) {
+	messages, err := query(ctx, o, pool, loadMessage, func(rows *sql.Rows, m *models.Message) error {
+		var received store.Stamp
+		var ordered bool
+		err := rows.Scan(&m.ID, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType, &m.SerializedProperties, &ordered, &m.OrderingKey, &received)
+		if m.ReceivedAt = received.Time; ordered && m.OrderingKey == nil {
+			m.OrderingKey = []byte{}
+		}
+		return err
+	}, id)
+	if err == nil && len(messages) == 0 {
+		err = fmt.Errorf("message %q: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return models.Message{}, err
+	}
+	return messages[0], nil
+}
+
+// shown is a message as operators see it, without its statuses.
+func (o *Ops) shown(stored models.Message) Message {
+	m := Message{ID: stored.ID, Number: int64(stored.Number), Transport: stored.TransportName, Type: stored.Type, Source: stored.Source,
+		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
+	p, err := handler.ParseProperties(stored.SerializedProperties)
+	if err != nil {
+		m.PropertiesProblem = err.Error()
+	}
+	m.TraceID, m.OriginalID = traceID(p), p.Attributes[PropertyOriginalID]
+	of := Redactable{MessageID: m.ID, Type: m.Type, Channel: p.Channel}
+	show := func(part Part, name string, value []byte) []byte {
+		of := of
+		of.Part, of.Name, of.Value = part, name, value
+		return o.redact(of)
+	}
+	m.Content, m.OrderingKey = show(PartPayload, "", stored.Content), show(PartKey, "", stored.OrderingKey)
+	p.Headers = o.redactHeaders(of, p.Headers)
+	for name, value := range p.Attributes {
+		if name != PropertyOriginalID {
+			p.Attributes[name] = string(show(PartAttribute, name, []byte(value)))
+		}
+	}
+	if p.Kafka != nil {
+		p.Kafka.Key = show(PartKey, "", p.Kafka.Key)
+	}
+	m.Properties = p
+	return m
+}
+
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}`)
+
+// traceID is that of the header traceparent (W3C Trace Context) or, of a
+// CloudEvent, of the attribute.
+func traceID(p handler.Properties) string {
+	texts := []string{p.Attributes["traceparent"]}
+	for _, h := range p.Headers {
+		if strings.EqualFold(h.Key, "traceparent") {
+			texts = append(texts, string(h.Value))
+		}
+	}
+	for _, text := range texts {
+		if found := traceparent.FindStringSubmatch(text); found != nil && strings.Trim(found[1], "0") != "" {
+			return found[1]
+		}
+	}
+	return ""
+}
+
+// details are a message's statuses, each with its place in its lane.
+func (o *Ops) details(ctx context.Context, m Message) ([]StatusDetail, error) {
+	rows, err := o.rowsOf(ctx, []message{{number: m.Number, id: m.ID, typ: m.Type, source: m.Source, receivedAt: m.ReceivedAt}}, place{})
+	if err != nil {
+		return nil, err
+	}
+	var details []StatusDetail
+	for _, r := range rows {
+		if r.empty {
+			continue
+		}
+		r.Fingerprint = fingerprintOf(&r.Status)
+		detail := StatusDetail{Status: r.Status}
+		if r.lane != nil && r.CompletedAt.IsZero() {
+			if detail.Lane, err = o.placeInLane(ctx, r); err != nil {
+				return nil, err
+			}
+		}
+		details = append(details, detail)
+	}
+	return details, nil
 }

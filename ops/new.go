@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -17,13 +19,26 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 	for _, option := range options {
 		option(&s)
 	}
-	if db == nil {
+	switch {
+	case db == nil:
 		return nil, errors.New("ops: no database")
+	case s.statementTimeout <= 0:
+		return nil, fmt.Errorf("ops: option StatementTimeout is %s, allowed is more than 0", s.statementTimeout)
+	case s.clock == nil:
+		return nil, errors.New("ops: option Clock is nil")
 	}
-	if _, err := models.SQL(db.Dialector.Name(), s.naming); err != nil {
+	var announcing []store.Option
+	dialect := db.Dialector.Name()
+	if dialect == "postgres" { // whether anybody listens or not
+		announcing = append(announcing, store.Announcing())
+	}
+	st, err := store.New(db, s.naming, announcing...)
+	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
-	return &Ops{settings: s, db: db}, nil
+	o := &Ops{settings: s, db: db.Session(&gorm.Session{NewDB: true}), store: st, sqlite: dialect == "sqlite"}
+	o.names = strings.NewReplacer(append(tables(s.naming), dialects[dialect]...)...)
+	return o, nil
 }
 
 // CheckSchema returns an error that says what to do if the tables are not there,
@@ -32,4 +47,44 @@ func (o *Ops) CheckSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, o.statementTimeout)
 	defer cancel()
 	return models.CheckTables(ctx, o.db, o.naming)
+}
+
+func tables(naming models.Naming) []string {
+	return []string{
+		"{messages}", models.Quote(naming.Messages()),
+		"{statuses}", models.Quote(naming.HandlerStatuses()),
+		"{rejected}", models.Quote(naming.RejectedMessages()),
+		"{gaps}", models.Quote(naming.Gaps()),
+		"{locks}", models.Quote(naming.Locks()),
+		"{handlers}", models.Quote(naming.Handlers()),
+		"{audit}", models.Quote(naming.Audit()),
+		"{meta}", models.Quote(naming.Meta()),
+	}
+}
+
+// dialects are what the statements of this package have of each dialect; all
+// else is the same text. Lists travel as JSON.
+var dialects = map[string][]string{
+	"postgres": {
+		// The first parameter, a list of numbers.
+		"{= any}", `= ANY (ARRAY(SELECT value::text::bigint FROM json_array_elements($1::text::json)))`,
+		// The first parameter, a list of IDs with versions.
+		"{refs}", `(SELECT (value->>0)::uuid AS id, (value->>1)::bigint AS version FROM json_array_elements($1::text::json))`,
+		"{due as stored}", due,
+		"{received as stored}", `received_at`,
+		"{rejected as stored}", `rejected_at`,
+		"{changed}", `s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key`,
+		"{clock}", `clock_timestamp()`,
+		"{for update}", `FOR UPDATE`,
+	},
+	"sqlite": {
+		"{= any}", `IN (SELECT value FROM json_each(?1))`,
+		"{refs}", `(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1))`,
+		"{due as stored}", `CAST(` + due + ` AS text)`,
+		"{received as stored}", `CAST(received_at AS text)`,
+		"{rejected as stored}", `CAST(rejected_at AS text)`,
+		"{changed}", `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias
+		"{clock}", `NULL`,
+		"{for update}", ``,
+	},
 }

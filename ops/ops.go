@@ -10,11 +10,14 @@
 package ops
 
 import (
+	"strings"
+	"sync"
 	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -24,7 +27,11 @@ import (
 // their errors can be told apart by the Err values of this package.
 type Ops struct {
 	settings
-	db *gorm.DB
+	db     *gorm.DB
+	store  store.Store
+	sqlite bool
+	names  *strings.Replacer
+	texts  sync.Map // statement → with the names filled in
 }
 
 // New makes an Ops on db, which stays the caller's to close. It reads nothing

@@ -3,16 +3,75 @@ package ops
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Pause stops claiming for a handler key on every worker, within a heartbeat of
 // each; what runs goes on. ErrNotFound unless a worker lists the key or
 // statuses are open under it. Pausing what is paused is fine (contract 5.13).
 func (o *Ops) Pause(ctx context.Context, actor Actor, handlerKey string) error {
-	return errors.ErrUnsupported
+	return o.setPaused(ctx, actor, ActionPause, handlerKey)
 }
 
 // Resume undoes Pause.
 func (o *Ops) Resume(ctx context.Context, actor Actor, handlerKey string) error {
-	return errors.ErrUnsupported
+	return o.setPaused(ctx, actor, ActionResume, handlerKey)
+}
+
+// By the primary key.
+const (
+	pause = `
+INSERT INTO {handlers} (handler_key, paused, updated_at) VALUES ($1, true, $2)
+ON CONFLICT (handler_key) DO UPDATE SET paused = true, updated_at = excluded.updated_at`
+
+	resume = `UPDATE {handlers} SET paused = false, updated_at = $2 WHERE handler_key = $1 AND paused`
+)
+
+func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handlerKey string) error {
+	keys, err := o.keysOf(ctx, handlerKey)
+	if err != nil {
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	statement := resume // of all its keys: it is paused by any
+	if action == ActionPause {
+		statement, keys = pause, keys[:1]
+	}
+	err = o.audited(ctx, actor, action, "handler "+keys[0], func(ctx context.Context, tx *gorm.DB) (any, error) {
+		for _, key := range keys {
+			if _, err := o.exec(ctx, tx.Statement.ConnPool, statement, key, o.stamp(o.clock.Now())); err != nil {
+				return nil, err
+			}
+		}
+		return map[string]any{"keys": keys}, nil
+	})
+	if err == nil && o.live != nil {
+		// It only hastens: the next heartbeat takes it over.
+		_ = o.live.TakePaused(context.WithoutCancel(ctx))
+	}
+	return err
+}
+
+// keysOf are the keys of a handler that is known in some way.
+func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
+	if err := checkText("handler key", key, 1, models.MaxHandlerKey); err != nil {
+		return nil, err
+	}
+	if o.live != nil {
+		if keys, err := o.live.HandlerKeys(key); !errors.Is(err, ErrNotFound) {
+			return keys, err
+		}
+	}
+	handlers, err := o.Handlers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(handlers, func(h Handler) bool { return h.HandlerKey == key }) {
+		return nil, fmt.Errorf("handler key %q: %w: no worker lists it and nothing is open under it", key, ErrNotFound)
+	}
+	return []string{key}, nil
 }

@@ -1,5 +1,7 @@
 package ops
 
+import "github.com/gorm-inbox/inbox/handler"
+
 // Part says what a Redactable is.
 type Part string
 
@@ -36,3 +38,39 @@ type Redactable struct {
 // and ReAccept work with. Message IDs, types, sources, handler keys and topics
 // are shown as they are: keep secrets out of them (contract 11.4).
 func Redact(hook func(Redactable) []byte) Option { return func(s *settings) { s.redactor = hook } }
+
+// unredacted is shown in place of what the hook panicked on.
+const unredacted = "[not shown: the redaction hook panicked]"
+
+// redact is the value as it is shown.
+func (o *Ops) redact(r Redactable) (shown []byte) {
+	if o.redactor == nil || r.Value == nil {
+		return r.Value
+	}
+	defer func() {
+		if recover() != nil {
+			shown = []byte(unredacted)
+		}
+	}()
+	return o.redactor(r)
+}
+
+func (o *Ops) redactStatus(s *Status) {
+	if o.redactor == nil || s.LastError == "" {
+		return
+	}
+	s.LastError = string(o.redact(Redactable{Part: PartError, MessageID: s.MessageID, Type: s.Type, HandlerKey: s.HandlerKey, Value: []byte(s.LastError)}))
+}
+
+// redactHeaders leaves its argument alone.
+func (o *Ops) redactHeaders(of Redactable, headers []handler.Header) []handler.Header {
+	if o.redactor == nil {
+		return headers
+	}
+	shown := make([]handler.Header, len(headers))
+	for i, h := range headers {
+		of.Part, of.Name, of.Value = PartHeader, h.Key, h.Value
+		shown[i] = handler.Header{Key: h.Key, Value: o.redact(of)}
+	}
+	return shown
+}

@@ -2,10 +2,15 @@ package ops
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	"fmt"
+	"strings"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // RejectedFilter narrows a list of rejected messages.
@@ -55,13 +60,123 @@ type RejectedPage struct {
 // ListRejected returns a page of the rejected messages that match, those
 // rejected last first. See List for after and limit.
 func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cursor, limit int) (RejectedPage, error) {
-	return RejectedPage{}, errors.ErrUnsupported
+	const list = "rejected"
+	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic}, {"reason", filter.Reason}} {
+		if err := checkText(each.name, each.text, 0, 0); err != nil {
+			return RejectedPage{}, err
+		}
+	}
+	if err := checkAges(filter.From, filter.To); err != nil {
+		return RejectedPage{}, err
+	}
+	oldest := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	if filter.From.After(oldest) {
+		oldest = filter.From
+	}
+	read := func(ctx context.Context, p place, n int) ([]rejectedRow, error) {
+		if p.At == lastTime && !filter.To.IsZero() {
+			p = place{At: store.SQLiteTime(filter.To), ID: firstID}
+		}
+		at, err := o.argument(p.At)
+		if err != nil {
+			return nil, badInput("cursor", "it is not one of this list")
+		}
+		return look(ctx, o, walkRejected, o.scanRejected, at, p.ID, o.stamp(oldest), n)
+	}
+	reason := strings.ToLower(filter.Reason)
+	takes := func(r rejectedRow) bool {
+		return (filter.Channel == "" || r.Channel == filter.Channel) && (filter.Topic == "" || r.Topic == filter.Topic) &&
+			strings.Contains(strings.ToLower(r.Reason), reason)
+	}
+	page, err := pageOf(ctx, list, filter, after, limit, read, func(r rejectedRow) place { return place{At: string(r.at), ID: r.ID} }, takes)
+	if err != nil {
+		return RejectedPage{}, fmt.Errorf("list rejected messages: %w", err)
+	}
+	shown := RejectedPage{Rejected: make([]Rejected, len(page.items)), Next: page.next, Partial: page.partial, Looked: page.looked}
+	for i, r := range page.items {
+		shown.Rejected[i] = r.Rejected
+	}
+	return shown, nil
+}
+
+// firstID is before every row.
+const firstID = "00000000-0000-0000-0000-000000000000"
+
+// By rejected_messages_rejected_at, the last first.
+const walkRejected = `
+SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, COALESCE(length("key"), 0) + COALESCE(length("value"), 0),
+	{rejected as stored}
+FROM {rejected} WHERE (rejected_at, id) < ($1, $2) AND rejected_at >= $3
+ORDER BY rejected_at DESC, id DESC LIMIT $4`
+
+// rejectedRow is one with its place.
+type rejectedRow struct {
+	Rejected
+	at stored
+}
+
+func (o *Ops) scanRejected(rows *sql.Rows, r *rejectedRow) error {
+	var timestamp, rejected store.Stamp
+	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &r.Size, &r.at)
+	r.Timestamp, r.RejectedAt = timestamp.Time, rejected.Time
+	r.Reason = string(o.redact(Redactable{Part: PartError, MessageID: r.ID, Channel: r.Channel, Value: []byte(r.Reason)}))
+	return err
 }
 
 // Rejected returns one rejected message with its record and leaves an audit row
 // of the look. ErrNotFound if there is none of that ID.
 func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRecord, error) {
-	return RejectedRecord{}, errors.ErrUnsupported
+	id, err := checkID("rejected message ID", id)
+	if err != nil {
+		return RejectedRecord{}, err
+	}
+	var record RejectedRecord
+	err = o.audited(ctx, actor, ActionViewRejected, "rejected message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		found, err := query(ctx, o, tx.Statement.ConnPool, oneRejected, o.scanRecord, id)
+		if err == nil && len(found) == 0 {
+			err = ErrNotFound
+		}
+		if err == nil {
+			record = found[0]
+		}
+		return nil, err
+	})
+	return record, err
+}
+
+// By the primary key. An empty key or value is told from none by columns of
+// their own.
+const oneRejected = `
+SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value", headers
+FROM {rejected} WHERE id = $1`
+
+func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
+	var timestamp, rejected store.Stamp
+	var hasKey, hasValue bool
+	var headers string
+	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &hasKey, &r.Key, &hasValue, &r.Value, &headers)
+	if err != nil {
+		return err
+	}
+	r.Timestamp, r.RejectedAt, r.Size = timestamp.Time, rejected.Time, int64(len(r.Key)+len(r.Value))
+	if hasKey && r.Key == nil {
+		r.Key = []byte{}
+	}
+	if hasValue && r.Value == nil {
+		r.Value = []byte{}
+	}
+	if r.Headers, err = handler.ParseHeaders(headers); err != nil {
+		r.HeadersProblem = err.Error()
+	}
+	of := Redactable{MessageID: r.ID, Channel: r.Channel}
+	r.Headers = o.redactHeaders(of, r.Headers)
+	of.Part, of.Value = PartKey, r.Key
+	r.Key = o.redact(of)
+	of.Part, of.Value = PartPayload, r.Value
+	r.Value = o.redact(of)
+	of.Part, of.Value = PartError, []byte(r.Reason)
+	r.Reason = string(o.redact(of))
+	return nil
 }
 
 // ReAccept accepts a rejected message's record again, by its channel's decoder
@@ -70,11 +185,59 @@ func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRec
 // still bad its row stays with the new reason and the error is a
 // *acceptor.StillBadError. Needs a Live (contract 7.4, 11.1).
 func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
-	return nil, errors.ErrUnsupported
+	id, err := checkID("rejected message ID", id)
+	if err == nil {
+		err = actor.check()
+	}
+	if err == nil && o.live == nil {
+		err = needsApplication
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ActionReAccept, err)
+	}
+	target := "rejected message " + id
+	entry, err := o.entry(actor, ActionReAccept, target, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
+	}
+	accepted, err := o.live.AcceptRejected(ctx, id, entry)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
+	}
+	return accepted, nil
 }
 
 // DeleteRejected deletes a rejected message for good; confirmation repeats its
 // ID, else it is ErrBadInput.
 func (o *Ops) DeleteRejected(ctx context.Context, actor Actor, id, confirmation string) error {
-	return errors.ErrUnsupported
+	id, err := checkID("rejected message ID", id)
+	if err == nil && !strings.EqualFold(id, confirmation) {
+		err = badInput("confirmation", "it is not the rejected message's ID")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", ActionDeleteRejected, err)
+	}
+	return o.audited(ctx, actor, ActionDeleteRejected, "rejected message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		deleted, err := query(ctx, o, tx.Statement.ConnPool, deleteRejected, func(rows *sql.Rows, r *rejectedDetail) error {
+			return rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.Offset)
+		}, id)
+		if err == nil && len(deleted) == 0 {
+			err = ErrNotFound
+		}
+		if err != nil {
+			return nil, err
+		}
+		return deleted[0], nil
+	})
+}
+
+// By the primary key.
+const deleteRejected = `DELETE FROM {rejected} WHERE id = $1 RETURNING channel, topic, "partition", record_offset`
+
+// rejectedDetail is the audit's detail of a deletion.
+type rejectedDetail struct {
+	Channel   string `json:"channel"`
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
 }

@@ -2,7 +2,14 @@ package ops
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // PropertyOriginalID is the attribute of a replayed message that names the
@@ -30,5 +37,73 @@ type Edit struct {
 // no such message; ErrBadInput if the copy's ID is known already, or what the
 // acceptor says against the copy.
 func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Edit) (Accepted, error) {
-	return Accepted{}, errors.ErrUnsupported
+	switch {
+	case !o.allowReplay:
+		return Accepted{}, fmt.Errorf("%s: %w: it needs the option AllowReplay", ActionReplay, ErrReplayOff)
+	case o.live == nil:
+		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, needsApplication)
+	}
+	if err := checkText("message ID", messageID, 1, models.MaxMessageID); err != nil {
+		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, err)
+	}
+	var result Accepted
+	var wake func()
+	err := o.audited(ctx, actor, ActionReplay, "message "+messageID, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		original, err := o.loadMessage(ctx, tx.Statement.ConnPool, messageID)
+		if err != nil {
+			return nil, err
+		}
+		copied, edited, err := replayOf(original, edit)
+		if err != nil {
+			return nil, err
+		}
+		if result, wake, err = o.live.AcceptTx(ctx, tx, copied); err != nil {
+			return nil, err
+		}
+		if result.Outcome != "accepted" {
+			return nil, badInput("copy", "message %q is %s", copied.ID, result.Outcome)
+		}
+		return map[string]any{"copy_id": copied.ID, "edited": edited}, nil
+	})
+	if err != nil {
+		return Accepted{}, err
+	}
+	if wake != nil {
+		wake()
+	}
+	return result, nil
+}
+
+// replayOf is the copy, and what of it is edited.
+func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string, error) {
+	p, err := handler.ParseProperties(original.SerializedProperties)
+	if err != nil {
+		return handler.RawMessage{}, nil, badInput("message", "%s", err)
+	}
+	if p.Attributes == nil {
+		p.Attributes = map[string]string{}
+	}
+	p.Attributes[PropertyOriginalID] = original.ID
+	m := handler.RawMessage{Channel: p.Channel, ID: edit.MessageID, Type: original.Type, Source: original.Source, ContentType: original.ContentType,
+		Content: original.Content, Transport: original.TransportName, Properties: p, OrderingKey: original.OrderingKey}
+	if m.ID == "" {
+		unique := uuid.NewString()
+		if m.ID = original.ID + "-replay-" + unique; utf8.RuneCountInString(m.ID) > models.MaxMessageID {
+			m.ID = unique
+		}
+	}
+	edited := []string{}
+	if edit.Content != nil {
+		m.Content, edited = *edit.Content, append(edited, "content")
+	}
+	if edit.ContentType != nil {
+		m.ContentType, edited = *edit.ContentType, append(edited, "content_type")
+	}
+	if edit.Type != nil {
+		m.Type, edited = *edit.Type, append(edited, "type")
+	}
+	if edit.OrderingKey != nil {
+		m.OrderingKey, edited = *edit.OrderingKey, append(edited, "ordering_key")
+	}
+	return m, edited, nil
 }

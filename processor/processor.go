@@ -244,7 +244,20 @@ func (p *Processor) setPaused(keys []string) {
 func (p *Processor) isPaused(h *handler.Handler) bool {
 	p.pauseMu.Lock()
 	defer p.pauseMu.Unlock()
-	return p.paused[h.Key()]
+	// By any of its keys: what was paused before a rename stays so.
+	return p.paused[h.Key()] || slices.ContainsFunc(h.LegacyKeys(), func(key string) bool { return p.paused[key] })
+}
+
+// TakePaused obeys what operators have paused by now, which otherwise is taken
+// over with the next heartbeat (contract 5.13).
+func (p *Processor) TakePaused(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
+	defer cancel()
+	keys, err := p.store.Paused(ctx)
+	if err == nil {
+		p.setPaused(keys)
+	}
+	return err
 }
 
 // protect turns a panic of ours into an error.

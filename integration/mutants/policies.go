@@ -210,7 +210,7 @@ var policiesMutants = []mutant{
 		Name: "a rejected record that is still bad keeps its old reason",
 		Why:  "operators would mend what is mended (contract 7.4)",
 		File: "acceptor/rejected.go",
-		Old:  "if err := a.store.SetRejectedReason(ctx, id, reason.Error()); err != nil {",
+		Old:  "if err := a.store.SetRejectedReason(ctx, id, reason.Error(), audit); err != nil {",
 		New:  "if err := ctx.Err(); err != nil {",
 		Test: accepting("TestRejectedRecordThatIsStillBadStaysWithItsNewReason"),
 	},

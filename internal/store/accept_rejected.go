@@ -48,7 +48,10 @@ func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
 // acceptRejected deletes the row last, so that everybody locks messages before
 // rejected rows. Two calls at once: the second waits for the first's messages,
 // finds them known and then the row gone, and is rolled back.
-func acceptRejected(ctx context.Context, d database, dialect accepting, rows rejectedRows, id string, batch AcceptBatch) ([]Accepted, error) {
+func acceptRejected(ctx context.Context, d database, dialect interface {
+	accepting
+	auditing
+}, rows rejectedRows, id string, batch AcceptBatch) ([]Accepted, error) {
 	return acceptRetrying(ctx, d.transaction, dialect, batch, func(pool gorm.ConnPool, results []Accepted) error {
 		if slices.ContainsFunc(results, func(r Accepted) bool { return r.Conflict }) {
 			return errConflict
@@ -57,11 +60,19 @@ func acceptRejected(ctx context.Context, d database, dialect accepting, rows rej
 		if err == nil && deleted == 0 {
 			err = ErrRejectedGone
 		}
+		if err == nil {
+			err = addAny(ctx, pool, dialect, batch.Audit)
+		}
 		return err
 	})
 }
 
-func setRejectedReason(ctx context.Context, d database, rows rejectedRows, id, reason string) error {
-	_, err := exec(ctx, d.pool(ctx), d.text(rows.reason), id, SanitizeError(reason))
-	return doing("set the reason of a rejected message", err)
+func setRejectedReason(ctx context.Context, d database, dialect auditing, rows rejectedRows, id, reason string, audit *models.Audit) error {
+	return doing("set the reason of a rejected message", d.transaction(ctx, func(pool gorm.ConnPool) error {
+		_, err := exec(ctx, pool, d.text(rows.reason), id, SanitizeError(reason))
+		if err == nil {
+			err = addAny(ctx, pool, dialect, audit)
+		}
+		return err
+	}))
 }

@@ -23,6 +23,10 @@ var ErrWorkerBusy = errors.New("the worker's row is locked by another transactio
 // a session without one.
 var ErrNoTransaction = errors.New("no open transaction")
 
+// ErrNotAudited says that an action on behalf of an operator was undone because
+// its audit row could not be written.
+var ErrNotAudited = errors.New("the audit row could not be written, nothing was done")
+
 // ErrRejectedGone says that there is no rejected message of that ID, or not any more.
 var ErrRejectedGone = errors.New("no such rejected message")
 

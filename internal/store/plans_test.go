@@ -89,6 +89,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"postgresRejected.load", postgresRejected.load, []any{worker}, []string{rejectedID}, 1},
 		{"postgresRejected.remove", postgresRejected.remove, []any{worker}, []string{rejectedID}, 1},
 		{"postgresRejected.reason", postgresRejected.reason, []any{worker, "bad"}, []string{rejectedID}, 1},
+		{"postgresAddAudit", postgresAddAudit, []any{worker, "a", "retry", "t", "{}", now}, nil, 1},
 		{"postgresKeepGap", postgresKeepGap, []any{worker, "c", "t", 0, 1, 2, "gone", now}, nil, 1},
 
 		{"postgresChannel", postgresChannel, nil, nil, 0},

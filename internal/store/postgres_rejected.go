@@ -24,6 +24,6 @@ func (p *postgres) AcceptRejected(ctx context.Context, id string, batch AcceptBa
 	return acceptRejected(ctx, p.database, p, postgresRejected, id, batch)
 }
 
-func (p *postgres) SetRejectedReason(ctx context.Context, id, reason string) error {
-	return setRejectedReason(ctx, p.database, postgresRejected, id, reason)
+func (p *postgres) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
+	return setRejectedReason(ctx, p.database, p, postgresRejected, id, reason, audit)
 }

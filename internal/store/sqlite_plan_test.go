@@ -93,8 +93,8 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteDeleteWorkers", sqliteDeleteWorkers, []any{"[]"}, "USING INDEX inbox_handler_statuses_due"},
 	}
 	listed := []string{
-		"sqliteMakeCounters",                                       // reads the tables, once
-		"sqliteAcceptRejected", "sqliteKeepGap", "sqliteAddMarker", // no condition
+		"sqliteMakeCounters",                                                         // reads the tables, once
+		"sqliteAcceptRejected", "sqliteKeepGap", "sqliteAddMarker", "sqliteAddAudit", // no condition
 		// All of tables with a few rows.
 		"sqliteAcquireLease", "sqliteLeaseOwner", "sqliteReleaseLease", "sqliteDeleteLeases", "sqlitePaused", "sqliteSetPaused",
 		"sqliteHeartbeat", "sqliteWorkerLives", "sqliteStopWorker", "sqliteWorkers", "sqliteMarkReleased",

@@ -24,6 +24,6 @@ func (s *sqlite) AcceptRejected(ctx context.Context, id string, batch AcceptBatc
 	return acceptRejected(ctx, s.database, s, sqliteRejected, id, batch)
 }
 
-func (s *sqlite) SetRejectedReason(ctx context.Context, id, reason string) error {
-	return setRejectedReason(ctx, s.database, sqliteRejected, id, reason)
+func (s *sqlite) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
+	return setRejectedReason(ctx, s.database, s, sqliteRejected, id, reason, audit)
 }

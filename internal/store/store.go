@@ -45,8 +45,12 @@ type Store interface {
 	// both cases nothing is stored and nothing deleted.
 	AcceptRejected(ctx context.Context, id string, batch AcceptBatch) ([]Accepted, error)
 	// SetRejectedReason replaces the reason of a rejected message, made fit
-	// for the column; nothing if the row is not there any more.
-	SetRejectedReason(ctx context.Context, id, reason string) error
+	// for the column; nothing if the row is not there any more. An audit row
+	// that is not nil is added in the same transaction.
+	SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error
+	// AddAuditTx adds an operator's action to the audit in the transaction of
+	// that action (contract 11.3).
+	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error
 
 	// KeepGap stores a gap and reports whether it was not known before: one of
 	// the same channel, topic, partition and offsets is the same (contract
@@ -245,6 +249,8 @@ type AcceptBatch struct {
 	// are inserted; empty claims none (contract 5.17). If its row is not there,
 	// or says that it is released or stopped, they are inserted unclaimed.
 	Claimer string
+	// Audit, if not nil, is added by AcceptRejected in its transaction.
+	Audit *models.Audit
 }
 
 // NewMessage is a message to accept with the handlers it is routed to.

@@ -48,7 +48,7 @@ var rejectedTests = []test{
 		_, err = s.store.AcceptRejected(s.ctx, uuid.NewString(), one(message("m1", "mail")))
 		require.ErrorIs(s, err, store.ErrRejectedGone)
 		require.Empty(s, s.messageIDs(), "nothing is stored for it")
-		require.NoError(s, s.store.SetRejectedReason(s.ctx, uuid.NewString(), "bad"))
+		require.NoError(s, s.store.SetRejectedReason(s.ctx, uuid.NewString(), "bad", nil))
 	}},
 	{"accepting a rejected message stores its messages and deletes its row, and no other", func(s *suite) {
 		s.accept(message("m2", "mail"))
@@ -85,7 +85,7 @@ var rejectedTests = []test{
 	}},
 	{"a new reason replaces the old one, made fit", func(s *suite) {
 		ids := s.keep(*rejection(1))
-		require.NoError(s, s.store.SetRejectedReason(s.ctx, ids[0], "still \x00\xff bad"))
+		require.NoError(s, s.store.SetRejectedReason(s.ctx, ids[0], "still \x00\xff bad", nil))
 		loaded, err := s.store.LoadRejected(s.ctx, ids[0])
 		require.NoError(s, err)
 		require.Equal(s, "still �� bad", loaded.Reason)

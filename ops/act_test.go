@@ -1,0 +1,235 @@
+package ops_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// Contract 11.1.
+func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no such order", "1")
+		r.accept("1")
+		r.process()
+		require.NoError(t, r.d.DB.Exec(`UPDATE inbox_handler_statuses SET abandoned_count = 2, error_count = 4 WHERE is_poisoned`).Error)
+		before := r.status("mail", "1")
+		require.True(t, before.IsPoisoned)
+		r.clock.Advance(time.Hour)
+		require.NoError(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "1")))
+
+		after := r.status("mail", "1")
+		require.False(t, after.IsPoisoned)
+		require.Zero(t, after.ErrorCount)
+		require.Zero(t, after.AbandonedCount)
+		require.Equal(t, before.RequeuedCount+1, after.RequeuedCount)
+		require.Equal(t, before.Version+1, after.Version)
+		require.Equal(t, "poison: no such order", *after.LastError)
+		require.True(t, r.clock.Now().Equal(*after.NextAttemptAt), "behind what has come since")
+		require.Equal(t, []string{"ada retry status " + before.ID}, r.audit())
+
+		r.fail("mail", "1", nil)
+		r.process()
+		require.Equal(t, models.OutcomeProcessed, r.status("mail", "1").Outcome)
+		require.Equal(t, []string{"ship/1", "mail/1"}, r.handled(), "the other handler ran once")
+	})
+}
+
+// Contract 11.1, 6.4.
+func TestDiscardedStatusIsKeptAsMemory(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no such order", "1")
+		r.accept("1")
+		r.process()
+		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "1")))
+		after := r.status("mail", "1")
+		require.Equal(t, models.OutcomeDiscarded, after.Outcome)
+		require.False(t, after.IsPoisoned)
+		require.True(t, r.clock.Now().Equal(*after.CompletedAt))
+		require.Equal(t, []string{"mail/1"}, r.list(ops.Filter{States: []ops.State{ops.StateDiscarded}}, 10))
+		require.Equal(t, inbox.OutcomeDuplicate, inboxtest.Accept(t, r.ib, "1")[0].Outcome)
+		r.process()
+		require.Equal(t, []string{"ship/1"}, r.handled())
+
+		r.clock.Advance(2 * time.Hour)
+		deleted, err := r.ops.Cleanup(t.Context(), ada)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, deleted.Messages, "cleaned like a completed one")
+	})
+}
+
+func TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		ctx := t.Context()
+		r.poison("mail", "no", "poisoned")
+		r.fail("mail", "failing", errors.New("boom"))
+		r.accept("poisoned", "failing", "done")
+		r.process()
+		r.accept("pending", "processing")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'processing'`)
+		before := r.rows()
+		for name, act := range map[string]func(ref ops.Ref) error{
+			"retry":   func(ref ops.Ref) error { return r.ops.Retry(ctx, ada, ref) },
+			"discard": func(ref ops.Ref) error { return r.ops.Discard(ctx, ada, ref) },
+		} {
+			for _, id := range []string{"failing", "done", "pending", "processing"} {
+				require.ErrorIs(t, act(r.ref("mail", id)), ops.ErrNotPoisoned, "%s %s", name, id)
+				require.ErrorIs(t, act(ops.Ref{StatusID: r.ref("mail", id).StatusID}), ops.ErrNotPoisoned, "%s %s", name, id)
+			}
+			ref := r.ref("mail", "poisoned")
+			require.ErrorIs(t, act(ops.Ref{StatusID: uuid.NewString()}), ops.ErrNotFound)
+			require.ErrorIs(t, act(ops.Ref{StatusID: ref.StatusID, Version: ref.Version - 1}), ops.ErrStale)
+			require.ErrorIs(t, act(ops.Ref{StatusID: ref.StatusID, Version: ref.Version + 1}), ops.ErrStale)
+			require.ErrorIs(t, act(ops.Ref{StatusID: ref.StatusID, Version: -1}), ops.ErrBadInput)
+			require.ErrorIs(t, act(ops.Ref{StatusID: "no UUID"}), ops.ErrBadInput)
+			require.ErrorIs(t, act(ops.Ref{}), ops.ErrBadInput)
+		}
+		require.Equal(t, before, r.rows(), "nothing was changed")
+		require.Empty(t, r.audit(), "nor was anything noted")
+		require.NoError(t, r.ops.Discard(ctx, ada, ops.Ref{StatusID: strings.ToUpper(r.ref("mail", "poisoned").StatusID)}), "of any version")
+	})
+}
+
+func TestOfTwoOperatorsAtOnceOneWinsAndTheOtherLearnsSo(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		const both = 8
+		r.poison("mail", "no", "1")
+		r.accept("1")
+		r.process()
+		ref := r.ref("mail", "1")
+		errs := make([]error, both)
+		start := make(chan struct{})
+		var operators sync.WaitGroup
+		for i := range errs {
+			operators.Add(1)
+			go func() {
+				defer operators.Done()
+				<-start
+				if i%2 == 0 {
+					errs[i] = r.ops.Retry(t.Context(), ada, ref)
+				} else {
+					errs[i] = r.ops.Discard(t.Context(), "bob", ref)
+				}
+			}()
+		}
+		close(start)
+		operators.Wait()
+		won := 0
+		for _, err := range errs {
+			if err == nil {
+				won++
+				continue
+			}
+			require.ErrorIs(t, err, ops.ErrStale)
+		}
+		require.Equal(t, 1, won)
+		require.Len(t, r.audit(), 1)
+		require.Equal(t, ref.Version+1, r.status("mail", "1").Version)
+	})
+}
+
+func TestActorIsRequired(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no", "1")
+		r.accept("1")
+		r.process()
+		before := r.rows()
+		for _, actor := range []ops.Actor{"", "  ", ops.Actor(strings.Repeat("ä", 201)), "a\x00b", "\xff"} {
+			for name, act := range actions(t, r, actor, r.ref("mail", "1")) {
+				require.ErrorIs(t, act(), ops.ErrBadInput, "%s by %q", name, actor)
+			}
+		}
+		require.Equal(t, before, r.rows())
+		require.NoError(t, r.ops.Retry(t.Context(), ops.Actor(strings.Repeat("ä", 200)), r.ref("mail", "1")))
+	})
+}
+
+// actions are all there are, on message "1", whose status of "mail" is poisoned.
+func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func() error {
+	t.Helper()
+	ctx := t.Context()
+	o, err := r.ib.Ops(ops.AllowReplay())
+	require.NoError(t, err)
+	const rejected = "00000000-0000-7000-8000-000000000007"
+	poisoned := ops.Filter{HandlerKeys: []string{"mail"}}
+	return map[string]func() error{
+		"view":            func() error { _, err := o.Message(ctx, actor, "1"); return err },
+		"retry":           func() error { return o.Retry(ctx, actor, ref) },
+		"discard":         func() error { return o.Discard(ctx, actor, ref) },
+		"retry all":       func() error { _, err := o.RetryMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
+		"discard all":     func() error { _, err := o.DiscardMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
+		"delete":          func() error { return o.Delete(ctx, actor, "1", "1") },
+		"replay":          func() error { _, err := o.Replay(ctx, actor, "1", ops.Edit{}); return err },
+		"view rejected":   func() error { _, err := o.Rejected(ctx, actor, rejected); return err },
+		"re-accept":       func() error { _, err := o.ReAccept(ctx, actor, rejected); return err },
+		"delete rejected": func() error { return o.DeleteRejected(ctx, actor, rejected, rejected) },
+		"pause":           func() error { return o.Pause(ctx, actor, "mail") },
+		"resume":          func() error { return o.Resume(ctx, actor, "mail") },
+		"cleanup":         func() error { _, err := o.Cleanup(ctx, actor); return err },
+	}
+}
+
+// Contract 11.3.
+func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no", "1")
+		r.accept("1", "2")
+		r.process()
+		r.reject(7, "bad")
+		r.reject(8, "bad", func(m *models.RejectedMessage) { m.Headers = "[]" })
+		require.NoError(t, r.ib.Pause(t.Context(), "ship"))
+		r.clock.Advance(2 * time.Hour) // message 2 is due to be cleaned
+		before := r.rows()
+		inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
+		for name, act := range actions(t, r, ada, r.ref("mail", "1")) {
+			require.ErrorIs(t, act(), ops.ErrNotAudited, name)
+			require.Equal(t, before, r.rows(), name)
+		}
+		_, err := r.ops.ReAccept(t.Context(), ada, "00000000-0000-7000-8000-000000000008")
+		require.ErrorIs(t, err, ops.ErrNotAudited, "one that is still bad")
+		require.Equal(t, before, r.rows(), "its reason stays")
+		inboxtest.Exec(t, r.d.DB, `ALTER TABLE elsewhere RENAME TO inbox_audit`)
+		require.Empty(t, r.audit())
+	})
+}
+
+func TestEveryActionLeavesItsAuditRow(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		ids := []string{"view", "retry", "discard", "retry all", "discard all", "pause", "resume", "replay", "view rejected", "re-accept", "cleanup", "delete", "delete rejected"}
+		for i, name := range ids {
+			if i > 0 {
+				require.NoError(t, r.ops.Delete(t.Context(), "janitor", "1", "1"))
+			}
+			r.poison("mail", "no", "1")
+			r.accept("1")
+			r.process()
+			inboxtest.Exec(t, r.d.DB, `DELETE FROM inbox_rejected_messages`)
+			r.reject(7, "bad")
+			before := len(r.audit())
+			require.NoError(t, actions(t, r, ada, r.ref("mail", "1"))[name](), name)
+			written := r.audit()[before:]
+			if name == "cleanup" {
+				require.Equal(t, []string{"ada cleanup inbox", "ada cleanup inbox"}, written)
+			} else {
+				require.Len(t, written, 1, name)
+				require.True(t, strings.HasPrefix(written[0], "ada "+strings.NewReplacer(" all", "", " rejected", "_rejected", "re-accept", "re_accept").Replace(name)+" "), written[0])
+			}
+			if name == "re-accept" {
+				inboxtest.Exec(t, r.d.DB, `DELETE FROM inbox_messages WHERE id = 'r7'`)
+			}
+			if name == "delete" {
+				r.accept("1")
+			}
+		}
+	})
+}

@@ -1,0 +1,182 @@
+package ops
+
+import (
+	"context"
+	"slices"
+	"strings"
+)
+
+// filter is a Filter that has been checked.
+type filter struct {
+	Filter
+	// states asked for, without StateFailing; failing says that of pending ones
+	// only the failing are.
+	states  map[State]bool
+	failing bool
+	text    string // ErrorText in lower case
+}
+
+// checked prepares a filter, or says what is wrong with it.
+func (f Filter) checked() (*filter, error) {
+	if len(f.States) == 0 && (f.ErrorText != "" || f.Fingerprint != "") {
+		f.States = []State{StatePoisoned, StateFailing}
+	}
+	p := &filter{Filter: f, states: map[State]bool{}, text: strings.ToLower(f.ErrorText)}
+	for _, s := range f.States {
+		if !slices.Contains(States(), s) {
+			return nil, badInput("state", "%q is none of %s", s, joined(States()))
+		}
+		if s == StateFailing {
+			p.failing = true
+			continue
+		}
+		p.states[s] = true
+	}
+	if p.states[StatePending] {
+		p.failing = false // part of it
+	}
+	if len(f.HandlerKeys) > mostKeys {
+		return nil, badInput("handler keys", "%d are given, at most %d are allowed", len(f.HandlerKeys), mostKeys)
+	}
+	for _, key := range f.HandlerKeys {
+		if err := checkText("handler key", key, 1, 0); err != nil {
+			return nil, err
+		}
+	}
+	for _, each := range []struct{ name, text string }{{"message ID", f.MessageID}, {"type", f.Type}, {"error text", f.ErrorText}, {"fingerprint", f.Fingerprint}} {
+		if err := checkText(each.name, each.text, 0, 0); err != nil {
+			return nil, err
+		}
+	}
+	return p, checkAges(f.From, f.To)
+}
+
+// mostKeys is how many handler keys are looked at one by one.
+const mostKeys = 1000
+
+// takes tells whether a status matches.
+func (f *filter) takes(r *row) bool {
+	switch {
+	case r.empty:
+		return false
+	case len(f.States) > 0 && !f.states[r.State] && !(f.failing && r.Failing),
+		len(f.HandlerKeys) > 0 && !slices.Contains(f.HandlerKeys, r.HandlerKey),
+		f.MessageID != "" && r.MessageID != f.MessageID,
+		f.Type != "" && r.Type != f.Type,
+		!f.From.IsZero() && r.ReceivedAt.Before(f.From),
+		!f.To.IsZero() && !r.ReceivedAt.Before(f.To),
+		f.text != "" && !strings.Contains(strings.ToLower(r.LastError), f.text),
+		f.Fingerprint != "" && f.Fingerprint != fingerprintOf(&r.Status):
+		return false
+	}
+	return true
+}
+
+// fingerprintOf names the failure group of a status with an error.
+func fingerprintOf(s *Status) string {
+	if s.LastError == "" {
+		return ""
+	}
+	return fingerprint(s.HandlerKey, normalise(s.LastError))
+}
+
+// stages are the parts of the list of what matches, in order. What only partial
+// indexes hold is walked by these, all else by age.
+func (f *filter) stages() []stage {
+	if f.MessageID != "" {
+		return []stage{byMessage}
+	}
+	if len(f.States) == 0 || f.states[StateCompleted] || f.states[StateDiscarded] || f.states[StateSuperseded] {
+		return []stage{byMessages}
+	}
+	var stages []stage
+	if f.states[StatePoisoned] {
+		stages = append(stages, byPoisoned)
+	}
+	if f.states[StatePending] || f.states[StateProcessing] || f.failing {
+		stages = append(stages, byDue)
+	}
+	if f.states[StatePending] || f.failing { // a failed head may be waiting again
+		stages = append(stages, byWaiting)
+	}
+	return stages
+}
+
+// found is what a walk has come to.
+type found struct {
+	rows []row // that match
+	// next is behind the last row to be given out, nil at the end of the list.
+	next    *place
+	partial bool
+	looked  int
+}
+
+// find walks the list of what matches from a place on, until it has limit rows,
+// or has looked at most rows.
+func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int) (found, error) {
+	var out found
+	first := 0
+	if after != nil {
+		first = after.Stage
+	}
+	stages := f.stages()
+	if first >= len(stages) {
+		return out, badInput("cursor", "it is not one of this list")
+	}
+	for i := first; i < len(stages); i++ {
+		from, err := o.source(ctx, f, stages[i], after, limit+1)
+		if err != nil {
+			return out, err
+		}
+		after = nil
+		for {
+			r, ok, err := from.next(ctx)
+			if err != nil {
+				return out, err
+			}
+			if !ok {
+				break
+			}
+			r.place.Stage = i
+			out.looked++
+			if f.takes(&r) {
+				if len(out.rows) == limit { // so there is more
+					out.next = &out.rows[limit-1].place
+					return out, nil
+				}
+				r.Fingerprint = fingerprintOf(&r.Status)
+				out.rows = append(out.rows, r)
+			}
+			if out.looked >= most {
+				out.next, out.partial = &r.place, true
+				return out, nil
+			}
+		}
+	}
+	return out, nil
+}
+
+func (o *Ops) source(ctx context.Context, f *filter, st stage, after *place, chunk int) (source, error) {
+	chunk = min(chunk, mostAtOnce)
+	switch st {
+	case byMessage:
+		w := &ofMessage{o: o, id: f.MessageID}
+		if after != nil {
+			w.after = *after
+		}
+		return w, nil
+	case byMessages:
+		return o.byReceived(f, after, chunk), nil
+	}
+	if after != nil && after.ID == "" {
+		return nil, badInput("cursor", "it is not one of this list")
+	}
+	keys := f.HandlerKeys
+	if len(keys) == 0 {
+		var err error
+		if keys, err = o.openKeys(ctx, st); err != nil {
+			return nil, err
+		}
+	}
+	return o.keyed(st, distinct(keys), after, chunk), nil
+}

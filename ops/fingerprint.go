@@ -1,0 +1,121 @@
+package ops
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// normalisedRunes is how much of an error names its kind. What is stored was
+	// cut already, at a place that depends on how long the varying parts are: the
+	// end of it must not count.
+	normalisedRunes = 300
+)
+
+// fingerprint names a failure group: a handler key and a normalised error.
+func fingerprint(handlerKey, normalised string) string {
+	sum := sha256.Sum256([]byte(handlerKey + "\x00" + normalised))
+	return hex.EncodeToString(sum[:8])
+}
+
+// normalise replaces in an error's text what differs from one message to the
+// next: numbers, UUIDs, hexadecimal, times, durations, network and mail
+// addresses, and what stands in quotes. Spaces become single. It is made for
+// speed, being run on every row of a search: one pass, no regular expressions.
+func normalise(text string) string {
+	n := normaliser{text: strings.ToValidUTF8(text, "\uFFFD")}
+	for n.at < len(n.text) && n.runes < normalisedRunes {
+		n.step()
+	}
+	return strings.TrimRight(n.out.String(), " ")
+}
+
+type normaliser struct {
+	text  string
+	at    int
+	out   strings.Builder
+	runes int
+	last  rune // written
+	// inWord: the byte before at is a letter or digit that was written as it is.
+	inWord bool
+}
+
+func (n *normaliser) step() {
+	c := n.text[n.at]
+	switch {
+	case c == '"' || c == '`' || c == '\'' && !n.inWord:
+		n.quoted(c)
+	case isAlnum(c) && !n.inWord:
+		n.word()
+	case isDigit(c):
+		n.replace(numberEnd(n.text, n.at))
+	case c == '[':
+		if end := bracketedIPv6(n.text, n.at); end > 0 {
+			n.replace(end)
+			return
+		}
+		n.keep()
+	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+		n.at, n.inWord = n.at+1, false
+		if n.last != ' ' && n.last != 0 {
+			n.write(' ')
+		}
+	default:
+		n.keep()
+	}
+}
+
+// keep writes a character as it is.
+func (n *normaliser) keep() {
+	r, size := utf8.DecodeRuneInString(n.text[n.at:])
+	n.at += size
+	n.inWord = size == 1 && isAlnum(byte(r))
+	n.write(r)
+}
+
+func (n *normaliser) write(r rune) {
+	n.out.WriteRune(r)
+	n.last = r
+	n.runes++
+}
+
+// replace writes the placeholder for the text up to end, once for several.
+func (n *normaliser) replace(end int) {
+	n.at, n.inWord = end, false
+	if n.last != '#' {
+		n.write('#')
+	}
+}
+
+// quoted replaces what stands in quotes. An apostrophe that nothing answers is one.
+func (n *normaliser) quoted(mark byte) {
+	for i := n.at + 1; i < len(n.text); i++ {
+		switch {
+		case n.text[i] == '\\' && mark == '"':
+			i++
+		case n.text[i] == mark && (mark != '\'' || i+1 == len(n.text) || !isAlnum(n.text[i+1])):
+			n.write(rune(mark))
+			n.replace(i)
+			n.keep()
+			return
+		}
+	}
+	n.keep()
+}
+
+// word treats what begins with a letter or digit.
+func (n *normaliser) word() {
+	for _, whole := range []func(string, int) int{uuidEnd, mailEnd, ipv6End, hexEnd, mixedEnd} {
+		if end := whole(n.text, n.at); end > 0 {
+			n.replace(end)
+			return
+		}
+	}
+	if isDigit(n.text[n.at]) {
+		n.replace(numberEnd(n.text, n.at))
+		return
+	}
+	n.keep()
+}

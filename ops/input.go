@@ -1,0 +1,133 @@
+package ops
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// badInput says what is wrong with an argument.
+func badInput(name, format string, args ...any) error {
+	return fmt.Errorf("%w: %s: %s", ErrBadInput, name, fmt.Sprintf(format, args...))
+}
+
+// checkText reports what no column holds unaltered; most 0 is any length.
+func checkText(name, text string, least, most int) error {
+	if len(text) < least {
+		return badInput(name, "it is empty")
+	}
+	if err := store.CheckText(text, most); err != nil {
+		return badInput(name, "%s", err)
+	}
+	return nil
+}
+
+func checkAges(from, to time.Time) error {
+	if !from.IsZero() && !to.IsZero() && !from.Before(to) {
+		return badInput("age", "from %s is not before to %s", from.Format(time.RFC3339), to.Format(time.RFC3339))
+	}
+	for _, t := range []time.Time{from, to} {
+		if t = t.UTC(); !t.IsZero() && (t.Year() < 1 || t.Year() > 9999) {
+			return badInput("age", "the year %d is out of range", t.Year())
+		}
+	}
+	return nil
+}
+
+// checkID returns an ID as it is stored.
+func checkID(name, id string) (string, error) {
+	parsed, err := uuid.Parse(id)
+	if err != nil {
+		return "", badInput(name, "%.60q is not a UUID", id)
+	}
+	return parsed.String(), nil
+}
+
+func checkLimit(limit int) (int, error) {
+	switch {
+	case limit == 0:
+		return DefaultLimit, nil
+	case limit < 0 || limit > MaxLimit:
+		return 0, badInput("limit", "%d, allowed is 1 to %d", limit, MaxLimit)
+	}
+	return limit, nil
+}
+
+func joined[T ~string](words []T) string {
+	texts := make([]string, len(words))
+	for i, w := range words {
+		texts[i] = string(w)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// listed is what a cursor says.
+type listed struct {
+	// List is a digest of the list and its filter.
+	List string `json:"l"`
+	place
+}
+
+func digest(list string, filter any) (string, error) {
+	text, err := json.Marshal(filter)
+	if err != nil {
+		return "", badInput("filter", "%s", err)
+	}
+	sum := sha256.Sum256(append([]byte(list+"\x00"), text...))
+	return hex.EncodeToString(sum[:6]), nil
+}
+
+// cursorOf is empty for a nil place.
+func cursorOf(list string, filter any, p *place) (Cursor, error) {
+	if p == nil {
+		return "", nil
+	}
+	of, err := digest(list, filter)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(listed{of, *p})
+	if err != nil {
+		return "", fmt.Errorf("make a cursor: %w", err)
+	}
+	return Cursor(base64.RawURLEncoding.EncodeToString(text)), nil
+}
+
+// placeOf is nil for the empty cursor. What it returns is fit for statements,
+// whoever made the cursor.
+func placeOf(list string, filter any, c Cursor) (*place, error) {
+	if c == "" {
+		return nil, nil
+	}
+	bad := badInput("cursor", "it is not one of this list")
+	of, err := digest(list, filter)
+	if err != nil {
+		return nil, err
+	}
+	text, err := base64.RawURLEncoding.DecodeString(string(c))
+	if err != nil || len(text) > 2000 {
+		return nil, bad
+	}
+	var l listed
+	if err := json.Unmarshal(text, &l); err != nil || l.List != of || l.Stage < 0 {
+		return nil, bad
+	}
+	var t store.Stamp
+	if l.At != "" && (len(l.At) > 100 || store.CheckText(l.At, 0) != nil || t.Scan(l.At) != nil) {
+		return nil, bad
+	}
+	if l.ID != "" {
+		if l.ID, err = checkID("cursor", l.ID); err != nil {
+			return nil, bad
+		}
+	}
+	return &l.place, nil
+}

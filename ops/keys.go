@@ -1,0 +1,65 @@
+package ops
+
+import (
+	"context"
+	"slices"
+)
+
+// By the index on poisoned rows, the due index and the one on waiting rows, one
+// step per key (a loose index scan), however many rows each key has.
+const (
+	poisonedKeys = `
+WITH RECURSIVE keys(handler_key, number) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE is_poisoned AND completed_at IS NULL ORDER BY handler_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_poisoned AND s.completed_at IS NULL AND s.handler_key > k.handler_key
+		ORDER BY s.handler_key LIMIT 1), k.number + 1
+	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+)
+SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+
+	dueKeys = `
+WITH RECURSIVE keys(handler_key, number) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE ` + isOpen + ` ORDER BY handler_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
+		AND s.handler_key > k.handler_key ORDER BY s.handler_key LIMIT 1), k.number + 1
+	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+)
+SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+
+	waitingKeys = `
+WITH RECURSIVE keys(handler_key, number) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE is_waiting ORDER BY handler_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_waiting AND s.handler_key > k.handler_key
+		ORDER BY s.handler_key LIMIT 1), k.number + 1
+	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+)
+SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+)
+
+// openKeys are the handler keys that have rows of a stage.
+func (o *Ops) openKeys(ctx context.Context, st stage) ([]string, error) {
+	statement := map[stage]string{byPoisoned: poisonedKeys, byDue: dueKeys, byWaiting: waitingKeys}[st]
+	return look(ctx, o, statement, value[string], mostKeys)
+}
+
+// allOpenKeys are those that have rows of any.
+func (o *Ops) allOpenKeys(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, st := range []stage{byPoisoned, byDue, byWaiting} {
+		keys, err := o.openKeys(ctx, st)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, keys...)
+	}
+	return distinct(all), nil
+}
+
+// distinct names keys once, in order, and leaves its argument alone.
+func distinct(keys []string) []string {
+	sorted := slices.Sorted(slices.Values(keys))
+	return slices.Compact(sorted)
+}

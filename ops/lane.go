@@ -1,0 +1,127 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// laneCap is how many statuses ahead in a lane are counted.
+const laneCap = 1000
+
+// By the index on lanes: of one lane, those that are poisoned or not ($3), in
+// the order of acceptance.
+const (
+	laneAhead = `
+SELECT count(*) FROM (
+	SELECT id FROM {statuses}
+	WHERE lane_handler = $1 AND lane_key = $2 AND is_poisoned = $3 AND completed_at IS NULL AND (sequence, id) < ($4, $5)
+	ORDER BY sequence, id LIMIT $6
+) a`
+
+	laneHead = `
+SELECT id, message_id, sequence, is_poisoned, processing_started_at IS NOT NULL FROM {statuses}
+WHERE lane_handler = $1 AND lane_key = $2 AND is_poisoned = $3 AND completed_at IS NULL
+ORDER BY sequence, id LIMIT 1`
+)
+
+// By the primary key.
+const sequenceOf = `SELECT sequence FROM {statuses} WHERE id = $1`
+
+// placeInLane counts what is before a status in the lane of its name: after a
+// rename within the lifetime of its rows a lane goes by two, see contract 5.12.
+func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
+	sequences, err := look(ctx, o, sequenceOf, value[int64], r.ID)
+	if err != nil || len(sequences) == 0 {
+		return nil, err
+	}
+	place := &LanePlace{HeadMessageID: r.MessageID, HeadStatusID: r.ID, HeadState: r.State}
+	head := sequences[0]
+	for _, poisoned := range []bool{false, true} {
+		counts, err := look(ctx, o, laneAhead, value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID, laneCap+1)
+		if err != nil {
+			return nil, err
+		}
+		place.Ahead.N += counts[0]
+		heads, err := look(ctx, o, laneHead, func(rows *sql.Rows, h *laneFirst) error {
+			return rows.Scan(&h.id, &h.messageID, &h.sequence, &h.poisoned, &h.processing)
+		}, r.lane.Handler, r.lane.Key, poisoned)
+		if err != nil {
+			return nil, err
+		}
+		if len(heads) == 1 && heads[0].sequence < head {
+			h := heads[0]
+			head, place.HeadMessageID, place.HeadStatusID, place.HeadState = h.sequence, h.messageID, h.id, h.state()
+		}
+	}
+	if place.Ahead.N > laneCap {
+		place.Ahead = Count{N: laneCap, Capped: true}
+	}
+	return place, nil
+}
+
+type laneFirst struct {
+	id, messageID        string
+	sequence             int64
+	poisoned, processing bool
+}
+
+func (h laneFirst) state() State {
+	switch {
+	case h.poisoned:
+		return StatePoisoned
+	case h.processing:
+		return StateProcessing
+	default:
+		return StatePending
+	}
+}
+
+// changed is a status that an action has ended or made due.
+type changed struct {
+	id, messageID, handlerKey string
+	lane                      *store.Lane
+}
+
+// scanChanged scans {changed}.
+func scanChanged(rows *sql.Rows, c *changed) error {
+	var laneHandler, laneKey sql.NullInt64
+	err := rows.Scan(&c.id, &c.messageID, &c.handlerKey, &laneHandler, &laneKey)
+	if laneHandler.Valid && laneKey.Valid {
+		c.lane = &store.Lane{Handler: laneHandler.Int64, Key: laneKey.Int64}
+	}
+	return err
+}
+
+// announce looks after the lanes of what has changed, once that is committed,
+// and wakes the handlers concerned, here and in other processes. All of it
+// only hastens: sweeps look after every lane within a minute, and polling finds
+// what is due. So nothing that fails here makes the action one that failed.
+func (o *Ops) announce(ctx context.Context, madeDue bool, rows []changed) {
+	ctx, cancel := o.within(context.WithoutCancel(ctx))
+	defer cancel()
+	var keys []string
+	var turns []store.LaneTurn
+	for _, c := range rows {
+		if madeDue {
+			keys = append(keys, c.handlerKey)
+		}
+		if c.lane != nil {
+			// The lane's other names, after a rename, and whether poisoned
+			// ones are skipped only the application knows. Letting a row go is
+			// harmless, whatever the rule is: claims judge anew.
+			turns = append(turns, store.LaneRule{SkipPoisoned: true}.Turn(*c.lane))
+		}
+	}
+	if freed, err := o.store.AdvanceLanes(ctx, turns, o.clock.Now()); err == nil {
+		keys = append(keys, freed...)
+	}
+	if keys = distinct(keys); len(keys) == 0 {
+		return
+	}
+	if o.live != nil {
+		o.live.Wake(keys...)
+	}
+	_ = o.store.Notify(ctx, keys...)
+}

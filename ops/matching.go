@@ -1,0 +1,156 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gorm.io/gorm"
+)
+
+// Bulk says how an action on all matching statuses goes.
+type Bulk struct {
+	// DryRun only counts.
+	DryRun bool
+	// ChunkSize is how many statuses share a transaction and an audit row: 1 to
+	// MaxLimit, 0 for 200.
+	ChunkSize int
+	// Progress, if not nil, is told after each chunk, from the caller's
+	// goroutine.
+	Progress func(BulkResult)
+}
+
+// BulkResult is what an action on all matching statuses has come to.
+type BulkResult struct {
+	// Matched is the dry run's count; zero otherwise.
+	Matched Count
+	// Done were retried or discarded.
+	Done int64
+	// Skipped matched, but were changed by somebody else before their turn, and
+	// were left alone.
+	Skipped int64
+	// Looked counts the rows looked at.
+	Looked int64
+}
+
+// RetryMatching retries every poisoned status that matches the filter, in
+// chunks, each a transaction of its own with its audit row. Filter.States may
+// only name StatePoisoned; the rest of it may not be empty: to retry really
+// everything name the handler keys. Each status is retried once: one that is
+// poisoned again meanwhile stays so. The end of ctx ends it between two chunks
+// or undoes the one under way; the result, also with an error, is what was done.
+//
+// Do a DryRun first and have the operator confirm its count.
+func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
+	return o.actOnMatching(ctx, actor, ActionRetry, filter, bulk)
+}
+
+// DiscardMatching discards every poisoned status that matches the filter, as
+// RetryMatching retries them.
+func (o *Ops) DiscardMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
+	return o.actOnMatching(ctx, actor, ActionDiscard, filter, bulk)
+}
+
+const defaultChunk = 200
+
+// errNothing rolls back a chunk that changed nothing: it needs no audit row.
+var errNothing = errors.New("nothing was changed")
+
+func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, filter Filter, bulk Bulk) (BulkResult, error) {
+	var result BulkResult
+	fail := func(err error) (BulkResult, error) {
+		return result, fmt.Errorf("%s matching statuses: %w", action, err)
+	}
+	if err := actor.check(); err != nil {
+		return fail(err)
+	}
+	f, err := forPoisoned(filter)
+	if err != nil {
+		return fail(err)
+	}
+	chunk := bulk.ChunkSize
+	if chunk == 0 {
+		chunk = defaultChunk
+	}
+	if chunk, err = checkLimit(chunk); err != nil {
+		return fail(err)
+	}
+	if bulk.DryRun {
+		if result.Matched, err = o.Count(ctx, f.Filter); err != nil {
+			return fail(err)
+		}
+		return result, nil
+	}
+	for after := (*place)(nil); ; {
+		if err := ctx.Err(); err != nil {
+			return fail(err)
+		}
+		out, err := o.find(ctx, f, after, chunk, LookLimit)
+		if err != nil {
+			return fail(err)
+		}
+		done, err := o.actOnChunk(ctx, actor, action, filter, out.rows)
+		if err != nil {
+			return fail(err)
+		}
+		result.Done += int64(done)
+		result.Skipped += int64(len(out.rows) - done)
+		result.Looked += int64(out.looked)
+		if bulk.Progress != nil {
+			bulk.Progress(result)
+		}
+		if after = out.next; after == nil {
+			return result, nil
+		}
+	}
+}
+
+func forPoisoned(given Filter) (*filter, error) {
+	if slices.ContainsFunc(given.States, func(s State) bool { return s != StatePoisoned }) {
+		return nil, badInput("state", "only poisoned statuses may be retried or discarded")
+	}
+	if len(given.HandlerKeys) == 0 && given.MessageID == "" && given.Type == "" && given.From.IsZero() && given.To.IsZero() &&
+		given.ErrorText == "" && given.Fingerprint == "" {
+		return nil, badInput("filter", "it takes every status: name the handler keys")
+	}
+	given.States = []State{StatePoisoned}
+	return given.checked()
+}
+
+// actOnChunk changes those of the rows that are as they were found.
+func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []row) (int, error) {
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	refs := make([][2]any, len(rows))
+	for i, r := range rows {
+		refs[i] = [2]any{r.ID, r.Version}
+	}
+	var done []changed
+	err := o.audited(ctx, actor, action, "matching statuses", func(ctx context.Context, tx *gorm.DB) (any, error) {
+		var err error
+		if done, err = o.change(ctx, tx, action, refs); err == nil && len(done) == 0 {
+			err = errNothing
+		}
+		detail := chunkDetail{Filter: filter, Statuses: make([]string, len(done))}
+		for i, c := range done {
+			detail.Statuses[i] = c.id
+		}
+		return detail, err
+	})
+	if errors.Is(err, errNothing) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	o.announce(ctx, action == ActionRetry, done)
+	return len(done), nil
+}
+
+// chunkDetail is the audit's detail of a chunk.
+type chunkDetail struct {
+	Filter   Filter   `json:"filter"`
+	Statuses []string `json:"status_ids"`
+}

@@ -1,0 +1,162 @@
+package ops_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// ada acts in most tests.
+const ada = ops.Actor("ada")
+
+// rig is an inbox with the handlers "mail" and "ship" of type "t" and "alone" of type
+// "alone", which fail as told, and
+// what an operator has of it.
+type rig struct {
+	t     testing.TB
+	d     *inboxtest.Database
+	ib    *inbox.Inbox
+	ops   *ops.Ops
+	clock *fxtest.Clock
+
+	mu    sync.Mutex
+	fails map[string]error // by "key/ID"
+	ran   []string         // likewise
+}
+
+// onEach runs a test with a rig on each database.
+func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) { test(t, newRig(t, d, nil)) })
+}
+
+func newRig(t testing.TB, d *inboxtest.Database, options []ops.Option, of ...handler.Option) *rig {
+	t.Helper()
+	r := &rig{t: t, d: d, clock: fxtest.NewClock(inboxtest.Noon), fails: map[string]error{}}
+	run := func(_ context.Context, m inboxtest.Bytes) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		at := m.HandlerKey + "/" + m.ID
+		if err := r.fails[at]; err != nil {
+			return err
+		}
+		r.ran = append(r.ran, at)
+		return nil
+	}
+	mail, ship, alone := inboxtest.Do("mail", run, of...), inboxtest.Do("ship", run, of...), inboxtest.Do("alone", run, of...)
+	r.ib = inboxtest.New(t, d.DB, inbox.WithClock(r.clock), inbox.Retention(time.Hour),
+		inbox.Channel("c", inbox.On("t", mail, ship), inbox.On("alone", alone)))
+	var err error
+	r.ops, err = r.ib.Ops(options...)
+	require.NoError(t, err)
+	return r
+}
+
+// poison has a handler poison these messages from now on.
+func (r *rig) poison(key, text string, ids ...string) {
+	for _, id := range ids {
+		r.fail(key, id, inbox.Poison(fmt.Errorf("%s", text)))
+	}
+}
+
+// fail has a handler fail a message from now on; nil has it succeed.
+func (r *rig) fail(key, id string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails[key+"/"+id] = err
+}
+
+// accepted accepts messages a second later than those before.
+func (r *rig) accept(ids ...string) {
+	r.t.Helper()
+	r.clock.Advance(time.Second)
+	inboxtest.Accept(r.t, r.ib, ids...)
+}
+
+func (r *rig) process() { r.t.Helper(); inboxtest.Process(r.t, r.ib) }
+
+func (r *rig) handled() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.ran)
+}
+
+func (r *rig) status(key, id string) models.HandlerStatus {
+	r.t.Helper()
+	return inboxtest.Status(r.t, r.ib, id, key)
+}
+
+func (r *rig) ref(key, id string) ops.Ref {
+	r.t.Helper()
+	s := r.status(key, id)
+	return ops.Ref{StatusID: s.ID, Version: s.Version}
+}
+
+// list is all pages of a list, as "key/ID".
+func (r *rig) list(filter ops.Filter, limit int) []string {
+	r.t.Helper()
+	all := []string{}
+	for cursor := ops.Cursor(""); ; {
+		page, err := r.ops.List(r.t.Context(), filter, cursor, limit)
+		require.NoError(r.t, err)
+		require.LessOrEqual(r.t, len(page.Statuses), limit)
+		for _, s := range page.Statuses {
+			all = append(all, s.HandlerKey+"/"+s.MessageID)
+		}
+		if cursor = page.Next; cursor == "" {
+			return all
+		}
+	}
+}
+
+// audit is the audit, the first action first, as "actor action target".
+func (r *rig) audit() []string {
+	r.t.Helper()
+	page, err := r.ops.Audit(r.t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
+	require.NoError(r.t, err)
+	lines := []string{}
+	for _, e := range page.Entries {
+		lines = append(lines, fmt.Sprintf("%s %s %s", e.Actor, e.Action, e.Target))
+	}
+	slices.Reverse(lines)
+	return lines
+}
+
+// rows is everything stored but the audit.
+func (r *rig) rows() map[string]any {
+	r.t.Helper()
+	all := map[string]any{}
+	for name, rows := range map[string]any{"inbox_messages": &[]models.Message{}, "inbox_handler_statuses": &[]models.HandlerStatus{},
+		"inbox_rejected_messages": &[]models.RejectedMessage{}, "inbox_handlers": &[]models.Handler{}} {
+		require.NoError(r.t, r.d.DB.Session(&gorm.Session{NewDB: true}).Table(name).Order("1").Find(rows).Error)
+		all[name] = rows
+	}
+	return all
+}
+
+// reject keeps a rejected record and returns its ID.
+func (r *rig) reject(offset int64, reason string, edit ...func(*models.RejectedMessage)) string {
+	r.t.Helper()
+	r.clock.Advance(time.Second)
+	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders", Offset: offset, Timestamp: inboxtest.Noon,
+		Key: []byte("k"), Value: []byte(`{"a":1}`), Headers: handler.SerializeHeaders([]handler.Header{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Appendf(nil, "r%d", offset)},
+			{Key: "ce_type", Value: []byte("t")}, {Key: "ce_source", Value: []byte("/s")}}), Reason: reason, RejectedAt: r.clock.Now()}
+	for _, e := range edit {
+		e(&row)
+	}
+	require.NoError(r.t, r.d.DB.Create(&row).Error)
+	return row.ID
+}
