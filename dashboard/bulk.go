@@ -145,7 +145,7 @@ func (q *request) startBulk() error {
 		back = "./failures"
 	}
 	actor := q.actor()
-	return q.startJob(job{action: action, expected: expected, back: back}, func(ctx context.Context, j *job) error {
+	return q.startJob(&job{action: action, expected: expected, back: back}, func(ctx context.Context, j *job) error {
 		result, err := act(ctx, actor, filter, ops.Bulk{Progress: j.progress})
 		j.progress(result)
 		return err
@@ -160,14 +160,14 @@ func (q *request) confirmCleanup() error {
 
 func (q *request) startCleanup() error {
 	actor := q.actor()
-	return q.startJob(job{action: "cleanup", back: "./workers"}, func(ctx context.Context, j *job) error {
+	return q.startJob(&job{action: "cleanup", back: "./workers"}, func(ctx context.Context, j *job) error {
 		deleted, err := q.d.ops.Cleanup(ctx, actor)
 		j.cleaned(deleted)
 		return err
 	})
 }
 
-func (q *request) startJob(j job, run func(context.Context, *job) error) error {
+func (q *request) startJob(j *job, run func(context.Context, *job) error) error {
 	j.actor, j.began = q.who.Actor, q.now()
 	id, ok := q.d.jobs.start(j, q.d.clock, run)
 	if !ok {

@@ -65,7 +65,7 @@ func (j *job) cleaned(deleted cleanup.Deleted) {
 
 // start runs one in a goroutine of its own, not bound to the request that asked
 // for it. It is false if there is no room or the dashboard was stopped.
-func (js *jobs) start(template job, clock clock.Clock, run func(context.Context, *job) error) (id string, ok bool) {
+func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job) error) (id string, ok bool) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	underWay := 0
@@ -81,7 +81,7 @@ func (js *jobs) start(template job, clock clock.Clock, run func(context.Context,
 		return "", false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), jobsFor)
-	j := &job{action: template.action, actor: template.actor, expected: template.expected, back: template.back, began: template.began, end: cancel, done: make(chan struct{})}
+	j.end, j.done = cancel, make(chan struct{})
 	id = rand.Text()
 	if js.all == nil {
 		js.all = map[string]*job{}

@@ -69,6 +69,19 @@ func number[T int | int32 | int64](n T) string {
 	return sign + s
 }
 
+// anyNumber is number for templates.
+func anyNumber(n any) (string, error) {
+	switch n := n.(type) {
+	case int:
+		return number(n), nil
+	case int32:
+		return number(n), nil
+	case int64:
+		return number(n), nil
+	}
+	return "", fmt.Errorf("number: %T", n)
+}
+
 func countText(c ops.Count) string {
 	if c.Capped {
 		return number(c.N) + "+"

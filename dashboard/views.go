@@ -151,7 +151,7 @@ func (q *request) asset() error {
 var functions = template.FuncMap{
 	"visible": visible,
 	"short":   short,
-	"number":  number,
+	"number":  anyNumber,
 	"count":   func(c ops.Count) string { return countText(c) },
 	"age":     age,
 	"plus":    func(a, b int) int { return a + b },
