@@ -125,8 +125,8 @@ func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (Handler
 	if out.Poisoned, err = o.capped(ctx, countPoisoned, LookLimit, h.HandlerKey); err != nil {
 		return out, err
 	}
-	out.Processing, out.Due = Count{c.processing, capped}, Count{c.due, capped}
-	out.Pending = Count{c.open - c.processing + out.Waiting.N, capped || out.Waiting.Capped}
+	out.Processing, out.Due = Count{min(c.processing, LookLimit), capped}, Count{min(c.due, LookLimit), capped}
+	out.Pending = Count{min(c.open, LookLimit) - out.Processing.N + out.Waiting.N, capped || out.Waiting.Capped}
 	if c.due > 0 {
 		out.OldestDueAge = now.Sub(c.oldest.Time)
 	}

@@ -1,0 +1,238 @@
+package ops_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// poisonMany has mail poison n messages, every other with another error, and
+// ship all of them.
+func poisonMany(r *rig, n int) (ids []string) {
+	for i := range n {
+		id := fmt.Sprintf("m%02d", i)
+		ids = append(ids, id)
+		r.poison("mail", []string{"no such order 1", "customer 2 is locked"}[i%2], id)
+	}
+	r.poison("ship", "no such order 3", ids...)
+	r.accept(ids...)
+	r.process()
+	return ids
+}
+
+// Contract 11.1, 11.2.
+func TestRetryAllOfAFailureGroupAfterADryRun(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		ids := poisonMany(r, 25)
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{HandlerKeys: []string{"mail"}})
+		require.NoError(t, err)
+		require.Len(t, failures.Groups, 2)
+		require.EqualValues(t, 13, failures.Groups[0].Poisoned)
+		group := ops.Filter{Fingerprint: failures.Groups[0].Fingerprint}
+		before := r.rows()
+		result, err := r.ops.RetryMatching(t.Context(), ada, group, ops.Bulk{DryRun: true})
+		require.NoError(t, err)
+		require.Equal(t, ops.BulkResult{Matched: ops.Count{N: 13}}, result)
+		require.Equal(t, before, r.rows())
+		require.Empty(t, r.audit())
+
+		for _, id := range ids {
+			r.fail("mail", id, nil)
+		}
+		var told []ops.BulkResult
+		result, err = r.ops.RetryMatching(t.Context(), ada, group, ops.Bulk{ChunkSize: 5, Progress: func(b ops.BulkResult) { told = append(told, b) }})
+		require.NoError(t, err)
+		require.EqualValues(t, 13, result.Done)
+		require.Zero(t, result.Skipped)
+		require.Len(t, told, 3)
+		require.EqualValues(t, 5, told[0].Done)
+		require.Equal(t, result, told[2])
+		r.process()
+		require.Len(t, r.handled(), 13)
+		require.Len(t, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}}, 100), 12+25)
+
+		// Each chunk names who, by what filter, and which.
+		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Actor: ada, Action: ops.ActionRetry}, "", 0)
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 3)
+		noted := 0
+		for _, entry := range page.Entries {
+			var detail struct {
+				Filter   ops.Filter `json:"filter"`
+				Statuses []string   `json:"status_ids"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(entry.Detail), &detail))
+			require.Equal(t, group, detail.Filter)
+			noted += len(detail.Statuses)
+		}
+		require.Equal(t, 13, noted)
+	})
+}
+
+func TestDiscardAllMatchingLeavesTheOthers(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		poisonMany(r, 10)
+		r.accept("waiting")
+		result, err := r.ops.DiscardMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "locked"}, ops.Bulk{ChunkSize: 2})
+		require.NoError(t, err)
+		require.EqualValues(t, 5, result.Done)
+		for _, s := range inboxtest.Statuses(t, r.ib) {
+			require.Equal(t, s.HandlerKey == "mail" && s.LastError != nil && *s.LastError == "poison: customer 2 is locked", s.Outcome == models.OutcomeDiscarded, s.MessageID)
+		}
+		result, err = r.ops.DiscardMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "locked"}, ops.Bulk{})
+		require.NoError(t, err)
+		require.Zero(t, result.Done)
+		require.Len(t, r.audit(), 3, "nothing done is nothing to note")
+	})
+}
+
+func TestBulkActionEndsBetweenChunksAndTellsWhatWasDone(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		poisonMany(r, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		result, err := r.ops.RetryMatching(ctx, ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{ChunkSize: 3, Progress: func(ops.BulkResult) { cancel() }})
+		require.ErrorIs(t, err, context.Canceled)
+		require.EqualValues(t, 3, result.Done)
+		require.Len(t, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: []string{"mail"}}, 100), 7)
+		require.Len(t, r.audit(), 1)
+
+		// The audit fails in the second chunk: the first stays done.
+		result, err = r.ops.RetryMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{ChunkSize: 3, Progress: func(ops.BulkResult) {
+			inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
+		}})
+		require.ErrorIs(t, err, ops.ErrNotAudited)
+		require.EqualValues(t, 3, result.Done)
+		require.Len(t, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: []string{"mail"}}, 100), 4)
+	})
+}
+
+// What is poisoned again while others of the list are retried stays so: there
+// is an end.
+func TestBulkRetryRetriesEachStatusOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		poisonMany(r, 9)
+		result, err := r.ops.RetryMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{ChunkSize: 2, Progress: func(ops.BulkResult) { r.process() }})
+		require.NoError(t, err)
+		require.EqualValues(t, 9, result.Done)
+		for _, s := range inboxtest.Statuses(t, r.ib) {
+			if s.HandlerKey == "mail" {
+				require.True(t, s.IsPoisoned)
+				require.Equal(t, 1, s.RequeuedCount)
+			}
+		}
+	})
+}
+
+// Two operators, the one retrying and the other discarding the same.
+func TestConcurrentBulkActionsShareTheStatuses(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		const n = 60
+		poisonMany(r, n)
+		type outcome struct {
+			result ops.BulkResult
+			err    error
+		}
+		outcomes := make(chan outcome, 4)
+		for i := range 4 {
+			go func() {
+				act := r.ops.RetryMatching
+				if i%2 == 0 {
+					act = r.ops.DiscardMatching
+				}
+				result, err := act(t.Context(), ops.Actor(fmt.Sprint("operator ", i)), ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{ChunkSize: 7})
+				outcomes <- outcome{result, err}
+			}()
+		}
+		var done int64
+		for range 4 {
+			o := inboxtest.Receive(t, outcomes, "an operator")
+			require.NoError(t, o.err)
+			done += o.result.Done
+		}
+		require.EqualValues(t, n, done)
+		for _, s := range inboxtest.Statuses(t, r.ib) {
+			if s.HandlerKey == "mail" {
+				require.False(t, s.IsPoisoned)
+				require.Equal(t, s.RequeuedCount == 0, s.Outcome == models.OutcomeDiscarded)
+			}
+		}
+	})
+}
+
+// A lane that is parked behind its poisoned head (contract 5.12).
+func TestOperatorsFreeALane(t *testing.T) {
+	for name, each := range map[string]struct {
+		act func(r *rig) error
+		ran []string
+	}{
+		"retried, the head is next": {func(r *rig) error {
+			r.fail("mail", "1", nil)
+			return r.ops.Retry(r.t.Context(), ada, r.ref("mail", "1"))
+		}, []string{"mail/1", "mail/2", "mail/3"}},
+		"discarded, it lets the others go": {func(r *rig) error { return r.ops.Discard(r.t.Context(), ada, r.ref("mail", "1")) }, []string{"mail/2", "mail/3"}},
+		"deleted, too":                     {func(r *rig) error { return r.ops.Delete(r.t.Context(), ada, "1", "1") }, []string{"mail/2", "mail/3"}},
+		"all at once": {func(r *rig) error {
+			_, err := r.ops.DiscardMatching(r.t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{})
+			return err
+		}, []string{"mail/2", "mail/3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				r := newRig(t, d, nil, inbox.Ordered())
+				r.poison("mail", "no", "1")
+				for _, id := range []string{"1", "2", "3"} {
+					m := inboxtest.Message(id)
+					m.OrderingKey = []byte("lane")
+					_, err := r.ib.Accept(t.Context(), m)
+					require.NoError(t, err)
+				}
+				r.process()
+				// As claims leave it that found more behind the head than they wanted.
+				inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1 WHERE handler_key = 'mail' AND message_id <> '1'`)
+				require.Equal(t, []string{"mail/3", "mail/2"}, r.list(ops.Filter{States: []ops.State{ops.StatePending}}, 1))
+				require.NoError(t, each.act(r))
+				for range 3 {
+					r.process()
+				}
+				require.Equal(t, each.ran, slices.DeleteFunc(r.handled(), func(at string) bool { return at[:4] == "ship" }))
+			})
+		})
+	}
+}
+
+// Contract 4.7: what an operator made due does not wait for the next poll.
+func TestRetryWakesTheProcessorOfTheSameProcess(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := make(chan string, 10)
+		poisoned := make(chan struct{}, 1)
+		mended := false
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+			if !mended {
+				mended = true
+				return inbox.Poison(errors.New("no"))
+			}
+			ran <- m.ID
+			return nil
+		})), inbox.WithHooks(handler.Hooks{OnPoisoned: func(context.Context, handler.AttemptEvent) { poisoned <- struct{}{} }}))
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		inboxtest.Start(t, ib)
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Receive(t, poisoned, "the poisoning")
+		status := inboxtest.Status(t, ib, "1", "h")
+		require.NoError(t, o.Retry(t.Context(), ada, ops.Ref{StatusID: status.ID, Version: status.Version}))
+		require.Equal(t, "1", inboxtest.Receive(t, ran, "the retried message"))
+	})
+}

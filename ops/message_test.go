@@ -1,0 +1,151 @@
+package ops_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+func letter() inbox.RawMessage {
+	return inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Source: "/shop", ContentType: "application/json", Content: []byte(`{"iban":"DE89"}`), Transport: "kafka",
+		OrderingKey: []byte("customer-7"), Properties: handler.Properties{
+			Headers:    []handler.Header{{Key: "traceparent", Value: []byte("00-" + trace + "-00f067aa0ba902b7-01")}, {Key: "token", Value: []byte("secret")}, {Key: "none"}, {Key: "bin", Value: []byte{0xff, 0}}},
+			Attributes: map[string]string{"subject": "secret subject"},
+			Kafka:      &handler.KafkaCoordinates{Topic: "orders", Partition: 3, Offset: 99, Timestamp: inboxtest.Noon, Key: []byte("customer-7")}}}
+}
+
+// Contract 11.1, 11.3.
+func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no such order 17", "1")
+		r.clock.Advance(time.Second)
+		_, err := r.ib.Accept(t.Context(), letter())
+		require.NoError(t, err)
+		r.process()
+		m, err := r.ops.Message(t.Context(), ada, "1")
+		require.NoError(t, err)
+		sent := letter()
+		require.Equal(t, sent.Content, m.Content)
+		require.Equal(t, sent.OrderingKey, m.OrderingKey)
+		require.Equal(t, sent.Properties.Headers, m.Properties.Headers)
+		require.Equal(t, sent.Properties.Attributes, m.Properties.Attributes)
+		require.Equal(t, sent.Properties.Kafka, m.Properties.Kafka)
+		require.Equal(t, "c", m.Properties.Channel)
+		require.Equal(t, []string{"1", "t", "/shop", "application/json", "kafka", trace, "", ""},
+			[]string{m.ID, m.Type, m.Source, m.ContentType, m.Transport, m.TraceID, m.OriginalID, m.PropertiesProblem})
+		require.True(t, r.clock.Now().Equal(m.ReceivedAt))
+		require.Len(t, m.Statuses, 2)
+		mail, ship := m.Statuses[0], m.Statuses[1]
+		require.Equal(t, []any{"mail", ops.StatePoisoned, "poison: no such order 17", 1}, []any{mail.HandlerKey, mail.State, mail.LastError, mail.ErrorCount})
+		require.Equal(t, []any{"ship", ops.StateCompleted, ""}, []any{ship.HandlerKey, ship.State, ship.LastError})
+		require.NotEmpty(t, mail.Fingerprint)
+		require.Nil(t, mail.Lane)
+		require.Equal(t, []string{"ada view message 1"}, r.audit())
+
+		_, err = r.ops.Message(t.Context(), ada, "2")
+		require.ErrorIs(t, err, ops.ErrNotFound)
+		require.Len(t, r.audit(), 1, "nothing was shown")
+
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_messages SET serialized_properties = '{', ordering_key = NULL`)
+		m, err = r.ops.Message(t.Context(), ada, "1")
+		require.NoError(t, err)
+		require.Contains(t, m.PropertiesProblem, "unreadable")
+		require.Nil(t, m.OrderingKey)
+		require.Equal(t, sent.Content, m.Content)
+	})
+}
+
+func TestMessageTellsThePlaceInItsLane(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil, inbox.Ordered())
+		r.poison("mail", "no", "head")
+		r.fail("ship", "head", errors.New("boom"))
+		for _, id := range []string{"head", "second", "third"} {
+			m := inboxtest.Message(id)
+			m.OrderingKey = []byte("lane")
+			_, err := r.ib.Accept(t.Context(), m)
+			require.NoError(t, err)
+		}
+		r.process()
+		m, err := r.ops.Message(t.Context(), ada, "third")
+		require.NoError(t, err)
+		for i, expected := range []ops.State{ops.StatePoisoned, ops.StatePending} {
+			lane := m.Statuses[i].Lane
+			require.NotNil(t, lane)
+			require.Equal(t, ops.Count{N: 2}, lane.Ahead)
+			require.Equal(t, "head", lane.HeadMessageID)
+			require.Equal(t, expected, lane.HeadState)
+		}
+		m, err = r.ops.Message(t.Context(), ada, "head")
+		require.NoError(t, err)
+		require.Equal(t, ops.LanePlace{HeadMessageID: "head", HeadStatusID: m.Statuses[0].ID, HeadState: ops.StatePoisoned}, *m.Statuses[0].Lane)
+	})
+}
+
+// Contract 11.4: nothing of payload, headers or errors is shown, or searched,
+// but what the hook makes of it.
+func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
+	hide := func(v ops.Redactable) []byte {
+		switch {
+		case v.Name == "none":
+			return v.Value
+		case v.Part == ops.PartError:
+			return bytes.ReplaceAll(v.Value, []byte("secret"), []byte("***"))
+		case v.Name == "bin":
+			panic("hook")
+		}
+		return fmt.Appendf(nil, "%s %s %s of %s", v.Part, v.Name, v.Channel, v.MessageID)
+	}
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, []ops.Option{ops.Redact(hide)})
+		r.poison("mail", "no secret order", "1")
+		_, err := r.ib.Accept(t.Context(), letter())
+		require.NoError(t, err)
+		r.process()
+		m, err := r.ops.Message(t.Context(), ada, "1")
+		require.NoError(t, err)
+		require.Equal(t, "payload  c of 1", string(m.Content))
+		require.Equal(t, "key  c of 1", string(m.OrderingKey))
+		require.Equal(t, "key  c of 1", string(m.Properties.Kafka.Key))
+		require.Equal(t, "attribute subject c of 1", m.Properties.Attributes["subject"])
+		require.Equal(t, "header token c of 1", string(m.Properties.Headers[1].Value))
+		require.Nil(t, m.Properties.Headers[2].Value)
+		require.Equal(t, "[not shown: the redaction hook panicked]", string(m.Properties.Headers[3].Value))
+		require.Equal(t, "poison: no *** order", m.Statuses[0].LastError)
+		require.Equal(t, trace, m.TraceID, "an ID, for looking it up")
+
+		require.Empty(t, r.list(ops.Filter{ErrorText: "secret"}, 10), "searching would tell")
+		require.Equal(t, []string{"mail/1"}, r.list(ops.Filter{ErrorText: "***"}, 10))
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.Equal(t, "poison: no *** order", failures.Groups[0].Error)
+		require.Equal(t, "poison: no *** order", failures.Groups[0].Sample.LastError)
+		require.Equal(t, m.Statuses[0].Fingerprint, failures.Groups[0].Fingerprint)
+
+		id := r.reject(1, "a secret reason")
+		page, err := r.ops.ListRejected(t.Context(), ops.RejectedFilter{}, "", 10)
+		require.NoError(t, err)
+		require.Equal(t, "a *** reason", page.Rejected[0].Reason)
+		record, err := r.ops.Rejected(t.Context(), ada, id)
+		require.NoError(t, err)
+		require.Equal(t, "a *** reason", record.Reason)
+		require.True(t, strings.HasPrefix(string(record.Value), "payload  c of "))
+		require.True(t, strings.HasPrefix(string(record.Key), "key  c of "))
+		require.True(t, strings.HasPrefix(string(record.Headers[0].Value), "header ce_specversion c of "))
+		page, err = r.ops.ListRejected(t.Context(), ops.RejectedFilter{Reason: "secret"}, "", 10)
+		require.NoError(t, err)
+		require.Empty(t, page.Rejected)
+	})
+}
