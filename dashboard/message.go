@@ -39,7 +39,9 @@ type step struct {
 	Tone string
 	At   time.Time
 	Text string
-	More string // such as an error
+	More string
+	// Error is what an attempt said.
+	Error string
 }
 
 type headerView struct {
@@ -99,9 +101,9 @@ func steps(s ops.StatusDetail, m ops.Message) []step {
 		all = append(all, step{Tone: "warn", Text: "Released " + times(s.AbandonedCount), More: "Its worker vanished or was stopped while it ran."})
 	}
 	if s.ErrorCount > 0 {
-		all = append(all, step{Tone: "bad", Text: "Failed " + times(s.ErrorCount), More: s.LastError})
+		all = append(all, step{Tone: "bad", Text: "Failed " + times(s.ErrorCount), Error: s.LastError})
 	} else if s.LastError != "" {
-		all = append(all, step{Tone: "past", Text: "An earlier error", More: s.LastError})
+		all = append(all, step{Tone: "past", Text: "An earlier error", Error: s.LastError})
 	}
 	if !s.ProcessingStartedAt.IsZero() {
 		text := "Last attempt began"

@@ -53,7 +53,7 @@ func (q *request) overview() error {
 	if q.may("GET", "job") {
 		b.Jobs = q.d.jobs.underWay(q.now())
 	}
-	return q.render("overview", "Overview", "", b)
+	return q.render("overview", "Overview", "overview", b)
 }
 
 func (q *request) tiles(seen ops.Overview) []tile {

@@ -48,7 +48,9 @@ type rig struct {
 
 func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) { test(t, newRig(t, d, nil, dashboard.ShowPayloads())) })
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		test(t, newRig(t, d, []ops.Option{ops.AllowReplay()}, dashboard.ShowPayloads()))
+	})
 }
 
 func newRig(t testing.TB, d *inboxtest.Database, of []ops.Option, options ...dashboard.Option) *rig {

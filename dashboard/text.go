@@ -141,7 +141,9 @@ type content struct {
 // What is shown of a content at once.
 const (
 	shownText = 64 << 10
-	shownDump = 4 << 10
+	// shownBytes is how many bytes that are no text are shown without a dump.
+	shownBytes = 48
+	shownDump  = 4 << 10
 )
 
 func contentOf(raw []byte) content {
@@ -151,6 +153,10 @@ func contentOf(raw []byte) content {
 			raw, c.Cut = []byte(strings.ToValidUTF8(string(raw[:shownText]), "")), true
 		}
 		c.Text = visible(string(raw))
+		return c
+	}
+	if len(raw) <= shownBytes {
+		c.Text = fmt.Sprintf("% x", raw)
 		return c
 	}
 	if len(raw) > shownDump {
