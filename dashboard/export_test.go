@@ -13,3 +13,6 @@ type RouteForTest struct {
 	Method, Path string
 	Role         Role
 }
+
+// Samples counts those taken.
+func Samples(d *Dashboard) int { return len(d.samples.hour()) }

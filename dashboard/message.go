@@ -62,7 +62,7 @@ func (q *request) message() error {
 	}
 	b := messageBody{Message: m, PayloadSize: len(m.Content), Values: q.seesValues(), Kafka: m.Properties.Kafka, Deletable: true}
 	for _, s := range m.Statuses {
-		b.Lanes = append(b.Lanes, lane{s, steps(s, m)})
+		b.Lanes = append(b.Lanes, lane{s, steps(s, m, q.now())})
 		b.Deletable = b.Deletable && s.State != ops.StateProcessing
 	}
 	if q.seesPayloads() {
@@ -89,7 +89,7 @@ func headersOf(headers []handler.Header) (all []headerView) {
 
 // steps tells a status's life from what its row remembers: its times, the last
 // error and how often it failed. Earlier attempts have left only their number.
-func steps(s ops.StatusDetail, m ops.Message) []step {
+func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " + cmp.Or(m.Properties.Channel, "–")}}
 	if s.CreatedAt.Sub(m.ReceivedAt).Abs() > time.Second {
 		all = append(all, step{Tone: "done", At: s.CreatedAt, Text: "Given to this handler"})
@@ -122,19 +122,19 @@ func steps(s ops.StatusDetail, m ops.Message) []step {
 	case ops.StateSuperseded:
 		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded", More: "A newer one made it unnecessary."})
 	case ops.StatePending:
-		all = append(all, waits(s))
+		all = append(all, waits(s, now))
 	}
 	return all
 }
 
-func waits(s ops.StatusDetail) step {
+func waits(s ops.StatusDetail, now time.Time) step {
 	switch {
 	case s.Waiting:
 		return step{Tone: "next", Text: "Waits in its lane", More: "Those of the same ordering key run before it."}
-	case !s.NextAttemptAt.IsZero():
+	case s.NextAttemptAt.After(now):
 		return step{Tone: "next", At: s.NextAttemptAt, Text: "Next attempt"}
 	}
-	return step{Tone: "next", Text: "Due", More: "It runs as soon as a worker is free."}
+	return step{Tone: "next", At: s.NextAttemptAt, Text: "Due", More: "It runs as soon as a worker is free."}
 }
 
 func workerNote(id string) string {

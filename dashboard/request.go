@@ -140,7 +140,7 @@ func (q *request) back(otherwise string, said url.Values) error {
 // ownPage reads the address of a page of the dashboard that a form sends.
 func ownPage(address, otherwise string) *url.URL {
 	to, err := url.Parse(strings.TrimPrefix(address, "./"))
-	if err == nil && to.Scheme == "" && to.Host == "" && to.User == nil && to.Opaque == "" {
+	if err == nil && address != "" && to.Scheme == "" && to.Host == "" && to.User == nil && to.Opaque == "" {
 		if page, _ := find(http.MethodGet, to.Path); page != nil {
 			return &url.URL{Path: to.Path, RawQuery: to.RawQuery}
 		}
