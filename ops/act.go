@@ -44,7 +44,7 @@ RETURNING {changed}`
 
 const (
 	unclaimed = `processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1`
-	isRef     = `s.id = c.id AND (c.version = 0 OR s.version = c.version) AND s.is_poisoned AND s.completed_at IS NULL`
+	isRef     = `{by id} s.id = c.id AND (c.version = 0 OR s.version = c.version) AND s.is_poisoned AND s.completed_at IS NULL`
 )
 
 // By the primary key.

@@ -49,6 +49,8 @@ func (n *normaliser) step() {
 		n.quoted(c)
 	case isAlnum(c) && !n.inWord:
 		n.word()
+	case (c == '-' || c == '+') && !n.inWord && n.at+1 < len(n.text) && isDigit(n.text[n.at+1]):
+		n.at++ // the number's sign
 	case isDigit(c):
 		n.replace(numberEnd(n.text, n.at))
 	case c == '[':

@@ -42,6 +42,20 @@ func checkAges(from, to time.Time) error {
 	return nil
 }
 
+// roughly are the bounds of an age for an index to go by; what they let in is
+// compared exactly. The times that GORM's Create puts into SQLite have no
+// fraction of a second if it is 0, and sort before the same time in our form.
+func roughly(from, to time.Time) (oldest, latest time.Time) {
+	oldest = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	if from = from.Add(-time.Second); from.After(oldest) {
+		oldest = from
+	}
+	if !to.IsZero() && to.UTC().Year() < 9999 {
+		latest = to.Add(time.Second)
+	}
+	return oldest, latest
+}
+
 // checkID returns an ID as it is stored.
 func checkID(name, id string) (string, error) {
 	parsed, err := uuid.Parse(id)

@@ -69,13 +69,10 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 	if err := checkAges(filter.From, filter.To); err != nil {
 		return RejectedPage{}, err
 	}
-	oldest := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-	if filter.From.After(oldest) {
-		oldest = filter.From
-	}
+	oldest, latest := roughly(filter.From, filter.To)
 	read := func(ctx context.Context, p place, n int) ([]rejectedRow, error) {
-		if p.At == lastTime && !filter.To.IsZero() {
-			p = place{At: store.SQLiteTime(filter.To), ID: firstID}
+		if p.At == lastTime && !latest.IsZero() {
+			p.At = store.SQLiteTime(latest)
 		}
 		at, err := o.argument(p.At)
 		if err != nil {
@@ -86,7 +83,8 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 	reason := strings.ToLower(filter.Reason)
 	takes := func(r rejectedRow) bool {
 		return (filter.Channel == "" || r.Channel == filter.Channel) && (filter.Topic == "" || r.Topic == filter.Topic) &&
-			strings.Contains(strings.ToLower(r.Reason), reason)
+			strings.Contains(strings.ToLower(r.Reason), reason) &&
+			(filter.From.IsZero() || !r.RejectedAt.Before(filter.From)) && (filter.To.IsZero() || r.RejectedAt.Before(filter.To))
 	}
 	page, err := pageOf(ctx, list, filter, after, limit, read, func(r rejectedRow) place { return place{At: string(r.at), ID: r.ID} }, takes)
 	if err != nil {
@@ -98,9 +96,6 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 	}
 	return shown, nil
 }
-
-// firstID is before every row.
-const firstID = "00000000-0000-0000-0000-000000000000"
 
 // By rejected_messages_rejected_at, the last first.
 const walkRejected = `

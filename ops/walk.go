@@ -66,7 +66,7 @@ FROM (
 	SELECT * FROM (
 		SELECT * FROM {statuses}
 		WHERE handler_key = $1 AND ` + isOpen + ` AND ` + due + ` = $4 AND id < $2
-		ORDER BY ` + due + ` DESC, id DESC LIMIT $3
+		ORDER BY id DESC LIMIT $3
 	) a
 	UNION ALL
 	SELECT * FROM (

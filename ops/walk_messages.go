@@ -48,13 +48,10 @@ type byReceived struct {
 
 func (o *Ops) byReceived(f *filter, after *place, chunk int) *byReceived {
 	w := &byReceived{o: o, chunk: chunk, after: place{At: lastTime, Number: 1 << 62}}
-	oldest := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-	if f.From.After(oldest) {
-		oldest = f.From
-	}
+	oldest, latest := roughly(f.From, f.To)
 	w.oldest = o.stamp(oldest)
-	if !f.To.IsZero() { // not To itself: a number is at least 1
-		w.after = place{At: store.SQLiteTime(f.To)}
+	if !latest.IsZero() {
+		w.after.At = store.SQLiteTime(latest)
 	}
 	if after != nil {
 		w.after = *after

@@ -1,0 +1,86 @@
+package ops
+
+import (
+	"fmt"
+	"math/rand"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestNormalisedErrorsOfOneKindAreTheSame(t *testing.T) {
+	for expected, texts := range map[string][]string{
+		"order # not found":                          {"order 17 not found", "order 4,711 not found", "order\n\t-1  not found", "order 0190b2c3-89ab-7def-8123-456789abcdef not found", "order 0x7ffe01 not found", "order deadbeef01 not found", "order 9fK2xQ7 not found"},
+		"order# is bad":                              {"order1 is bad", "order99 is bad"},
+		"duplicate key \"#\" (SQLSTATE #)":           {`duplicate key "orders_pkey" (SQLSTATE 23505)`, `duplicate key "a \" b" (SQLSTATE 42601)`, `duplicate key "" (SQLSTATE 1)`},
+		"can't open '#' in `#`":                      {"can't open 'a b' in `x`", "can't open 'it's' in `y\"z`"},
+		"dial tcp #: connection refused":             {"dial tcp 10.0.0.1:5432: connection refused", "dial tcp [2001:db8::1]:5432: connection refused", "dial tcp [::1]:80: connection refused", "dial tcp fe80::1: connection refused", "dial tcp 1:2:3:4:5:6:7:8: connection refused"},
+		"timed out after #":                          {"timed out after 3s", "timed out after 1m2.5s", "timed out after 300ms", "timed out after 15µs", "timed out after 2h0m0s", "timed out after 17"},
+		"at # it failed":                             {"at 2026-01-02T03:04:05Z it failed", "at 2026-01-02T03:04:05.123456789+02:00 it failed", "at 2026/01/02 it failed", "at 03:04:05 it failed"},
+		"mail to # bounced.":                         {"mail to a.b+c@example.com bounced.", "mail to x@y.org bounced."},
+		"handler panicked: runtime error: index [#]": {"handler panicked: runtime error: index [5]", "handler panicked: runtime error: index [12]"},
+		"no digits at all: café ☂":                   {"no digits at all: café ☂", " no  digits at all: café ☂ "},
+		"\"unanswered":                               {"\"unanswered"},
+		"std::vector add::face":                      {"std::vector add::face"},
+		"facade":                                     {"facade"},
+		"":                                           {"", " \n"},
+	} {
+		for _, text := range texts {
+			require.Equal(t, strings.TrimLeft(expected, " "), normalise(text), "%q", text)
+		}
+	}
+}
+
+func TestErrorsOfOtherKindsKeepApart(t *testing.T) {
+	seen := map[string]string{}
+	for _, text := range []string{"order 17 not found", "customer 17 not found", "order 17 not paid", "order is not found", "dial tcp 10.0.0.1:80: connection refused", "dial tcp 10.0.0.1:80: i/o timeout",
+		"worker.go:12 failed", "handler.go:12 failed"} {
+		name := fingerprint("h", normalise(text))
+		require.Empty(t, seen[name], text)
+		seen[name] = text
+		require.NotEqual(t, name, fingerprint("g", normalise(text)), "another handler is another group")
+	}
+}
+
+// What is stored of an error ends where its length says: that end does not count.
+func TestNormalisedErrorEndsBeforeWhatIsStoredOfIt(t *testing.T) {
+	stack := strings.Repeat("main.work(0xc000010000)\n\t/src/main.go:12 +0x1d\n", 100)
+	long := func(id string) string { return string([]rune("handler panicked: order " + id + "\n\n" + stack)[:2000]) }
+	require.Equal(t, normalise(long("1")), normalise(long("0190b2c3-89ab-7def-8123-456789abcdef")))
+	require.LessOrEqual(t, utf8.RuneCountInString(normalise(long("1"))), normalisedRunes)
+}
+
+// Whatever stands in an error: numbers do not name its kind, the result is text
+// of bounded length, and what was normalised stays as it is but for quotes.
+func FuzzNormalise(f *testing.F) {
+	for _, text := range []string{"order 17", "a\"b\"'c'`d`", "1m2s 3:4:5 0x 0xzz [::]:1", "a@b@c", "é1é\xff\x00", "''''", "-.-,:/", "0190b2c3-89ab-7def-8123-456789abcdef0", "1Z1Z1T1"} {
+		f.Add(text, int64(1))
+	}
+	f.Fuzz(func(t *testing.T, text string, seed int64) {
+		normalised := normalise(text)
+		require.True(t, utf8.ValidString(normalised))
+		require.LessOrEqual(t, utf8.RuneCountInString(normalised), normalisedRunes)
+		require.NotRegexp(t, `[0-9]`, normalised)
+		require.NotRegexp(t, `\s\s|^\s`, strings.ReplaceAll(normalised, "\f", ""))
+		// Other numbers of as many digits where plain numbers are.
+		random := rand.New(rand.NewSource(seed))
+		if !strings.ContainsAny(text, "abcdefABCDEFxXT") {
+			other := strings.Map(func(r rune) rune {
+				if r >= '0' && r <= '9' {
+					return '0' + rune(random.Intn(10))
+				}
+				return r
+			}, strings.ToValidUTF8(text, "\uFFFD"))
+			require.Equal(t, normalised, normalise(other))
+		}
+	})
+}
+
+func BenchmarkNormalise(b *testing.B) {
+	text := fmt.Sprintf("order %d not found: %s", 17, strings.Repeat("main.work(0xc000010000) /src/main.go:12 ", 40))
+	for b.Loop() {
+		normalise(text)
+	}
+}

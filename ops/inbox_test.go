@@ -1,0 +1,295 @@
+package ops_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func sorted(texts []string) []string { return slices.Sorted(slices.Values(texts)) }
+
+func TestOverviewCountsByHandler(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no", "1", "2")
+		r.fail("ship", "1", inbox.RetryAfter(time.Hour, errors.New("boom")))
+		r.accept("1", "2")
+		r.process()
+		r.accept("3")
+		r.accept("4")
+		r.clock.Advance(10 * time.Minute)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = '3' AND handler_key = 'mail'`)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_waiting = true WHERE message_id = '4' AND handler_key = 'ship'`)
+		require.NoError(t, r.ops.Pause(t.Context(), ada, "alone"))
+		worker := uuid.NewString()
+		st := inboxtest.Store(t, r.d.DB)
+		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: worker, Host: "h", PID: 7, HandlerKeys: []string{"mail", "idle"}}, r.clock.Now()))
+		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"stopped"}}, r.clock.Now()))
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_workers SET stopped_at = started_at WHERE id <> ?`, worker)
+		r.reject(1, "bad")
+
+		overview, err := r.ops.Overview(t.Context())
+		require.NoError(t, err)
+		r.clock.Advance(-time.Second) // reject's
+		require.Equal(t, "test", overview.Inbox)
+		require.Equal(t, ops.Count{N: 1}, overview.Rejected)
+		require.Zero(t, overview.Gaps)
+		require.Equal(t, 1, overview.WorkersAlive)
+		for i := range overview.Handlers {
+			overview.Handlers[i].OldestDueAge = overview.Handlers[i].OldestDueAge.Truncate(10 * time.Second)
+		}
+		n := func(n int64) ops.Count { return ops.Count{N: n} }
+		require.Equal(t, []ops.HandlerOverview{
+			{HandlerKey: "alone", Paused: true},
+			{HandlerKey: "idle", Registered: true},
+			{HandlerKey: "mail", Registered: true, Pending: n(1), Due: n(1), OldestDueAge: 10 * time.Minute, Processing: n(1), Poisoned: n(2)},
+			{HandlerKey: "ship", Pending: n(3), Due: n(1), OldestDueAge: 10 * time.Minute, Waiting: n(1)},
+		}, overview.Handlers)
+
+		handlers, err := r.ops.Handlers(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []ops.Handler{{HandlerKey: "alone", Paused: true}, {HandlerKey: "idle", Registered: true, Workers: 1},
+			{HandlerKey: "mail", Registered: true, Workers: 1}, {HandlerKey: "ship", StoredOnly: true}}, handlers)
+		workers, err := r.ops.Workers(t.Context())
+		require.NoError(t, err)
+		require.Len(t, workers, 2)
+		alive := slices.IndexFunc(workers, func(w ops.Worker) bool { return w.ID == worker })
+		require.True(t, workers[alive].Alive)
+		require.Equal(t, []any{"h", 7, []string{"mail", "idle"}}, []any{workers[alive].Host, workers[alive].PID, workers[alive].HandlerKeys})
+		require.True(t, workers[1-alive].Stopped)
+		require.False(t, workers[1-alive].Alive)
+	})
+}
+
+func TestLeasesTellWhenTheyEnd(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		owner := uuid.NewString()
+		held, err := inboxtest.Store(t, r.d.DB).AcquireLease(t.Context(), "InboxProcessor_test", owner, time.Hour, r.clock.Now())
+		require.NoError(t, err)
+		require.True(t, held)
+		leases, err := r.ops.Leases(t.Context())
+		require.NoError(t, err)
+		require.Len(t, leases, 1)
+		require.Equal(t, []string{"InboxProcessor_test", owner}, []string{leases[0].Name, leases[0].OwnerID})
+		require.InDelta(t, time.Hour.Seconds(), leases[0].ExpiresIn.Seconds(), 60)
+	})
+}
+
+// Contract 11.2.
+func TestFailuresAreGroupedByFingerprint(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", `order 17 "a" not found`, "1")
+		r.poison("mail", `order 4711 "b" not found`, "2", "3")
+		r.fail("ship", "2", inbox.RetryAfter(time.Hour, errors.New("dial tcp 10.0.0.1:80: refused")))
+		r.fail("ship", "3", inbox.RetryAfter(time.Hour, errors.New("dial tcp 10.0.0.2:81: refused")))
+		for _, id := range []string{"1", "2", "3", "4"} {
+			r.accept(id)
+		}
+		r.process()
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.False(t, failures.Capped)
+		require.Equal(t, 5, failures.Looked)
+		require.Len(t, failures.Groups, 2)
+		mail, ship := failures.Groups[0], failures.Groups[1]
+		require.Equal(t, []any{"mail", `poison: order # "#" not found`, int64(3), int64(0), "3"}, []any{mail.HandlerKey, mail.Error, mail.Poisoned, mail.Failing, mail.Sample.MessageID})
+		require.True(t, inboxtest.Noon.Add(time.Second).Equal(mail.FirstSeen))
+		require.True(t, inboxtest.Noon.Add(3*time.Second).Equal(mail.LastSeen))
+		require.Equal(t, []any{"ship", int64(0), int64(2)}, []any{ship.HandlerKey, ship.Poisoned, ship.Failing})
+		require.Contains(t, ship.Error, "dial tcp #: refused")
+		require.Equal(t, []string{"ship/3", "ship/2"}, r.list(ops.Filter{Fingerprint: ship.Fingerprint, States: []ops.State{ops.StateFailing}}, 10)[:2])
+
+		for _, each := range []struct {
+			filter ops.Filter
+			keys   []string
+		}{
+			{ops.Filter{States: []ops.State{ops.StateFailing}}, []string{"ship"}}, {ops.Filter{States: []ops.State{ops.StatePoisoned}}, []string{"mail"}},
+			{ops.Filter{HandlerKeys: []string{"ship"}}, []string{"ship"}}, {ops.Filter{MessageID: "1"}, []string{"mail"}}, {ops.Filter{ErrorText: "DIAL"}, []string{"ship"}},
+		} {
+			failures, err := r.ops.Failures(t.Context(), each.filter)
+			require.NoError(t, err)
+			var keys []string
+			for _, g := range failures.Groups {
+				keys = append(keys, g.HandlerKey)
+			}
+			require.Equal(t, each.keys, keys)
+		}
+		// Retried, it is pending, but not failing.
+		require.NoError(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "1")))
+		failures, err = r.ops.Failures(t.Context(), ops.Filter{HandlerKeys: []string{"mail"}})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, failures.Groups[0].Poisoned)
+		require.Zero(t, failures.Groups[0].Failing)
+	})
+}
+
+// Contract 5.13, 11.1.
+func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ran := make(chan string, 10)
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil }, inbox.LegacyKeys("before"))))
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		inboxtest.Process(t, ib) // reads what is paused, not to be read again for a heartbeat
+		require.NoError(t, o.Pause(t.Context(), ada, "before"), "by a legacy key as well")
+		require.NoError(t, o.Pause(t.Context(), ada, "now"), "twice is once")
+		inboxtest.Accept(t, ib, "1")
+		require.Zero(t, inboxtest.Process(t, ib).Picked)
+		require.NoError(t, o.Resume(t.Context(), ada, "now"))
+		require.Equal(t, 1, inboxtest.Process(t, ib).Picked)
+
+		require.ErrorIs(t, o.Pause(t.Context(), ada, "none"), ops.ErrNotFound)
+		require.ErrorIs(t, o.Pause(t.Context(), ada, ""), ops.ErrBadInput)
+		page, err := o.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionPause}, "", 0)
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 2)
+		require.Equal(t, "handler now", page.Entries[0].Target)
+	})
+}
+
+// The CLI knows no handlers: it pauses what workers list or what is stored.
+func TestPausingWithoutTheApplication(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, inbox.LegacyKeys("before"))))
+		o, err := ops.New(d.Another(t))
+		require.NoError(t, err)
+		require.ErrorIs(t, o.Pause(t.Context(), ada, "now"), ops.ErrNotFound)
+		inboxtest.Accept(t, ib, "1")
+		require.NoError(t, o.Pause(t.Context(), ada, "now"))
+		require.Zero(t, inboxtest.Process(t, ib).Picked)
+		require.NoError(t, o.Resume(t.Context(), ada, "now"))
+
+		// Paused before a rename, it stays so, by whatever key it is resumed.
+		require.NoError(t, d.DB.Create(&models.Handler{HandlerKey: "before", Paused: true}).Error)
+		renamed := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, inbox.LegacyKeys("before"))))
+		require.Zero(t, inboxtest.Process(t, renamed).Picked)
+		require.NoError(t, renamed.Resume(t.Context(), "now"))
+		again := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, inbox.LegacyKeys("before"))))
+		require.Equal(t, 1, inboxtest.Process(t, again).Picked)
+	})
+}
+
+func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		o, err := ops.New(r.d.DB, ops.AllowReplay())
+		require.NoError(t, err)
+		require.NoError(t, o.CheckSchema(t.Context()))
+		_, err = o.Cleanup(t.Context(), ada)
+		require.ErrorIs(t, err, ops.ErrNeedsApplication)
+		require.ErrorContains(t, err, "Inbox.Ops")
+		_, err = o.Replay(t.Context(), ada, "1", ops.Edit{})
+		require.ErrorIs(t, err, ops.ErrNeedsApplication)
+		_, err = o.ReAccept(t.Context(), ada, r.reject(1, "bad"))
+		require.ErrorIs(t, err, ops.ErrNeedsApplication)
+		require.Empty(t, r.audit())
+
+		r.poison("mail", "no", "1")
+		r.accept("1")
+		r.process()
+		require.NoError(t, o.Retry(t.Context(), ada, r.ref("mail", "1")), "all else works without")
+	})
+}
+
+func TestCleanupByAnOperatorIsNotedWithItsCounts(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.accept("1", "2")
+		r.process()
+		r.clock.Advance(2 * time.Hour)
+		deleted, err := r.ops.Cleanup(t.Context(), ada)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, deleted.Messages)
+		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{}, "", 0)
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 2)
+		var end struct {
+			Event   string
+			Deleted inbox.Deleted
+		}
+		require.NoError(t, json.Unmarshal([]byte(page.Entries[0].Detail), &end))
+		require.Equal(t, "ended", end.Event)
+		require.Equal(t, deleted, end.Deleted)
+	})
+}
+
+func TestDeleteTakesAMessageWithAllItsStatuses(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no", "1")
+		r.accept("1", "2")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = '1' AND handler_key = 'ship'`)
+		before := r.rows()
+		require.ErrorIs(t, r.ops.Delete(t.Context(), ada, "1", "1"), ops.ErrProcessing)
+		require.Equal(t, before, r.rows(), "the other handler's status, too")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = NULL`)
+		r.process()
+		require.NoError(t, r.ops.Delete(t.Context(), ada, "1", "1"))
+		require.Len(t, inboxtest.Statuses(t, r.ib), 2)
+		require.Equal(t, 1, inboxtest.CountMessages(t, r.ib))
+		require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, r.ib, "1")[0].Outcome, "nothing remembers it")
+		require.Equal(t, []string{"ada delete message 1"}, r.audit())
+	})
+}
+
+func TestAuditIsListedAndSearched(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.accept("1", "2", "3")
+		for i, id := range []string{"1", "2", "3"} {
+			r.clock.Advance(time.Minute)
+			_, err := r.ops.Message(t.Context(), []ops.Actor{"ada", "bob"}[i%2], id)
+			require.NoError(t, err)
+		}
+		find := func(filter ops.AuditFilter) (targets []string) {
+			for cursor := ops.Cursor(""); ; {
+				page, err := r.ops.Audit(t.Context(), filter, cursor, 1)
+				require.NoError(t, err)
+				for _, e := range page.Entries {
+					targets = append(targets, e.Target)
+				}
+				if cursor = page.Next; cursor == "" {
+					return targets
+				}
+			}
+		}
+		require.Equal(t, []string{"message 3", "message 2", "message 1"}, find(ops.AuditFilter{}))
+		require.Equal(t, []string{"message 3", "message 1"}, find(ops.AuditFilter{Actor: "ada"}))
+		require.Equal(t, []string{"message 2"}, find(ops.AuditFilter{Target: "2"}))
+		require.Empty(t, find(ops.AuditFilter{Action: ops.ActionRetry}))
+		require.Equal(t, []string{"message 3"}, find(ops.AuditFilter{From: r.clock.Now()}))
+		require.Equal(t, []string{"message 2", "message 1"}, find(ops.AuditFilter{To: r.clock.Now()}))
+	})
+}
+
+// Two inboxes share a database under different prefixes (contract 3.4).
+func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil)
+		r.accept("1")
+		o := inbox.DefaultOptions()
+		o.TablePrefix = "other_"
+		other, err := inbox.New("other", d.DB, inbox.WithOptions(o), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, err)
+		require.NoError(t, other.Migrate(t.Context()))
+		theirs, err := other.Ops()
+		require.NoError(t, err)
+		count, err := theirs.Count(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, count)
+		require.ErrorIs(t, theirs.Delete(t.Context(), ada, "1", "1"), ops.ErrNotFound)
+		byHand, err := ops.New(d.DB, ops.Naming(models.Naming{Prefix: "other_"}))
+		require.NoError(t, err)
+		overview, err := byHand.Overview(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "other", overview.Inbox)
+		require.Empty(t, overview.Handlers)
+	})
+}

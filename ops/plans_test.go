@@ -1,0 +1,271 @@
+package ops
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	postgresdriver "gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// plan is a node of EXPLAIN (ANALYZE, FORMAT JSON).
+type plan struct {
+	Type     string  `json:"Node Type"`
+	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
+	Rows     float64 `json:"Actual Rows"`
+	Loops    float64 `json:"Actual Loops"`
+	Removed  float64 `json:"Rows Removed by Filter"`
+	Plans    []plan  `json:"Plans"`
+}
+
+// scans lists every access to a table as "node relation index".
+func (p plan) scans() (found []string) {
+	if p.Relation != "" && strings.Contains(p.Type, "Scan") || p.Index != "" {
+		found = append(found, strings.Join(strings.Fields(p.Type+" "+p.Relation+" "+p.Index), " "))
+	}
+	for _, child := range p.Plans {
+		found = append(found, child.scans()...)
+	}
+	return found
+}
+
+// read counts the rows that scans looked at.
+func (p plan) read() float64 {
+	count := 0.0
+	if strings.Contains(p.Type, "Scan") && p.Relation != "" {
+		count = (p.Rows + p.Removed) * p.Loops
+	}
+	for _, child := range p.Plans {
+		count += child.read()
+	}
+	return count
+}
+
+var errRollBack = errors.New("roll back")
+
+// explain executes a statement as a prepared one, by this plan_cache_mode, and
+// takes back what it did.
+func explain(t *testing.T, literal *gorm.DB, o *Ops, mode, statement string, args ...any) (explained plan) {
+	t.Helper()
+	require.ErrorIs(t, literal.Transaction(func(tx *gorm.DB) error {
+		connection := tx.Statement.ConnPool
+		for _, statement := range []string{`DEALLOCATE ALL`, `SET LOCAL plan_cache_mode = ` + mode, `PREPARE planned AS ` + o.text(statement)} {
+			_, err := connection.ExecContext(t.Context(), statement)
+			require.NoError(t, err, statement)
+		}
+		execute := `EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE planned`
+		if len(args) > 0 {
+			places := make([]string, len(args))
+			for i := range places {
+				places[i] = fmt.Sprintf("$%d", i+1)
+			}
+			execute += "(" + strings.Join(places, ", ") + ")"
+		}
+		rows, err := connection.QueryContext(t.Context(), execute, args...)
+		require.NoError(t, err)
+		defer rows.Close()
+		var text strings.Builder
+		for rows.Next() {
+			var line string
+			require.NoError(t, rows.Scan(&line))
+			text.WriteString(line)
+		}
+		require.NoError(t, rows.Err())
+		var plans []struct{ Plan plan }
+		require.NoError(t, json.Unmarshal([]byte(text.String()), &plans))
+		explained = plans[0].Plan
+		return errRollBack
+	}), errRollBack)
+	return explained
+}
+
+// looked is one statement with what must serve it.
+type looked struct {
+	name, statement string
+	args            []any
+	expected        string  // an index, on PostgreSQL
+	most            float64 // rows looked at, there
+	sqlite          string  // what SQLite says; empty if it is a table of a few rows
+}
+
+// plansOf are all statements of the package, with arguments that a search deep
+// in the list has.
+func plansOf(o *Ops) []looked {
+	id := func(n int) string { return fmt.Sprintf("00000000-0000-7000-8000-%012x", n) }
+	lanes, numbers := store.LaneHandler("lanes"), "[1000001,1000002,7]"
+	refs := fmt.Sprintf(`[["%s",0],["%s",1]]`, id(1000001), id(1000002))
+	now := o.stamp(million)
+	at := func(n int) any {
+		return o.stamp(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(n) * 80 * time.Millisecond))
+	}
+	const (
+		statuses  = "inbox_handler_statuses"
+		poisoned  = statuses + "_poisoned"
+		due       = statuses + "_due"
+		waiting   = statuses + "_waiting"
+		lane      = statuses + "_lane"
+		statusID  = statuses + "_pkey"
+		byMessage = statuses + "_message_handler"
+		auto      = "INDEX sqlite_autoindex_"
+	)
+	return []looked{
+		{"walkPoisoned", walkPoisoned, []any{"hot", lastID, 51}, poisoned, 51 * 4, "INDEX " + poisoned + " (handler_key=? AND id<?)"},
+		{"walkPoisoned", walkPoisoned, []any{"hot", id(1005000), 1000}, poisoned, 1000 * 4, "INDEX " + poisoned},
+		{"walkPoisoned", walkPoisoned, []any{"hot", id(1005000), 1000}, "inbox_messages_number", 1000 * 4, "INDEX inbox_messages_number (number=?)"},
+		{"walkPoisoned", walkPoisoned, []any{"idle", lastID, 51}, poisoned, 0, "INDEX " + poisoned},
+		{"walkWaiting", walkWaiting, []any{"lanes", id(1035000), 1000}, waiting, 1000 * 4, "INDEX " + waiting + " (handler_key=? AND id<?)"},
+		{"walkDue", walkDue, []any{"hot", lastID, 1000, o.stamp(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}, due, 1000 * 5, "INDEX " + due + " (handler_key=? AND <expr><?)"},
+		{"walkDue", walkDue, []any{"hot", id(1029000), 500, o.stamp(time.Date(2026, 1, 3, 12, 0, 0, 0, time.UTC))}, due, 1000 * 6, "INDEX " + due + " (handler_key=? AND <expr>=? AND id<?)"},
+		{"walkMessages", walkMessages, []any{at(500000), 500000, o.stamp(time.Time{}), 1001}, "inbox_messages_received_at", 1001, "INDEX inbox_messages_received_at (received_at>? AND (received_at,number)<(?,?))"},
+		{"walkMessages", walkMessages, []any{at(1000), 1000, at(900), 1001}, "inbox_messages_received_at", 101, "INDEX inbox_messages_received_at"},
+		{"oneMessage", oneMessage, []any{"m7"}, "inbox_messages_pkey", 1, auto + "inbox_messages_1 (id=?)"},
+		{"loadMessage", loadMessage, []any{"m7"}, "inbox_messages_pkey", 1, auto + "inbox_messages_1 (id=?)"},
+		{"statusesOf", statusesOf, []any{numbers, statusesAtOnce}, byMessage, 3, "INDEX " + byMessage + " (message_number=?"},
+		{"poisonedKeys", poisonedKeys, []any{mostKeys}, poisoned, 20, "INDEX " + poisoned + " (handler_key>?)"},
+		{"dueKeys", dueKeys, []any{mostKeys}, due, 20, "INDEX " + due + " (handler_key>?)"},
+		{"waitingKeys", waitingKeys, []any{mostKeys}, waiting, 20, "INDEX " + waiting + " (handler_key>?)"},
+		{"countOpen", countOpen, []any{"hot", now, LookLimit + 1}, due, LookLimit + 1, "INDEX " + due + " (handler_key=?)"},
+		{"countPoisoned", countPoisoned, []any{LookLimit + 1, "hot"}, poisoned, LookLimit + 1, "INDEX " + poisoned + " (handler_key=?)"},
+		{"countWaiting", countWaiting, []any{LookLimit + 1, "lanes"}, waiting, LookLimit + 1, "INDEX " + waiting + " (handler_key=?)"},
+		{"countRejected", countRejected, []any{LookLimit + 1}, "inbox_rejected_messages_rejected_at", LookLimit + 1, "INDEX inbox_rejected_messages_rejected_at"},
+		{"countGaps", countGaps, []any{LookLimit + 1}, "inbox_gaps_pkey", LookLimit + 1, auto + "inbox_gaps_1"},
+		{"laneAhead", laneAhead, []any{lanes, 1, false, 1040000, lastID, laneCap + 1}, lane, laneCap + 1, "INDEX " + lane + " (lane_handler=? AND lane_key=? AND is_poisoned=? AND (sequence,id)<(?,?))"},
+		{"laneHead", laneHead, []any{lanes, 1, false}, lane, 1, "INDEX " + lane + " (lane_handler=? AND lane_key=? AND is_poisoned=?)"},
+		{"sequenceOf", sequenceOf, []any{id(7)}, statusID, 1, auto + statuses + "_1 (id=?)"},
+		{"retry", retry, []any{refs, now}, statusID, 10, auto + statuses + "_1 (id=?)"},
+		{"discard", discard, []any{refs, now}, statusID, 10, auto + statuses + "_1 (id=?)"},
+		{"stateNow", stateNow, []any{id(7)}, statusID, 1, auto + statuses + "_1 (id=?)"},
+		{"lockMessage", lockMessage, []any{"m7"}, "inbox_messages_pkey", 1, auto + "inbox_messages_1 (id=?)"},
+		{"deleteStatuses", deleteStatuses, []any{1000001}, byMessage, 2, "INDEX " + byMessage + " (message_number=?)"},
+		{"statusesLeft", statusesLeft, []any{7}, byMessage, 1, "INDEX " + byMessage + " (message_number=?)"},
+		{"deleteMessage", deleteMessage, []any{7}, "inbox_messages_number", 2, "INDEX inbox_messages_number (number=?)"},
+		{"walkRejected", walkRejected, []any{now, id(5000), o.stamp(time.Time{}), 1000}, "inbox_rejected_messages_rejected_at", 1000, "INDEX inbox_rejected_messages_rejected_at (rejected_at>? AND (rejected_at,id)<(?,?))"},
+		{"oneRejected", oneRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 1, auto + "inbox_rejected_messages_1 (id=?)"},
+		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto + "inbox_rejected_messages_1 (id=?)"},
+		{"walkGaps", walkGaps, []any{id(5000), 1000}, "inbox_gaps_pkey", 1000, auto + "inbox_gaps_1 (id<?)"},
+		{"walkAudit", walkAudit, []any{id(5000), 1000}, "inbox_audit_pkey", 1000, auto + "inbox_audit_1 (id<?)"},
+		{"inboxName", inboxName, nil, "", 10, ""},
+		{"beginWriting", beginWriting, nil, "", 10, ""},
+		{"pausedKeys", pausedKeys, []any{mostListed}, "", 10, ""},
+		{"leases", leases, []any{mostListed}, "", 10, ""},
+		{"pause", pause, []any{"hot", now}, "", 10, ""},
+		{"resume", resume, []any{"hot", now}, "", 10, ""},
+	}
+}
+
+// Every statement of the package is looked at.
+func TestEveryStatementsPlanIsLookedAt(t *testing.T) {
+	var names []string
+	for _, each := range plansOf(&Ops{}) {
+		names = append(names, each.name)
+	}
+	require.Empty(t, slices.DeleteFunc(statements(t), func(name string) bool { return slices.Contains(names, name) }))
+}
+
+// Which index serves what among a million completed and 10,000 poisoned
+// statuses: no statement scans a table that grows, and none reads more than it
+// shows, by the plans of generic prepared statements, which never see their
+// arguments, as well as by those made for them, before the statistics are made
+// and after.
+func TestPostgresPlans(t *testing.T) {
+	t.Parallel() // much of it waits for disks
+	dsn := testenv.PostgresDSN(t)
+	db := testenv.OpenPostgres(t, dsn)
+	literal, err := gorm.Open(postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), &gorm.Config{Logger: logger.Discard})
+	require.NoError(t, err)
+	pool, err := literal.DB()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	loadMillion(t, db)
+	o, err := New(db)
+	require.NoError(t, err)
+
+	look := func(t *testing.T, mode string, analyzed bool) {
+		for _, each := range plansOf(o) {
+			t.Run(each.name, func(t *testing.T) {
+				explained := explain(t, literal, o, mode, each.statement, each.args...)
+				scans := strings.Join(explained.scans(), "\n") + "\n"
+				for _, table := range growing[:2] {
+					require.NotContains(t, scans, "Seq Scan inbox_"+table)
+				}
+				if !analyzed {
+					return
+				}
+				for _, table := range growing {
+					require.NotContains(t, scans, "Seq Scan inbox_"+table)
+				}
+				if each.expected != "" {
+					require.Contains(t, scans, each.expected+"\n")
+				}
+				require.LessOrEqual(t, explained.read(), each.most, scans)
+			})
+		}
+	}
+	modes := []string{"force_custom_plan", "force_generic_plan"}
+	for _, mode := range modes {
+		t.Run("without statistics by "+mode, func(t *testing.T) { look(t, mode, false) })
+	}
+	for _, table := range growing {
+		require.NoError(t, db.Exec(`ANALYZE inbox_`+table).Error)
+	}
+	for _, mode := range modes {
+		t.Run("by "+mode, func(t *testing.T) { look(t, mode, true) })
+	}
+
+	// And whole answers, in no time.
+	page, err := o.List(t.Context(), Filter{States: []State{StatePoisoned}, ErrorText: "unknown"}, "", 100)
+	require.NoError(t, err)
+	require.Len(t, page.Statuses, 100)
+	failures, err := o.Failures(t.Context(), Filter{})
+	require.NoError(t, err)
+	require.True(t, failures.Capped)
+	require.Equal(t, LookLimit, failures.Looked)
+	require.Equal(t, "customer # is unknown", failures.Groups[0].Error)
+	overview, err := o.Overview(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Count{N: LookLimit}, overview.Handlers[0].Poisoned)
+	require.Equal(t, Count{N: LookLimit, Capped: true}, overview.Rejected)
+}
+
+// The same on SQLite, by its own word.
+func TestSQLitePlans(t *testing.T) {
+	t.Parallel()
+	db := testenv.SQLite(t)
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	o, err := New(db)
+	require.NoError(t, err)
+	for _, each := range plansOf(o) {
+		t.Run(each.name, func(t *testing.T) {
+			steps, err := look(t.Context(), o, `EXPLAIN QUERY PLAN `+each.statement, func(rows *sql.Rows, step *string) error {
+				var ignored int
+				return rows.Scan(&ignored, &ignored, &ignored, step)
+			}, each.args...)
+			require.NoError(t, err)
+			plan := strings.Join(steps, "\n")
+			require.Contains(t, plan, each.sqlite)
+			if each.sqlite != "" {
+				require.NotRegexp(t, `SCAN inbox_\w+($|\n)`, plan)
+				if !strings.Contains(plan, "CO-ROUTINE s") { // then s is a table
+					require.NotRegexp(t, `SCAN s($|\n)`, plan)
+				}
+			}
+			if each.name != "statusesOf" { // a few rows, in an order that no index has
+				require.NotContains(t, plan, "TEMP B-TREE FOR ORDER BY")
+			}
+		})
+	}
+}
