@@ -150,9 +150,9 @@ func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
 func TestMessagesAreDeletedAndReplayed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "smtp said 550", "m1")
-		page := r.follow(r.post("replay", url.Values{"id": {"m1"}, "new-id": {"m1-again"}, "change-content": {"1"}, "content": {"better"}, "type": {"not ticked"}}))
+		page := r.follow(r.post("replay", url.Values{"id": {"m1"}, "new-id": {"m1-again"}, "change-content": {"1"}, "content": {"better\r\nlines"}, "type": {"not ticked"}}))
 		require.Contains(t, page, "Replayed: this is the new message.")
-		require.Contains(t, page, "better")
+		require.Contains(t, page, "better\nlines")
 		require.Contains(t, page, `a replay of <a class="data" href="./message?id=m1">`)
 		require.Equal(t, http.StatusBadRequest, r.post("delete", url.Values{"id": {"m1"}, "confirmation": {"m2"}}).Status)
 		require.Contains(t, r.follow(r.post("delete", url.Values{"id": {"m1"}, "confirmation": {"m1"}})), "Deleted.")

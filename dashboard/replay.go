@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"net/url"
 
 	"go.uber.org/zap"
@@ -43,6 +44,9 @@ func (q *request) replay() error {
 		return nil
 	}
 	edit := ops.Edit{MessageID: form.Get("new-id"), Type: text("type"), ContentType: text("content-type"), OrderingKey: raw("key"), Content: raw("content")}
+	if edit.Content != nil { // browsers send the line ends of a text area as two characters
+		*edit.Content = bytes.ReplaceAll(*edit.Content, []byte("\r\n"), []byte("\n"))
+	}
 	accepted, err := q.d.ops.Replay(q.r.Context(), q.actor(), form.Get("id"), edit)
 	if err != nil {
 		return err

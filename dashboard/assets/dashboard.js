@@ -19,6 +19,7 @@
   // Updates: the page's own address with part=live, one at a time.
   let timer = 0;
   let failed = false;
+  let asking = false;
   const live = () => document.getElementById("live");
 
   const busy = (part) => {
@@ -60,7 +61,7 @@
 
   const update = () => {
     const part = live();
-    if (!part || !part.dataset.live || document.hidden) return;
+    if (!part || !part.dataset.live || document.hidden || asking) return;
     const waiting = busy(part);
     if (waiting) {
       tell(waiting);
@@ -71,7 +72,9 @@
     ask.open("GET", part.dataset.live);
     ask.responseType = "document"; // parsed without being run
     ask.timeout = 30000;
+    asking = true;
     ask.onloadend = () => {
+      asking = false;
       failed = ask.status !== 200 || !ask.response;
       if (!failed) {
         if (!busy(part)) swap(ask.response);

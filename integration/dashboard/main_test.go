@@ -23,7 +23,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-const patience = time.Minute
+const (
+	patience = time.Minute // of one wait, twice
+	lifetime = 4 * time.Minute
+)
 
 // chromium is the package's browser. It starts when first asked for.
 var chromium = sync.OnceValues(func() (context.Context, error) {
@@ -88,7 +91,7 @@ func open(t testing.TB) *tab {
 		return err
 	})))
 	ctx, closeTab := chromedp.NewContext(browser, chromedp.WithTargetID(window))
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, lifetime)
 	b := &tab{t: t, ctx: ctx}
 	chromedp.ListenTarget(ctx, b.listen)
 	require.NoError(t, chromedp.Run(ctx, runtime.Enable(), log.Enable(), page.Enable()))
