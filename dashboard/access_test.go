@@ -1,0 +1,259 @@
+package dashboard_test
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/dashboard"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// allowed is which role each route needs, written down a second time: a change
+// of the table must be made here, too.
+var allowed = map[string]dashboard.Role{
+	"GET ": dashboard.Viewer, "GET messages": dashboard.Viewer, "GET message": dashboard.Viewer, "GET failures": dashboard.Viewer,
+	"GET rejected": dashboard.Viewer, "GET rejected-message": dashboard.Viewer, "GET handlers": dashboard.Viewer, "GET workers": dashboard.Viewer,
+	"GET gaps": dashboard.Viewer, "GET dashboard.css": dashboard.Viewer, "GET dashboard.js": dashboard.Viewer, "GET dashboard.svg": dashboard.Viewer,
+
+	"GET audit": dashboard.Operator, "POST retry": dashboard.Operator, "POST discard": dashboard.Operator, "POST selected": dashboard.Operator,
+	"GET bulk": dashboard.Operator, "POST bulk": dashboard.Operator, "GET job": dashboard.Operator, "POST job-stop": dashboard.Operator,
+	"POST pause": dashboard.Operator, "POST resume": dashboard.Operator, "POST accept": dashboard.Operator,
+
+	"GET delete": dashboard.Admin, "POST delete": dashboard.Admin, "GET delete-rejected": dashboard.Admin, "POST delete-rejected": dashboard.Admin,
+	"GET replay": dashboard.Admin, "POST replay": dashboard.Admin, "GET cleanup": dashboard.Admin, "POST cleanup": dashboard.Admin,
+}
+
+func TestTableOfRoutesIsTheOneAgreed(t *testing.T) {
+	table := map[string]dashboard.Role{}
+	for _, r := range dashboard.Routes() {
+		table[r.Method+" "+r.Path] = r.Role
+	}
+	require.Equal(t, allowed, table)
+}
+
+// Every path with every method by everybody: who may not is refused before
+// anything is looked at, and nothing else is answered than what the table has.
+func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "m1") // so that there is a handler, and a form
+		methods := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"}
+		paths := []string{"nothing", "messages/", "assets/dashboard.css", "../retry", "retry/x", "%2e%2e/retry", "MESSAGES", "templates/layout.html"}
+		for _, route := range dashboard.Routes() {
+			if !slices.Contains(paths, route.Path) {
+				paths = append(paths, route.Path)
+			}
+		}
+		for _, role := range []dashboard.Role{dashboard.Viewer, dashboard.Operator, dashboard.Admin} {
+			r.as(role)
+			token := r.token()
+			for _, path := range paths {
+				for _, method := range methods {
+					name := role.String() + " " + method + " " + path
+					need, known := allowed[strings.Replace(method, "HEAD", "GET", 1)+" "+path]
+					got := r.bare(method, path, token)
+					switch {
+					case !known && allowed["GET "+path]+allowed["POST "+path] == 0:
+						require.Contains(t, []int{http.StatusNotFound, http.StatusTemporaryRedirect, http.StatusMovedPermanently}, got.Status, name)
+						require.NotContains(t, got.Body, "Token", name)
+					case !known:
+						require.Equal(t, http.StatusMethodNotAllowed, got.Status, name)
+						require.NotEmpty(t, got.Header.Get("Allow"), name)
+					case role < need:
+						require.Equal(t, http.StatusForbidden, got.Status, name)
+						if method != "HEAD" {
+							require.Contains(t, got.Body, "This takes the role "+need.String(), name)
+						}
+					default:
+						require.NotEqual(t, http.StatusForbidden, got.Status, name)
+						require.NotEqual(t, http.StatusMethodNotAllowed, got.Status, name)
+						require.NotEqual(t, http.StatusUnauthorized, got.Status, name)
+						require.NotEqual(t, http.StatusInternalServerError, got.Status, "%s: %s", name, got.Body)
+					}
+					if got.Header.Get("Location") == "" || known {
+						requireHardened(t, got, name)
+					}
+				}
+			}
+		}
+		for name, nobody := range map[string]dashboard.Principal{
+			"no role": {Actor: "x"}, "a role too high": {Actor: "x", Role: 4}, "a negative role": {Actor: "x", Role: -1}, "no actor": {Role: dashboard.Admin},
+			"a long actor": {Actor: strings.Repeat("x", 201), Role: dashboard.Admin}, "a line end": {Actor: "x\ny", Role: dashboard.Admin}, "no text": {Actor: "\xff", Role: dashboard.Admin},
+		} {
+			r.asWho(nobody, nil)
+			for _, path := range paths {
+				for _, method := range methods[:4] {
+					got := r.bare(method, path, "")
+					if got.Status != http.StatusTemporaryRedirect && got.Status != http.StatusMovedPermanently { // of the mux
+						require.Equal(t, http.StatusForbidden, got.Status, "%s: %s %s", name, method, path)
+						requireHardened(t, got, name)
+					}
+				}
+			}
+		}
+		r.asWho(dashboard.Principal{Actor: "x", Role: dashboard.Admin}, errors.New("session 4711 of postgres://secret has run out"))
+		for _, path := range paths {
+			for _, method := range methods[:4] {
+				got := r.bare(method, path, "")
+				if got.Status != http.StatusTemporaryRedirect && got.Status != http.StatusMovedPermanently {
+					require.Equal(t, http.StatusUnauthorized, got.Status, method+" "+path)
+					require.NotContains(t, got.Body, "secret", "what the authorizer says is not shown")
+					requireHardened(t, got, path)
+				}
+			}
+		}
+		require.Empty(t, slices.DeleteFunc(r.audit(), func(line string) bool { return strings.Contains(line, " cleanup ") }), "nobody did anything but start cleanups")
+	})
+}
+
+// bare is a request with all that the guard wants.
+func (r *rig) bare(method, path, token string) answer {
+	r.t.Helper()
+	request := r.request(method, path, nil)
+	if method != "GET" && method != "HEAD" {
+		request = r.request(method, path, strings.NewReader(url.Values{"token": {token}}.Encode()))
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	request.Header.Set("Origin", strings.TrimSuffix(r.site, prefix+"/"))
+	request.Header.Set("Sec-Fetch-Site", "same-origin")
+	return r.do(request)
+}
+
+func requireHardened(t testing.TB, a answer, name string) {
+	t.Helper()
+	csp := a.Header.Get("Content-Security-Policy")
+	for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'"} {
+		require.Contains(t, csp, want, name)
+	}
+	for _, never := range []string{"unsafe", "*", "data:", "http"} {
+		require.NotContains(t, csp, never, name)
+	}
+	require.Equal(t, "nosniff", a.Header.Get("X-Content-Type-Options"), name)
+	require.Equal(t, "same-origin", a.Header.Get("Referrer-Policy"), name)
+	require.Equal(t, "no-store", a.Header.Get("Cache-Control"), name)
+	require.Empty(t, a.Header.Values("Access-Control-Allow-Origin"), name)
+	require.NotContains(t, a.Body, "<script>", name)
+	require.NotContains(t, a.Body, " style=", name)
+	require.NotContains(t, a.Body, " onclick=", name)
+}
+
+func TestFormsOfOtherSitesAndSessionsAreRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "smtp said 550", "m1")
+		ref := url.Values{"ref": {r.ref("mail", "m1")}}
+		own := strings.TrimSuffix(r.site, prefix+"/")
+		for name, edit := range map[string]func(*http.Request){
+			"another origin":              func(q *http.Request) { q.Header.Set("Origin", "https://evil.example") },
+			"another port":                func(q *http.Request) { q.Header.Set("Origin", own+"1") },
+			"an opaque origin":            func(q *http.Request) { q.Header.Set("Origin", "null") },
+			"an origin of another scheme": func(q *http.Request) { q.Header.Set("Origin", strings.Replace(own, "http", "ftp", 1)) },
+			"two origins":                 func(q *http.Request) { q.Header.Add("Origin", own) },
+			"another site":                func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "cross-site") },
+			"a sibling of the site":       func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "same-site") },
+			"another site, own origin not named": func(q *http.Request) {
+				q.Header.Del("Origin")
+				q.Header.Set("Sec-Fetch-Site", "cross-site")
+			},
+			"no word on where it is from": func(q *http.Request) { q.Header.Del("Origin"); q.Header.Del("Sec-Fetch-Site") },
+			"no cookie":                   func(q *http.Request) { r.agent.Jar = nil },
+		} {
+			t.Run(name, func(t *testing.T) {
+				q := r.form("retry", ref)
+				jar := r.agent.Jar
+				edit(q)
+				got := r.do(q)
+				r.agent.Jar = jar
+				require.Equal(t, http.StatusForbidden, got.Status)
+			})
+		}
+		for name, token := range map[string][]string{"no token": {}, "an empty token": {""}, "a made-up token": {strings.Repeat("A", 43)}, "two tokens": {r.token(), r.token()}} {
+			require.Equal(t, http.StatusForbidden, r.post("retry", url.Values{"ref": ref["ref"], "token": token}).Status, name)
+		}
+		theirs := r.token()
+		r.asWho(dashboard.Principal{Actor: "mallory", Role: dashboard.Admin}, nil)
+		require.Equal(t, http.StatusForbidden, r.post("retry", url.Values{"ref": ref["ref"], "token": {theirs}}).Status, "another principal's token")
+		r.as(dashboard.Admin)
+		require.Equal(t, http.StatusForbidden, r.do(r.form("retry?token="+url.QueryEscape(theirs)+"&"+ref.Encode(), url.Values{"token": {}})).Status, "a token in the address")
+		require.True(t, inboxtest.Status(t, r.ib, "m1", "mail").IsPoisoned)
+		require.Empty(t, r.audit())
+
+		for name, edit := range map[string]func(*http.Request){
+			"Sec-Fetch-Site alone": func(q *http.Request) { q.Header.Del("Origin") },
+			"Origin alone":         func(q *http.Request) { q.Header.Del("Sec-Fetch-Site") },
+		} {
+			q := r.form("pause", url.Values{"handler": {"mail"}})
+			edit(q)
+			require.Equal(t, http.StatusSeeOther, r.do(q).Status, name)
+		}
+		require.Equal(t, http.StatusSeeOther, r.post("retry", ref).Status, "and the real one is taken")
+	})
+}
+
+func TestNamedOriginsMaySendForms(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil, dashboard.Origins("https://ops.example.org"))
+		inboxtest.Accept(t, r.ib, "m1")
+		for origin, want := range map[string]int{"https://ops.example.org": 303, "http://ops.example.org": 403, "https://ops.example.org.evil": 403} {
+			q := r.form("pause", url.Values{"handler": {"mail"}})
+			q.Header.Set("Origin", origin)
+			require.Equal(t, want, r.do(q).Status, origin)
+		}
+	})
+}
+
+func TestPagesAreNotLoadedFromOtherSites(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "smtp said 550", "m1")
+		ask := func(site, mode, dest string) int {
+			q := r.request("GET", "message?id=m1", nil)
+			q.Header.Set("Sec-Fetch-Site", site)
+			q.Header.Set("Sec-Fetch-Mode", mode)
+			q.Header.Set("Sec-Fetch-Dest", dest)
+			return r.do(q).Status
+		}
+		require.Equal(t, 403, ask("cross-site", "no-cors", "image"))
+		require.Equal(t, 403, ask("same-site", "cors", "empty"))
+		require.Equal(t, 403, ask("cross-site", "navigate", "iframe"))
+		require.Empty(t, r.audit(), "an image elsewhere leaves no look in somebody's name")
+		require.Equal(t, 200, ask("cross-site", "navigate", "document"), "a link does")
+		require.Equal(t, []string{"admin@example.org view message m1"}, r.audit())
+	})
+}
+
+func TestDashboardIsNotMadeWithoutAuthorizer(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		o, err := ops.New(d.DB)
+		require.NoError(t, err)
+		somebody := dashboard.Authorizer(func(*http.Request) (dashboard.Principal, error) { return dashboard.Principal{}, nil })
+		for name, c := range map[string]struct {
+			o       *ops.Ops
+			options []dashboard.Option
+			want    string
+		}{
+			"no authorizer":          {o, nil, "no Authorizer"},
+			"a nil authorizer":       {o, []dashboard.Option{dashboard.Authorizer(nil)}, "no Authorizer"},
+			"both":                   {o, []dashboard.Option{somebody, dashboard.Insecure()}, "both Authorizer and Insecure"},
+			"no ops":                 {nil, []dashboard.Option{somebody}, "*ops.Ops is nil"},
+			"a short secret":         {o, []dashboard.Option{somebody, dashboard.Secret([]byte("x"))}, "Secret has 1 bytes"},
+			"an origin with a path":  {o, []dashboard.Option{somebody, dashboard.Origins("https://a/b")}, "Origins"},
+			"an origin without host": {o, []dashboard.Option{somebody, dashboard.Origins("null")}, "Origins"},
+			"a deadline too short":   {o, []dashboard.Option{somebody, dashboard.Deadline(time.Millisecond)}, "Deadline"},
+			"a refresh too short":    {o, []dashboard.Option{somebody, dashboard.Refresh(0)}, "Refresh"},
+			"no logger":              {o, []dashboard.Option{somebody, dashboard.Logger(nil)}, "Logger"},
+			"no clock":               {o, []dashboard.Option{somebody, dashboard.Clock(nil)}, "Clock"},
+		} {
+			dash, err := dashboard.New(c.o, c.options...)
+			require.ErrorContains(t, err, c.want, name)
+			require.Nil(t, dash, name)
+		}
+		_, err = dashboard.New(o, dashboard.Insecure())
+		require.NoError(t, err)
+	})
+}

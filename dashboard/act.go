@@ -1,0 +1,173 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// maxRefs bounds an action on selected statuses: a page of the largest size.
+const maxRefs = 200
+
+// refsOf reads what was selected: "<status ID>@<version>" each.
+func refsOf(values []string) ([]ops.Ref, error) {
+	if len(values) > maxRefs {
+		return nil, badInput("More than " + strconv.Itoa(maxRefs) + " were selected: act on all that match instead.")
+	}
+	var refs []ops.Ref
+	for _, value := range values {
+		id, text, _ := strings.Cut(value, "@")
+		version, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || id == "" || version < 0 {
+			return nil, badInput("The selection is malformed.")
+		}
+		refs = append(refs, ops.Ref{StatusID: id, Version: version})
+	}
+	return refs, nil
+}
+
+func (q *request) retry() error   { return q.actOn("retried", q.d.ops.Retry) }
+func (q *request) discard() error { return q.actOn("discarded", q.d.ops.Discard) }
+
+// actOn acts on each selected status in a transaction of its own. Of one, an
+// error says why not. Of several, those that have changed meanwhile are left
+// alone and counted; any other error ends it, and the page says how far it came.
+func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Ref) error) error {
+	refs, err := refsOf(q.r.PostForm["ref"])
+	if err != nil {
+		return err
+	}
+	if len(refs) == 0 {
+		return q.back("messages", saying("nothing-chosen"))
+	}
+	if len(refs) == 1 {
+		if err := act(q.r.Context(), q.actor(), refs[0]); err != nil {
+			return err
+		}
+		q.d.samples.forget()
+		q.log(done, zap.String("status", refs[0].StatusID))
+		return q.back("messages", saying(done))
+	}
+	acted, left := 0, 0
+	for _, ref := range refs {
+		err := act(q.r.Context(), q.actor(), ref)
+		switch {
+		case err == nil:
+			acted++
+		case errors.Is(err, ops.ErrStale), errors.Is(err, ops.ErrNotFound), errors.Is(err, ops.ErrNotPoisoned):
+			left++
+		default:
+			p := *problemOf(err)
+			p.text = "Of " + number(len(refs)) + " selected, " + number(acted) + " were " + done + " before this: " + p.text
+			return &p
+		}
+	}
+	q.d.samples.forget()
+	q.log(done, zap.Int("done", acted), zap.Int("left", left))
+	return q.back("messages", url.Values{"said": {done + "-some"}, "done": {strconv.Itoa(acted)}, "left": {strconv.Itoa(left)}})
+}
+
+func (q *request) log(what string, fields ...zap.Field) {
+	q.d.log.Info("dashboard action", append([]zap.Field{zap.String("actor", q.who.Actor), zap.String("action", what)}, fields...)...)
+}
+
+func (q *request) pause() error { return q.switchHandler("paused", q.d.ops.Pause) }
+func (q *request) resume() error {
+	return q.switchHandler("resumed", q.d.ops.Resume)
+}
+
+func (q *request) switchHandler(done string, act func(context.Context, ops.Actor, string) error) error {
+	key := q.r.PostForm.Get("handler")
+	if err := act(q.r.Context(), q.actor(), key); err != nil {
+		return err
+	}
+	q.d.samples.forget()
+	q.log(done, zap.String("handler", key))
+	return q.back("handlers", saying(done))
+}
+
+func (q *request) reAccept() error {
+	id := q.r.PostForm.Get("id")
+	accepted, err := q.d.ops.ReAccept(q.r.Context(), q.actor(), id)
+	if err != nil {
+		return err
+	}
+	q.d.samples.forget()
+	q.log("accepted", zap.String("rejected", id))
+	said := "accepted"
+	if len(accepted) > 0 {
+		switch accepted[0].Outcome {
+		case "duplicate":
+			said = "known"
+		case "unrouted":
+			said = "unrouted"
+		}
+		return q.redirect("./message?" + url.Values{"id": {accepted[0].MessageID}, "said": {said}}.Encode())
+	}
+	return q.redirect("./rejected?" + saying(said).Encode())
+}
+
+// typedBody is what a page shows that asks for an ID to be typed.
+type typedBody struct {
+	ID string
+	// Form is where it is sent to, Back the page to return to.
+	Form, Back string
+	Heading    string
+	Warning    string
+	Button     string
+}
+
+func (q *request) confirmDelete() error {
+	id := q.query.Get("id")
+	if id == "" {
+		return badInput("The address names no message.")
+	}
+	return q.render("typed", "Delete a message", "messages", typedBody{
+		ID: id, Form: "./delete", Back: "./message?" + url.Values{"id": {id}}.Encode(), Heading: "Delete this message?", Button: "Delete it for good",
+		Warning: "The message and the statuses of all its handlers are removed, whatever their state. Nothing remembers it: a redelivery is a new message and runs again. To end a poisoned one, discard it instead.",
+	})
+}
+
+func (q *request) deleteMessage() error {
+	id := q.r.PostForm.Get("id")
+	if err := q.d.ops.Delete(q.r.Context(), q.actor(), id, strings.TrimSpace(q.r.PostForm.Get("confirmation"))); err != nil {
+		return wrongConfirmation(err, q.r.PostForm)
+	}
+	q.d.samples.forget()
+	q.log("deleted", zap.String("message", id))
+	return q.redirect("./messages?" + saying("deleted").Encode())
+}
+
+func (q *request) confirmDeleteRejected() error {
+	id := q.query.Get("id")
+	if id == "" {
+		return badInput("The address names no rejected message.")
+	}
+	return q.render("typed", "Delete a rejected message", "rejected", typedBody{
+		ID: id, Form: "./delete-rejected", Back: "./rejected-message?" + url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete it for good",
+		Warning: "The record and its reason are removed. It was never accepted, so no handler has seen it, and none will. If it can be mended, accept it again instead.",
+	})
+}
+
+func (q *request) deleteRejected() error {
+	id := q.r.PostForm.Get("id")
+	if err := q.d.ops.DeleteRejected(q.r.Context(), q.actor(), id, strings.TrimSpace(q.r.PostForm.Get("confirmation"))); err != nil {
+		return wrongConfirmation(err, q.r.PostForm)
+	}
+	q.d.samples.forget()
+	q.log("deleted", zap.String("rejected", id))
+	return q.redirect("./rejected?" + saying("deleted").Encode())
+}
+
+func wrongConfirmation(err error, form url.Values) error {
+	if errors.Is(err, ops.ErrBadInput) && form.Get("id") != strings.TrimSpace(form.Get("confirmation")) {
+		return refuse(400, "The IDs differ", "What was typed is not the ID. Nothing was deleted. Go back and type it again.", err)
+	}
+	return err
+}

@@ -1,0 +1,209 @@
+package dashboard_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/dashboard"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.as(dashboard.Operator)
+		r.poison("mail", "smtp said 550", "m1", "m2", "m3", "m4", "m5")
+		page := r.follow(r.post("retry", url.Values{"ref": {r.ref("mail", "m1")}, "back": {"message?id=m1"}}))
+		require.Contains(t, page, "Retried: due now.")
+		require.Contains(t, page, "<bdi>m1</bdi>", "it is back on the message's page")
+		require.False(t, inboxtest.Status(t, r.ib, "m1", "mail").IsPoisoned)
+
+		refs := []string{r.ref("mail", "m2"), r.ref("mail", "m3"), r.ref("mail", "m4")}
+		asked := r.post("selected", url.Values{"ref": refs, "action": {"discard"}, "back": {"messages?state=poisoned"}})
+		require.Equal(t, http.StatusOK, asked.Status)
+		require.Contains(t, asked.Body, "Discard 3 poisoned statuses?")
+		require.True(t, inboxtest.Status(t, r.ib, "m2", "mail").IsPoisoned, "asking does nothing")
+		require.NoError(t, r.ops.Retry(t.Context(), "grace", ops.Ref{StatusID: inboxtest.Status(t, r.ib, "m3", "mail").ID}), "somebody is faster")
+		page = r.follow(r.post("discard", url.Values{"ref": refs, "back": {"./messages?state=poisoned"}}))
+		require.Contains(t, page, "Discarded. 2 done, 1 left alone")
+		require.Contains(t, page, `value="poisoned" checked`, "with the filter it came from")
+
+		got := r.post("retry", url.Values{"ref": {refs[1]}})
+		require.Equal(t, http.StatusConflict, got.Status)
+		got = r.post("retry", url.Values{"ref": {strings.Split(r.ref("mail", "m1"), "@")[0] + "@0"}})
+		require.Equal(t, http.StatusConflict, got.Status)
+		require.Contains(t, got.Body, "It is not poisoned")
+		got = r.post("retry", url.Values{"ref": {"00000000-0000-0000-0000-000000000000@1"}})
+		require.Equal(t, http.StatusNotFound, got.Status)
+		require.Equal(t, http.StatusBadRequest, r.post("retry", url.Values{"ref": {"nonsense"}}).Status)
+		require.Equal(t, http.StatusBadRequest, r.post("retry", url.Values{"ref": make([]string, 201)}).Status)
+		require.Contains(t, r.follow(r.post("selected", url.Values{"action": {"retry"}})), "Nothing was selected.")
+
+		require.Equal(t, []string{
+			"operator@example.org retry status", "operator@example.org view message", "grace retry status",
+			"operator@example.org discard status", "operator@example.org discard status",
+		}, actionsOf(r.audit()))
+	})
+}
+
+// actionsOf cuts what differs from run to run.
+func actionsOf(lines []string) (all []string) {
+	for _, line := range lines {
+		words := strings.Fields(line)
+		all = append(all, strings.Join(words[:3], " "))
+	}
+	return all
+}
+
+var hidden = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)">`)
+
+// confirmed is what the form of a page would send.
+func confirmed(page string) url.Values {
+	fields := url.Values{}
+	for _, found := range hidden.FindAllStringSubmatch(page, -1) {
+		fields.Add(found[1], strings.ReplaceAll(found[2], "&#43;", "+"))
+	}
+	return fields
+}
+
+func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.as(dashboard.Operator)
+		var ids []string
+		for i := range 230 {
+			ids = append(ids, fmt.Sprintf("m%03d", i))
+		}
+		r.poison("mail", "smtp said 550", ids...)
+		r.poison("ship", "no stock", "other")
+		r.clock.Advance(time.Second)
+		group := between(t, r.page("failures?handler=mail"), "fingerprint=", `&amp;`)
+		page := r.page("bulk?action=retry&handler=mail&fingerprint=" + group)
+		require.Contains(t, page, "Retry 230 poisoned statuses?")
+		require.Empty(t, r.audit(), "counting does nothing")
+		fields := confirmed(page)
+		require.NotEmpty(t, fields.Get("to"), "what comes after the count is left out")
+		r.poison("mail", "smtp said 551", "late")
+
+		started := r.post("bulk", fields)
+		require.Equal(t, http.StatusSeeOther, started.Status, said(started.Body))
+		address := strings.TrimPrefix(started.Header.Get("Location"), "./")
+		inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(address), "Done.") }, "the end of it")
+		require.Contains(t, r.page(address), `<dd class="figure">230</dd>`)
+		require.False(t, inboxtest.Status(t, r.ib, "m000", "mail").IsPoisoned)
+		require.True(t, inboxtest.Status(t, r.ib, "late", "mail").IsPoisoned)
+		require.True(t, inboxtest.Status(t, r.ib, "other", "ship").IsPoisoned)
+		require.Len(t, r.audit(), 2, "a row per chunk")
+
+		require.Equal(t, http.StatusBadRequest, r.get("bulk?action=retry").Status, "not everything")
+		require.Equal(t, http.StatusBadRequest, r.get("bulk?action=drop&handler=mail").Status)
+		require.Equal(t, http.StatusBadRequest, r.post("bulk", url.Values{"action": {"retry"}}).Status)
+		require.Equal(t, http.StatusNotFound, r.get("job?id=unknown").Status)
+		require.Contains(t, r.follow(r.post("job-stop", url.Values{"id": {strings.TrimPrefix(address, "job?id=")}})), "It had ended already.")
+		require.Contains(t, r.page("bulk?action=discard&handler=nobody"), "Nothing matches any more.")
+
+		require.NoError(t, r.dash.Stop(t.Context()))
+		fields.Set("token", r.token())
+		require.Equal(t, http.StatusTooManyRequests, r.post("bulk", fields).Status, "a stopped dashboard starts nothing")
+	})
+}
+
+func TestHandlersArePausedAndResumed(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.as(dashboard.Operator)
+		inboxtest.Accept(t, r.ib, "m1")
+		require.Contains(t, r.follow(r.post("pause", url.Values{"handler": {"mail"}})), `aria-label="Resume mail"`)
+		require.Contains(t, r.page(""), `<span class="state paused">paused</span>`)
+		require.Contains(t, r.follow(r.post("resume", url.Values{"handler": {"mail"}})), `aria-label="Pause mail"`)
+		require.Equal(t, http.StatusNotFound, r.post("pause", url.Values{"handler": {"nobody"}}).Status)
+		require.Equal(t, []string{"operator@example.org pause handler", "operator@example.org resume handler"}, actionsOf(r.audit()))
+	})
+}
+
+func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		id := r.reject(1, "no ce_id")
+		require.Contains(t, r.follow(r.post("accept", url.Values{"id": {id}})), "Accepted again")
+		require.Equal(t, "mail", inboxtest.Status(t, r.ib, "r1", "mail").HandlerKey)
+		require.Equal(t, http.StatusNotFound, r.post("accept", url.Values{"id": {id}}).Status)
+		bad := r.reject(2, "old reason", func(m *models.RejectedMessage) { m.Headers = "[]" })
+		got := r.post("accept", url.Values{"id": {bad}})
+		require.Equal(t, http.StatusConflict, got.Status)
+		require.Contains(t, got.Body, "The record is still bad")
+
+		got = r.post("delete-rejected", url.Values{"id": {bad}, "confirmation": {"wrong"}})
+		require.Equal(t, http.StatusBadRequest, got.Status)
+		require.Contains(t, got.Body, "The IDs differ")
+		require.Contains(t, r.follow(r.post("delete-rejected", url.Values{"id": {bad}, "confirmation": {" " + bad}})), "Deleted.")
+		require.Equal(t, http.StatusNotFound, r.get("rejected-message?id="+bad).Status)
+	})
+}
+
+func TestMessagesAreDeletedAndReplayed(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "smtp said 550", "m1")
+		page := r.follow(r.post("replay", url.Values{"id": {"m1"}, "new-id": {"m1-again"}, "change-content": {"1"}, "content": {"better\r\nlines"}, "type": {"not ticked"}}))
+		require.Contains(t, page, "Replayed: this is the new message.")
+		require.Contains(t, page, "better\nlines")
+		require.Contains(t, page, `a replay of <a class="data" href="./message?id=m1">`)
+		require.Equal(t, http.StatusBadRequest, r.post("delete", url.Values{"id": {"m1"}, "confirmation": {"m2"}}).Status)
+		require.Contains(t, r.follow(r.post("delete", url.Values{"id": {"m1"}, "confirmation": {"m1"}})), "Deleted.")
+		require.Equal(t, http.StatusNotFound, r.get("message?id=m1").Status)
+	})
+}
+
+func TestReplayIsRefusedWhereItIsOff(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil)
+		r.poison("mail", "smtp said 550", "m1")
+		got := r.post("replay", url.Values{"id": {"m1"}})
+		require.Equal(t, http.StatusForbidden, got.Status)
+		require.Contains(t, got.Body, "Replay is off")
+	})
+}
+
+func TestCleanupRunsAndSaysWhatItDeleted(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "m1")
+		started := r.post("cleanup", nil)
+		require.Equal(t, http.StatusSeeOther, started.Status)
+		address := strings.TrimPrefix(started.Header.Get("Location"), "./")
+		inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(address), "Done.") }, "the end of it")
+		require.Contains(t, r.page(address), "<dt>Messages</dt>")
+	})
+}
+
+// Without the application, over the database alone.
+func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil)
+		o, err := ops.New(d.DB)
+		require.NoError(t, err)
+		id := r.reject(1, "no ce_id")
+		r.ops = o
+		r.serve(dashboard.Authorizer(r.authorize))
+		inboxtest.Accept(t, r.ib, "m1")
+		got := r.post("accept", url.Values{"id": {id}})
+		require.Equal(t, http.StatusNotImplemented, got.Status)
+		require.Contains(t, got.Body, "Only the application can do this")
+	})
+}
+
+func TestSamplesAreTakenBetweenStartAndStop(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		require.NoError(t, r.dash.Start(t.Context()))
+		require.NoError(t, r.dash.Start(t.Context()))
+		require.NoError(t, r.dash.Stop(context.Background()))
+		require.NoError(t, r.dash.Stop(context.Background()))
+		require.NoError(t, r.dash.Start(t.Context()))
+		inboxtest.Eventually(t, func() bool { return dashboard.Samples(r.dash) > 0 }, "a sample that nobody looked for")
+	})
+}

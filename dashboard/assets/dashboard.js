@@ -1,0 +1,122 @@
+// The dashboard works without this file. It adds: a switch between dark and
+// light, updates while a page is looked at, and help with selecting.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const store = "inbox-dashboard-theme";
+
+  // At once, before anything is painted.
+  let theme = null;
+  try { theme = localStorage.getItem(store); } catch { /* not allowed to store */ }
+  if (theme === "dark" || theme === "light") root.dataset.theme = theme;
+
+  const switchTheme = () => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    try { localStorage.setItem(store, root.dataset.theme); } catch { /* for this page only */ }
+  };
+
+  // Updates: the page's own address with part=live, one at a time.
+  let timer = 0;
+  let failed = false;
+  let asking = false;
+  const live = () => document.getElementById("live");
+
+  const busy = (part) => {
+    if (part.querySelector("input:checked, details[open]")) return "Updates wait while something is selected.";
+    const focused = document.activeElement;
+    if (part.contains(focused) && focused.matches("input, select, textarea, button")) return "Updates wait while you are at a control.";
+    const selection = getSelection();
+    if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return "Updates wait while text is selected.";
+    return "";
+  };
+
+  const tell = (text, bad) => {
+    const pulse = document.getElementById("pulse");
+    if (pulse.textContent !== text) pulse.textContent = text;
+    pulse.hidden = !text;
+    pulse.classList.toggle("bad", !!bad);
+  };
+
+  const swap = (fresh) => {
+    for (const id of ["nav", "live"]) {
+      const next = fresh.getElementById(id);
+      const now = document.getElementById(id);
+      if (!next || !now || next.innerHTML === now.innerHTML) continue;
+      const focused = now.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+      const scrolled = [...now.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+      now.replaceWith(document.adoptNode(next));
+      [...next.querySelectorAll(".scroll")].forEach((box, i) => { box.scrollLeft = scrolled[i] || 0; });
+      if (focused) [...next.querySelectorAll("a")].find((a) => a.getAttribute("href") === focused)?.focus({ preventScroll: true });
+    }
+    prepare();
+  };
+
+  const later = () => {
+    clearTimeout(timer);
+    const part = live();
+    if (!part || !part.dataset.live || document.hidden) return;
+    timer = setTimeout(update, Number(part.dataset.every) * (failed ? 3 : 1));
+  };
+
+  const update = () => {
+    const part = live();
+    if (!part || !part.dataset.live || document.hidden || asking) return;
+    const waiting = busy(part);
+    if (waiting) {
+      tell(waiting);
+      later();
+      return;
+    }
+    const ask = new XMLHttpRequest();
+    ask.open("GET", part.dataset.live);
+    ask.responseType = "document"; // parsed without being run
+    ask.timeout = 30000;
+    asking = true;
+    ask.onloadend = () => {
+      asking = false;
+      failed = ask.status !== 200 || !ask.response;
+      if (!failed) {
+        if (!busy(part)) swap(ask.response);
+        tell("");
+      } else if (ask.status === 401 || ask.status === 403) {
+        tell("Not up to date: you are not signed in any more. Load the page again.", true);
+      } else {
+        tell("Not up to date: the service does not answer as it should. Trying again.", true);
+      }
+      later();
+    };
+    ask.send();
+  };
+
+  // Selecting in the list of messages.
+  const prepare = () => {
+    const form = document.getElementById("selection");
+    const all = document.getElementById("select-all");
+    if (!form || !all) return;
+    all.hidden = false;
+    const boxes = () => [...form.querySelectorAll('input[name="ref"]')];
+    const told = () => {
+      const n = boxes().filter((box) => box.checked).length;
+      document.getElementById("selected").textContent = n ? n + " selected" : "";
+      const box = all.querySelector("input");
+      box.checked = n > 0 && n === boxes().length;
+      box.indeterminate = n > 0 && n < boxes().length;
+    };
+    all.querySelector("input").addEventListener("change", (event) => {
+      for (const box of boxes()) box.checked = event.target.checked;
+      told();
+    });
+    form.addEventListener("change", told);
+    told();
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const button = document.getElementById("theme");
+    button.hidden = false;
+    button.addEventListener("click", switchTheme);
+    prepare();
+    later();
+  });
+  document.addEventListener("visibilitychange", () => { document.hidden ? clearTimeout(timer) : update(); });
+})();

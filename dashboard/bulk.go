@@ -1,0 +1,203 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// confirmBody asks before an action is done to several.
+type confirmBody struct {
+	Action string // "retry" or "discard"
+	Form   string
+	// Refs are what was selected; empty for all that match.
+	Refs []string
+	// Count is the dry run's, or how many were selected.
+	Count ops.Count
+	// Fields are the filter's, passed on.
+	Fields []field
+	Words  []field // the filter in words
+	Back   string
+	// Sample are some of them.
+	Sample []ops.Status
+	Now    time.Time
+}
+
+type field struct{ Name, Value string }
+
+func actionOf(query url.Values) (string, error) {
+	switch action := query.Get("action"); action {
+	case "retry", "discard":
+		return action, nil
+	}
+	return "", badInput("The address names no action.")
+}
+
+// confirmSelected names what was ticked in a list before it is done.
+func (q *request) confirmSelected() error {
+	form := q.r.PostForm
+	action, err := actionOf(form)
+	if err != nil {
+		return err
+	}
+	refs, err := refsOf(form["ref"])
+	if err != nil {
+		return err
+	}
+	if len(refs) == 0 {
+		return q.back("messages", saying("nothing-chosen"))
+	}
+	return q.render("confirm", actionTitle(action)+" the selected", "messages", confirmBody{
+		Action: action, Form: "./" + action, Refs: form["ref"], Count: ops.Count{N: int64(len(refs))}, Back: "./" + ownPage(form.Get("back"), "messages").String(),
+	})
+}
+
+func actionTitle(action string) string {
+	if action == "retry" {
+		return "Retry"
+	}
+	return "Discard"
+}
+
+// confirmBulk counts all that match in a dry run and names the number before it
+// is done. What is received after this moment is left out: nobody has looked at
+// it.
+func (q *request) confirmBulk() error {
+	action, err := actionOf(q.query)
+	if err != nil {
+		return err
+	}
+	filter, fields, err := q.bulkFilter(q.query)
+	if err != nil {
+		return err
+	}
+	act := q.d.ops.RetryMatching
+	if action == "discard" {
+		act = q.d.ops.DiscardMatching
+	}
+	counted, err := act(q.r.Context(), q.actor(), filter, ops.Bulk{DryRun: true})
+	if err != nil {
+		return err
+	}
+	some, err := q.d.ops.List(q.r.Context(), filter, "", 5)
+	if err != nil {
+		return err
+	}
+	section, back := "messages", "./messages?"+fields.Encode()
+	if filter.Fingerprint != "" {
+		section, back = "failures", "./failures"
+	}
+	b := confirmBody{Action: action, Form: "./bulk", Count: counted.Matched, Back: back, Sample: some.Statuses, Now: q.now()}
+	for _, name := range filterFields {
+		for _, value := range fields[name] {
+			b.Fields = append(b.Fields, field{name, value})
+			if name != "state" {
+				b.Words = append(b.Words, field{filterWords[name], value})
+			}
+		}
+	}
+	return q.render("confirm", actionTitle(action)+" all that match", section, b)
+}
+
+var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains", "fingerprint": "Failure group"}
+
+// bulkFilter reads a filter for an action on all that match. Its end is now if
+// it has none.
+func (q *request) bulkFilter(query url.Values) (ops.Filter, url.Values, error) {
+	fields := only(query, filterFields)
+	fields.Set("state", string(ops.StatePoisoned))
+	filter, err := filterOf(fields)
+	if err != nil {
+		return filter, nil, err
+	}
+	if !narrows(filter) {
+		return filter, nil, badInput("Narrow it down first: by handler, type, error, time, message ID or failure group.")
+	}
+	if filter.To.IsZero() {
+		filter.To = q.now()
+		fields.Set("to", filter.To.Format(time.RFC3339Nano))
+	}
+	return filter, fields, nil
+}
+
+// startBulk starts what was confirmed, and shows how it goes.
+func (q *request) startBulk() error {
+	action, err := actionOf(q.r.PostForm)
+	if err != nil {
+		return err
+	}
+	filter, fields, err := q.bulkFilter(q.r.PostForm)
+	if err != nil {
+		return err
+	}
+	act := q.d.ops.RetryMatching
+	if action == "discard" {
+		act = q.d.ops.DiscardMatching
+	}
+	expected := numberIn(q.r.PostForm.Get("count"))
+	back := "./messages?" + fields.Encode()
+	if filter.Fingerprint != "" {
+		back = "./failures"
+	}
+	actor := q.actor()
+	return q.startJob(&job{action: action, expected: expected, back: back}, func(ctx context.Context, j *job) error {
+		result, err := act(ctx, actor, filter, ops.Bulk{Progress: j.progress})
+		j.progress(result)
+		return err
+	})
+}
+
+type cleanupBody struct{}
+
+func (q *request) confirmCleanup() error {
+	return q.render("cleanup", "Run the cleanup", "workers", cleanupBody{})
+}
+
+func (q *request) startCleanup() error {
+	actor := q.actor()
+	return q.startJob(&job{action: "cleanup", back: "./workers"}, func(ctx context.Context, j *job) error {
+		deleted, err := q.d.ops.Cleanup(ctx, actor)
+		j.cleaned(deleted)
+		return err
+	})
+}
+
+func (q *request) startJob(j *job, run func(context.Context, *job) error) error {
+	j.actor, j.began = q.who.Actor, q.now()
+	id, ok := q.d.jobs.start(j, q.d.clock, run)
+	if !ok {
+		return refuse(http.StatusTooManyRequests, "Not now", "Several bulk actions are under way, or the service is stopping. Nothing was started.", nil)
+	}
+	q.log(j.action+" started", zap.String("job", id))
+	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
+}
+
+// job shows how an action goes.
+func (q *request) job() error {
+	seen, ok := q.d.jobs.find(q.query.Get("id"), q.now())
+	if !ok {
+		return refuse(http.StatusNotFound, "It is not known here",
+			"Bulk actions are remembered for an hour by the process that runs them. The audit has what was done.", nil)
+	}
+	return q.render("job", seen.Title, "", seen)
+}
+
+func (q *request) stopJob() error {
+	id := q.r.PostForm.Get("id")
+	seen, ok := q.d.jobs.find(id, q.now())
+	if !ok {
+		return refuse(http.StatusNotFound, "It is not known here", "It may have run in another process. The audit has what was done.", nil)
+	}
+	said := "already-stopped"
+	if !seen.Ended {
+		q.d.jobs.cancel(id)
+		q.log("ended", zap.String("job", id))
+		said = "ended"
+	}
+	return q.redirect("./job?" + url.Values{"id": {id}, "said": {said}}.Encode())
+}

@@ -1,0 +1,106 @@
+package dashboard
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// pageSizes are those offered; the first is the default.
+var pageSizes = []int{50, 100, 200}
+
+// filterFields are the parameters of an address that are a filter of statuses.
+var filterFields = []string{"state", "handler", "id", "type", "from", "to", "error", "fingerprint"}
+
+// filterOf reads a filter from an address, so that it can be bookmarked and
+// passed on.
+func filterOf(query url.Values) (ops.Filter, error) {
+	f := ops.Filter{
+		MessageID: query.Get("id"), Type: query.Get("type"), ErrorText: query.Get("error"), Fingerprint: query.Get("fingerprint"),
+		HandlerKeys: present(query["handler"]),
+	}
+	for _, state := range present(query["state"]) {
+		f.States = append(f.States, ops.State(state))
+	}
+	var err error
+	if f.From, err = timeOf(query.Get("from")); err != nil {
+		return f, badInput("“From” is not a time such as 2026-01-31T14:30.")
+	}
+	if f.To, err = timeOf(query.Get("to")); err != nil {
+		return f, badInput("“To” is not a time such as 2026-01-31T14:30.")
+	}
+	return f, nil
+}
+
+// present drops what is empty: an unfilled field of a form is sent, too.
+func present(values []string) []string {
+	var some []string
+	for _, value := range values {
+		if value = strings.TrimSpace(value); value != "" {
+			some = append(some, value)
+		}
+	}
+	return some
+}
+
+// timeOf reads a time, in UTC, as browsers' fields and this package write it.
+func timeOf(text string) (t time.Time, err error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339Nano, "2006-01-02"} {
+		if t, err = time.Parse(layout, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, err
+}
+
+// only keeps the named parameters that are filled.
+func only(query url.Values, names []string) url.Values {
+	kept := url.Values{}
+	for _, name := range names {
+		if values := present(query[name]); len(values) > 0 {
+			kept[name] = values
+		}
+	}
+	return kept
+}
+
+// limitOf reads the size of a page.
+func limitOf(query url.Values) int {
+	asked, err := strconv.Atoi(query.Get("limit"))
+	for _, size := range pageSizes {
+		if err == nil && size == asked {
+			return size
+		}
+	}
+	return pageSizes[0]
+}
+
+// paging is where a list goes on and begins.
+type paging struct {
+	Next    string // address of the next page; empty at the end
+	First   string // address of the first page; empty on it
+	Partial bool
+	Looked  int
+	Shown   int
+}
+
+// pagingOf makes the links of a list, which keep the filters in q's address.
+func (q *request) pagingOf(next ops.Cursor, partial bool, looked, shown int) paging {
+	p := paging{Partial: partial, Looked: looked, Shown: shown}
+	query := q.ownQuery()
+	if query.Get("after") != "" {
+		query.Del("after")
+		p.First = "./" + q.route.path + "?" + query.Encode()
+	}
+	if next != "" {
+		query.Set("after", string(next))
+		p.Next = "./" + q.route.path + "?" + query.Encode()
+	}
+	return p
+}

@@ -1,0 +1,119 @@
+package dashboard
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// policy lets a page load its own script, style and icon, send forms and ask
+// for updates here, and nothing else: no inline code, no frames, no strings made
+// into markup.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// harden sets what every answer carries, errors included.
+func harden(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY") // for what does not know frame-ancestors
+	// Not no-referrer: with it browsers send forms with "Origin: null".
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Robots-Tag", "noindex, nofollow")
+}
+
+// guard tells the dashboard's own forms from those of other sites.
+type guard struct {
+	secret  []byte
+	origins []string
+}
+
+// sameOrigin says whether a page of the dashboard's own origin sent the request.
+// Browsers send at least one of the two headers with every form; a request
+// without either is refused.
+func (g guard) sameOrigin(r *http.Request) bool {
+	origins := r.Header.Values("Origin")
+	site := r.Header.Values("Sec-Fetch-Site")
+	if len(origins)+len(site) == 0 || len(origins) > 1 || len(site) > 1 {
+		return false
+	}
+	named := len(origins) == 1 && slices.Contains(g.origins, origins[0])
+	if len(site) == 1 && site[0] != "same-origin" && !named {
+		return false
+	}
+	if len(origins) == 0 || named {
+		return true
+	}
+	// The scheme is not compared: behind a proxy that ends TLS it is not known
+	// here. What a plain-text page of the same host could do, it can do to the
+	// cookie of the session as well.
+	u, err := url.Parse(origins[0])
+	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http") && strings.EqualFold(u.Host, r.Host)
+}
+
+// embedded says whether another site's page asks in passing, as by an image: it
+// would leave audit rows of looks that nobody took. Links to pages are fine.
+func embedded(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "cross-site", "same-site":
+		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+	}
+	return false
+}
+
+const (
+	visitCookie = "inbox_dashboard"
+	tokenField  = "token"
+	nonceSize   = 18
+)
+
+// visit returns what marks the browser, from its cookie, or a new one. The
+// cookie has no Path: browsers take the directory of the page, which is the
+// prefix, whatever proxies make of it. Same-site lax: no form that another site
+// sends carries it. Strict would be no safer here, and would replace it, and so
+// spoil the forms of other tabs, whenever somebody follows a link to a page.
+func (g guard) visit(w http.ResponseWriter, r *http.Request) (nonce string) {
+	if nonce, ok := sentVisit(r); ok {
+		return nonce
+	}
+	raw := make([]byte, nonceSize)
+	_, _ = rand.Read(raw) // never fails, see its doc
+	nonce = base64.RawURLEncoding.EncodeToString(raw)
+	http.SetCookie(w, &http.Cookie{
+		Name: visitCookie, Value: nonce, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
+	})
+	return nonce
+}
+
+func sentVisit(r *http.Request) (nonce string, ok bool) {
+	cookie, err := r.Cookie(visitCookie)
+	if err != nil {
+		return "", false
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(cookie.Value)
+	return cookie.Value, err == nil && len(raw) == nonceSize
+}
+
+// token is what the forms of one principal in one browser carry.
+func (g guard) token(nonce string, p Principal) string {
+	mac := hmac.New(sha256.New, g.secret)
+	mac.Write([]byte("form\x00" + nonce + "\x00" + p.Actor))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// ownForm says whether the form was made for this principal in this browser.
+func (g guard) ownForm(r *http.Request, p Principal) bool {
+	nonce, ok := sentVisit(r)
+	sent := r.PostForm[tokenField]
+	return ok && len(sent) == 1 && hmac.Equal([]byte(sent[0]), []byte(g.token(nonce, p)))
+}

@@ -1,0 +1,127 @@
+package dashboard_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/dashboard"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// User is what an application has of its own.
+type User struct {
+	Email  string
+	Groups map[string]bool
+}
+
+func userOf(r *http.Request) (User, bool) {
+	name := r.Header.Get("X-Test-User")
+	return User{Email: name, Groups: map[string]bool{"inbox-operators": true}}, name != ""
+}
+
+func makeDashboard(ib *inbox.Inbox, log *zap.Logger) (*dashboard.Dashboard, error) {
+	o, err := ib.Ops(ops.Redact(redact))
+	if err != nil {
+		return nil, err
+	}
+	return dashboard.New(o,
+		dashboard.Authorizer(authorize),
+		dashboard.ShowPayloads(),
+		dashboard.Logger(log))
+}
+
+// authorize says who asks, by the session that the application's own middleware
+// has found.
+func authorize(r *http.Request) (dashboard.Principal, error) {
+	user, ok := userOf(r)
+	if !ok {
+		return dashboard.Principal{}, errors.New("no session")
+	}
+	p := dashboard.Principal{Actor: user.Email} // no role: nothing is shown
+	switch {
+	case user.Groups["inbox-admins"]:
+		p.Role = dashboard.Admin
+	case user.Groups["inbox-operators"]:
+		p.Role = dashboard.Operator
+	case user.Groups["developers"]:
+		p.Role = dashboard.Viewer
+	}
+	return p, nil
+}
+
+var cardNumber = regexp.MustCompile(`\b\d{13,19}\b`)
+
+// redact replaces what nobody may see, before it is shown or searched in.
+func redact(v ops.Redactable) []byte {
+	if v.Part == ops.PartHeader && v.Name == "authorization" {
+		return []byte("(hidden)")
+	}
+	return cardNumber.ReplaceAll(v.Value, []byte("(card)"))
+}
+
+func mountOnServeMux(mux *http.ServeMux, d *dashboard.Dashboard) {
+	mux.Handle("/admin/inbox/", http.StripPrefix("/admin/inbox", d))
+}
+
+// chi.Router has this method, as other routers do.
+type mounter interface {
+	Mount(pattern string, h http.Handler)
+}
+
+func mountOnChi(router mounter, d *dashboard.Dashboard) {
+	router.Mount("/admin/inbox", http.StripPrefix("/admin/inbox", d))
+}
+
+func nothing(context.Context, inboxtest.Bytes) error { return nil }
+
+// likeChi hands what is below a pattern to a handler, the path as it came.
+type likeChi struct{ *http.ServeMux }
+
+func (m likeChi) Mount(pattern string, h http.Handler) {
+	m.Handle(pattern, h)
+	m.Handle(pattern+"/", h)
+}
+
+func TestPageShowsCodeThatWorks(t *testing.T) {
+	source, err := os.ReadFile("howto_test.go")
+	require.NoError(t, err)
+	page, err := os.ReadFile("../docs/dashboard.md")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	require.NotEmpty(t, blocks)
+	for _, block := range blocks {
+		require.Contains(t, string(source), "\n"+block[1])
+	}
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		dash, err := makeDashboard(inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", nothing))), zap.NewNop())
+		require.NoError(t, err)
+		mux, chi := http.NewServeMux(), likeChi{http.NewServeMux()}
+		mountOnServeMux(mux, dash)
+		mountOnChi(chi, dash)
+		for _, router := range []http.Handler{mux, chi} {
+			for user, want := range map[string]int{"": http.StatusUnauthorized, "ada@example.org": http.StatusOK} {
+				for _, path := range []string{"/admin/inbox", "/admin/inbox/", "/admin/inbox/failures"} {
+					server := httptest.NewServer(router)
+					request, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+path, nil)
+					require.NoError(t, err)
+					request.Header.Set("X-Test-User", user)
+					response, err := server.Client().Do(request)
+					require.NoError(t, err)
+					require.NoError(t, response.Body.Close())
+					require.Equal(t, want, response.StatusCode, path)
+					server.Close()
+				}
+			}
+		}
+	})
+}

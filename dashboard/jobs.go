@@ -1,0 +1,246 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+const (
+	// jobsAtOnce bounds the actions under way, so that operators do not load the
+	// database more than the inbox does.
+	jobsAtOnce = 4
+	// jobsFor is how long one is remembered behind its end, and how long it may
+	// take.
+	jobsFor = time.Hour
+)
+
+// jobs are the bulk actions and cleanups of this process. Their goroutines are
+// the dashboard's: Stop ends them and waits.
+type jobs struct {
+	mu     sync.Mutex
+	closed bool
+	all    map[string]*job
+}
+
+// job is one of them.
+type job struct {
+	action   string // "retry", "discard" or "cleanup"
+	actor    string
+	expected int64 // by the dry run
+	back     string
+	began    time.Time
+	end      context.CancelFunc
+	done     chan struct{} // closed when it has ended
+
+	mu      sync.Mutex
+	result  ops.BulkResult
+	deleted cleanup.Deleted
+	ended   time.Time // zero while under way
+	told    bool      // to end
+	err     error
+}
+
+func (j *job) progress(result ops.BulkResult) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.result = result
+}
+
+func (j *job) cleaned(deleted cleanup.Deleted) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.deleted = deleted
+}
+
+// start runs one in a goroutine of its own, not bound to the request that asked
+// for it. It is false if there is no room or the dashboard was stopped.
+func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job) error) (id string, ok bool) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	underWay := 0
+	for id, j := range js.all {
+		ended := j.endedAt()
+		if ended.IsZero() {
+			underWay++
+		} else if clock.Now().Sub(ended) > jobsFor {
+			delete(js.all, id)
+		}
+	}
+	if js.closed || underWay >= jobsAtOnce {
+		return "", false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), jobsFor)
+	j.end, j.done = cancel, make(chan struct{})
+	id = rand.Text()
+	if js.all == nil {
+		js.all = map[string]*job{}
+	}
+	js.all[id] = j
+	go func() {
+		defer close(j.done)
+		defer cancel()
+		err := safely(func() error { return run(ctx, j) })
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.err, j.ended = err, clock.Now()
+	}()
+	return id, true
+}
+
+// safely keeps a panic, such as one of a user's hook, from ending the process.
+func safely(run func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return run()
+}
+
+func (j *job) endedAt() time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.ended
+}
+
+func (js *jobs) cancel(id string) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if j := js.all[id]; j != nil {
+		j.tellToEnd()
+	}
+}
+
+func (j *job) tellToEnd() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.told = true
+	j.end()
+}
+
+// close has all end, and refuses new ones until reopen.
+func (js *jobs) close() {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	js.closed = true
+	for _, j := range js.all {
+		j.tellToEnd()
+	}
+}
+
+func (js *jobs) reopen() {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	js.closed = false
+}
+
+// wait returns when all have ended, or with ctx's error.
+func (js *jobs) wait(ctx context.Context) error {
+	js.mu.Lock()
+	var running []chan struct{}
+	for _, j := range js.all {
+		running = append(running, j.done)
+	}
+	js.mu.Unlock()
+	for _, done := range running {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// jobView is a job as pages show it.
+type jobView struct {
+	ID, Title, Actor, Back string
+	Action                 string
+	Took                   time.Duration
+	Began                  time.Time
+	Ended, Told            bool
+	Result                 ops.BulkResult
+	Expected               int64
+	// Percent of the dry run's count that was gone through.
+	Percent int64
+	Deleted []field
+	Problem *problemView
+}
+
+type problemView struct{ Title, Text string }
+
+func (js *jobs) find(id string, now time.Time) (jobView, bool) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	j, ok := js.all[id]
+	if !ok {
+		return jobView{}, false
+	}
+	return j.view(id, now), true
+}
+
+// underWay lists those that have not ended, the last begun first.
+func (js *jobs) underWay(now time.Time) (all []jobView) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	for id, j := range js.all {
+		if v := j.view(id, now); !v.Ended {
+			all = append(all, v)
+		}
+	}
+	slices.SortFunc(all, func(a, b jobView) int { return cmp.Or(b.Began.Compare(a.Began), cmp.Compare(a.ID, b.ID)) })
+	return all
+}
+
+func (j *job) view(id string, now time.Time) jobView {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	v := jobView{ID: id, Actor: j.actor, Back: j.back, Action: j.action, Began: j.began, Took: now.Sub(j.began), Result: j.result, Expected: j.expected, Told: j.told}
+	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match", "cleanup": "Cleanup"}[j.action]
+	if j.expected > 0 {
+		v.Percent = min(100, (j.result.Done+j.result.Skipped)*100/j.expected)
+	}
+	if j.ended.IsZero() {
+		return v
+	}
+	v.Ended, v.Took = true, j.ended.Sub(j.began)
+	switch {
+	case j.err == nil:
+		v.Percent = 100
+	case j.told && errors.Is(j.err, context.Canceled):
+		v.Problem = &problemView{"Ended early", "It was told to end. What was done stays done."}
+	default:
+		p := problemOf(j.err)
+		v.Problem = &problemView{p.title, p.text}
+	}
+	if j.action == "cleanup" {
+		d := j.deleted
+		for _, f := range []struct {
+			name string
+			n    int64
+		}{{"Messages", d.Messages}, {"Statuses", d.Statuses}, {"Unarchived", d.Unarchived}, {"Markers", d.Markers}, {"Audit rows", d.Audit},
+			{"Rejected messages", d.Rejected}, {"Workers", d.Workers}, {"Leases", d.Leases}} {
+			v.Deleted = append(v.Deleted, field{f.name, number(f.n)})
+		}
+	}
+	return v
+}
+
+func numberIn(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}

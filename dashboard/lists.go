@@ -1,0 +1,189 @@
+package dashboard
+
+import (
+	"slices"
+
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+type failuresBody struct {
+	ops.Failures
+	Handlers []string
+	Handler  string
+	Type     string
+	Filtered bool
+	Statuses int64
+}
+
+// failures shows what failed by its cause.
+func (q *request) failures() error {
+	filter, err := filterOf(only(q.query, []string{"handler", "type", "from", "to"}))
+	if err != nil {
+		return err
+	}
+	found, err := q.d.ops.Failures(q.r.Context(), filter)
+	if err != nil {
+		return err
+	}
+	seen, err := q.d.overview(q.r.Context())
+	if err != nil {
+		return err
+	}
+	b := failuresBody{Failures: found, Handler: q.query.Get("handler"), Type: q.query.Get("type"), Filtered: narrows(filter)}
+	for _, h := range seen.Handlers {
+		b.Handlers = append(b.Handlers, h.HandlerKey)
+	}
+	for _, g := range found.Groups {
+		b.Statuses += g.Poisoned + g.Failing
+	}
+	return q.render("failures", "Failures", "failures", b)
+}
+
+type rejectedBody struct {
+	Rejected []ops.Rejected
+	Paging   paging
+	Filter   ops.RejectedFilter
+	From, To string
+	Filtered bool
+}
+
+func (q *request) rejectedList() error {
+	times, err := filterOf(only(q.query, []string{"from", "to"}))
+	if err != nil {
+		return err
+	}
+	filter := ops.RejectedFilter{Channel: q.query.Get("channel"), Topic: q.query.Get("topic"), Reason: q.query.Get("reason"), From: times.From, To: times.To}
+	page, err := q.d.ops.ListRejected(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
+	if err != nil {
+		return err
+	}
+	return q.render("rejected", "Rejected", "rejected", rejectedBody{
+		Rejected: page.Rejected, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
+		Filtered: filter != ops.RejectedFilter{},
+		Paging:   q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Rejected)),
+	})
+}
+
+type rejectedOneBody struct {
+	ops.Rejected
+	Key, Value     *content
+	Headers        []headerView
+	HeadersProblem string
+	Values         bool
+}
+
+func (q *request) rejectedOne() error {
+	id := q.query.Get("id")
+	if id == "" {
+		return badInput("The address names no rejected message.")
+	}
+	r, err := q.d.ops.Rejected(q.r.Context(), q.actor(), id)
+	if err != nil {
+		return err
+	}
+	b := rejectedOneBody{Rejected: r.Rejected, Headers: headersOf(r.Headers), HeadersProblem: r.HeadersProblem, Values: q.seesValues()}
+	key, value := contentOf(r.Key), contentOf(r.Value)
+	b.Key = &key
+	if q.seesPayloads() {
+		b.Value = &value
+	}
+	return q.render("rejected-message", "Rejected message", "rejected", b)
+}
+
+type handlersBody struct {
+	Handlers []handlerLine
+	Paused   int
+}
+
+type handlerLine struct {
+	ops.Handler
+	Counts ops.HandlerOverview
+}
+
+func (q *request) handlers() error {
+	known, err := q.d.ops.Handlers(q.r.Context())
+	if err != nil {
+		return err
+	}
+	seen, err := q.d.overview(q.r.Context())
+	if err != nil {
+		return err
+	}
+	var b handlersBody
+	for _, h := range known {
+		line := handlerLine{Handler: h}
+		if i := slices.IndexFunc(seen.Handlers, func(o ops.HandlerOverview) bool { return o.HandlerKey == h.HandlerKey }); i >= 0 {
+			line.Counts = seen.Handlers[i]
+		}
+		if h.Paused {
+			b.Paused++
+		}
+		b.Handlers = append(b.Handlers, line)
+	}
+	return q.render("handlers", "Handlers", "handlers", b)
+}
+
+type workersBody struct {
+	Workers []ops.Worker
+	Leases  []ops.Lease
+	Alive   int
+}
+
+func (q *request) workers() error {
+	workers, err := q.d.ops.Workers(q.r.Context())
+	if err != nil {
+		return err
+	}
+	leases, err := q.d.ops.Leases(q.r.Context())
+	if err != nil {
+		return err
+	}
+	b := workersBody{Workers: workers, Leases: leases}
+	for _, w := range workers {
+		if w.Alive {
+			b.Alive++
+		}
+	}
+	return q.render("workers", "Workers and leases", "workers", b)
+}
+
+type gapsBody struct {
+	Gaps   []models.Gap
+	Paging paging
+}
+
+func (q *request) gaps() error {
+	page, err := q.d.ops.ListGaps(q.r.Context(), ops.Cursor(q.query.Get("after")), limitOf(q.query))
+	if err != nil {
+		return err
+	}
+	return q.render("gaps", "Gaps", "gaps", gapsBody{page.Gaps, q.pagingOf(page.Next, false, 0, len(page.Gaps))})
+}
+
+type auditBody struct {
+	Entries  []ops.AuditEntry
+	Paging   paging
+	Filter   ops.AuditFilter
+	From, To string
+	Actions  []ops.Action
+	Filtered bool
+}
+
+func (q *request) audit() error {
+	times, err := filterOf(only(q.query, []string{"from", "to"}))
+	if err != nil {
+		return err
+	}
+	filter := ops.AuditFilter{Actor: ops.Actor(q.query.Get("actor")), Action: ops.Action(q.query.Get("action")), Target: q.query.Get("target"), From: times.From, To: times.To}
+	page, err := q.d.ops.Audit(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
+	if err != nil {
+		return err
+	}
+	return q.render("audit", "Audit", "audit", auditBody{
+		Entries: page.Entries, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"), Filtered: filter != ops.AuditFilter{},
+		Actions: []ops.Action{ops.ActionView, ops.ActionViewRejected, ops.ActionRetry, ops.ActionDiscard, ops.ActionDelete, ops.ActionReplay,
+			ops.ActionReAccept, ops.ActionDeleteRejected, ops.ActionPause, ops.ActionResume, ops.ActionCleanup},
+		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Entries)),
+	})
+}

@@ -1,0 +1,155 @@
+package dashboard
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+type messageBody struct {
+	Message ops.Message
+	Lanes   []lane
+	Key     *content
+	Payload *content // nil unless shown
+	// PayloadSize is told to everybody.
+	PayloadSize int
+	Headers     []headerView
+	Attributes  []attribute
+	Kafka       *handler.KafkaCoordinates
+	Values      bool // values of headers, attributes and keys are shown
+	// Deletable: no handler is running on it.
+	Deletable bool
+}
+
+// lane is one handler's progress, with what happened in its order.
+type lane struct {
+	ops.StatusDetail
+	Steps []step
+}
+
+// step is one line of a timeline. At is zero for what is still to come without a
+// known time.
+type step struct {
+	Tone string
+	At   time.Time
+	Text string
+	More string
+	// Error is what an attempt said.
+	Error string
+}
+
+type headerView struct {
+	Name  string
+	Value content
+}
+
+type attribute struct{ Name, Value string }
+
+func (q *request) message() error {
+	id := q.query.Get("id")
+	if id == "" {
+		return badInput("The address names no message.")
+	}
+	m, err := q.d.ops.Message(q.r.Context(), q.actor(), id)
+	if err != nil {
+		return err
+	}
+	b := messageBody{Message: m, PayloadSize: len(m.Content), Values: q.seesValues(), Kafka: m.Properties.Kafka, Deletable: true}
+	for _, s := range m.Statuses {
+		b.Lanes = append(b.Lanes, lane{s, steps(s, m, q.now())})
+		b.Deletable = b.Deletable && s.State != ops.StateProcessing
+	}
+	if q.seesPayloads() {
+		c := contentOf(m.Content)
+		b.Payload = &c
+	}
+	if m.OrderingKey != nil {
+		c := contentOf(m.OrderingKey)
+		b.Key = &c
+	}
+	b.Headers = headersOf(m.Properties.Headers)
+	for _, name := range slices.Sorted(maps.Keys(m.Properties.Attributes)) {
+		b.Attributes = append(b.Attributes, attribute{name, m.Properties.Attributes[name]})
+	}
+	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", b)
+}
+
+func headersOf(headers []handler.Header) (all []headerView) {
+	for _, h := range headers {
+		all = append(all, headerView{h.Key, contentOf(h.Value)})
+	}
+	return all
+}
+
+// steps tells a status's life from what its row remembers: its times, the last
+// error and how often it failed. Earlier attempts have left only their number.
+func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
+	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " + cmp.Or(m.Properties.Channel, "–")}}
+	if s.CreatedAt.Sub(m.ReceivedAt).Abs() > time.Second {
+		all = append(all, step{Tone: "done", At: s.CreatedAt, Text: "Given to this handler"})
+	}
+	if s.RequeuedCount > 0 {
+		all = append(all, step{Tone: "done", Text: "Retried by an operator " + times(s.RequeuedCount)})
+	}
+	if s.AbandonedCount > 0 {
+		all = append(all, step{Tone: "warn", Text: "Released " + times(s.AbandonedCount), More: "Its worker vanished or was stopped while it ran."})
+	}
+	if s.ErrorCount > 0 {
+		all = append(all, step{Tone: "bad", Text: "Failed " + times(s.ErrorCount), Error: s.LastError})
+	} else if s.LastError != "" {
+		all = append(all, step{Tone: "past", Text: "An earlier error", Error: s.LastError})
+	}
+	if !s.ProcessingStartedAt.IsZero() {
+		text := "Last attempt began"
+		if s.State == ops.StateProcessing {
+			text = "Attempt under way"
+		}
+		all = append(all, step{Tone: "done", At: s.ProcessingStartedAt, Text: text, More: workerNote(s.WorkerID)})
+	}
+	switch s.State {
+	case ops.StateCompleted:
+		all = append(all, step{Tone: "good", At: s.CompletedAt, Text: "Completed"})
+	case ops.StatePoisoned:
+		all = append(all, step{Tone: "bad", At: s.CompletedAt, Text: "Poisoned", More: "Given up: retry it when its cause is mended, or discard it."})
+	case ops.StateDiscarded:
+		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Discarded by an operator"})
+	case ops.StateSuperseded:
+		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded", More: "A newer one made it unnecessary."})
+	case ops.StatePending:
+		all = append(all, waits(s, now))
+	}
+	return all
+}
+
+func waits(s ops.StatusDetail, now time.Time) step {
+	switch {
+	case s.Waiting:
+		return step{Tone: "next", Text: "Waits in its lane", More: "Those of the same ordering key run before it."}
+	case s.NextAttemptAt.After(now):
+		return step{Tone: "next", At: s.NextAttemptAt, Text: "Next attempt"}
+	}
+	return step{Tone: "next", At: s.NextAttemptAt, Text: "Due", More: "It runs as soon as a worker is free."}
+}
+
+func workerNote(id string) string {
+	if id == "" {
+		return ""
+	}
+	return "by worker " + id
+}
+
+func times(n int) string {
+	switch n {
+	case 1:
+		return "once"
+	case 2:
+		return "twice"
+	}
+	return strings.Join([]string{strconv.Itoa(n), "times"}, " ")
+}

@@ -1,0 +1,78 @@
+package dashboard
+
+import (
+	"html/template"
+	"slices"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+type messagesBody struct {
+	Statuses []ops.Status
+	Count    ops.Count
+	Paging   paging
+	Filter   ops.Filter
+	From, To string // as the form's fields have them
+	States   []stateChoice
+	Handlers []string
+	Limit    int
+	Sizes    []int
+	Filtered bool
+	// Selectable: there are poisoned ones that the principal may act on.
+	Selectable bool
+	// All is the filter's part of an address for an action on all that match;
+	// empty if the filter does not allow one.
+	All template.URL
+	// Narrow: all that match could be acted on, were the filter narrower.
+	Narrow bool
+}
+
+type stateChoice struct {
+	State  ops.State
+	Chosen bool
+}
+
+// messages lists statuses: one line is one handler's progress on one message.
+func (q *request) messages() error {
+	filter, err := filterOf(q.query)
+	if err != nil {
+		return err
+	}
+	ctx, limit := q.r.Context(), limitOf(q.query)
+	page, err := q.d.ops.List(ctx, filter, ops.Cursor(q.query.Get("after")), limit)
+	if err != nil {
+		return err
+	}
+	count, err := q.d.ops.Count(ctx, filter)
+	if err != nil {
+		return err
+	}
+	seen, err := q.d.overview(ctx)
+	if err != nil {
+		return err
+	}
+	b := messagesBody{Statuses: page.Statuses, Count: count, Filter: filter, Limit: limit, Sizes: pageSizes,
+		From: q.query.Get("from"), To: q.query.Get("to"), Filtered: len(only(q.query, filterFields)) > 0,
+		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Statuses))}
+	for _, state := range ops.States() {
+		b.States = append(b.States, stateChoice{state, slices.Contains(filter.States, state)})
+	}
+	for _, h := range seen.Handlers {
+		b.Handlers = append(b.Handlers, h.HandlerKey)
+	}
+	if q.may("POST", "retry") {
+		b.Selectable = slices.ContainsFunc(page.Statuses, func(s ops.Status) bool { return s.State == ops.StatePoisoned })
+		if slices.Equal(filter.States, []ops.State{ops.StatePoisoned}) && count.N > 0 {
+			if b.Narrow = !narrows(filter); !b.Narrow {
+				b.All = template.URL(only(q.query, filterFields).Encode()) // encoded
+			}
+		}
+	}
+	return q.render("messages", "Messages", "messages", b)
+}
+
+// narrows says whether a filter has more than states, as an action on all that
+// match must.
+func narrows(f ops.Filter) bool {
+	return len(f.HandlerKeys) > 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" || !f.From.IsZero() || !f.To.IsZero()
+}

@@ -1,0 +1,142 @@
+package dashboard
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// tile is a figure with its last hour.
+type tile struct {
+	Name  string
+	Value string
+	Note  string
+	Link  string
+	Tone  string // "bad", "warn", "calm" or ""
+	Chart chart
+}
+
+// verdict is the state of the inbox in a sentence, the worst that is to say.
+type verdict struct {
+	Tone string
+	Text string
+	More string
+}
+
+type overviewBody struct {
+	Verdict  verdict
+	Tiles    []tile
+	Handlers []ops.HandlerOverview
+	// Peak is the largest number of pending statuses of a handler, for bars.
+	Peak int64
+	Jobs []jobView
+}
+
+// Share is a count's part of the largest, in percent.
+func (b overviewBody) Share(c ops.Count) int64 {
+	if b.Peak == 0 {
+		return 0
+	}
+	return min(100, (c.N*100+b.Peak-1)/b.Peak)
+}
+
+func (q *request) overview() error {
+	seen, err := q.d.overview(q.r.Context())
+	if err != nil {
+		return err
+	}
+	b := overviewBody{Handlers: seen.Handlers, Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
+	for _, h := range seen.Handlers {
+		b.Peak = max(b.Peak, h.Pending.N)
+	}
+	if q.may("GET", "job") {
+		b.Jobs = q.d.jobs.underWay(q.now())
+	}
+	return q.render("overview", "Overview", "overview", b)
+}
+
+func (q *request) tiles(seen ops.Overview) []tile {
+	all, hour, now := total(seen), q.d.samples.hour(), q.now()
+	counted := func(value func(sample) int64) chart { return drawn(hour, now, value, number[int64]) }
+	backlog := all.Pending
+	backlog.N += all.Processing.N
+	tiles := []tile{
+		{Name: "Backlog", Value: countText(backlog), Link: "./messages?state=pending&state=processing",
+			Note:  number(all.Processing.N) + " processing, " + countText(all.Due) + " due",
+			Chart: counted(func(s sample) int64 { return s.backlog })},
+		{Name: "Oldest due", Value: age(all.OldestDueAge), Link: "./messages?state=pending", Note: "waiting longest to run",
+			Chart: drawn(hour, now, func(s sample) int64 { return int64(s.oldest / time.Second) },
+				func(n int64) string { return age(time.Duration(n) * time.Second) })},
+		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "given up, waiting for you",
+			Chart: counted(func(s sample) int64 { return s.poisoned })},
+		{Name: "Rejected", Value: countText(seen.Rejected), Link: "./rejected", Note: "could not be accepted",
+			Chart: counted(func(s sample) int64 { return s.rejected })},
+		{Name: "Workers", Value: number(seen.WorkersAlive), Link: "./workers", Note: "alive",
+			Chart: counted(func(s sample) int64 { return s.workers })},
+	}
+	if all.OldestDueAge == 0 {
+		tiles[1].Value, tiles[1].Note = "–", "nothing is due"
+	} else if all.OldestDueAge > 5*time.Minute {
+		tiles[1].Tone = "warn"
+	}
+	if all.Poisoned.N > 0 {
+		tiles[2].Tone = "bad"
+	} else {
+		tiles[2].Note = "nothing was given up"
+	}
+	if seen.Rejected.N > 0 {
+		tiles[3].Tone = "warn"
+	} else {
+		tiles[3].Note = "every record was accepted"
+	}
+	if seen.WorkersAlive == 0 {
+		tiles[4].Tone, tiles[4].Note = "bad", "nobody processes"
+	}
+	return tiles
+}
+
+// verdictOf says the worst first.
+func verdictOf(seen ops.Overview) verdict {
+	all := total(seen)
+	var poisoned, paused, unserved int
+	for _, h := range seen.Handlers {
+		if h.Poisoned.N > 0 {
+			poisoned++
+		}
+		if h.Paused {
+			paused++
+		}
+		if !h.Registered && h.Pending.N > 0 {
+			unserved++
+		}
+	}
+	switch {
+	case seen.WorkersAlive == 0 && all.Due.N > 0:
+		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) + " wait. Look whether the application runs and reaches the database."}
+	case all.Poisoned.N > 0:
+		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) + plural(int64(poisoned), " handler.", " handlers."),
+			"Failures shows them by their cause: mend it, then retry the group."}
+	case unserved > 0:
+		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker takes.", " handlers have work that no worker takes."),
+			"Was a handler removed or renamed? A renamed one needs its old key as a legacy key."}
+	case all.OldestDueAge > 5*time.Minute:
+		return verdict{"warn", "Work is due for " + age(all.OldestDueAge) + ".", "Workers are behind: look which handler has the backlog, and whether it is paused."}
+	case paused > 0:
+		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."), "Their messages wait until somebody resumes them."}
+	case seen.Rejected.N > 0:
+		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.", " records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted."}
+	case seen.WorkersAlive == 0:
+		return verdict{"warn", "No worker is alive.", "Nothing is due, but what comes will wait."}
+	case all.Pending.N+all.Processing.N > 0:
+		return verdict{"good", "All is well: work flows.", "Nothing is poisoned or rejected."}
+	}
+	return verdict{"good", "All is quiet.", "Nothing is due, poisoned or rejected."}
+}
+
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}

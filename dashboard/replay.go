@@ -1,0 +1,60 @@
+package dashboard
+
+import (
+	"bytes"
+	"net/url"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+type replayBody struct{ Message ops.Message }
+
+// editReplay asks for what a copy changes. Nothing that is shown is taken over:
+// it may be redacted.
+func (q *request) editReplay() error {
+	id := q.query.Get("id")
+	if id == "" {
+		return badInput("The address names no message.")
+	}
+	m, err := q.d.ops.Message(q.r.Context(), q.actor(), id)
+	if err != nil {
+		return err
+	}
+	return q.render("replay", "Replay a message", "messages", replayBody{m})
+}
+
+// replay accepts the copy. Only what is ticked is changed: an empty field is a
+// value, too.
+func (q *request) replay() error {
+	form := q.r.PostForm
+	text := func(name string) *string {
+		if form.Get("change-"+name) == "" {
+			return nil
+		}
+		value := form.Get(name)
+		return &value
+	}
+	raw := func(name string) *[]byte {
+		if value := text(name); value != nil {
+			b := []byte(*value)
+			return &b
+		}
+		return nil
+	}
+	edit := ops.Edit{MessageID: form.Get("new-id"), Type: text("type"), ContentType: text("content-type"), OrderingKey: raw("key"), Content: raw("content")}
+	if edit.Content != nil { // browsers send the line ends of a text area as two characters
+		*edit.Content = bytes.ReplaceAll(*edit.Content, []byte("\r\n"), []byte("\n"))
+	}
+	accepted, err := q.d.ops.Replay(q.r.Context(), q.actor(), form.Get("id"), edit)
+	if err != nil {
+		return err
+	}
+	q.log("replayed", zap.String("message", form.Get("id")), zap.String("copy", accepted.MessageID))
+	said := "replayed"
+	if accepted.Outcome == "unrouted" {
+		said = "unrouted"
+	}
+	return q.redirect("./message?" + url.Values{"id": {accepted.MessageID}, "said": {said}}.Encode())
+}

@@ -1,0 +1,149 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// maxForm bounds what a form may hold, in bytes: a replay's new content is the
+// largest there is.
+const maxForm = 4 << 20
+
+// request is one request on its way through the dashboard.
+type request struct {
+	d     *Dashboard
+	w     http.ResponseWriter
+	r     *http.Request
+	who   Principal
+	route *route
+	query url.Values
+	token string
+}
+
+func (q *request) actor() ops.Actor { return ops.Actor(q.who.Actor) }
+func (q *request) now() time.Time   { return q.d.clock.Now().UTC() }
+
+// may says whether the principal may use a route: pages offer by it what the
+// table would allow.
+func (q *request) may(method, path string) bool {
+	found, _ := find(method, path)
+	return found != nil && q.who.Role >= found.role
+}
+
+// seesValues says whether keys, and values of headers and attributes, are shown.
+func (q *request) seesValues() bool   { return q.who.Role >= Operator }
+func (q *request) seesPayloads() bool { return q.seesValues() && q.d.showPayloads }
+
+// answer decides in this order: who it is, what there is, whether they may, and
+// for what changes something whether they meant it. Who is nobody learns nothing
+// of what there is.
+func (q *request) answer() error {
+	harden(q.w.Header())
+	who, err := q.d.authorize(q.r)
+	if err != nil {
+		return refuse(http.StatusUnauthorized, "You are not signed in",
+			"This dashboard does not know who you are. Sign in, then load the page again.", err)
+	}
+	if !who.known() {
+		return refuse(http.StatusForbidden, "Not for you", "Your account has no role here. Ask whoever runs this service.", nil)
+	}
+	q.who = who
+
+	if q.r.URL.Path == "" {
+		return q.addSlash()
+	}
+	path, ok := strings.CutPrefix(q.r.URL.Path, "/")
+	found, other := find(q.r.Method, path)
+	switch {
+	case !ok || found == nil && len(other) == 0:
+		return refuse(http.StatusNotFound, "There is no such page", "The address may have been cut off when it was copied.", nil)
+	case found == nil:
+		if slices.Contains(other, http.MethodGet) {
+			other = append(other, http.MethodHead)
+		}
+		q.w.Header().Set("Allow", strings.Join(other, ", "))
+		return refuse(http.StatusMethodNotAllowed, "Not in this way", "This address does not take "+visible(q.r.Method)+" requests.", nil)
+	case who.Role < found.role:
+		return refuse(http.StatusForbidden, "Not with your role",
+			"This takes the role "+found.role.String()+"; yours is "+who.Role.String()+".", nil)
+	}
+	q.route = found
+	if found.method != http.MethodGet {
+		if err := q.checkForm(); err != nil {
+			return err
+		}
+	} else if embedded(q.r) {
+		return refuse(http.StatusForbidden, "Not from another site", "Pages of other sites may link here, not load from here.", nil)
+	}
+	if q.query, err = url.ParseQuery(q.r.URL.RawQuery); err != nil {
+		return badInput("the address is malformed")
+	}
+	q.token = q.d.guard.token(q.d.guard.visit(q.w, q.r), who)
+	return found.serve(q)
+}
+
+func (q *request) checkForm() error {
+	if !q.d.guard.sameOrigin(q.r) {
+		return refuse(http.StatusForbidden, "Not from another site",
+			"This form was sent from a page of another origin, or a proxy has changed the Host header: then the option Origins must name this site.", nil)
+	}
+	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, maxForm)
+	if err := q.r.ParseForm(); err != nil {
+		return refuse(http.StatusBadRequest, "The form cannot be read", "It is malformed or larger than 4 MiB.", err)
+	}
+	if !q.d.guard.ownForm(q.r, q.who) {
+		return refuse(http.StatusForbidden, "This form is out of date",
+			"It was made for another session, or before the service was restarted. Nothing was done. Go back, load the page again and repeat it.", nil)
+	}
+	return nil
+}
+
+// addSlash sends a request for the bare prefix to the overview. The handler does
+// not know the prefix, so the address is relative; its last segment is taken
+// from what the client asked for. The "./" keeps it from being another host's.
+func (q *request) addSlash() error {
+	asked, err := url.ParseRequestURI(q.r.RequestURI)
+	if err != nil {
+		return refuse(http.StatusNotFound, "There is no such page", "The overview's address ends in a slash.", nil)
+	}
+	path := asked.EscapedPath()
+	return q.redirect("./" + path[strings.LastIndex(path, "/")+1:] + "/")
+}
+
+// redirect has the browser load a page, by an address relative to this one: not
+// http.Redirect, which would make it absolute without the prefix.
+func (q *request) redirect(to string) error {
+	q.w.Header().Set("Location", to)
+	q.w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// back is where a form asks to be sent after its action: a page of the
+// dashboard, with what to say there. Anything else is the page given.
+func (q *request) back(otherwise string, said url.Values) error {
+	to := ownPage(q.r.PostForm.Get("back"), otherwise)
+	query := to.Query()
+	for _, name := range saidFields {
+		query.Del(name)
+	}
+	for name, values := range said {
+		query[name] = values
+	}
+	return q.redirect("./" + to.Path + "?" + query.Encode())
+}
+
+// ownPage reads the address of a page of the dashboard that a form sends.
+func ownPage(address, otherwise string) *url.URL {
+	to, err := url.Parse(strings.TrimPrefix(address, "./"))
+	if err == nil && address != "" && to.Scheme == "" && to.Host == "" && to.User == nil && to.Opaque == "" {
+		if page, _ := find(http.MethodGet, to.Path); page != nil {
+			return &url.URL{Path: to.Path, RawQuery: to.RawQuery}
+		}
+	}
+	return &url.URL{Path: otherwise}
+}

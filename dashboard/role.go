@@ -1,0 +1,59 @@
+package dashboard
+
+import (
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Role is what somebody may do; each may also do what those before may. The
+// zero Role may nothing.
+type Role int
+
+// The roles.
+const (
+	// Viewer sees everything but payloads, values of headers and attributes,
+	// keys, and the audit.
+	Viewer Role = iota + 1
+	// Operator sees those too (payloads with ShowPayloads), and may retry,
+	// discard, accept rejected messages again, pause and resume.
+	Operator
+	// Admin may also delete, replay, and run the cleanup.
+	Admin
+)
+
+func (r Role) String() string {
+	switch r {
+	case Viewer:
+		return "viewer"
+	case Operator:
+		return "operator"
+	case Admin:
+		return "admin"
+	}
+	return fmt.Sprintf("Role(%d)", int(r))
+}
+
+// Principal is who asks.
+type Principal struct {
+	// Actor is written to the audit: a user's name or address, 1 to 200
+	// characters without control characters. It must not be one that users
+	// choose freely.
+	Actor string
+	Role  Role
+}
+
+const maxActor = 200
+
+// known says whether it is somebody with a role. Anything odd is nobody.
+func (p Principal) known() bool {
+	if p.Role < Viewer || p.Role > Admin || p.Actor == "" || !utf8.ValidString(p.Actor) || utf8.RuneCountInString(p.Actor) > maxActor {
+		return false
+	}
+	for _, c := range p.Actor {
+		if unicode.IsControl(c) {
+			return false
+		}
+	}
+	return true
+}

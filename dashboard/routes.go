@@ -1,0 +1,70 @@
+package dashboard
+
+import "net/http"
+
+// route is one page, action or file. All are one level below the prefix.
+type route struct {
+	method string // GET stands for HEAD too
+	path   string // without the leading slash
+	role   Role
+	serve  func(*request) error
+}
+
+// routes is the one table of what there is and who may use it: nothing is served
+// that is not in it.
+func routes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	return []route{
+		{get, "", Viewer, (*request).overview},
+		{get, "messages", Viewer, (*request).messages},
+		{get, "message", Viewer, (*request).message},
+		{get, "failures", Viewer, (*request).failures},
+		{get, "rejected", Viewer, (*request).rejectedList},
+		{get, "rejected-message", Viewer, (*request).rejectedOne},
+		{get, "handlers", Viewer, (*request).handlers},
+		{get, "workers", Viewer, (*request).workers},
+		{get, "gaps", Viewer, (*request).gaps},
+		{get, "audit", Operator, (*request).audit},
+
+		{post, "retry", Operator, (*request).retry},
+		{post, "discard", Operator, (*request).discard},
+		{post, "selected", Operator, (*request).confirmSelected},
+		{get, "bulk", Operator, (*request).confirmBulk},
+		{post, "bulk", Operator, (*request).startBulk},
+		{get, "job", Operator, (*request).job},
+		{post, "job-stop", Operator, (*request).stopJob},
+		{post, "pause", Operator, (*request).pause},
+		{post, "resume", Operator, (*request).resume},
+		{post, "accept", Operator, (*request).reAccept},
+
+		{get, "delete", Admin, (*request).confirmDelete},
+		{post, "delete", Admin, (*request).deleteMessage},
+		{get, "delete-rejected", Admin, (*request).confirmDeleteRejected},
+		{post, "delete-rejected", Admin, (*request).deleteRejected},
+		{get, "replay", Admin, (*request).editReplay},
+		{post, "replay", Admin, (*request).replay},
+		{get, "cleanup", Admin, (*request).confirmCleanup},
+		{post, "cleanup", Admin, (*request).startCleanup},
+
+		{get, "dashboard.css", Viewer, (*request).asset},
+		{get, "dashboard.js", Viewer, (*request).asset},
+		{get, "dashboard.svg", Viewer, (*request).asset},
+	}
+}
+
+// find looks a route up; other are the methods that the path has.
+func find(method, path string) (found *route, other []string) {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	for _, r := range routes() {
+		if r.path != path {
+			continue
+		}
+		if r.method == method {
+			return &r, nil
+		}
+		other = append(other, r.method)
+	}
+	return nil, other
+}

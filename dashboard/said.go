@@ -1,0 +1,51 @@
+package dashboard
+
+import (
+	"net/url"
+	"strconv"
+)
+
+// said is what became of the last action, as the page after it tells. It comes
+// with that page's address, which anybody can write: so it is one of the fixed
+// texts, with numbers.
+type said struct {
+	Text string
+	Bad  bool
+	// Done and Left count statuses of an action on several.
+	Done, Left int
+	Counted    bool
+}
+
+var saidFields = []string{"said", "done", "left"}
+
+var saidTexts = map[string]said{
+	"retried":         {Text: "Retried: due now."},
+	"discarded":       {Text: "Discarded: it will not run again."},
+	"retried-some":    {Text: "Retried.", Counted: true},
+	"discarded-some":  {Text: "Discarded.", Counted: true},
+	"paused":          {Text: "Paused: workers stop claiming within a heartbeat; what runs goes on."},
+	"resumed":         {Text: "Resumed: workers claim again within a heartbeat."},
+	"accepted":        {Text: "Accepted again: it is a message now and not rejected any more."},
+	"known":           {Text: "It was known already: the record is a duplicate of a message that was accepted before, and is not rejected any more."},
+	"unrouted":        {Text: "Accepted, but no handler takes its type."},
+	"deleted":         {Text: "Deleted."},
+	"replayed":        {Text: "Replayed: this is the new message."},
+	"ended":           {Text: "Told to end: it does so after the chunk under way."},
+	"nothing-chosen":  {Text: "Nothing was selected.", Bad: true},
+	"already-stopped": {Text: "It had ended already."},
+}
+
+func saidIn(query url.Values) *said {
+	s, ok := saidTexts[query.Get("said")]
+	if !ok {
+		return nil
+	}
+	if s.Counted {
+		s.Done, _ = strconv.Atoi(query.Get("done"))
+		s.Left, _ = strconv.Atoi(query.Get("left"))
+		s.Bad = s.Done == 0
+	}
+	return &s
+}
+
+func saying(what string) url.Values { return url.Values{"said": {what}} }

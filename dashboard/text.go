@@ -1,0 +1,167 @@
+package dashboard
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// visible makes what is stored fit to be read: characters that would be
+// invisible, change the direction of the text around them or are none at all are
+// written as their numbers. Line ends and tabs stay. Templates escape the rest.
+func visible(s string) string {
+	clean := utf8.ValidString(s)
+	if clean {
+		clean = strings.IndexFunc(s, hides) < 0
+	}
+	if clean {
+		return s
+	}
+	var out strings.Builder
+	for len(s) > 0 {
+		c, size := utf8.DecodeRuneInString(s)
+		switch {
+		case c == utf8.RuneError && size <= 1:
+			fmt.Fprintf(&out, `\x%02x`, s[0])
+		case hides(c):
+			fmt.Fprintf(&out, `\u%04x`, c)
+		default:
+			out.WriteRune(c)
+		}
+		s = s[size:]
+	}
+	return out.String()
+}
+
+// hides finds control and format characters, the direction marks among them,
+// and separators that are no space.
+func hides(c rune) bool {
+	if c == '\n' || c == '\t' {
+		return false
+	}
+	return unicode.IsControl(c) || unicode.In(c, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp)
+}
+
+// short cuts a text to so many characters.
+func short(s string, limit int) string {
+	if utf8.RuneCountInString(s) <= limit {
+		return s
+	}
+	return string([]rune(s)[:limit-1]) + "…"
+}
+
+// number groups digits by thousands.
+func number[T int | int32 | int64](n T) string {
+	s := strconv.FormatInt(int64(n), 10)
+	sign := ""
+	if s[0] == '-' {
+		sign, s = "−", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "\u202f" + s[i:]
+	}
+	return sign + s
+}
+
+// anyNumber is number for templates.
+func anyNumber(n any) (string, error) {
+	switch n := n.(type) {
+	case int:
+		return number(n), nil
+	case int32:
+		return number(n), nil
+	case int64:
+		return number(n), nil
+	}
+	return "", fmt.Errorf("number: %T", n)
+}
+
+func countText(c ops.Count) string {
+	if c.Capped {
+		return number(c.N) + "+"
+	}
+	return number(c.N)
+}
+
+// age writes a duration by its two largest units.
+func age(d time.Duration) string {
+	switch d = d.Round(time.Second); {
+	case d < 0:
+		return "−" + age(-d)
+	case d < time.Second:
+		return "0s"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm %02ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh %02dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd %02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+// moment is a time as pages show it: how long ago, and which.
+type moment struct {
+	Text    string
+	Machine string
+	Exact   string
+}
+
+// When tells a time by its distance from the page's. A zero time is nil.
+func (v *view) When(t time.Time) *moment {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	text := age(v.Now.Sub(t)) + " ago"
+	if t.After(v.Now) {
+		text = "in " + age(t.Sub(v.Now))
+	}
+	return &moment{text, t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05.000") + " UTC"}
+}
+
+// content is stored bytes to look at: as text if they are text, else as a dump.
+type content struct {
+	Text string
+	Size int
+	// Dump: the text is a hex dump.
+	Dump bool
+	// Cut: this is the beginning.
+	Cut bool
+	// None: there are no bytes at all, which differs from an empty content.
+	None bool
+}
+
+// What is shown of a content at once.
+const (
+	shownText = 64 << 10
+	// shownBytes is how many bytes that are no text are shown without a dump.
+	shownBytes = 48
+	shownDump  = 4 << 10
+)
+
+func contentOf(raw []byte) content {
+	c := content{Size: len(raw), None: raw == nil}
+	if utf8.Valid(raw) && !strings.ContainsRune(string(raw), 0) {
+		if len(raw) > shownText {
+			raw, c.Cut = []byte(strings.ToValidUTF8(string(raw[:shownText]), "")), true
+		}
+		c.Text = visible(string(raw))
+		return c
+	}
+	if len(raw) <= shownBytes {
+		c.Text = fmt.Sprintf("% x", raw)
+		return c
+	}
+	if len(raw) > shownDump {
+		raw, c.Cut = raw[:shownDump], true
+	}
+	c.Dump, c.Text = true, hex.Dump(raw)
+	return c
+}

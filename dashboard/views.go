@@ -1,0 +1,187 @@
+package dashboard
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+//go:embed assets
+var assetFiles embed.FS
+
+// views are the pages' templates, each with the layout and its parts.
+type views map[string]*template.Template
+
+func parseViews() (views, error) {
+	pages, err := fs.Glob(templateFiles, "templates/page-*.html")
+	if err != nil {
+		return nil, err
+	}
+	all := views{}
+	for _, page := range pages {
+		t, err := template.New("").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html", page)
+		if err != nil {
+			return nil, err
+		}
+		all[strings.TrimSuffix(strings.TrimPrefix(page, "templates/page-"), ".html")] = t
+	}
+	return all, nil
+}
+
+// view is what a template is executed on. Body is the page's own.
+type view struct {
+	Title   string
+	Section string // of the navigation
+	Who     Principal
+	Token   string
+	Glance  glance
+	Said    *said
+	// Here is this page's address, for forms to come back to; Live that of its
+	// part that is kept up to date, empty if it has none.
+	Here    string
+	Live    string
+	Refresh int64 // milliseconds
+	Now     time.Time
+	Body    any
+
+	q *request
+}
+
+// May says whether the principal may use a route; templates offer no other.
+func (v *view) May(method, path string) bool { return v.q.may(method, path) }
+
+// Live parts are asked for by this parameter of the page's own address, so that
+// they are under its row of the table of routes.
+const partParameter, partLive = "part", "live"
+
+// render answers with a page, or with its live part if that is asked for.
+func (q *request) render(name, title, section string, body any) error {
+	v := q.view(title, section, body)
+	block := "layout"
+	if q.query.Get(partParameter) == partLive {
+		block = "update"
+	}
+	v.Glance = q.d.glance(q.r.Context())
+	if t := q.d.views[name]; t.Lookup("live") != nil {
+		query := q.ownQuery()
+		query.Set(partParameter, partLive)
+		v.Live = "./" + q.route.path + "?" + query.Encode()
+	} else if block == "update" {
+		return badInput("this page has no part that changes by itself")
+	}
+	return q.send(http.StatusOK, name, block, v)
+}
+
+func (q *request) view(title, section string, body any) *view {
+	v := &view{Title: title, Section: section, Who: q.who, Token: q.token, Now: q.now(), Body: body,
+		Refresh: q.d.refresh.Milliseconds(), q: q}
+	if q.route != nil {
+		v.Said = saidIn(q.query)
+		v.Here = q.route.path
+		if query := q.ownQuery().Encode(); query != "" {
+			v.Here += "?" + query
+		}
+	}
+	return v
+}
+
+// ownQuery is the page's address without what the last action said.
+func (q *request) ownQuery() url.Values {
+	own := url.Values{}
+	for name, values := range q.query {
+		own[name] = values
+	}
+	own.Del(partParameter)
+	for _, name := range saidFields {
+		own.Del(name)
+	}
+	return own
+}
+
+func (q *request) renderProblem(p *problem, reference string) {
+	body := struct{ Title, Text, Reference string }{p.title, p.text, reference}
+	if err := q.send(p.status, "problem", "layout", q.view(p.title, "", body)); err != nil {
+		http.Error(q.w, p.title, p.status)
+	}
+}
+
+func (q *request) send(status int, name, block string, v *view) error {
+	var out bytes.Buffer
+	if err := q.d.views[name].ExecuteTemplate(&out, block, v); err != nil {
+		return fmt.Errorf("render %s: %w", name, err)
+	}
+	h := q.w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Length", strconv.Itoa(out.Len()))
+	q.w.WriteHeader(status)
+	if q.r.Method != http.MethodHead {
+		_, _ = out.WriteTo(q.w) // the client has gone
+	}
+	return nil
+}
+
+// asset answers with a file of the dashboard.
+func (q *request) asset() error {
+	content, err := assetFiles.ReadFile("assets/" + q.route.path)
+	if err != nil {
+		return err
+	}
+	types := map[string]string{"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+	h := q.w.Header()
+	h.Set("Content-Type", types[q.route.path[strings.LastIndex(q.route.path, ".")+1:]])
+	h.Set("Content-Length", strconv.Itoa(len(content)))
+	if q.r.Method != http.MethodHead {
+		_, _ = q.w.Write(content) // the client has gone
+	}
+	return nil
+}
+
+var functions = template.FuncMap{
+	"visible": visible,
+	"short":   short,
+	"number":  anyNumber,
+	"count":   func(c ops.Count) string { return countText(c) },
+	"age":     age,
+	"plus":    func(a, b int) int { return a + b },
+	"dict":    dict,
+	"line":    func(s string) string { return short(strings.Join(strings.Fields(s), " "), 160) },
+	"query":   query,
+}
+
+// query makes the part of an address behind its page, escaped, from names and
+// values.
+func query(pairs ...any) (template.URL, error) {
+	if len(pairs)%2 != 0 {
+		return "", fmt.Errorf("query: %d arguments", len(pairs))
+	}
+	values := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		if value := fmt.Sprint(pairs[i+1]); value != "" {
+			values.Add(fmt.Sprint(pairs[i]), value)
+		}
+	}
+	return template.URL(values.Encode()), nil // encoded, so that nothing in it can leave its place
+}
+
+func dict(pairs ...any) (map[string]any, error) {
+	if len(pairs)%2 != 0 {
+		return nil, fmt.Errorf("dict: %d arguments", len(pairs))
+	}
+	all := map[string]any{}
+	for i := 0; i < len(pairs); i += 2 {
+		all[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return all, nil
+}

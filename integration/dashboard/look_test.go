@@ -1,0 +1,175 @@
+package dashboard
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+)
+
+// addresses are those of every page, by name.
+func addresses() map[string]string {
+	return map[string]string{
+		"overview": "", "messages": "messages", "messages-poisoned": "messages?state=poisoned&handler=" + mail, "messages-none": "messages?id=nobody",
+		"message": "message?id=order-2026-00003", "message-lane": "message?id=order-c7-2", "message-failing": "message?id=payment-4002",
+		"failures": "failures", "rejected": "rejected", "rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
+		"handlers": "handlers", "workers": "workers", "gaps": "gaps", "audit": "audit",
+		"confirm": "bulk?action=retry&handler=" + mail, "confirm-discard": "bulk?action=discard&handler=" + mail,
+		"delete": "delete?id=order-2026-00003", "delete-rejected": "delete-rejected?id=0190c1a2-1111-7000-8000-000000005511", "replay": "replay?id=order-2026-00003", "cleanup": "cleanup",
+	}
+}
+
+// anHour has charts something to draw.
+func (w *world) anHour() {
+	w.t.Helper()
+	for i := range 120 {
+		w.clock.Advance(20 * time.Second)
+		if i%4 == 0 {
+			w.accept("order.paid", nil, ids(fmt.Sprintf("payment-3%02d", i)+"%02d", 1+(i*7)%11)...)
+		}
+		if i%9 == 0 {
+			w.process()
+		}
+		w.beat()
+		response, err := http.Get(w.site)
+		require.NoError(w.t, err)
+		require.NoError(w.t, response.Body.Close())
+	}
+	w.fail(invoice, errors.New("post invoice: dial tcp 10.0.4.17:8443: connect: connection refused"), ids("payment-4%03d", 12)...)
+	w.accept("order.paid", nil, ids("payment-4%03d", 12)...)
+	w.process()
+	w.accept("order.paid", nil, ids("payment-5%03d", 23)...)
+	w.clock.Advance(11 * time.Second)
+	w.beat()
+}
+
+// beat is the living workers' heartbeat.
+func (w *world) beat() {
+	w.t.Helper()
+	require.NoError(w.t, w.db.Exec("UPDATE inbox_workers SET heartbeat_at = ? WHERE stopped_at IS NULL AND host <> 'shop-55bd1-0l9fa'", w.clock.Now().Add(-3*time.Second)).Error)
+}
+
+func TestEveryPageRendersInLightAndDark(t *testing.T) {
+	w := newWorld(t)
+	w.furnish()
+	w.anHour()
+	directory, err := photos()
+	require.NoError(t, err)
+	t.Logf("pictures are in %s", directory)
+	for _, theme := range []string{"light", "dark"} {
+		b := open(t)
+		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}))
+		for name, address := range addresses() {
+			b.visit(w.site + address)
+			require.Equal(t, 1, evaluate[int](b, "document.querySelectorAll('h1').length"), name)
+			require.NotContains(t, b.text(), "That did not work", name)
+			require.Empty(t, evaluate[[]string](b, unlabelled), "%s: controls without a name", name)
+			require.Empty(t, evaluate[[]string](b, faint), "%s, %s: text too faint", name, theme)
+			require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide", name)
+			b.photograph(name + "-" + theme)
+			require.Empty(t, b.wrong(), name)
+		}
+	}
+	b := open(t)
+	b.run(chromedp.EmulateViewport(390, 800))
+	for _, name := range []string{"overview", "messages", "message", "failures"} {
+		b.visit(w.site + addresses()[name])
+		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide", name)
+		b.photograph(name + "-narrow")
+	}
+}
+
+const unlabelled = `[...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, a")]
+	.filter((e) => !e.closest("[hidden]") && !(e.getAttribute("aria-label") || e.innerText || (e.labels && e.labels.length)))
+	.map((e) => e.outerHTML)`
+
+// faint finds text whose contrast with what is behind it is below 4.5, or 3 if
+// it is large (WCAG 2.2, 1.4.3).
+const faint = `(() => {
+	const parse = (c) => { const m = c.match(/^rgba?\(([^)]+)\)$/); return m ? m[1].split(/[ ,\/]+/).map(Number) : null; };
+	const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
+	const behind = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c && (c[3] ?? 1) === 1) return c; } return [255, 255, 255]; };
+	const found = [];
+	const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+	for (let n; (n = texts.nextNode());) {
+		const e = n.parentElement, s = getComputedStyle(e);
+		if (!n.data.trim() || !e.offsetParent || e.closest(".unseen, .skip")) continue;
+		const fore = parse(s.color);
+		if (!fore) { found.push("cannot judge " + s.color); continue; }
+		const [a, b] = [light(fore), light(behind(e))].sort((x, y) => y - x);
+		const size = parseFloat(s.fontSize), large = size >= 24 || size >= 18.66 && s.fontWeight >= 700;
+		if ((a + .05) / (b + .05) < (large ? 3 : 4.5)) found.push(n.data.trim().slice(0, 40) + " " + ((a + .05) / (b + .05)).toFixed(2));
+	}
+	return [...new Set(found)];
+})()`
+
+func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
+	w := newWorld(t, refresh)
+	b := open(t)
+	b.visit(w.site)
+	require.Contains(t, b.text(), "nothing was given up")
+	w.fail(mail, poison("smtp said 550"), "m1")
+	w.accept("order.placed", nil, "m1")
+	w.process()
+	w.clock.Advance(time.Minute)
+	b.await(`document.body.innerText.includes("1 poisoned in 1 handler.")`, "the overview to say so by itself")
+	b.await(`document.querySelector("nav .badge.bad")?.innerText.startsWith("1")`, "the navigation as well")
+
+	b.run(chromedp.Evaluate(`Object.defineProperty(document, "hidden", { value: true, configurable: true }); document.dispatchEvent(new Event("visibilitychange"));`, nil))
+	idle := w.asked.Load()
+	b.run(chromedp.Evaluate(`new Promise((done) => setTimeout(done, 2500))`, nil, awaited))
+	require.LessOrEqual(t, w.asked.Load(), idle+1, "a hidden tab asks no more; one may have been under way")
+	b.run(chromedp.Evaluate(`Object.defineProperty(document, "hidden", { value: false, configurable: true }); document.dispatchEvent(new Event("visibilitychange"));`, nil))
+	require.Eventually(t, func() bool { return w.asked.Load() > idle+1 }, patience/2, 20*time.Millisecond, "shown again it asks at once")
+
+	// What is being selected is not taken away.
+	b.visit(w.site + "messages?state=poisoned")
+	b.run(chromedp.Click(`input[name="ref"]`, chromedp.ByQuery))
+	b.await(`document.getElementById("pulse").innerText.includes("wait")`, "word that updates wait")
+	require.True(t, evaluate[bool](b, `document.querySelector('input[name="ref"]').checked`))
+	require.Contains(t, b.text(), "1 selected")
+}
+
+func TestThemeIsSwitchedAndRemembered(t *testing.T) {
+	w := newWorld(t)
+	b := open(t)
+	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}))
+	b.visit(w.site)
+	background := func() string { return evaluate[string](b, "getComputedStyle(document.body).backgroundColor") }
+	light := background()
+	b.run(chromedp.Click("#theme", chromedp.ByQuery))
+	dark := background()
+	require.NotEqual(t, light, dark)
+	b.visit(w.site + "messages")
+	require.Equal(t, dark, background())
+	b.run(chromedp.Click("#theme", chromedp.ByQuery))
+	require.Equal(t, light, background())
+}
+
+func TestKeyboardReachesContentAndActions(t *testing.T) {
+	w := newWorld(t)
+	w.furnish()
+	b := open(t)
+	b.visit(w.site + "handlers")
+	b.run(chromedp.KeyEvent("\t"))
+	require.Equal(t, "Skip to the content", evaluate[string](b, "document.activeElement.innerText"))
+	b.run(chromedp.KeyEvent("\r"))
+	require.Equal(t, "main", evaluate[string](b, "document.activeElement.id"))
+	for range 60 {
+		b.run(chromedp.KeyEvent("\t"))
+		if evaluate[string](b, "document.activeElement.getAttribute('aria-label')") == "Pause "+mail {
+			require.True(t, strings.HasPrefix(evaluate[string](b, "getComputedStyle(document.activeElement).outlineStyle"), "solid"), "the focus can be seen")
+			b.run(chromedp.Evaluate("window.clicked = true", nil), chromedp.KeyEvent("\r"))
+			b.await("!window.clicked && document.readyState === 'complete'", "the page after Enter")
+			require.Contains(t, b.text(), "Paused: workers stop claiming")
+			return
+		}
+	}
+	t.Fatal("the Tab key did not reach the button")
+}

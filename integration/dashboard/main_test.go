@@ -1,0 +1,182 @@
+// Package dashboard looks at the dashboard with a real browser: it renders, is
+// clicked through in every role, and does not run what it shows.
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+const (
+	patience = time.Minute // of one wait, twice
+	lifetime = 4 * time.Minute
+)
+
+// chromium is the package's browser. It starts when first asked for.
+var chromium = sync.OnceValues(func() (context.Context, error) {
+	path, err := lookUp("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless-shell")
+	if err != nil {
+		return nil, err
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(1360, 900), chromedp.Flag("force-color-profile", "srgb"))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // root has no other
+	}
+	allocator, endAllocator := chromedp.NewExecAllocator(context.Background(), options...)
+	browser, endBrowser := chromedp.NewContext(allocator)
+	closeBrowser = func() { endBrowser(); endAllocator() }
+	if err := chromedp.Run(browser); err != nil {
+		return nil, fmt.Errorf("start %s: %w", path, err)
+	}
+	return browser, nil
+})
+
+var closeBrowser = func() {}
+
+func lookUp(names ...string) (path string, err error) {
+	for _, name := range names {
+		if path, err = exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("Chromium is not there (apt-get install -y chromium): %w", err)
+}
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	closeBrowser()
+	os.Exit(status)
+}
+
+// tab is a tab of a browser window of its own, and what went wrong in it.
+type tab struct {
+	t   testing.TB
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string // exceptions, refused loads, errors on the console
+	dialogs  []string
+}
+
+// open opens a tab without cookies. In the end nothing may have gone wrong in it
+// that the test has not taken.
+func open(t testing.TB) *tab {
+	t.Helper()
+	browser, err := chromium()
+	testenv.LeaveOutIf(t, err)
+	// A window of its own: in a new profile there is none to open a tab in.
+	var window target.ID
+	require.NoError(t, chromedp.Run(browser, chromedp.ActionFunc(func(ctx context.Context) error {
+		onBrowser := cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser)
+		profile, err := target.CreateBrowserContext().WithDisposeOnDetach(true).Do(onBrowser)
+		if err == nil {
+			window, err = target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).WithWidth(1360).WithHeight(900).Do(onBrowser)
+		}
+		return err
+	})))
+	ctx, closeTab := chromedp.NewContext(browser, chromedp.WithTargetID(window))
+	ctx, cancel := context.WithTimeout(ctx, lifetime)
+	b := &tab{t: t, ctx: ctx}
+	chromedp.ListenTarget(ctx, b.listen)
+	require.NoError(t, chromedp.Run(ctx, runtime.Enable(), log.Enable(), page.Enable()))
+	t.Cleanup(func() {
+		cancel()
+		closeTab()
+		require.Empty(t, b.wrong())
+		require.Empty(t, b.dialogs)
+	})
+	return b
+}
+
+func (b *tab) listen(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		b.problems = append(b.problems, e.ExceptionDetails.Error())
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.LevelError || e.Entry.Source == log.SourceSecurity {
+			b.problems = append(b.problems, e.Entry.Text+" "+e.Entry.URL)
+		}
+	case *page.EventJavascriptDialogOpening:
+		b.dialogs = append(b.dialogs, e.Message)
+	}
+}
+
+// wrong returns what went wrong and forgets it.
+func (b *tab) wrong() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	problems := b.problems
+	b.problems = nil
+	return problems
+}
+
+func (b *tab) run(actions ...chromedp.Action) {
+	b.t.Helper()
+	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
+}
+
+// visit loads an address and waits until it is there.
+func (b *tab) visit(address string) {
+	b.t.Helper()
+	b.run(chromedp.Navigate(address))
+}
+
+// evaluate runs a script of the test in the page.
+func evaluate[T any](b *tab, script string) (result T) {
+	b.t.Helper()
+	b.run(chromedp.Evaluate(script, &result))
+	return result
+}
+
+// text is what the page says.
+func (b *tab) text() string { b.t.Helper(); return evaluate[string](b, "document.body.innerText") }
+
+// click clicks what a selector finds and waits for the page that comes of it.
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	b.run(chromedp.Evaluate("window.clicked = true", nil), chromedp.Click(selector, chromedp.ByQuery))
+	b.await("!window.clicked && document.readyState === 'complete'", "the page after a click on "+selector)
+}
+
+// await waits for a condition of the page.
+func (b *tab) await(condition, what string) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		var holds bool
+		return chromedp.Run(b.ctx, chromedp.Evaluate(condition, &holds)) == nil && holds
+	}, patience/2, 20*time.Millisecond, what)
+}
+
+// photos is where pictures go.
+var photos = sync.OnceValues(func() (string, error) {
+	directory := filepath.Join(os.TempDir(), "inbox-dashboard-pictures")
+	return directory, os.MkdirAll(directory, 0o755)
+})
+
+// photograph keeps a picture of the whole page.
+func (b *tab) photograph(name string) {
+	b.t.Helper()
+	directory, err := photos()
+	require.NoError(b.t, err)
+	var picture []byte
+	b.run(chromedp.FullScreenshot(&picture, 100))
+	require.NoError(b.t, os.WriteFile(filepath.Join(directory, name+".png"), picture, 0o644))
+}

@@ -1,0 +1,17 @@
+package dashboard
+
+import (
+	"errors"
+	"time"
+
+	"github.com/chromedp/cdproto/runtime"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/dashboard"
+)
+
+var refresh = dashboard.Refresh(time.Second)
+
+func poison(text string) error { return inbox.Poison(errors.New(text)) }
+
+func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
