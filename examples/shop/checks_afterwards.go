@@ -9,17 +9,9 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"time"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 	"github.com/gorm-inbox/inbox/models"
-)
-
-// What takes a moment is looked at so often before it counts as not so.
-const (
-	mostLooks    = 100
-	betweenLooks = 100 * time.Millisecond
 )
 
 func (v *visit) mendsMailer(ctx context.Context) error {
@@ -58,7 +50,7 @@ func (v *visit) retriesOne(ctx context.Context) error {
 		return errors.New("no poisoned message is listed")
 	}
 	address := html.UnescapeString(link[1])
-	page, err := v.operator.Page(ctx, inbox+address, shipping.BrokenDomain, "Poisoned", "Payload")
+	page, err := v.operator.Page(ctx, inbox+address, "Poisoned", "&#34;order_id&#34;:&#34;order-")
 	if err != nil {
 		return err
 	}
@@ -93,7 +85,14 @@ func (v *visit) retriesOne(ctx context.Context) error {
 	if err = errors.Join(err, a.Is(http.StatusSeeOther)); err != nil {
 		return err
 	}
-	if err := v.completes(ctx, id); err != nil {
+	err = v.comes(ctx, func(ctx context.Context) error {
+		s, err := v.status(ctx, id)
+		if err == nil && (s.Outcome != models.OutcomeProcessed || s.RequeuedCount != 1) {
+			err = fmt.Errorf("status %s was retried and is not completed", id)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if sent := v.Mailer.Sent(); sent != mails+1 {
@@ -107,22 +106,6 @@ func (v *visit) retriesOne(ctx context.Context) error {
 func (v *visit) status(ctx context.Context, id string) (s models.HandlerStatus, err error) {
 	err = v.Ground.Shipping.DB.WithContext(ctx).Take(&s, "id = ?", id).Error
 	return s, err
-}
-
-func (v *visit) completes(ctx context.Context, id string) error {
-	for range mostLooks {
-		s, err := v.status(ctx, id)
-		if err != nil {
-			return err
-		}
-		if s.Outcome == models.OutcomeProcessed && s.RequeuedCount == 1 {
-			return nil
-		}
-		if err := scratch.Pause(ctx, betweenLooks); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("status %s was retried and is not completed after %s", id, mostLooks*betweenLooks)
 }
 
 var auditRow = regexp.MustCompile(`(?s)<tr><td class="time">.*?</tr>`)

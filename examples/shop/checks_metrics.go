@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 // agreesWithMetrics compares what Prometheus would read with the databases,
@@ -47,22 +45,16 @@ func (v *visit) agreesWithMetrics(ctx context.Context) error {
 		}
 		wanted[series("inbox_workers", c.name)] = 1
 	}
-	for try := 1; ; try++ {
+	return v.comes(ctx, func(ctx context.Context) error {
 		page, err := v.anonymous.Page(ctx, "metrics")
 		if err != nil {
 			return err
 		}
-		differ := differences(wanted, readMetrics(page))
-		if len(differ) == 0 {
-			return nil
-		}
-		if try == mostLooks {
+		if differ := differences(wanted, readMetrics(page)); len(differ) > 0 {
 			return fmt.Errorf("%d of %d series differ: %s", len(differ), len(wanted), strings.Join(differ, "; "))
 		}
-		if err := scratch.Pause(ctx, betweenLooks); err != nil {
-			return err
-		}
-	}
+		return nil
+	})
 }
 
 // series names one of an inbox, with its labels in order.

@@ -49,7 +49,10 @@ func (v *visit) refusesStrangers(ctx context.Context) error {
 	return nil
 }
 
-func (v *visit) showsPages(ctx context.Context) error {
+// showsPages waits for the first failure, if need be.
+func (v *visit) showsPages(ctx context.Context) error { return v.comes(ctx, v.showsPagesNow) }
+
+func (v *visit) showsPagesNow(ctx context.Context) error {
 	for _, c := range contexts {
 		for page, contains := range map[string][]string{
 			"":          append([]string{"Overview", "Backlog", "<bdi>" + c.name + "</bdi>"}, c.handlers...),
