@@ -93,7 +93,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 	run := func(is func(*visit, context.Context) error, how tampering) error {
 		honest := how.ask == nil && how.answer == nil
 		how.RoundTripper = transport
-		v, err := newVisit(r, s.Accounts, how)
+		v, err := newVisit(r, s, how)
 		require.NoError(t, err)
 		v.retried = "status"
 		if !honest {
@@ -190,6 +190,7 @@ func bodyOf(q *http.Request) string {
 func TestSmokeCountsAndNamesWhatHasFailed(t *testing.T) {
 	r, s := open(t, brief...)
 	r.Mailer.Mend(true) // so nothing is poisoned, and there is nothing to retry
+	s.patience = 3 * time.Second
 	var out bytes.Buffer
 	notOK, err := smoke(t.Context(), s, r, &out)
 	require.NoError(t, err)

@@ -17,17 +17,16 @@ type visit struct {
 	*Running
 	anonymous, stranger, viewer, operator *Browser
 
-	// patience is for what takes a moment.
 	patience time.Duration
 	retried  string // the message that retryOne has retried
 }
 
-func newVisit(r *Running, a Accounts, transport http.RoundTripper) (*visit, error) {
-	v := &visit{Running: r, patience: 10 * time.Second}
+func newVisit(r *Running, s Settings, transport http.RoundTripper) (*visit, error) {
+	v := &visit{Running: r, patience: s.patience}
 	for _, b := range []struct {
 		browser           **Browser
 		account, password string
-	}{{&v.anonymous, "", ""}, {&v.stranger, operator, a.OperatorPassword + "x"}, {&v.viewer, viewer, a.ViewerPassword}, {&v.operator, operator, a.OperatorPassword}} {
+	}{{&v.anonymous, "", ""}, {&v.stranger, operator, s.Accounts.OperatorPassword + "x"}, {&v.viewer, viewer, s.Accounts.ViewerPassword}, {&v.operator, operator, s.Accounts.OperatorPassword}} {
 		var err error
 		if *b.browser, err = NewBrowser(r.Site, transport, b.account, b.password); err != nil {
 			return nil, err
@@ -75,7 +74,7 @@ var (
 func smoke(ctx context.Context, s Settings, r *Running, out io.Writer) (notOK int, err error) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	v, err := newVisit(r, s.Accounts, transport)
+	v, err := newVisit(r, s, transport)
 	if err != nil {
 		return 0, err
 	}
