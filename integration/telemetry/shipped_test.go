@@ -193,7 +193,7 @@ func TestThePageListsEveryMetric(t *testing.T) {
 	}
 	for _, found := range regexp.MustCompile("`((?:inbox|messaging)\\.[a-z_.]+)`").FindAllStringSubmatch(string(page), -1) {
 		known := slices.Contains(names, found[1]) || slices.Contains([]string{"inbox.name", "inbox.channel", "inbox.handler.key", "inbox.outcome", "messaging.system",
-			"messaging.consumer.group.name", "messaging.destination.name", "messaging.destination.partition.id"}, found[1])
+			"messaging.operation.name", "messaging.consumer.group.name", "messaging.destination.name", "messaging.destination.partition.id"}, found[1])
 		require.True(t, known, found[1])
 	}
 }
