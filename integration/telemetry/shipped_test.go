@@ -108,16 +108,7 @@ func checkLegend(t *testing.T, series map[string][]string, where, legend string)
 func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 	series := exported(t)
 	for _, m := range telemetry.Metrics() {
-		name := strings.ReplaceAll(m.Name, ".", "_")
-		switch {
-		case m.Kind == "counter":
-			name += "_total"
-		case m.Kind == "histogram":
-			name += "_seconds_bucket"
-		case m.Unit == "s":
-			name += "_seconds"
-		}
-		require.Contains(t, series, name, "every instrument has a series from the start")
+		require.Contains(t, series, seriesOf(m), "every instrument has a series from the start")
 	}
 
 	text, err := os.ReadFile("../../docs/grafana/inbox.json")
