@@ -8,10 +8,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gorm-inbox/inbox/examples/shop/orders"
+	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 )
 
 // agreesWithMetrics compares what Prometheus would read with the databases,
-// series by series. Gauges are sampled: they have a moment to come true.
+// series by series. Gauges are sampled, less often where looking is slow: they
+// have a while to come true.
 func (v *visit) agreesWithMetrics(ctx context.Context) error {
 	books, err := v.Ground.ReadBooks(ctx)
 	if err != nil {
@@ -50,8 +54,10 @@ func (v *visit) agreesWithMetrics(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if differ := differences(wanted, readMetrics(page)); len(differ) > 0 {
-			return fmt.Errorf("%d of %d series differ: %s", len(differ), len(wanted), strings.Join(differ, "; "))
+		found := readMetrics(page)
+		if differ := differences(wanted, found); len(differ) > 0 {
+			return fmt.Errorf("%d of %d series differ: %s (gauges are of %.1f s ago in orders, %.1f s in shipping)", len(differ), len(wanted), strings.Join(differ, "; "),
+				found[series("inbox_sample_age_seconds", orders.Name)], found[series("inbox_sample_age_seconds", shipping.Name)])
 		}
 		return nil
 	})

@@ -123,7 +123,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	require.NotEqual(t, s.Accounts, other.Accounts, "random per run")
 	require.Equal(t, "127.0.0.1:0", other.Address)
 	s.Accounts = Accounts{}
-	require.Equal(t, Settings{Address: "127.0.0.1:8080", Rate: 4, For: 10 * time.Second, patience: 10 * time.Second}, s)
+	require.Equal(t, Settings{Address: "127.0.0.1:8080", Rate: 4, For: 10 * time.Second, patience: 2 * time.Minute}, s)
 }
 
 func TestShopThatCannotOpenSaysFailed(t *testing.T) {

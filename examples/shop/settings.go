@@ -38,7 +38,7 @@ func declare(flags *flag.FlagSet, s *Settings) {
 const passwordLength = 16
 
 func check(s *Settings) (err error) {
-	s.patience = 10 * time.Second
+	s.patience = 2 * time.Minute
 	// Longer than anybody has to guess, and short enough to be typed.
 	s.Accounts.OperatorPassword = cmp.Or(s.Accounts.OperatorPassword, rand.Text()[:passwordLength])
 	s.Accounts.ViewerPassword = cmp.Or(s.Accounts.ViewerPassword, rand.Text()[:passwordLength])
