@@ -55,6 +55,7 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	if err != nil {
 		return fail(err)
 	}
+	f.want = wanted{texts: true, message: true}
 	sources, err := o.failing(ctx, f)
 	if err != nil {
 		return fail(err)
@@ -63,7 +64,11 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	if err := g.take(ctx, sources, LookLimit); err != nil {
 		return fail(err)
 	}
-	return g.result(), nil
+	out := g.result()
+	if err := o.sample(ctx, out.Groups); err != nil {
+		return fail(err)
+	}
+	return out, nil
 }
 
 // failing are the stages of what failed, each handler key's by itself, so that
@@ -72,7 +77,7 @@ func (o *Ops) failing(ctx context.Context, f *filter) ([]source, error) {
 	var sources []source
 	for _, st := range f.stages() {
 		if st == byMessage {
-			return []source{&ofMessage{o: o, id: f.MessageID}}, nil
+			return []source{&ofMessage{o: o, filter: f}}, nil
 		}
 		keys := distinct(f.HandlerKeys)
 		if len(keys) == 0 {
@@ -82,7 +87,7 @@ func (o *Ops) failing(ctx context.Context, f *filter) ([]source, error) {
 			}
 		}
 		for _, key := range keys {
-			sources = append(sources, o.keyed(st, []string{key}, nil, mostAtOnce/10))
+			sources = append(sources, o.keyed(st, []string{key}, nil, mostAtOnce/10, f.want))
 		}
 	}
 	return sources, nil
@@ -106,12 +111,12 @@ func (g *grouping) take(ctx context.Context, sources []source, most int) error {
 		for _, from := range sources {
 			ended := false
 			for n := 0; n < share && g.looked < most && !ended; n++ {
-				r, ok, err := from.next(ctx)
+				seen, ok, err := from.next(ctx)
 				if err != nil {
 					return err
 				}
 				if ended = !ok; ok {
-					g.add(&r)
+					g.add(&seen)
 				}
 			}
 			if !ended {
@@ -133,34 +138,55 @@ func (g *grouping) take(ctx context.Context, sources []source, most int) error {
 	return nil
 }
 
-func (g *grouping) add(r *row) {
+func (g *grouping) add(r *glimpse) {
 	g.looked++
-	if !g.filter.takes(r) || r.LastError == "" {
+	if !g.filter.takes(r) || r.lastError == "" {
 		return
 	}
-	normalised, known := g.normalised[r.LastError]
+	normalised, known := g.normalised[r.lastError]
 	if !known {
-		normalised = normalise(r.LastError)
-		g.normalised[r.LastError] = normalised
+		normalised = normalise(r.lastError)
+		g.normalised[r.lastError] = normalised
 	}
-	of := [2]string{r.HandlerKey, normalised}
+	of := [2]string{r.key, normalised}
 	group := g.groups[of]
 	if group == nil {
-		group = &FailureGroup{Fingerprint: fingerprint(r.HandlerKey, normalised), HandlerKey: r.HandlerKey, Error: normalised, FirstSeen: r.ReceivedAt}
+		group = &FailureGroup{Fingerprint: fingerprint(r.key, normalised), HandlerKey: r.key, Error: normalised, FirstSeen: r.receivedAt}
 		g.groups[of] = group
 	}
-	if r.State == StatePoisoned {
+	if r.state == StatePoisoned {
 		group.Poisoned++
 	} else {
 		group.Failing++
 	}
-	if r.ReceivedAt.Before(group.FirstSeen) {
-		group.FirstSeen = r.ReceivedAt
+	if r.receivedAt.Before(group.FirstSeen) {
+		group.FirstSeen = r.receivedAt
 	}
-	if group.Sample.ID == "" || r.ReceivedAt.After(group.LastSeen) {
-		group.LastSeen, group.Sample = r.ReceivedAt, r.Status
-		group.Sample.Fingerprint = group.Fingerprint
+	if group.Sample.ID == "" || r.receivedAt.After(group.LastSeen) {
+		group.LastSeen = r.receivedAt
+		group.Sample = Status{ID: r.id, MessageID: r.messageID, HandlerKey: r.key, State: r.state, Failing: r.failing, Version: r.version,
+			LastError: r.lastError, Fingerprint: group.Fingerprint, Type: r.typ, ReceivedAt: r.receivedAt}
 	}
+}
+
+// sample completes the samples, as far as they have not changed meanwhile.
+func (o *Ops) sample(ctx context.Context, groups []FailureGroup) error {
+	of := make(map[string]*FailureGroup, len(groups))
+	samples := make([]glimpse, len(groups))
+	for i := range groups {
+		of[groups[i].Sample.ID] = &groups[i]
+		samples[i].id = groups[i].Sample.ID
+	}
+	rows, err := o.whole(ctx, samples)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if group := of[r.ID]; r.Version == group.Sample.Version {
+			group.Sample = r.Status
+		}
+	}
+	return nil
 }
 
 func (g *grouping) result() Failures {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 )
 
 // filter is a Filter that has been checked.
@@ -14,6 +15,7 @@ type filter struct {
 	states  map[State]bool
 	failing bool
 	text    string // ErrorText in lower case
+	want    wanted // to tell whether a status matches
 }
 
 // checked prepares a filter, or says what is wrong with it.
@@ -22,6 +24,8 @@ func (f Filter) checked() (*filter, error) {
 		f.States = []State{StatePoisoned, StateFailing}
 	}
 	p := &filter{Filter: f, states: map[State]bool{}, text: strings.ToLower(f.ErrorText)}
+	p.want.texts = f.ErrorText != "" || f.Fingerprint != ""
+	p.want.message = f.Type != "" || !f.From.IsZero() || !f.To.IsZero()
 	for _, s := range f.States {
 		if !slices.Contains(States(), s) {
 			return nil, badInput("state", "%q is none of %s", s, joined(States()))
@@ -55,29 +59,31 @@ func (f Filter) checked() (*filter, error) {
 const mostKeys = 1000
 
 // takes tells whether a status matches.
-func (f *filter) takes(r *row) bool {
+func (f *filter) takes(g *glimpse) bool {
 	switch {
-	case r.empty:
+	case g.empty:
 		return false
-	case len(f.States) > 0 && !f.states[r.State] && !(f.failing && r.Failing),
-		len(f.HandlerKeys) > 0 && !slices.Contains(f.HandlerKeys, r.HandlerKey),
-		f.MessageID != "" && r.MessageID != f.MessageID,
-		f.Type != "" && r.Type != f.Type,
-		!f.From.IsZero() && r.ReceivedAt.Before(f.From),
-		!f.To.IsZero() && !r.ReceivedAt.Before(f.To),
-		f.text != "" && !strings.Contains(strings.ToLower(r.LastError), f.text),
-		f.Fingerprint != "" && f.Fingerprint != fingerprintOf(&r.Status):
+	case len(f.States) > 0 && !f.states[g.state] && !(f.failing && g.failing),
+		len(f.HandlerKeys) > 0 && !slices.Contains(f.HandlerKeys, g.key),
+		f.want.message && !f.takesMessage(g.typ, g.receivedAt),
+		f.text != "" && !strings.Contains(strings.ToLower(g.lastError), f.text),
+		f.Fingerprint != "" && f.Fingerprint != fingerprintOf(g.key, g.lastError):
 		return false
 	}
 	return true
 }
 
+// takesMessage tells whether the statuses of a message may match.
+func (f *filter) takesMessage(messageType string, receivedAt time.Time) bool {
+	return (f.Type == "" || messageType == f.Type) && (f.From.IsZero() || !receivedAt.Before(f.From)) && (f.To.IsZero() || receivedAt.Before(f.To))
+}
+
 // fingerprintOf names the failure group of a status with an error.
-func fingerprintOf(s *Status) string {
-	if s.LastError == "" {
+func fingerprintOf(handlerKey, lastError string) string {
+	if lastError == "" {
 		return ""
 	}
-	return fingerprint(s.HandlerKey, normalise(s.LastError))
+	return fingerprint(handlerKey, normalise(lastError))
 }
 
 // stages are the parts of the list of what matches, in order. What only partial
@@ -104,7 +110,7 @@ func (f *filter) stages() []stage {
 
 // found is what a walk has come to.
 type found struct {
-	rows []row // that match
+	rows []glimpse // that match
 	// next is behind the last row to be given out, nil at the end of the list.
 	next    *place
 	partial bool
@@ -115,6 +121,7 @@ type found struct {
 // or has looked at most rows.
 func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int) (found, error) {
 	var out found
+	o.wantFor(f)
 	first := 0
 	if after != nil {
 		first = after.Stage
@@ -130,25 +137,24 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int
 		}
 		after = nil
 		for {
-			r, ok, err := from.next(ctx)
+			g, ok, err := from.next(ctx)
 			if err != nil {
 				return out, err
 			}
 			if !ok {
 				break
 			}
-			r.place.Stage = i
+			g.place.Stage = i
 			out.looked++
-			if f.takes(&r) {
+			if f.takes(&g) {
 				if len(out.rows) == limit { // so there is more
 					out.next = &out.rows[limit-1].place
 					return out, nil
 				}
-				r.Fingerprint = fingerprintOf(&r.Status)
-				out.rows = append(out.rows, r)
+				out.rows = append(out.rows, g)
 			}
 			if out.looked >= most {
-				out.next, out.partial = &r.place, true
+				out.next, out.partial = &g.place, true
 				return out, nil
 			}
 		}
@@ -156,11 +162,16 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int
 	return out, nil
 }
 
+// wantFor adds what the redaction hook is told of a text.
+func (o *Ops) wantFor(f *filter) {
+	f.want.message = f.want.message || f.want.texts && o.redactor != nil
+}
+
 func (o *Ops) source(ctx context.Context, f *filter, st stage, after *place, chunk int) (source, error) {
 	chunk = min(chunk, mostAtOnce)
 	switch st {
 	case byMessage:
-		w := &ofMessage{o: o, id: f.MessageID}
+		w := &ofMessage{o: o, filter: f}
 		if after != nil {
 			w.after = *after
 		}
@@ -178,5 +189,8 @@ func (o *Ops) source(ctx context.Context, f *filter, st stage, after *place, chu
 			return nil, err
 		}
 	}
-	return o.keyed(st, distinct(keys), after, chunk), nil
+	keys = distinct(keys)
+	// All of them are asked before the first row is given: what is read ahead is
+	// shared among them.
+	return o.keyed(st, keys, after, max(chunk/max(len(keys), 1), leastAtOnce), f.want), nil
 }

@@ -49,9 +49,15 @@ func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) 
 	if err != nil {
 		return Page{}, err
 	}
-	page := Page{Statuses: make([]Status, len(out.rows)), Next: next, Partial: out.partial, Looked: out.looked}
-	for i, r := range out.rows {
-		page.Statuses[i] = r.Status
+	rows, err := o.whole(ctx, out.rows)
+	if err != nil {
+		return Page{}, fmt.Errorf("list statuses: %w", err)
+	}
+	page := Page{Statuses: make([]Status, 0, len(rows)), Next: next, Partial: out.partial, Looked: out.looked}
+	for _, r := range rows {
+		if g := r.glimpse(); f.takes(&g) { // still: it may have changed in between
+			page.Statuses = append(page.Statuses, r.Status)
+		}
 	}
 	return page, nil
 }

@@ -119,13 +119,13 @@ func forPoisoned(given Filter) (*filter, error) {
 }
 
 // actOnChunk changes those of the rows that are as they were found.
-func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []row) (int, error) {
+func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []glimpse) (int, error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
 	refs := make([][2]any, len(rows))
 	for i, r := range rows {
-		refs[i] = [2]any{r.ID, r.Version}
+		refs[i] = [2]any{r.id, r.version}
 	}
 	var done []changed
 	err := o.audited(ctx, actor, action, "matching statuses", func(ctx context.Context, tx *gorm.DB) (any, error) {

@@ -1,10 +1,12 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -157,16 +159,13 @@ func traceID(p handler.Properties) string {
 
 // details are a message's statuses, each with its place in its lane.
 func (o *Ops) details(ctx context.Context, m Message) ([]StatusDetail, error) {
-	rows, err := o.rowsOf(ctx, []message{{number: m.Number, id: m.ID, typ: m.Type, source: m.Source, receivedAt: m.ReceivedAt}}, place{})
+	rows, err := look(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
 	if err != nil {
 		return nil, err
 	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) }) // not by a collation
 	var details []StatusDetail
 	for _, r := range rows {
-		if r.empty {
-			continue
-		}
-		r.Fingerprint = fingerprintOf(&r.Status)
 		detail := StatusDetail{Status: r.Status}
 		if r.lane != nil && r.CompletedAt.IsZero() {
 			if detail.Lane, err = o.placeInLane(ctx, r); err != nil {
