@@ -30,8 +30,8 @@ type FailureGroup struct {
 	// Poisoned and Failing count the statuses.
 	Poisoned int64
 	Failing  int64
-	// FirstSeen and LastSeen are of the messages: when the first and the last of
-	// them were received.
+	// FirstSeen and LastSeen are when the first and the last of the statuses were
+	// accepted.
 	FirstSeen time.Time
 	LastSeen  time.Time
 	// Sample is the newest of them.
@@ -55,7 +55,8 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	if err != nil {
 		return fail(err)
 	}
-	f.want = wanted{texts: true, message: true}
+	f.want.texts = true
+	o.wantFor(f)
 	sources, err := o.failing(ctx, f)
 	if err != nil {
 		return fail(err)
@@ -151,7 +152,7 @@ func (g *grouping) add(r *glimpse) {
 	of := [2]string{r.key, normalised}
 	group := g.groups[of]
 	if group == nil {
-		group = &FailureGroup{Fingerprint: fingerprint(r.key, normalised), HandlerKey: r.key, Error: normalised, FirstSeen: r.receivedAt}
+		group = &FailureGroup{Fingerprint: fingerprint(r.key, normalised), HandlerKey: r.key, Error: normalised, FirstSeen: r.createdAt}
 		g.groups[of] = group
 	}
 	if r.state == StatePoisoned {
@@ -159,13 +160,13 @@ func (g *grouping) add(r *glimpse) {
 	} else {
 		group.Failing++
 	}
-	if r.receivedAt.Before(group.FirstSeen) {
-		group.FirstSeen = r.receivedAt
+	if r.createdAt.Before(group.FirstSeen) {
+		group.FirstSeen = r.createdAt
 	}
-	if group.Sample.ID == "" || r.receivedAt.After(group.LastSeen) {
-		group.LastSeen = r.receivedAt
+	if group.Sample.ID == "" || r.createdAt.After(group.LastSeen) {
+		group.LastSeen = r.createdAt
 		group.Sample = Status{ID: r.id, MessageID: r.messageID, HandlerKey: r.key, State: r.state, Failing: r.failing, Version: r.version,
-			LastError: r.lastError, Fingerprint: group.Fingerprint, Type: r.typ, ReceivedAt: r.receivedAt}
+			LastError: r.lastError, Fingerprint: group.Fingerprint, Type: r.typ, ReceivedAt: r.receivedAt, CreatedAt: r.createdAt}
 	}
 }
 

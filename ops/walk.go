@@ -56,6 +56,7 @@ type glimpse struct {
 	version   int64
 	state     State
 	failing   bool
+	createdAt time.Time
 	lastError string // redacted; only if wanted.texts
 	// Of its message; only if wanted.message.
 	messageID  string
@@ -74,7 +75,7 @@ const (
 	glimpseColumns = `s.id, s.message_number, s.version,
 	CASE WHEN s.completed_at IS NOT NULL THEN CASE s.outcome WHEN 'discarded' THEN 'discarded' WHEN 'superseded' THEN 'superseded' ELSE 'completed' END
 		WHEN s.is_poisoned THEN 'poisoned' WHEN s.processing_started_at IS NOT NULL THEN 'processing' ELSE 'pending' END,
-	s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0`
+	s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0, s.created_at`
 
 	// If the texts ($4), and what is the message's ($5), are wanted.
 	wantedColumns = `CASE WHEN $4 THEN s.last_error END, CASE WHEN $5 THEN s.message_id END,
@@ -126,10 +127,10 @@ const (
 func (o *Ops) scanGlimpse(rows *sql.Rows, g *glimpse) error {
 	var state string
 	var lastError, messageID, messageType sql.NullString
-	var received store.Stamp
+	var created, received store.Stamp
 	var at stored
-	err := rows.Scan(&g.id, &g.number, &g.version, &state, &g.failing, &lastError, &messageID, &messageType, &received, &at)
-	g.state, g.lastError, g.messageID, g.typ, g.receivedAt = State(state), lastError.String, messageID.String, messageType.String, received.Time
+	err := rows.Scan(&g.id, &g.number, &g.version, &state, &g.failing, &created, &lastError, &messageID, &messageType, &received, &at)
+	g.state, g.createdAt, g.lastError, g.messageID, g.typ, g.receivedAt = State(state), created.Time, lastError.String, messageID.String, messageType.String, received.Time
 	g.failing = g.failing && g.state == StatePending
 	g.place = place{At: string(at), ID: g.id}
 	return err
@@ -151,6 +152,8 @@ type keyRows struct {
 	after place
 	rows  []glimpse
 	end   bool
+	// buffer is what rows are part of.
+	buffer []glimpse
 }
 
 func (o *Ops) keyed(st stage, keys []string, after *place, chunk int, want wanted) *keyed {
@@ -200,15 +203,18 @@ func (k *keyed) fill(ctx context.Context, each *keyRows) error {
 		}
 		args = append(args, at)
 	}
-	rows, err := look(ctx, k.o, k.statement, func(rows *sql.Rows, g *glimpse) error {
-		err := k.o.scanGlimpse(rows, g)
-		g.key = each.key
+	rows := each.buffer[:0] // all of which have been given
+	_, err := look(ctx, k.o, k.statement, func(found *sql.Rows, _ *struct{}) error {
+		g := glimpse{key: each.key}
+		err := k.o.scanGlimpse(found, &g)
 		g.lastError = k.o.redactError(g.messageID, g.typ, g.key, g.lastError)
+		rows = append(rows, g)
 		return err
 	}, args...)
 	if err != nil {
 		return err
 	}
+	each.buffer = rows
 	slices.SortFunc(rows, newer) // of the two ranges
 	if len(rows) > each.chunk {
 		rows = rows[:each.chunk]

@@ -165,8 +165,9 @@ func (o *Ops) rowsOf(ctx context.Context, f *filter, messages []message, after p
 func (o *Ops) scanOfMessage(rows *sql.Rows, g *glimpse) error {
 	var state string
 	var lastError sql.NullString
-	err := rows.Scan(&g.id, &g.number, &g.version, &state, &g.failing, &lastError, &g.key)
-	g.state, g.lastError = State(state), lastError.String
+	var created store.Stamp
+	err := rows.Scan(&g.id, &g.number, &g.version, &state, &g.failing, &created, &lastError, &g.key)
+	g.state, g.createdAt, g.lastError = State(state), created.Time, lastError.String
 	g.failing = g.failing && g.state == StatePending
 	return err
 }
