@@ -25,7 +25,7 @@ type FailureGroup struct {
 	// another redaction hook is set it is another.
 	Fingerprint string
 	HandlerKey  string
-	// Error is the normalised error.
+	// Error is the normalised error; empty if none is stored or shown.
 	Error string
 	// Poisoned and Failing count the statuses.
 	Poisoned int64
@@ -42,6 +42,8 @@ type FailureGroup struct {
 // by fingerprint, of at most LookLimit statuses looked at. Filter.States may
 // only name StatePoisoned and StateFailing; empty is both (contract 11.2).
 func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	if len(filter.States) == 0 {
 		filter.States = []State{StatePoisoned, StateFailing}
 	}
@@ -141,7 +143,7 @@ func (g *grouping) take(ctx context.Context, sources []source, most int) error {
 
 func (g *grouping) add(r *glimpse) {
 	g.looked++
-	if !g.filter.takes(r) || r.lastError == "" {
+	if !g.filter.takes(r) || !r.failed() {
 		return
 	}
 	normalised, known := g.normalised[r.lastError]

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // filter is a Filter that has been checked.
@@ -43,12 +45,15 @@ func (f Filter) checked() (*filter, error) {
 		return nil, badInput("handler keys", "%d are given, at most %d are allowed", len(f.HandlerKeys), mostKeys)
 	}
 	for _, key := range f.HandlerKeys {
-		if err := checkText("handler key", key, 1, 0); err != nil {
+		if err := checkText("handler key", key, 1, models.MaxHandlerKey); err != nil {
 			return nil, err
 		}
 	}
-	for _, each := range []struct{ name, text string }{{"message ID", f.MessageID}, {"type", f.Type}, {"error text", f.ErrorText}, {"fingerprint", f.Fingerprint}} {
-		if err := checkText(each.name, each.text, 0, 0); err != nil {
+	for _, each := range []struct {
+		name, text string
+		most       int
+	}{{"message ID", f.MessageID, models.MaxMessageID}, {"type", f.Type, models.MaxType}, {"error text", f.ErrorText, models.MaxLastError}, {"fingerprint", f.Fingerprint, 100}} {
+		if err := checkText(each.name, each.text, 0, each.most); err != nil {
 			return nil, err
 		}
 	}
@@ -67,7 +72,7 @@ func (f *filter) takes(g *glimpse) bool {
 		len(f.HandlerKeys) > 0 && !slices.Contains(f.HandlerKeys, g.key),
 		f.want.message && !f.takesMessage(g.typ, g.receivedAt),
 		f.text != "" && !strings.Contains(strings.ToLower(g.lastError), f.text),
-		f.Fingerprint != "" && f.Fingerprint != fingerprintOf(g.key, g.lastError):
+		f.Fingerprint != "" && f.Fingerprint != fingerprintOf(g.key, g.lastError, g.failed()):
 		return false
 	}
 	return true
@@ -78,9 +83,10 @@ func (f *filter) takesMessage(messageType string, receivedAt time.Time) bool {
 	return (f.Type == "" || messageType == f.Type) && (f.From.IsZero() || !receivedAt.Before(f.From)) && (f.To.IsZero() || receivedAt.Before(f.To))
 }
 
-// fingerprintOf names the failure group of a status with an error.
-func fingerprintOf(handlerKey, lastError string) string {
-	if lastError == "" {
+// fingerprintOf names the failure group of a status that has failed, whether its
+// error is shown or not, or that has an error as history.
+func fingerprintOf(handlerKey, lastError string, failed bool) string {
+	if lastError == "" && !failed {
 		return ""
 	}
 	return fingerprint(handlerKey, normalise(lastError))

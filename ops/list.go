@@ -29,6 +29,8 @@ type Page struct {
 // DefaultLimit. A status that keeps its place is on exactly one page, however
 // others come, go and change between the pages.
 func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) (Page, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	const list = "statuses"
 	f, err := filter.checked()
 	if err != nil {
@@ -64,6 +66,8 @@ func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) 
 
 // Count counts the statuses that match, up to LookLimit rows looked at.
 func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	f, err := filter.checked()
 	if err != nil {
 		return Count{}, err

@@ -86,7 +86,7 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 		if err := ctx.Err(); err != nil {
 			return fail(err)
 		}
-		out, err := o.find(ctx, f, after, chunk, LookLimit)
+		out, err := o.findChunk(ctx, f, after, chunk)
 		if err != nil {
 			return fail(err)
 		}
@@ -116,6 +116,12 @@ func forPoisoned(given Filter) (*filter, error) {
 	}
 	given.States = []State{StatePoisoned}
 	return given.checked()
+}
+
+func (o *Ops) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	return o.find(ctx, f, after, chunk, LookLimit)
 }
 
 // actOnChunk changes those of the rows that are as they were found.

@@ -64,6 +64,8 @@ type LanePlace struct {
 // Message returns a message and leaves an audit row of the look, because it
 // shows a payload (contract 11.3). ErrNotFound if there is none of that ID.
 func (o *Ops) Message(ctx context.Context, actor Actor, id string) (Message, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	if err := checkText("message ID", id, 1, models.MaxMessageID); err != nil {
 		return Message{}, err
 	}
@@ -78,7 +80,7 @@ func (o *Ops) Message(ctx context.Context, actor Actor, id string) (Message, err
 	if err != nil {
 		return Message{}, err
 	}
-	if m.Statuses, err = o.details(ctx, m); err != nil {
+	if m.Statuses, err = o.statusesIn(ctx, m); err != nil {
 		return Message{}, fmt.Errorf("show message %q: %w", id, err)
 	}
 	return m, nil
@@ -157,8 +159,8 @@ func traceID(p handler.Properties) string {
 	return ""
 }
 
-// details are a message's statuses, each with its place in its lane.
-func (o *Ops) details(ctx context.Context, m Message) ([]StatusDetail, error) {
+// statusesIn are a message's statuses, each with its place in its lane.
+func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
 	rows, err := look(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
 	if err != nil {
 		return nil, err

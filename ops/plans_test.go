@@ -160,6 +160,7 @@ func plansOf(o *Ops) []looked {
 		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto + "inbox_rejected_messages_1 (id=?)"},
 		{"walkGaps", walkGaps, []any{id(5000), 1000}, "inbox_gaps_pkey", 1000, auto + "inbox_gaps_1 (id<?)"},
 		{"walkAudit", walkAudit, []any{id(5000), 1000}, "inbox_audit_pkey", 1000, auto + "inbox_audit_1 (id<?)"},
+		{"auditDetails", auditDetails, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1007)), 50}, "inbox_audit_pkey", 2, auto + "inbox_audit_1 (id=?)"},
 		{"inboxName", inboxName, nil, "", 10, ""},
 		{"beginWriting", beginWriting, nil, "", 10, ""},
 		{"pausedKeys", pausedKeys, []any{mostListed}, "", 10, ""},

@@ -66,6 +66,9 @@ type glimpse struct {
 	empty bool
 }
 
+// failed tells whether it belongs to a failure group.
+func (g *glimpse) failed() bool { return g.state == StatePoisoned || g.failing }
+
 // wanted is what glimpses have beside what all have.
 type wanted struct{ texts, message bool }
 
