@@ -116,6 +116,7 @@ func TestPausedHandlersOweNothing(t *testing.T) {
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { b := ib.Health().Backlog; return len(b) == 1 && b[0].Paused }, "the pause is known")
 		inboxtest.Accept(t, ib, "m1")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Backlog[0].Due == 1 }, "it is seen to be due")
 		clock.Advance(time.Hour)
 		require.Equal(t, 1, stays(t, ib, clock, "healthy").Backlog[0].Due)
 	})

@@ -46,6 +46,8 @@ type HandlerOverview struct {
 
 // Overview looks at everything at once, in bounded counts.
 func (o *Ops) Overview(ctx context.Context) (Overview, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	out := Overview{At: o.clock.Now()}
 	fail := func(err error) (Overview, error) { return Overview{}, fmt.Errorf("overview: %w", err) }
 	handlers, workers, err := o.handlers(ctx)

@@ -104,8 +104,8 @@ var opsMutants = []mutant{
 		Name: "a list goes on behind all that is due at the same time",
 		Why:  "an operator would never see it (contract 11.1)",
 		File: "ops/walk.go",
-		Old:  "+ due + ` = $4 AND id < $2",
-		New:  "+ due + ` = $4 AND id < $2 AND false",
+		Old:  "+ due + ` = $6 AND id < $2",
+		New:  "+ due + ` = $6 AND id < $2 AND false",
 		Test: operating("TestPagesAreStableWhileRowsChange"),
 	},
 	{
@@ -120,8 +120,8 @@ var opsMutants = []mutant{
 		Name: "lists show error texts unredacted",
 		Why:  "secrets in errors would be seen (contract 11.4)",
 		File: "ops/rows.go",
-		Old:  "	o.redactStatus(&r.Status)",
-		New:  "	_ = o.redactStatus",
+		Old:  "o.redactError(r.MessageID, r.Type, r.HandlerKey, lastError.String)",
+		New:  "lastError.String",
 		Test: operating("TestRedactionHookSeesEverythingThatIsShown"),
 	},
 	{
