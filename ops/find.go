@@ -78,6 +78,12 @@ func (f *filter) takes(g *glimpse) bool {
 	return true
 }
 
+// poisonedAlone tells whether all that is poisoned matches, and nothing else, but
+// for the handler keys.
+func (f *filter) poisonedAlone() bool {
+	return len(f.States) == 1 && f.states[StatePoisoned] && f.MessageID == "" && !f.want.texts && !f.want.message
+}
+
 // takesMessage tells whether the statuses of a message may match.
 func (f *filter) takesMessage(messageType string, receivedAt time.Time) bool {
 	return (f.Type == "" || messageType == f.Type) && (f.From.IsZero() || !receivedAt.Before(f.From)) && (f.To.IsZero() || receivedAt.Before(f.To))

@@ -72,9 +72,38 @@ func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 	if err != nil {
 		return Count{}, err
 	}
+	if f.poisonedAlone() {
+		count, err := o.countPoisoned(ctx, f.HandlerKeys)
+		if err != nil {
+			return Count{}, fmt.Errorf("count statuses: %w", err)
+		}
+		return count, nil
+	}
 	out, err := o.find(ctx, f, nil, LookLimit, LookLimit)
 	if err != nil {
 		return Count{}, fmt.Errorf("count statuses: %w", err)
 	}
 	return Count{N: int64(len(out.rows)), Capped: out.partial || out.next != nil}, nil
+}
+
+// countPoisoned counts what is poisoned without a look at it.
+func (o *Ops) countPoisoned(ctx context.Context, keys []string) (Count, error) {
+	if len(keys) == 0 {
+		var err error
+		if keys, err = o.openKeys(ctx, byPoisoned); err != nil {
+			return Count{}, err
+		}
+	}
+	var all Count
+	for _, key := range distinct(keys) {
+		its, err := o.capped(ctx, countPoisoned, LookLimit-all.N, key)
+		if err != nil {
+			return Count{}, err
+		}
+		all.N += its.N
+		if all.Capped = its.Capped; all.Capped {
+			break
+		}
+	}
+	return all, nil
 }

@@ -193,6 +193,16 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 		require.Equal(t, "alone", overview.Handlers[0].HandlerKey)
 		require.Equal(t, ops.Count{N: ops.LookLimit, Capped: true}, overview.Handlers[0].Due)
 		require.Equal(t, ops.Count{N: 1}, overview.Handlers[1].Due)
+
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true WHERE handler_key <> 'ship'`)
+		for _, each := range []struct {
+			keys []string
+			want ops.Count
+		}{{nil, ops.Count{N: ops.LookLimit, Capped: true}}, {[]string{"mail", "mail", "ship", "none"}, ops.Count{N: 1}}, {[]string{"alone", "mail"}, ops.Count{N: ops.LookLimit, Capped: true}}} {
+			count, err := r.ops.Count(t.Context(), ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: each.keys})
+			require.NoError(t, err)
+			require.Equal(t, each.want, count, each.keys)
+		}
 	})
 }
 

@@ -97,7 +97,7 @@ var opsMutants = []mutant{
 		Why:  "an operator would never see it (contract 11.1)",
 		File: "ops/find.go",
 		Old:  "					out.next = &out.rows[limit-1].place",
-		New:  "					out.next = &r.place",
+		New:  "					out.next = &g.place",
 		Test: operating("TestPagesAreStableWhileRowsChange"),
 	},
 	{
