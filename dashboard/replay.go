@@ -51,6 +51,7 @@ func (q *request) replay() error {
 	if err != nil {
 		return err
 	}
+	q.d.forget()
 	q.log("replayed", zap.String("message", form.Get("id")), zap.String("copy", accepted.MessageID))
 	said := "replayed"
 	if accepted.Outcome == "unrouted" {
