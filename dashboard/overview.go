@@ -70,7 +70,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 		{Name: "Oldest due", Value: age(all.OldestDueAge), Link: "./messages?state=pending", Note: "waiting longest to run",
 			Chart: drawn(hour, now, func(s sample) int64 { return int64(s.oldest / time.Second) },
 				func(n int64) string { return age(time.Duration(n) * time.Second) })},
-		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "given up, waiting for you",
+		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "waiting for you",
 			Chart: counted(func(s sample) int64 { return s.poisoned })},
 		{Name: "Rejected", Value: countText(seen.Rejected), Link: "./rejected", Note: "could not be accepted",
 			Chart: counted(func(s sample) int64 { return s.rejected })},
