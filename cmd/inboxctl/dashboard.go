@@ -55,7 +55,8 @@ There is no TLS. On another machine listen on its loopback and come through
 "ssh -L" or "kubectl port-forward", or put a proxy with TLS before it, and name
 what browsers then see by --origin if the proxy changes the Host header.
 
-Port 0 takes a free one. Ctrl-C ends a bulk action behind the chunk under way.
+Port 0 takes a free one. Ctrl-C ends bulk actions, too: the chunk under way is
+finished or undone as a whole.
 
 JSON: {"URL", "Inbox", "Actor", "Role", "Password"}, once it listens.`,
 		Example: `  inboxctl dashboard

@@ -57,7 +57,7 @@ func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate,
 	if err == nil {
 		select {
 		case <-ctx.Done():
-			a.say("Ending: a bulk action ends behind the chunk under way. Ctrl-C once more ends inboxctl at once.")
+			a.say("Ending. Ctrl-C once more ends inboxctl at once.")
 		case err = <-failed:
 			failed <- err
 			err = fmt.Errorf("serve the dashboard: %w", err)
