@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // health is the state and the codes of its reasons.
@@ -116,6 +117,7 @@ func TestPausedHandlersOweNothing(t *testing.T) {
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { b := ib.Health().Backlog; return len(b) == 1 && b[0].Paused }, "the pause is known")
 		inboxtest.Accept(t, ib, "m1")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Backlog[0].Due == 1 }, "it is seen to be due")
 		clock.Advance(time.Hour)
 		require.Equal(t, 1, stays(t, ib, clock, "healthy").Backlog[0].Due)
 	})
@@ -296,5 +298,51 @@ func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 		becomes(t, ib, "degraded no_progress")
 		close(b.leave)
 		becomes(t, ib, "healthy")
+	})
+}
+
+// Contract 11.1: whether work flows is what an operator asks first.
+func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+			if m.ID == "bad" {
+				return inbox.Poison(errors.New("no"))
+			}
+			return nil
+		})))
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		overview := func() ops.Overview {
+			seen, err := o.Overview(t.Context())
+			require.NoError(t, err)
+			return seen
+		}
+		require.True(t, overview().EndedSince.IsZero(), "it does not run")
+		inboxtest.Start(t, ib)
+		began := clock.Now()
+		inboxtest.Accept(t, ib, "m1", "m2", "bad")
+		inboxtest.Eventually(t, func() bool {
+			h := overview().Handlers
+			return len(h) == 1 && h[0].Ended == ops.Ended{Completed: 2, Failed: 1, Poisoned: 1}
+		}, "what has ended is seen at once")
+		require.Equal(t, began, overview().EndedSince)
+
+		for range 2 {
+			clock.Advance(25 * time.Minute)
+			stays(t, ib, clock, "healthy")
+		}
+		inboxtest.Accept(t, ib, "m3")
+		inboxtest.Eventually(t, func() bool { return overview().Handlers[0].Ended.Completed == 3 }, "the third")
+		clock.Advance(40 * time.Minute)
+		stays(t, ib, clock, "healthy")
+		inboxtest.Eventually(t, func() bool { return overview().Handlers[0].Ended == ops.Ended{Completed: 1} }, "the others ended longer ago")
+		require.True(t, began.Before(overview().EndedSince))
+
+		without, err := ops.New(d.DB)
+		require.NoError(t, err)
+		seen, err := without.Overview(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, seen.EndedSince)
+		require.Zero(t, seen.Handlers[0].Ended)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -89,5 +90,7 @@ func (l live) Wake(handlerKeys ...string) {
 		l.ib.processor.Wake(slices.Compact(primary)...)
 	}
 }
+
+func (l live) Ended() (time.Time, map[string]ops.Ended) { return l.ib.sampler.ended() }
 
 func (l live) TakePaused(ctx context.Context) error { return l.ib.processor.TakePaused(ctx) }

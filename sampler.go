@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -35,6 +36,7 @@ type sampler struct {
 	// claimed: not of a handler that is paused or whose circuit is open.
 	dueSince time.Time
 	history  []ended // oldest first, as far back as the window reaches
+	hour     []byKey // likewise, an hour
 }
 
 // ended is how many statuses had ended at a moment.
@@ -43,13 +45,19 @@ type ended struct {
 	all, poisoned int64
 }
 
+// byKey is what each handler's attempts had come to at a moment.
+type byKey struct {
+	at                          time.Time
+	completed, failed, poisoned map[string]int64
+}
+
 func (s *sampler) now() time.Time { return s.ib.cfg.clock.Now() }
 
 // begin forgets an earlier run.
 func (s *sampler) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.began, s.at, s.err, s.since, s.backlog, s.workers, s.dueSince, s.history = s.now(), time.Time{}, nil, time.Time{}, nil, 0, time.Time{}, nil
+	s.began, s.at, s.err, s.since, s.backlog, s.workers, s.dueSince, s.history, s.hour = s.now(), time.Time{}, nil, time.Time{}, nil, 0, time.Time{}, nil, nil
 	s.remember(s.now())
 }
 
@@ -154,11 +162,42 @@ func (s *sampler) look(ctx context.Context) {
 func (s *sampler) remember(now time.Time) {
 	counted := s.ib.counters.Snapshot()
 	s.history = append(s.history, ended{now, counted.Processed + counted.Failed, counted.Poisoned})
+	s.history = within(s.history, now, s.ib.cfg.options.Health.HealthPoisonWindow, func(e ended) time.Time { return e.at })
+	if n := len(s.hour); n == 0 || now.Sub(s.hour[n-1].at) >= time.Minute {
+		s.hour = append(s.hour, s.counted(now))
+	}
+	s.hour = within(s.hour, now, time.Hour, func(b byKey) time.Time { return b.at })
+}
+
+// within drops what is older than the last that is older than the window.
+func within[T any](history []T, now time.Time, window time.Duration, at func(T) time.Time) []T {
 	oldest := 0
-	for oldest < len(s.history)-1 && now.Sub(s.history[oldest+1].at) >= s.ib.cfg.options.Health.HealthPoisonWindow {
+	for oldest < len(history)-1 && now.Sub(at(history[oldest+1])) >= window {
 		oldest++
 	}
-	s.history = s.history[oldest:]
+	return history[oldest:]
+}
+
+func (s *sampler) counted(now time.Time) byKey {
+	c := s.ib.counters
+	return byKey{now, c.ByHandler(telemetry.Processed), c.ByHandler(telemetry.Failed), c.ByHandler(telemetry.Poisoned)}
+}
+
+// ended is what attempts have come to since a moment about an hour ago, by
+// handler key.
+func (s *sampler) ended() (since time.Time, of map[string]ops.Ended) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.hour) == 0 {
+		return time.Time{}, nil
+	}
+	then, now := s.hour[0], s.counted(s.now())
+	of = map[string]ops.Ended{}
+	for key := range now.completed {
+		of[key] = ops.Ended{Completed: now.completed[key] - then.completed[key], Failed: now.failed[key] - then.failed[key],
+			Poisoned: now.poisoned[key] - then.poisoned[key]}
+	}
+	return then.at, of
 }
 
 // poisoned is how many statuses were poisoned of those that ended within the

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // maxRefs bounds an action on selected statuses: a page of the largest size.
@@ -51,7 +52,7 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 		if err := act(q.r.Context(), q.actor(), refs[0]); err != nil {
 			return err
 		}
-		q.log(done, zap.String("status", refs[0].StatusID))
+		q.log(done, zap.String(telemetry.FieldStatusID, refs[0].StatusID))
 		return q.back("messages", saying(done))
 	}
 	acted, left := 0, 0
@@ -68,12 +69,12 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 			return &p
 		}
 	}
-	q.log(done, zap.Int("done", acted), zap.Int("left", left))
+	q.log(done, zap.Int(telemetry.FieldDone, acted), zap.Int(telemetry.FieldLeft, left))
 	return q.back("messages", url.Values{"said": {done + "-some"}, "done": {strconv.Itoa(acted)}, "left": {strconv.Itoa(left)}})
 }
 
 func (q *request) log(what string, fields ...zap.Field) {
-	q.d.log.Info("dashboard action", append([]zap.Field{zap.String("actor", q.who.Actor), zap.String("action", what)}, fields...)...)
+	q.d.log.Info("dashboard action", append([]zap.Field{zap.String(telemetry.FieldActor, q.who.Actor), zap.String(telemetry.FieldAction, what)}, fields...)...)
 }
 
 func (q *request) pause() error { return q.switchHandler("paused", q.d.ops.Pause) }
@@ -87,7 +88,7 @@ func (q *request) switchHandler(done string, act func(context.Context, ops.Actor
 		return err
 	}
 	q.d.forget()
-	q.log(done, zap.String("handler", key))
+	q.log(done, zap.String(telemetry.FieldHandlerKey, key))
 	return q.back("handlers", saying(done))
 }
 
@@ -98,7 +99,7 @@ func (q *request) reAccept() error {
 		return err
 	}
 	q.d.forget()
-	q.log("accepted", zap.String("rejected", id))
+	q.log("accepted", zap.String(telemetry.FieldRejectedID, id))
 	said := "accepted"
 	if len(accepted) > 0 {
 		switch accepted[0].Outcome {
@@ -139,7 +140,7 @@ func (q *request) deleteMessage() error {
 		return wrongConfirmation(err, q.r.PostForm)
 	}
 	q.d.forget()
-	q.log("deleted", zap.String("message", id))
+	q.log("deleted", zap.String(telemetry.FieldMessageID, id))
 	return q.redirect("./messages?" + saying("deleted").Encode())
 }
 
@@ -160,7 +161,7 @@ func (q *request) deleteRejected() error {
 		return wrongConfirmation(err, q.r.PostForm)
 	}
 	q.d.forget()
-	q.log("deleted", zap.String("rejected", id))
+	q.log("deleted", zap.String(telemetry.FieldRejectedID, id))
 	return q.redirect("./rejected?" + saying("deleted").Encode())
 }
 

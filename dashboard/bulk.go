@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // confirmBody asks before an action is done to several.
@@ -177,7 +178,7 @@ func (q *request) startJob(j *job, run func(context.Context, *job) error) error 
 	if !ok {
 		return refuse(http.StatusTooManyRequests, "Not now", "Several bulk actions are under way, or the service is stopping. Nothing was started.", nil)
 	}
-	q.log(j.action+" started", zap.String("job", id))
+	q.log(j.action+" started", zap.String(telemetry.FieldJob, id))
 	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
 }
 
@@ -200,7 +201,7 @@ func (q *request) stopJob() error {
 	said := "already-stopped"
 	if !seen.Ended {
 		q.d.jobs.cancel(id)
-		q.log("ended", zap.String("job", id))
+		q.log("ended", zap.String(telemetry.FieldJob, id))
 		said = "ended"
 	}
 	return q.redirect("./job?" + url.Values{"id": {id}, "said": {said}}.Encode())

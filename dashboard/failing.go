@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // problem is an error as a page tells it. Its words are this package's own:
@@ -83,7 +84,7 @@ func (q *request) fail(err error) {
 	if p.status >= http.StatusInternalServerError {
 		log = q.d.log.Error
 	}
-	log("dashboard request refused", zap.String("reference", reference), zap.Int("status", p.status), zap.String("actor", q.who.Actor),
-		zap.String("method", q.r.Method), zap.String("path", q.r.URL.Path), zap.Error(err))
+	log("dashboard request refused", zap.String(telemetry.FieldReference, reference), zap.Int(telemetry.FieldHTTPStatus, p.status), zap.String(telemetry.FieldActor, q.who.Actor),
+		zap.String(telemetry.FieldMethod, q.r.Method), zap.String(telemetry.FieldPath, q.r.URL.Path), zap.Error(err))
 	q.renderProblem(p, reference)
 }

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 type replayBody struct{ Message ops.Message }
@@ -52,7 +53,7 @@ func (q *request) replay() error {
 		return err
 	}
 	q.d.forget()
-	q.log("replayed", zap.String("message", form.Get("id")), zap.String("copy", accepted.MessageID))
+	q.log("replayed", zap.String(telemetry.FieldMessageID, form.Get("id")), zap.String(telemetry.FieldCopyID, accepted.MessageID))
 	said := "replayed"
 	if accepted.Outcome == "unrouted" {
 		said = "unrouted"

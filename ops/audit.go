@@ -70,6 +70,8 @@ type AuditPage struct {
 // Audit returns a page of the audit, the last action first. See List for after
 // and limit. Reading it leaves no audit row.
 func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (AuditPage, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	const list = "audit"
 	for _, each := range []struct{ name, text string }{{"actor", string(filter.Actor)}, {"action", string(filter.Action)}, {"target", filter.Target}} {
 		if err := checkText(each.name, each.text, 0, 0); err != nil {
@@ -82,7 +84,7 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	read := func(ctx context.Context, p place, n int) ([]AuditEntry, error) {
 		return look(ctx, o, walkAudit, func(rows *sql.Rows, e *AuditEntry) error {
 			var occurred store.Stamp
-			err := rows.Scan(&e.ID, &e.Actor, &e.Action, &e.Target, &e.Detail, &occurred)
+			err := rows.Scan(&e.ID, &e.Actor, &e.Action, &e.Target, &occurred)
 			e.OccurredAt = occurred.Time
 			return err
 		}, p.ID, n)
@@ -91,12 +93,42 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
 	}
+	if err := o.details(ctx, page.items); err != nil {
+		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
+	}
 	return AuditPage{Entries: page.items, Next: page.next, Partial: page.partial, Looked: page.looked}, nil
+}
+
+// details fills in what is long: chunks of bulk actions name all of their
+// statuses. So it is read of what is shown, not of all that is looked at.
+func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
+	of := make(map[string]*AuditEntry, len(entries))
+	ids := make([]string, len(entries))
+	for i := range entries {
+		ids[i] = entries[i].ID
+		of[ids[i]] = &entries[i]
+	}
+	list, err := jsonOf(ids)
+	if err != nil {
+		return err
+	}
+	_, err = look(ctx, o, auditDetails, func(rows *sql.Rows, _ *struct{}) error {
+		var id, detail string
+		err := rows.Scan(&id, &detail)
+		if entry := of[id]; entry != nil {
+			entry.Detail = detail
+		}
+		return err
+	}, list, len(ids))
+	return err
 }
 
 // By the audit's primary key: the IDs ascend with time.
 const walkAudit = `
-SELECT id, actor, action, target, detail, occurred_at FROM {audit} WHERE id < $1 ORDER BY id DESC LIMIT $2`
+SELECT id, actor, action, target, occurred_at FROM {audit} WHERE id < $1 ORDER BY id DESC LIMIT $2`
+
+// By the audit's primary key.
+const auditDetails = `SELECT id, detail FROM {audit} WHERE id {= any ID} LIMIT $2`
 
 func (f AuditFilter) takes(e AuditEntry) bool {
 	return (f.Actor == "" || e.Actor == f.Actor) && (f.Action == "" || e.Action == f.Action) && strings.Contains(e.Target, f.Target) &&

@@ -43,6 +43,16 @@ func (o *Ops) within(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, o.statementTimeout)
 }
 
+// fewTimeouts is how many statement timeouts a whole answer may take.
+const fewTimeouts = 3
+
+// bounded bounds a whole answer, however many looks it takes: of a database that
+// is slow, but never so slow that a single one runs out of time, operators get
+// no answer rather than have it work for minutes.
+func (o *Ops) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, fewTimeouts*o.statementTimeout)
+}
+
 // pool runs statements outside any transaction, straight on the connection
 // pool: the user's logger and plugins are not involved, and everything reaches
 // the primary (contract 3.7).

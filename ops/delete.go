@@ -60,7 +60,7 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, messageID, confirmation s
 // index on (message_number, handler_key).
 const (
 	lockMessage = `
-SELECT number, id, type, source, received_at, {received as stored} FROM {messages} WHERE id = $1 {for update}`
+SELECT number, id, type, received_at, {received as stored} FROM {messages} WHERE id = $1 {for update}`
 
 	deleteStatuses = `
 DELETE FROM {statuses} AS s WHERE s.message_number = $1 AND s.processing_started_at IS NULL RETURNING {changed}`

@@ -25,13 +25,13 @@ type FailureGroup struct {
 	// another redaction hook is set it is another.
 	Fingerprint string
 	HandlerKey  string
-	// Error is the normalised error.
+	// Error is the normalised error; empty if none is stored or shown.
 	Error string
 	// Poisoned and Failing count the statuses.
 	Poisoned int64
 	Failing  int64
-	// FirstSeen and LastSeen are of the messages: when the first and the last of
-	// them were received.
+	// FirstSeen and LastSeen are when the first and the last of the statuses were
+	// accepted.
 	FirstSeen time.Time
 	LastSeen  time.Time
 	// Sample is the newest of them.
@@ -42,6 +42,8 @@ type FailureGroup struct {
 // by fingerprint, of at most LookLimit statuses looked at. Filter.States may
 // only name StatePoisoned and StateFailing; empty is both (contract 11.2).
 func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	if len(filter.States) == 0 {
 		filter.States = []State{StatePoisoned, StateFailing}
 	}
@@ -55,6 +57,8 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	if err != nil {
 		return fail(err)
 	}
+	f.want.texts = true
+	o.wantFor(f)
 	sources, err := o.failing(ctx, f)
 	if err != nil {
 		return fail(err)
@@ -63,7 +67,11 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	if err := g.take(ctx, sources, LookLimit); err != nil {
 		return fail(err)
 	}
-	return g.result(), nil
+	out := g.result()
+	if err := o.sample(ctx, out.Groups); err != nil {
+		return fail(err)
+	}
+	return out, nil
 }
 
 // failing are the stages of what failed, each handler key's by itself, so that
@@ -72,7 +80,7 @@ func (o *Ops) failing(ctx context.Context, f *filter) ([]source, error) {
 	var sources []source
 	for _, st := range f.stages() {
 		if st == byMessage {
-			return []source{&ofMessage{o: o, id: f.MessageID}}, nil
+			return []source{&ofMessage{o: o, filter: f}}, nil
 		}
 		keys := distinct(f.HandlerKeys)
 		if len(keys) == 0 {
@@ -82,7 +90,7 @@ func (o *Ops) failing(ctx context.Context, f *filter) ([]source, error) {
 			}
 		}
 		for _, key := range keys {
-			sources = append(sources, o.keyed(st, []string{key}, nil, mostAtOnce/10))
+			sources = append(sources, o.keyed(st, []string{key}, nil, mostAtOnce/10, f.want))
 		}
 	}
 	return sources, nil
@@ -106,12 +114,12 @@ func (g *grouping) take(ctx context.Context, sources []source, most int) error {
 		for _, from := range sources {
 			ended := false
 			for n := 0; n < share && g.looked < most && !ended; n++ {
-				r, ok, err := from.next(ctx)
+				seen, ok, err := from.next(ctx)
 				if err != nil {
 					return err
 				}
 				if ended = !ok; ok {
-					g.add(&r)
+					g.add(&seen)
 				}
 			}
 			if !ended {
@@ -133,34 +141,55 @@ func (g *grouping) take(ctx context.Context, sources []source, most int) error {
 	return nil
 }
 
-func (g *grouping) add(r *row) {
+func (g *grouping) add(r *glimpse) {
 	g.looked++
-	if !g.filter.takes(r) || r.LastError == "" {
+	if !g.filter.takes(r) || !r.failed() {
 		return
 	}
-	normalised, known := g.normalised[r.LastError]
+	normalised, known := g.normalised[r.lastError]
 	if !known {
-		normalised = normalise(r.LastError)
-		g.normalised[r.LastError] = normalised
+		normalised = normalise(r.lastError)
+		g.normalised[r.lastError] = normalised
 	}
-	of := [2]string{r.HandlerKey, normalised}
+	of := [2]string{r.key, normalised}
 	group := g.groups[of]
 	if group == nil {
-		group = &FailureGroup{Fingerprint: fingerprint(r.HandlerKey, normalised), HandlerKey: r.HandlerKey, Error: normalised, FirstSeen: r.ReceivedAt}
+		group = &FailureGroup{Fingerprint: fingerprint(r.key, normalised), HandlerKey: r.key, Error: normalised, FirstSeen: r.createdAt}
 		g.groups[of] = group
 	}
-	if r.State == StatePoisoned {
+	if r.state == StatePoisoned {
 		group.Poisoned++
 	} else {
 		group.Failing++
 	}
-	if r.ReceivedAt.Before(group.FirstSeen) {
-		group.FirstSeen = r.ReceivedAt
+	if r.createdAt.Before(group.FirstSeen) {
+		group.FirstSeen = r.createdAt
 	}
-	if group.Sample.ID == "" || r.ReceivedAt.After(group.LastSeen) {
-		group.LastSeen, group.Sample = r.ReceivedAt, r.Status
-		group.Sample.Fingerprint = group.Fingerprint
+	if group.Sample.ID == "" || r.createdAt.After(group.LastSeen) {
+		group.LastSeen = r.createdAt
+		group.Sample = Status{ID: r.id, MessageID: r.messageID, HandlerKey: r.key, State: r.state, Failing: r.failing, Version: r.version,
+			LastError: r.lastError, Fingerprint: group.Fingerprint, Type: r.typ, ReceivedAt: r.receivedAt, CreatedAt: r.createdAt}
 	}
+}
+
+// sample completes the samples, as far as they have not changed meanwhile.
+func (o *Ops) sample(ctx context.Context, groups []FailureGroup) error {
+	of := make(map[string]*FailureGroup, len(groups))
+	samples := make([]glimpse, len(groups))
+	for i := range groups {
+		of[groups[i].Sample.ID] = &groups[i]
+		samples[i].id = groups[i].Sample.ID
+	}
+	rows, err := o.whole(ctx, samples)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if group := of[r.ID]; r.Version == group.Sample.Version {
+			group.Sample = r.Status
+		}
+	}
+	return nil
 }
 
 func (g *grouping) result() Failures {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // filter is a Filter that has been checked.
@@ -14,6 +17,7 @@ type filter struct {
 	states  map[State]bool
 	failing bool
 	text    string // ErrorText in lower case
+	want    wanted // to tell whether a status matches
 }
 
 // checked prepares a filter, or says what is wrong with it.
@@ -22,6 +26,8 @@ func (f Filter) checked() (*filter, error) {
 		f.States = []State{StatePoisoned, StateFailing}
 	}
 	p := &filter{Filter: f, states: map[State]bool{}, text: strings.ToLower(f.ErrorText)}
+	p.want.texts = f.ErrorText != "" || f.Fingerprint != ""
+	p.want.message = f.Type != "" || !f.From.IsZero() || !f.To.IsZero()
 	for _, s := range f.States {
 		if !slices.Contains(States(), s) {
 			return nil, badInput("state", "%q is none of %s", s, joined(States()))
@@ -39,12 +45,15 @@ func (f Filter) checked() (*filter, error) {
 		return nil, badInput("handler keys", "%d are given, at most %d are allowed", len(f.HandlerKeys), mostKeys)
 	}
 	for _, key := range f.HandlerKeys {
-		if err := checkText("handler key", key, 1, 0); err != nil {
+		if err := checkText("handler key", key, 1, models.MaxHandlerKey); err != nil {
 			return nil, err
 		}
 	}
-	for _, each := range []struct{ name, text string }{{"message ID", f.MessageID}, {"type", f.Type}, {"error text", f.ErrorText}, {"fingerprint", f.Fingerprint}} {
-		if err := checkText(each.name, each.text, 0, 0); err != nil {
+	for _, each := range []struct {
+		name, text string
+		most       int
+	}{{"message ID", f.MessageID, models.MaxMessageID}, {"type", f.Type, models.MaxType}, {"error text", f.ErrorText, models.MaxLastError}, {"fingerprint", f.Fingerprint, 100}} {
+		if err := checkText(each.name, each.text, 0, each.most); err != nil {
 			return nil, err
 		}
 	}
@@ -55,29 +64,38 @@ func (f Filter) checked() (*filter, error) {
 const mostKeys = 1000
 
 // takes tells whether a status matches.
-func (f *filter) takes(r *row) bool {
+func (f *filter) takes(g *glimpse) bool {
 	switch {
-	case r.empty:
+	case g.empty:
 		return false
-	case len(f.States) > 0 && !f.states[r.State] && !(f.failing && r.Failing),
-		len(f.HandlerKeys) > 0 && !slices.Contains(f.HandlerKeys, r.HandlerKey),
-		f.MessageID != "" && r.MessageID != f.MessageID,
-		f.Type != "" && r.Type != f.Type,
-		!f.From.IsZero() && r.ReceivedAt.Before(f.From),
-		!f.To.IsZero() && !r.ReceivedAt.Before(f.To),
-		f.text != "" && !strings.Contains(strings.ToLower(r.LastError), f.text),
-		f.Fingerprint != "" && f.Fingerprint != fingerprintOf(&r.Status):
+	case len(f.States) > 0 && !f.states[g.state] && !(f.failing && g.failing),
+		len(f.HandlerKeys) > 0 && !slices.Contains(f.HandlerKeys, g.key),
+		f.want.message && !f.takesMessage(g.typ, g.receivedAt),
+		f.text != "" && !strings.Contains(strings.ToLower(g.lastError), f.text),
+		f.Fingerprint != "" && f.Fingerprint != fingerprintOf(g.key, g.lastError, g.failed()):
 		return false
 	}
 	return true
 }
 
-// fingerprintOf names the failure group of a status with an error.
-func fingerprintOf(s *Status) string {
-	if s.LastError == "" {
+// poisonedAlone tells whether all that is poisoned matches, and nothing else, but
+// for the handler keys.
+func (f *filter) poisonedAlone() bool {
+	return len(f.States) == 1 && f.states[StatePoisoned] && f.MessageID == "" && !f.want.texts && !f.want.message
+}
+
+// takesMessage tells whether the statuses of a message may match.
+func (f *filter) takesMessage(messageType string, receivedAt time.Time) bool {
+	return (f.Type == "" || messageType == f.Type) && (f.From.IsZero() || !receivedAt.Before(f.From)) && (f.To.IsZero() || receivedAt.Before(f.To))
+}
+
+// fingerprintOf names the failure group of a status that has failed, whether its
+// error is shown or not, or that has an error as history.
+func fingerprintOf(handlerKey, lastError string, failed bool) string {
+	if lastError == "" && !failed {
 		return ""
 	}
-	return fingerprint(s.HandlerKey, normalise(s.LastError))
+	return fingerprint(handlerKey, normalise(lastError))
 }
 
 // stages are the parts of the list of what matches, in order. What only partial
@@ -104,7 +122,7 @@ func (f *filter) stages() []stage {
 
 // found is what a walk has come to.
 type found struct {
-	rows []row // that match
+	rows []glimpse // that match
 	// next is behind the last row to be given out, nil at the end of the list.
 	next    *place
 	partial bool
@@ -115,6 +133,7 @@ type found struct {
 // or has looked at most rows.
 func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int) (found, error) {
 	var out found
+	o.wantFor(f)
 	first := 0
 	if after != nil {
 		first = after.Stage
@@ -130,25 +149,24 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int
 		}
 		after = nil
 		for {
-			r, ok, err := from.next(ctx)
+			g, ok, err := from.next(ctx)
 			if err != nil {
 				return out, err
 			}
 			if !ok {
 				break
 			}
-			r.place.Stage = i
+			g.place.Stage = i
 			out.looked++
-			if f.takes(&r) {
+			if f.takes(&g) {
 				if len(out.rows) == limit { // so there is more
 					out.next = &out.rows[limit-1].place
 					return out, nil
 				}
-				r.Fingerprint = fingerprintOf(&r.Status)
-				out.rows = append(out.rows, r)
+				out.rows = append(out.rows, g)
 			}
 			if out.looked >= most {
-				out.next, out.partial = &r.place, true
+				out.next, out.partial = &g.place, true
 				return out, nil
 			}
 		}
@@ -156,11 +174,16 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int
 	return out, nil
 }
 
+// wantFor adds what the redaction hook is told of a text.
+func (o *Ops) wantFor(f *filter) {
+	f.want.message = f.want.message || f.want.texts && o.redactor != nil
+}
+
 func (o *Ops) source(ctx context.Context, f *filter, st stage, after *place, chunk int) (source, error) {
 	chunk = min(chunk, mostAtOnce)
 	switch st {
 	case byMessage:
-		w := &ofMessage{o: o, id: f.MessageID}
+		w := &ofMessage{o: o, filter: f}
 		if after != nil {
 			w.after = *after
 		}
@@ -178,5 +201,8 @@ func (o *Ops) source(ctx context.Context, f *filter, st stage, after *place, chu
 			return nil, err
 		}
 	}
-	return o.keyed(st, distinct(keys), after, chunk), nil
+	keys = distinct(keys)
+	// All of them are asked before the first row is given: what is read ahead is
+	// shared among them.
+	return o.keyed(st, keys, after, max(chunk/max(len(keys), 1), leastAtOnce), f.want), nil
 }

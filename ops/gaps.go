@@ -18,6 +18,8 @@ type GapPage struct {
 // ListGaps returns a page of the gaps that consumers went past, those found
 // last first (contract 7.5). See List for after and limit.
 func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	read := func(ctx context.Context, p place, n int) ([]models.Gap, error) {
 		return look(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
 			var found store.Stamp

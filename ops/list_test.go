@@ -193,6 +193,16 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 		require.Equal(t, "alone", overview.Handlers[0].HandlerKey)
 		require.Equal(t, ops.Count{N: ops.LookLimit, Capped: true}, overview.Handlers[0].Due)
 		require.Equal(t, ops.Count{N: 1}, overview.Handlers[1].Due)
+
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true WHERE handler_key <> 'ship'`)
+		for _, each := range []struct {
+			keys []string
+			want ops.Count
+		}{{nil, ops.Count{N: ops.LookLimit, Capped: true}}, {[]string{"mail", "mail", "ship", "none"}, ops.Count{N: 1}}, {[]string{"alone", "mail"}, ops.Count{N: ops.LookLimit, Capped: true}}} {
+			count, err := r.ops.Count(t.Context(), ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: each.keys})
+			require.NoError(t, err)
+			require.Equal(t, each.want, count, each.keys)
+		}
 	})
 }
 
@@ -273,5 +283,47 @@ func TestOpsRefusesWhatCannotWork(t *testing.T) {
 		require.ErrorContains(t, o.CheckSchema(t.Context()), "inbox.Migrate()")
 		_, err = o.Overview(t.Context())
 		require.Error(t, err)
+	})
+}
+
+// Two hundred handlers of each message: more statuses than are read at once.
+func TestListOfMessagesWithManyHandlersIsComplete(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		const messages, handlers = 60, 200
+		exec := func(statement string) { inboxtest.Exec(t, r.d.DB, statement) }
+		numbers := func(n int) string {
+			return fmt.Sprintf("(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %d) SELECT n FROM c)", n)
+		}
+		ids := make([]string, messages)
+		for i := range ids {
+			ids[i] = fmt.Sprint(i)
+		}
+		r.accept(ids...)
+		exec(`DELETE FROM inbox_handler_statuses`)
+		id := `lower('00000000-0000-7000-8000-0' || substr('00000' || m.number, -5) || substr('00000' || h.n, -6))`
+		if r.d.DB.Name() == "postgres" {
+			id = `('00000000-0000-7000-8000-' || lpad(m.number::text, 6, '0') || lpad(h.n::text, 6, '0'))::uuid`
+		}
+		exec(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, sequence, created_at, completed_at, outcome)
+			SELECT ` + id + `, m.number, m.id, 'h' || h.n, m.number * 1000 + h.n, m.received_at, m.received_at, 'processed' FROM inbox_messages m, ` + numbers(handlers) + ` h`)
+		all := r.list(ops.Filter{}, ops.MaxLimit)
+		require.Len(t, all, messages*handlers)
+		slices.Sort(all)
+		require.Len(t, slices.Compact(all), messages*handlers, "each once")
+	})
+}
+
+func TestFilterThatNothingCanMatchIsBadInput(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		for name, filter := range map[string]ops.Filter{
+			"error text": {ErrorText: strings.Repeat("x", 2001)}, "type": {Type: strings.Repeat("x", 256)}, "fingerprint": {Fingerprint: strings.Repeat("x", 101)},
+			"message ID": {MessageID: strings.Repeat("x", 201)}, "handler key": {HandlerKeys: []string{strings.Repeat("x", 201)}},
+		} {
+			_, err := r.ops.List(t.Context(), filter, "", 0)
+			require.ErrorIs(t, err, ops.ErrBadInput, name)
+			require.ErrorContains(t, err, name)
+			_, err = r.ops.RetryMatching(t.Context(), ada, filter, ops.Bulk{})
+			require.ErrorIs(t, err, ops.ErrBadInput, "its audit rows would hold it: "+name)
+		}
 	})
 }

@@ -3,6 +3,7 @@ package ops
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -31,9 +32,20 @@ type Live interface {
 	HandlerKeys(key string) ([]string, error)
 	// Wake tells this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
+	// Ended counts, by handler key, the attempts that have ended in this process
+	// within about the last hour, and says since when; zero if it does not run.
+	Ended() (since time.Time, of map[string]Ended)
 	// TakePaused has this process obey what is paused now, not with its next
 	// heartbeat.
 	TakePaused(ctx context.Context) error
+}
+
+// Ended counts attempts that have ended.
+type Ended struct {
+	Completed int64
+	// Failed includes those that poisoned.
+	Failed   int64
+	Poisoned int64
 }
 
 // Accepted says what became of a message that an operator had accepted.

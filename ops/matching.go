@@ -86,7 +86,7 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 		if err := ctx.Err(); err != nil {
 			return fail(err)
 		}
-		out, err := o.find(ctx, f, after, chunk, LookLimit)
+		out, err := o.findChunk(ctx, f, after, chunk)
 		if err != nil {
 			return fail(err)
 		}
@@ -118,14 +118,20 @@ func forPoisoned(given Filter) (*filter, error) {
 	return given.checked()
 }
 
+func (o *Ops) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	return o.find(ctx, f, after, chunk, LookLimit)
+}
+
 // actOnChunk changes those of the rows that are as they were found.
-func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []row) (int, error) {
+func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []glimpse) (int, error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
 	refs := make([][2]any, len(rows))
 	for i, r := range rows {
-		refs[i] = [2]any{r.ID, r.Version}
+		refs[i] = [2]any{r.id, r.version}
 	}
 	var done []changed
 	err := o.audited(ctx, actor, action, "matching statuses", func(ctx context.Context, tx *gorm.DB) (any, error) {

@@ -1,10 +1,12 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +64,8 @@ type LanePlace struct {
 // Message returns a message and leaves an audit row of the look, because it
 // shows a payload (contract 11.3). ErrNotFound if there is none of that ID.
 func (o *Ops) Message(ctx context.Context, actor Actor, id string) (Message, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	if err := checkText("message ID", id, 1, models.MaxMessageID); err != nil {
 		return Message{}, err
 	}
@@ -76,7 +80,7 @@ func (o *Ops) Message(ctx context.Context, actor Actor, id string) (Message, err
 	if err != nil {
 		return Message{}, err
 	}
-	if m.Statuses, err = o.details(ctx, m); err != nil {
+	if m.Statuses, err = o.statusesIn(ctx, m); err != nil {
 		return Message{}, fmt.Errorf("show message %q: %w", id, err)
 	}
 	return m, nil
@@ -155,18 +159,15 @@ func traceID(p handler.Properties) string {
 	return ""
 }
 
-// details are a message's statuses, each with its place in its lane.
-func (o *Ops) details(ctx context.Context, m Message) ([]StatusDetail, error) {
-	rows, err := o.rowsOf(ctx, []message{{number: m.Number, id: m.ID, typ: m.Type, source: m.Source, receivedAt: m.ReceivedAt}}, place{})
+// statusesIn are a message's statuses, each with its place in its lane.
+func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
+	rows, err := look(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
 	if err != nil {
 		return nil, err
 	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) }) // not by a collation
 	var details []StatusDetail
 	for _, r := range rows {
-		if r.empty {
-			continue
-		}
-		r.Fingerprint = fingerprintOf(&r.Status)
 		detail := StatusDetail{Status: r.Status}
 		if r.lane != nil && r.CompletedAt.IsZero() {
 			if detail.Lane, err = o.placeInLane(ctx, r); err != nil {

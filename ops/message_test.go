@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -147,5 +148,41 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		page, err = r.ops.ListRejected(t.Context(), ops.RejectedFilter{Reason: "secret"}, "", 10)
 		require.NoError(t, err)
 		require.Empty(t, page.Rejected)
+	})
+}
+
+// Contract 11.4: why a record is still bad is an error's text, too.
+func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, []ops.Option{ops.Redact(func(v ops.Redactable) []byte { return append([]byte("of "), v.Part...) })})
+		bad := r.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
+		_, err := r.ops.ReAccept(t.Context(), ada, bad)
+		var still *inbox.StillBadError
+		require.ErrorAs(t, err, &still)
+		require.EqualError(t, err, fmt.Sprintf("re_accept rejected message %s: rejected message %q is still bad: of error", bad, bad))
+		require.EqualError(t, still.Err, "of error")
+	})
+}
+
+// What is poisoned must be seen and can be acted on, even if no error is shown.
+func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, []ops.Option{ops.Redact(func(ops.Redactable) []byte { return nil })})
+		r.poison("mail", "no", "1", "2")
+		r.poison("ship", "no", "2")
+		r.accept("1", "2", "3")
+		r.process()
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.Len(t, failures.Groups, 2)
+		group := failures.Groups[0]
+		require.Equal(t, "mail", group.HandlerKey)
+		require.Empty(t, group.Error)
+		require.EqualValues(t, 2, group.Poisoned)
+		require.Equal(t, group.Fingerprint, group.Sample.Fingerprint)
+		result, err := r.ops.DiscardMatching(t.Context(), ada, ops.Filter{Fingerprint: group.Fingerprint}, ops.Bulk{})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, result.Done)
+		require.Equal(t, []string{"ship/2"}, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}}, 10))
 	})
 }

@@ -68,6 +68,8 @@ var dialects = map[string][]string{
 	"postgres": {
 		// The first parameter, a list of numbers.
 		"{= any}", `= ANY (ARRAY(SELECT value::text::bigint FROM json_array_elements($1::text::json)))`,
+		// The first parameter, a list of IDs.
+		"{= any ID}", `= ANY (ARRAY(SELECT value::uuid FROM json_array_elements_text($1::text::json) AS e(value)))`,
 		// The first parameter, a list of IDs with versions.
 		"{refs}", `(SELECT (value->>0)::uuid AS id, (value->>1)::bigint AS version FROM json_array_elements($1::text::json))`,
 		"{due as stored}", due,
@@ -81,6 +83,7 @@ var dialects = map[string][]string{
 	},
 	"sqlite": {
 		"{= any}", `IN (SELECT value FROM json_each(?1))`,
+		"{= any ID}", `IN (SELECT value FROM json_each(?1))`,
 		"{refs}", `(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1))`,
 		"{due as stored}", `CAST(` + due + ` AS text)`,
 		"{received as stored}", `CAST(received_at AS text)`,

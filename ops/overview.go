@@ -23,6 +23,9 @@ type Overview struct {
 	// WorkersAlive counts workers that are neither stopped nor released and whose
 	// last heartbeat is younger than AliveFor.
 	WorkersAlive int
+	// EndedSince is from when on HandlerOverview.Ended counts: about an hour ago,
+	// or when this process started. Zero without a Live, or while it does not run.
+	EndedSince time.Time `json:",omitzero"`
 }
 
 // HandlerOverview is one handler key at a glance. Counts go up to LookLimit.
@@ -42,10 +45,16 @@ type HandlerOverview struct {
 	Waiting    Count
 	Processing Count
 	Poisoned   Count
+	// Ended counts attempts of this process alone, see Overview.EndedSince: what
+	// has completed is in no index by time, and an index would cost every
+	// completion. Add up what each process's own Overview says.
+	Ended Ended `json:",omitzero"`
 }
 
 // Overview looks at everything at once, in bounded counts.
 func (o *Ops) Overview(ctx context.Context) (Overview, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	out := Overview{At: o.clock.Now()}
 	fail := func(err error) (Overview, error) { return Overview{}, fmt.Errorf("overview: %w", err) }
 	handlers, workers, err := o.handlers(ctx)
@@ -64,11 +73,16 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	if len(names) == 1 {
 		out.Inbox = names[0]
 	}
+	var ended map[string]Ended
+	if o.live != nil {
+		out.EndedSince, ended = o.live.Ended()
+	}
 	for _, h := range handlers {
 		one, err := o.overviewOf(ctx, h, out.At)
 		if err != nil {
 			return fail(fmt.Errorf("handler %q: %w", h.HandlerKey, err))
 		}
+		one.Ended = ended[h.HandlerKey]
 		out.Handlers = append(out.Handlers, one)
 	}
 	if out.Rejected, err = o.capped(ctx, countRejected, LookLimit); err != nil {

@@ -55,11 +55,12 @@ func (o *Ops) redact(r Redactable) (shown []byte) {
 	return o.redactor(r)
 }
 
-func (o *Ops) redactStatus(s *Status) {
-	if o.redactor == nil || s.LastError == "" {
-		return
+// redactError is the error of a status as it is shown.
+func (o *Ops) redactError(messageID, messageType, handlerKey, text string) string {
+	if o.redactor == nil || text == "" {
+		return text
 	}
-	s.LastError = string(o.redact(Redactable{Part: PartError, MessageID: s.MessageID, Type: s.Type, HandlerKey: s.HandlerKey, Value: []byte(s.LastError)}))
+	return string(o.redact(Redactable{Part: PartError, MessageID: messageID, Type: messageType, HandlerKey: handlerKey, Value: []byte(text)}))
 }
 
 // redactHeaders leaves its argument alone.

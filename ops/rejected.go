@@ -3,12 +3,14 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -60,6 +62,8 @@ type RejectedPage struct {
 // ListRejected returns a page of the rejected messages that match, those
 // rejected last first. See List for after and limit.
 func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cursor, limit int) (RejectedPage, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	const list = "rejected"
 	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic}, {"reason", filter.Reason}} {
 		if err := checkText(each.name, each.text, 0, 0); err != nil {
@@ -178,7 +182,7 @@ func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
 // and handlers as they are now, and deletes the rejected row, with the audit row
 // in the same transaction. ErrNotFound for an unknown ID; if the record is
 // still bad its row stays with the new reason and the error is a
-// *acceptor.StillBadError. Needs a Live (contract 7.4, 11.1).
+// *acceptor.StillBadError, whose reason is redacted. Needs a Live (contract 7.4, 11.1).
 func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
 	id, err := checkID("rejected message ID", id)
 	if err == nil {
@@ -196,6 +200,11 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
 	}
 	accepted, err := o.live.AcceptRejected(ctx, id, entry)
+	var still *acceptor.StillBadError
+	if errors.As(err, &still) && o.redactor != nil {
+		reason := o.redact(Redactable{Part: PartError, MessageID: id, Value: []byte(still.Err.Error())})
+		err = &acceptor.StillBadError{ID: id, Err: errors.New(string(reason))}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
 	}

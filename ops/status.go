@@ -44,7 +44,7 @@ type Status struct {
 	RequeuedCount  int
 	// LastError is redacted. It stays after a success, as history.
 	LastError string
-	// Fingerprint names its failure group; empty without an error.
+	// Fingerprint names its failure group; empty if it has never failed.
 	Fingerprint string
 
 	CreatedAt           time.Time

@@ -13,25 +13,25 @@ import (
 // By messages_received_at, newest first, from the place on: the row there is
 // given once more, its statuses may not all have been looked at.
 const walkMessages = `
-SELECT number, id, type, source, received_at, {received as stored} FROM {messages}
+SELECT number, CASE WHEN $5 THEN id ELSE '' END, type, received_at, {received as stored} FROM {messages}
 WHERE (received_at, number) <= ($1, $2) AND received_at >= $3
 ORDER BY received_at DESC, number DESC LIMIT $4`
 
 // By the messages' primary key.
 const oneMessage = `
-SELECT number, id, type, source, received_at, {received as stored} FROM {messages} WHERE id = $1`
+SELECT number, id, type, received_at, {received as stored} FROM {messages} WHERE id = $1`
 
 // message is a message without its content.
 type message struct {
-	number          int64
-	id, typ, source string
-	receivedAt      time.Time
-	at              stored
+	number     int64
+	id, typ    string
+	receivedAt time.Time
+	at         stored
 }
 
 func scanMessage(rows *sql.Rows, m *message) error {
 	var received store.Stamp
-	err := rows.Scan(&m.number, &m.id, &m.typ, &m.source, &received, &m.at)
+	err := rows.Scan(&m.number, &m.id, &m.typ, &received, &m.at)
 	m.receivedAt = received.Time
 	return err
 }
@@ -39,15 +39,16 @@ func scanMessage(rows *sql.Rows, m *message) error {
 // byReceived walks messages and the statuses of each by handler key.
 type byReceived struct {
 	o      *Ops
+	filter *filter
 	oldest any // From as an argument
 	chunk  int
 	after  place
-	rows   []row
+	rows   []glimpse
 	end    bool
 }
 
 func (o *Ops) byReceived(f *filter, after *place, chunk int) *byReceived {
-	w := &byReceived{o: o, chunk: chunk, after: place{At: lastTime, Number: 1 << 62}}
+	w := &byReceived{o: o, filter: f, chunk: chunk, after: place{At: lastTime, Number: 1 << 62}}
 	oldest, latest := roughly(f.From, f.To)
 	w.oldest = o.stamp(oldest)
 	if !latest.IsZero() {
@@ -59,18 +60,18 @@ func (o *Ops) byReceived(f *filter, after *place, chunk int) *byReceived {
 	return w
 }
 
-func (w *byReceived) next(ctx context.Context) (row, bool, error) {
+func (w *byReceived) next(ctx context.Context) (glimpse, bool, error) {
 	for len(w.rows) == 0 {
 		if w.end {
-			return row{}, false, nil
+			return glimpse{}, false, nil
 		}
 		if err := w.fill(ctx); err != nil {
-			return row{}, false, err
+			return glimpse{}, false, err
 		}
 	}
-	r := w.rows[0]
+	g := w.rows[0]
 	w.rows = w.rows[1:]
-	return r, true, nil
+	return g, true, nil
 }
 
 func (w *byReceived) fill(ctx context.Context) error {
@@ -78,13 +79,21 @@ func (w *byReceived) fill(ctx context.Context) error {
 	if err != nil {
 		return badInput("cursor", "it is not one of this list")
 	}
-	messages, err := look(ctx, w.o, walkMessages, scanMessage, at, w.after.Number, w.oldest, w.chunk+1)
+	messages, err := look(ctx, w.o, walkMessages, scanMessage, at, w.after.Number, w.oldest, w.chunk+1, w.filter.want.message)
 	if err != nil {
 		return err
 	}
 	w.end = len(messages) <= w.chunk
-	if w.rows, err = w.o.rowsOf(ctx, messages, w.after); err != nil {
-		return err
+	for {
+		rows, whole, err := w.o.rowsOf(ctx, w.filter, messages, w.after)
+		if err != nil {
+			return err
+		}
+		if whole || len(messages) == 1 {
+			w.rows = rows
+			break
+		}
+		messages, w.end = messages[:(len(messages)+1)/2], false
 	}
 	if len(messages) > 0 {
 		last := messages[len(messages)-1]
@@ -94,68 +103,99 @@ func (w *byReceived) fill(ctx context.Context) error {
 	return nil
 }
 
+// By the unique index on (message_number, handler_key); the texts if they are
+// wanted.
+const statusesOf = `
+SELECT ` + glimpseColumns + `, CASE WHEN $3 THEN s.last_error END, s.handler_key
+FROM {statuses} s WHERE s.message_number {= any} ORDER BY s.message_number, s.handler_key LIMIT $2`
+
+// statusesAtOnce bounds what one look at messages' statuses reads.
+const statusesAtOnce = LookLimit
+
 // rowsOf are the statuses of messages behind after, in the messages' order and
-// by handler key; of a message without any, one empty row.
-func (o *Ops) rowsOf(ctx context.Context, messages []message, after place) ([]row, error) {
-	numbers := make([]int64, len(messages))
-	for i, m := range messages {
-		numbers[i] = m.number
+// by handler key; of a message that does not match, or has no statuses, one empty
+// row. whole is false if there are more than are read at once.
+func (o *Ops) rowsOf(ctx context.Context, f *filter, messages []message, after place) (rows []glimpse, whole bool, err error) {
+	var numbers []int64
+	for _, m := range messages {
+		if f.takesMessage(m.typ, m.receivedAt) {
+			numbers = append(numbers, m.number)
+		}
 	}
-	statuses, err := o.statusesOf(ctx, numbers)
-	if err != nil {
-		return nil, err
+	of := map[int64][]glimpse{}
+	if len(numbers) > 0 {
+		list, err := jsonOf(numbers)
+		if err != nil {
+			return nil, false, err
+		}
+		statuses, err := look(ctx, o, statusesOf, o.scanOfMessage, list, statusesAtOnce, f.want.texts)
+		if err != nil {
+			return nil, false, err
+		}
+		if len(statuses) >= statusesAtOnce && len(messages) > 1 {
+			return nil, false, nil
+		}
+		for _, g := range statuses {
+			of[g.number] = append(of[g.number], g)
+		}
 	}
-	of := map[int64][]row{}
-	for _, r := range statuses {
-		of[r.number] = append(of[r.number], r)
-	}
-	var rows []row
 	for _, m := range messages {
 		of := of[m.number]
-		slices.SortFunc(of, func(a, b row) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) }) // not by a collation
+		slices.SortFunc(of, func(a, b glimpse) int { return cmp.Compare(a.key, b.key) }) // not by a collation
 		if m.number == after.Number && after.Done {
 			continue
 		}
 		if len(of) == 0 {
-			rows = append(rows, row{empty: true, place: place{At: string(m.at), Number: m.number, Done: true}})
+			rows = append(rows, glimpse{empty: true, place: place{At: string(m.at), Number: m.number, Done: true}})
 		}
-		for i, r := range of {
-			if m.number == after.Number && r.HandlerKey <= after.Key {
+		for i, g := range of {
+			if m.number == after.Number && g.key <= after.Key {
 				continue
 			}
-			r.Type, r.Source, r.ReceivedAt = m.typ, m.source, m.receivedAt
-			r.place = place{At: string(m.at), Number: m.number, Key: r.HandlerKey, Done: i == len(of)-1}
-			o.redactStatus(&r.Status)
-			rows = append(rows, r)
+			g.messageID, g.typ, g.receivedAt = m.id, m.typ, m.receivedAt
+			g.place = place{At: string(m.at), Number: m.number, Key: g.key, Done: i == len(of)-1}
+			g.lastError = o.redactError(g.messageID, g.typ, g.key, g.lastError)
+			rows = append(rows, g)
 		}
 	}
-	return rows, nil
+	return rows, true, nil
+}
+
+// scanOfMessage scans the columns of statusesOf.
+func (o *Ops) scanOfMessage(rows *sql.Rows, g *glimpse) error {
+	var state string
+	var lastError sql.NullString
+	var created store.Stamp
+	err := rows.Scan(&g.id, &g.number, &g.version, &state, &g.failing, &created, &lastError, &g.key)
+	g.state, g.createdAt, g.lastError = State(state), created.Time, lastError.String
+	g.failing = g.failing && g.state == StatePending
+	return err
 }
 
 // ofMessage is the source of one message's statuses.
 type ofMessage struct {
-	o     *Ops
-	id    string
-	after place
-	read  bool
-	rows  []row
+	o      *Ops
+	filter *filter
+	after  place
+	read   bool
+	rows   []glimpse
 }
 
-func (w *ofMessage) next(ctx context.Context) (row, bool, error) {
+func (w *ofMessage) next(ctx context.Context) (glimpse, bool, error) {
 	if !w.read {
 		w.read = true
-		messages, err := look(ctx, w.o, oneMessage, scanMessage, w.id)
+		messages, err := look(ctx, w.o, oneMessage, scanMessage, w.filter.MessageID)
 		if err == nil && len(messages) > 0 {
-			w.rows, err = w.o.rowsOf(ctx, messages, w.after)
+			w.rows, _, err = w.o.rowsOf(ctx, w.filter, messages, w.after)
 		}
 		if err != nil {
-			return row{}, false, err
+			return glimpse{}, false, err
 		}
 	}
 	if len(w.rows) == 0 {
-		return row{}, false, nil
+		return glimpse{}, false, nil
 	}
-	r := w.rows[0]
+	g := w.rows[0]
 	w.rows = w.rows[1:]
-	return r, true, nil
+	return g, true, nil
 }

@@ -77,6 +77,8 @@ const mostListed = 1000
 // Handlers lists the handler keys that living workers list, that are paused, or
 // that have open statuses, by key.
 func (o *Ops) Handlers(ctx context.Context) ([]Handler, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
 	handlers, _, err := o.handlers(ctx)
 	return handlers, err
 }

@@ -216,6 +216,16 @@ func (c *Counters) each(e Event, tell func(label string, n int64)) {
 	}
 }
 
+// ByHandler is how many events of a kind each declared handler has, by its first
+// key; what is not declared, if anything, is of Other.
+func (c *Counters) ByHandler(e Event) map[string]int64 {
+	of := map[string]int64{}
+	if eventInstruments[e].by == perHandler {
+		c.each(e, func(handlerKey string, n int64) { of[handlerKey] = n })
+	}
+	return of
+}
+
 // Snapshot is a copy of the counters at one moment.
 type Snapshot struct {
 	Accepted, Duplicates, DuplicateContentDiffers, Unrouted, Rejected, Invalid    int64

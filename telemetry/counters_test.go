@@ -67,3 +67,10 @@ func TestMetricsListsEveryInstrumentOnce(t *testing.T) {
 	slices.Sort(names)
 	require.Len(t, slices.Compact(slices.Clone(names)), len(names))
 }
+
+func TestCountsByHandlerAreOfItsFirstKey(t *testing.T) {
+	c := NewCounters([]string{"orders"}, [][]string{{"mail", "post"}, {"stock"}})
+	c.OfHandler(Processed, "post", 2)
+	require.Equal(t, map[string]int64{"mail": 2, "stock": 0}, c.ByHandler(Processed))
+	require.Empty(t, c.ByHandler(Accepted), "it is counted by channel")
+}

@@ -54,6 +54,20 @@ const (
 	FieldTypes              = "types"
 	FieldWorkers            = "workers"
 
+	// An operator, what he did, and his request.
+	FieldActor      = "actor"
+	FieldAction     = "action"
+	FieldStatusID   = "status_id"
+	FieldRejectedID = "rejected_id"
+	FieldCopyID     = "copy_id"
+	FieldJob        = "job"
+	FieldDone       = "done"
+	FieldLeft       = "left"
+	FieldReference  = "reference"
+	FieldMethod     = "method"
+	FieldPath       = "path"
+	FieldHTTPStatus = "http_status"
+
 	// Why, since when, and everything else.
 	FieldAfter            = "after"
 	FieldAudit            = "audit"

@@ -16,6 +16,7 @@ func All() []trial.Group {
 		Waiting(),
 		Xmin(),
 		Cleanup(),
+		Operations(),
 		Workers(),
 		SQLite(),
 		Idempotent(),

@@ -76,6 +76,21 @@ func Value(name, variant, key string, atMost float64) Line {
 	}}
 }
 
+// WorstValue is the largest of several variants' Values.
+func WorstValue(name string, variants []string, key string, atMost float64) Line {
+	return Line{Name: name, AtMost: atMost, variants: variants, value: func(r *Result) (float64, error) {
+		worst := 0.0
+		for _, variant := range variants {
+			value, err := Value(name, variant, key, atMost).Of(r)
+			if err != nil {
+				return 0, err
+			}
+			worst = max(worst, value)
+		}
+		return worst, nil
+	}}
+}
+
 // Of computes the line from what was measured.
 func (l Line) Of(r *Result) (float64, error) { return l.value(r) }
 

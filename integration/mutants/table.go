@@ -32,7 +32,8 @@ func (t test) limit() time.Duration {
 // cost a user data: write the defect a hurried change could bring, not noise.
 var mutants = concat(harnessMutants, storeMutants, processingMutants, groupMutants, exclusiveMutants, recoveryMutants, lanesMutants, cleanupMutants, busyMutants, modelMutants,
 	consumingMutants, fetchMutants, policiesMutants, modesMutants, securityMutants, troubleMutants, visibilityMutants, handoffMutants, listeningMutants, storageMutants, claimingMutants,
-	idempotentMutants, gormstoreMutants, redisStoreMutants, nativeMutants, inlineMutants)
+	idempotentMutants, gormstoreMutants, redisStoreMutants, nativeMutants, inlineMutants,
+	opsMutants, inboxctlMutants, telemetryMutants, dashboardMutants)
 
 func concat(tables ...[]mutant) []mutant {
 	var all []mutant

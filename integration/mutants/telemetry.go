@@ -100,7 +100,7 @@ var telemetryMutants = []mutant{
 		File: "telemetry/instruments.go",
 		Old:  "		if !declared {\n			channel = Other\n		}\n		of :=",
 		New:  "		of :=",
-		Test: measured("^TestAcceptsOfSeveralChannelsAreOfNone$"),
+		Test: measured("^TestWhatIsNotDeclaredHasNoSeriesOfItsOwn$"),
 	},
 	{
 		Name: "a failed sample goes on being shown",

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/sdk/metric"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
@@ -236,4 +237,33 @@ func TestAcceptsOfSeveralChannelsAreOfNone(t *testing.T) {
 		require.Len(t, results, 2)
 		require.Equal(t, []string{"_OTHER"}, slices.Collect(maps.Keys(by(m.collect(t)["inbox.accept.duration"], "inbox.channel"))))
 	})
+}
+
+// Whoever sends messages must not be able to fill the metrics' storage with
+// series: none is made for a name that the application has not declared.
+func TestWhatIsNotDeclaredHasNoSeriesOfItsOwn(t *testing.T) {
+	reader := metric.NewManualReader()
+	provider := metric.NewMeterProvider(metric.WithReader(reader))
+	t.Cleanup(func() { require.NoError(t, provider.Shutdown(context.Background())) })
+	counters := telemetry.NewCounters([]string{"c"}, [][]string{{"h"}})
+	i, err := telemetry.New(telemetry.Config{Inbox: "test", Counters: counters, MeterProvider: provider})
+	require.NoError(t, err)
+	for _, name := range []string{"c", "sent 1", "sent 2"} {
+		i.Accepted(t.Context(), name, time.Second, false)
+		i.Accepted(t.Context(), name, time.Second, true)
+		counters.OfChannel(telemetry.Unrouted, name, 1)
+	}
+	for _, key := range []string{"h", "gone 1", "gone 2"} {
+		i.Waited(t.Context(), key, time.Second)
+		i.Ran(t.Context(), key, "kafka", "completed", "", time.Second)
+		i.Ran(t.Context(), key, "kafka", "failed", "timeout", time.Second)
+		counters.OfHandler(telemetry.Poisoned, key, 1)
+	}
+	all := meter{reader}.collect(t)
+	for _, name := range []string{"inbox.accept.duration", "inbox.messages.unrouted"} {
+		require.ElementsMatch(t, []string{"c", "_OTHER"}, slices.Collect(maps.Keys(by(all[name], "inbox.channel"))), name)
+	}
+	for _, name := range []string{"inbox.wait.duration", "messaging.process.duration", "inbox.statuses.poisoned"} {
+		require.ElementsMatch(t, []string{"h", "_OTHER"}, slices.Collect(maps.Keys(by(all[name], "inbox.handler.key"))), name)
+	}
 }

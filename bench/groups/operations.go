@@ -1,0 +1,261 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/bench/server"
+	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// Operations is how long operators wait for what they look at.
+func Operations() trial.Group {
+	g := trial.Group{
+		Name: "operations", Unit: "look",
+		About: "what operators look at, one look after the other, beside 1 million completed, 10,000 poisoned and 10,000 failing statuses (a run with -quick: a tenth), 10,000 rejected messages and 10,000 audit rows; " +
+			"a page is 50 rows, and a search or count looks at no more than 10,000 rows: those that find nothing look at all of these",
+		Shared: newStuckInbox,
+	}
+	names := make([]string, len(looks))
+	for i, l := range looks {
+		names[i] = l.name
+		g.Variants = append(g.Variants, trial.Variant{Name: l.name, New: looking(l)})
+	}
+	g.Lines = []trial.Line{trial.WorstValue("ops_list_p99_ms", names, "p99_ms", 100)}
+	return g
+}
+
+// look is one question of an operator; it returns how many rows answer it.
+type look struct {
+	name string
+	// least is how many rows there must be for an answer, 0 if none may be.
+	least int
+	ask   func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error)
+}
+
+const (
+	benchOperator = ops.Actor("operator")
+	nowhere       = "there is no such text"
+)
+
+func listed(filter ops.Filter) func(context.Context, *ops.Ops, *stuckInbox) (int, error) {
+	return func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		page, err := o.List(ctx, filter, "", 0)
+		return len(page.Statuses), err
+	}
+}
+
+// looks are all lists and searches.
+var looks = []look{
+	{"overview", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		seen, err := o.Overview(ctx)
+		return len(seen.Handlers), err
+	}},
+	{"list, every state", 50, listed(ops.Filter{})},
+	{"list, poisoned", 50, listed(ops.Filter{States: []ops.State{ops.StatePoisoned}})},
+	{"list, poisoned, its last page", 50, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
+		page, err := o.List(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}}, s.last, 0)
+		return len(page.Statuses), err
+	}},
+	{"list, failing", 50, listed(ops.Filter{States: []ops.State{ops.StateFailing}})},
+	{"list, completed, of one type", 50, listed(ops.Filter{States: []ops.State{ops.StateCompleted}, Type: ours.Type})},
+	{"list, received within a time", 50, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
+		all := time.Duration(s.completed) * time.Millisecond // apart
+		page, err := o.List(ctx, ops.Filter{From: s.accepted.Add(-all * 3 / 4), To: s.accepted.Add(-all / 4)}, "", 0)
+		return len(page.Statuses), err
+	}},
+	{"search, message ID", 1, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
+		page, err := o.List(ctx, ops.Filter{MessageID: s.message}, "", 0)
+		return len(page.Statuses), err
+	}},
+	{"search, error text that all have", 50, listed(ops.Filter{ErrorText: "IS UNKNOWN"})},
+	{"search, error text that none has", 0, listed(ops.Filter{ErrorText: nowhere})},
+	{"search, type that none has", 0, listed(ops.Filter{Type: nowhere})},
+	{"search, failure group", 50, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
+		page, err := o.List(ctx, ops.Filter{Fingerprint: s.group}, "", 0)
+		return len(page.Statuses), err
+	}},
+	{"count, all that is poisoned", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		count, err := o.Count(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}})
+		return int(count.N), err
+	}},
+	{"failure groups", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		failures, err := o.Failures(ctx, ops.Filter{})
+		return len(failures.Groups), err
+	}},
+	{"one message, with its audit row", 1, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
+		m, err := o.Message(ctx, benchOperator, s.message)
+		return len(m.Statuses), err
+	}},
+	{"rejected messages", 50, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		page, err := o.ListRejected(ctx, ops.RejectedFilter{}, "", 0)
+		return len(page.Rejected), err
+	}},
+	{"rejected messages, reason that none has", 0, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		page, err := o.ListRejected(ctx, ops.RejectedFilter{Reason: nowhere}, "", 0)
+		return len(page.Rejected), err
+	}},
+	{"audit", 50, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		page, err := o.Audit(ctx, ops.AuditFilter{}, "", 0)
+		return len(page.Entries), err
+	}},
+	{"audit, target that none has", 0, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		page, err := o.Audit(ctx, ops.AuditFilter{Target: nowhere}, "", 0)
+		return len(page.Entries), err
+	}},
+	{"handlers", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		handlers, err := o.Handlers(ctx)
+		return len(handlers), err
+	}},
+}
+
+// looking asks the same again and again.
+func looking(l look) newTrial {
+	return func(_ context.Context, env *trial.Env) (*trial.Trial, error) {
+		s := env.Shared.(*stuckInbox)
+		n := env.Scale(100, 20)
+		if env.Tiny {
+			n = 2
+		}
+		took := make([]float64, 0, n)
+		t := &trial.Trial{Count: n}
+		t.Run = func(ctx context.Context) error {
+			for range n {
+				began := time.Now()
+				rows, err := l.ask(ctx, s.ops, s)
+				if err != nil {
+					return err
+				}
+				took = append(took, float64(time.Since(began))/float64(time.Millisecond))
+				if rows < l.least || l.least == 0 && rows > 0 {
+					return fmt.Errorf("%d rows answer, expected %d", rows, l.least)
+				}
+			}
+			slices.Sort(took)
+			t.Values = map[string]float64{"p50_ms": percentile(took, 50), "p99_ms": percentile(took, 99), "max_ms": took[n-1]}
+			return nil
+		}
+		// Looking changes nothing.
+		t.Check = func(ctx context.Context) error { return s.check(ctx) }
+		return t, nil
+	}
+}
+
+// stuckInbox is a database in which most has completed and much has failed.
+type stuckInbox struct {
+	database *server.Database
+	ib       *ours.Inbox
+	ops      *ops.Ops
+
+	completed, failed int
+	message           string    // that has failed
+	accepted          time.Time // the last that has completed
+	group             string    // of most failures
+	last              ops.Cursor
+}
+
+func newStuckInbox(ctx context.Context, lab *trial.Lab) (_ io.Closer, err error) {
+	s := &stuckInbox{completed: lab.Scale(1_000_000, 100_000), failed: lab.Scale(10_000, 1_000)}
+	if s.database, err = lab.Server.NewDatabase(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.fill(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *stuckInbox) fill(ctx context.Context) (err error) {
+	if s.ib, err = ours.Open(ctx, s.database.DSN, 1); err != nil {
+		return err
+	}
+	if s.ops, err = s.ib.Ops(); err != nil {
+		return err
+	}
+	completed, err := s.ib.Template(ctx)
+	if err != nil {
+		return err
+	}
+	s.accepted = time.Now()
+	if err := s.ib.Preload(ctx, s.database.DSN, completed, s.completed+2*s.failed-1, false); err != nil {
+		return err
+	}
+	every := s.completed/s.failed + 2
+	for _, statement := range []string{
+		// Everywhere among what has completed. Twenty kinds of failure, and each text
+		// is another.
+		fmt.Sprintf(`WITH failed AS (
+				SELECT number, row_number() OVER (ORDER BY number) AS n FROM inbox_messages WHERE number %% %[1]d < 2 ORDER BY number LIMIT %[2]d
+			)
+			UPDATE inbox_handler_statuses SET completed_at = NULL, outcome = '', is_poisoned = n %% 2 = 0, error_count = 5,
+				next_attempt_at = CASE WHEN n %% 2 = 1 THEN now() + interval '1 hour' END,
+				last_error = 'rule ' || chr(97 + (n / 2 %% 20)::int) || ': customer ' || n || ' is unknown'
+			FROM failed WHERE message_number = number`, every, 2*s.failed),
+		`INSERT INTO inbox_rejected_messages SELECT gen_random_uuid(), 'bench', 'orders', 0, n, now(), '\x6b', '\x7b7d', '[]', 'invalid character at ' || n,
+			now() - n * interval '1 second' FROM generate_series(1, 10000) n`,
+		`INSERT INTO inbox_audit SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'operator', 'retry', 'status ' || n, '{}',
+			now() - n * interval '1 second' FROM generate_series(1, 10000) n`,
+		`VACUUM (ANALYZE)`,
+	} {
+		if err := s.ib.DB.WithContext(ctx).Exec(statement).Error; err != nil {
+			return fmt.Errorf("fill: %w", err)
+		}
+	}
+	err = s.ib.DB.WithContext(ctx).Raw(`SELECT message_id FROM inbox_handler_statuses WHERE is_poisoned ORDER BY id LIMIT 1`).Scan(&s.message).Error
+	if err != nil {
+		return fmt.Errorf("choose a message: %w", err)
+	}
+	return s.mark(ctx)
+}
+
+// mark notes what looks go by.
+func (s *stuckInbox) mark(ctx context.Context) error {
+	failures, err := s.ops.Failures(ctx, ops.Filter{})
+	if err != nil {
+		return err
+	}
+	if len(failures.Groups) != 20 {
+		return fmt.Errorf("there are %d failure groups, expected 20", len(failures.Groups))
+	}
+	s.group = failures.Groups[0].Fingerprint
+	for n := s.failed - ops.DefaultLimit; n > 0; n -= min(n, ops.MaxLimit) {
+		page, err := s.ops.List(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}}, s.last, min(n, ops.MaxLimit))
+		if err != nil {
+			return err
+		}
+		s.last = page.Next
+	}
+	return nil
+}
+
+// check fails unless everything is there.
+func (s *stuckInbox) check(ctx context.Context) error {
+	pool, err := s.ib.DB.DB()
+	if err != nil {
+		return err
+	}
+	var completed, poisoned, failing int
+	err = pool.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE completed_at IS NOT NULL), count(*) FILTER (WHERE is_poisoned),
+		count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned AND error_count > 0) FROM inbox_handler_statuses`).Scan(&completed, &poisoned, &failing)
+	if err != nil {
+		return err
+	}
+	if completed != s.completed || poisoned != s.failed || failing != s.failed {
+		return fmt.Errorf("completed %d, poisoned %d, failing %d; expected %d, %d, %d", completed, poisoned, failing, s.completed, s.failed, s.failed)
+	}
+	return nil
+}
+
+// Close drops the database.
+func (s *stuckInbox) Close() error {
+	if s.ib != nil {
+		s.ib.Close()
+	}
+	return s.database.Drop()
+}

@@ -1,0 +1,70 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// slow answers each question late.
+type slow struct {
+	gorm.ConnPool
+	by time.Duration
+}
+
+func (s slow) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	timer := time.NewTimer(s.by)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-timer.C:
+		return s.ConnPool.QueryContext(ctx, query, args...)
+	}
+}
+
+// Each look is in time, and there are dozens.
+func TestAnswersOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
+	const timeout = 500 * time.Millisecond
+	db := testenv.SQLite(t)
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	for i := range 50 {
+		id := fmt.Sprintf("00000000-0000-7000-8000-%012d", i)
+		require.NoError(t, db.Create(&models.Message{ID: id, Content: []byte("{}"), Number: models.MessageNumber(i + 1), ReceivedAt: million}).Error)
+		require.NoError(t, db.Create(&models.HandlerStatus{ID: id, MessageID: id, MessageNumber: int64(i + 1), HandlerKey: id, IsPoisoned: true, CreatedAt: million, Version: 1}).Error)
+	}
+	o, err := New(db, StatementTimeout(timeout))
+	require.NoError(t, err)
+	o.db.Statement.ConnPool = slow{o.db.Statement.ConnPool, timeout / 5}
+	for name, ask := range map[string]func(context.Context) error{
+		"overview": func(ctx context.Context) error { _, err := o.Overview(ctx); return err },
+		"list": func(ctx context.Context) error {
+			_, err := o.List(ctx, Filter{States: []State{StatePoisoned}}, "", 1)
+			return err
+		},
+		"count": func(ctx context.Context) error {
+			_, err := o.Count(ctx, Filter{States: []State{StatePoisoned}})
+			return err
+		},
+		"failures": func(ctx context.Context) error { _, err := o.Failures(ctx, Filter{}); return err },
+		"bulk": func(ctx context.Context) error {
+			_, err := o.RetryMatching(ctx, "ada", Filter{Type: "t"}, Bulk{})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			require.ErrorIs(t, ask(t.Context()), context.DeadlineExceeded)
+			require.Less(t, time.Since(began), 5*timeout)
+		})
+	}
+}
