@@ -30,6 +30,9 @@ type overviewBody struct {
 	Verdict  verdict
 	Tiles    []tile
 	Handlers []ops.HandlerOverview
+	// Since is from when on attempts that have ended are counted, in this process;
+	// zero if they are not.
+	Since time.Time
 	// Peak is the largest number of pending statuses of a handler, for bars.
 	Peak int64
 	Jobs []jobView
@@ -48,7 +51,7 @@ func (q *request) overview() error {
 	if err != nil {
 		return err
 	}
-	b := overviewBody{Handlers: seen.Handlers, Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
+	b := overviewBody{Handlers: seen.Handlers, Since: seen.EndedSince, Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
 	for _, h := range seen.Handlers {
 		b.Peak = max(b.Peak, h.Pending.N)
 	}

@@ -4,8 +4,13 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/dashboard"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
@@ -28,6 +33,31 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 			require.NotContains(t, part, "<html", page)
 		}
 		require.Equal(t, 400, r.get("message?id=m1&part=live").Status)
+	})
+}
+
+// ending is an application that counts what has ended.
+type ending struct {
+	ops.Live
+	since time.Time
+}
+
+func (e ending) Ended() (time.Time, map[string]ops.Ended) {
+	return e.since, map[string]ops.Ended{"mail": {Completed: 12345, Failed: 67}}
+}
+
+func TestOverviewSaysWhatHasEndedIfTheApplicationKnows(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil)
+		inboxtest.Accept(t, r.ib, "m1")
+		require.NotContains(t, r.page(""), "Completed", "it does not run")
+		var err error
+		r.ops, err = ops.New(d.DB, ops.WithLive(ending{since: r.clock.Now().Add(-time.Hour)}))
+		require.NoError(t, err)
+		r.serve(dashboard.Insecure(), dashboard.Clock(r.clock))
+		page := r.page("")
+		require.Contains(t, page, `<td class="n">12 345</td><td class="n"><span class="warn">67</span></td>`)
+		require.Contains(t, page, "1h 00m ago")
 	})
 }
 

@@ -46,7 +46,28 @@ func TestProgramWorksWithoutC(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, command.Run(), &exit)
 	require.Equal(t, exitMisuse, exit.ExitCode())
+	t.Run("Ctrl-C ends the dashboard", func(t *testing.T) { interruptDashboard(t, program) })
 	t.Run("Ctrl-C", func(t *testing.T) { interruptBulk(t, program) })
+}
+
+func interruptDashboard(t *testing.T, program string) {
+	dsn := testenv.SQLiteDSN(t)
+	env := []string{dsnVariable + "=" + dsn, actorVariable + "=alice"}
+	migrate := exec.CommandContext(t.Context(), program, "migrate", "up", "--inbox", "test")
+	migrate.Env = env
+	out, err := migrate.CombinedOutput()
+	require.NoError(t, err, string(out))
+	command := exec.CommandContext(t.Context(), program, "dashboard", "--listen", "127.0.0.1:0")
+	command.Env = env
+	stdout, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	said := bufio.NewScanner(stdout)
+	for said.Scan() && said.Text() != "Ctrl-C ends it." {
+	}
+	require.NoError(t, said.Err())
+	require.NoError(t, command.Process.Signal(syscall.SIGINT))
+	require.NoError(t, command.Wait(), "its exit code is 0")
 }
 
 // interruptBulk holds a chunk up by the lock of a row, which SQLite has not.

@@ -152,6 +152,7 @@ func (onlyCleanup) AcceptRejected(context.Context, string, models.Audit) ([]ops.
 	return nil, ops.ErrNeedsApplication
 }
 
-func (onlyCleanup) HandlerKeys(string) ([]string, error) { return nil, ops.ErrNotFound }
-func (onlyCleanup) Wake(...string)                       {}
-func (onlyCleanup) TakePaused(context.Context) error     { return nil }
+func (onlyCleanup) HandlerKeys(string) ([]string, error)              { return nil, ops.ErrNotFound }
+func (onlyCleanup) Wake(...string)                                    {}
+func (onlyCleanup) Ended() (since time.Time, of map[string]ops.Ended) { return since, nil }
+func (onlyCleanup) TakePaused(context.Context) error                  { return nil }

@@ -120,6 +120,9 @@ func encodeStruct(out *bytes.Buffer, v reflect.Value) error {
 		if !field.IsExported() || field.Anonymous {
 			continue
 		}
+		if strings.HasSuffix(field.Tag.Get("json"), ",omitzero") && v.FieldByIndex(field.Index).IsZero() {
+			continue // only a running application knows it
+		}
 		if !first {
 			out.WriteByte(',')
 		}

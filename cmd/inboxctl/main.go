@@ -14,10 +14,21 @@ import (
 func main() { os.Exit(mainCode()) }
 
 func mainCode() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// The first signal asks to stop; the second ends the process at once.
-	defer context.AfterFunc(ctx, stop)()
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	// The first signal asks to stop; the second ends the process at once. That
+	// must hold before anybody is told so: a second one that comes right behind
+	// the words would be lost.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case <-signals:
+		case <-ctx.Done():
+		}
+		signal.Stop(signals)
+		interrupt()
+	}()
 	return run(ctx, os.Args[1:], system{in: os.Stdin, out: os.Stdout, errOut: os.Stderr, getenv: os.Getenv})
 }
 
