@@ -62,7 +62,8 @@ func (q *request) overview() error {
 }
 
 func (q *request) tiles(seen ops.Overview) []tile {
-	all, hour, now := total(seen), q.d.samples.hour(), q.now()
+	all, now := total(seen), q.now()
+	hour := append(q.d.samples.hour(), sampleOf(seen, now)) // a chart ends in the number above it
 	counted := func(value func(sample) int64) chart { return drawn(hour, now, value, number[int64]) }
 	backlog := all.Pending
 	backlog.N += all.Processing.N

@@ -33,6 +33,11 @@ type sample struct {
 	oldest   time.Duration
 }
 
+func sampleOf(seen ops.Overview, at time.Time) sample {
+	all := total(seen)
+	return sample{at: at, backlog: all.Pending.N + all.Processing.N, poisoned: all.Poisoned.N, rejected: seen.Rejected.N, workers: int64(seen.WorkersAlive), oldest: all.OldestDueAge}
+}
+
 // glance is what the navigation shows beside its links.
 type glance struct {
 	Known    bool
@@ -87,8 +92,7 @@ func (s *samples) keep(seen ops.Overview, now time.Time) {
 	if n := len(s.list); n > 0 && now.Sub(s.list[n-1].at) < sampleEvery/2 {
 		return
 	}
-	all := total(seen)
-	s.list = append(s.list, sample{at: now, backlog: all.Pending.N + all.Processing.N, poisoned: all.Poisoned.N, rejected: seen.Rejected.N, workers: int64(seen.WorkersAlive), oldest: all.OldestDueAge})
+	s.list = append(s.list, sampleOf(seen, now))
 	for len(s.list) > 0 && now.Sub(s.list[0].at) > window {
 		s.list = s.list[1:]
 	}

@@ -75,11 +75,13 @@
     asking = true;
     ask.onloadend = () => {
       asking = false;
-      failed = ask.status !== 200 || !ask.response;
+      // What is no page of ours is where somebody who is not signed in was sent.
+      const out = ask.status === 401 || ask.status === 403 || (ask.status === 200 && !ask.response?.getElementById("live"));
+      failed = out || ask.status !== 200;
       if (!failed) {
         if (!busy(part)) swap(ask.response);
         tell("");
-      } else if (ask.status === 401 || ask.status === 403) {
+      } else if (out) {
         tell("Not up to date: you are not signed in any more. Load the page again.", true);
       } else {
         tell("Not up to date: the service does not answer as it should. Trying again.", true);

@@ -166,6 +166,14 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 	require.Contains(t, b.text(), "1 selected")
 }
 
+func TestPageSaysThatItIsOldOnceWhoAsksIsSentToSignIn(t *testing.T) {
+	w := newWorld(t, refresh)
+	b := open(t)
+	b.visit(w.site)
+	w.out.Store(true)
+	b.await(`document.getElementById("pulse").innerText.includes("not signed in")`, "word that updates have ended")
+}
+
 func TestThemeIsSwitchedAndRemembered(t *testing.T) {
 	w := newWorld(t)
 	b := open(t)

@@ -36,6 +36,8 @@ type world struct {
 	site  string
 	// asked counts the requests of live parts.
 	asked atomic.Int64
+	// out: whoever asks is sent to sign in.
+	out atomic.Bool
 
 	mu    sync.Mutex
 	role  dashboard.Role
@@ -71,9 +73,14 @@ func newWorld(t testing.TB, options ...dashboard.Option) *world {
 	mux.Handle("/inbox/", http.StripPrefix("/inbox", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("part") != "" {
 			w.asked.Add(1)
+			if w.out.Load() {
+				http.Redirect(rw, r, "/sign-in", http.StatusSeeOther)
+				return
+			}
 		}
 		dash.ServeHTTP(rw, r)
 	})))
+	mux.HandleFunc("/sign-in", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "<!doctype html><title>Sign in</title>") })
 	server := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		require.NoError(t, dash.Stop(context.Background()))
