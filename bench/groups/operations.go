@@ -77,7 +77,7 @@ var looks = []look{
 	{"search, error text that all have", 50, listed(ops.Filter{ErrorText: "IS UNKNOWN"})},
 	{"search, error text that none has", 0, listed(ops.Filter{ErrorText: nowhere})},
 	{"search, type that none has", 0, listed(ops.Filter{Type: nowhere})},
-	{"search, failure group", 50, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
+	{"search, failure group", 20, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
 		page, err := o.List(ctx, ops.Filter{Fingerprint: s.group}, "", 0)
 		return len(page.Statuses), err
 	}},
