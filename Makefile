@@ -39,7 +39,7 @@ test-here: $(BIN)/testreport
 # All mutants take longer than all tests. Each commit has its turn at a part.
 PART ?= 1/1
 JOBS ?= 1
-TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 32 + 1)))/32
+TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 64 + 1)))/64
 
 .PHONY: mutants
 mutants: programs ## put all known defects in, one at a time, and see tests fail

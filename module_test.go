@@ -60,7 +60,7 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		"one consumer group in two modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), consuming("events", "")),
 			inbox.Module("billing", inbox.Migrate(), inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))},
 			`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`},
-		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)}, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate(), call Inbox.Migrate or models.Migrate, or run the SQL of models.SQL"},
+		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)}, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate(), call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"},
 	} {
 		t.Run(name, func(t *testing.T) { require.ErrorContains(t, startError(tc.opts...), tc.want) })
 	}

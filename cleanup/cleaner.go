@@ -25,6 +25,10 @@ type Config struct {
 	Options Options
 	// Handlers are all of the inbox's, for their own Retention (contract 6.2).
 	Handlers []*handler.Handler
+	// EveryHandler applies the inbox's retention to handlers that only other
+	// processes register, too: somebody who may has said so. Otherwise these are
+	// left to cleaners that know their retentions.
+	EveryHandler bool
 	// Archive, if not nil, gets rows before they are deleted.
 	Archive Archive
 	// Waiting tells why nothing may be deleted yet, as a *WaitingError; nil if
@@ -64,7 +68,7 @@ func New(cfg Config) (*Cleaner, error) {
 	}
 	return &Cleaner{
 		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, waiting: cfg.Waiting, statementTimeout: cfg.StatementTimeout,
-		workerAge: max(vanishedAge, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers)},
+		workerAge: max(vanishedAge, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler},
 	}, nil
 }
 

@@ -82,6 +82,7 @@ func (r retentions) request(now time.Time, foreign []string) store.CleanupReques
 // full one, because where earlier ones got is not stored.
 type walked struct {
 	retentions
+	every bool // the inbox's retention is for handlers of other processes, too
 
 	mu sync.Mutex
 	// at is when the last complete run was: what had passed a retention by
@@ -137,8 +138,11 @@ func (w *walked) done(now time.Time, full, whole bool) {
 }
 
 // foreignKeys are the handler keys that other workers list and this process
-// does not register.
+// does not register; none if its retention is for every handler.
 func (r *run) foreignKeys(ctx context.Context) ([]string, error) {
+	if r.walked.every {
+		return nil, nil
+	}
 	var workers []store.WorkerState
 	err := r.bounded(ctx, func(ctx context.Context) (err error) {
 		workers, err = r.store.Workers(ctx, r.now)

@@ -3,6 +3,7 @@ package dashboard_test
 import (
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -221,9 +222,30 @@ func TestPagesAreNotLoadedFromOtherSites(t *testing.T) {
 		require.Equal(t, 403, ask("cross-site", "no-cors", "image"))
 		require.Equal(t, 403, ask("same-site", "cors", "empty"))
 		require.Equal(t, 403, ask("cross-site", "navigate", "iframe"))
+		ahead := r.request("GET", "message?id=m1", nil)
+		ahead.Header.Set("Sec-Purpose", "prefetch;prerender")
+		require.Equal(t, 403, r.do(ahead).Status)
 		require.Empty(t, r.audit(), "an image elsewhere leaves no look in somebody's name")
 		require.Equal(t, 200, ask("cross-site", "navigate", "document"), "a link does")
 		require.Equal(t, []string{"admin@example.org view message m1"}, r.audit())
+	})
+}
+
+// A page of another site whose name leads to this machine is of the same origin
+// as an insecure dashboard: its Host header tells it.
+func TestInsecureTakesOnlyItsOwnHosts(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "m1")
+		dash, err := dashboard.New(r.ops, dashboard.Insecure(), dashboard.Origins("https://ops.example.org"))
+		require.NoError(t, err)
+		for host, want := range map[string]int{"localhost": 200, "LOCALHOST:8080": 200, "127.0.0.1:8080": 200, "127.9.9.9": 200, "[::1]:8080": 200, "::1": 200, "ops.example.org": 200,
+			"evil.example": 401, "evil.example:8080": 401, "localhost.evil.example": 401, "127.0.0.1.evil.example:8080": 401, "10.0.0.1": 401, "0.0.0.0:80": 401, "": 401, "ops.example.org:8": 401, "ops.example.org.evil": 401} {
+			request := httptest.NewRequestWithContext(t.Context(), "GET", "/message?id=m1", nil)
+			request.Host = host
+			answer := httptest.NewRecorder()
+			dash.ServeHTTP(answer, request)
+			require.Equal(t, want, answer.Code, host)
+		}
 	})
 }
 

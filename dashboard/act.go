@@ -47,11 +47,11 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 	if len(refs) == 0 {
 		return q.back("messages", saying("nothing-chosen"))
 	}
+	defer q.d.forget()
 	if len(refs) == 1 {
 		if err := act(q.r.Context(), q.actor(), refs[0]); err != nil {
 			return err
 		}
-		q.d.samples.forget()
 		q.log(done, zap.String(telemetry.FieldStatusID, refs[0].StatusID))
 		return q.back("messages", saying(done))
 	}
@@ -69,7 +69,6 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 			return &p
 		}
 	}
-	q.d.samples.forget()
 	q.log(done, zap.Int(telemetry.FieldDone, acted), zap.Int(telemetry.FieldLeft, left))
 	return q.back("messages", url.Values{"said": {done + "-some"}, "done": {strconv.Itoa(acted)}, "left": {strconv.Itoa(left)}})
 }
@@ -88,7 +87,7 @@ func (q *request) switchHandler(done string, act func(context.Context, ops.Actor
 	if err := act(q.r.Context(), q.actor(), key); err != nil {
 		return err
 	}
-	q.d.samples.forget()
+	q.d.forget()
 	q.log(done, zap.String(telemetry.FieldHandlerKey, key))
 	return q.back("handlers", saying(done))
 }
@@ -99,7 +98,7 @@ func (q *request) reAccept() error {
 	if err != nil {
 		return err
 	}
-	q.d.samples.forget()
+	q.d.forget()
 	q.log("accepted", zap.String(telemetry.FieldRejectedID, id))
 	said := "accepted"
 	if len(accepted) > 0 {
@@ -140,7 +139,7 @@ func (q *request) deleteMessage() error {
 	if err := q.d.ops.Delete(q.r.Context(), q.actor(), id, strings.TrimSpace(q.r.PostForm.Get("confirmation"))); err != nil {
 		return wrongConfirmation(err, q.r.PostForm)
 	}
-	q.d.samples.forget()
+	q.d.forget()
 	q.log("deleted", zap.String(telemetry.FieldMessageID, id))
 	return q.redirect("./messages?" + saying("deleted").Encode())
 }
@@ -161,7 +160,7 @@ func (q *request) deleteRejected() error {
 	if err := q.d.ops.DeleteRejected(q.r.Context(), q.actor(), id, strings.TrimSpace(q.r.PostForm.Get("confirmation"))); err != nil {
 		return wrongConfirmation(err, q.r.PostForm)
 	}
-	q.d.samples.forget()
+	q.d.forget()
 	q.log("deleted", zap.String(telemetry.FieldRejectedID, id))
 	return q.redirect("./rejected?" + saying("deleted").Encode())
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -194,6 +195,33 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 		got := r.post("accept", url.Values{"id": {id}})
 		require.Equal(t, http.StatusNotImplemented, got.Status)
 		require.Contains(t, got.Body, "Only the application can do this")
+	})
+}
+
+// Many who look, again and again, cost the database as much as one.
+func TestFailuresThatTakeLongAreLookedAtOnceForAll(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var looked atomic.Int64
+		hook := func(v ops.Redactable) []byte {
+			if looked.Add(1); v.HandlerKey == "mail" {
+				<-time.After(120 * time.Millisecond) // a slow search
+			}
+			return v.Value
+		}
+		r := newRig(t, d, []ops.Option{ops.Redact(hook)})
+		r.poison("mail", "smtp said 550", "m1", "m2", "m3", "m4")
+		ref := r.ref("mail", "m1")
+		looks := func(page string) int64 {
+			before := looked.Load()
+			require.Contains(t, r.page(page), "smtp said #")
+			return looked.Load() - before
+		}
+		require.NotZero(t, looks("failures"))
+		require.Zero(t, looks("failures"), "what was found just now is shown again")
+		require.Zero(t, looks("failures?part=live"))
+		require.NotZero(t, looks("failures?handler=mail"), "another filter is another question")
+		require.Equal(t, http.StatusSeeOther, r.post("retry", url.Values{"ref": {ref}}).Status)
+		require.NotZero(t, looks("failures"), "what was just done is seen at once")
 	})
 }
 

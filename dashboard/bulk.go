@@ -170,7 +170,11 @@ func (q *request) startCleanup() error {
 
 func (q *request) startJob(j *job, run func(context.Context, *job) error) error {
 	j.actor, j.began = q.who.Actor, q.now()
-	id, ok := q.d.jobs.start(j, q.d.clock, run)
+	d := q.d
+	id, ok := d.jobs.start(j, d.clock, func(ctx context.Context, j *job) error {
+		defer d.forget()
+		return run(ctx, j)
+	})
 	if !ok {
 		return refuse(http.StatusTooManyRequests, "Not now", "Several bulk actions are under way, or the service is stopping. Nothing was started.", nil)
 	}

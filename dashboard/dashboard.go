@@ -32,6 +32,7 @@ type Dashboard struct {
 	guard   guard
 	views   views
 	samples samples
+	causes  causes
 	jobs    jobs
 	sampler loop.Loop
 }
@@ -42,7 +43,7 @@ func New(o *ops.Ops, options ...Option) (*Dashboard, error) {
 	if o == nil {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
 	}
-	d := &Dashboard{settings: defaults(), ops: o}
+	d := &Dashboard{settings: defaults(), ops: o, samples: samples{turn: make(chan struct{}, 1)}, causes: causes{turn: make(chan struct{}, 1)}}
 	for _, option := range options {
 		option(&d.settings)
 	}
@@ -60,6 +61,12 @@ func New(o *ops.Ops, options ...Option) (*Dashboard, error) {
 	}
 	d.views = views
 	return d, nil
+}
+
+// forget has the next page show what was just done.
+func (d *Dashboard) forget() {
+	d.samples.forget()
+	d.causes.forget()
 }
 
 // Start has the charts' samples taken in the background, so that whoever opens

@@ -60,9 +60,13 @@ func (g guard) sameOrigin(r *http.Request) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http") && strings.EqualFold(u.Host, r.Host)
 }
 
-// embedded says whether another site's page asks in passing, as by an image: it
-// would leave audit rows of looks that nobody took. Links to pages are fine.
+// embedded says whether a browser asks ahead of anybody, or another site's page
+// in passing, as by an image: it would leave audit rows of looks that nobody
+// took. Links to pages are fine.
 func embedded(r *http.Request) bool {
+	if strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") { // it asks again when somebody looks
+		return true
+	}
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "cross-site", "same-site":
 		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"

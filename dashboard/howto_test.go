@@ -1,8 +1,10 @@
 package dashboard_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"image/png"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -124,4 +126,22 @@ func TestPageShowsCodeThatWorks(t *testing.T) {
 			}
 		}
 	})
+}
+
+// go test -C integration ./dashboard -run TestEveryPageRendersInLightAndDark -args -pictures ../../docs/images
+// takes them anew.
+func TestPageHasItsPictures(t *testing.T) {
+	page, err := os.ReadFile("../docs/dashboard.md")
+	require.NoError(t, err)
+	shown := regexp.MustCompile(`!\[([^\]]+)\]\((images/[^)]+\.png)\)`).FindAllStringSubmatch(string(page), -1)
+	require.Len(t, shown, 3)
+	for _, picture := range shown {
+		content, err := os.ReadFile("../docs/" + picture[2])
+		require.NoError(t, err)
+		size, err := png.DecodeConfig(bytes.NewReader(content))
+		require.NoError(t, err, picture[2])
+		require.GreaterOrEqual(t, size.Width, 1000, picture[2])
+		require.Less(t, len(content), 150<<10, "%s is small", picture[2])
+		require.Greater(t, len(picture[1]), 30, "it is told to who does not see it")
+	}
 }

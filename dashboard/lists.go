@@ -18,11 +18,12 @@ type failuresBody struct {
 
 // failures shows what failed by its cause.
 func (q *request) failures() error {
-	filter, err := filterOf(only(q.query, []string{"handler", "type", "from", "to"}))
+	fields := only(q.query, []string{"handler", "type", "from", "to"})
+	filter, err := filterOf(fields)
 	if err != nil {
 		return err
 	}
-	found, err := q.d.ops.Failures(q.r.Context(), filter)
+	found, err := q.d.failures(q.r.Context(), fields.Encode(), filter)
 	if err != nil {
 		return err
 	}

@@ -43,11 +43,11 @@ func (q *request) messages() error {
 	if err != nil {
 		return err
 	}
-	count, err := q.d.ops.Count(ctx, filter)
+	seen, err := q.d.overview(ctx)
 	if err != nil {
 		return err
 	}
-	seen, err := q.d.overview(ctx)
+	count, err := q.count(filter, page, seen)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,8 @@ type verdict struct {
 	Tone string
 	Text string
 	More string
+	// Link is the page to look at, and To its name; empty if there is none.
+	Link, To string
 }
 
 type overviewBody struct {
@@ -68,7 +70,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 		{Name: "Oldest due", Value: age(all.OldestDueAge), Link: "./messages?state=pending", Note: "waiting longest to run",
 			Chart: drawn(hour, now, func(s sample) int64 { return int64(s.oldest / time.Second) },
 				func(n int64) string { return age(time.Duration(n) * time.Second) })},
-		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "given up, waiting for you",
+		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "waiting for you",
 			Chart: counted(func(s sample) int64 { return s.poisoned })},
 		{Name: "Rejected", Value: countText(seen.Rejected), Link: "./rejected", Note: "could not be accepted",
 			Chart: counted(func(s sample) int64 { return s.rejected })},
@@ -113,25 +115,25 @@ func verdictOf(seen ops.Overview) verdict {
 	}
 	switch {
 	case seen.WorkersAlive == 0 && all.Due.N > 0:
-		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) + " wait. Look whether the application runs and reaches the database."}
+		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) + " wait. Look whether the application runs and reaches the database.", "workers", "See the workers"}
 	case all.Poisoned.N > 0:
 		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) + plural(int64(poisoned), " handler.", " handlers."),
-			"Failures shows them by their cause: mend it, then retry the group."}
+			"Failures shows them by their cause: mend it, then retry the group.", "failures", "See the failures"}
 	case unserved > 0:
 		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker takes.", " handlers have work that no worker takes."),
-			"Was a handler removed or renamed? A renamed one needs its old key as a legacy key."}
+			"Was a handler removed or renamed? A renamed one needs its old key as a legacy key.", "handlers", "See the handlers"}
 	case all.OldestDueAge > 5*time.Minute:
-		return verdict{"warn", "Work is due for " + age(all.OldestDueAge) + ".", "Workers are behind: look which handler has the backlog, and whether it is paused."}
+		return verdict{"warn", "Work is due for " + age(all.OldestDueAge) + ".", "Workers are behind: look which handler has the backlog, and whether it is paused.", "handlers", "See the handlers"}
 	case paused > 0:
-		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."), "Their messages wait until somebody resumes them."}
+		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."), "Their messages wait until somebody resumes them.", "handlers", "See the handlers"}
 	case seen.Rejected.N > 0:
-		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.", " records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted."}
+		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.", " records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted.", "rejected", "See what was rejected"}
 	case seen.WorkersAlive == 0:
-		return verdict{"warn", "No worker is alive.", "Nothing is due, but what comes will wait."}
+		return verdict{"warn", "No worker is alive.", "Nothing is due, but what comes will wait.", "workers", "See the workers"}
 	case all.Pending.N+all.Processing.N > 0:
-		return verdict{"good", "All is well: work flows.", "Nothing is poisoned or rejected."}
+		return verdict{"good", "All is well: work flows.", "Nothing is poisoned or rejected.", "", ""}
 	}
-	return verdict{"good", "All is quiet.", "Nothing is due, poisoned or rejected."}
+	return verdict{"good", "All is quiet.", "Nothing is due, poisoned or rejected.", "", ""}
 }
 
 func plural(n int64, one, many string) string {

@@ -41,6 +41,11 @@ func TestMessagesAreFilteredAndPaged(t *testing.T) {
 		page := r.page("messages?" + url.Values{"state": {"poisoned"}, "handler": {"mail"}, "type": {""}}.Encode())
 		require.Equal(t, 50, strings.Count(page, `name="ref"`))
 		require.Contains(t, page, "<strong>60</strong> match")
+		for _, of := range []string{"state=poisoned", "state=poisoned&state=poisoned", "state=poisoned&state=pending", "state=poisoned&type=t", "state=poisoned&error=SMTP", "handler=mail"} {
+			require.Contains(t, r.page("messages?"+of), "<strong>60</strong> match", of)
+		}
+		require.Contains(t, r.page("messages"), "<strong>120</strong> in all")
+		require.Contains(t, r.page("messages?state=poisoned&handler=ship&handler=nobody"), "<strong>0</strong> match")
 		next := strings.ReplaceAll(between(t, page, `href="./messages?after=`, `"`), "&amp;", "&")
 		page = r.page("messages?after=" + next)
 		require.Equal(t, 10, strings.Count(page, `name="ref"`))

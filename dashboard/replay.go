@@ -52,6 +52,7 @@ func (q *request) replay() error {
 	if err != nil {
 		return err
 	}
+	q.d.forget()
 	q.log("replayed", zap.String(telemetry.FieldMessageID, form.Get("id")), zap.String(telemetry.FieldCopyID, accepted.MessageID))
 	said := "replayed"
 	if accepted.Outcome == "unrouted" {

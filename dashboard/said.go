@@ -30,7 +30,7 @@ var saidTexts = map[string]said{
 	"unrouted":        {Text: "Accepted, but no handler takes its type."},
 	"deleted":         {Text: "Deleted."},
 	"replayed":        {Text: "Replayed: this is the new message."},
-	"ended":           {Text: "Told to end: it does so after the chunk under way."},
+	"ended":           {Text: "Told to end: the chunk under way is finished or undone as a whole."},
 	"nothing-chosen":  {Text: "Nothing was selected.", Bad: true},
 	"already-stopped": {Text: "It had ended already."},
 }

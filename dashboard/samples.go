@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -50,16 +51,20 @@ type samples struct {
 	// taken is when last was, by the dashboard's clock.
 	taken time.Time
 
-	// turn is held by who asks the database, so that one does for all who come
+	// turn has room for who asks the database, so that one does for all who come
 	// meanwhile.
-	turn sync.Mutex
+	turn chan struct{}
 }
 
 // overview is one of just now, kept as a sample.
 func (d *Dashboard) overview(ctx context.Context) (ops.Overview, error) {
 	s := &d.samples
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return ops.Overview{}, fmt.Errorf("wait for an overview that somebody else asked for: %w", ctx.Err())
+	}
 	now := d.clock.Now()
 	s.mu.Lock()
 	last, taken := s.last, s.taken

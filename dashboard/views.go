@@ -73,6 +73,9 @@ func (q *request) render(name, title, section string, body any) error {
 	if q.query.Get(partParameter) == partLive {
 		block = "update"
 	}
+	if j, ok := body.(jobView); ok && !j.Ended {
+		v.Refresh = min(v.Refresh, time.Second.Milliseconds()) // somebody waits for it
+	}
 	v.Glance = q.d.glance(q.r.Context())
 	if t := q.d.views[name]; t.Lookup("live") != nil {
 		query := q.ownQuery()

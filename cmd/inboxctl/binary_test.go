@@ -58,6 +58,7 @@ func interruptBulk(t *testing.T, program string) {
 	begin := func(t *testing.T) (command *exec.Cmd, said *bufio.Scanner, free func()) {
 		held := r.d.DB.Begin()
 		require.NoError(t, held.Error)
+		t.Cleanup(func() { held.Rollback() }) // of a test that has failed, so that the next gets the rows
 		require.NoError(t, held.Clauses(clause.Locking{Strength: "UPDATE"}).Find(&[]models.HandlerStatus{}, "handler_key = ?", failing).Error)
 		command = exec.CommandContext(t.Context(), program, "retry", "--matching", "--handler", failing, "--yes", "--chunk", "1", "--timeout", "30s")
 		command.Env = []string{dsnVariable + "=" + dsn, actorVariable + "=alice"}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -80,6 +81,10 @@ func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
 		require.NoError(t, r.d.DB.Model(&models.Message{}).Where("id IN ?", []string{"old", "poisoned"}).Update("received_at", long).Error)
 		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ?", []string{"old", "poisoned"}).Update("created_at", long).Error)
 
+		// The application works on: its workers list their handlers.
+		st := inboxtest.Store(t, r.d.DB)
+		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: "0197a1c2-0000-7000-8000-000000000002", Host: "host", PID: 7, HandlerKeys: []string{failing, fine}}, time.Now()))
+
 		for _, bad := range []string{"", "0", "-1h", "soon", "99999999d"} {
 			require.Equal(t, exitMisuse, r.run("cleanup", "--yes", "--retention", bad).code, bad)
 		}
@@ -95,7 +100,6 @@ func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
 		require.Equal(t, 2, inboxtest.CountMessages(t, r.ib))
 		require.Equal(t, []string{"alice cleanup inbox", "alice cleanup inbox"}, r.audit())
 
-		st := inboxtest.Store(t, r.d.DB)
 		held, err := st.AcquireLease(t.Context(), "InboxCleanup_test", "0197a1c2-0000-7000-8000-000000000001", time.Minute, time.Now())
 		require.NoError(t, err)
 		require.True(t, held)

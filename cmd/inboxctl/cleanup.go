@@ -130,7 +130,7 @@ func (a *app) cleaner(d *database, retention time.Duration, lock string) (*clean
 	}
 	options := cleanup.DefaultOptions()
 	options.Retention, options.CleanupLockName = retention, lock
-	cleaner, err := cleanup.New(cleanup.Config{Store: st, Options: options, StatementTimeout: a.timeout, Clock: clock.System{}, Logger: zap.NewNop()})
+	cleaner, err := cleanup.New(cleanup.Config{Store: st, Options: options, EveryHandler: true, StatementTimeout: a.timeout, Clock: clock.System{}, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, &codedError{exitMisuse, err}
 	}

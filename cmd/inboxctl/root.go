@@ -90,7 +90,7 @@ func newRoot(a *app) *cobra.Command {
 	root.AddCommand(
 		newStatus(a), newList(a), newShow(a), newFailures(a), newRetry(a), newDiscard(a), newDelete(a), newReplay(a), newRejected(a),
 		newHandlers(a), newPause(a), newResume(a), newWorkers(a), newLocks(a), newGaps(a), newAudit(a), newCleanup(a), newMigrate(a),
-		newVersion(a), newCompletion(),
+		newDashboard(a), newVersion(a), newCompletion(),
 		topic("connecting", "The database, the tables' names and the actor", connectingHelp),
 		topic("json", "What -o json prints", jsonHelp),
 		topic("exit-codes", "What the exit code means", exitCodesHelp),

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		die()
 	}
 	// GORM never ends the goroutine that looks after its prepared statements.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
+	testenv.Main(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }
 
 // die runs a message, says so from within its body, and waits to be killed.

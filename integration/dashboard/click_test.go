@@ -234,10 +234,24 @@ var hostile = []string{
 	`</pre><form action=//evil.example><button>x`, `<base href=//evil.example>`, `<style>*{display:none}</style>`, "\u202egnp.exe", `</script><script>alert(1)</script>`,
 }
 
+// together puts texts into fewer of at most so many bytes: a page for each takes
+// its time. What must stand first does.
+func together(texts []string, most int) (all []string) {
+	for _, text := range texts {
+		last := len(all) - 1
+		if last < 0 || strings.HasPrefix(text, "javascript:") || len(all[last])+len(text) > most {
+			all = append(all, text)
+			continue
+		}
+		all[last] += text
+	}
+	return all
+}
+
 func TestWhatIsStoredDoesNotRun(t *testing.T) {
 	w := newWorld(t)
 	var pages []string
-	for i, text := range hostile {
+	for i, text := range together(hostile, 180) {
 		id := text + fmt.Sprint(i)
 		w.fail(mail, inbox.Poison(errors.New(text)), id)
 		w.accept("order.placed", func(m *inbox.RawMessage) {

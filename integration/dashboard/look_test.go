@@ -2,8 +2,11 @@ package dashboard
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +58,13 @@ func (w *world) beat() {
 	require.NoError(w.t, w.db.Exec("UPDATE inbox_workers SET heartbeat_at = ? WHERE stopped_at IS NULL AND host <> 'shop-55bd1-0l9fa'", w.clock.Now().Add(-3*time.Second)).Error)
 }
 
+// prefer has the browser prefer a theme, and pages change at once.
+func (b *tab) prefer(theme string) {
+	b.t.Helper()
+	reduced := &emulation.MediaFeature{Name: "prefers-reduced-motion", Value: "reduce"} // no colours between two
+	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, reduced}))
+}
+
 func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	w := newWorld(t)
 	w.furnish()
@@ -62,26 +72,46 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	directory, err := photos()
 	require.NoError(t, err)
 	t.Logf("pictures are in %s", directory)
-	for _, theme := range []string{"light", "dark"} {
-		b := open(t)
-		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}))
-		for name, address := range addresses() {
-			b.visit(w.site + address)
-			require.Equal(t, 1, evaluate[int](b, "document.querySelectorAll('h1').length"), name)
-			require.NotContains(t, b.text(), "That did not work", name)
-			require.Empty(t, evaluate[[]string](b, unlabelled), "%s: controls without a name", name)
-			require.Empty(t, evaluate[[]string](b, faint), "%s, %s: text too faint", name, theme)
-			require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide", name)
-			b.photograph(name + "-" + theme)
-			require.Empty(t, b.wrong(), name)
-		}
+	if *pictures != "" {
+		forDocs(t, w)
 	}
 	b := open(t)
+	for name, address := range addresses() {
+		b.visit(w.site + address)
+		require.Equal(t, 1, evaluate[int](b, "document.querySelectorAll('h1').length"), name)
+		require.NotContains(t, b.text(), "That did not work", name)
+		require.Empty(t, evaluate[[]string](b, unlabelled), "%s: controls without a name", name)
+		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide", name)
+		for _, theme := range []string{"light", "dark"} {
+			b.prefer(theme)
+			require.Empty(t, evaluate[[]string](b, faint), "%s, %s: text too faint", name, theme)
+			b.photograph(name + "-" + theme)
+		}
+		require.Empty(t, b.wrong(), name)
+	}
+	b.prefer("light")
 	b.run(chromedp.EmulateViewport(390, 800))
 	for _, name := range []string{"overview", "messages", "message", "failures"} {
 		b.visit(w.site + addresses()[name])
 		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide", name)
 		b.photograph(name + "-narrow")
+	}
+}
+
+var pictures = flag.String("pictures", "", "write the pictures that docs/dashboard.md shows to this `directory`")
+
+// forDocs takes the pictures of the documentation, of what a window shows.
+func forDocs(t *testing.T, w *world) {
+	for name, c := range map[string]struct{ page, theme string }{
+		"dashboard-overview": {"overview", "light"}, "dashboard-failures": {"failures", "dark"}, "dashboard-message": {"message", "light"},
+	} {
+		b := open(t)
+		b.prefer(c.theme)
+		b.run(chromedp.EmulateViewport(1180, 660))
+		b.visit(w.site + addresses()[c.page])
+		var picture []byte
+		b.run(chromedp.CaptureScreenshot(&picture))
+		require.NoError(t, os.WriteFile(filepath.Join(*pictures, name+".png"), picture, 0o644))
 	}
 }
 
@@ -139,7 +169,7 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 func TestThemeIsSwitchedAndRemembered(t *testing.T) {
 	w := newWorld(t)
 	b := open(t)
-	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}))
+	b.prefer("light")
 	b.visit(w.site)
 	background := func() string { return evaluate[string](b, "getComputedStyle(document.body).backgroundColor") }
 	light := background()

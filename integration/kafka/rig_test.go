@@ -10,17 +10,17 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const (
 	topic    = "orders"

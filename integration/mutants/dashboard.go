@@ -181,4 +181,12 @@ var dashboardMutants = []mutant{
 		New:  `		if true {`,
 		Test: watching("TestRedirectsStayInTheDashboard"),
 	},
+	{
+		Name: "an insecure dashboard takes any host's name",
+		Why:  "a site whose name leads to this machine could act (contract 11.4)",
+		File: "dashboard/insecure.go",
+		Old:  "	if !named && !isLoopback(r.Host) {",
+		New:  "	if false && !named && !isLoopback(r.Host) {",
+		Test: watching("TestInsecureTakesOnlyItsOwnHosts"),
+	},
 }

@@ -6,13 +6,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/gorm-inbox/inbox/integration/servers"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // pooled is a new database and the way to it through a pooler of its own.
 func pooled(t *testing.T, options servers.PgBouncerOptions) (direct, through string) {

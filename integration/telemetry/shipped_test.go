@@ -108,16 +108,7 @@ func checkLegend(t *testing.T, series map[string][]string, where, legend string)
 func TestDashboardAndAlertsNameWhatThereIs(t *testing.T) {
 	series := exported(t)
 	for _, m := range telemetry.Metrics() {
-		name := strings.ReplaceAll(m.Name, ".", "_")
-		switch {
-		case m.Kind == "counter":
-			name += "_total"
-		case m.Kind == "histogram":
-			name += "_seconds_bucket"
-		case m.Unit == "s":
-			name += "_seconds"
-		}
-		require.Contains(t, series, name, "every instrument has a series from the start")
+		require.Contains(t, series, seriesOf(m), "every instrument has a series from the start")
 	}
 
 	text, err := os.ReadFile("../../docs/grafana/inbox.json")
@@ -193,7 +184,7 @@ func TestThePageListsEveryMetric(t *testing.T) {
 	}
 	for _, found := range regexp.MustCompile("`((?:inbox|messaging)\\.[a-z_.]+)`").FindAllStringSubmatch(string(page), -1) {
 		known := slices.Contains(names, found[1]) || slices.Contains([]string{"inbox.name", "inbox.channel", "inbox.handler.key", "inbox.outcome", "messaging.system",
-			"messaging.consumer.group.name", "messaging.destination.name", "messaging.destination.partition.id"}, found[1])
+			"messaging.operation.name", "messaging.consumer.group.name", "messaging.destination.name", "messaging.destination.partition.id"}, found[1])
 		require.True(t, known, found[1])
 	}
 }

@@ -3,7 +3,7 @@ package inline_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -18,7 +18,7 @@ const root = "../.."
 
 // comparedElsewhere are pages whose Go code another test compares.
 var comparedElsewhere = map[string]string{
-	"README.md": "examples/minimal, TestReadmeQuotesThisProgram",
+	"docs/dashboard.md": "dashboard, TestPageShowsCodeThatWorks",
 }
 
 var (

@@ -1,5 +1,5 @@
-// Package testenv gives tests real databases: a fresh one for every call,
-// removed when the test ends.
+// Package testenv gives tests real databases: an empty one for every call, whose
+// contents are gone when the test ends.
 package testenv
 
 import (
@@ -7,7 +7,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"encoding/hex"
-	"net/url"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -25,9 +25,9 @@ const PostgresVariable = "INBOX_TEST_POSTGRES"
 // adminTimeout bounds creating and dropping one database.
 const adminTimeout = time.Minute
 
-// Postgres returns a session on a new, empty database of the server named by
-// PostgresVariable. The pool is closed and the database dropped when the test
-// ends. Without a server see LeaveOut.
+// Postgres returns a session on an empty database of the server named by
+// PostgresVariable, see PostgresDSN. The pool is closed when the test ends.
+// Without a server see LeaveOut.
 func Postgres(t testing.TB) *gorm.DB {
 	t.Helper()
 	return OpenPostgres(t, PostgresDSN(t))
@@ -40,8 +40,9 @@ func OpenPostgres(t testing.TB, dsn string) *gorm.DB {
 	return open(t, postgres.Open(dsn))
 }
 
-// PostgresDSN makes a new, empty database and returns its DSN. The database is
-// dropped when the test ends, together with connections still open on it.
+// PostgresDSN returns the DSN of an empty database, which nobody else uses until
+// the test ends. Then connections still open on it are ended, and it is emptied
+// and used again, or dropped (see Main).
 // Without a server see LeaveOut.
 func PostgresDSN(t testing.TB) string {
 	t.Helper()
@@ -49,28 +50,39 @@ func PostgresDSN(t testing.TB) string {
 	if server == "" {
 		LeaveOut(t, "PostgreSQL", PostgresVariable)
 	}
-	address, err := url.Parse(server)
-	require.NoError(t, err, "%s must be a postgres:// URL", PostgresVariable)
-
-	name := "inbox_test_" + randomHex(t)
-	// template0 takes no connections, so nobody can keep it busy.
-	administer(t, server, "CREATE DATABASE "+name+" TEMPLATE template0")
-	t.Cleanup(func() { administer(t, server, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
-
-	address.Path = "/" + name
-	return address.String()
+	name, found := databases.take(server)
+	if !found {
+		name = "inbox_test_" + randomHex(t)
+	}
+	dsn, err := onDatabase(server, name)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		empty, err := empty(dsn)
+		if err != nil { // dropping it is more thorough
+			t.Logf("database %s cannot be emptied, it is dropped: %v", name, err)
+		}
+		require.NoError(t, databases.giveBack(server, name, empty))
+	})
+	if !found {
+		// template0 takes no connections, so nobody can keep it busy.
+		require.NoError(t, administer(server, "CREATE DATABASE "+name+" TEMPLATE template0"))
+	}
+	return dsn
 }
 
-func administer(t testing.TB, dsn, statement string) {
-	t.Helper()
-	// Not t.Context(): it has ended when cleanups run.
+func administer(dsn, statement string) error {
+	// Not a test's: it has ended when cleanups run.
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	db, err := sql.Open("pgx", dsn)
-	require.NoError(t, err)
+	if err != nil {
+		return err
+	}
 	defer db.Close()
-	_, err = db.ExecContext(ctx, statement)
-	require.NoError(t, err, statement)
+	if _, err := db.ExecContext(ctx, statement); err != nil {
+		return fmt.Errorf("%s: %w", statement, err)
+	}
+	return nil
 }
 
 func randomHex(t testing.TB) string {

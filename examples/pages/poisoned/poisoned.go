@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // ShipmentWanted is a payload.
@@ -46,15 +48,38 @@ func patient(ask carrier) *inbox.HandlerSpec {
 	//page:end
 }
 
-// acceptAgain is for an endpoint or a command of the application.
-func acceptAgain(ctx context.Context, ib *inbox.Inbox, rejectedID string) error {
-	_, err := ib.AcceptRejected(ctx, rejectedID)
-	var still *inbox.StillBadError
-	switch {
-	case errors.Is(err, inbox.ErrRejectedNotFound):
-		return nil // somebody has done it
-	case errors.As(err, &still):
-		return fmt.Errorf("it is as bad as before, the row stays: %w", err)
+// acceptAgain accepts all that a channel has rejected, those rejected first
+// first. It is for an endpoint or a command of the application.
+func acceptAgain(ctx context.Context, ib *inbox.Inbox, actor ops.Actor, channel string) (accepted, stillBad int, err error) {
+	o, err := ib.Ops()
+	if err != nil {
+		return 0, 0, err
 	}
-	return err
+	var ids []string
+	for after := ops.Cursor(""); ; {
+		page, err := o.ListRejected(ctx, ops.RejectedFilter{Channel: channel}, after, ops.MaxLimit)
+		if err != nil {
+			return 0, 0, err
+		}
+		for _, r := range page.Rejected {
+			ids = append(ids, r.ID)
+		}
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	slices.Reverse(ids)
+	for _, id := range ids {
+		_, err := o.ReAccept(ctx, actor, id) // with an audit row
+		var still *inbox.StillBadError
+		switch {
+		case err == nil:
+			accepted++
+		case errors.As(err, &still):
+			stillBad++ // its row stays, with the new reason
+		case !errors.Is(err, ops.ErrNotFound): // somebody else has just done it
+			return accepted, stillBad, err
+		}
+	}
+	return accepted, stillBad, nil
 }

@@ -3,6 +3,7 @@ package poisoned
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
@@ -15,6 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 func wanted(id, address string) inbox.RawMessage {
@@ -74,9 +77,31 @@ func TestAnOpenBreakerChargesNothing(t *testing.T) {
 	require.EqualValues(t, 5, charged)
 }
 
-func TestARejectedMessageThatIsGoneIsNoError(t *testing.T) {
-	kit := fxtest.New(t, shipping(inbox.Func("ship", ship(nil))))
-	require.NoError(t, acceptAgain(t.Context(), kit.Inbox, "0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11"))
+// Contract 7.4, 11.1.
+func TestRejectedMessagesAreAcceptedAgainAndNoted(t *testing.T) {
+	kit := fxtest.New(t, shipping(inbox.Func("ship", ship(func(context.Context, string) (int, error) { return http.StatusOK, nil }))))
+	for i, headers := range []string{`[{"k":"MessageId","v":"o-1"},{"k":"MessageType","v":"shipment.wanted"}]`, `[]`} {
+		require.NoError(t, kit.DB.Create(&models.RejectedMessage{
+			ID: fmt.Sprintf("0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f1%d", i), Channel: "shipping", Topic: "shipments", Offset: int64(i), Timestamp: kit.Now(),
+			Value: []byte(`{"OrderID":"o-1","Address":"here"}`), Headers: headers, Reason: "no handler was there yet", RejectedAt: kit.Now(),
+		}).Error)
+	}
+	for range 2 { // the second time, one is left
+		accepted, stillBad, err := acceptAgain(t.Context(), kit.Inbox, "ada", "shipping")
+		require.NoError(t, err)
+		require.Equal(t, 1, stillBad, "it has neither ID nor type")
+		kit.Process()
+		kit.RequireCompleted("o-1", "ship")
+		var actors []string
+		require.NoError(t, kit.DB.Model(&models.Audit{}).Where("action = ?", ops.ActionReAccept).Pluck("actor", &actors).Error)
+		require.NotEmpty(t, actors)
+		require.Equal(t, "ada", actors[0])
+		if accepted == 0 {
+			return
+		}
+		require.Equal(t, 1, accepted)
+	}
+	require.Fail(t, "it was accepted twice")
 }
 
 // The page's queries, on PostgreSQL: they find what they say, by an index where

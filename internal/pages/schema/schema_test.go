@@ -110,3 +110,19 @@ func TestStatesOfThePageAreStates(t *testing.T) {
 		require.Equal(t, want, n, state)
 	}
 }
+
+var action = regexp.MustCompile(`Action = "(\w+)"`)
+
+func TestThePageNamesEveryActionOfTheAudit(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/schema.md")
+	require.NoError(t, err)
+	row := regexp.MustCompile("(?m)^\\| `action` .*$").FindString(string(text))
+	require.NotEmpty(t, row)
+	source, err := os.ReadFile("../../../ops/audit.go")
+	require.NoError(t, err)
+	actions := action.FindAllStringSubmatch(string(source), -1)
+	require.Greater(t, len(actions), 5)
+	for _, a := range actions {
+		require.Contains(t, row, "`"+a[1]+"`")
+	}
+}

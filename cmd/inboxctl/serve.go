@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/gorm-inbox/inbox/dashboard"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// served is what JSON tells of a dashboard that listens.
+type served struct {
+	URL      string
+	Inbox    string
+	Actor    string
+	Role     string
+	Password string // empty if it is not a new one
+}
+
+// serve serves until ctx ends, or the server fails.
+func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate, password string) error {
+	options := []dashboard.Option{dashboard.Authorizer(g.authorize), dashboard.Origins(f.origins...), dashboard.Logger(a.logger())}
+	if f.payloads.show {
+		options = append(options, dashboard.ShowPayloads())
+	}
+	d, err := dashboard.New(o, options...)
+	if err != nil {
+		return misuse("%w", err)
+	}
+	seen, err := o.Overview(ctx)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("--listen %s: %w", f.listen, err)
+	}
+	server := &http.Server{Handler: g.before(d), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: zap.NewStdLog(a.logger())}
+	_ = d.Start(ctx) // has no error
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+
+	at := served{URL: "http://" + listener.Addr().String() + "/", Inbox: seen.Inbox, Actor: a.actor, Role: g.who.Role.String(), Password: password}
+	err = a.print(at, func() { a.writeServed(at) })
+	if host, _, _ := net.SplitHostPort(listener.Addr().String()); !isLoopback(host) {
+		a.say("Others reach this address, and there is no TLS: who listens in reads the password and all that is shown.")
+	}
+	if err == nil {
+		select {
+		case <-ctx.Done():
+			a.say("Ending. Ctrl-C once more ends inboxctl at once.")
+		case err = <-failed:
+			failed <- err
+			err = fmt.Errorf("serve the dashboard: %w", err)
+		}
+	}
+	return errors.Join(err, a.endServing(context.WithoutCancel(ctx), server, d, failed))
+}
+
+// endServing ends requests and bulk actions under way before the database is
+// closed.
+func (a *app) endServing(ctx context.Context, server *http.Server, d *dashboard.Dashboard, failed chan error) error {
+	ctx, cancel := context.WithTimeout(ctx, max(endingFor, a.stepTimeout()))
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- d.Stop(ctx) }() // besides: a job's page is asked for again and again
+	err := server.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("end requests under way: %w", err), server.Close())
+	}
+	if ended := <-failed; !errors.Is(ended, http.ErrServerClosed) && err == nil {
+		err = ended
+	}
+	if stop := <-stopped; stop != nil {
+		err = errors.Join(err, fmt.Errorf("end bulk actions under way: %w", stop))
+	}
+	return err
+}
+
+func (a *app) writeServed(at served) {
+	fmt.Fprintf(a.out, "The dashboard of inbox %q is at %s\n", oneLine(at.Inbox), at.URL)
+	fmt.Fprintf(a.out, "You act as %s, with the role %s.\n", oneLine(at.Actor), at.Role)
+	if at.Password != "" {
+		fmt.Fprintf(a.out, "Password: %s (any user name)\n", at.Password)
+	}
+	fmt.Fprintln(a.out, "Ctrl-C ends it.")
+}
+
+// logger writes what actors did and what went wrong to standard error, in lines
+// that are safe for a terminal and have no passwords.
+func (a *app) logger() *zap.Logger {
+	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{TimeKey: "time", EncodeTime: zapcore.TimeEncoderOfLayout(time.TimeOnly), MessageKey: "message",
+		EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: "  "})
+	return zap.New(zapcore.NewCore(encoder, lines{a}, zap.InfoLevel))
+}
+
+// lines are what is logged.
+type lines struct{ a *app }
+
+func (l lines) Write(p []byte) (int, error) {
+	l.a.say("%s", errorLine(errors.New(strings.TrimSpace(string(p)))))
+	return len(p), nil
+}
+
+func (lines) Sync() error { return nil }

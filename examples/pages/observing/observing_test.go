@@ -1,0 +1,56 @@
+package observing
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+)
+
+// Contract 11.5.
+func TestProbesAnswerWithReasons(t *testing.T) {
+	ib, err := inbox.New("shop", fxtest.OpenDB(t), inbox.Migrate(), inbox.Channel("shipping", inbox.On("shipment.wanted",
+		inbox.Func("ship", func(context.Context, inbox.Message[string]) error { return nil }))))
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	probes(mux, ib)
+	ask := func(path string) (int, string) {
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		return answer.Code, answer.Body.String()
+	}
+	code, _ := ask("/ready")
+	require.Equal(t, http.StatusServiceUnavailable, code, "it is not started")
+	code, _ = ask("/live")
+	require.Equal(t, http.StatusOK, code)
+
+	require.NoError(t, ib.Start(t.Context()))
+	defer func() { require.NoError(t, ib.Stop(t.Context())) }()
+	code, body := ask("/ready")
+	require.Equal(t, http.StatusOK, code)
+	require.JSONEq(t, `{"inbox": "shop", "state": "healthy", "live": true, "ready": true, "reasons": []}`, body)
+}
+
+// The codes of reasons that the page lists are those there are.
+func TestThePageListsEveryReason(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/observability.md")
+	require.NoError(t, err)
+	for _, code := range []string{inbox.ReasonNoProgress, inbox.ReasonOldestDue, inbox.ReasonPoisonRate, inbox.ReasonHalted, inbox.ReasonConsumer,
+		inbox.ReasonDatabase, inbox.ReasonStuck, inbox.ReasonCircuit, inbox.ReasonOutage, inbox.ReasonCleanup} {
+		require.Contains(t, string(page), "| `"+code+"` |")
+	}
+	shown := regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))
+	require.NotNil(t, shown)
+	var body struct{ Reasons []inbox.HealthReason }
+	require.NoError(t, json.Unmarshal([]byte(shown[1]), &body))
+	require.Equal(t, inbox.ReasonHalted, body.Reasons[0].Code)
+	require.Equal(t, inbox.HealthUnhealthy, body.Reasons[0].State)
+}

@@ -1,0 +1,119 @@
+// Command shop is everything at once, to be played with: two bounded contexts,
+// each with its own database and its own inbox, in one Fx application, and what
+// operators see of them.
+//
+//	go run -C examples ./shop
+//
+// needs nothing but Go. Customers place orders on the topic orders.placed of an
+// in-process Kafka, a few per second, some of them twice, some of them garbled.
+// Orders (package orders) reserves and takes the payment, and announces on
+// orders.confirmed; shipping (package shipping) makes a parcel and tells the
+// customer. It prints where its front page is, and two accounts:
+//
+//	/                  the front page
+//	/orders/inbox/     the dashboard of orders
+//	/shipping/inbox/   the dashboard of shipping
+//	/metrics           for Prometheus
+//	/orders/live       and /orders/ready, /shipping/live, /shipping/ready: for probes
+//
+// To play with it:
+//
+//   - The mail server of pigeon.example is broken: look at Failures in shipping's
+//     dashboard. Messages to its customers are retried, and poisoned after three
+//     attempts. Mend it on the front page, then retry them there, all at once.
+//   - Pause orders.take-payment under Handlers, watch the backlog grow, resume.
+//   - Look at Rejected in orders' dashboard: the garbled records.
+//   - Sign in as viewer and see what is not offered.
+//   - Look at Audit: all that you did is there.
+//
+// Ctrl-C ends it, and tells what the databases hold: what was lost, doubled,
+// poisoned and completed. The part to copy is in this file (Shop), orders/orders.go,
+// shipping/shipping.go and web.go.
+//
+// With -smoke it plays with itself, prints a line for each thing it has checked,
+// and ends. The exit status is 0 only if all of them are ok.
+//
+// Flags:
+//
+//	-addr :8080             where to serve; only this machine may ask
+//	-rate 4                 orders per second
+//	-postgres DSN           PostgreSQL instead of SQLite, in two schemas of its own
+//	-operator-password …    else random
+//	-viewer-password …      else random
+//	-smoke                  play with itself, at a free port
+//	-for 10s                how long customers order then, before it looks around
+package main
+
+import (
+	"net"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/fx"
+	"go.uber.org/fx/fxevent"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/shop/events"
+	"github.com/gorm-inbox/inbox/examples/shop/orders"
+	"github.com/gorm-inbox/inbox/examples/shop/shipping"
+)
+
+// Config is what the application is told.
+type Config struct {
+	Orders, Shipping string // DSNs
+	Brokers          []string
+	Listener         net.Listener // what the web server serves, and closes
+	Accounts         Accounts
+	Metrics          *Metrics
+	Log              *zap.Logger
+}
+
+// Shop is the application; more is what tests and demonstrations want of it.
+func Shop(cfg Config, more ...fx.Option) *fx.App {
+	common := inboxOptions(cfg.Metrics.Provider)
+	return fx.New(
+		fx.Supply(cfg, cfg.Log),
+		fx.WithLogger(func(log *zap.Logger) fxevent.Logger {
+			own := &fxevent.ZapLogger{Logger: log}
+			own.UseLogLevel(zap.DebugLevel)
+			return own
+		}),
+		fx.Provide(newPublisher),
+
+		orders.Module(orders.Config{Database: cfg.Orders, Brokers: cfg.Brokers}, common...),
+		shipping.Module(shipping.Config{Database: cfg.Shipping, Brokers: cfg.Brokers}, common...),
+
+		fx.Invoke(serveWeb), // dashboards, metrics, probes
+		fx.Options(more...),
+	)
+}
+
+// inboxOptions are those of both inboxes. They differ from production in their
+// impatience: whoever plays waits for seconds, not for minutes.
+func inboxOptions(meters metric.MeterProvider) []inbox.Option {
+	return []inbox.Option{
+		inbox.MeterProvider(meters), // or set OpenTelemetry's global one
+		inbox.MaxRetries(3),
+		inbox.MaxRetryDelay(time.Second),
+		inbox.PollingInterval(500 * time.Millisecond), // what orders.take-payment hands over is found by polling
+		inbox.HeartbeatInterval(time.Second),          // a pause is obeyed within
+		inbox.SampleInterval(time.Second),             // of gauges and health
+	}
+}
+
+// newPublisher makes what orders announces with; Fx calls it.
+func newPublisher(cfg Config, lc fx.Lifecycle) (*events.Publisher, error) {
+	publisher, err := events.NewPublisher(cfg.Brokers...)
+	if err != nil {
+		return nil, err
+	}
+	lc.Append(fx.StopHook(publisher.Close))
+	return publisher, nil
+}
+
+func main() { command.Main() }
+
+var command = scratch.Command[Settings, *Ledger]{Name: "shop", Flags: declare, Check: check, Demonstrate: Demonstrate}

@@ -1,0 +1,85 @@
+// Package orders is the context that takes orders: it reserves what was ordered,
+// takes the payment, and tells others of orders that are confirmed.
+package orders
+
+import (
+	"fmt"
+
+	"go.uber.org/fx"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+)
+
+// Name is that of the context, its database and its inbox.
+const Name = "orders"
+
+// Its topics: it consumes the first and produces the second.
+const (
+	PlacedTopic    = "orders.placed"
+	ConfirmedTopic = "orders.confirmed"
+)
+
+// The types of its messages.
+const (
+	Placed    = "order.placed"
+	Confirmed = "order.confirmed"
+)
+
+// Outgoing is the channel of what is to be produced. It has no transport:
+// TakePayment accepts into it.
+const Outgoing = "orders.outgoing"
+
+// The handler keys: stored with every status, so they stay for ever.
+const (
+	ReserveStock = "orders.reserve-stock"
+	TakePayment  = "orders.take-payment"
+	Announce     = "orders.announce"
+)
+
+// Config is what the context needs to be told.
+type Config struct {
+	Database string // a DSN
+	Brokers  []string
+}
+
+// Module is the context: its database, its inbox, its handlers. More options of
+// the inbox are the application's.
+func Module(cfg Config, more ...inbox.Option) fx.Option {
+	till := &Till{}
+	declared := []inbox.Option{
+		inbox.Migrate(),
+
+		inbox.Channel(PlacedTopic,
+			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{PlacedTopic}, GroupID: Name}),
+			inbox.On(Placed,
+				inbox.Tx(ReserveStock, reserveStock),     // exactly once
+				inbox.Tx(TakePayment, till.takePayment)), // exactly once, with what it hands over
+		),
+		inbox.Channel(Outgoing,
+			inbox.On(Confirmed, inbox.From[*Announcer](Announce)), // at least once
+		),
+	}
+	return fx.Options(
+		fx.Provide(fx.Annotate(cfg.open, fx.ResultTags(`name:"orders"`)), NewAnnouncer),
+		inbox.Module(Name, append(declared, more...)...),
+		// The inbox is made of its handlers; one that accepts gets it afterwards.
+		fx.Invoke(fx.Annotate(func(ib *inbox.Inbox) { till.inbox = ib }, fx.ParamTags(`name:"orders"`))),
+	)
+}
+
+// open opens the database, with the context's own tables.
+func (cfg Config) open(lc fx.Lifecycle) (*gorm.DB, error) {
+	db, err := scratch.Open(cfg.Database, 20)
+	if err != nil {
+		return nil, fmt.Errorf("orders: %w", err)
+	}
+	lc.Append(fx.StopHook(func() error { return scratch.Close(db) }))
+	if err := db.AutoMigrate(&Reservation{}, &Payment{}); err != nil {
+		return nil, fmt.Errorf("orders: create the tables: %w", err)
+	}
+	return db, nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+)
+
+// Settings are the flags.
+type Settings struct {
+	Address  string
+	Rate     int
+	Postgres string
+	Accounts Accounts
+	Smoke    bool
+	For      time.Duration
+
+	patience time.Duration // of the checks, with what takes a moment
+}
+
+func declare(flags *flag.FlagSet, s *Settings) {
+	flags.StringVar(&s.Address, "addr", ":8080", "`address` to serve at, of this machine's loopback")
+	flags.IntVar(&s.Rate, "rate", 4, "orders per second")
+	flags.StringVar(&s.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
+	flags.StringVar(&s.Accounts.OperatorPassword, "operator-password", "", "`password` of the account operator; random by default")
+	flags.StringVar(&s.Accounts.ViewerPassword, "viewer-password", "", "`password` of the account viewer; random by default")
+	flags.BoolVar(&s.Smoke, "smoke", false, "play with itself, check what is seen, and end")
+	flags.DurationVar(&s.For, "for", 10*time.Second, "`how long` customers order with -smoke")
+}
+
+const passwordLength = 16
+
+func check(s *Settings) (err error) {
+	s.patience = 2 * time.Minute
+	// Longer than anybody has to guess, and short enough to be typed.
+	s.Accounts.OperatorPassword = cmp.Or(s.Accounts.OperatorPassword, rand.Text()[:passwordLength])
+	s.Accounts.ViewerPassword = cmp.Or(s.Accounts.ViewerPassword, rand.Text()[:passwordLength])
+	if s.Smoke {
+		s.Address = ":0"
+	}
+	s.Address, err = onLoopback(s.Address)
+	if s.For < time.Second || s.For > time.Hour {
+		err = errors.Join(err, fmt.Errorf("-for is %s, allowed is 1s to 1h", s.For))
+	}
+	return errors.Join(err, scratch.Within("-rate", s.Rate, 1, 100))
+}
+
+// onLoopback completes an address. Passwords go over the wire as they are, so
+// that nobody elsewhere may reach it.
+func onLoopback(address string) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fmt.Errorf("-addr is %q, allowed is a port such as :8080, or 127.0.0.1:8080", address)
+	}
+	host = cmp.Or(host, "127.0.0.1")
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+		return "", fmt.Errorf("-addr is %q, allowed is this machine's loopback, such as :8080 or [::1]:8080", address)
+	}
+	return net.JoinHostPort(host, port), nil
+}
