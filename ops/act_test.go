@@ -37,6 +37,10 @@ func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 		require.Equal(t, "poison: no such order", *after.LastError)
 		require.True(t, r.clock.Now().Equal(*after.NextAttemptAt), "behind what has come since")
 		require.Equal(t, []string{"ada retry status " + before.ID}, r.audit())
+		page, err := r.ops.List(t.Context(), ops.Filter{States: []ops.State{ops.StatePending}, HandlerKeys: []string{"mail"}}, "", 0)
+		require.NoError(t, err)
+		require.Len(t, page.Statuses, 1)
+		require.False(t, page.Statuses[0].Failing, "it is as good as new")
 
 		r.fail("mail", "1", nil)
 		r.process()

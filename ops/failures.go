@@ -148,8 +148,9 @@ func (g *grouping) add(r *glimpse) {
 	}
 	normalised, known := g.normalised[r.lastError]
 	if !known {
-		normalised = normalise(r.lastError)
-		g.normalised[r.lastError] = normalised
+		if normalised = normalise(r.lastError); len(g.normalised) < mostAtOnce { // else each is another
+			g.normalised[r.lastError] = normalised
+		}
 	}
 	of := [2]string{r.key, normalised}
 	group := g.groups[of]

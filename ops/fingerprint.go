@@ -26,6 +26,7 @@ func fingerprint(handlerKey, normalised string) string {
 // speed, being run on every row of a search: one pass, no regular expressions.
 func normalise(text string) string {
 	n := normaliser{text: strings.ToValidUTF8(text, "\uFFFD")}
+	n.out.Grow(min(len(n.text), normalisedRunes))
 	for n.at < len(n.text) && n.runes < normalisedRunes {
 		n.step()
 	}

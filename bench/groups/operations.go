@@ -77,7 +77,7 @@ var looks = []look{
 	{"search, error text that all have", 50, listed(ops.Filter{ErrorText: "IS UNKNOWN"})},
 	{"search, error text that none has", 0, listed(ops.Filter{ErrorText: nowhere})},
 	{"search, type that none has", 0, listed(ops.Filter{Type: nowhere})},
-	{"search, failure group", 50, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
+	{"search, failure group", 20, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
 		page, err := o.List(ctx, ops.Filter{Fingerprint: s.group}, "", 0)
 		return len(page.Statuses), err
 	}},
@@ -117,14 +117,18 @@ var looks = []look{
 
 // looking asks the same again and again.
 func looking(l look) newTrial {
-	return func(_ context.Context, env *trial.Env) (*trial.Trial, error) {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		s := env.Shared.(*stuckInbox)
+		before, err := s.count(ctx)
+		if err != nil {
+			return nil, err
+		}
 		n := env.Scale(100, 20)
 		if env.Tiny {
 			n = 2
 		}
 		took := make([]float64, 0, n)
-		t := &trial.Trial{Count: n}
+		t := &trial.Trial{Count: n, Close: func() {}}
 		t.Run = func(ctx context.Context) error {
 			for range n {
 				began := time.Now()
@@ -141,8 +145,12 @@ func looking(l look) newTrial {
 			t.Values = map[string]float64{"p50_ms": percentile(took, 50), "p99_ms": percentile(took, 99), "max_ms": took[n-1]}
 			return nil
 		}
-		// Looking changes nothing.
-		t.Check = func(ctx context.Context) error { return s.check(ctx) }
+		t.Check = func(ctx context.Context) error {
+			if after, err := s.count(ctx); err != nil || after != before {
+				return errors.Join(err, fmt.Errorf("looking changed something: %+v were %+v", after, before))
+			}
+			return nil
+		}
 		return t, nil
 	}
 }
@@ -216,6 +224,9 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 
 // mark notes what looks go by.
 func (s *stuckInbox) mark(ctx context.Context) error {
+	if c, err := s.count(ctx); err != nil || c != (counted{s.completed, s.failed, s.failed}) {
+		return errors.Join(err, fmt.Errorf("there are %+v statuses, expected %d completed, %d poisoned and as many failing", c, s.completed, s.failed))
+	}
 	failures, err := s.ops.Failures(ctx, ops.Filter{})
 	if err != nil {
 		return err
@@ -234,22 +245,17 @@ func (s *stuckInbox) mark(ctx context.Context) error {
 	return nil
 }
 
-// check fails unless everything is there.
-func (s *stuckInbox) check(ctx context.Context) error {
+// counted are the statuses of a stuckInbox.
+type counted struct{ completed, poisoned, failing int }
+
+func (s *stuckInbox) count(ctx context.Context) (c counted, err error) {
 	pool, err := s.ib.DB.DB()
 	if err != nil {
-		return err
+		return c, err
 	}
-	var completed, poisoned, failing int
 	err = pool.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE completed_at IS NOT NULL), count(*) FILTER (WHERE is_poisoned),
-		count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned AND error_count > 0) FROM inbox_handler_statuses`).Scan(&completed, &poisoned, &failing)
-	if err != nil {
-		return err
-	}
-	if completed != s.completed || poisoned != s.failed || failing != s.failed {
-		return fmt.Errorf("completed %d, poisoned %d, failing %d; expected %d, %d, %d", completed, poisoned, failing, s.completed, s.failed, s.failed)
-	}
-	return nil
+		count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned AND error_count > 0) FROM inbox_handler_statuses`).Scan(&c.completed, &c.poisoned, &c.failing)
+	return c, err
 }
 
 // Close drops the database.

@@ -17,7 +17,7 @@ import (
 )
 
 func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
-	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Xmin(), Cleanup(), Workers()} {
+	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Xmin(), Cleanup(), Operations(), Workers()} {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			env := tinyEnv(t, g)
@@ -117,6 +117,8 @@ func databases(t *testing.T, ctx context.Context, env trial.Env) []string {
 		}
 		return dsns
 	case *expired:
+		return []string{shared.database.DSN}
+	case *stuckInbox:
 		return []string{shared.database.DSN}
 	default:
 		return []string{env.DSN}

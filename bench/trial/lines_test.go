@@ -65,3 +65,20 @@ func TestTargetIsMetOnItsOwnSide(t *testing.T) {
 	require.True(t, Line{AtMost: 10}.Met(10))
 	require.False(t, Line{AtMost: 10}.Met(10.1))
 }
+
+func TestWorstValueIsTheLargestMedian(t *testing.T) {
+	of := func(values ...float64) (all []Measure) {
+		for _, v := range values {
+			all = append(all, Measure{Values: map[string]float64{"p99_ms": v}})
+		}
+		return all
+	}
+	r := &Result{Measures: map[string][]Measure{"a": of(1, 90, 2), "b": of(7, 5, 6), "c": of(1, 1, 1)}}
+	line := WorstValue("x", []string{"a", "b", "c"}, "p99_ms", 10)
+	value, err := line.Of(r)
+	require.NoError(t, err)
+	require.Equal(t, 6.0, value)
+	_, err = WorstValue("x", []string{"a", "missing"}, "p99_ms", 10).Of(r)
+	require.ErrorContains(t, err, "missing")
+	require.Len(t, Group{Variants: []Variant{{Name: "a"}, {Name: "b"}, {Name: "d"}}, Lines: []Line{line}}.First().Variants, 2)
+}
