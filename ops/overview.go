@@ -25,7 +25,7 @@ type Overview struct {
 	WorkersAlive int
 	// EndedSince is from when on HandlerOverview.Ended counts: about an hour ago,
 	// or when this process started. Zero without a Live, or while it does not run.
-	EndedSince time.Time
+	EndedSince time.Time `json:",omitzero"`
 }
 
 // HandlerOverview is one handler key at a glance. Counts go up to LookLimit.
@@ -48,7 +48,7 @@ type HandlerOverview struct {
 	// Ended counts attempts of this process alone, see Overview.EndedSince: what
 	// has completed is in no index by time, and an index would cost every
 	// completion. Add up what each process's own Overview says.
-	Ended Ended
+	Ended Ended `json:",omitzero"`
 }
 
 // Overview looks at everything at once, in bounded counts.

@@ -144,8 +144,6 @@ func (l onlyCleanup) Cleanup(ctx context.Context) (cleanup.Deleted, error) {
 	return l.cleaner.Clean(ctx)
 }
 
-func (onlyCleanup) Ended() (time.Time, map[string]ops.Ended) { return time.Time{}, nil }
-
 func (onlyCleanup) AcceptTx(context.Context, *gorm.DB, handler.RawMessage) (ops.Accepted, func(), error) {
 	return ops.Accepted{}, nil, ops.ErrNeedsApplication
 }
