@@ -96,6 +96,10 @@ const (
 	attrMessageID     = attribute.Key("messaging.message.id")
 	attrBatch         = attribute.Key("messaging.batch.message_count")
 	attrKafkaOffset   = attribute.Key("messaging.kafka.offset")
+
+	attrExceptionType    = attribute.Key("exception.type")
+	attrExceptionMessage = attribute.Key("exception.message")
+	attrExceptionStack   = attribute.Key("exception.stacktrace")
 )
 
 // Values of attributes.
@@ -111,6 +115,8 @@ const (
 	operationProcess = "process"
 	typeReceive      = "receive"
 	typeProcess      = "process"
+
+	eventException = "exception"
 
 	outcomeCompleted = "completed"
 	outcomeFailed    = "failed"
