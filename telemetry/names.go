@@ -61,7 +61,7 @@ var eventInstruments = [events]struct {
 	DeadLettered:            {instrument{name: "inbox.records.dead_lettered", unit: "{record}", description: "Bad records that a dead-letter topic acknowledged."}, perChannel},
 	Gaps:                    {instrument{name: "inbox.gaps", unit: "{gap}", description: "Gaps in partitions that were passed."}, perChannel},
 	DuplicateSkipped:        {instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}", description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
-	MissingKey:              {instrument{name: "inbox.inline.missing_keys", unit: "{attempt}", description: "Attempts, one per handler and delivery at least, at messages of Inline channels without an ID to remember them by."}, perChannel},
+	MissingKey:              {instrument{name: "inbox.inline.missing_keys", unit: "{attempt}", description: "Times a message of an Inline channel had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
 
 	HandedOff:  {instrument{name: "inbox.statuses.handed_off", unit: "{status}", description: "Statuses accepted already claimed and run from memory."}, perHandler},
 	Processed:  {instrument{name: "inbox.attempts.processed", unit: "{attempt}", description: "Attempts completed."}, perHandler},
