@@ -101,10 +101,12 @@ func (s *sampler) stop(ctx context.Context) error {
 
 // A look waits at least rest times as long as the one before it took, so that
 // looks never make up more than a small part of the database's work; but for no
-// more than longestRest, so that health does not go by what is long past.
+// more than longestRest or mostIntervals, so that health does not go by what is
+// long past.
 const (
-	rest        = 20
-	longestRest = time.Minute
+	rest          = 20
+	longestRest   = time.Minute
+	mostIntervals = 100
 )
 
 // restAfter is the time between a look and the next one. What a failed one took
@@ -113,7 +115,7 @@ func restAfter(interval, took time.Duration, failed bool) time.Duration {
 	if failed {
 		return interval
 	}
-	return max(interval, min(rest*took, longestRest))
+	return max(interval, min(rest*took, longestRest, mostIntervals*interval))
 }
 
 func (s *sampler) run(ctx context.Context, done chan<- struct{}) {

@@ -130,7 +130,7 @@ var telemetryMutants = []mutant{
 		Name: "the rest after a slow look has no end",
 		Why:  "while the database is slow health would go by what is long past (contract 11.5)",
 		File: "sampler.go",
-		Old:  "min(rest*took, longestRest)",
+		Old:  "min(rest*took, longestRest, mostIntervals*interval)",
 		New:  "rest*took",
 		Test: judged("^TestLooksRestInProportionAndWithinAMinute$"),
 	},
