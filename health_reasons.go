@@ -29,7 +29,7 @@ func (h *Health) judge(s *sampler, o HealthOptions) {
 	s.mu.Unlock()
 	h.judgeProcessor()
 	for _, c := range h.Consumers {
-		h.judgeConsumer(c)
+		h.judgeConsumer(c, s, o)
 	}
 	if c := h.Cleanup; c.Overdue {
 		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded, Detail: fmt.Sprintf("cleanup is held since %s: %v", c.HeldSince.Format(time.RFC3339), c.Held)})
@@ -46,11 +46,11 @@ func (h *Health) because(r HealthReason) {
 	}
 }
 
-// judgeSamples looks at what is due. A processor that has just started owes
-// nothing yet, and one that stands by, in Exclusive mode, owes nothing at all
-// (contract 5.3). The sampler's lock is held.
+// judgeSamples looks at what was due at the last sample, as of then: what has
+// become of it since nobody knows. A processor that has just started owes nothing
+// yet, and one that stands by, in Exclusive mode, owes nothing at all (contract
+// 5.3). The sampler's lock is held.
 func (h *Health) judgeSamples(s *sampler, o HealthOptions) {
-	now := s.now()
 	if s.err != nil {
 		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded,
 			Detail: fmt.Sprintf("the backlog cannot be looked at since %s: %v", s.since.Format(time.RFC3339), s.err)})
@@ -62,7 +62,7 @@ func (h *Health) judgeSamples(s *sampler, o HealthOptions) {
 	if !s.dueSince.IsZero() {
 		since := latest(s.began, s.dueSince, h.Processor.ProgressAt)
 		state := HealthHealthy
-		switch idle := now.Sub(since); {
+		switch idle := s.at.Sub(since); {
 		case idle >= o.HealthUnhealthyAfter:
 			state = HealthUnhealthy
 		case idle >= o.HealthDegradedAfter:
@@ -74,7 +74,7 @@ func (h *Health) judgeSamples(s *sampler, o HealthOptions) {
 		}
 	}
 	for _, b := range s.backlog {
-		if o.HealthMaxDueAge == 0 || b.OldestDue.IsZero() || b.Paused || now.Sub(latest(b.OldestDue, s.began)) < o.HealthMaxDueAge {
+		if o.HealthMaxDueAge == 0 || b.OldestDue.IsZero() || b.Paused || s.at.Sub(latest(b.OldestDue, s.began)) < o.HealthMaxDueAge {
 			continue
 		}
 		h.because(HealthReason{Code: ReasonOldestDue, State: HealthDegraded, HandlerKey: b.HandlerKey,
@@ -104,8 +104,9 @@ func (h *Health) judgeProcessor() {
 	}
 }
 
-// judgeConsumer: a halted partition stands until somebody acts, all else may pass.
-func (h *Health) judgeConsumer(c kafkaconsumer.Health) {
+// judgeConsumer: a halted partition stands until somebody acts, and so, for all
+// that is known, does one that has made no progress for long. All else may pass.
+func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o HealthOptions) {
 	for _, p := range c.Halted() {
 		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel,
 			Detail: fmt.Sprintf("%s/%d is halted before offset %d since %s: %v", p.Topic, p.Partition, p.Accepted, p.HaltedAt.Format(time.RFC3339), p.Halted)})
@@ -113,6 +114,33 @@ func (h *Health) judgeConsumer(c kafkaconsumer.Health) {
 	others := c
 	others.Partitions = slices.DeleteFunc(slices.Clone(c.Partitions), func(p kafkaconsumer.PartitionHealth) bool { return p.Halted != nil })
 	if err := others.Err(); err != nil {
-		h.because(HealthReason{Code: ReasonConsumer, State: HealthDegraded, Channel: c.Channel, Detail: err.Error()})
+		state := HealthDegraded
+		if since := h.stalledSince(others, s); !since.IsZero() && s.now().Sub(since) >= o.HealthUnhealthyAfter {
+			state = HealthUnhealthy
+		}
+		h.because(HealthReason{Code: ReasonConsumer, State: state, Channel: c.Channel, Detail: err.Error()})
 	}
+}
+
+// stalledSince is since when the consumer's longest stalled partition makes no
+// progress that nothing excuses; zero if none does. What keeps accepting from its
+// end excuses it already (contract 7.8); in an Inline or Direct channel an outage
+// does, and right after it progress gets its time.
+func (h *Health) stalledSince(c kafkaconsumer.Health, s *sampler) (since time.Time) {
+	var excused time.Time
+	if r := s.ib.runners[c.Channel]; r != nil {
+		if h.InPlaceOutages[c.Channel] != nil {
+			return time.Time{}
+		}
+		excused = r.OutageOver()
+	}
+	for _, p := range c.Partitions {
+		if p.StalledSince.IsZero() {
+			continue
+		}
+		if at := latest(p.StalledSince, excused); since.IsZero() || at.Before(since) {
+			since = at
+		}
+	}
+	return since
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
@@ -186,6 +188,75 @@ func TestPoisonRateDegradesHealthForItsWindow(t *testing.T) {
 	})
 }
 
+// Contract 11.5: where statuses are tried many times before they are poisoned,
+// those attempts are no statuses that ended well.
+func TestPoisonRateIsOfStatusesNotOfAttempts(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
+			return inbox.RetryAfter(time.Second, errors.New("away"))
+		}, handler.MaxRetries(10))), inbox.PollingInterval(10*time.Millisecond), inbox.HealthMaxPoisonRate(0.1, time.Hour))
+		inboxtest.Start(t, ib)
+		for i := range 10 {
+			inboxtest.Accept(t, ib, fmt.Sprint("m", i))
+		}
+		for n := range 10 {
+			inboxtest.Eventually(t, func() bool { return ib.Counters().Failed == int64(10*(n+1)) }, "each has failed once more")
+			clock.Advance(time.Second)
+		}
+		require.EqualValues(t, 10, ib.Counters().Poisoned)
+		require.EqualValues(t, 100, ib.Counters().Failed)
+		require.Contains(t, stays(t, ib, clock, "degraded poison_rate").Reasons[0].Detail, "10 of 10 statuses")
+	})
+}
+
+// A meter provider that waits for what it collects must not hold up the stop.
+func TestStopKeepsItsDeadlineWhateverTheMeterProviderDoes(t *testing.T) {
+	provider := hangingMeters{release: make(chan struct{})}
+	defer close(provider.release)
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.MeterProvider(provider), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+	require.NoError(t, ib.Start(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- ib.Stop(ctx) }()
+	select {
+	case err := <-stopped:
+		require.ErrorContains(t, err, "the meter provider does not end the gauges")
+		require.NoError(t, ctx.Err(), "there was time left for the rest")
+	case <-time.After(inboxtest.Patience):
+		require.FailNow(t, "it hangs")
+	}
+}
+
+// hangingMeters' registrations cannot be ended before release is closed.
+type hangingMeters struct {
+	noop.MeterProvider
+	release chan struct{}
+}
+
+type hangingMeter struct {
+	noop.Meter
+	release chan struct{}
+}
+
+type hangingRegistration struct {
+	noop.Registration
+	release chan struct{}
+}
+
+func (p hangingMeters) Meter(string, ...metric.MeterOption) metric.Meter {
+	return hangingMeter{release: p.release}
+}
+
+func (m hangingMeter) RegisterCallback(metric.Callback, ...metric.Observable) (metric.Registration, error) {
+	return hangingRegistration{release: m.release}, nil
+}
+
+func (r hangingRegistration) Unregister() error {
+	<-r.release
+	return nil
+}
+
 // SQLite has one writer and no locks on rows; and there the test's clock would
 // end the lease.
 func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
@@ -246,6 +317,32 @@ func TestPassiveWorkerIsHealthy(t *testing.T) {
 		h := stays(t, passive, clock, "healthy")
 		require.True(t, h.Ready() && h.Live())
 		require.Equal(t, 2, h.Workers)
+
+		ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Patience)
+		defer cancel()
+		require.NoError(t, active.Stop(ctx))
+		inboxtest.Eventually(t, func() bool { return passive.Health().Processor.HoldsLock }, "it takes over")
+		inboxtest.Receive(t, b.entered, "and goes on with it")
+		stays(t, passive, clock, "degraded oldest_due_ageh") // what was due before is none of its fault
+		clock.Advance(5 * time.Minute)
+		becomes(t, passive, "unhealthy no_progress oldest_due_ageh")
+	})
+}
+
+// Contract 11.5: of what happened since the last sample nobody knows.
+func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		b := newBlocking()
+		defer close(b.leave)
+		ib, clock := watchedInbox(t, d, inbox.Mode(inbox.ModeCompeting), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", b.handle)),
+			inbox.SampleInterval(time.Hour), inbox.HealthAfter(2*time.Hour, 5*time.Hour), inbox.HealthMaxPoisonRate(0.1, time.Hour))
+		inboxtest.Accept(t, ib, "m1", "m2", "m3")
+		inboxtest.Start(t, ib)
+		inboxtest.Receive(t, b.entered, "m1")
+		inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.IsZero() }, "a sample was taken")
+		require.NotZero(t, ib.Health().Backlog[0].Due)
+		clock.Advance(24 * time.Hour)
+		require.Equal(t, "healthy", health(ib))
 	})
 }
 

@@ -86,22 +86,44 @@ func (s *sampler) stop(ctx context.Context) error {
 		late = fmt.Errorf("a look at the backlog does not end: %w", ctx.Err())
 	}
 	s.cancel = nil
-	if err := s.hide(); err != nil {
-		return errors.Join(late, fmt.Errorf("end the gauges: %w", err))
+	hidden := make(chan error, 1)
+	go func() { hidden <- s.hide() }() // ends when the provider lets it, which waits for what it collects
+	select {
+	case err := <-hidden:
+		if err != nil {
+			return errors.Join(late, fmt.Errorf("end the gauges: %w", err))
+		}
+	case <-ctx.Done():
+		return errors.Join(late, fmt.Errorf("the meter provider does not end the gauges: %w", ctx.Err()))
 	}
 	return late
 }
 
-// rest is how many times as long as a look took the next one waits at least, so
-// that looks never make up more than a small part of the database's work.
-const rest = 20
+// A look waits at least rest times as long as the one before it took, so that
+// looks never make up more than a small part of the database's work; but for no
+// more than longestRest or mostIntervals, so that health does not go by what is
+// long past.
+const (
+	rest          = 20
+	longestRest   = time.Minute
+	mostIntervals = 100
+)
+
+// restAfter is the time between a look and the next one. What a failed one took
+// was spent waiting.
+func restAfter(interval, took time.Duration, failed bool) time.Duration {
+	if failed {
+		return interval
+	}
+	return max(interval, min(rest*took, longestRest, mostIntervals*interval))
+}
 
 func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	for {
 		began := time.Now()
-		s.look(ctx)
-		timer := time.NewTimer(max(s.ib.cfg.options.Health.SampleInterval, rest*time.Since(began)))
+		failed := s.look(ctx) != nil
+		timer := time.NewTimer(restAfter(s.ib.cfg.options.Health.SampleInterval, time.Since(began), failed))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -111,8 +133,9 @@ func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	}
 }
 
-// look takes one sample. A panic, a driver's perhaps, is a failed one.
-func (s *sampler) look(ctx context.Context) {
+// look takes one sample, and returns why it could not. A panic, a driver's
+// perhaps, is a failed one.
+func (s *sampler) look(ctx context.Context) error {
 	var (
 		backlog []processor.Backlog
 		workers int
@@ -127,7 +150,7 @@ func (s *sampler) look(ctx context.Context) {
 		backlog, workers, err = s.ib.processor.Backlog(ctx)
 	}()
 	if ctx.Err() != nil {
-		return
+		return ctx.Err()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,28 +163,32 @@ func (s *sampler) look(ctx context.Context) {
 		}
 		s.err = err
 		s.dueSince = time.Time{} // who knows
-		return
+		return err
 	}
 	if s.err != nil {
 		s.ib.log.Info("inbox: the backlog can be looked at again")
 	}
 	s.at, s.err, s.backlog, s.workers = now, nil, backlog, workers
-	due := s.ib.processor.Health().Queued > 0
+	p := s.ib.processor.Health()
+	due := p.Queued > 0
 	for _, b := range backlog {
 		due = due || b.Due > 0 && !b.Paused && !b.Broken
 	}
+	// Whoever stands by owes nothing, nor for the time before it takes over.
+	due = due && (p.Mode != processor.ModeExclusive || p.HoldsLock)
 	switch {
 	case !due:
 		s.dueSince = time.Time{}
 	case s.dueSince.IsZero():
 		s.dueSince = now
 	}
+	return nil
 }
 
 // remember notes what has ended until now. The lock is held.
 func (s *sampler) remember(now time.Time) {
 	counted := s.ib.counters.Snapshot()
-	s.history = append(s.history, ended{now, counted.Processed + counted.Failed, counted.Poisoned})
+	s.history = append(s.history, ended{now, counted.Processed + counted.Poisoned, counted.Poisoned})
 	s.history = within(s.history, now, s.ib.cfg.options.Health.HealthPoisonWindow, func(e ended) time.Time { return e.at })
 	if n := len(s.hour); n == 0 || now.Sub(s.hour[n-1].at) >= time.Minute {
 		s.hour = append(s.hour, s.counted(now))
@@ -201,14 +228,14 @@ func (s *sampler) ended() (since time.Time, of map[string]ops.Ended) {
 }
 
 // poisoned is how many statuses were poisoned of those that ended within the
-// window. The lock is held.
+// window. An attempt that failed and is repeated has ended none. The lock is held.
 func (s *sampler) poisoned() (poisoned, of int64) {
 	if len(s.history) == 0 {
 		return 0, 0
 	}
 	first, counted := s.history[0], s.ib.counters.Snapshot()
 	poisoned = counted.Poisoned - first.poisoned
-	return poisoned, max(counted.Processed+counted.Failed-first.all, poisoned)
+	return poisoned, counted.Processed + counted.Poisoned - first.all
 }
 
 // sample is what gauges show. Consumers know their partitions by heart.
@@ -216,7 +243,7 @@ func (s *sampler) sample() telemetry.Sample {
 	health := s.ib.Health()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), At: s.at, Workers: s.workers, Health: health.State.rank(), Partitions: partitionsOf(health.Consumers)}
+	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), Began: s.began, At: s.at, Workers: s.workers, Health: health.State.rank(), Partitions: partitionsOf(health.Consumers)}
 	for _, b := range s.backlog {
 		shown.Handlers = append(shown.Handlers, telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due, Waiting: b.Waiting, Processing: b.Processing,
 			Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: b.OldestDue, Paused: b.Paused})

@@ -10,7 +10,8 @@ type Counts struct {
 	// DuplicateSkipped messages had been processed before, whatever Duplicates
 	// says.
 	DuplicateSkipped int64
-	// MissingKey messages had no ID, whether or not AllowMissingID let them in.
+	// MissingKey is how often a message came to a handler without an ID, whether
+	// or not AllowMissingID let it in: a repeated attempt counts again.
 	MissingKey int64
 	// InvalidKey messages were refused for another reason of their ID's: it is
 	// too long, no valid UTF-8, or KeyBy failed.

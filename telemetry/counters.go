@@ -54,7 +54,7 @@ type Counters struct {
 
 	// Of channels that remember inline what was processed (contract 8.6).
 	DuplicateSkipped atomic.Int64 // a handler's messages that it had processed before
-	MissingKey       atomic.Int64 // messages that had no ID to remember them by
+	MissingKey       atomic.Int64 // times one had no ID to remember it by: refused before handlers run, else at each attempt of each
 
 	HandedOff  atomic.Int64 // statuses accepted already claimed and run from memory (contract 5.17)
 	Processed  atomic.Int64 // attempts completed

@@ -32,7 +32,7 @@ var (
 	oldestDueAge      = instrument{name: "inbox.backlog.oldest_due.age", unit: "s", description: "For how long the oldest due status has been due; 0 if none is."}
 	handlerPaused     = instrument{name: "inbox.handler.paused", unit: "{handler}", description: "1 while operators have paused the handler."}
 	liveWorkers       = instrument{name: "inbox.workers", unit: "{worker}", description: "Workers whose heartbeat is not older than WorkerTimeout."}
-	sampleAge         = instrument{name: "inbox.sample.age", unit: "s", description: "Time since the database last answered a sample."}
+	sampleAge         = instrument{name: "inbox.sample.age", unit: "s", description: "Time since the database last answered a sample; since the start if it has not yet."}
 	consumerLag       = instrument{name: "inbox.consumer.lag", unit: "{offset}", description: "Offsets between the end of an assigned partition and what is accepted of it."}
 	consumerHalted    = instrument{name: "inbox.consumer.halted", unit: "{partition}", description: "1 while an assigned partition is halted."}
 	healthState       = instrument{name: "inbox.health", unit: "{state}", description: "0 healthy, 1 degraded, 2 unhealthy."}
@@ -61,7 +61,7 @@ var eventInstruments = [events]struct {
 	DeadLettered:            {instrument{name: "inbox.records.dead_lettered", unit: "{record}", description: "Bad records that a dead-letter topic acknowledged."}, perChannel},
 	Gaps:                    {instrument{name: "inbox.gaps", unit: "{gap}", description: "Gaps in partitions that were passed."}, perChannel},
 	DuplicateSkipped:        {instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}", description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
-	MissingKey:              {instrument{name: "inbox.inline.missing_keys", unit: "{message}", description: "Messages of Inline channels without an ID to remember them by."}, perChannel},
+	MissingKey:              {instrument{name: "inbox.inline.missing_keys", unit: "{attempt}", description: "Times a message of an Inline channel had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
 
 	HandedOff:  {instrument{name: "inbox.statuses.handed_off", unit: "{status}", description: "Statuses accepted already claimed and run from memory."}, perHandler},
 	Processed:  {instrument{name: "inbox.attempts.processed", unit: "{attempt}", description: "Attempts completed."}, perHandler},
@@ -96,6 +96,10 @@ const (
 	attrMessageID     = attribute.Key("messaging.message.id")
 	attrBatch         = attribute.Key("messaging.batch.message_count")
 	attrKafkaOffset   = attribute.Key("messaging.kafka.offset")
+
+	attrExceptionType    = attribute.Key("exception.type")
+	attrExceptionMessage = attribute.Key("exception.message")
+	attrExceptionStack   = attribute.Key("exception.stacktrace")
 )
 
 // Values of attributes.
@@ -111,6 +115,8 @@ const (
 	operationProcess = "process"
 	typeReceive      = "receive"
 	typeProcess      = "process"
+
+	eventException = "exception"
 
 	outcomeCompleted = "completed"
 	outcomeFailed    = "failed"

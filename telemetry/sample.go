@@ -14,9 +14,12 @@ import (
 // Sample is what gauges show: an inbox at one moment.
 type Sample struct {
 	// Fresh says that the database answered the last time it was asked; at At,
-	// by the inbox's clock, it did so last. What it said is not shown otherwise.
-	Fresh      bool
-	At         time.Time
+	// by the inbox's clock, it did so last, which is zero if it has not yet. What
+	// it said is not shown otherwise.
+	Fresh bool
+	At    time.Time
+	// Began is since when the database has been asked.
+	Began      time.Time
 	Handlers   []HandlerSample
 	Workers    int
 	Partitions []PartitionSample
@@ -71,8 +74,12 @@ func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time)
 			}
 			o.ObserveInt64(halted, flag(p.Halted), its)
 		}
-		if !s.At.IsZero() {
-			o.ObserveFloat64(sampled, max(at.Sub(s.At), 0).Seconds(), of())
+		answered := s.At
+		if answered.IsZero() { // whoever is blind from the start has to be noticed, too
+			answered = s.Began
+		}
+		if !answered.IsZero() {
+			o.ObserveFloat64(sampled, max(at.Sub(answered), 0).Seconds(), of())
 		}
 		if !s.Fresh {
 			return nil

@@ -7,7 +7,6 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
@@ -67,10 +66,10 @@ func (i *Instruments) StartAccept(ctx context.Context, channel string, messages 
 	}
 	var producers []trace.Link
 	var first *handler.RawMessage
-	n := 0
+	var from origin
 	seen := map[trace.SpanID]bool{}
 	for m := range messages {
-		if n++; n == 1 {
+		if from.add(m.Transport, m.Channel, m.Properties); from.n == 1 {
 			first = m
 		}
 		if len(producers) == maxLinks {
@@ -81,10 +80,11 @@ func (i *Instruments) StartAccept(ctx context.Context, channel string, messages 
 			producers = append(producers, trace.Link{SpanContext: producer})
 		}
 	}
-	attributes := []attribute.KeyValue{attrInbox.String(i.cfg.Inbox), attrChannel.String(channel), attrBatch.Int(n),
-		attrOperation.String(operationAccept), attrOperationType.String(typeReceive)}
-	if n == 1 {
-		attributes = append(attributes, about(first.ID, first.Type, first.Transport, first.Properties)...)
+	channel = text(channel) // which the application need not have declared
+	attributes := append(from.attributes(), attrInbox.String(i.cfg.Inbox), attrChannel.String(channel),
+		attrOperation.String(operationAccept), attrOperationType.String(typeReceive))
+	if from.n == 1 {
+		attributes = append(attributes, about(first.ID, first.Type, first.Properties)...)
 		if len(producers) > 0 && !trace.SpanContextFromContext(ctx).IsValid() {
 			ctx = trace.ContextWithRemoteSpanContext(ctx, producers[0].SpanContext)
 		}
@@ -124,7 +124,12 @@ func (i *Instruments) StartAttempt(ctx context.Context, handlerKey string, messa
 		return ctx, nil
 	}
 	first := messages[0]
-	attributes := []attribute.KeyValue{attrInbox.String(i.cfg.Inbox), attrHandler.String(handlerKey), attrOperation.String(operationProcess), attrOperationType.String(typeProcess)}
+	var from origin
+	for _, m := range messages {
+		from.add(m.Transport, m.Properties.Channel, m.Properties)
+	}
+	handlerKey = text(handlerKey)
+	attributes := append(from.attributes(), attrInbox.String(i.cfg.Inbox), attrHandler.String(handlerKey), attrOperation.String(operationProcess), attrOperationType.String(typeProcess))
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if len(messages) == 1 {
 		with, producer := i.produced(ctx, first.Properties)
@@ -139,9 +144,8 @@ func (i *Instruments) StartAttempt(ctx context.Context, handlerKey string, messa
 			options = append(options, trace.WithNewRoot())
 		}
 		attributes = append(attributes, attrAttempt.Int(first.Attempt))
-		attributes = append(attributes, about(first.ID, first.Type, first.Transport, first.Properties)...)
+		attributes = append(attributes, about(first.ID, first.Type, first.Properties)...)
 	} else {
-		attributes = append(attributes, attrBatch.Int(len(messages)))
 		options = append(options, trace.WithNewRoot())
 	}
 	options = append(options, trace.WithAttributes(attributes...), trace.WithLinks(i.links(ctx, messages)...))
@@ -187,20 +191,48 @@ func (a *Attempt) End() {
 	}
 }
 
-func fail(span trace.Span, err error, errorType string) {
-	if err == nil || !span.IsRecording() {
-		return
+// about are the attributes of one message, but for where it came from.
+func about(id, messageType string, p handler.Properties) []attribute.KeyValue {
+	attributes := []attribute.KeyValue{attrMessageID.String(text(id)), attrType.String(text(messageType))}
+	if k := p.Kafka; k != nil {
+		attributes = append(attributes, attrPartition.String(strconv.Itoa(k.Partition)), attrKafkaOffset.Int64(k.Offset))
 	}
-	span.SetAttributes(attrErrorType.String(errorType))
-	span.RecordError(err)
-	span.SetStatus(codes.Error, err.Error())
+	return attributes
 }
 
-// about are the attributes of one message.
-func about(id, messageType, transport string, p handler.Properties) []attribute.KeyValue {
-	attributes := []attribute.KeyValue{attrSystem.String(system(transport)), attrMessageID.String(id), attrType.String(messageType)}
-	if k := p.Kafka; k != nil {
-		return append(attributes, attrDestination.String(k.Topic), attrPartition.String(strconv.Itoa(k.Partition)), attrKafkaOffset.Int64(k.Offset))
+// origin is where messages came from: their system, which is ours if they are of
+// several, and their destination, if they have the same.
+type origin struct {
+	n                   int
+	system, destination string
+	several             bool // destinations
+}
+
+func (o *origin) add(transport, channel string, p handler.Properties) {
+	its, destination := system(transport), channel
+	if p.Kafka != nil {
+		destination = p.Kafka.Topic
 	}
-	return append(attributes, attrDestination.String(p.Channel))
+	if o.n++; o.n == 1 {
+		o.system, o.destination = its, destination
+		return
+	}
+	if o.system != its {
+		o.system = systemInbox
+	}
+	o.several = o.several || o.destination != destination
+}
+
+func (o *origin) attributes() []attribute.KeyValue {
+	var attributes []attribute.KeyValue
+	if o.n > 0 {
+		attributes = append(attributes, attrSystem.String(o.system))
+	}
+	if o.n > 0 && !o.several {
+		attributes = append(attributes, attrDestination.String(text(o.destination)))
+	}
+	if o.n > 1 {
+		attributes = append(attributes, attrBatch.Int(o.n))
+	}
+	return attributes
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
@@ -137,4 +138,111 @@ func TestWhatInlineChannelsSkipIsCountedByChannel(t *testing.T) {
 	collected := m.collect(t)
 	require.Equal(t, map[string]float64{"c": 1}, by(collected["inbox.inline.duplicates_skipped"], "inbox.channel"))
 	require.Equal(t, map[string]float64{"c": 1}, by(collected["inbox.inline.missing_keys"], "inbox.channel"))
+}
+
+// Contract 11.5: an Inline or Direct channel that stands still is told of as work
+// that waits in the inbox is; what an outage keeps from going on is excused.
+func TestChannelWithoutTheInboxThatStandsStillIsUnhealthy(t *testing.T) {
+	for name, mode := range map[string]inbox.ChannelOption{"direct": inbox.Direct(), "inline": inbox.Inline()} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+				r := newStanding(t, d, mode)
+				r.receive(t, "m1")
+				require.Empty(t, r.consumer())
+				r.clock.Advance(2 * time.Minute)
+				r.becomes(t, inbox.HealthDegraded)
+				require.True(t, r.ib.Health().Ready())
+				r.clock.Advance(3 * time.Minute)
+				r.becomes(t, inbox.HealthUnhealthy)
+				require.False(t, r.ib.Health().Ready())
+				require.True(t, r.ib.Health().Live(), "a restart mends no handler")
+				r.leave <- nil
+				r.becomes(t, "")
+				r.receive(t, "m2")
+				require.Empty(t, r.consumer())
+				close(r.leave)
+			})
+		})
+	}
+}
+
+func TestOutageExcusesAnInlineChannelThatStandsStill(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newStanding(t, d, inbox.Inline())
+		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_markers RENAME TO away`)
+		r.produce(t, "m1")
+		inboxtest.Eventually(t, func() bool { return r.ib.Health().InPlaceOutages["c"] != nil }, "the store is missed")
+		r.clock.Advance(10 * time.Minute)
+		r.becomes(t, inbox.HealthDegraded)
+		require.True(t, r.ib.Health().Ready(), "it will go on by itself")
+		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_markers`)
+		inboxtest.Receive(t, r.entered, "m1")
+		r.clock.Advance(10 * time.Minute)
+		require.Equal(t, inbox.HealthDegraded, r.consumer(), "the outage is over when its attempt is")
+		r.leave <- inbox.RetryAfter(time.Millisecond, errors.New("not yet"))
+		inboxtest.Receive(t, r.entered, "m1 again")
+		require.Empty(t, r.ib.Health().InPlaceOutages)
+		require.Equal(t, inbox.HealthDegraded, r.consumer(), "right after it progress gets its time")
+		r.leave <- nil
+		r.becomes(t, "")
+		r.receive(t, "m2")
+		r.clock.Advance(5 * time.Minute)
+		r.becomes(t, inbox.HealthUnhealthy)
+		close(r.leave)
+	})
+}
+
+// standing is an inbox with a channel whose handler waits until it is let go.
+type standing struct {
+	ib      *inbox.Inbox
+	clock   *fxtest.Clock
+	kafka   *kafkatest.Kafka
+	entered chan struct{}
+	leave   chan error
+}
+
+func newStanding(t *testing.T, d *inboxtest.Database, mode inbox.ChannelOption) *standing {
+	t.Helper()
+	r := &standing{clock: fxtest.NewClock(inboxtest.Noon), kafka: kafkatest.Start(t, kafkatest.Topic("orders", 1)), entered: make(chan struct{}, 10), leave: make(chan error)}
+	r.ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(r.clock), inbox.SampleInterval(5*time.Millisecond), inbox.Channel("c", mode,
+		inbox.Kafka(kafkaconsumer.Config{Brokers: r.kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", WatchInterval: 50 * time.Millisecond,
+			Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.HeaderID("id")}}),
+		inbox.On("t", inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
+			r.entered <- struct{}{}
+			select {
+			case err := <-r.leave:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}, handler.Timeout(time.Minute)))))
+	inboxtest.Start(t, r.ib)
+	return r
+}
+
+func (r *standing) produce(t *testing.T, id string) {
+	t.Helper()
+	require.NoError(t, r.kafka.Produce("orders", kafkatest.Record{Value: []byte("1"), Headers: []kafkatest.Header{{Key: "id", Value: []byte(id)}}}))
+}
+
+// receive has the handler run.
+func (r *standing) receive(t *testing.T, id string) {
+	t.Helper()
+	r.produce(t, id)
+	inboxtest.Receive(t, r.entered, id)
+}
+
+// consumer is what the inbox is because of the channel; empty if nothing is wrong.
+func (r *standing) consumer() inbox.HealthState {
+	for _, reason := range r.ib.Health().Reasons {
+		if reason.Code == inbox.ReasonConsumer {
+			return reason.State
+		}
+	}
+	return ""
+}
+
+func (r *standing) becomes(t *testing.T, want inbox.HealthState) {
+	t.Helper()
+	inboxtest.Eventually(t, func() bool { return r.consumer() == want }, fmt.Sprintf("the channel is %q, not %q", want, r.consumer()))
 }

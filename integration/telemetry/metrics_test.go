@@ -214,6 +214,24 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 	})
 }
 
+// An inbox that could never look at its backlog is as blind as one that could.
+func TestAgeOfTheSampleBeginsWithTheStart(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m, provider := newMeter(t)
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider, inbox.SampleInterval(5*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		clock.Advance(time.Hour)
+		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_workers RENAME TO away`)
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return ib.Health().SampleErr != nil }, "the first sample fails")
+		clock.Advance(10 * time.Minute)
+		require.Zero(t, ib.Health().SampledAt)
+		require.Equal(t, map[string]float64{"test": 600}, by(m.collect(t)["inbox.sample.age"], "inbox.name"))
+		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_workers`)
+		inboxtest.Eventually(t, func() bool { return by(m.collect(t)["inbox.sample.age"], "inbox.name")["test"] == 0 }, "the database answers")
+	})
+}
+
 func TestCountsAreForgottenWithTheInbox(t *testing.T) {
 	m, provider := newMeter(t)
 	func() {

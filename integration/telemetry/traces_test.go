@@ -75,8 +75,8 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 		require.Equal(t, spanID, accept.Parent().SpanID().String())
 		require.Equal(t, []string{spanID}, linked(accept))
 		require.Equal(t, api.SpanKindConsumer, accept.SpanKind())
-		require.Equal(t, map[string]string{"inbox.name": "test", "inbox.channel": "c", "messaging.batch.message_count": "1", "messaging.operation.name": "accept",
-			"messaging.operation.type": "receive", "messaging.system": "inbox", "messaging.message.id": "m1", "inbox.message.type": "t", "messaging.destination.name": ""},
+		require.Equal(t, map[string]string{"inbox.name": "test", "inbox.channel": "c", "messaging.operation.name": "accept",
+			"messaging.operation.type": "receive", "messaging.system": "inbox", "messaging.message.id": "m1", "inbox.message.type": "t", "messaging.destination.name": "c"},
 			attributesOf(accept))
 		for key, inner := range map[string][]string{"plain": {"in plain"}, "tx": {"in tx", "by its session"}, "group": {"in group"}} {
 			attempts := seen.named("process " + key)
@@ -141,7 +141,8 @@ func TestABatchIsOneSpanLinkedToItsProducers(t *testing.T) {
 		require.Len(t, accept, 1)
 		require.False(t, accept[0].Parent().IsValid())
 		require.Equal(t, producers, linked(accept[0]))
-		require.Equal(t, "3", attributesOf(accept[0])["messaging.batch.message_count"])
+		require.Equal(t, map[string]string{"inbox.name": "test", "inbox.channel": "c", "messaging.batch.message_count": "3", "messaging.operation.name": "accept",
+			"messaging.operation.type": "receive", "messaging.system": "inbox", "messaging.destination.name": "c"}, attributesOf(accept[0]))
 		each := seen.named("process each")
 		require.Len(t, each, 3)
 		for _, attempt := range each {
@@ -152,7 +153,8 @@ func TestABatchIsOneSpanLinkedToItsProducers(t *testing.T) {
 		require.Len(t, batch, 1, "one call")
 		require.False(t, batch[0].Parent().IsValid())
 		require.Equal(t, []string{id(accept[0])}, linked(batch[0]))
-		require.Equal(t, "3", attributesOf(batch[0])["messaging.batch.message_count"])
+		attributes := attributesOf(batch[0])
+		require.Equal(t, []string{"3", "inbox", "c"}, []string{attributes["messaging.batch.message_count"], attributes["messaging.system"], attributes["messaging.destination.name"]})
 	})
 }
 
@@ -202,6 +204,19 @@ func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
 			require.Equal(t, codes.Error, attempt.Status().Code, "%s: also if only the commit failed", name)
 			require.NotEmpty(t, attempt.Status().Description)
 			require.Len(t, attempt.Events(), 1, "the error")
+			require.Equal(t, "exception", attempt.Events()[0].Name)
+			told := map[string]string{}
+			for _, a := range attempt.Events()[0].Attributes {
+				told[string(a.Key)] = a.Value.Emit()
+			}
+			require.Equal(t, attempt.Status().Description, told["exception.message"])
+			require.NotContains(t, attempt.Status().Description, "goroutine ", "a stack is told once")
+			if name == "panic" {
+				require.Equal(t, "handler panicked: no stock", told["exception.message"])
+				require.Contains(t, told["exception.stacktrace"], "goroutine ")
+			} else {
+				require.NotContains(t, told, "exception.stacktrace")
+			}
 		}
 		clock.Advance(time.Minute)
 		inboxtest.Process(t, ib)

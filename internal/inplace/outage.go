@@ -25,6 +25,7 @@ type outage struct {
 	sources map[*task]bool
 	err     error // the last; nil if there is no outage
 	since   time.Time
+	over    time.Time // the last; zero if there was none
 	told    time.Time
 	met     int
 }
@@ -73,7 +74,13 @@ func (o *outage) leave(source *task, how string) {
 		return
 	}
 	o.log.Info("inbox: "+how+": "+outageText, zap.Duration(telemetry.FieldAfter, o.clock.Now().Sub(o.since)), zap.Int(telemetry.FieldTimes, o.met))
-	o.err = nil
+	o.err, o.over = nil, o.clock.Now()
+}
+
+func (o *outage) lastOver() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.over
 }
 
 // current returns what was met last; nil if all is well.

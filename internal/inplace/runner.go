@@ -120,6 +120,9 @@ func (r *Runner) Stuck() map[string]int { return r.stuck.counts() }
 // if none was met, or the last that met it got on (contract 7.8).
 func (r *Runner) Outage() error { return r.outage.current() }
 
+// OutageOver is when the last outage was over; zero if there was none.
+func (r *Runner) OutageOver() time.Time { return r.outage.lastOver() }
+
 // Unrouted returns those of a record's messages that no handler takes.
 func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 	var unrouted []handler.RawMessage

@@ -29,6 +29,9 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("handler panicked: %v\n\n%s", e.Value, e.Stack)
 }
 
+// Trace returns the stack, for whoever keeps it apart from the rest of the text.
+func (e *PanicError) Trace() []byte { return e.Stack }
+
 // Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
