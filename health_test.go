@@ -443,3 +443,13 @@ func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
 		require.Zero(t, seen.Handlers[0].Ended)
 	})
 }
+
+func TestStopWhoseTimeIsOverDoesNotCallWhatEndsAtOnceLate(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("h")))
+		require.NoError(t, ib.Start(t.Context()))
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.NoError(t, ib.Stop(over))
+	})
+}

@@ -73,12 +73,18 @@ func (s *sampler) start() error {
 	return nil
 }
 
+// stopGrace is what a stop gives the sampler whose own time is over: what ends at
+// once is not late.
+const stopGrace = 500 * time.Millisecond
+
 // stop ends it. A driver may take its time to give a statement up.
 func (s *sampler) stop(ctx context.Context) error {
 	if s.cancel == nil {
 		return nil
 	}
 	s.cancel()
+	ctx, cancel := outliving(ctx, stopGrace)
+	defer cancel()
 	var late error
 	select {
 	case <-s.done:
@@ -97,6 +103,21 @@ func (s *sampler) stop(ctx context.Context) error {
 		return errors.Join(late, fmt.Errorf("the meter provider does not end the gauges: %w", ctx.Err()))
 	}
 	return late
+}
+
+// outliving ends some time after ctx has.
+func outliving(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	outlives, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-outlives.Done():
+		}
+	})
+	return outlives, func() { stop(); cancel() }
 }
 
 // A look waits at least rest times as long as the one before it took, so that
