@@ -220,4 +220,20 @@ var opsMutants = []mutant{
 		New:  "",
 		Test: operating("TestListOfMessagesWithManyHandlersIsComplete"),
 	},
+	{
+		Name: "a discarded row ends a retried one of a renamed handler",
+		Why:  "an operator is told that it was retried, and the message is never handled (contract 4.2)",
+		File: "processor/siblings.go",
+		Old:  "case retried && s.Completed && s.Outcome == models.OutcomeDiscarded:",
+		New:  "case retried && s.Completed && s.Outcome == models.OutcomeSuperseded:",
+		Test: operating("TestRetriedRowOfARenamedHandlerRuns"),
+	},
+	{
+		Name: "a poisoned row ends a retried one of a renamed handler",
+		Why:  "an operator is told that it was retried, and the message is not handled (contract 4.2)",
+		File: "processor/siblings.go",
+		Old:  "case s.Completed || s.Poisoned && !retried:",
+		New:  "case s.Completed || s.Poisoned:",
+		Test: operating("TestRetriedRowOfARenamedHandlerRuns"),
+	},
 }
