@@ -71,7 +71,7 @@ func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
 	defer cancel()
 	if err := models.Migrate(migrating, d.DB, d.naming, name); err != nil {
 		if migrating.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("nothing was changed within %s, see --timeout: %w", a.timeout, err)
+			err = fmt.Errorf("not done within %s, see --timeout: %w", a.timeout, err)
 		}
 		return err
 	}
