@@ -248,13 +248,13 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
-	keys := []string{h.Key()}
-	if !paused { // before a rename it may have been paused by a legacy key
+	keys := h.Keys() // workers of a program from before a rename know the legacy ones
+	if !paused {
 		stored, err := ib.store.Paused(ctx)
 		if err != nil {
 			return ib.name(err)
 		}
-		keys = append(keys, slices.DeleteFunc(slices.Clone(h.LegacyKeys()), func(key string) bool { return !slices.Contains(stored, key) })...)
+		keys = slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return !slices.Contains(stored, key) })
 	}
 	for _, key := range keys {
 		if err := ib.store.SetPaused(ctx, key, paused, ib.cfg.clock.Now()); err != nil {

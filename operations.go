@@ -78,6 +78,14 @@ func (l live) HandlerKeys(key string) ([]string, error) {
 	return h.Keys(), nil
 }
 
+func (l live) Ordered(key string) (ordered, skipsPoisoned bool) {
+	h, known := l.ib.registry.Lookup(key)
+	if !known {
+		return false, false
+	}
+	return h.Ordered(), h.SkipsPoisoned()
+}
+
 func (l live) Wake(handlerKeys ...string) {
 	var primary []string
 	for _, key := range handlerKeys {

@@ -22,6 +22,8 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 type StillBadError struct {
 	// ID is the rejected message's.
 	ID string
+	// Channel is the one whose decoder read it.
+	Channel string
 	// Err is the reason: an *InvalidError, or one of package envelope's.
 	Err error
 }
@@ -98,7 +100,7 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 		a.report(ctx, p)
 		return p.results, nil
 	case errors.As(err, &bad):
-		return nil, a.keepRejected(ctx, id, bad.reason, audit)
+		return nil, a.keepRejected(ctx, row, bad.reason, audit)
 	default:
 		return nil, rejectedError(id, err)
 	}
@@ -176,12 +178,16 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 }
 
 // keepRejected notes why the row stays.
-func (a *Acceptor) keepRejected(ctx context.Context, id string, reason error, audit *models.Audit) error {
-	still := &StillBadError{ID: id, Err: reason}
+func (a *Acceptor) keepRejected(ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit) error {
+	still := &StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
 	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
-	if err := a.store.SetRejectedReason(ctx, id, reason.Error(), audit); err != nil {
-		return errors.Join(still, rejectedError(id, err))
+	err := a.store.SetRejectedReason(ctx, row.ID, reason.Error(), audit)
+	switch {
+	case errors.Is(err, store.ErrRejectedGone): // somebody else was faster
+		return rejectedError(row.ID, err)
+	case err != nil:
+		return errors.Join(still, rejectedError(row.ID, err))
 	}
 	return still
 }

@@ -84,7 +84,11 @@ func (q *request) resume() error {
 
 func (q *request) switchHandler(done string, act func(context.Context, ops.Actor, string) error) error {
 	key := q.r.PostForm.Get("handler")
-	if err := act(q.r.Context(), q.actor(), key); err != nil {
+	err := act(q.r.Context(), q.actor(), key)
+	if errors.Is(err, ops.ErrNotPaused) {
+		return q.back("handlers", saying("not-paused"))
+	}
+	if err != nil {
 		return err
 	}
 	q.d.forget()

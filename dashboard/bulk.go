@@ -141,13 +141,19 @@ func (q *request) startBulk() error {
 		act = q.d.ops.DiscardMatching
 	}
 	expected := numberIn(q.r.PostForm.Get("count"))
+	most := expected // what was confirmed, unless there were too many to count
+	if q.r.PostForm.Get("capped") != "" {
+		most = 0
+	} else if most == 0 {
+		return badInput("The form does not say how many were confirmed.")
+	}
 	back := "./messages?" + fields.Encode()
 	if filter.Fingerprint != "" {
 		back = "./failures"
 	}
 	actor := q.actor()
 	return q.startJob(&job{action: action, expected: expected, back: back}, func(ctx context.Context, j *job) error {
-		result, err := act(ctx, actor, filter, ops.Bulk{Progress: j.progress})
+		result, err := act(ctx, actor, filter, ops.Bulk{Most: most, Progress: j.progress})
 		j.progress(result)
 		return err
 	})

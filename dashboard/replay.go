@@ -10,7 +10,11 @@ import (
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-type replayBody struct{ Message ops.Message }
+type replayBody struct {
+	Message ops.Message
+	// CopyID is the copy's, made with the form: sent twice, it is a duplicate.
+	CopyID string
+}
 
 // editReplay asks for what a copy changes. Nothing that is shown is taken over:
 // it may be redacted.
@@ -23,7 +27,7 @@ func (q *request) editReplay() error {
 	if err != nil {
 		return err
 	}
-	return q.render("replay", "Replay a message", "messages", replayBody{m})
+	return q.render("replay", "Replay a message", "messages", replayBody{m, ops.CopyID(m.ID)})
 }
 
 // replay accepts the copy. Only what is ticked is changed: an empty field is a

@@ -25,6 +25,7 @@ var saidTexts = map[string]said{
 	"discarded-some":  {Text: "Discarded.", Counted: true},
 	"paused":          {Text: "Paused: workers stop claiming within a heartbeat; what runs goes on."},
 	"resumed":         {Text: "Resumed: workers claim again within a heartbeat."},
+	"not-paused":      {Text: "It was not paused: nothing was done."},
 	"accepted":        {Text: "Accepted again: it is a message now and not rejected any more."},
 	"known":           {Text: "It was known already: the record is a duplicate of a message that was accepted before, and is not rejected any more."},
 	"unrouted":        {Text: "Accepted, but no handler takes its type."},

@@ -24,20 +24,22 @@ func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
 
-// By the primary key. It is due now, not since it was accepted: thousands that
+// By the primary key. The machine of an operator may be ahead of the database,
+// whose clock is the latest that is taken: else nothing would run until then.
+// It is due now, not since it was accepted: thousands that
 // are retried must not go before all that has come since. Nobody else changes a
 // poisoned row but cleanup's deletion of its message, by hand: what another
 // operator has retried or discarded is not poisoned any more, and has another
 // version if it is again.
 const retry = `
-UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, next_attempt_at = $2, ` + unclaimed + `
+UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, next_attempt_at = {at}, ` + unclaimed + `
 FROM {refs} AS c
 WHERE ` + isRef + `
 RETURNING {changed}`
 
 // Likewise.
 const discard = `
-UPDATE {statuses} AS s SET completed_at = $2, outcome = 'discarded', abandoned_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
+UPDATE {statuses} AS s SET completed_at = {at}, outcome = 'discarded', abandoned_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
 FROM {refs} AS c
 WHERE ` + isRef + `
 RETURNING {changed}`

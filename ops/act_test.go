@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -46,6 +47,22 @@ func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 		r.process()
 		require.Equal(t, models.OutcomeProcessed, r.status("mail", "1").Outcome)
 		require.Equal(t, []string{"ship/1", "mail/1"}, r.handled(), "the other handler ran once")
+	})
+}
+
+// An operator's machine is ahead of the database by a day.
+func TestOperatorsClockPutsNothingOff(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil)
+		r.poison("mail", "no", "1", "2")
+		r.accept("1", "2")
+		r.process()
+		o, err := ops.New(d.DB, ops.Clock(fxtest.NewClock(time.Now().Add(24*time.Hour))))
+		require.NoError(t, err)
+		require.NoError(t, o.Retry(t.Context(), ada, r.ref("mail", "1")))
+		require.NoError(t, o.Discard(t.Context(), ada, r.ref("mail", "2")))
+		require.WithinDuration(t, time.Now(), *r.status("mail", "1").NextAttemptAt, time.Hour)
+		require.WithinDuration(t, time.Now(), *r.status("mail", "2").CompletedAt, time.Hour)
 	})
 }
 
@@ -193,6 +210,7 @@ func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 		r.reject(8, "bad", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		require.NoError(t, r.ib.Pause(t.Context(), "ship"))
 		r.clock.Advance(2 * time.Hour) // message 2 is due to be cleaned
+		require.NoError(t, r.d.DB.Create(&models.Handler{HandlerKey: "mail", Paused: true}).Error)
 		before := r.rows()
 		inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
 		for name, act := range actions(t, r, ada, r.ref("mail", "1")) {

@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -81,13 +81,22 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	if err := checkAges(filter.From, filter.To); err != nil {
 		return AuditPage{}, err
 	}
+	// Nothing behind a row that is so much older matches.
+	oldest := filter.From
+	if !oldest.IsZero() {
+		oldest = oldest.Add(-auditMargin)
+	}
 	read := func(ctx context.Context, p place, n int) ([]AuditEntry, error) {
-		return look(ctx, o, walkAudit, func(rows *sql.Rows, e *AuditEntry) error {
+		entries, err := look(ctx, o, walkAudit, func(rows *sql.Rows, e *AuditEntry) error {
 			var occurred store.Stamp
 			err := rows.Scan(&e.ID, &e.Actor, &e.Action, &e.Target, &occurred)
 			e.OccurredAt = occurred.Time
 			return err
-		}, p.ID, n)
+		}, min(p.ID, auditBefore(filter.To)), n)
+		if end := slices.IndexFunc(entries, func(e AuditEntry) bool { return e.OccurredAt.Before(oldest) }); end >= 0 {
+			entries = entries[:end]
+		}
+		return entries, err
 	}
 	page, err := pageOf(ctx, list, filter, after, limit, read, func(e AuditEntry) place { return place{ID: e.ID} }, filter.takes)
 	if err != nil {
@@ -123,7 +132,7 @@ func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
 	return err
 }
 
-// By the audit's primary key: the IDs ascend with time.
+// By the audit's primary key: the IDs ascend with time, see auditIDs.
 const walkAudit = `
 SELECT id, actor, action, target, occurred_at FROM {audit} WHERE id < $1 ORDER BY id DESC LIMIT $2`
 
@@ -168,9 +177,10 @@ func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target st
 
 // entry is an audit row. Its ID is later than those before it.
 func (o *Ops) entry(actor Actor, action Action, target string, detail any) (models.Audit, error) {
-	id, err := uuid.NewV7()
+	now := o.clock.Now()
+	id, err := o.auditIDs.next(now)
 	if err != nil {
-		return models.Audit{}, fmt.Errorf("%w: make its ID: %w", ErrNotAudited, err)
+		return models.Audit{}, fmt.Errorf("%w: %w", ErrNotAudited, err)
 	}
 	text := []byte("{}")
 	if detail != nil {
@@ -178,5 +188,5 @@ func (o *Ops) entry(actor Actor, action Action, target string, detail any) (mode
 			return models.Audit{}, fmt.Errorf("%w: its detail: %w", ErrNotAudited, err)
 		}
 	}
-	return models.Audit{ID: id.String(), Actor: string(actor), Action: string(action), Target: target, Detail: string(text), OccurredAt: o.clock.Now()}, nil
+	return models.Audit{ID: id, Actor: string(actor), Action: string(action), Target: target, Detail: string(text), OccurredAt: now}, nil
 }

@@ -98,6 +98,33 @@ func TestDiscardAllMatchingLeavesTheOthers(t *testing.T) {
 	})
 }
 
+// Contract 11.1: an operator confirms a number; what is poisoned after that he has
+// not seen.
+func TestBulkActionTakesNoMoreThanWasConfirmed(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no", "1", "2", "3", "4", "5", "6", "7", "8")
+		r.accept("1", "2", "3", "4", "5")
+		r.process()
+		filter := ops.Filter{HandlerKeys: []string{"mail"}}
+		counted, err := r.ops.DiscardMatching(t.Context(), ada, filter, ops.Bulk{DryRun: true})
+		require.NoError(t, err)
+		require.Equal(t, ops.Count{N: 5}, counted.Matched)
+		r.accept("6", "7", "8")
+		r.process()
+		result, err := r.ops.DiscardMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 2, Most: counted.Matched.N})
+		require.NoError(t, err)
+		require.EqualValues(t, 5, result.Done)
+		require.True(t, result.More)
+		require.Len(t, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}}, 100), 3)
+		result, err = r.ops.DiscardMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 2, Most: 3})
+		require.NoError(t, err)
+		require.EqualValues(t, 3, result.Done)
+		require.False(t, result.More)
+		_, err = r.ops.DiscardMatching(t.Context(), ada, filter, ops.Bulk{Most: -1})
+		require.ErrorIs(t, err, ops.ErrBadInput)
+	})
+}
+
 func TestBulkActionEndsBetweenChunksAndTellsWhatWasDone(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 10)

@@ -15,6 +15,8 @@ var (
 	ErrStale = errors.New("changed meanwhile")
 	// ErrNotPoisoned: only a poisoned status may be retried or discarded.
 	ErrNotPoisoned = errors.New("not poisoned")
+	// ErrNotPaused: only a paused handler key can be resumed.
+	ErrNotPaused = errors.New("not paused")
 	// ErrProcessing: a message cannot be deleted while a handler runs on it.
 	ErrProcessing = errors.New("being processed")
 	// ErrBadInput: an argument is missing, malformed or out of range.

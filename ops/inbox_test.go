@@ -158,6 +158,102 @@ func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 	})
 }
 
+// Contract 5.13: workers of a program from before a rename obey, too.
+func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, inbox.LegacyKeys("before"))))
+		old := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("before", inboxtest.Nothing)))
+		o, err := renamed.Ops()
+		require.NoError(t, err)
+		inboxtest.Accept(t, old, "1")
+		for name, each := range map[string]struct{ pause, resume func() error }{
+			"an operator":     {func() error { return o.Pause(t.Context(), ada, "now") }, func() error { return o.Resume(t.Context(), ada, "now") }},
+			"the application": {func() error { return renamed.Pause(t.Context(), "now") }, func() error { return renamed.Resume(t.Context(), "now") }},
+		} {
+			require.NoError(t, each.pause(), name)
+			require.Zero(t, inboxtest.Process(t, old).Picked, name)
+			require.NoError(t, each.resume(), name)
+		}
+		require.Equal(t, 1, inboxtest.Process(t, old).Picked)
+		require.ErrorIs(t, o.Resume(t.Context(), ada, "now"), ops.ErrNotPaused)
+		page, err := o.Audit(t.Context(), ops.AuditFilter{}, "", 0)
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 2, "nothing done is nothing to note")
+	})
+}
+
+// What no claim takes is not due, whether a claim has marked it or not (contract
+// 5.12).
+func TestOverviewJudgesLanes(t *testing.T) {
+	for name, each := range map[string]struct {
+		fails error
+		head  ops.HandlerOverview
+	}{
+		"behind a poisoned one": {inbox.Poison(errors.New("no")), ops.HandlerOverview{Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}}},
+		"behind a delayed one":  {inbox.RetryAfter(time.Hour, errors.New("no")), ops.HandlerOverview{Pending: ops.Count{N: 4}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				r := newRig(t, d, nil, inbox.Ordered())
+				r.fail("mail", "1", each.fails)
+				accept := func(id, lane string) {
+					m := inboxtest.Message(id)
+					m.OrderingKey = []byte(lane)
+					_, err := r.ib.Accept(t.Context(), m)
+					require.NoError(t, err)
+				}
+				accept("1", "a")
+				r.process()
+				r.clock.Advance(time.Minute)
+				accept("2", "a")
+				accept("3", "a")
+				r.clock.Advance(time.Minute)
+				accept("4", "b")
+				r.clock.Advance(time.Second)
+				want := each.head
+				want.HandlerKey, want.Due, want.Waiting, want.OldestDueAge = "mail", ops.Count{N: 1}, ops.Count{N: 2}, time.Second
+				byHand, err := ops.New(d.Another(t), ops.Clock(r.clock))
+				require.NoError(t, err)
+				for _, o := range []*ops.Ops{r.ops, byHand} {
+					overview, err := o.Overview(t.Context())
+					require.NoError(t, err)
+					got := overview.Handlers[slices.IndexFunc(overview.Handlers, func(h ops.HandlerOverview) bool { return h.HandlerKey == "mail" })]
+					got.Ended = ops.Ended{}
+					require.Equal(t, want, got)
+				}
+			})
+		})
+	}
+}
+
+// A walk over a long audit ends where nothing older can match.
+func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.accept("1")
+		for range 30 {
+			r.clock.Advance(time.Hour)
+			_, err := r.ops.Message(t.Context(), ada, "1")
+			require.NoError(t, err)
+		}
+		now := r.clock.Now()
+		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-3 * time.Hour), To: now}, "", 0)
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 3)
+		require.LessOrEqual(t, page.Looked, 6)
+		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-29 * time.Hour), To: now.Add(-27 * time.Hour)}, "", 0)
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 2)
+		require.LessOrEqual(t, page.Looked, 5)
+		r.clock.Advance(-10 * time.Minute)
+		_, err = r.ops.Message(t.Context(), "bob", "1")
+		require.NoError(t, err)
+		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{To: now, From: now.Add(-time.Hour)}, "", 0)
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 2)
+		require.Equal(t, ops.Actor("bob"), page.Entries[0].Actor, "the IDs ascend although the clock went back")
+	})
+}
+
 // The CLI knows no handlers: it pauses what workers list or what is stored.
 func TestPausingWithoutTheApplication(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

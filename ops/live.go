@@ -30,6 +30,9 @@ type Live interface {
 	// by now first. ErrNotFound if none of this process has it; ErrBadInput if
 	// it runs without an inbox, where nothing can be paused.
 	HandlerKeys(key string) ([]string, error)
+	// Ordered tells whether the handler that has this key is ordered, and if so
+	// whether its lanes skip what is poisoned. False if none of this process has it.
+	Ordered(key string) (ordered, skipsPoisoned bool)
 	// Wake tells this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
 	// Ended counts, by handler key, the attempts that have ended in this process

@@ -16,6 +16,9 @@ type Bulk struct {
 	// ChunkSize is how many statuses share a transaction and an audit row: 1 to
 	// MaxLimit, 0 for 200.
 	ChunkSize int
+	// Most is how many were confirmed: the action stops there, and the result says
+	// whether more match by then. 0 is no bound, for a count that was capped.
+	Most int64
 	// Progress, if not nil, is told after each chunk, from the caller's
 	// goroutine.
 	Progress func(BulkResult)
@@ -32,6 +35,8 @@ type BulkResult struct {
 	Skipped int64
 	// Looked counts the rows looked at.
 	Looked int64
+	// More match now than Bulk.Most, and were left alone.
+	More bool
 }
 
 // RetryMatching retries every poisoned status that matches the filter, in
@@ -41,7 +46,9 @@ type BulkResult struct {
 // poisoned again meanwhile stays so. The end of ctx ends it between two chunks
 // or undoes the one under way; the result, also with an error, is what was done.
 //
-// Do a DryRun first and have the operator confirm its count.
+// Do a DryRun first, have the operator confirm its count and give it as Most: what
+// is poisoned since then nobody has looked at. Give the filter a To for the same
+// reason.
 func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionRetry, filter, bulk)
 }
@@ -76,6 +83,9 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 	if chunk, err = checkLimit(chunk); err != nil {
 		return fail(err)
 	}
+	if bulk.Most < 0 {
+		return fail(badInput("most", "%d, allowed is 0 and more", bulk.Most))
+	}
 	if bulk.DryRun {
 		if result.Matched, err = o.Count(ctx, f.Filter); err != nil {
 			return fail(err)
@@ -86,9 +96,20 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 		if err := ctx.Err(); err != nil {
 			return fail(err)
 		}
-		out, err := o.findChunk(ctx, f, after, chunk)
+		next, enough := chunk, false
+		if bulk.Most > 0 {
+			left := bulk.Most - result.Done - result.Skipped
+			next, enough = int(min(int64(chunk), max(left, 1))), left <= 0
+		}
+		out, err := o.findChunk(ctx, f, after, next)
 		if err != nil {
 			return fail(err)
+		}
+		if enough { // this was only to see whether there are more
+			if result.More, after = len(out.rows) > 0, out.next; result.More || after == nil {
+				return result, nil
+			}
+			continue
 		}
 		done, err := o.actOnChunk(ctx, actor, action, filter, out.rows)
 		if err != nil {

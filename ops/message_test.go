@@ -164,6 +164,31 @@ func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 	})
 }
 
+// Contract 11.3, 11.4.
+func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var channels []string
+		hook := ops.Redact(func(v ops.Redactable) []byte {
+			if v.Part == ops.PartError {
+				channels = append(channels, v.Channel)
+			}
+			return v.Value
+		})
+		redacting, plain := newRig(t, d, []ops.Option{hook}), newRig(t, d, nil)
+		bad := redacting.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
+		_, err := redacting.ops.ReAccept(t.Context(), ada, bad)
+		require.ErrorAs(t, err, new(*inbox.StillBadError))
+		require.Equal(t, []string{"c"}, channels)
+		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
+		for _, r := range []*rig{redacting, plain} {
+			_, err := r.ops.ReAccept(t.Context(), ada, bad)
+			require.ErrorIs(t, err, ops.ErrNotAudited)
+			require.False(t, errors.As(err, new(*inbox.StillBadError)))
+			require.NotContains(t, err.Error(), "still bad")
+		}
+	})
+}
+
 // What is poisoned must be seen and can be acted on, even if no error is shown.
 func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

@@ -79,6 +79,8 @@ var dialects = map[string][]string{
 		"{by id}", `s.id = ANY (ARRAY(SELECT (value->>0)::uuid FROM json_array_elements($1::text::json))) AND`,
 		"{changed}", `s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key`,
 		"{clock}", `clock_timestamp()`,
+		// The second parameter, a time.
+		"{at}", `LEAST($2::timestamptz, clock_timestamp())`,
 		"{for update}", `FOR UPDATE`,
 	},
 	"sqlite": {
@@ -91,6 +93,7 @@ var dialects = map[string][]string{
 		"{by id}", ``,
 		"{changed}", `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias
 		"{clock}", `NULL`,
+		"{at}", `?2`,
 		"{for update}", ``,
 	},
 }

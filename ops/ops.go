@@ -27,11 +27,12 @@ import (
 // their errors can be told apart by the Err values of this package.
 type Ops struct {
 	settings
-	db     *gorm.DB
-	store  store.Store
-	sqlite bool
-	names  *strings.Replacer
-	texts  sync.Map // statement → with the names filled in
+	db       *gorm.DB
+	store    store.Store
+	sqlite   bool
+	names    *strings.Replacer
+	texts    sync.Map // statement → with the names filled in
+	auditIDs auditIDs
 }
 
 // New makes an Ops on db, which stays the caller's to close. It reads nothing

@@ -3,6 +3,7 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,7 +38,9 @@ type HandlerOverview struct {
 	// Pending counts the pending statuses, those due and those waiting in lanes
 	// among them.
 	Pending Count
-	// Due counts those that could run now, those waiting in lanes not among them.
+	// Due counts those that could run now, those waiting in lanes not among them. Of
+	// a handler with lanes the first 1,000 are looked at. Without a Live it is not
+	// known whether what is poisoned is skipped: rows behind it count as waiting.
 	Due Count
 	// OldestDueAge is how long the one due longest has been; 0 if none is.
 	OldestDueAge time.Duration
@@ -103,9 +106,10 @@ const countOpen = `
 SELECT count(*),
 	COALESCE(sum(CASE WHEN s.processing_started_at IS NOT NULL THEN 1 ELSE 0 END), 0),
 	COALESCE(sum(CASE WHEN s.processing_started_at IS NULL AND s.due <= $2 THEN 1 ELSE 0 END), 0),
-	min(CASE WHEN s.processing_started_at IS NULL THEN s.due END)
+	min(CASE WHEN s.processing_started_at IS NULL THEN s.due END),
+	COALESCE(max(CASE WHEN s.processing_started_at IS NULL AND s.due <= $2 AND s.lane_key IS NOT NULL THEN 1 ELSE 0 END), 0)
 FROM (
-	SELECT processing_started_at, ` + due + ` AS due FROM {statuses}
+	SELECT processing_started_at, lane_key, ` + due + ` AS due FROM {statuses}
 	WHERE handler_key = $1 AND ` + isOpen + ` ORDER BY ` + due + `, id LIMIT $3
 ) s`
 
@@ -121,12 +125,13 @@ const (
 type openCounts struct {
 	open, processing, due int64
 	oldest                store.Stamp
+	lanes                 int64 // 1 if any of those due is in a lane
 }
 
 func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (HandlerOverview, error) {
 	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered}
 	counts, err := look(ctx, o, countOpen, func(rows *sql.Rows, c *openCounts) error {
-		return rows.Scan(&c.open, &c.processing, &c.due, &c.oldest)
+		return rows.Scan(&c.open, &c.processing, &c.due, &c.oldest, &c.lanes)
 	}, h.HandlerKey, o.stamp(now), LookLimit+1)
 	if err != nil {
 		return out, err
@@ -141,8 +146,61 @@ func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (Handler
 	}
 	out.Processing, out.Due = Count{min(c.processing, LookLimit), capped}, Count{min(c.due, LookLimit), capped}
 	out.Pending = Count{min(c.open, LookLimit) - out.Processing.N + out.Waiting.N, capped || out.Waiting.Capped}
-	if c.due > 0 {
-		out.OldestDueAge = now.Sub(c.oldest.Time)
+	if c.due == 0 {
+		return out, nil
+	}
+	out.OldestDueAge = now.Sub(c.oldest.Time)
+	if c.lanes == 0 {
+		return out, nil
+	}
+	rule, ordered, err := o.laneRule(h.HandlerKey)
+	if err != nil || !ordered {
+		return out, err
+	}
+	return o.judgeLanes(ctx, out, c.due, rule, now)
+}
+
+// lanesMost is how many rows the overview looks at for whether they are first in
+// their lane: each costs a look into it.
+const lanesMost = 1000
+
+// laneRule is how the lanes of a handler key run. Without the application nobody
+// knows that: then each goes by its own name, and waits behind what is poisoned,
+// which is the default.
+func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, err error) {
+	if o.live == nil {
+		return rule, true, nil
+	}
+	keys, err := o.live.HandlerKeys(handlerKey)
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrBadInput) { // another process's, or one without an inbox
+		return rule, true, nil
+	}
+	if err != nil {
+		return rule, false, err
+	}
+	for _, key := range keys {
+		rule.Handlers = append(rule.Handlers, store.LaneHandler(key))
+	}
+	ordered, rule.SkipPoisoned = o.live.Ordered(handlerKey)
+	return rule, ordered, nil
+}
+
+// judgeLanes takes those from what is due that are behind others of their lane,
+// marked as waiting or not: no claim takes them.
+func (o *Ops) judgeLanes(ctx context.Context, out HandlerOverview, due int64, rule store.LaneRule, now time.Time) (HandlerOverview, error) {
+	ctx, cancel := o.within(ctx)
+	defer cancel()
+	backlogs, err := o.store.Backlog(ctx, []store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: lanesMost, Lanes: &rule}}, now)
+	if err != nil || len(backlogs) != 1 {
+		return out, err
+	}
+	b := backlogs[0]
+	behind := max(0, int64(b.Waiting)-min(out.Waiting.N, lanesMost))
+	unjudged := due > int64(b.Due)+behind
+	out.Due = Count{int64(b.Due), out.Due.Capped || unjudged}
+	out.Waiting = Count{min(out.Waiting.N+behind, LookLimit), out.Waiting.Capped || unjudged}
+	if out.OldestDueAge = 0; b.Due > 0 {
+		out.OldestDueAge = now.Sub(b.OldestDue)
 	}
 	return out, nil
 }

@@ -12,13 +12,15 @@ import (
 )
 
 // Pause stops claiming for a handler key on every worker, within a heartbeat of
-// each; what runs goes on. ErrNotFound unless a worker lists the key or
+// each; what runs goes on. With a Live it pauses all keys of the handler, so that
+// workers of a program from before a rename obey; without, only this one. ErrNotFound unless a worker lists the key or
 // statuses are open under it. Pausing what is paused is fine (contract 5.13).
 func (o *Ops) Pause(ctx context.Context, actor Actor, handlerKey string) error {
 	return o.setPaused(ctx, actor, ActionPause, handlerKey)
 }
 
-// Resume undoes Pause.
+// Resume undoes Pause. ErrNotPaused if the handler is not paused: then nothing was
+// done, and there is no audit row.
 func (o *Ops) Resume(ctx context.Context, actor Actor, handlerKey string) error {
 	return o.setPaused(ctx, actor, ActionResume, handlerKey)
 }
@@ -37,15 +39,23 @@ func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handler
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)
 	}
-	statement := resume // of all its keys: it is paused by any
+	// All of its keys: it is paused by any, and workers of a program from before a
+	// rename know the legacy ones alone.
+	statement := resume
 	if action == ActionPause {
-		statement, keys = pause, keys[:1]
+		statement = pause
 	}
 	err = o.audited(ctx, actor, action, "handler "+keys[0], func(ctx context.Context, tx *gorm.DB) (any, error) {
+		var changed int64
 		for _, key := range keys {
-			if _, err := o.exec(ctx, tx.Statement.ConnPool, statement, key, o.stamp(o.clock.Now())); err != nil {
+			rows, err := o.exec(ctx, tx.Statement.ConnPool, statement, key, o.stamp(o.clock.Now()))
+			if err != nil {
 				return nil, err
 			}
+			changed += rows
+		}
+		if changed == 0 {
+			return nil, ErrNotPaused
 		}
 		return map[string]any{"keys": keys}, nil
 	})

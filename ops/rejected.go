@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -140,7 +141,10 @@ func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRec
 		}
 		return nil, err
 	})
-	return record, err
+	if err != nil { // what was read leaves no audit row, so it is not shown
+		return RejectedRecord{}, err
+	}
+	return record, nil
 }
 
 // By the primary key. An empty key or value is told from none by columns of
@@ -200,15 +204,38 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
 	}
 	accepted, err := o.live.AcceptRejected(ctx, id, entry)
-	var still *acceptor.StillBadError
-	if errors.As(err, &still) && o.redactor != nil {
-		reason := o.redact(Redactable{Part: PartError, MessageID: id, Value: []byte(still.Err.Error())})
-		err = &acceptor.StillBadError{ID: id, Err: errors.New(string(reason))}
-	}
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
+		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, o.redactStillBad(err))
 	}
 	return accepted, nil
+}
+
+// redactStillBad redacts why a record is still bad. That its audit row could not
+// be written comes beside it, and is said alone: nothing is shown unaudited.
+func (o *Ops) redactStillBad(err error) error {
+	var still *acceptor.StillBadError
+	if !errors.As(err, &still) {
+		return err
+	}
+	var others []error
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, each := range several.Unwrap() {
+			if !errors.As(each, new(*acceptor.StillBadError)) {
+				others = append(others, each)
+			}
+		}
+	}
+	if errors.Is(err, ErrNotAudited) {
+		return cmp.Or(errors.Join(others...), ErrNotAudited)
+	}
+	if o.redactor != nil {
+		reason := o.redact(Redactable{Part: PartError, MessageID: still.ID, Channel: still.Channel, Value: []byte(still.Err.Error())})
+		still = &acceptor.StillBadError{ID: still.ID, Channel: still.Channel, Err: errors.New(string(reason))}
+	}
+	if len(others) == 0 {
+		return still
+	}
+	return errors.Join(append([]error{still}, others...)...)
 }
 
 // DeleteRejected deletes a rejected message for good; confirmation repeats its

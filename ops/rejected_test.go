@@ -68,6 +68,17 @@ func TestRejectedAreListedAndShown(t *testing.T) {
 	})
 }
 
+// Contract 11.3.
+func TestRejectedRecordIsNotShownWithoutItsAuditRow(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		id := r.reject(1, "bad")
+		inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
+		shown, err := r.ops.Rejected(t.Context(), ada, id)
+		require.ErrorIs(t, err, ops.ErrNotAudited)
+		require.Zero(t, shown)
+	})
+}
+
 // Contract 7.4, 11.1.
 func TestReAcceptAndDeleteRejected(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {

@@ -18,8 +18,8 @@ const PropertyOriginalID = "inboxreplayof"
 
 // Edit is what a replay changes; what is nil stays as it is stored.
 type Edit struct {
-	// MessageID is the copy's ID. Empty makes one: the original's with a suffix,
-	// or a UUID if that would be too long.
+	// MessageID is the copy's ID. Empty makes one by CopyID: make it before and keep
+	// it, and a repeat after an error makes no second copy.
 	MessageID string
 	// Content is the whole new content. Don't take it from what was shown if a
 	// redaction hook is set.
@@ -35,7 +35,8 @@ type Edit struct {
 // names its original in the attribute PropertyOriginalID, and the audit row
 // both. It needs AllowReplay (ErrReplayOff) and a Live. ErrNotFound if there is
 // no such message; ErrBadInput if the copy's ID is known already, or what the
-// acceptor says against the copy.
+// acceptor says against the copy. With any error of the database the result has
+// the copy's ID: repeat it with that ID, for the copy may have been accepted.
 func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Edit) (Accepted, error) {
 	switch {
 	case !o.allowReplay:
@@ -46,7 +47,12 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Ed
 	if err := checkText("message ID", messageID, 1, models.MaxMessageID); err != nil {
 		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, err)
 	}
-	var result Accepted
+	// Made here and told also with an error: after a commit whose outcome is not
+	// known, a repeat with the same ID is a duplicate and no second copy.
+	if edit.MessageID == "" {
+		edit.MessageID = CopyID(messageID)
+	}
+	result := Accepted{MessageID: edit.MessageID}
 	var wake func()
 	err := o.audited(ctx, actor, ActionReplay, "message "+messageID, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		original, err := o.loadMessage(ctx, tx.Statement.ConnPool, messageID)
@@ -57,21 +63,33 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Ed
 		if err != nil {
 			return nil, err
 		}
-		if result, wake, err = o.live.AcceptTx(ctx, tx, copied); err != nil {
+		accepted, awaken, err := o.live.AcceptTx(ctx, tx, copied)
+		if err != nil {
 			return nil, err
 		}
+		result, wake = accepted, awaken
 		if result.Outcome != "accepted" {
 			return nil, badInput("copy", "message %q is %s", copied.ID, result.Outcome)
 		}
 		return map[string]any{"copy_id": copied.ID, "edited": edited}, nil
 	})
 	if err != nil {
-		return Accepted{}, err
+		return Accepted{MessageID: edit.MessageID}, err
 	}
 	if wake != nil {
 		wake()
 	}
 	return result, nil
+}
+
+// CopyID makes an ID for a copy of a message: its own with a suffix, or a UUID if
+// that would be too long.
+func CopyID(messageID string) string {
+	unique := uuid.NewString()
+	if id := messageID + "-replay-" + unique; utf8.RuneCountInString(id) <= models.MaxMessageID {
+		return id
+	}
+	return unique
 }
 
 // replayOf is the copy, and what of it is edited.
@@ -86,12 +104,6 @@ func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string,
 	p.Attributes[PropertyOriginalID] = original.ID
 	m := handler.RawMessage{Channel: p.Channel, ID: edit.MessageID, Type: original.Type, Source: original.Source, ContentType: original.ContentType,
 		Content: original.Content, Transport: original.TransportName, Properties: p, OrderingKey: original.OrderingKey}
-	if m.ID == "" {
-		unique := uuid.NewString()
-		if m.ID = original.ID + "-replay-" + unique; utf8.RuneCountInString(m.ID) > models.MaxMessageID {
-			m.ID = unique
-		}
-	}
 	edited := []string{}
 	if edit.Content != nil {
 		m.Content, edited = *edit.Content, append(edited, "content")

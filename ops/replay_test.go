@@ -1,6 +1,7 @@
 package ops_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -45,6 +46,20 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 		accepted, err = r.ops.Replay(t.Context(), ada, accepted.MessageID, ops.Edit{MessageID: to, Type: &typ})
 		require.NoError(t, err)
 		require.Equal(t, ops.Accepted{MessageID: "copy", Outcome: "accepted", Handlers: 1}, accepted)
+
+		// Repeated after an error that left it open whether it was accepted.
+		once := ops.CopyID("1")
+		accepted, err = r.ops.Replay(t.Context(), ada, "1", ops.Edit{MessageID: once})
+		require.NoError(t, err)
+		require.Equal(t, once, accepted.MessageID)
+		accepted, err = r.ops.Replay(t.Context(), ada, "1", ops.Edit{MessageID: once})
+		require.ErrorIs(t, err, ops.ErrBadInput)
+		require.Equal(t, ops.Accepted{MessageID: once}, accepted)
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		accepted, err = r.ops.Replay(canceled, ada, "1", ops.Edit{})
+		require.Error(t, err)
+		require.NotEmpty(t, accepted.MessageID)
 
 		before := r.rows()
 		audit := len(r.audit())

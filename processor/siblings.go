@@ -73,18 +73,25 @@ type pair struct {
 }
 
 // choose decides whether a runs, given all rows of its message and handler.
+//
+// A row that an operator has retried is the one to run: he has decided for it,
+// and nothing would be left to decide about if it ended unrun. So a sibling that
+// was discarded says nothing about it, and a poisoned one is superseded by it. If
+// that one is retried meanwhile it has another version, and ours is put off.
 func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, own map[string]bool, chosen map[pair]bool) (run bool, err error) {
 	this := pair{a.claim.MessageID, a.handler}
+	retried := a.claim.RequeuedCount > 0
 	if chosen[this] { // both rows came in this very claim
 		c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})
 		return false, nil
 	}
-	var pending []store.Completion
+	var others []store.Completion
 	var ended []store.Ref
 	for _, s := range rows {
 		switch {
 		case s.StatusID == a.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
-		case s.Completed || s.Poisoned:
+		case retried && s.Completed && s.Outcome == models.OutcomeDiscarded:
+		case s.Completed || s.Poisoned && !retried:
 			c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})
 			return false, nil
 		case own[s.StatusID]:
@@ -92,12 +99,12 @@ func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, 
 		case s.Processing:
 			return false, fmt.Errorf("its sibling under handler key %q is being processed", s.HandlerKey)
 		default:
-			pending = append(pending, store.Completion{StatusID: s.StatusID, Version: s.Version, Locator: s.Locator, Outcome: models.OutcomeSuperseded})
+			others = append(others, store.Completion{StatusID: s.StatusID, Version: s.Version, Locator: s.Locator, Outcome: models.OutcomeSuperseded})
 			ended = append(ended, s.Ref)
 		}
 	}
-	if len(pending) > 0 {
-		applied, err := c.store.Complete(ctx, pending, c.now())
+	if len(others) > 0 {
+		applied, err := c.store.Complete(ctx, others, c.now())
 		if err != nil {
 			return false, fmt.Errorf("supersede siblings: %w", err)
 		}

@@ -52,7 +52,9 @@ you are asked, unless --yes is given; --dry-run only counts. It goes in chunks o
 --chunk, each a transaction with an audit row, and tells how far it is. Ctrl-C
 ends it behind the chunk under way and says what is done; a second one ends
 inboxctl at once. To go on, give the same command again. Statuses that somebody
-else changes meanwhile are left alone and counted as skipped.
+else changes meanwhile are left alone and counted as skipped. What is received
+after the count is left out unless --to says otherwise, and no more are taken than
+were counted, unless there were too many to count: if more match by then it says so.
 
 JSON: {"Results": [{"StatusID", "Outcome", "Error"}]}; with --matching an
 ops.BulkResult with "DryRun", "Stopped" and "Error".`

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -139,6 +140,28 @@ func TestAllThatMatchAreCountedAndConfirmedFirst(t *testing.T) {
 		require.Equal(t, false, report["Stopped"])
 		require.Equal(t, "", report["Error"])
 		require.Equal(t, models.OutcomeDiscarded, r.status("d").Outcome)
+	})
+}
+
+// What comes while the operator thinks, he has not confirmed.
+func TestWhatComesAfterTheCountIsLeftAlone(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "a", "b")
+		var out, errOut bytes.Buffer
+		asked := false
+		in := reader(func(p []byte) (int, error) {
+			if !asked {
+				asked = true
+				r.poisoned("boom", "late")
+			}
+			return copy(p, "yes\n"), io.EOF
+		})
+		code := run(t.Context(), []string{"discard", "--matching", "--handler", failing},
+			system{in: in, out: &out, errOut: &errOut, getenv: func(name string) string { return r.env[name] }})
+		require.Zero(t, code, errOut.String())
+		require.True(t, asked)
+		require.Equal(t, "discarded 2, skipped 0\n", out.String())
+		require.True(t, r.status("late").IsPoisoned)
 	})
 }
 

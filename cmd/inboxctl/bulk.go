@@ -45,6 +45,10 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 		return misuse("--chunk is %d, allowed is 1 to %d", bulk.chunk, ops.MaxLimit)
 	}
 	filter.States = []ops.State{ops.StatePoisoned}
+	// What is received after this moment nobody has counted or looked at.
+	if now := a.now(); filter.To.IsZero() && filter.From.Before(now) {
+		filter.To = now
+	}
 	return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 		counted, err := act.matching(o, ctx, a.who(), filter, ops.Bulk{DryRun: true})
 		if err != nil {
@@ -70,7 +74,11 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 func (a *app) runBulk(ctx context.Context, o *ops.Ops, act action, filter ops.Filter, bulk *bulkFlags, matched ops.Count) error {
 	chunks, end := a.betweenChunks(ctx, a.stepTimeout())
 	defer end()
-	result, err := act.matching(o, chunks, a.who(), filter, ops.Bulk{ChunkSize: bulk.chunk, Progress: func(r ops.BulkResult) {
+	most := matched.N
+	if matched.Capped {
+		most = 0
+	}
+	result, err := act.matching(o, chunks, a.who(), filter, ops.Bulk{ChunkSize: bulk.chunk, Most: most, Progress: func(r ops.BulkResult) {
 		a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
 		if ctx.Err() != nil {
 			end()
@@ -83,6 +91,9 @@ func (a *app) runBulk(ctx context.Context, o *ops.Ops, act action, filter ops.Fi
 	}
 	if printed := a.print(report, func() { fmt.Fprintf(a.out, "%s %d, skipped %d\n", act.done, result.Done, result.Skipped) }); printed != nil {
 		return errors.Join(err, printed)
+	}
+	if result.More {
+		a.say("More match now than were counted: they were left alone. The same command counts and takes them.")
 	}
 	if report.Stopped {
 		err = fmt.Errorf("stopped: %d of %s %s; the same command goes on", result.Done, count(matched), act.done)

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"hash/fnv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -50,6 +52,7 @@ func TestPausedHandlersAreNotClaimedUntilResumed(t *testing.T) {
 		inboxtest.Process(t, r.ib)
 		require.Nil(t, r.status("a").CompletedAt)
 		r.done("resume", failing, "-o", "json")
+		require.Equal(t, "was not paused "+failing+"\n", r.done("resume", failing).out)
 		inboxtest.Process(t, r.ib)
 		require.NotNil(t, r.status("a").CompletedAt)
 		require.Equal(t, exitMisuse, r.run("pause").code)
@@ -183,4 +186,20 @@ func TestMigrateMakesTheTables(t *testing.T) {
 			require.Empty(t, run("migrate", "print", "--after", "1000000").out)
 		})
 	}
+}
+
+func TestMigratingWaitsNoLongerThanTheTimeout(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		key := fnv.New64a()
+		key.Write([]byte("inbox migrate " + models.Naming{}.Meta()))
+		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
+			require.NoError(t, tx.Exec(`SELECT pg_advisory_xact_lock(?)`, int64(key.Sum64())).Error) // as another's migration holds it
+			out := r.run("migrate", "up", "--inbox", "test", "--timeout", "1s")
+			require.Equal(t, exitFailed, out.code, out.out)
+			require.Contains(t, out.errOut, "not done within 1s, see --timeout")
+			return nil
+		}))
+		require.Zero(t, r.run("migrate", "up", "--inbox", "test").code)
+	})
 }

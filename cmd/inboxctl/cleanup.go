@@ -153,6 +153,7 @@ func (onlyCleanup) AcceptRejected(context.Context, string, models.Audit) ([]ops.
 }
 
 func (onlyCleanup) HandlerKeys(string) ([]string, error)              { return nil, ops.ErrNotFound }
+func (onlyCleanup) Ordered(string) (ordered, skipsPoisoned bool)      { return false, false }
 func (onlyCleanup) Wake(...string)                                    {}
 func (onlyCleanup) Ended() (since time.Time, of map[string]ops.Ended) { return since, nil }
 func (onlyCleanup) TakePaused(context.Context) error                  { return nil }

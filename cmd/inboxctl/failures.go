@@ -21,7 +21,8 @@ func newFailures(a *app) *cobra.Command {
 		Long: `Groups the poisoned and the failing statuses by handler key and error, in which
 numbers, IDs, times, addresses and quoted text do not count. The largest group
 comes first: it is mostly the one to understand first. FIRST and LAST are how
-long ago the first and the last of its messages were received.
+long ago the first and the last of its statuses were added, which is mostly when
+their messages were received.
 
 A group's fingerprint selects its statuses in "list", "retry" and "discard".
 POISONED are given up and wait for you; FAILING will be tried again by themselves.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -62,7 +63,10 @@ JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
 func newResume(a *app) *cobra.Command {
 	cmd := newPausing(a, "resumed", (*ops.Ops).Resume)
 	cmd.Use, cmd.Short = "resume HANDLER-KEY...", "Claim for paused handler keys again"
-	cmd.Long = `Undoes "inboxctl pause". Workers begin within a heartbeat.
+	cmd.Long = `Undoes "inboxctl pause". Workers begin within a heartbeat. Of a key that was not
+paused it says so: nothing was done then, and there is no audit row. inboxctl knows
+no legacy keys: to resume a renamed handler name each key that "inboxctl handlers"
+shows as paused.
 
 JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
 	cmd.Example = `  inboxctl resume orders.mail`
@@ -96,15 +100,18 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string, do func(*o
 	results := struct{ Results []pauseResult }{}
 	var problems []error
 	for _, key := range keys {
-		err := do(o, ctx, a.who(), key)
+		err, outcome := do(o, ctx, a.who(), key), done
+		if errors.Is(err, ops.ErrNotPaused) { // which is how it was to be
+			err, outcome = nil, "was not paused"
+		}
 		if err != nil {
 			problems = append(problems, err)
 			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done, Error: maskSecrets(err.Error())})
 			continue
 		}
-		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: done})
+		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: outcome})
 		if a.output != "json" {
-			fmt.Fprintf(a.out, "%s %s\n", done, oneLine(key))
+			fmt.Fprintf(a.out, "%s %s\n", outcome, oneLine(key))
 		}
 	}
 	if a.output == "json" {

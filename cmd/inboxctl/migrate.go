@@ -32,7 +32,8 @@ func newMigrateUp(a *app) *cobra.Command {
 		Use: "up --inbox NAME", Short: "Make or update the tables",
 		Long: `Brings the tables to the version that this inboxctl has, in one transaction. It
 may be run again, and by several at once. A PostgreSQL schema that does not exist
-is made, a SQLite file too.
+is made, a SQLite file too. It all has --timeout to end, which includes waiting for
+others who use the tables: give it more where they are large.
 
 --inbox is the name that the application gives its inbox: inbox.New("orders", …)
 or inbox.Module("orders", …). It is stored with the tables, and an application with
@@ -66,7 +67,12 @@ func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := models.Migrate(ctx, d.DB, d.naming, name); err != nil {
+	migrating, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if err := models.Migrate(migrating, d.DB, d.naming, name); err != nil {
+		if migrating.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("not done within %s, see --timeout: %w", a.timeout, err)
+		}
 		return err
 	}
 	outcome := map[string]string{"missing": "made", "old": "updated"}[before.State]

@@ -210,8 +210,8 @@ var policiesMutants = []mutant{
 		Name: "a rejected record that is still bad keeps its old reason",
 		Why:  "operators would mend what is mended (contract 7.4)",
 		File: "acceptor/rejected.go",
-		Old:  "if err := a.store.SetRejectedReason(ctx, id, reason.Error(), audit); err != nil {",
-		New:  "if err := ctx.Err(); err != nil {",
+		Old:  "err := a.store.SetRejectedReason(ctx, row.ID, reason.Error(), audit)",
+		New:  "err := ctx.Err()",
 		Test: accepting("TestRejectedRecordThatIsStillBadStaysWithItsNewReason"),
 	},
 	{

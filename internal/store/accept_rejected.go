@@ -69,7 +69,10 @@ func acceptRejected(ctx context.Context, d database, dialect interface {
 
 func setRejectedReason(ctx context.Context, d database, dialect auditing, rows rejectedRows, id, reason string, audit *models.Audit) error {
 	return doing("set the reason of a rejected message", d.transaction(ctx, func(pool gorm.ConnPool) error {
-		_, err := exec(ctx, pool, d.text(rows.reason), id, SanitizeError(reason))
+		kept, err := exec(ctx, pool, d.text(rows.reason), id, SanitizeError(reason))
+		if err == nil && kept == 0 && audit != nil {
+			err = ErrRejectedGone // an audit row would tell of what was not done
+		}
 		if err == nil {
 			err = addAny(ctx, pool, dialect, audit)
 		}

@@ -46,7 +46,8 @@ type Store interface {
 	AcceptRejected(ctx context.Context, id string, batch AcceptBatch) ([]Accepted, error)
 	// SetRejectedReason replaces the reason of a rejected message, made fit
 	// for the column; nothing if the row is not there any more. An audit row
-	// that is not nil is added in the same transaction.
+	// that is not nil is added in the same transaction, and if the row is gone it
+	// is ErrRejectedGone.
 	SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error
 	// AddAuditTx adds an operator's action to the audit in the transaction of
 	// that action (contract 11.3).

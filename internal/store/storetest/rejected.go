@@ -49,6 +49,11 @@ var rejectedTests = []test{
 		require.ErrorIs(s, err, store.ErrRejectedGone)
 		require.Empty(s, s.messageIDs(), "nothing is stored for it")
 		require.NoError(s, s.store.SetRejectedReason(s.ctx, uuid.NewString(), "bad", nil))
+		audit := &models.Audit{ID: uuid.NewString(), Actor: "a", Action: "re_accept", OccurredAt: noon}
+		require.ErrorIs(s, s.store.SetRejectedReason(s.ctx, uuid.NewString(), "bad", audit), store.ErrRejectedGone)
+		var noted int64
+		require.NoError(s, s.db.Model(&models.Audit{}).Count(&noted).Error)
+		require.Zero(s, noted, "nothing done is nothing to note")
 	}},
 	{"accepting a rejected message stores its messages and deletes its row, and no other", func(s *suite) {
 		s.accept(message("m2", "mail"))
