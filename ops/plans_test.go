@@ -15,50 +15,17 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// plan is a node of EXPLAIN (ANALYZE, FORMAT JSON).
-type plan struct {
-	Type     string  `json:"Node Type"`
-	Relation string  `json:"Relation Name"`
-	Index    string  `json:"Index Name"`
-	Rows     float64 `json:"Actual Rows"`
-	Loops    float64 `json:"Actual Loops"`
-	Removed  float64 `json:"Rows Removed by Filter"`
-	Plans    []plan  `json:"Plans"`
-}
-
-// scans lists every access to a table as "node relation index".
-func (p plan) scans() (found []string) {
-	if p.Relation != "" && strings.Contains(p.Type, "Scan") || p.Index != "" {
-		found = append(found, strings.Join(strings.Fields(p.Type+" "+p.Relation+" "+p.Index), " "))
-	}
-	for _, child := range p.Plans {
-		found = append(found, child.scans()...)
-	}
-	return found
-}
-
-// read counts the rows that scans looked at.
-func (p plan) read() float64 {
-	count := 0.0
-	if strings.Contains(p.Type, "Scan") && p.Relation != "" {
-		count = (p.Rows + p.Removed) * p.Loops
-	}
-	for _, child := range p.Plans {
-		count += child.read()
-	}
-	return count
-}
-
 var errRollBack = errors.New("roll back")
 
 // explain executes a statement as a prepared one, by this plan_cache_mode, and
 // takes back what it did.
-func explain(t *testing.T, literal *gorm.DB, o *Ops, mode, statement string, args ...any) (explained plan) {
+func explain(t *testing.T, literal *gorm.DB, o *Ops, mode, statement string, args ...any) (explained sqltest.Plan) {
 	t.Helper()
 	require.ErrorIs(t, literal.Transaction(func(tx *gorm.DB) error {
 		connection := tx.Statement.ConnPool
@@ -84,7 +51,7 @@ func explain(t *testing.T, literal *gorm.DB, o *Ops, mode, statement string, arg
 			text.WriteString(line)
 		}
 		require.NoError(t, rows.Err())
-		var plans []struct{ Plan plan }
+		var plans []struct{ Plan sqltest.Plan }
 		require.NoError(t, json.Unmarshal([]byte(text.String()), &plans))
 		explained = plans[0].Plan
 		return errRollBack
@@ -176,7 +143,7 @@ func TestEveryStatementsPlanIsLookedAt(t *testing.T) {
 	for _, each := range plansOf(&Ops{}) {
 		names = append(names, each.name)
 	}
-	require.Empty(t, slices.DeleteFunc(statements(t), func(name string) bool { return slices.Contains(names, name) }))
+	require.Empty(t, slices.DeleteFunc(sqltest.Statements(t), func(name string) bool { return slices.Contains(names, name) }))
 }
 
 // Which index serves what among a million completed and 10,000 poisoned
@@ -202,7 +169,7 @@ func TestPostgresPlans(t *testing.T) {
 		for _, each := range plansOf(o) {
 			t.Run(each.name, func(t *testing.T) {
 				explained := explain(t, literal, o, mode, each.statement, each.args...)
-				scans := strings.Join(explained.scans(), "\n") + "\n"
+				scans := strings.Join(explained.Scans(), "\n") + "\n"
 				for _, table := range growing[:2] {
 					require.NotContains(t, scans, "Seq Scan inbox_"+table)
 				}
@@ -215,7 +182,7 @@ func TestPostgresPlans(t *testing.T) {
 				if each.expected != "" {
 					require.Contains(t, scans, each.expected+"\n")
 				}
-				require.LessOrEqual(t, explained.read(), each.most, scans)
+				require.LessOrEqual(t, explained.Looked(), each.most, scans)
 			})
 		}
 	}

@@ -12,46 +12,10 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
-
-// plan is a node of EXPLAIN (ANALYZE, FORMAT JSON).
-type plan struct {
-	Type     string  `json:"Node Type"`
-	Relation string  `json:"Relation Name"`
-	Index    string  `json:"Index Name"`
-	Rows     float64 `json:"Actual Rows"`
-	Loops    float64 `json:"Actual Loops"`
-	Removed  float64 `json:"Rows Removed by Filter"`
-	// Hit and Read are pages, of this node and those below it.
-	Hit   float64 `json:"Shared Hit Blocks"`
-	Read  float64 `json:"Shared Read Blocks"`
-	Plans []plan  `json:"Plans"`
-}
-
-// scans lists every access to a table as "node relation index".
-func (p plan) scans() (found []string) {
-	if p.Relation != "" && strings.Contains(p.Type, "Scan") || p.Index != "" {
-		found = append(found, strings.Join(strings.Fields(p.Type+" "+p.Relation+" "+p.Index), " "))
-	}
-	for _, child := range p.Plans {
-		found = append(found, child.scans()...)
-	}
-	return found
-}
-
-// read counts the rows that scans looked at.
-func (p plan) read() float64 {
-	count := 0.0
-	if strings.Contains(p.Type, "Scan") && p.Relation != "" {
-		count = (p.Rows + p.Removed) * p.Loops
-	}
-	for _, child := range p.Plans {
-		count += child.read()
-	}
-	return count
-}
 
 // openMigrated makes a store on a fresh database.
 func openMigrated(t *testing.T, db *gorm.DB) Store {
@@ -86,7 +50,7 @@ func openExplainer(t *testing.T) explainer {
 
 // explain executes a statement as a prepared one, by this plan_cache_mode, and
 // takes back what it did.
-func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (explained plan) {
+func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (explained sqltest.Plan) {
 	t.Helper()
 	require.ErrorIs(t, x.literal.Transaction(func(tx *gorm.DB) error {
 		connection := tx.Statement.ConnPool
@@ -104,7 +68,7 @@ func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (e
 		}
 		text, err := query(t.Context(), connection, execute, value[string], args...)
 		require.NoError(t, err)
-		var plans []struct{ Plan plan }
+		var plans []struct{ Plan sqltest.Plan }
 		require.NoError(t, json.Unmarshal([]byte(strings.Join(text, "\n")), &plans))
 		explained = plans[0].Plan
 		return errRollBack

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -101,7 +102,7 @@ func TestSQLitePlans(t *testing.T) {
 	for _, each := range plans {
 		listed = append(listed, each.name)
 	}
-	unlisted := slices.DeleteFunc(statements(t, "postgres"), func(name string) bool { return slices.Contains(listed, name) })
+	unlisted := slices.DeleteFunc(sqltest.Statements(t), func(name string) bool { return strings.HasPrefix(name, "postgres") || slices.Contains(listed, name) })
 	require.Empty(t, unlisted, "statements whose plan nobody looks at")
 	for _, each := range plans {
 		steps, err := query(t.Context(), s.pool(t.Context()), `EXPLAIN QUERY PLAN `+s.text(each.statement), func(rows *sql.Rows, step *string) error {

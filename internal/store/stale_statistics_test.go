@@ -57,7 +57,7 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 			for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 				t.Run(each.name+" when "+moment.name+" by "+mode, func(t *testing.T) {
 					explained := x.explain(t, mode, each.statement, each.args...)
-					scans := strings.Join(explained.scans(), "\n")
+					scans := strings.Join(explained.Scans(), "\n")
 					require.Contains(t, scans, "Index Scan inbox_handler_statuses inbox_handler_statuses_due")
 					require.NotContains(t, scans, "Bitmap")
 					require.NotContains(t, scans, "Seq Scan inbox_handler_statuses")

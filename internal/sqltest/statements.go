@@ -1,4 +1,4 @@
-package store
+package sqltest
 
 import (
 	"go/ast"
@@ -15,11 +15,10 @@ import (
 
 var beginsLikeSQL = regexp.MustCompile(`^\s*(WITH|SELECT|INSERT|UPDATE|DELETE)\b`)
 
-// statements lists the names of this package's SQL statements but those of the
-// other dialect, whose names begin with it: every string declared outside
-// functions, alone or as a field, that begins like SQL and is no part of
-// another.
-func statements(t *testing.T, other string) []string {
+// Statements lists the names of the tested package's SQL statements: every string
+// declared outside functions, alone or as a field, that begins like SQL and is no
+// part of another.
+func Statements(t testing.TB) []string {
 	t.Helper()
 	entries, err := os.ReadDir(".")
 	require.NoError(t, err)
@@ -58,7 +57,7 @@ func statements(t *testing.T, other string) []string {
 	}
 	var found []string
 	for _, name := range declared {
-		if !parts[name] && !strings.HasPrefix(name, other) {
+		if !parts[name] {
 			found = append(found, name)
 		}
 	}

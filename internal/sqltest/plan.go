@@ -1,0 +1,42 @@
+// Package sqltest is what tests of packages with SQL of their own share: plans
+// that EXPLAIN tells, and the names of all statements.
+package sqltest
+
+import "strings"
+
+// Plan is a node of EXPLAIN (ANALYZE, FORMAT JSON).
+type Plan struct {
+	Type     string  `json:"Node Type"`
+	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
+	Rows     float64 `json:"Actual Rows"`
+	Loops    float64 `json:"Actual Loops"`
+	Removed  float64 `json:"Rows Removed by Filter"`
+	// Hit and Read are pages, of this node and those below it.
+	Hit   float64 `json:"Shared Hit Blocks"`
+	Read  float64 `json:"Shared Read Blocks"`
+	Plans []Plan  `json:"Plans"`
+}
+
+// Scans lists every access to a table as "node relation index".
+func (p Plan) Scans() (found []string) {
+	if p.Relation != "" && strings.Contains(p.Type, "Scan") || p.Index != "" {
+		found = append(found, strings.Join(strings.Fields(p.Type+" "+p.Relation+" "+p.Index), " "))
+	}
+	for _, child := range p.Plans {
+		found = append(found, child.Scans()...)
+	}
+	return found
+}
+
+// Looked counts the rows that scans looked at.
+func (p Plan) Looked() float64 {
+	count := 0.0
+	if strings.Contains(p.Type, "Scan") && p.Relation != "" {
+		count = (p.Rows + p.Removed) * p.Loops
+	}
+	for _, child := range p.Plans {
+		count += child.Looked()
+	}
+	return count
+}
