@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -67,46 +66,14 @@ func look[T any](ctx context.Context, o *Ops, statement string, scan func(*sql.R
 	return query(ctx, o, o.pool(ctx), statement, scan, args...)
 }
 
-// query collects the rows of a statement. There is no QueryRowContext here:
-// with PrepareStmt, GORM's returns a row that panics when preparing fails.
+// query collects the rows of a statement.
 func query[T any](ctx context.Context, o *Ops, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
-	rows, err := pool.QueryContext(ctx, o.text(statement), args...)
-	if err != nil {
-		return nil, withContextError(ctx, err)
-	}
-	defer rows.Close()
-	var found []T
-	for rows.Next() {
-		var row T
-		if err := scan(rows, &row); err != nil {
-			return nil, err
-		}
-		found = append(found, row)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, withContextError(ctx, err)
-	}
-	return found, withContextError(ctx, rows.Close())
+	return store.Query(ctx, pool, o.text(statement), scan, args...)
 }
-
-// value scans a row of one column.
-func value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
 
 // exec returns how many rows a statement affected.
 func (o *Ops) exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (int64, error) {
-	result, err := pool.ExecContext(ctx, o.text(statement), args...)
-	if err != nil {
-		return 0, withContextError(ctx, err)
-	}
-	return result.RowsAffected()
-}
-
-// withContextError adds the context's end to an error that hides it.
-func withContextError(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ctx.Err(), err)
+	return store.Exec(ctx, pool, o.text(statement), args...)
 }
 
 // Changes nothing, by meta's primary key. A SQLite transaction that reads
@@ -138,7 +105,7 @@ func (o *Ops) act(ctx context.Context, work func(ctx context.Context, tx *gorm.D
 			return work(ctx, tx)
 		}, isolation...)
 		if err == nil || attempt == attempts || ctx.Err() != nil || !store.IsSerialization(err) {
-			return withContextError(ctx, err)
+			return store.WithContextError(ctx, err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -39,7 +40,7 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, messageID, confirmation s
 		if gone, err = query(ctx, o, pool, deleteStatuses, scanChanged, number); err != nil {
 			return nil, err
 		}
-		left, err := query(ctx, o, pool, statusesLeft, value[int64], number)
+		left, err := query(ctx, o, pool, statusesLeft, store.Value[int64], number)
 		if err == nil && left[0] > 0 {
 			err = fmt.Errorf("%w by %d of its handlers: wait, or stop the worker", ErrProcessing, left[0])
 		}

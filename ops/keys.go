@@ -3,6 +3,8 @@ package ops
 import (
 	"context"
 	"slices"
+
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // By the index on poisoned rows, the due index and the one on waiting rows, one
@@ -42,7 +44,7 @@ SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
 // openKeys are the handler keys that have rows of a stage.
 func (o *Ops) openKeys(ctx context.Context, st stage) ([]string, error) {
 	statement := map[stage]string{byPoisoned: poisonedKeys, byDue: dueKeys, byWaiting: waitingKeys}[st]
-	return look(ctx, o, statement, value[string], mostKeys)
+	return look(ctx, o, statement, store.Value[string], mostKeys)
 }
 
 // allOpenKeys are those that have rows of any.

@@ -32,14 +32,14 @@ const sequenceOf = `SELECT sequence FROM {statuses} WHERE id = $1`
 // placeInLane counts what is before a status in the lane of its name: after a
 // rename within the lifetime of its rows a lane goes by two, see contract 5.12.
 func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
-	sequences, err := look(ctx, o, sequenceOf, value[int64], r.ID)
+	sequences, err := look(ctx, o, sequenceOf, store.Value[int64], r.ID)
 	if err != nil || len(sequences) == 0 {
 		return nil, err
 	}
 	place := &LanePlace{HeadMessageID: r.MessageID, HeadStatusID: r.ID, HeadState: r.State}
 	head := sequences[0]
 	for _, poisoned := range []bool{false, true} {
-		counts, err := look(ctx, o, laneAhead, value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID, laneCap+1)
+		counts, err := look(ctx, o, laneAhead, store.Value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID, laneCap+1)
 		if err != nil {
 			return nil, err
 		}

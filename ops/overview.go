@@ -69,7 +69,7 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 			out.WorkersAlive++
 		}
 	}
-	names, err := look(ctx, o, inboxName, value[string])
+	names, err := look(ctx, o, inboxName, store.Value[string])
 	if err != nil {
 		return fail(err)
 	}
@@ -207,7 +207,7 @@ func (o *Ops) judgeLanes(ctx context.Context, out HandlerOverview, due int64, ru
 
 // capped counts up to most; the statement's first parameter is its limit.
 func (o *Ops) capped(ctx context.Context, statement string, most int64, args ...any) (Count, error) {
-	counts, err := look(ctx, o, statement, value[int64], append([]any{most + 1}, args...)...)
+	counts, err := look(ctx, o, statement, store.Value[int64], append([]any{most + 1}, args...)...)
 	if err != nil {
 		return Count{}, err
 	}

@@ -88,7 +88,7 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	paused, err := look(ctx, o, pausedKeys, value[string], mostListed)
+	paused, err := look(ctx, o, pausedKeys, store.Value[string], mostListed)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list paused handlers: %w", err)
 	}

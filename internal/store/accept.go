@@ -100,7 +100,7 @@ func acceptRetrying(ctx context.Context, in transacting, dialect accepting, batc
 		select {
 		case <-ctx.Done():
 			pause.Stop()
-			return nil, doing("accept", withContextError(ctx, err))
+			return nil, doing("accept", WithContextError(ctx, err))
 		case <-pause.C:
 		}
 	}

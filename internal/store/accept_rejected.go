@@ -20,7 +20,7 @@ type rejectedRows struct{ load, remove, reason string }
 // loadRejected tells an empty key or value from none by columns of their own:
 // what a driver makes of an empty blob is its own affair.
 func loadRejected(ctx context.Context, d database, rows rejectedRows, id string) (models.RejectedMessage, error) {
-	found, err := query(ctx, d.pool(ctx), d.text(rows.load), scanRejected, id)
+	found, err := Query(ctx, d.pool(ctx), d.text(rows.load), scanRejected, id)
 	if err == nil && len(found) == 0 {
 		err = ErrRejectedGone
 	}
@@ -56,7 +56,7 @@ func acceptRejected(ctx context.Context, d database, dialect interface {
 		if slices.ContainsFunc(results, func(r Accepted) bool { return r.Conflict }) {
 			return errConflict
 		}
-		deleted, err := exec(ctx, pool, d.text(rows.remove), id)
+		deleted, err := Exec(ctx, pool, d.text(rows.remove), id)
 		if err == nil && deleted == 0 {
 			err = ErrRejectedGone
 		}
@@ -69,7 +69,7 @@ func acceptRejected(ctx context.Context, d database, dialect interface {
 
 func setRejectedReason(ctx context.Context, d database, dialect auditing, rows rejectedRows, id, reason string, audit *models.Audit) error {
 	return doing("set the reason of a rejected message", d.transaction(ctx, func(pool gorm.ConnPool) error {
-		kept, err := exec(ctx, pool, d.text(rows.reason), id, SanitizeError(reason))
+		kept, err := Exec(ctx, pool, d.text(rows.reason), id, SanitizeError(reason))
 		if err == nil && kept == 0 && audit != nil {
 			err = ErrRejectedGone // an audit row would tell of what was not done
 		}

@@ -46,12 +46,12 @@ func notAudited(err error) error {
 }
 
 func (p *postgres) addAudit(ctx context.Context, pool gorm.ConnPool, a models.Audit) error {
-	_, err := exec(ctx, pool, p.text(postgresAddAudit), a.ID, a.Actor, a.Action, a.Target, a.Detail, a.OccurredAt.UTC())
+	_, err := Exec(ctx, pool, p.text(postgresAddAudit), a.ID, a.Actor, a.Action, a.Target, a.Detail, a.OccurredAt.UTC())
 	return err
 }
 
 func (s *sqlite) addAudit(ctx context.Context, pool gorm.ConnPool, a models.Audit) error {
-	_, err := exec(ctx, pool, s.text(sqliteAddAudit), a.ID, a.Actor, a.Action, a.Target, a.Detail, SQLiteTime(a.OccurredAt))
+	_, err := Exec(ctx, pool, s.text(sqliteAddAudit), a.ID, a.Actor, a.Action, a.Target, a.Detail, SQLiteTime(a.OccurredAt))
 	return err
 }
 

@@ -88,7 +88,7 @@ func (p *postgres) Backlog(ctx context.Context, keys []KeyLimit, now time.Time) 
 		names, skips = append(names, its), append(skips, k.Lanes != nil && k.Lanes.SkipPoisoned)
 		most[k.HandlerKey] = k.Limit
 	}
-	rows, err := query(ctx, p.pool(ctx), p.text(postgresBacklog), scanBacklog, handlerKeys, limits, now.UTC(), names, skips)
+	rows, err := Query(ctx, p.pool(ctx), p.text(postgresBacklog), scanBacklog, handlerKeys, limits, now.UTC(), names, skips)
 	if err != nil {
 		return nil, doing("count the backlog", err)
 	}
@@ -130,7 +130,7 @@ func (s *sqlite) Backlog(ctx context.Context, keys []KeyLimit, now time.Time) ([
 			}
 			names = list
 		}
-		rows, err := query(ctx, s.pool(ctx), s.text(sqliteBacklog), scanBacklog, SQLiteTime(now), nil, k.HandlerKey, k.Limit, nil, names, k.Lanes != nil && k.Lanes.SkipPoisoned)
+		rows, err := Query(ctx, s.pool(ctx), s.text(sqliteBacklog), scanBacklog, SQLiteTime(now), nil, k.HandlerKey, k.Limit, nil, names, k.Lanes != nil && k.Lanes.SkipPoisoned)
 		if err != nil {
 			return nil, doing("count the backlog", err)
 		}

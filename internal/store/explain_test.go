@@ -66,7 +66,7 @@ func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (e
 			}
 			execute += "(" + strings.Join(places, ", ") + ")"
 		}
-		text, err := query(t.Context(), connection, execute, value[string], args...)
+		text, err := Query(t.Context(), connection, execute, Value[string], args...)
 		require.NoError(t, err)
 		var plans []struct{ Plan sqltest.Plan }
 		require.NoError(t, json.Unmarshal([]byte(strings.Join(text, "\n")), &plans))

@@ -28,7 +28,7 @@ func (s *sqlite) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
 }
 
 func keepGap(ctx context.Context, d database, statement string, g models.Gap, foundAt any) (bool, error) {
-	added, err := exec(ctx, d.pool(ctx), d.text(statement),
+	added, err := Exec(ctx, d.pool(ctx), d.text(statement),
 		g.ID, g.Channel, g.Topic, g.Partition, g.FromOffset, g.ToOffset, SanitizeError(g.Reason), foundAt)
 	return added == 1, doing("keep gap", err)
 }

@@ -63,11 +63,11 @@ func (p *postgres) StrayLanes(ctx context.Context, rules map[string]LaneRule) ([
 }
 
 func (p *postgres) laneHandlers(ctx context.Context) ([]int64, error) {
-	return query(ctx, p.pool(ctx), p.text(laneHandlers), value[int64])
+	return Query(ctx, p.pool(ctx), p.text(laneHandlers), Value[int64])
 }
 
 func (p *postgres) laneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error) {
-	return query(ctx, p.pool(ctx), p.text(laneHandlerKeys), value[string], name, limit)
+	return Query(ctx, p.pool(ctx), p.text(laneHandlerKeys), Value[string], name, limit)
 }
 
 func (s *sqlite) StrayLanes(ctx context.Context, rules map[string]LaneRule) ([]string, error) {
@@ -75,9 +75,9 @@ func (s *sqlite) StrayLanes(ctx context.Context, rules map[string]LaneRule) ([]s
 }
 
 func (s *sqlite) laneHandlers(ctx context.Context) ([]int64, error) {
-	return query(ctx, s.pool(ctx), s.text(laneHandlers), value[int64])
+	return Query(ctx, s.pool(ctx), s.text(laneHandlers), Value[int64])
 }
 
 func (s *sqlite) laneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error) {
-	return query(ctx, s.pool(ctx), s.text(numbered(laneHandlerKeys)), value[string], name, limit)
+	return Query(ctx, s.pool(ctx), s.text(numbered(laneHandlerKeys)), Value[string], name, limit)
 }

@@ -103,7 +103,7 @@ func (d database) transaction(ctx context.Context, work func(gorm.ConnPool) erro
 		worked = err == nil
 		return err
 	}, d.isolation)
-	if err = withContextError(ctx, err); err != nil && worked {
+	if err = WithContextError(ctx, err); err != nil && worked {
 		return &commitError{err}
 	}
 	return err
@@ -122,21 +122,21 @@ func inTransaction(db *gorm.DB) bool {
 	return ok
 }
 
-// withContextError adds the context's end to an error that hides it, such as
+// WithContextError adds the context's end to an error that hides it, such as
 // "transaction has already been committed or rolled back".
-func withContextError(ctx context.Context, err error) error {
+func WithContextError(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ctx.Err(), err)
 }
 
-// query collects the rows of a statement. There is no QueryRowContext here:
+// Query collects the rows of a statement. There is no QueryRowContext here:
 // with PrepareStmt, GORM's returns a row that panics when preparing fails.
-func query[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
+func Query[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
 	rows, err := pool.QueryContext(ctx, statement, args...)
 	if err != nil {
-		return nil, withContextError(ctx, err)
+		return nil, WithContextError(ctx, err)
 	}
 	defer rows.Close()
 	var found []T
@@ -148,19 +148,19 @@ func query[T any](ctx context.Context, pool gorm.ConnPool, statement string, sca
 		found = append(found, row)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, withContextError(ctx, err)
+		return nil, WithContextError(ctx, err)
 	}
-	return found, withContextError(ctx, rows.Close())
+	return found, WithContextError(ctx, rows.Close())
 }
 
-// value scans a row of one column.
-func value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
+// Value scans a row of one column.
+func Value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
 
-// exec returns how many rows a statement affected.
-func exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (int64, error) {
+// Exec returns how many rows a statement affected.
+func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (int64, error) {
 	result, err := pool.ExecContext(ctx, statement, args...)
 	if err != nil {
-		return 0, withContextError(ctx, err)
+		return 0, WithContextError(ctx, err)
 	}
 	return result.RowsAffected()
 }

@@ -158,13 +158,13 @@ func (p *postgres) lockKnown(ctx context.Context, pool gorm.ConnPool, messages [
 		hash := sha256.Sum256(message.Content)
 		ids[i], hashes[i] = message.ID, hash[:]
 	}
-	return query(ctx, pool, p.text(postgresAcceptLock), func(rows *sql.Rows, k *known) error {
+	return Query(ctx, pool, p.text(postgresAcceptLock), func(rows *sql.Rows, k *known) error {
 		return rows.Scan(&k.id, &k.number, &k.messageType, &k.source, &k.receivedAt, &k.contentDiffers)
 	}, ids, hashes)
 }
 
 func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]handledBy, error) {
-	return query(ctx, pool, p.text(postgresAcceptKeys), scanHandledBy, numbers)
+	return Query(ctx, pool, p.text(postgresAcceptKeys), scanHandledBy, numbers)
 }
 
 func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, _ string, now time.Time) ([]string, []claimedRow, error) {
@@ -173,12 +173,12 @@ func (p *postgres) insertStatuses(ctx context.Context, pool gorm.ConnPool, statu
 	for i, row := range statuses {
 		numbers[i] = row.number
 	}
-	added, err := query(ctx, pool, p.text(postgresAcceptStatuses), value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin, numbers)
+	added, err := Query(ctx, pool, p.text(postgresAcceptStatuses), Value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin, numbers)
 	return added, nil, err
 }
 
 func (p *postgres) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
-	_, err := exec(ctx, pool, p.text(postgresAcceptDelete), ids)
+	_, err := Exec(ctx, pool, p.text(postgresAcceptDelete), ids)
 	return err
 }
 
@@ -194,7 +194,7 @@ func (p *postgres) insertRejected(ctx context.Context, pool gorm.ConnPool, rejec
 		timestamps[i], times[i] = r.Timestamp.UTC(), r.RejectedAt.UTC()
 		keys[i], values[i] = r.Key, r.Value
 	}
-	_, err := exec(ctx, pool, p.text(postgresAcceptRejected),
+	_, err := Exec(ctx, pool, p.text(postgresAcceptRejected),
 		ids, channels, topics, partitions, offsets, timestamps, keys, values, headers, reasons, times)
 	return err
 }

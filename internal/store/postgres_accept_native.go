@@ -34,14 +34,14 @@ func (p *postgres) acceptTransaction(messages []NewMessage) transacting {
 			return p.transaction(ctx, work)
 		}
 		if err != nil {
-			return withContextError(ctx, err)
+			return WithContextError(ctx, err)
 		}
 		defer func() { _ = tx.Rollback() }() // after an error or a panic
 		if err := work(tx); err != nil {
-			return withContextError(ctx, err)
+			return WithContextError(ctx, err)
 		}
 		if err := tx.Commit(); err != nil {
-			return &commitError{withContextError(ctx, err)}
+			return &commitError{WithContextError(ctx, err)}
 		}
 		return nil
 	}
@@ -58,7 +58,7 @@ type row interface{ Scan(targets ...any) error }
 func queryWith[T any](ctx context.Context, pool gorm.ConnPool, large []byte, statement string, scan func(row, *T) error, args ...any) ([]T, error) {
 	tx, ok := pool.(*pgxtx.Tx)
 	if !ok {
-		return query(ctx, pool, statement, func(rows *sql.Rows, into *T) error { return scan(rows, into) }, append(args, large)...)
+		return Query(ctx, pool, statement, func(rows *sql.Rows, into *T) error { return scan(rows, into) }, append(args, large)...)
 	}
 	var found []T
 	err := tx.Do(ctx, func(c *pgx.Conn) error {
@@ -79,7 +79,7 @@ func queryWith[T any](ctx context.Context, pool gorm.ConnPool, large []byte, sta
 		return err
 	})
 	if err != nil {
-		return nil, withContextError(ctx, err)
+		return nil, WithContextError(ctx, err)
 	}
 	return found, nil
 }

@@ -40,16 +40,16 @@ DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
 
 func (p *postgres) LoadExpired(ctx context.Context, req CleanupRequest, numbers []int64, maxBytes int64) ([]ExpiredMessage, int, error) {
-	sizes, err := query(ctx, p.pool(ctx), p.text(postgresExpiredSizes), scanSized, numbers)
+	sizes, err := Query(ctx, p.pool(ctx), p.text(postgresExpiredSizes), scanSized, numbers)
 	if err != nil {
 		return nil, 0, doing("size expired messages", err)
 	}
 	numbers = prefix(numbers, sizes, maxBytes)
-	messages, err := query(ctx, p.pool(ctx), p.text(postgresExpiredMessages), scanMessage, numbers)
+	messages, err := Query(ctx, p.pool(ctx), p.text(postgresExpiredMessages), scanMessage, numbers)
 	if err != nil {
 		return nil, 0, doing("load expired messages", err)
 	}
-	statuses, err := query(ctx, p.pool(ctx), p.text(postgresExpiredStatuses), scanStatus, numbers)
+	statuses, err := Query(ctx, p.pool(ctx), p.text(postgresExpiredStatuses), scanStatus, numbers)
 	if err != nil {
 		return nil, 0, doing("load expired statuses", err)
 	}
@@ -90,7 +90,7 @@ func (p *postgres) DeleteExpired(ctx context.Context, expired []ExpiredMessage) 
 		for i, e := range expired {
 			numbers[i] = int64(e.Message.Number)
 		}
-		locked, err := query(ctx, pool, p.text(postgresCleanupLock), value[int64], numbers)
+		locked, err := Query(ctx, pool, p.text(postgresCleanupLock), Value[int64], numbers)
 		if err != nil {
 			return err
 		}
@@ -100,10 +100,10 @@ func (p *postgres) DeleteExpired(ctx context.Context, expired []ExpiredMessage) 
 			return !found
 		})
 		whole, statuses, versions := parts(ours)
-		if result.Statuses, err = exec(ctx, pool, p.text(postgresDeleteStatuses), statuses, versions); err != nil {
+		if result.Statuses, err = Exec(ctx, pool, p.text(postgresDeleteStatuses), statuses, versions); err != nil {
 			return err
 		}
-		result.Messages, err = exec(ctx, pool, p.text(postgresDeleteMessages), whole)
+		result.Messages, err = Exec(ctx, pool, p.text(postgresDeleteMessages), whole)
 		result.Passed = int64(len(expired)-len(ours)+len(whole)) - result.Messages
 		return err
 	})

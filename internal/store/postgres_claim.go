@@ -139,7 +139,7 @@ func scanClaim(rows *sql.Rows, c *Claim) error {
 }
 
 func (p *postgres) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
-	found, err := query(ctx, p.pool(ctx), p.text(postgresNextDue), value[sql.NullTime], keys, now.UTC())
+	found, err := Query(ctx, p.pool(ctx), p.text(postgresNextDue), Value[sql.NullTime], keys, now.UTC())
 	if err != nil || len(found) == 0 || !found[0].Valid {
 		return time.Time{}, false, doing("find the next due status", err)
 	}
@@ -147,7 +147,7 @@ func (p *postgres) NextDue(ctx context.Context, keys []string, now time.Time) (t
 }
 
 func (p *postgres) Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error) {
-	siblings, err := query(ctx, p.pool(ctx), p.text(postgresSiblings), scanSibling, messageIDs, keys)
+	siblings, err := Query(ctx, p.pool(ctx), p.text(postgresSiblings), scanSibling, messageIDs, keys)
 	return siblings, doing("read sibling statuses", err)
 }
 

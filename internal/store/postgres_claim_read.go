@@ -27,10 +27,10 @@ func readClaims(ctx context.Context, pool gorm.ConnPool, statement string, args 
 	if db, ok := pool.(*sql.DB); ok {
 		claims, err := readNative(ctx, db, statement, args)
 		if !errors.Is(err, errNotPgx) && !pgconn.SafeToRetry(err) {
-			return claims, withContextError(ctx, err)
+			return claims, WithContextError(ctx, err)
 		}
 	}
-	return query(ctx, pool, statement, scanClaim, args...)
+	return Query(ctx, pool, statement, scanClaim, args...)
 }
 
 func readNative(ctx context.Context, db *sql.DB, statement string, args []any) (claims []Claim, err error) {

@@ -44,7 +44,7 @@ func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 	pool := p.pool(t.Context()).(*sql.DB)
 	native, err := readNative(t.Context(), pool, statement, nil)
 	require.NoError(t, err)
-	ordinary, err := query(t.Context(), pool, statement, scanClaim)
+	ordinary, err := Query(t.Context(), pool, statement, scanClaim)
 	require.NoError(t, err)
 	require.Len(t, native, 5)
 	require.Equal(t, ordinary, native)
@@ -79,11 +79,11 @@ func TestListedIsReadBackAsItWas(t *testing.T) {
 		{"(0,1)", "(12,34)"},
 		{"a", "", "NULL", "null", "{}", "{a,b}", "a,b", " ", " x ", `"`, `\`, `\"`, `a\\b"c`, "é日😀", "\n\t"},
 	} {
-		read, err := query(t.Context(), db.Statement.ConnPool, `SELECT e FROM unnest($1::text::text[]) WITH ORDINALITY AS l(e, n) ORDER BY n`, value[string], listed(list))
+		read, err := Query(t.Context(), db.Statement.ConnPool, `SELECT e FROM unnest($1::text::text[]) WITH ORDINALITY AS l(e, n) ORDER BY n`, Value[string], listed(list))
 		require.NoError(t, err)
 		require.Equal(t, append([]string(nil), list...), read)
 	}
-	nothing, err := query(t.Context(), db.Statement.ConnPool, `SELECT e IS NULL FROM unnest($1::text::text[]) e`, value[bool], listedOrNull([]string{"", "x"}))
+	nothing, err := Query(t.Context(), db.Statement.ConnPool, `SELECT e IS NULL FROM unnest($1::text::text[]) e`, Value[bool], listedOrNull([]string{"", "x"}))
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, false}, nothing)
 }

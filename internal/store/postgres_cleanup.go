@@ -59,7 +59,7 @@ WHERE s.message_number = ANY ($1::bigint[])
 
 func (p *postgres) Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch, error) {
 	keys, cutoffs := req.ownCutoffs()
-	candidates, err := query(ctx, p.pool(ctx), p.text(postgresExpired), func(rows *sql.Rows, c *candidate) error {
+	candidates, err := Query(ctx, p.pool(ctx), p.text(postgresExpired), func(rows *sql.Rows, c *candidate) error {
 		return rows.Scan(&c.MessageNumber, &c.ReceivedAt, &c.expired)
 	}, req.until().UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys, cutoffs)
 	if err != nil {
@@ -96,12 +96,12 @@ func (p *postgres) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResu
 	}
 	keys, cutoffs := req.ownCutoffs()
 	err = p.transaction(ctx, func(pool gorm.ConnPool) error {
-		numbers, err := query(ctx, pool, p.text(postgresCleanupLock), value[int64], found.MessageNumbers)
+		numbers, err := Query(ctx, pool, p.text(postgresCleanupLock), Value[int64], found.MessageNumbers)
 		result.Passed = int64(len(found.MessageNumbers) - len(numbers))
 		if err != nil || len(numbers) == 0 {
 			return err
 		}
-		counts, err := query(ctx, pool, p.text(postgresCleanupMessages), func(rows *sql.Rows, c *[2]int64) error {
+		counts, err := Query(ctx, pool, p.text(postgresCleanupMessages), func(rows *sql.Rows, c *[2]int64) error {
 			return rows.Scan(&c[0], &c[1])
 		}, numbers, req.Cutoff.UTC(), keys, cutoffs)
 		if err != nil {
@@ -111,7 +111,7 @@ func (p *postgres) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResu
 		if result.Messages == int64(len(numbers)) {
 			return nil
 		}
-		deleted, err := exec(ctx, pool, p.text(postgresCleanupStatuses), numbers, req.Cutoff.UTC(), keys, cutoffs)
+		deleted, err := Exec(ctx, pool, p.text(postgresCleanupStatuses), numbers, req.Cutoff.UTC(), keys, cutoffs)
 		result.Statuses += deleted
 		return err
 	})

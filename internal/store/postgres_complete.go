@@ -78,7 +78,7 @@ func (p *postgres) complete(ctx context.Context, pool gorm.ConnPool, completions
 		if statement == postgresComplete {
 			args = append(args, listedOrNull(places))
 		}
-		positions, err := query(ctx, pool, p.text(statement), value[int], args...)
+		positions, err := Query(ctx, pool, p.text(statement), Value[int], args...)
 		if err != nil {
 			return nil, doing("complete", err)
 		}
@@ -112,7 +112,7 @@ func (p *postgres) CompleteTx(ctx context.Context, tx *gorm.DB, completions []Co
 		return p.complete(ctx, pool, completions, at, postgresComplete, postgresCompleteMoved)
 	}
 	c := completions[0]
-	changed, err := exec(ctx, pool, p.text(postgresCompleteOne), at.UTC(), c.StatusID, c.Version, string(c.Outcome))
+	changed, err := Exec(ctx, pool, p.text(postgresCompleteOne), at.UTC(), c.StatusID, c.Version, string(c.Outcome))
 	return []bool{changed == 1}, doing("complete", err)
 }
 
@@ -125,7 +125,7 @@ func (p *postgres) CurrentTx(ctx context.Context, tx *gorm.DB, completions []Com
 	for i, c := range completions {
 		ids[i], versions[i] = c.StatusID, c.Version
 	}
-	positions, err := query(ctx, pool, p.text(postgresCurrent), value[int], ids, versions)
+	positions, err := Query(ctx, pool, p.text(postgresCurrent), Value[int], ids, versions)
 	if err != nil {
 		return nil, doing("check claims", err)
 	}

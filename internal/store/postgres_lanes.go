@@ -85,7 +85,7 @@ func (p *postgres) AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.
 		names[i], lanes[i], skips[i] = numbers(turn.Handlers), turn.Key, turn.SkipPoisoned
 	}
 	for attempt := 1; ; attempt++ {
-		keys, err := query(ctx, p.pool(ctx), p.text(postgresAdvance), value[string], names, lanes, skips, now.UTC())
+		keys, err := Query(ctx, p.pool(ctx), p.text(postgresAdvance), Value[string], names, lanes, skips, now.UTC())
 		if err == nil || !collided(err) || attempt == claimAttempts || ctx.Err() != nil {
 			return keys, doing("advance lanes", err)
 		}
@@ -97,7 +97,7 @@ func (p *postgres) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, l
 }
 
 func (p *postgres) waitingLanes(ctx context.Context, name, after int64, limit int) ([]Lane, error) {
-	return query(ctx, p.pool(ctx), p.text(waitingLanes), scanLaneOf(name), name, after, limit)
+	return Query(ctx, p.pool(ctx), p.text(waitingLanes), scanLaneOf(name), name, after, limit)
 }
 
 func scanLaneOf(name int64) func(*sql.Rows, *Lane) error {
@@ -108,11 +108,11 @@ func scanLaneOf(name int64) func(*sql.Rows, *Lane) error {
 }
 
 func (p *postgres) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
-	names, err := query(ctx, p.pool(ctx), p.text(waitingLaneHandlers), value[int64])
+	names, err := Query(ctx, p.pool(ctx), p.text(waitingLaneHandlers), Value[int64])
 	return names, doing("find lanes with waiting statuses", err)
 }
 
 func (p *postgres) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
-	released, err := exec(ctx, p.pool(ctx), p.text(postgresReleaseWaiting), handlerKeys, limit)
+	released, err := Exec(ctx, p.pool(ctx), p.text(postgresReleaseWaiting), handlerKeys, limit)
 	return released, doing("release waiting statuses", err)
 }

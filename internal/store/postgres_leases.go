@@ -29,12 +29,12 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = EXCLUDED.paused, updated_at = E
 )
 
 func (p *postgres) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (bool, error) {
-	held, err := query(ctx, p.pool(ctx), p.text(postgresAcquireLease), value[bool], name, owner, ttl.Microseconds())
+	held, err := Query(ctx, p.pool(ctx), p.text(postgresAcquireLease), Value[bool], name, owner, ttl.Microseconds())
 	return len(held) == 1, doing("acquire lease "+name, err)
 }
 
 func (p *postgres) LeaseOwner(ctx context.Context, name string) (string, error) {
-	owners, err := query(ctx, p.pool(ctx), p.text(postgresLeaseOwner), value[string], name)
+	owners, err := Query(ctx, p.pool(ctx), p.text(postgresLeaseOwner), Value[string], name)
 	return onlyOwner(owners), doing("look at lease "+name, err)
 }
 
@@ -47,21 +47,21 @@ func onlyOwner(owners []string) string {
 }
 
 func (p *postgres) ReleaseLease(ctx context.Context, name, owner string) error {
-	_, err := exec(ctx, p.pool(ctx), p.text(postgresReleaseLease), name, owner)
+	_, err := Exec(ctx, p.pool(ctx), p.text(postgresReleaseLease), name, owner)
 	return doing("release lease "+name, err)
 }
 
 func (p *postgres) DeleteExpiredLeases(ctx context.Context, age time.Duration, _ time.Time) (int64, error) {
-	deleted, err := exec(ctx, p.pool(ctx), p.text(postgresDeleteLeases), age.Microseconds())
+	deleted, err := Exec(ctx, p.pool(ctx), p.text(postgresDeleteLeases), age.Microseconds())
 	return deleted, doing("delete expired leases", err)
 }
 
 func (p *postgres) Paused(ctx context.Context) ([]string, error) {
-	keys, err := query(ctx, p.pool(ctx), p.text(postgresPaused), value[string])
+	keys, err := Query(ctx, p.pool(ctx), p.text(postgresPaused), Value[string])
 	return keys, doing("list paused handler keys", err)
 }
 
 func (p *postgres) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
-	_, err := exec(ctx, p.pool(ctx), p.text(postgresSetPaused), handlerKey, paused, now.UTC())
+	_, err := Exec(ctx, p.pool(ctx), p.text(postgresSetPaused), handlerKey, paused, now.UTC())
 	return doing("set paused", err)
 }

@@ -64,7 +64,7 @@ func (p *postgres) notify(ctx context.Context, a announcement) error {
 	if err != nil {
 		return err
 	}
-	_, err = exec(ctx, p.pool(ctx), p.text(postgresNotify), string(payload))
+	_, err = Exec(ctx, p.pool(ctx), p.text(postgresNotify), string(payload))
 	return err
 }
 
@@ -77,7 +77,7 @@ func (p *postgres) CanListen(ctx context.Context) error {
 // missing there, and with a pool of one nothing else would ever run. It has the
 // settings of one of the pool's connections, made just as that.
 func (p *postgres) Listen(ctx context.Context) (*Listener, error) {
-	channels, err := query(ctx, p.pool(ctx), p.text(postgresChannel), value[string])
+	channels, err := Query(ctx, p.pool(ctx), p.text(postgresChannel), Value[string])
 	if err != nil {
 		return nil, doing("listen", err)
 	}
@@ -88,7 +88,7 @@ func (p *postgres) Listen(ctx context.Context) (*Listener, error) {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		p.renew(ctx, err)
-		return nil, doing("listen", withContextError(ctx, err))
+		return nil, doing("listen", WithContextError(ctx, err))
 	}
 	channel := pgx.Identifier{channels[0]}.Sanitize()
 	l := &Listener{conn: conn, listen: "LISTEN " + channel, unlisten: "UNLISTEN " + channel, origin: p.origin.String}
@@ -100,7 +100,7 @@ func (p *postgres) Listen(ctx context.Context) (*Listener, error) {
 	}
 	if err != nil {
 		l.Close()
-		return nil, doing("listen", withContextError(ctx, err))
+		return nil, doing("listen", WithContextError(ctx, err))
 	}
 	return l, nil
 }

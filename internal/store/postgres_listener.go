@@ -47,7 +47,7 @@ func (l *Listener) Next(ctx context.Context, quiet time.Duration) ([]string, err
 		}
 		cancel()
 		if err != nil {
-			return nil, doing("listen", withContextError(ctx, err))
+			return nil, doing("listen", WithContextError(ctx, err))
 		}
 		if heard == nil {
 			continue

@@ -45,7 +45,7 @@ func (p *postgres) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.M
 		return false, doing("add marker", err)
 	}
 	bound := fmt.Sprintf("%dms", max(wait.Milliseconds(), 1)) // 0 would be no bound
-	added, err := query(ctx, pool, p.text(postgresAddMarker), func(rows *sql.Rows, added *int64) error {
+	added, err := Query(ctx, pool, p.text(postgresAddMarker), func(rows *sql.Rows, added *int64) error {
 		var restored string
 		return rows.Scan(added, &restored)
 	}, marker.MessageID, marker.HandlerKey, marker.MessageType, marker.ProcessedAt.UTC(), marker.ExpiresAt.UTC(), bound)
@@ -56,6 +56,6 @@ func (p *postgres) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.M
 }
 
 func (p *postgres) HasMarker(ctx context.Context, messageID, handlerKey string) (bool, error) {
-	found, err := query(ctx, p.pool(ctx), p.text(postgresHasMarker), value[int], messageID, handlerKey)
+	found, err := Query(ctx, p.pool(ctx), p.text(postgresHasMarker), Value[int], messageID, handlerKey)
 	return len(found) > 0, doing("look for marker", err)
 }

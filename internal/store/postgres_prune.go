@@ -25,16 +25,16 @@ DELETE FROM {rejected} WHERE ctid = ANY (ARRAY(
 )
 
 func (p *postgres) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := exec(ctx, p.pool(ctx), p.text(postgresDeleteMarkers), before.UTC(), limit)
+	deleted, err := Exec(ctx, p.pool(ctx), p.text(postgresDeleteMarkers), before.UTC(), limit)
 	return deleted, doing("delete expired markers", err)
 }
 
 func (p *postgres) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := exec(ctx, p.pool(ctx), p.text(postgresDeleteAudit), before.UTC(), limit)
+	deleted, err := Exec(ctx, p.pool(ctx), p.text(postgresDeleteAudit), before.UTC(), limit)
 	return deleted, doing("delete old audit rows", err)
 }
 
 func (p *postgres) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := exec(ctx, p.pool(ctx), p.text(postgresDeleteRejected), before.UTC(), limit)
+	deleted, err := Exec(ctx, p.pool(ctx), p.text(postgresDeleteRejected), before.UTC(), limit)
 	return deleted, doing("delete old rejected messages", err)
 }

@@ -52,7 +52,7 @@ func (p *postgres) settle(ctx context.Context, statement string, settlements []S
 		errorCounts[i], abandonedCounts[i] = int32(s.ErrorCount), int32(s.AbandonedCount)
 		lastErrors[i], next[i], poisoned[i] = sanitized(s.LastError), inUTC(s.NextAttemptAt), s.Poisoned
 	}
-	positions, err := query(ctx, p.pool(ctx), p.text(statement), value[int],
+	positions, err := Query(ctx, p.pool(ctx), p.text(statement), Value[int],
 		ids, versions, errorCounts, abandonedCounts, lastErrors, next, poisoned)
 	for _, position := range positions {
 		applied[position] = true

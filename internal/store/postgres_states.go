@@ -12,7 +12,7 @@ SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at
 FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
 
 func (p *postgres) States(ctx context.Context, statusIDs []string) (map[string]State, error) {
-	rows, err := query(ctx, p.pool(ctx), p.text(postgresStates), scanState, statusIDs)
+	rows, err := Query(ctx, p.pool(ctx), p.text(postgresStates), scanState, statusIDs)
 	return byID(rows), doing("read statuses back", err)
 }
 
@@ -93,22 +93,22 @@ UNION
 SELECT handler_key FROM waiting WHERE handler_key IS NOT NULL`
 
 func (p *postgres) ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error) {
-	refs, err := query(ctx, p.pool(ctx), p.text(postgresClaimsOf), scanRef, workerID, limit)
+	refs, err := Query(ctx, p.pool(ctx), p.text(postgresClaimsOf), scanRef, workerID, limit)
 	return refs, doing("find the claims of a worker", err)
 }
 
 func (p *postgres) StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error) {
-	refs, err := query(ctx, p.pool(ctx), p.text(postgresStuckClaims), scanRef, before.UTC(), limit)
+	refs, err := Query(ctx, p.pool(ctx), p.text(postgresStuckClaims), scanRef, before.UTC(), limit)
 	return refs, doing("find stuck claims", err)
 }
 
 func (p *postgres) PendingKeys(ctx context.Context) ([]string, error) {
-	keys, err := query(ctx, p.pool(ctx), p.text(pendingKeys), value[string])
+	keys, err := Query(ctx, p.pool(ctx), p.text(pendingKeys), Value[string])
 	return keys, doing("find pending handler keys", err)
 }
 
 func (p *postgres) PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error) {
-	refs, err := query(ctx, p.pool(ctx), p.text(postgresPendingOf), scanRef, handlerKey, limit)
+	refs, err := Query(ctx, p.pool(ctx), p.text(postgresPendingOf), scanRef, handlerKey, limit)
 	return refs, doing("find pending statuses", err)
 }
 

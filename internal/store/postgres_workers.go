@@ -55,7 +55,7 @@ func (p *postgres) Heartbeat(ctx context.Context, w Worker, _ time.Time) error {
 	if err != nil {
 		return err
 	}
-	written, err := exec(ctx, p.pool(ctx), p.text(postgresHeartbeat), w.ID, w.Host, w.PID, keys)
+	written, err := Exec(ctx, p.pool(ctx), p.text(postgresHeartbeat), w.ID, w.Host, w.PID, keys)
 	if err == nil && written == 0 {
 		err = ErrWorkerReleased
 	}
@@ -72,17 +72,17 @@ func handlerKeysJSON(w Worker) (string, error) {
 }
 
 func (p *postgres) WorkerLives(ctx context.Context, workerID string) (bool, error) {
-	found, err := query(ctx, p.pool(ctx), p.text(postgresWorkerLives), value[string], workerID)
+	found, err := Query(ctx, p.pool(ctx), p.text(postgresWorkerLives), Value[string], workerID)
 	return len(found) == 1, doing("look at worker", err)
 }
 
 func (p *postgres) StopWorker(ctx context.Context, workerID string, _ time.Time) error {
-	_, err := exec(ctx, p.pool(ctx), p.text(postgresStopWorker), workerID)
+	_, err := Exec(ctx, p.pool(ctx), p.text(postgresStopWorker), workerID)
 	return doing("stop worker", err)
 }
 
 func (p *postgres) Workers(ctx context.Context, _ time.Time) ([]WorkerState, error) {
-	workers, err := query(ctx, p.pool(ctx), p.text(postgresWorkers), func(rows *sql.Rows, w *WorkerState) error {
+	workers, err := Query(ctx, p.pool(ctx), p.text(postgresWorkers), func(rows *sql.Rows, w *WorkerState) error {
 		var keys string
 		var silent int64
 		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.StartedAt, &silent, &w.Stopped, &w.Released); err != nil {
@@ -132,7 +132,7 @@ SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
 ) holders`
 
 func (p *postgres) EvictWorker(ctx context.Context, workerID string) (int, error) {
-	ended, err := query(ctx, p.pool(ctx), p.text(postgresEvict), value[int], workerID)
+	ended, err := Query(ctx, p.pool(ctx), p.text(postgresEvict), Value[int], workerID)
 	if err != nil {
 		return 0, doing("evict worker", err)
 	}
@@ -140,7 +140,7 @@ func (p *postgres) EvictWorker(ctx context.Context, workerID string) (int, error
 }
 
 func (p *postgres) MarkReleased(ctx context.Context, workerID string, _ time.Time) error {
-	done, err := query(ctx, p.pool(ctx), p.text(postgresMarkReleased), value[bool], workerID)
+	done, err := Query(ctx, p.pool(ctx), p.text(postgresMarkReleased), Value[bool], workerID)
 	if err == nil && !done[0] {
 		err = ErrWorkerBusy
 	}
@@ -148,6 +148,6 @@ func (p *postgres) MarkReleased(ctx context.Context, workerID string, _ time.Tim
 }
 
 func (p *postgres) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
-	deleted, err := exec(ctx, p.pool(ctx), p.text(postgresDeleteWorkers), workerIDs)
+	deleted, err := Exec(ctx, p.pool(ctx), p.text(postgresDeleteWorkers), workerIDs)
 	return deleted, doing("delete workers", err)
 }

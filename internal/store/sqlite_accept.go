@@ -129,7 +129,7 @@ func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 			for _, m := range messages[:size] {
 				args = append(args, m.ID, m.TransportName, m.Type, m.Source, filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
 			}
-			rows, err := query(ctx, pool, s.text(sqliteAcceptTexts[size]), scanStoredNumber, args...)
+			rows, err := Query(ctx, pool, s.text(sqliteAcceptTexts[size]), scanStoredNumber, args...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -167,7 +167,7 @@ func (s *sqlite) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []*
 	if err != nil {
 		return nil, err
 	}
-	return query(ctx, pool, s.text(sqliteAcceptKnown), func(rows *sql.Rows, k *known) error {
+	return Query(ctx, pool, s.text(sqliteAcceptKnown), func(rows *sql.Rows, k *known) error {
 		var received anyTime
 		var content sql.RawBytes // compared here, kept nowhere
 		if err := rows.Scan(&k.id, &k.number, &k.messageType, &k.source, &received, &content); err != nil {
@@ -183,7 +183,7 @@ func (s *sqlite) handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []
 	if err != nil {
 		return nil, err
 	}
-	return query(ctx, pool, s.text(sqliteAcceptKeys), scanHandledBy, list)
+	return Query(ctx, pool, s.text(sqliteAcceptKeys), scanHandledBy, list)
 }
 
 func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []statusRow, worker string, now time.Time) ([]string, []claimedRow, error) {
@@ -207,7 +207,7 @@ func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 		statement, args = sqliteAcceptClaimed, append(args, worker)
 	}
 	var claimed []claimedRow
-	added, err := query(ctx, pool, s.text(statement), func(rows *sql.Rows, id *string) error {
+	added, err := Query(ctx, pool, s.text(statement), func(rows *sql.Rows, id *string) error {
 		var taken bool
 		if err := rows.Scan(id, &taken); err != nil {
 			return err
@@ -225,7 +225,7 @@ func (s *sqlite) insertStatuses(ctx context.Context, pool gorm.ConnPool, statuse
 func (s *sqlite) takeSequence(ctx context.Context, pool gorm.ConnPool, count int) (int64, error) {
 	for attempt := 0; ; attempt++ {
 		before := map[string]int64{}
-		_, err := query(ctx, pool, s.text(sqliteCounters), func(rows *sql.Rows, value *int64) error {
+		_, err := Query(ctx, pool, s.text(sqliteCounters), func(rows *sql.Rows, value *int64) error {
 			var key string
 			err := rows.Scan(&key, value)
 			before[key] = *value
@@ -240,7 +240,7 @@ func (s *sqlite) takeSequence(ctx context.Context, pool gorm.ConnPool, count int
 		if attempt > 0 {
 			return 0, fmt.Errorf("no sequence for %d statuses: the counters were not stored", count)
 		}
-		if _, err := exec(ctx, pool, s.text(sqliteMakeCounters)); err != nil {
+		if _, err := Exec(ctx, pool, s.text(sqliteMakeCounters)); err != nil {
 			return 0, err
 		}
 	}
@@ -251,13 +251,13 @@ func (s *sqlite) deleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []s
 	if err != nil {
 		return err
 	}
-	_, err = exec(ctx, pool, s.text(sqliteAcceptDelete), list)
+	_, err = Exec(ctx, pool, s.text(sqliteAcceptDelete), list)
 	return err
 }
 
 func (s *sqlite) insertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
 	for _, r := range rejected {
-		_, err := exec(ctx, pool, s.text(sqliteAcceptRejected), r.ID, r.Channel, r.Topic, r.Partition, r.Offset,
+		_, err := Exec(ctx, pool, s.text(sqliteAcceptRejected), r.ID, r.Channel, r.Topic, r.Partition, r.Offset,
 			SQLiteTime(r.Timestamp), orNull(r.Key), orNull(r.Value), r.Headers, r.Reason, SQLiteTime(r.RejectedAt))
 		if err != nil {
 			return err

@@ -35,7 +35,7 @@ func (s *sqlite) LoadExpired(ctx context.Context, req CleanupRequest, numbers []
 	if err != nil {
 		return nil, 0, doing("size expired messages", err)
 	}
-	sizes, err := query(ctx, s.pool(ctx), s.text(sqliteExpiredSizes), scanSized, list)
+	sizes, err := Query(ctx, s.pool(ctx), s.text(sqliteExpiredSizes), scanSized, list)
 	if err != nil {
 		return nil, 0, doing("size expired messages", err)
 	}
@@ -43,11 +43,11 @@ func (s *sqlite) LoadExpired(ctx context.Context, req CleanupRequest, numbers []
 	if list, err = jsonList(numbers); err != nil {
 		return nil, 0, doing("load expired messages", err)
 	}
-	messages, err := query(ctx, s.pool(ctx), s.text(sqliteExpiredMessages), scanMessage, list)
+	messages, err := Query(ctx, s.pool(ctx), s.text(sqliteExpiredMessages), scanMessage, list)
 	if err != nil {
 		return nil, 0, doing("load expired messages", err)
 	}
-	statuses, err := query(ctx, s.pool(ctx), s.text(sqliteExpiredStatuses), scanStatus, list)
+	statuses, err := Query(ctx, s.pool(ctx), s.text(sqliteExpiredStatuses), scanStatus, list)
 	if err != nil {
 		return nil, 0, doing("load expired statuses", err)
 	}
@@ -73,10 +73,10 @@ func (s *sqlite) DeleteExpired(ctx context.Context, expired []ExpiredMessage) (C
 	var result CleanupResult
 	err = s.transaction(ctx, func(pool gorm.ConnPool) error {
 		var err error
-		if result.Statuses, err = exec(ctx, pool, s.text(sqliteDeleteStatuses), refList); err != nil {
+		if result.Statuses, err = Exec(ctx, pool, s.text(sqliteDeleteStatuses), refList); err != nil {
 			return err
 		}
-		result.Messages, err = exec(ctx, pool, s.text(sqliteCleanupMessages), messageList)
+		result.Messages, err = Exec(ctx, pool, s.text(sqliteCleanupMessages), messageList)
 		result.Passed = int64(len(whole)) - result.Messages
 		return err
 	})

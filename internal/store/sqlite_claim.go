@@ -91,7 +91,7 @@ func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 				}
 				continue
 			}
-			claims, err := query(ctx, pool, s.text(sqliteClaim), func(rows *sql.Rows, c *Claim) error { return scanSQLiteClaim(rows, c) }, now, worker, limit.HandlerKey, limit.Limit)
+			claims, err := Query(ctx, pool, s.text(sqliteClaim), func(rows *sql.Rows, c *Claim) error { return scanSQLiteClaim(rows, c) }, now, worker, limit.HandlerKey, limit.Limit)
 			if err != nil {
 				return err
 			}
@@ -110,7 +110,7 @@ func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 func (s *sqlite) withDue(ctx context.Context, now string, limits []KeyLimit) ([]KeyLimit, error) {
 	var with []KeyLimit
 	for _, limit := range limits {
-		due, err := query(ctx, s.pool(ctx), s.text(sqliteAnyDue), value[bool], now, limit.HandlerKey)
+		due, err := Query(ctx, s.pool(ctx), s.text(sqliteAnyDue), Value[bool], now, limit.HandlerKey)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func (s *sqlite) attachMessages(ctx context.Context, pool gorm.ConnPool, claims 
 	if err != nil {
 		return err
 	}
-	stored, err := query(ctx, pool, s.text(sqliteMessages), func(rows *sql.Rows, m *storedMessage) error {
+	stored, err := Query(ctx, pool, s.text(sqliteMessages), func(rows *sql.Rows, m *storedMessage) error {
 		var ordered bool
 		err := rows.Scan(&m.number, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &ordered, &m.receivedAt)
 		if ordered && m.orderingKey == nil { // some drivers read an empty blob as nil
@@ -170,7 +170,7 @@ func (s *sqlite) attachMessages(ctx context.Context, pool gorm.ConnPool, claims 
 func (s *sqlite) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
 	var earliest time.Time
 	for _, key := range keys {
-		found, err := query(ctx, s.pool(ctx), s.text(sqliteNextDue), value[anyTime], key, SQLiteTime(now))
+		found, err := Query(ctx, s.pool(ctx), s.text(sqliteNextDue), Value[anyTime], key, SQLiteTime(now))
 		if err != nil {
 			return time.Time{}, false, doing("find the next due status", err)
 		}
@@ -190,6 +190,6 @@ func (s *sqlite) Siblings(ctx context.Context, messageIDs, keys []string) ([]Sib
 	if err != nil {
 		return nil, doing("read sibling statuses", err)
 	}
-	siblings, err := query(ctx, s.pool(ctx), s.text(sqliteSiblings), scanSibling, messageList, keyList)
+	siblings, err := Query(ctx, s.pool(ctx), s.text(sqliteSiblings), scanSibling, messageList, keyList)
 	return siblings, doing("read sibling statuses", err)
 }

@@ -57,7 +57,7 @@ func (s *sqlite) Expired(ctx context.Context, req CleanupRequest) (ExpiredBatch,
 	if err != nil {
 		return ExpiredBatch{Next: req.After}, doing("find expired messages", err)
 	}
-	candidates, err := query(ctx, s.pool(ctx), s.text(sqliteExpired), func(rows *sql.Rows, c *candidate) error {
+	candidates, err := Query(ctx, s.pool(ctx), s.text(sqliteExpired), func(rows *sql.Rows, c *candidate) error {
 		var received anyTime
 		err := rows.Scan(&c.MessageNumber, &received, &c.expired)
 		c.ReceivedAt = received.Time
@@ -77,10 +77,10 @@ func (s *sqlite) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult
 	var result CleanupResult
 	err = s.transaction(ctx, func(pool gorm.ConnPool) error {
 		var err error
-		if result.Statuses, err = exec(ctx, pool, s.text(sqliteCleanupStatuses), walk...); err != nil {
+		if result.Statuses, err = Exec(ctx, pool, s.text(sqliteCleanupStatuses), walk...); err != nil {
 			return err
 		}
-		candidates, err := query(ctx, pool, s.text(sqliteCandidates), func(rows *sql.Rows, c *candidate) error {
+		candidates, err := Query(ctx, pool, s.text(sqliteCandidates), func(rows *sql.Rows, c *candidate) error {
 			var received anyTime
 			err := rows.Scan(&c.MessageNumber, &received)
 			c.ReceivedAt, c.expired = received.Time, true
@@ -94,7 +94,7 @@ func (s *sqlite) Cleanup(ctx context.Context, req CleanupRequest) (CleanupResult
 		if err != nil {
 			return err
 		}
-		result.Messages, err = exec(ctx, pool, s.text(sqliteCleanupMessages), list)
+		result.Messages, err = Exec(ctx, pool, s.text(sqliteCleanupMessages), list)
 		result.Next, result.Done = found.Next, found.Done
 		return err
 	})

@@ -44,7 +44,7 @@ func (s *sqlite) change(ctx context.Context, pool gorm.ConnPool, statement strin
 	if err != nil {
 		return nil, err
 	}
-	changed, err := query(ctx, pool, s.text(statement), scanVersioned, append(before, list)...)
+	changed, err := Query(ctx, pool, s.text(statement), scanVersioned, append(before, list)...)
 	if err != nil {
 		return nil, err
 	}

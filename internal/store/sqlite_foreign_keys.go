@@ -16,7 +16,7 @@ func ObeysForeignKeys(ctx context.Context, db *gorm.DB) (bool, error) {
 		return true, nil
 	}
 	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
-	on, err := query(ctx, pool, sqliteForeignKeys, value[bool])
+	on, err := Query(ctx, pool, sqliteForeignKeys, Value[bool])
 	if err != nil {
 		return false, doing("ask whether foreign keys are obeyed", err)
 	}

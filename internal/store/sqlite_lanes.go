@@ -93,7 +93,7 @@ func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string,
 		return nil, false, err
 	}
 	window := 2*limit.Limit + laneWindow
-	heads, err := query(ctx, pool, s.text(sqliteClaimHeads), func(rows *sql.Rows, h *head) error { return scanSQLiteClaim(rows, &h.Claim, &h.stored) },
+	heads, err := Query(ctx, pool, s.text(sqliteClaimHeads), func(rows *sql.Rows, h *head) error { return scanSQLiteClaim(rows, &h.Claim, &h.stored) },
 		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
 	if err != nil {
 		return nil, false, err
@@ -107,9 +107,9 @@ func (s *sqlite) claimHeads(ctx context.Context, pool gorm.ConnPool, now string,
 		last := slices.MaxFunc(heads, func(a, b head) int {
 			return cmp.Or(cmp.Compare(a.stored, b.stored), cmp.Compare(a.StatusID, b.StatusID))
 		})
-		changed, err = exec(ctx, pool, s.text(sqliteMarkPassed), last.stored, worker, limit.HandlerKey, last.StatusID, limit.Limit)
+		changed, err = Exec(ctx, pool, s.text(sqliteMarkPassed), last.stored, worker, limit.HandlerKey, last.StatusID, limit.Limit)
 	} else {
-		changed, err = exec(ctx, pool, s.text(sqliteMarkWindow), now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
+		changed, err = Exec(ctx, pool, s.text(sqliteMarkWindow), now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
 	}
 	return claims, changed > 0, err
 }
@@ -159,7 +159,7 @@ func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.Ti
 	if err != nil {
 		return nil, doing("advance lanes", err)
 	}
-	rows, err := query(ctx, s.pool(ctx), s.text(sqliteFirsts), func(rows *sql.Rows, f *first) error {
+	rows, err := Query(ctx, s.pool(ctx), s.text(sqliteFirsts), func(rows *sql.Rows, f *first) error {
 		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due, &f.laneHeld)
 	}, asked, SQLiteTime(now))
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *sqlite) AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.Ti
 		if err != nil {
 			return nil, doing("advance lanes", err)
 		}
-		freed, err := query(ctx, s.pool(ctx), s.text(sqliteFree), value[string], ids)
+		freed, err := Query(ctx, s.pool(ctx), s.text(sqliteFree), Value[string], ids)
 		if err != nil {
 			return nil, doing("advance lanes", err)
 		}
@@ -217,11 +217,11 @@ func (s *sqlite) CheckLanes(ctx context.Context, rule LaneRule, after *Lane, lim
 func numbered(statement string) string { return strings.ReplaceAll(statement, "$", "?") }
 
 func (s *sqlite) waitingLanes(ctx context.Context, name, after int64, limit int) ([]Lane, error) {
-	return query(ctx, s.pool(ctx), s.text(numbered(waitingLanes)), scanLaneOf(name), name, after, limit)
+	return Query(ctx, s.pool(ctx), s.text(numbered(waitingLanes)), scanLaneOf(name), name, after, limit)
 }
 
 func (s *sqlite) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
-	names, err := query(ctx, s.pool(ctx), s.text(waitingLaneHandlers), value[int64])
+	names, err := Query(ctx, s.pool(ctx), s.text(waitingLaneHandlers), Value[int64])
 	return names, doing("find lanes with waiting statuses", err)
 }
 
@@ -235,6 +235,6 @@ func (s *sqlite) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit
 	if err != nil {
 		return 0, doing("release waiting statuses", err)
 	}
-	released, err := exec(ctx, s.pool(ctx), s.text(sqliteReleaseWaiting), list, limit)
+	released, err := Exec(ctx, s.pool(ctx), s.text(sqliteReleaseWaiting), list, limit)
 	return released, doing("release waiting statuses", err)
 }

@@ -28,31 +28,31 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = excluded.paused, updated_at = e
 )
 
 func (s *sqlite) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
-	held, err := query(ctx, s.pool(ctx), s.text(sqliteAcquireLease), value[string], name, owner, SQLiteTime(now.Add(ttl)), SQLiteTime(now))
+	held, err := Query(ctx, s.pool(ctx), s.text(sqliteAcquireLease), Value[string], name, owner, SQLiteTime(now.Add(ttl)), SQLiteTime(now))
 	return len(held) == 1, doing("acquire lease "+name, err)
 }
 
 func (s *sqlite) LeaseOwner(ctx context.Context, name string) (string, error) {
-	owners, err := query(ctx, s.pool(ctx), s.text(sqliteLeaseOwner), value[string], name)
+	owners, err := Query(ctx, s.pool(ctx), s.text(sqliteLeaseOwner), Value[string], name)
 	return onlyOwner(owners), doing("look at lease "+name, err)
 }
 
 func (s *sqlite) ReleaseLease(ctx context.Context, name, owner string) error {
-	_, err := exec(ctx, s.pool(ctx), s.text(sqliteReleaseLease), name, owner)
+	_, err := Exec(ctx, s.pool(ctx), s.text(sqliteReleaseLease), name, owner)
 	return doing("release lease "+name, err)
 }
 
 func (s *sqlite) DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error) {
-	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteLeases), SQLiteTime(now.Add(-age)))
+	deleted, err := Exec(ctx, s.pool(ctx), s.text(sqliteDeleteLeases), SQLiteTime(now.Add(-age)))
 	return deleted, doing("delete expired leases", err)
 }
 
 func (s *sqlite) Paused(ctx context.Context) ([]string, error) {
-	keys, err := query(ctx, s.pool(ctx), s.text(sqlitePaused), value[string])
+	keys, err := Query(ctx, s.pool(ctx), s.text(sqlitePaused), Value[string])
 	return keys, doing("list paused handler keys", err)
 }
 
 func (s *sqlite) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
-	_, err := exec(ctx, s.pool(ctx), s.text(sqliteSetPaused), handlerKey, paused, SQLiteTime(now))
+	_, err := Exec(ctx, s.pool(ctx), s.text(sqliteSetPaused), handlerKey, paused, SQLiteTime(now))
 	return doing("set paused", err)
 }

@@ -34,7 +34,7 @@ func (s *sqlite) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mar
 	if err != nil {
 		return false, doing("add marker", err)
 	}
-	added, err := query(ctx, pool, s.text(sqliteAddMarker), value[int],
+	added, err := Query(ctx, pool, s.text(sqliteAddMarker), Value[int],
 		marker.MessageID, marker.HandlerKey, marker.MessageType, SQLiteTime(marker.ProcessedAt), SQLiteTime(marker.ExpiresAt))
 	if code, _ := sqliteCode(err); IsBusy(err) && code != sqliteSnapshot {
 		err = fmt.Errorf("%w: %w", ErrMarkerBusy, err)
@@ -43,6 +43,6 @@ func (s *sqlite) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mar
 }
 
 func (s *sqlite) HasMarker(ctx context.Context, messageID, handlerKey string) (bool, error) {
-	found, err := query(ctx, s.pool(ctx), s.text(sqliteHasMarker), value[int], messageID, handlerKey)
+	found, err := Query(ctx, s.pool(ctx), s.text(sqliteHasMarker), Value[int], messageID, handlerKey)
 	return len(found) > 0, doing("look for marker", err)
 }

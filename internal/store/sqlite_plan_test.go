@@ -105,7 +105,7 @@ func TestSQLitePlans(t *testing.T) {
 	unlisted := slices.DeleteFunc(sqltest.Statements(t), func(name string) bool { return strings.HasPrefix(name, "postgres") || slices.Contains(listed, name) })
 	require.Empty(t, unlisted, "statements whose plan nobody looks at")
 	for _, each := range plans {
-		steps, err := query(t.Context(), s.pool(t.Context()), `EXPLAIN QUERY PLAN `+s.text(each.statement), func(rows *sql.Rows, step *string) error {
+		steps, err := Query(t.Context(), s.pool(t.Context()), `EXPLAIN QUERY PLAN `+s.text(each.statement), func(rows *sql.Rows, step *string) error {
 			var ignored int
 			return rows.Scan(&ignored, &ignored, &ignored, step)
 		}, each.args...)

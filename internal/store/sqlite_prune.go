@@ -18,16 +18,16 @@ DELETE FROM {rejected} WHERE rowid IN (SELECT rowid FROM {rejected} WHERE reject
 )
 
 func (s *sqlite) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteMarkers), SQLiteTime(before), limit)
+	deleted, err := Exec(ctx, s.pool(ctx), s.text(sqliteDeleteMarkers), SQLiteTime(before), limit)
 	return deleted, doing("delete expired markers", err)
 }
 
 func (s *sqlite) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteAudit), SQLiteTime(before), limit)
+	deleted, err := Exec(ctx, s.pool(ctx), s.text(sqliteDeleteAudit), SQLiteTime(before), limit)
 	return deleted, doing("delete old audit rows", err)
 }
 
 func (s *sqlite) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteRejected), SQLiteTime(before), limit)
+	deleted, err := Exec(ctx, s.pool(ctx), s.text(sqliteDeleteRejected), SQLiteTime(before), limit)
 	return deleted, doing("delete old rejected messages", err)
 }

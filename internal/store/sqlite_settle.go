@@ -36,7 +36,7 @@ func (s *sqlite) Settle(ctx context.Context, settlements []Settlement) ([]bool, 
 	if err != nil {
 		return nil, doing("settle", err)
 	}
-	changed, err := query(ctx, s.pool(ctx), s.text(sqliteSettle), scanVersioned, list)
+	changed, err := Query(ctx, s.pool(ctx), s.text(sqliteSettle), scanVersioned, list)
 	if err != nil {
 		return nil, doing("settle", err)
 	}

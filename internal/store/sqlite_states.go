@@ -40,29 +40,29 @@ func (s *sqlite) States(ctx context.Context, statusIDs []string) (map[string]Sta
 	if err != nil {
 		return nil, doing("read statuses back", err)
 	}
-	rows, err := query(ctx, s.pool(ctx), s.text(sqliteStates), scanState, list)
+	rows, err := Query(ctx, s.pool(ctx), s.text(sqliteStates), scanState, list)
 	return byID(rows), doing("read statuses back", err)
 }
 
 func (s *sqlite) ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error) {
-	refs, err := query(ctx, s.pool(ctx), s.text(sqliteClaimsOf), scanRef, workerID, limit)
+	refs, err := Query(ctx, s.pool(ctx), s.text(sqliteClaimsOf), scanRef, workerID, limit)
 	return refs, doing("find the claims of a worker", err)
 }
 
 func (s *sqlite) StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error) {
-	refs, err := query(ctx, s.pool(ctx), s.text(sqliteStuckClaims), scanRef, SQLiteTime(before), limit)
+	refs, err := Query(ctx, s.pool(ctx), s.text(sqliteStuckClaims), scanRef, SQLiteTime(before), limit)
 	return refs, doing("find stuck claims", err)
 }
 
 func (s *sqlite) PendingKeys(ctx context.Context) ([]string, error) {
-	keys, err := query(ctx, s.pool(ctx), s.text(pendingKeys), value[string])
+	keys, err := Query(ctx, s.pool(ctx), s.text(pendingKeys), Value[string])
 	return keys, doing("find pending handler keys", err)
 }
 
 func (s *sqlite) PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error) {
 	var refs []Ref
 	for _, statement := range []string{sqlitePendingOf, sqliteWaitingOf} {
-		found, err := query(ctx, s.pool(ctx), s.text(statement), scanRef, handlerKey, limit-len(refs))
+		found, err := Query(ctx, s.pool(ctx), s.text(statement), scanRef, handlerKey, limit-len(refs))
 		if err != nil {
 			return nil, doing("find pending statuses", err)
 		}

@@ -41,7 +41,7 @@ func (s *sqlite) Heartbeat(ctx context.Context, w Worker, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	written, err := query(ctx, s.pool(ctx), s.text(sqliteHeartbeat), value[string], w.ID, w.Host, w.PID, keys, SQLiteTime(now))
+	written, err := Query(ctx, s.pool(ctx), s.text(sqliteHeartbeat), Value[string], w.ID, w.Host, w.PID, keys, SQLiteTime(now))
 	if err == nil && len(written) == 0 {
 		err = ErrWorkerReleased
 	}
@@ -49,17 +49,17 @@ func (s *sqlite) Heartbeat(ctx context.Context, w Worker, now time.Time) error {
 }
 
 func (s *sqlite) WorkerLives(ctx context.Context, workerID string) (bool, error) {
-	found, err := query(ctx, s.pool(ctx), s.text(sqliteWorkerLives), value[string], workerID)
+	found, err := Query(ctx, s.pool(ctx), s.text(sqliteWorkerLives), Value[string], workerID)
 	return len(found) == 1, doing("look at worker", err)
 }
 
 func (s *sqlite) StopWorker(ctx context.Context, workerID string, now time.Time) error {
-	_, err := exec(ctx, s.pool(ctx), s.text(sqliteStopWorker), workerID, SQLiteTime(now))
+	_, err := Exec(ctx, s.pool(ctx), s.text(sqliteStopWorker), workerID, SQLiteTime(now))
 	return doing("stop worker", err)
 }
 
 func (s *sqlite) Workers(ctx context.Context, now time.Time) ([]WorkerState, error) {
-	workers, err := query(ctx, s.pool(ctx), s.text(sqliteWorkers), func(rows *sql.Rows, w *WorkerState) error {
+	workers, err := Query(ctx, s.pool(ctx), s.text(sqliteWorkers), func(rows *sql.Rows, w *WorkerState) error {
 		var keys string
 		var started, heartbeat anyTime
 		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &started, &heartbeat, &w.Stopped, &w.Released); err != nil {
@@ -75,7 +75,7 @@ func (s *sqlite) Workers(ctx context.Context, now time.Time) ([]WorkerState, err
 func (s *sqlite) EvictWorker(context.Context, string) (int, error) { return 0, nil }
 
 func (s *sqlite) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
-	_, err := exec(ctx, s.pool(ctx), s.text(sqliteMarkReleased), workerID, SQLiteTime(now))
+	_, err := Exec(ctx, s.pool(ctx), s.text(sqliteMarkReleased), workerID, SQLiteTime(now))
 	return doing("mark worker released", err)
 }
 
@@ -84,6 +84,6 @@ func (s *sqlite) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, 
 	if err != nil {
 		return 0, doing("delete workers", err)
 	}
-	deleted, err := exec(ctx, s.pool(ctx), s.text(sqliteDeleteWorkers), list)
+	deleted, err := Exec(ctx, s.pool(ctx), s.text(sqliteDeleteWorkers), list)
 	return deleted, doing("delete workers", err)
 }
