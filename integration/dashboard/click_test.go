@@ -128,7 +128,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 
 	b.visit(w.site + "message?id=payment-0001")
 	b.click(`a[href^="./replay"]`)
-	b.run(chromedp.SendKeys(`input[name="new-id"]`, "payment-0001-mended", chromedp.ByQuery), chromedp.Click(`input[name="change-content"]`, chromedp.ByQuery),
+	b.run(chromedp.SetValue(`input[name="new-id"]`, "payment-0001-mended", chromedp.ByQuery), chromedp.Click(`input[name="change-content"]`, chromedp.ByQuery),
 		chromedp.SendKeys(`textarea`, `{"period": "2026-11"}`, chromedp.ByQuery))
 	b.click(`main button.bad`)
 	says("Replayed: this is the new message.")
