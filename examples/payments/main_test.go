@@ -45,15 +45,28 @@ func requireWhole(t *testing.T, got map[string]float64, payments, kills float64)
 }
 
 // small has each of the points twice. The first kill, after the 57th of 620
-// deliveries, is between the effects and the marker: a run that is over before
-// the others has had that one.
+// deliveries, is between the effects and the marker: most runs that are over
+// before the others have had that one.
 var small = []string{"-messages", "200", "-crash", "8", "-seed", "4"}
 
 func TestPaymentsAreAppliedOnceAlthoughTheyComeAgainAndWorkersAreKilled(t *testing.T) {
 	scratchtest.OnBoth(t, func(t *testing.T, server string) {
-		out := scratchtest.Balances(t, command.Run, append(small, "-postgres", server)...)
-		requireWhole(t, figures(t, out), 200, 8)
+		got := runWithKills(t, append(small, "-postgres", server))
+		requireWhole(t, got, 200, 8)
 	})
+}
+
+// runWithKills runs until somebody was killed. The delivery that is to kill may
+// wait for the database's lock while others bring the same payment and all the
+// rest: it then comes as a duplicate, which does not come by.
+func runWithKills(t *testing.T, args []string) (got map[string]float64) {
+	t.Helper()
+	for range 5 {
+		if got = figures(t, scratchtest.Balances(t, command.Run, args...)); got["kills"] > 0 {
+			break
+		}
+	}
+	return got
 }
 
 func TestRedisAppliesAgainOnlyWhatAKillExplains(t *testing.T) {
