@@ -95,6 +95,8 @@ func deliver(ctx context.Context, transport *Transport, team scratch.Team, deliv
 			}
 			transport.Buried()
 		})
-		return total == deliveries, err
+		// What a dying worker had may be done by others before it has ended: told to
+		// stop meanwhile it would seem to have failed.
+		return total == deliveries && !transport.Seen().Dying, err
 	})
 }

@@ -69,6 +69,8 @@ type Deliveries struct {
 	Unsure map[string]int
 	// Killed says where, in the order of the kills.
 	Killed []Point
+	// Dying: a process has said that it kills itself, and is not Buried.
+	Dying bool
 }
 
 // NewTransport listens, with deliveries in the order in which they are sent
@@ -191,7 +193,7 @@ func (t *Transport) settle(d Delivery, answer string) {
 	switch {
 	case d.DieAt == "":
 	case answer == dying:
-		t.state.Killed = append(t.state.Killed, d.DieAt)
+		t.state.Killed, t.state.Dying = append(t.state.Killed, d.DieAt), true
 		t.orders = t.orders[1:] // Buried says when the next may go out
 	default: // it did not come by: the next may
 		t.pending = false
@@ -203,7 +205,7 @@ func (t *Transport) settle(d Delivery, answer string) {
 func (t *Transport) Buried() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.pending = false
+	t.pending, t.state.Dying = false, false
 }
 
 // Seen is what it has seen so far.
