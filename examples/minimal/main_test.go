@@ -2,43 +2,22 @@ package main
 
 import (
 	"bufio"
-	"context"
-	"os"
-	"os/exec"
+	"io"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"gorm.io/driver/postgres"
-	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/examples/internal/programtest"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
-	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
-const roleVariable = "MINIMAL_TEST_ROLE"
-
-// TestMain lets the test binary be the program, in a process of its own.
-func TestMain(m *testing.M) {
-	if os.Getenv(roleVariable) != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { programtest.Main(m, main) }
 
 func TestProgramHandlesAnOrderAndItsDuplicateOnce(t *testing.T) {
-	dsn := testenv.PostgresDSN(t)
-	db, err := gorm.Open(postgres.Open(dsn), &gorm.Config{})
-	require.NoError(t, err)
-	pool, err := db.DB()
-	require.NoError(t, err)
-	defer pool.Close()
-	require.NoError(t, db.AutoMigrate(&Stock{}))
-	require.NoError(t, db.Create(&Stock{SKU: "tea", Available: 10}).Error)
+	dsn, db := programtest.Database(t, &Stock{SKU: "tea", Available: 10})
 
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders.events", 2))
 	order := kafkatest.Record{
@@ -70,22 +49,12 @@ func TestProgramHandlesAnOrderAndItsDuplicateOnce(t *testing.T) {
 // closed when it has ended.
 func start(t *testing.T, dsn string, brokers []string) (packed <-chan string, stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	program, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(ctx, program)
-	cmd.Env = append(os.Environ(), roleVariable+"=program", "DATABASE_URL="+dsn, "KAFKA_BROKERS="+strings.Join(brokers, ","))
-	cmd.Stderr = t.Output() // shown if the test fails
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	printed, out := io.Pipe()
+	end := programtest.Start(t, out, dsn, brokers)
 	lines := make(chan string, 100)
-	read := make(chan struct{})
 	go func() {
-		defer close(read)
 		defer close(lines)
-		for scanner := bufio.NewScanner(out); scanner.Scan(); {
+		for scanner := bufio.NewScanner(printed); scanner.Scan(); {
 			if strings.HasPrefix(scanner.Text(), "pack order") {
 				lines <- scanner.Text()
 			}
@@ -93,8 +62,7 @@ func start(t *testing.T, dsn string, brokers []string) (packed <-chan string, st
 	}()
 	return lines, func() {
 		t.Helper()
-		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-		<-read
-		require.NoError(t, cmd.Wait())
+		end()
+		require.NoError(t, out.Close())
 	}
 }
