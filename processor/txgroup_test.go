@@ -19,17 +19,12 @@ import (
 // by hand, in one slot, and returns what was called.
 func company(t *testing.T, d *inboxtest.Database, clock inbox.Clock, fn func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error, opts ...handler.Option) (*inbox.Inbox, *calls) {
 	t.Helper()
-	var seen calls
-	ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(
-		inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			seen.note(m.ID)
-			if err := write(tx, m.ID); err != nil {
-				return err
-			}
-			return fn(ctx, tx, m)
-		}, append(opts, inbox.TxGroup(4))...)))
-	inboxtest.Accept(t, ib, "1", "2", "3", "4")
-	return ib, &seen
+	return members(t, d, clock, func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+		if err := write(tx, m.ID); err != nil {
+			return err
+		}
+		return fn(ctx, tx, m)
+	}, opts...)
 }
 
 func (c *calls) order() string {
