@@ -73,8 +73,8 @@ func (s *sampler) start() error {
 	return nil
 }
 
-// stopGrace is what a stop gives the sampler whose own time is over: what ends at
-// once is not late.
+// stopGrace is what a stop whose own time is over gives each of the two things it
+// waits for: what ends at once is not late.
 const stopGrace = 500 * time.Millisecond
 
 // stop ends it. A driver may take its time to give a statement up.
@@ -83,41 +83,37 @@ func (s *sampler) stop(ctx context.Context) error {
 		return nil
 	}
 	s.cancel()
-	ctx, cancel := outliving(ctx, stopGrace)
-	defer cancel()
+	s.cancel = nil
 	var late error
-	select {
-	case <-s.done:
-	case <-ctx.Done():
+	if !endsBy(ctx, s.done) {
 		late = fmt.Errorf("a look at the backlog does not end: %w", ctx.Err())
 	}
-	s.cancel = nil
-	hidden := make(chan error, 1)
-	go func() { hidden <- s.hide() }() // ends when the provider lets it, which waits for what it collects
-	select {
-	case err := <-hidden:
-		if err != nil {
-			return errors.Join(late, fmt.Errorf("end the gauges: %w", err))
-		}
-	case <-ctx.Done():
+	hidden, err := make(chan struct{}), error(nil)
+	go func() { defer close(hidden); err = s.hide() }() // ends when the provider lets it, which waits for what it collects
+	if !endsBy(ctx, hidden) {
 		return errors.Join(late, fmt.Errorf("the meter provider does not end the gauges: %w", ctx.Err()))
 	}
-	return late
+	if err != nil {
+		err = fmt.Errorf("end the gauges: %w", err)
+	}
+	return errors.Join(late, err)
 }
 
-// outliving ends some time after ctx has.
-func outliving(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	outlives, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			cancel()
-		case <-outlives.Done():
-		}
-	})
-	return outlives, func() { stop(); cancel() }
+// endsBy waits for done until stopGrace after ctx has ended.
+func endsBy(ctx context.Context, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(stopGrace)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // A look waits at least rest times as long as the one before it took, so that

@@ -146,8 +146,8 @@ var telemetryMutants = []mutant{
 		Name: "a stop waits for the meter provider",
 		Why:  "an exporter that hangs would cost running handlers their time (contract 5.8)",
 		File: "sampler.go",
-		Old:  "	go func() { hidden <- s.hide() }()",
-		New:  "	func() { hidden <- s.hide() }()",
+		Old:  "	go func() { defer close(hidden); err = s.hide() }()",
+		New:  "	func() { defer close(hidden); err = s.hide() }()",
 		Test: judged("^TestStopKeepsItsDeadlineWhateverTheMeterProviderDoes$"),
 	},
 	{
@@ -197,5 +197,13 @@ var telemetryMutants = []mutant{
 		Old:  "			answered = s.Began\n",
 		New:  "			answered = s.At\n",
 		Test: measured("^TestAgeOfTheSampleBeginsWithTheStart$/^sqlite$"),
+	},
+	{
+		Name: "a stop whose time is over waits for nobody",
+		Why:  "a stop that was given no time would fail although all had ended (contract 11.5)",
+		File: "sampler.go",
+		Old:  "const stopGrace = 500 * time.Millisecond",
+		New:  "const stopGrace = 0",
+		Test: judged("^TestStopWhoseTimeIsOverDoesNotCallWhatEndsAtOnceLate$"),
 	},
 }
