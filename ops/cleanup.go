@@ -12,10 +12,10 @@ import (
 
 // Cleanup deletes what the retentions allow, now, see Inbox.Cleanup. It has many
 // transactions: its audit row is written before the first, and one with the
-// counts behind the last. Needs a Live, which knows the retentions. It may take
-// long; ctx ends it.
+// counts behind the last. Needs a Live, which knows the retentions, or WithCleanup.
+// It may take long; ctx ends it.
 func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error) {
-	if o.live == nil {
+	if o.cleanup == nil {
 		return cleanup.Deleted{}, fmt.Errorf("%s: %w", ActionCleanup, errNeedsApplication)
 	}
 	note := func(ctx context.Context, detail any) error {
@@ -24,7 +24,7 @@ func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error)
 	if err := note(ctx, map[string]string{"event": "begun"}); err != nil {
 		return cleanup.Deleted{}, err
 	}
-	deleted, err := o.live.Cleanup(ctx)
+	deleted, err := o.cleanup(ctx)
 	end := map[string]any{"event": "ended", "deleted": deleted}
 	if err != nil {
 		end["error"] = err.Error()

@@ -14,7 +14,7 @@ import (
 
 // Live is what only a running application can do, as it alone knows channels
 // and handlers. *inbox.Inbox gives one to Inbox.Ops; without it Replay,
-// ReAccept and Cleanup fail with ErrNeedsApplication. Implementations are safe
+// ReAccept and Cleanup (see WithCleanup) fail with ErrNeedsApplication. Implementations are safe
 // for concurrent use.
 type Live interface {
 	// AcceptTx accepts a message in an open transaction on the inbox's
@@ -62,6 +62,13 @@ type Accepted struct {
 
 // WithLive gives Ops the running application.
 func WithLive(l Live) Option { return func(s *settings) { s.live = l } }
+
+// WithCleanup has Cleanup run clean, instead of the Live's. For programs beside the
+// application that know its retentions; not for the application, whose Live
+// obeys those of single handlers and archives.
+func WithCleanup(clean func(ctx context.Context) (cleanup.Deleted, error)) Option {
+	return func(s *settings) { s.cleanup = clean }
+}
 
 // errNeedsApplication says what to do.
 var errNeedsApplication = fmt.Errorf("%w: act through Inbox.Ops in its process, or through its dashboard", ErrNeedsApplication)

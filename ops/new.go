@@ -27,6 +27,9 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 	case s.clock == nil:
 		return nil, errors.New("ops: option Clock is nil")
 	}
+	if s.cleanup == nil && s.live != nil {
+		s.cleanup = s.live.Cleanup
+	}
 	var announcing []store.Option
 	dialect := db.Dialector.Name()
 	if dialect == "postgres" { // whether anybody listens or not

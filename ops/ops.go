@@ -10,12 +10,14 @@
 package ops
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"time"
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -50,6 +52,7 @@ type settings struct {
 	redactor         func(Redactable) []byte
 	allowReplay      bool
 	live             Live
+	cleanup          func(context.Context) (cleanup.Deleted, error) // nil if there is nobody who can
 }
 
 // Naming says where the tables live. Default: the connection's schema and the

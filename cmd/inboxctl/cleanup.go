@@ -9,13 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
-	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/cleanup"
-	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -101,7 +98,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 	if err != nil {
 		return err
 	}
-	live, err := a.ops(d, ops.WithLive(onlyCleanup{cleaner}))
+	live, err := a.ops(d, ops.WithCleanup(cleaner.Clean))
 	if err != nil {
 		return err
 	}
@@ -136,24 +133,3 @@ func (a *app) cleaner(d *database, retention time.Duration, lock string) (*clean
 	}
 	return cleaner, nil
 }
-
-// onlyCleanup is the part of a running application that the tables suffice for.
-type onlyCleanup struct{ cleaner *cleanup.Cleaner }
-
-func (l onlyCleanup) Cleanup(ctx context.Context) (cleanup.Deleted, error) {
-	return l.cleaner.Clean(ctx)
-}
-
-func (onlyCleanup) AcceptTx(context.Context, *gorm.DB, handler.RawMessage) (ops.Accepted, func(), error) {
-	return ops.Accepted{}, nil, ops.ErrNeedsApplication
-}
-
-func (onlyCleanup) AcceptRejected(context.Context, string, models.Audit) ([]ops.Accepted, error) {
-	return nil, ops.ErrNeedsApplication
-}
-
-func (onlyCleanup) HandlerKeys(string) ([]string, error)              { return nil, ops.ErrNotFound }
-func (onlyCleanup) Ordered(string) (ordered, skipsPoisoned bool)      { return false, false }
-func (onlyCleanup) Wake(...string)                                    {}
-func (onlyCleanup) Ended() (since time.Time, of map[string]ops.Ended) { return since, nil }
-func (onlyCleanup) TakePaused(context.Context) error                  { return nil }
