@@ -86,8 +86,8 @@ var storeMutants = []mutant{
 		Name: "postgres: a released worker may claim",
 		Why:  "its claims would never be recovered (contract 5.9)",
 		File: "internal/store/postgres_claim.go",
-		Old:  "AND released_at IS NULL FOR SHARE",
-		New:  "FOR SHARE",
+		Old:  "AND released_at IS NULL FOR KEY SHARE",
+		New:  "FOR KEY SHARE",
 		Test: postgresSuite("^Claim$"),
 	},
 	{

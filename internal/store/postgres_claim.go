@@ -17,14 +17,15 @@ import (
 // which the snapshot does not show: it stays unclaimed until the next claim.
 // Messages by the unique index on their numbers, which ascend as the rows do.
 //
-// The worker's row is share-locked, not just read. Otherwise: this statement
-// reads the row as alive; a sweeper marks it released, looks for its claims
-// and finds none, because these are not committed yet; these commit, and
-// belong for ever to a worker nobody will sweep again. With the lock the
-// marking waits for this statement to end, and the claims are found.
+// The worker's row is locked, not just read. Otherwise: this statement reads the
+// row as alive; a sweeper marks it released, looks for its claims and finds
+// none, because these are not committed yet; these commit, and belong for ever
+// to a worker nobody will sweep again. With the lock MarkReleased does nothing
+// beside this statement, and finds the claims the next time. A heartbeat, which
+// changes no key, does not wait for the lock.
 const postgresClaim = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR SHARE
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
 ), due AS MATERIALIZED (
 	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
 	CROSS JOIN LATERAL (` + postgresDueOfKey + `) s

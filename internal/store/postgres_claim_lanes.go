@@ -32,7 +32,7 @@ import "context"
 // waiting and are in no claim's way any more (AdvanceLanes lets them go).
 const postgresClaimLanes = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR SHARE
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
 ), plain AS MATERIALIZED (
 	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
 	CROSS JOIN LATERAL (` + postgresDueOfKey + `) s

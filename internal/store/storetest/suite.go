@@ -46,7 +46,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 		{"AcceptTx", acceptTxTests},
 		{"Hand-off", handoffTests},
 		{"Rejected", rejectedTests},
-		{"Claim", claimTests},
+		{"Claim", slices.Concat(claimTests, claimBeatTests)},
 		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
 		{"Complete", completeTests},
 		{"Settle", settleTests},
