@@ -19,6 +19,9 @@ func (l *Lab) profile(group, variant string) (stop func() error, err error) {
 		}
 		return r
 	}, group+"_"+variant) + ".cpu.prof"
+	if err := os.MkdirAll(l.Profiles, 0o755); err != nil {
+		return nil, fmt.Errorf("profile: %w", err)
+	}
 	file, err := os.Create(filepath.Join(l.Profiles, name))
 	if err != nil {
 		return nil, fmt.Errorf("profile: %w", err)
