@@ -32,6 +32,7 @@ func TestThePageHasEveryGroupVariantAndLine(t *testing.T) {
 	require.Contains(t, text.String(), "| `accept_vs_copy` | 1.00 | at least 0.75 | met |")
 	require.Contains(t, text.String(), "| `process_vs_textbook` | 1.00 | at least 30.00 | **missed** |")
 	require.Contains(t, text.String(), "| `pickup_p99_ms` | 4.00 | at most 10.00 | met |")
+	require.Contains(t, text.String(), "3.0 µs allow 666,667/s, and 12,345/s were reached. With both cores busy throughout `process_vs_textbook` would be 54.0.")
 	require.Contains(t, text.String(), "| inbox | 12,345 | 12,345..12,345 | 1.0 | 2.0 | 3 | p99_ms 4 |")
 }
 
