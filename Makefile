@@ -26,7 +26,7 @@ endef
 
 .PHONY: test
 test: programs ## all tests and a part of the mutants, with real servers that it starts and ends
-	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here mutants-here PART=$(TURN)
+	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here mutants-here PART=$(TURN) JOBS=2
 
 # With servers that run already: INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA and
 # INBOX_TEST_REDIS name them. What would be skipped for want of one fails. Two
