@@ -212,25 +212,10 @@ func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
 		id := m.reject(at(1).Record)
 		m.mended("1")
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
-		errs := make([]error, 8)
-		var group sync.WaitGroup
-		for i := range errs {
-			group.Add(1)
-			go func() {
-				defer group.Done()
-				_, errs[i] = m.AcceptRejected(context.Background(), id)
-			}()
-		}
-		group.Wait()
-		won := 0
-		for _, err := range errs {
-			if err == nil {
-				won++
-				continue
-			}
-			require.ErrorIs(t, err, inbox.ErrRejectedNotFound)
-		}
-		require.Equal(t, 1, won)
+		inboxtest.OneWins(t, 8, inbox.ErrRejectedNotFound, func(int) error {
+			_, err := m.AcceptRejected(context.Background(), id)
+			return err
+		})
 		require.Equal(t, []string{"1"}, m.messages())
 		require.Len(t, inboxtest.Statuses(t, ib), 1)
 	})

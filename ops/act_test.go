@@ -3,7 +3,6 @@ package ops_test
 import (
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -123,37 +122,16 @@ func TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded(t *testing.T) {
 
 func TestOfTwoOperatorsAtOnceOneWinsAndTheOtherLearnsSo(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		const both = 8
 		r.poison("mail", "no", "1")
 		r.accept("1")
 		r.process()
 		ref := r.ref("mail", "1")
-		errs := make([]error, both)
-		start := make(chan struct{})
-		var operators sync.WaitGroup
-		for i := range errs {
-			operators.Add(1)
-			go func() {
-				defer operators.Done()
-				<-start
-				if i%2 == 0 {
-					errs[i] = r.ops.Retry(t.Context(), ada, ref)
-				} else {
-					errs[i] = r.ops.Discard(t.Context(), "bob", ref)
-				}
-			}()
-		}
-		close(start)
-		operators.Wait()
-		won := 0
-		for _, err := range errs {
-			if err == nil {
-				won++
-				continue
+		inboxtest.OneWins(t, 8, ops.ErrStale, func(i int) error {
+			if i%2 == 0 {
+				return r.ops.Retry(t.Context(), ada, ref)
 			}
-			require.ErrorIs(t, err, ops.ErrStale)
-		}
-		require.Equal(t, 1, won)
+			return r.ops.Discard(t.Context(), "bob", ref)
+		})
 		require.Len(t, r.audit(), 1)
 		require.Equal(t, ref.Version+1, r.status("mail", "1").Version)
 	})

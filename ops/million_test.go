@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -25,23 +25,10 @@ var million = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 // Statistics of them are not made.
 func loadMillion(t *testing.T, db *gorm.DB) {
 	t.Helper()
-	exec := func(statement string, args ...any) {
-		t.Helper()
-		require.NoError(t, db.Exec(statement, args...).Error)
-	}
-	var indexes []struct{ Indexname, Indexdef string }
-	require.NoError(t, db.Raw(`SELECT indexname, indexdef FROM pg_indexes
-		WHERE tablename IN ('inbox_messages', 'inbox_handler_statuses') AND indexname NOT LIKE '%_pkey'`).Scan(&indexes).Error)
-	exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`)
-	for _, index := range indexes {
-		exec(`DROP INDEX ` + index.Indexname)
-	}
-	exec(`ALTER TABLE inbox_messages SET UNLOGGED`)
-	exec(`ALTER TABLE inbox_handler_statuses SET UNLOGGED`)
-	exec(`ALTER TABLE inbox_handler_statuses SET (fillfactor = 100)`)
-	exec(`INSERT INTO inbox_messages SELECT 'm' || n, n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
-		'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(1, 1040200) n`)
-	exec(fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome, next_attempt_at, is_poisoned,
+	sqltest.Load(t, db,
+		`INSERT INTO inbox_messages SELECT 'm' || n, n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+		'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(1, 1040200) n`,
+		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome, next_attempt_at, is_poisoned,
 			last_error, error_count, lane_handler, lane_key, is_waiting)
 		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n,
 			CASE WHEN n > 1030000 THEN 'lanes' ELSE 'hot' END,
@@ -49,15 +36,13 @@ func loadMillion(t *testing.T, db *gorm.DB) {
 			CASE WHEN n BETWEEN 1028001 AND 1030000 THEN '2026-01-03 12:00:00+00'::timestamptz END, n BETWEEN 1000001 AND 1010000 OR n BETWEEN 1030001 AND 1030200,
 			CASE WHEN n > 1000000 THEN 'customer ' || n || ' is unknown' END, CASE WHEN n > 1000000 THEN 5 ELSE 0 END,
 			CASE WHEN n > 1030000 THEN %d END, CASE WHEN n > 1030000 THEN 1 END, n > 1030200
-		FROM generate_series(1, 1040200) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`, store.LaneHandler("lanes")))
-	for _, index := range indexes {
-		exec(index.Indexdef)
-	}
-	exec(`INSERT INTO inbox_audit SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'a', 'retry', '', '',
-		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`)
-	exec(`INSERT INTO inbox_rejected_messages SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'c', 't', 0, n, now(), NULL, NULL, '[]', 'bad',
-		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`)
-	exec(`INSERT INTO inbox_gaps SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'c', 't', 0, n, n + 1, 'gone', now() FROM generate_series(1, 20000) n`)
+		FROM generate_series(1, 1040200) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`, store.LaneHandler("lanes")),
+		`INSERT INTO inbox_audit SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'a', 'retry', '', '',
+		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`,
+		`INSERT INTO inbox_rejected_messages SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'c', 't', 0, n, now(), NULL, NULL, '[]', 'bad',
+		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`,
+		`INSERT INTO inbox_gaps SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'c', 't', 0, n, n + 1, 'gone', now() FROM generate_series(1, 20000) n`,
+	)
 }
 
 // growing are the tables that no statement may scan.

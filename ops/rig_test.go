@@ -79,11 +79,38 @@ func (r *rig) fail(key, id string, err error) {
 	r.fails[key+"/"+id] = err
 }
 
-// accepted accepts messages a second later than those before.
+// accept accepts messages a second later than those before.
 func (r *rig) accept(ids ...string) {
 	r.t.Helper()
 	r.clock.Advance(time.Second)
 	inboxtest.Accept(r.t, r.ib, ids...)
+}
+
+// copies adds n copies of each message of a type with one handler, and of its
+// status, in a moment: to accept thousands takes a pure Go SQLite a minute under
+// the race detector. Accept nothing afterwards, numbers are not counted up.
+func (r *rig) copies(messageType string, n int) {
+	r.t.Helper()
+	inboxtest.Exec(r.t, r.d.DB, `INSERT INTO inbox_messages (id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+		SELECT m.id || '-' || c.n, m.number * 10000 + c.n, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at
+		FROM inbox_messages m, `+numbers(n)+` c WHERE m.type = ?`, messageType)
+	inboxtest.Exec(r.t, r.d.DB, `INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, sequence, created_at)
+		SELECT `+r.statusID("m.number", "c.n")+`, m.number * 10000 + c.n, m.id || '-' || c.n, s.handler_key, s.sequence * 10000 + c.n, s.created_at
+		FROM inbox_messages m JOIN inbox_handler_statuses s ON s.message_number = m.number, `+numbers(n)+` c WHERE m.type = ? AND m.number < 10000`, messageType)
+}
+
+// numbers is a table of the numbers n from 1 on.
+func numbers(n int) string {
+	return fmt.Sprintf("(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %d) SELECT n FROM c)", n)
+}
+
+// statusID is an expression for an ID made of two numbers of at most six digits
+// each. It sorts behind those of accepted messages.
+func (r *rig) statusID(a, b string) string {
+	if r.d.Dialect == "postgres" {
+		return fmt.Sprintf(`('f0000000-0000-7000-8000-' || lpad((%s)::text, 6, '0') || lpad((%s)::text, 6, '0'))::uuid`, a, b)
+	}
+	return fmt.Sprintf(`'f0000000-0000-7000-8000-' || substr('000000' || (%s), -6) || substr('000000' || (%s), -6)`, a, b)
 }
 
 func (r *rig) process() { r.t.Helper(); inboxtest.Process(r.t, r.ib) }
@@ -108,8 +135,14 @@ func (r *rig) ref(key, id string) ops.Ref {
 // list is all pages of a list, as "key/ID".
 func (r *rig) list(filter ops.Filter, limit int) []string {
 	r.t.Helper()
+	return r.listFrom("", filter, limit)
+}
+
+// listFrom is all pages from one on.
+func (r *rig) listFrom(cursor ops.Cursor, filter ops.Filter, limit int) []string {
+	r.t.Helper()
 	all := []string{}
-	for cursor := ops.Cursor(""); ; {
+	for {
 		page, err := r.ops.List(r.t.Context(), filter, cursor, limit)
 		require.NoError(r.t, err)
 		require.LessOrEqual(r.t, len(page.Statuses), limit)

@@ -1,5 +1,5 @@
 // Package sqltest is what tests of packages with SQL of their own share: plans
-// that EXPLAIN tells, and the names of all statements.
+// that EXPLAIN tells, rows by the million, and the names of all statements.
 package sqltest
 
 import "strings"

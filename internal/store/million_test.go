@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/sqltest"
 )
 
 // million is when the rows of loadMillion are looked at: some are due.
@@ -26,27 +27,11 @@ var million = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 // Statistics of them are not made.
 func loadMillion(t *testing.T, db *gorm.DB) {
 	t.Helper()
-	exec := func(statement string, args ...any) {
-		t.Helper()
-		require.NoError(t, db.Exec(statement, args...).Error)
-	}
-	var indexes []struct{ Indexname, Indexdef string }
-	require.NoError(t, db.Raw(`SELECT indexname, indexdef FROM pg_indexes
-		WHERE tablename IN ('inbox_messages', 'inbox_handler_statuses') AND indexname NOT LIKE '%_pkey'`).Scan(&indexes).Error)
-	var reference string
-	require.NoError(t, db.Raw(`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'inbox_handler_statuses_message_fk'`).Scan(&reference).Error)
-
-	exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`)
-	for _, index := range indexes {
-		exec(`DROP INDEX ` + index.Indexname)
-	}
-	exec(`ALTER TABLE inbox_messages SET UNLOGGED`)
-	exec(`ALTER TABLE inbox_handler_statuses SET UNLOGGED`)
-	exec(`ALTER TABLE inbox_handler_statuses SET (fillfactor = 100)`)
-	exec(`INSERT INTO inbox_messages SELECT 'm' || n, n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
-		'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(1, 1000000) n`)
-	exec(`SELECT setval(pg_get_serial_sequence('inbox_messages', 'number'), 1000000)`)
-	exec(fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome, next_attempt_at, is_poisoned,
+	sqltest.Load(t, db,
+		`INSERT INTO inbox_messages SELECT 'm' || n, n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+		'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(1, 1000000) n`,
+		`SELECT setval(pg_get_serial_sequence('inbox_messages', 'number'), 1000000)`,
+		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome, next_attempt_at, is_poisoned,
 			lane_handler, lane_key, is_waiting)
 		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n,
 			CASE WHEN n BETWEEN 900001 AND 940000 THEN 'paused' WHEN n BETWEEN 970001 AND 995000 THEN 'lanes' ELSE 'hot' END,
@@ -55,19 +40,15 @@ func loadMillion(t *testing.T, db *gorm.DB) {
 			CASE WHEN n BETWEEN 970001 AND 995000 THEN %d END,
 			CASE WHEN n BETWEEN 970001 AND 990000 THEN 1 WHEN n BETWEEN 990001 AND 995000 THEN 2 + n %% 1000 END,
 			n BETWEEN 970001 AND 990000
-		FROM generate_series(1, 1000000) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`, LaneHandler("lanes")))
-	for _, index := range indexes {
-		exec(index.Indexdef)
-	}
-	exec(`ALTER TABLE inbox_handler_statuses ADD CONSTRAINT inbox_handler_statuses_message_fk ` + reference)
-
-	exec(`INSERT INTO inbox_markers SELECT 'm' || n, 'hot', 't', '2026-01-01 12:00:00+00', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
-		FROM generate_series(1, 20000) n`)
-	exec(`INSERT INTO inbox_audit SELECT gen_random_uuid(), 'a', 'retry', '', '', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
-		FROM generate_series(1, 20000) n`)
-	exec(`INSERT INTO inbox_rejected_messages SELECT gen_random_uuid(), 'c', 't', 0, n, now(), NULL, NULL, '[]', 'bad',
-		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`)
-	exec(`INSERT INTO inbox_gaps SELECT gen_random_uuid(), 'c', 't', 0, n, n + 1, 'gone', now() FROM generate_series(1, 20000) n`)
+		FROM generate_series(1, 1000000) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`, LaneHandler("lanes")),
+		`INSERT INTO inbox_markers SELECT 'm' || n, 'hot', 't', '2026-01-01 12:00:00+00', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
+		FROM generate_series(1, 20000) n`,
+		`INSERT INTO inbox_audit SELECT gen_random_uuid(), 'a', 'retry', '', '', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
+		FROM generate_series(1, 20000) n`,
+		`INSERT INTO inbox_rejected_messages SELECT gen_random_uuid(), 'c', 't', 0, n, now(), NULL, NULL, '[]', 'bad',
+		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`,
+		`INSERT INTO inbox_gaps SELECT gen_random_uuid(), 'c', 't', 0, n, n + 1, 'gone', now() FROM generate_series(1, 20000) n`,
+	)
 }
 
 // growing are the tables that no statement may scan.
