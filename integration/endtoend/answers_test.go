@@ -36,6 +36,7 @@ const claimedAndCompleted = 3
 
 // Contract 5.10: a commit with unknown outcome is resolved by reading back.
 func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
+	t.Parallel()
 	for _, c := range losses {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -61,6 +62,7 @@ func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
 
 // Contract 4.1, 2: accepting again is safe, whatever became of the first try.
 func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
+	t.Parallel()
 	for _, c := range losses {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -96,6 +98,7 @@ func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
 // Contract 5.9, 5.10: claims, completions, releases, heartbeats and accepts
 // lose their answers as well.
 func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprintf("seed %d", seed+1), func(t *testing.T) {
 			t.Parallel()

@@ -14,17 +14,16 @@ import (
 
 // Contract 7.1, 7.8.
 func TestBrokerOutageUnderLoadIsSurvived(t *testing.T) {
-	kafka := kafkaServer(t)
-	t.Cleanup(func() { require.NoError(t, kafka.Start()) })
-	t.Cleanup(func() { require.NoError(t, kafka.Thaw()) })
-	s := newStream(t)
+	t.Parallel()
+	kafka := disturbedKafka(t)
+	s := newStreamOn(newRig(t), kafka.Admin, kafka.Brokers())
 	first, second := s.worker(), s.observed()
 	for _, outage := range []struct {
 		name       string
 		begin, end func() error
 		lasts      time.Duration
 	}{
-		{"broker stopped", kafka.Stop, kafka.Start, 10 * time.Second},
+		{"broker stopped", kafka.Stop, kafka.Start, 6 * time.Second},
 		{"broker killed", kafka.Kill, kafka.Start, 2 * time.Second},
 		{"broker frozen", kafka.Freeze, kafka.Thaw, 6 * time.Second},
 	} {

@@ -53,6 +53,7 @@ func TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead(t *testing.T)
 // A wrong clock does not keep a dead worker's claims from the others, nor does
 // it hurry them.
 func TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name              string
 		victim, successor time.Duration
@@ -85,6 +86,7 @@ func TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound(t *testing.T) {
 // Contract 3.5: due times are judged by each worker's own clock. That of a
 // retry is written by the clock of the worker whose attempt failed.
 func TestRetriesAreDueByTheClocksOfTheirWorkers(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		offset time.Duration

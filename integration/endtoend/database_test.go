@@ -23,7 +23,7 @@ func TestDatabaseOutageWhileKafkaDeliversIsSurvived(t *testing.T) {
 		begin, end func() error
 		lasts      time.Duration
 	}{
-		{"database frozen", server.Freeze, server.Thaw, 10 * time.Second},
+		{"database frozen", server.Freeze, server.Thaw, 6 * time.Second},
 		{"database stopped", server.Stop, server.Start, 3 * time.Second},
 		{"database killed", server.Kill, server.Start, time.Second},
 	} {

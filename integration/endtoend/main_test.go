@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// The servers of this package are its own, whatever the environment names:
-// tests here stop and kill them. They start when first asked for.
+// The servers of this package are its own, whatever the environment names, and
+// start when first asked for. Tests that stop or kill one have yet another.
 var (
 	ownPostgres = sync.OnceValues(func() (*servers.Postgres, error) {
 		postgres, err := servers.StartPostgres(servers.PostgresOptions{})
@@ -76,6 +76,15 @@ func postgresServer(t *testing.T) *servers.Postgres {
 func disturbedPostgres(t *testing.T) *servers.Postgres {
 	t.Helper()
 	server, err := servers.StartPostgres(servers.PostgresOptions{})
+	testenv.LeaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	return server
+}
+
+// disturbedKafka is a broker of the test's own, for the same reason.
+func disturbedKafka(t *testing.T) *servers.Kafka {
+	t.Helper()
+	server, err := servers.StartKafka(servers.KafkaOptions{})
 	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	return server

@@ -16,7 +16,7 @@ func TestDatabaseOutageUnderLoadIsSurvived(t *testing.T) {
 		begin, end func() error
 		lasts      time.Duration
 	}{
-		{"stopped and started again", server.Stop, server.Start, 10 * time.Second},
+		{"stopped and started again", server.Stop, server.Start, 6 * time.Second},
 		{"killed and recovered", server.Kill, server.Start, time.Second},
 		{"frozen", server.Freeze, server.Thaw, 6 * time.Second},
 	} {

@@ -193,7 +193,7 @@ func (r *rig) awaitSettled() {
 			suspects, suspectsErr := r.ledger.Suspects(context.Background(), r.db)
 			require.FailNow(r.t, "not settled", "%d produced, %+v, %v, %v\n%s", r.ledger.Count(), last, err, suspectsErr, strings.Join(suspects, "\n"))
 		}
-		pause(r.t.Context(), 20*time.Millisecond)
+		pause(r.t.Context(), 100*time.Millisecond) // it counts all rows
 	}
 }
 
@@ -238,7 +238,7 @@ func (r *rig) lines(query string, args ...any) []string {
 // await waits for a condition.
 func (r *rig) await(what string, condition func() bool) {
 	r.t.Helper()
-	require.Eventually(r.t, condition, patience, 20*time.Millisecond, what)
+	require.Eventually(r.t, condition, patience, 50*time.Millisecond, what)
 }
 
 // statuses are all columns of all statuses but for those that only locate.

@@ -18,6 +18,7 @@ func unhurried(s *workload.Settings) {
 
 // Contract 5.3: many workers claim disjoint rows.
 func TestWorkersShareTheWorkAndRunEachMessageOnce(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d workers", n), func(t *testing.T) {
 			t.Parallel()

@@ -16,6 +16,7 @@ import (
 )
 
 func TestEveryRecordIsAcceptedInOrderAndCommitted(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 3)
 	r.produce(500, 0, 1, 2)
 	c := r.start()
@@ -41,6 +42,7 @@ func TestEveryRecordIsAcceptedInOrderAndCommitted(t *testing.T) {
 }
 
 func TestBatchesHoldSeveralPartitionsWithinTheirLimits(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 4)
 	r.produce(100, 0, 1, 2, 3)
 	several := atomic.Bool{}
@@ -64,6 +66,7 @@ func TestBatchesHoldSeveralPartitionsWithinTheirLimits(t *testing.T) {
 }
 
 func TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(50, 0)
 	var first []int64
@@ -94,6 +97,7 @@ func TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem(t *testing.
 }
 
 func TestRedeliveryAfterCrashBetweenAcceptAndCommit(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(100, 0, 1)
 	fault := r.kafka.FailNext(kafkatest.OffsetCommitAPI, -1, -1) // no commit arrives
@@ -108,6 +112,7 @@ func TestRedeliveryAfterCrashBetweenAcceptAndCommit(t *testing.T) {
 }
 
 func TestLostAnswerOfAnAcceptIsARedelivery(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	lost := atomic.Int32{}
 	r.ledger.after = func(context.Context, []envelope.Received) error {
@@ -123,6 +128,7 @@ func TestLostAnswerOfAnAcceptIsARedelivery(t *testing.T) {
 }
 
 func TestPanickingOrMiscountingAcceptorIsRetried(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(10, 0)
 	n := atomic.Int32{}
@@ -137,6 +143,7 @@ func TestPanickingOrMiscountingAcceptorIsRetried(t *testing.T) {
 }
 
 func TestHaltStopsItsPartitionBeforeTheRecordAndNoOther(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(100, 0, 1)
 	r.ledger.halt = func(rec envelope.Record) bool { return rec.Partition == 0 && rec.Offset == 40 }
@@ -164,6 +171,7 @@ func TestHaltStopsItsPartitionBeforeTheRecordAndNoOther(t *testing.T) {
 }
 
 func TestBackPressureBoundsWhatIsFetched(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 4)
 	for p := range 4 {
 		for range 30 { // in record batches smaller than what a fetch may return
@@ -208,6 +216,7 @@ func TestBackPressureBoundsWhatIsFetched(t *testing.T) {
 }
 
 func TestLastOffsetIsCommittedAtOnceSoThatARestartLosesNothing(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(5, 0)
 	r.ledger.next[place{topic, 0}] = 5 // starts behind these
@@ -222,6 +231,7 @@ func TestLastOffsetIsCommittedAtOnceSoThatARestartLosesNothing(t *testing.T) {
 }
 
 func TestLastOffsetSkipsNothingWhenTheCommittedOffsetIsNotToldAtFirst(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(5, 0)
 	c := r.start()
@@ -235,6 +245,7 @@ func TestLastOffsetSkipsNothingWhenTheCommittedOffsetIsNotToldAtFirst(t *testing
 }
 
 func TestRecordsArriveExactly(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	require.NoError(t, r.kafka.Produce(topic,
 		kafkatest.Record{Key: nil, Value: []byte{}, Headers: []kafkatest.Header{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}, {Key: "", Value: []byte{0xff}}}},
@@ -255,6 +266,7 @@ func TestRecordsArriveExactly(t *testing.T) {
 }
 
 func TestMalformedRecordsReachTheAcceptorAsBad(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	bad := atomic.Int32{}
 	r.ledger.before = func(_ context.Context, received []envelope.Received) error {

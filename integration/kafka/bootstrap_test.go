@@ -40,6 +40,7 @@ func silentBroker(t *testing.T) string {
 // Contract 7.8: a frozen broker that is named first keeps nobody from a group
 // that others coordinate.
 func TestBrokerThatNeverAnswersIsPassedBy(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(50, 0, 1)
 	silent := silentBroker(t)

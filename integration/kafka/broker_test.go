@@ -183,6 +183,7 @@ func (b *bench) found(partition int) map[int64]string {
 }
 
 func TestAllCompressionsAreRead(t *testing.T) {
+	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
 		n := 0
@@ -203,6 +204,7 @@ func TestAllCompressionsAreRead(t *testing.T) {
 }
 
 func TestNilAndEmptyStayApart(t *testing.T) {
+	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
 		b.produce(b.client, &kgo.Record{Key: nil, Value: []byte{}}, &kgo.Record{Key: []byte{}, Value: nil},
@@ -218,6 +220,7 @@ func TestNilAndEmptyStayApart(t *testing.T) {
 }
 
 func TestLargeRecordsPassSmallFetches(t *testing.T) {
+	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, map[string]string{"max.message.bytes": "6000000"})
 		client := b.newClient(kgo.ProducerBatchMaxBytes(6_000_000), kgo.ProducerBatchCompression(kgo.NoCompression()))
@@ -238,6 +241,7 @@ func TestLargeRecordsPassSmallFetches(t *testing.T) {
 }
 
 func TestAbortedTransactionsAreHidden(t *testing.T) {
+	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
 		producers := []*kgo.Client{b.newClient(kgo.TransactionalID(b.topic + "-a")), b.newClient(kgo.TransactionalID(b.topic + "-b"))}
@@ -285,6 +289,7 @@ func TestAbortedTransactionsAreHidden(t *testing.T) {
 }
 
 func TestOpenTransactionHoldsBackWhatFollows(t *testing.T) {
+	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
 		open := b.newClient(kgo.TransactionalID(b.topic + "-open"))
@@ -304,6 +309,7 @@ func TestOpenTransactionHoldsBackWhatFollows(t *testing.T) {
 // TestCompactedTopicWithEmptyBatchesIsReadToItsEnd needs a real cleaner: it
 // keeps the last batch of an idempotent producer even when no record is left.
 func TestCompactedTopicWithEmptyBatchesIsReadToItsEnd(t *testing.T) {
+	t.Parallel()
 	b := realBench(t)
 	b.createTopic(1, map[string]string{
 		"cleanup.policy": "compact", "segment.bytes": "1048576", "segment.ms": "200", "min.cleanable.dirty.ratio": "0.001",
@@ -350,6 +356,7 @@ func TestCompactedTopicWithEmptyBatchesIsReadToItsEnd(t *testing.T) {
 }
 
 func TestRebalanceInMidBatchOnARealBroker(t *testing.T) {
+	t.Parallel()
 	b := realBench(t).watch()
 	b.ledger.sparse = false
 	b.createTopic(4, nil)
@@ -388,6 +395,7 @@ func TestRebalanceInMidBatchOnARealBroker(t *testing.T) {
 }
 
 func TestAcceptLongerThanTheSessionKeepsItsCommitOnARealBroker(t *testing.T) {
+	t.Parallel()
 	b := realBench(t).watch()
 	b.ledger.sparse = false
 	b.createTopic(2, nil)
@@ -418,6 +426,7 @@ func TestAcceptLongerThanTheSessionKeepsItsCommitOnARealBroker(t *testing.T) {
 }
 
 func TestDeletedAndRecreatedTopicHaltsOrIsReadFromItsStart(t *testing.T) {
+	t.Parallel()
 	b := realBench(t)
 	b.createTopic(1, nil)
 	for i := range 100 {

@@ -81,6 +81,7 @@ func (r *rig) serve(batches []craftedBatch) *atomic.Int32 {
 }
 
 func TestEmptyBatchesArePassedWithoutSkippingARecord(t *testing.T) {
+	t.Parallel()
 	for name, batches := range map[string][]craftedBatch{
 		"empty ones in a row":        {{base: 0, last: 9, offsets: []int64{0, 3}}, {base: 10, last: 84}, {base: 85, last: 424}, {base: 425, last: 430, offsets: []int64{425}}},
 		"empty at first":             {{base: 0, last: 99}, {base: 100, last: 100, offsets: []int64{100}}},
@@ -113,6 +114,7 @@ func TestEmptyBatchesArePassedWithoutSkippingARecord(t *testing.T) {
 }
 
 func TestCorruptBatchHaltsBeforeItself(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	r.serve([]craftedBatch{{base: 0, last: 1, offsets: []int64{0, 1}}, {base: 2, last: 3, offsets: []int64{2, 3}, corrupt: true}, {base: 4, last: 4, offsets: []int64{4}}})
 	halted := make(chan error, 5)
@@ -130,6 +132,7 @@ func TestCorruptBatchHaltsBeforeItself(t *testing.T) {
 }
 
 func TestFallingLeaderEpochHalts(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5}, {base: 1, last: 1, offsets: []int64{1}, epoch: 4}})
 	halted := make(chan error, 5)

@@ -132,6 +132,7 @@ func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) 
 
 // Contract 4.6: the same policies and counters as with the inbox.
 func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
+	t.Parallel()
 	for policy, want := range map[inbox.UnroutedPolicy]struct {
 		committed          int64
 		handled            int

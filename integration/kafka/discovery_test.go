@@ -22,6 +22,7 @@ import (
 // each test first sees them do: otherwise no consumer could fail it. That needs
 // a real broker of its own, because the one that tests share does not.
 func TestDiscovery(t *testing.T) {
+	t.Parallel()
 	scenarios := map[string]func(t *testing.T, b *bench){
 		"topics that appear, go and come back are followed and never created": followTopics,
 		"a rebalance does not create a topic again that was deleted":          rebalanceWithoutTopic,

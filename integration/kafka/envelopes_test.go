@@ -302,6 +302,7 @@ func asHeaders(r kafkatest.Record) []handler.Header {
 
 // Content of no bytes and of 8 MiB, through a broker into a database.
 func TestContentOfAnySizeIsStoredByteForByte(t *testing.T) {
+	t.Parallel()
 	brokers := map[string]func(t *testing.T) *bench{
 		"in-process": func(t *testing.T) *bench { return newBench(t, kafkatest.Start(t).Brokers()) },
 		"real":       realBench,

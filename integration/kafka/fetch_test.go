@@ -24,6 +24,7 @@ func (panicking) NewReader(io.Reader) io.ReadCloser { panic("a bug of the codec"
 // A panic in what decodes records halts the partition; the process and its
 // other partitions go on (contract 7.1, 7.4).
 func TestPanicOfADecoderHaltsItsPartitionAndNothingElse(t *testing.T) {
+	t.Parallel()
 	lz4 := compress.Codecs[compress.Lz4]
 	compress.Codecs[compress.Lz4] = panicking{lz4}
 	t.Cleanup(func() { compress.Codecs[compress.Lz4] = lz4 }) // runs when the consumers are stopped
@@ -45,6 +46,7 @@ func TestPanicOfADecoderHaltsItsPartitionAndNothingElse(t *testing.T) {
 }
 
 func TestUnknownCodecHaltsBeforeTheBatch(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}}, {base: 1, last: 1, offsets: []int64{1}, codec: 6}})
 	halted := make(chan error, 5)
@@ -106,6 +108,7 @@ func produceN(t *testing.T, k *kfake.Cluster, from, to int) {
 }
 
 func TestConnectionCutInAnAnswerLosesNothing(t *testing.T) {
+	t.Parallel()
 	cuts := &atomic.Int32{}
 	k := cluster(t, 100, kfake.NumBrokers(1), kfake.ListenFn(func(network, address string) (net.Listener, error) {
 		l, err := net.Listen(network, address)
@@ -123,6 +126,7 @@ func TestConnectionCutInAnAnswerLosesNothing(t *testing.T) {
 }
 
 func TestMovedLeaderIsFollowed(t *testing.T) {
+	t.Parallel()
 	k := cluster(t, 10, kfake.NumBrokers(3))
 	l := newLedger()
 	c := consumer(t, config(k.ListenAddrs(), topic), l)
@@ -142,6 +146,7 @@ func TestMovedLeaderIsFollowed(t *testing.T) {
 
 // The timestamp is the producer's or, if the topic says so, the broker's.
 func TestTimestampsAreOfTheKindTheTopicHas(t *testing.T) {
+	t.Parallel()
 	for kind, ofBroker := range map[string]bool{"CreateTime": false, "LogAppendTime": true} {
 		t.Run(kind, func(t *testing.T) {
 			b := realBench(t).watch()

@@ -26,6 +26,7 @@ const (
 )
 
 func TestSecondMemberTakesOverWithoutLossOrStep(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 4)
 	r.produce(200, 0, 1, 2, 3)
 	first := r.start()
@@ -43,6 +44,7 @@ func TestSecondMemberTakesOverWithoutLossOrStep(t *testing.T) {
 }
 
 func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	entered, release := make(chan struct{}), make(chan struct{})
 	slow, abandoned := atomic.Bool{}, atomic.Bool{}
@@ -75,6 +77,7 @@ func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
 }
 
 func TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	stuck := atomic.Bool{}
 	stuck.Store(true)
@@ -98,6 +101,7 @@ func TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered(t *testing.T) {
 }
 
 func TestInjectedGroupErrorsAreSurvived(t *testing.T) {
+	t.Parallel()
 	for name, api := range map[string]kafkatest.API{
 		"commit": kafkatest.OffsetCommitAPI, "heartbeat": kafkatest.HeartbeatAPI, "join": kafkatest.JoinGroupAPI, "sync": kafkatest.SyncGroupAPI,
 		"offset fetch": kafkatest.OffsetFetchAPI, "find coordinator": kafkatest.FindCoordinatorAPI,
@@ -118,6 +122,7 @@ func TestInjectedGroupErrorsAreSurvived(t *testing.T) {
 }
 
 func TestLostConnectionsToTheCoordinatorAreSurvived(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	r.start()
 	for _, api := range []kafkatest.API{
@@ -131,6 +136,7 @@ func TestLostConnectionsToTheCoordinatorAreSurvived(t *testing.T) {
 }
 
 func TestFetchErrorsAreRetriedWhereTheyHappened(t *testing.T) {
+	t.Parallel()
 	for _, code := range []int16{3, 5, 6, 7, 9, 13, 56, 74, 75, 29, -1} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			r := newRig(t, 1)
@@ -145,6 +151,7 @@ func TestFetchErrorsAreRetriedWhereTheyHappened(t *testing.T) {
 }
 
 func TestBrokerOutageIsSurvived(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	c := r.start()
 	r.produce(50, 0, 1)
@@ -158,6 +165,7 @@ func TestBrokerOutageIsSurvived(t *testing.T) {
 }
 
 func TestFrozenBrokerIsSurvived(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	c := r.start(func(c *kafkaconsumer.Config) { c.RequestTimeout = 500 * time.Millisecond })
 	r.produce(50, 0)
@@ -170,6 +178,7 @@ func TestFrozenBrokerIsSurvived(t *testing.T) {
 }
 
 func TestGapHaltsAndNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(20, 0, 1)
 	c := r.start()
@@ -195,6 +204,7 @@ func TestGapHaltsAndNamesWhatIsMissing(t *testing.T) {
 // TestChaos lets members come and go while accepts fail, are slow or lose
 // their answer, and the coordinator errs. The ledger checks every promise.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 6)
 	r.ledger.before = func(ctx context.Context, _ []envelope.Received) error {
 		switch rand.N(20) {

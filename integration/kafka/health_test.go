@@ -42,6 +42,7 @@ func first(c *kafkaconsumer.Consumer) kafkaconsumer.PartitionHealth {
 // Contract 7.8: whatever keeps a partition from being fetched, what comes
 // meanwhile is counted.
 func TestLagGoesOnBeingKnownWhereNothingIsFetched(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		state kafkaconsumer.PartitionState
 		block func(t *testing.T, l *ledger)
@@ -88,6 +89,7 @@ func TestLagGoesOnBeingKnownWhereNothingIsFetched(t *testing.T) {
 // Contract 7.8. It is said once, and once that it is over; the clock is the
 // injected one.
 func TestStallIsSaidOnceAndOver(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	release := make(chan struct{})
 	r.ledger.before = func(ctx context.Context, received []envelope.Received) error {
@@ -127,6 +129,7 @@ func TestStallIsSaidOnceAndOver(t *testing.T) {
 // What is said in another way is not said twice, and what is no fault not at
 // all.
 func TestNoStallIsSaidWhereSomethingElseSaysWhy(t *testing.T) {
+	t.Parallel()
 	settled := func(t *testing.T, c *kafkaconsumer.Consumer, clock *fxtest.Clock, logs *observer.ObservedLogs) string {
 		t.Helper()
 		clock.Advance(time.Hour)
@@ -195,6 +198,7 @@ func errText(c *kafkaconsumer.Consumer) string {
 // Contract 6.5. Right after an election a leader may know less than was
 // committed, and answers fetches; Kafka then refuses to list offsets.
 func TestPartitionHasNotCaughtUpBeforeItsLeaderKnowsItsEnd(t *testing.T) {
+	t.Parallel()
 	const offsetNotAvailable = 78
 	r := newRig(t, 1)
 	r.produce(3, 0)
@@ -217,6 +221,7 @@ func TestPartitionHasNotCaughtUpBeforeItsLeaderKnowsItsEnd(t *testing.T) {
 }
 
 func TestMemberWithoutPartitionsSaysHowItsGroupIs(t *testing.T) {
+	t.Parallel()
 	t.Run("more members than partitions", func(t *testing.T) {
 		t.Parallel()
 		onEachBroker(t, func(t *testing.T, b *bench) {
@@ -255,6 +260,7 @@ func TestMemberWithoutPartitionsSaysHowItsGroupIs(t *testing.T) {
 }
 
 func TestPartitionThatNoMemberHasIsSaid(t *testing.T) {
+	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
 		leader := b.start(func(c *kafkaconsumer.Config) { c.WatchInterval = time.Hour }) // which does not find what is added
@@ -280,6 +286,7 @@ func TestPartitionThatNoMemberHasIsSaid(t *testing.T) {
 
 // Whatever keeps the group from a generation without an error.
 func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
+	t.Parallel()
 	const rebalanceInProgress = 27
 	r := newRig(t, 1)
 	fault := r.kafka.FailNext(kafkatest.JoinGroupAPI, rebalanceInProgress, -1)
@@ -295,6 +302,7 @@ func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
 
 // They are asked for a few at a time.
 func TestEndsOfManyPartitionsAreKnown(t *testing.T) {
+	t.Parallel()
 	const partitions = 50
 	r := newRig(t, partitions)
 	r.ledger.halt = func(r envelope.Record) bool { return r.Offset == 1 }

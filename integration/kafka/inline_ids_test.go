@@ -59,6 +59,7 @@ func TestInlineMessageWithoutIDIsRejected(t *testing.T) {
 // Contract 4.4: allowed, it runs undeduplicated, by whichever option; an ID that
 // cannot be used is still bad.
 func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
+	t.Parallel()
 	decoder := func(c *kafkaconsumer.Config) { c.Decoder.AllowMissingID = true }
 	for name, s := range map[string]settings{
 		"by the decoder":  {inline: inlined, config: []func(*kafkaconsumer.Config){decoder}},

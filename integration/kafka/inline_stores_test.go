@@ -47,6 +47,7 @@ var errDown = errors.New("connection refused")
 // Contract 7.6, 7.8, 8.2: a store's own trouble is nobody's fault. The record is
 // neither acknowledged nor charged for it, however long it lasts.
 func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault  func(body func() error) error
 		shows  string // in health

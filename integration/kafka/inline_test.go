@@ -128,6 +128,7 @@ func TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce(t *testing.T)
 // Contract 8.2: of two in flight at the same moment the second waits for what the
 // first comes to.
 func TestInlineDuplicateInFlightWaitsForTheFirst(t *testing.T) {
+	t.Parallel()
 	for name, fails := range map[string]bool{"which succeeds": false, "which fails": true} {
 		t.Run(name, func(t *testing.T) {
 			onInline(t, 2, func(t *testing.T, r *directRig) {
@@ -165,6 +166,7 @@ func TestInlineDuplicateInFlightWaitsForTheFirst(t *testing.T) {
 // delivers the records again, to no effect. A handler's new key knows what it
 // did under the old.
 func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
+	t.Parallel()
 	memory, err := memstore.New()
 	require.NoError(t, err)
 	for name, options := range map[string][]inbox.InlineOption{"own tables": inlined, "another store": {inbox.InlineStore(memory)}} {
@@ -258,6 +260,7 @@ func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) 
 
 // Contract 8.3.
 func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
+	t.Parallel()
 	for policy, rejected := range map[idempotent.DuplicatePolicy]int{idempotent.SkipDuplicates: 0, idempotent.LogDuplicates: 0, idempotent.FailDuplicates: 1} {
 		t.Run(string(policy), func(t *testing.T) {
 			onInline(t, 1, func(t *testing.T, r *directRig) {

@@ -34,6 +34,7 @@ func (r *rig) awaitCommitted(want map[int]int64) {
 // A partition that is added to the topic of a group at work is read from its
 // first record: none of it was there when the group began (contract 7.5).
 func TestLastSkipsNothingOfAPartitionThatIsAdded(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.beginLast(3, 0)
 	r.start(func(c *kafkaconsumer.Config) { fromLast(c); c.WatchInterval = 500 * time.Millisecond })
@@ -49,6 +50,7 @@ func TestLastSkipsNothingOfAPartitionThatIsAdded(t *testing.T) {
 }
 
 func TestLastSkipsNothingOfATopicThatAppearsLater(t *testing.T) {
+	t.Parallel()
 	for name, existing := range map[string]int{"beside another": 1, "alone": 0} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, existing)
@@ -70,6 +72,7 @@ func TestLastSkipsNothingOfATopicThatAppearsLater(t *testing.T) {
 // One member commits where all partitions begin. Did each do so for its own,
 // then to those that ask later the group would not be new any more.
 func TestMembersThatBeginANewGroupTogetherAllReadFromLast(t *testing.T) {
+	t.Parallel()
 	for name, partitions := range map[string][]int{"more partitions than members": {0, 1, 2, 3}, "members without a partition": {0}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, len(partitions))
@@ -108,6 +111,7 @@ func TestMembersThatBeginANewGroupTogetherAllReadFromLast(t *testing.T) {
 // What a transaction wrote that is open at the start, and committed later, came
 // after the start (contract 7.5).
 func TestLastBeginsBeforeATransactionThatIsOpen(t *testing.T) {
+	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
 		b.ledger.sparse = true
@@ -129,6 +133,7 @@ func TestLastBeginsBeforeATransactionThatIsOpen(t *testing.T) {
 // A group whose offsets are deleted under a living member is no new one to it:
 // what comes while it has none would be skipped (contract 7.5).
 func TestLastSkipsNothingWhenTheOffsetsAreDeletedUnderAMember(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic)
 	c := r.start(fromLast)

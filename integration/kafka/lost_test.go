@@ -15,6 +15,7 @@ import (
 // A broker closes a connection whose SASL session is over with the next
 // request on it, which may be a commit.
 func TestCommitWhoseConnectionIsLostIsMadeByAnother(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	c := r.start()
 	r.produce(20, 0, 1)
@@ -27,6 +28,7 @@ func TestCommitWhoseConnectionIsLostIsMadeByAnother(t *testing.T) {
 }
 
 func TestLostConnectionIsToldOnlyIfTheNextIsLostToo(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	core, logs := observer.New(zapcore.WarnLevel)
 	c, err := kafkaconsumer.New("orders.events", config(r.kafka.Brokers(), topic), r.ledger, zap.New(core), nil)
@@ -48,6 +50,7 @@ func TestLostConnectionIsToldOnlyIfTheNextIsLostToo(t *testing.T) {
 }
 
 func TestCommitThatIsLostTwiceEndsTheGenerationAndLosesNothing(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2)
 	c := r.start()
 	r.produce(20, 0, 1)

@@ -104,7 +104,7 @@ func TestMemoryIsBoundedWhileTheDatabaseIsStopped(t *testing.T) {
 	proxy := pgproxy.New(t, testenv.PostgresDSN(t))
 	cfg := config(k.Brokers(), topic)
 	tightly(&cfg)
-	ib := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), inbox.StatementTimeout(time.Second),
+	ib := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), inbox.StatementTimeout(3*time.Second), // time for megabytes on a busy machine
 		inbox.Channel("c", inbox.Kafka(cfg), inbox.On(cfg.Decoder.Type, inboxtest.Do("h", inboxtest.Nothing))))
 	require.NoError(t, ib.Migrate(t.Context()))
 	inboxtest.Start(t, ib)

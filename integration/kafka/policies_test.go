@@ -222,6 +222,7 @@ func (d durable) holds(partition int, offset int64) bool {
 // record that is not durable, afterwards each is durable, rows are there once
 // and letters at least once.
 func TestCrashAtEachStepOfEachPolicyLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
 	for _, p := range policies {
 		for _, b := range p.bad {
 			t.Run(p.name+", "+b.name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 // The offset lies within the new log, whose leader epochs begin low again: only
 // the topic's ID shows that it is another (contract 7.5).
 func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
+	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.ledger.again(b.topic) // brokers forget its offsets
 		b.createTopic(1, nil)
@@ -50,6 +51,7 @@ func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
 // the connection outlives the topic, and the next fetch on it is answered from
 // the new log.
 func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) {
+	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 	produced := 0
 	produce := func(n int) {
@@ -135,6 +137,7 @@ func lag(k *kafkatest.Kafka, lies func(asked int32) bool) *atomic.Int32 {
 // What was a gap when it was met may be none once everything before is
 // accepted: a leader that had just been elected did not know its log's end.
 func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic) // another acceptor knows of it
 	r.produce(5, 0)
@@ -156,6 +159,7 @@ func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
 
 // A leader may lag for a second.
 func TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic) // another acceptor knows of it
 	r.produce(5, 0)
@@ -173,6 +177,7 @@ func TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile(t *testing.T) {
 // Once it is kept, a gap is not handed in again because the broker does not
 // tell where the log ends.
 func TestGapIsHandedInOnceWhileTheBrokerDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic) // another acceptor knows of it
 	r.produce(5, 0)

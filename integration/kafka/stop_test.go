@@ -16,6 +16,7 @@ import (
 )
 
 func TestStopAndStartInAnyOrderAndTwice(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	c := r.consumer()
 	stop(t, c)
@@ -36,6 +37,7 @@ func TestStopAndStartInAnyOrderAndTwice(t *testing.T) {
 }
 
 func TestStopFinishesAndCommitsTheRunningAccept(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	r.ledger.before = func(context.Context, []envelope.Received) error {
@@ -53,6 +55,7 @@ func TestStopFinishesAndCommitsTheRunningAccept(t *testing.T) {
 }
 
 func TestStopDoesNotJoinAgain(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	joins := atomic.Int32{}
 	r.kafka.Observe(kafkatest.JoinGroupAPI, func() { joins.Add(1) })
@@ -130,6 +133,7 @@ func TestStopIsBoundedInEveryPhase(t *testing.T) {
 }
 
 func TestStopWithAnEndedContextStillStops(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.before = func(ctx context.Context, _ []envelope.Received) error { <-ctx.Done(); return ctx.Err() }
 	r.produce(5, 0)
@@ -142,6 +146,7 @@ func TestStopWithAnEndedContextStillStops(t *testing.T) {
 }
 
 func TestStopTellsWhenTheAcceptorIgnoresItsContext(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	release := make(chan struct{})
 	r.ledger.before = func(context.Context, []envelope.Received) error { <-release; return nil }

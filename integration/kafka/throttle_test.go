@@ -42,6 +42,7 @@ func (r *rig) throttle(d time.Duration) (throttled *atomic.Bool, early *atomic.I
 // A quota may hold a consumer up for longer than any answer may take: that is
 // no failure (contract 7.8).
 func TestThrottledFetcherIsQuietForAsLongAsTheBrokerSays(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	_, early := r.throttle(1500 * time.Millisecond)
 	r.produce(3, 0)
@@ -56,6 +57,7 @@ func TestThrottledFetcherIsQuietForAsLongAsTheBrokerSays(t *testing.T) {
 }
 
 func TestThrottledFetcherStopsAtOnce(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	throttled, _ := r.throttle(time.Hour)
 	c := r.start()

@@ -13,6 +13,7 @@ import (
 )
 
 func TestMissingTopicIsSaidWaitedForAndNeverCreated(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 0, kafkatest.AutoCreateTopics())
 	started := time.Now()
 	c := r.start()
@@ -29,6 +30,7 @@ func TestMissingTopicIsSaidWaitedForAndNeverCreated(t *testing.T) {
 }
 
 func TestOneMissingTopicDoesNotSilenceTheOthers(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1, kafkatest.AutoCreateTopics())
 	r.produce(10, 0)
 	c := r.start(func(c *kafkaconsumer.Config) { c.Topics = []string{"absent", topic, "later"} })
@@ -44,6 +46,7 @@ func TestOneMissingTopicDoesNotSilenceTheOthers(t *testing.T) {
 }
 
 func TestAddedPartitionsAreFoundByAllMembers(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	first, second := r.start(), r.start()
 	r.produce(10, 0)
@@ -59,6 +62,7 @@ func TestAddedPartitionsAreFoundByAllMembers(t *testing.T) {
 }
 
 func TestBrokerDownAtStartDoesNotFailOrHangTheStart(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(10, 0)
 	r.kafka.Stop()
@@ -72,6 +76,7 @@ func TestBrokerDownAtStartDoesNotFailOrHangTheStart(t *testing.T) {
 }
 
 func TestSASLIsUsedOnEveryConnection(t *testing.T) {
+	t.Parallel()
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		t.Run(mechanism, func(t *testing.T) {
 			r := newRig(t, 1, kafkatest.SASL(mechanism, "user", "secret"))
