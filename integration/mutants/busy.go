@@ -52,4 +52,12 @@ var busyMutants = []mutant{
 		New:  "	case !lives && s.id == \"\":",
 		Test: processing("TestWorkerThatWaitsForTheFileSeesThatItWasTakenForDead"),
 	},
+	{
+		Name: "sqlite: an interrupted statement did not wait",
+		Why:  "a duplicate that waits for the first would fail instead of being told so (contract 8)",
+		File: "internal/store/errors.go",
+		Old:  "IsBusy(err) || ok && code&0xff == 9 || errors.Is",
+		New:  "IsBusy(err) || ok && code&0xff == -1 || errors.Is",
+		Test: test{Package: "./internal/store", Run: "^TestBusyAndInterruptedStatementsOfSQLiteHaveWaited$"},
+	},
 }

@@ -105,8 +105,12 @@ func IsBusy(err error) bool {
 
 // IsWaiting reports whether a statement ended because it waited for too long,
 // which on SQLite is for the file: the driver may wait longer (busy_timeout)
-// than the statement's deadline lets it.
-func IsWaiting(err error) bool { return IsBusy(err) || errors.Is(err, context.DeadlineExceeded) }
+// than the statement's deadline lets it, and then does not always say more than
+// that it was interrupted.
+func IsWaiting(err error) bool {
+	code, ok := sqliteCode(err)
+	return IsBusy(err) || ok && code&0xff == 9 || errors.Is(err, context.DeadlineExceeded) // INTERRUPT
+}
 
 // OutcomeUnknown reports whether a commit that returned err may have taken
 // place all the same: the connection was lost, or the context ended, before
