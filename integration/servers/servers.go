@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -31,14 +32,21 @@ const (
 	pollInterval = 25 * time.Millisecond
 )
 
+// givenPorts are those that this process has used or found taken.
+var givenPorts sync.Map
+
 // freePort finds a port nobody listens on. It searches below the range that
 // outgoing connections take their ports from (32768 upwards on Linux):
 // otherwise, while a server is down, any client on the machine could be given
-// the very port that the server must come back to.
+// the very port that the server must come back to. It gives none out twice: who
+// has it may not listen yet, or be down.
 func freePort() (int, error) {
 	const low, high, tries = 20000, 32000, 200
 	for range tries {
 		port := low + rand.IntN(high-low)
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue
+		}
 		listener, err := net.Listen("tcp", address(port))
 		if err != nil {
 			continue
