@@ -23,11 +23,10 @@ type claimer struct {
 	settle   func(r result) // for claims that end without an attempt
 
 	// doubt is when to look for claims of ours that we do not know of, because
-	// the answer of a claim, or of an accept that claims, was lost; zero if
-	// there is no need. No statement whose answer was lost is under way any
-	// more after settled: a look before that does not end the doubt.
-	doubt   time.Time
-	settled time.Time
+	// the answer of a claim, or of an accept that claims, was lost, at last at
+	// lost; zero if there is no need. See reconcile for when a look ends it.
+	doubt time.Time
+	lost  time.Time
 }
 
 // claim asks for due statuses and sorts out siblings under legacy keys.
@@ -90,10 +89,16 @@ func split(n int, keys []string) []int {
 
 // reconcile releases claims of this worker that it does not run: those of a
 // claim or accept whose answer was lost (contract 5.9). The look reads all
-// pending statuses, so it happens once after such a failure, when the statement
-// cannot be under way any more, and between two claims of this worker and while
-// it waits for none that accepts bring, so that it never takes a claim for lost
-// whose answer is on its way.
+// pending statuses, so it happens after such a failure only, when the statement
+// has had its time, and between two claims of this worker and while it waits for
+// none that accepts bring, so that it never takes a claim for lost whose answer is
+// on its way.
+//
+// The server may be late: it stood still, or was cut off, and carries out what it
+// was sent when the client has given that up long before, just after a look. So
+// the looks go on, each after twice the time, for longer than WorkerTimeout: a
+// server that is away for so long costs the worker its ID, under which nothing can
+// be claimed from then on.
 func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	began := time.Now()
 	for more := true; more; {
@@ -104,8 +109,8 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 		}
 	}
 	c.doubt = time.Time{}
-	if began.Before(c.settled) {
-		c.doubt = c.settled
+	if since := began.Sub(c.lost); since < 2*c.opts.WorkerTimeout {
+		c.doubt = c.lost.Add(max(2*since, c.opts.StatementTimeout))
 	}
 	return nil
 }
@@ -125,7 +130,7 @@ func (c *claimer) releaseLost(ctx context.Context, workerID string) (more bool, 
 	var lost []store.Settlement
 	var ended []store.Ref
 	for _, r := range refs {
-		if !c.held.has(r.StatusID) {
+		if !c.held.has(r) {
 			ended = append(ended, r)
 			lost = append(lost, store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
 		}
@@ -139,13 +144,13 @@ func (c *claimer) releaseLost(ctx context.Context, workerID string) (more bool, 
 	return len(refs) == limit, nil
 }
 
-// doubtFromNow: an answer was lost. The look waits until its statement cannot
-// be under way any more. A look that waits for an earlier one is not put off:
+// doubtFromNow: an answer was lost. The look waits until its statement has had
+// its time. A look that waits for an earlier one is not put off by more than that:
 // answers may go on being lost, of accepts that their callers give no time.
 func (c *claimer) doubtFromNow() {
-	c.settled = time.Now().Add(c.opts.StatementTimeout)
-	if c.doubt.IsZero() {
-		c.doubt = c.settled
+	c.lost = time.Now()
+	if first := c.lost.Add(c.opts.StatementTimeout); c.doubt.IsZero() || c.doubt.After(first) {
+		c.doubt = first
 	}
 }
 
@@ -195,11 +200,14 @@ func (h *held) add(claims []store.Claim) {
 	}
 }
 
-func (h *held) has(statusID string) bool {
+// has tells whether it knows of this very claim. An earlier one of the status may
+// be held for some time after it has ended: its result is stored, the answer is
+// lost, and until the completer has asked what became of it the status comes due
+// and is claimed again. If that claim's answer is lost too, nobody runs it.
+func (h *held) has(r store.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, ok := h.ids[statusID]
-	return ok
+	return h.ids[r.StatusID] == r.Version
 }
 
 // drop forgets a claim, unless the status has been claimed anew meanwhile.

@@ -2,7 +2,9 @@ package processor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,13 +12,15 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const lost = 600 // more than one look takes
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(8*time.Second), inbox.Prefetch(lost), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		// The look comes when the worker has lived for twice its timeout: no other follows.
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(11*time.Second), inbox.Prefetch(lost), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		messages := make([]inbox.RawMessage, lost)
@@ -32,4 +36,77 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all are found, and completed")
 		require.Zero(t, ib.Counters().Fenced)
 	})
+}
+
+// The failure of an attempt is stored and its answer lost; while that is asked for
+// again the status comes due, and the claim's answer is lost as well. The look for
+// lost claims finds a status that the worker still holds, by the claim before.
+func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing.T) {
+	d, proxy, db := behindProxy(t)
+	ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(500*time.Millisecond), inbox.RestartDelay(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
+		inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+			if m.Attempt == 1 {
+				return inbox.RetryAfter(time.Second, errors.New("not yet"))
+			}
+			return nil
+		})))
+	var storing, claiming atomic.Bool
+	while := func(on *atomic.Bool, texts ...string) func(string) bool {
+		matches := pgproxy.Containing(texts...)
+		return func(sql string) bool { return on.Load() && matches(sql) }
+	}
+	storing.Store(true)
+	proxy.Lose(pgproxy.AnswerLost, 1, while(&storing, "error_count = c.error_count"))
+	proxy.Lose(pgproxy.RequestLost, 1000, while(&storing, "error_count = c.error_count", "SKIP LOCKED")) // as the answer is asked for again
+	proxy.Lose(pgproxy.AnswerLost, 1000, while(&claiming, "WITH worker AS MATERIALIZED"))
+	inboxtest.Start(t, ib)
+	inboxtest.Accept(t, ib, "1")
+	row := func() (version int64, processing bool) {
+		var found struct {
+			Version    int64
+			Processing bool
+		}
+		require.NoError(t, d.DB.Raw("SELECT version, processing_started_at IS NOT NULL AS processing FROM inbox_handler_statuses").Scan(&found).Error)
+		return found.Version, found.Processing
+	}
+	var failed int64
+	inboxtest.Eventually(t, func() bool {
+		version, processing := row()
+		failed = version
+		return version > 1 && !processing
+	}, "the failure is stored")
+	claiming.Store(true)
+	inboxtest.Eventually(t, func() bool { version, processing := row(); return version == failed+1 && processing }, "it is claimed again")
+	claiming.Store(false)
+	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it is completed")
+	storing.Store(false)
+}
+
+// The client's connection is lost while the server is at the claim, which goes on
+// for longer than the client looks for it at first.
+func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
+	d, proxy, db := behindProxy(t)
+	ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(500*time.Millisecond), inbox.PollingInterval(50*time.Millisecond),
+		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+	inboxtest.Exec(t, d.DB, `CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`)
+	inboxtest.Exec(t, d.DB, `CREATE TRIGGER wait_for_the_test BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION wait_for_the_test()`)
+	held := d.DB.Begin()
+	require.NoError(t, held.Exec("SELECT pg_advisory_xact_lock(1)").Error)
+	defer held.Rollback()
+	inboxtest.Accept(t, ib, "1")
+	var looks atomic.Int32
+	isLook := pgproxy.Containing("worker_id = $1", "ORDER BY handler_key")
+	proxy.Lose(pgproxy.RequestLost, 1, func(sql string) bool {
+		if isLook(sql) {
+			looks.Add(1)
+		}
+		return false
+	})
+	proxy.Lose(pgproxy.ConnectionLost, 1, pgproxy.Containing("WITH worker AS MATERIALIZED"))
+	inboxtest.Start(t, ib)
+	inboxtest.Eventually(t, func() bool { return looks.Load() > 0 }, "lost claims are looked for")
+	require.NoError(t, held.Rollback().Error)
+	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it is completed")
+	require.Zero(t, inboxtest.Statuses(t, ib)[0].AbandonedCount, "the worker lived")
 }

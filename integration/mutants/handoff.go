@@ -109,8 +109,8 @@ var handoffMutants = []mutant{
 		Name: "each lost answer puts the look for the others off",
 		Why:  "while answers go on being lost nothing would be found (contract 5.9)",
 		File: "processor/claim.go",
-		Old:  "	if c.doubt.IsZero() {\n		c.doubt = c.settled\n",
-		New:  "	{\n		c.doubt = c.settled\n",
+		Old:  "c.doubt.IsZero() || c.doubt.After(first) {",
+		New:  "true {",
 		Test: hanging(processing("TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff")),
 	},
 	{

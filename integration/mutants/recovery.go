@@ -127,4 +127,20 @@ var recoveryMutants = []mutant{
 		New:  "	if left && s.store == nil {\n",
 		Test: endToEnd("TestWorkerFrozenPastItsTimeoutChangesNothing"),
 	},
+	{
+		Name: "a claim is held as long as an earlier one of its status is",
+		Why:  "one whose answer was lost would never be run while its worker lives (contract 5.9)",
+		File: "processor/claim.go",
+		Old:  "	return h.ids[r.StatusID] == r.Version\n",
+		New:  "	return h.ids[r.StatusID] > 0\n",
+		Test: processing("^TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored$"),
+	},
+	{
+		Name: "lost claims are looked for once",
+		Why:  "one that the server commits late would never be run while its worker lives (contract 5.9)",
+		File: "processor/claim.go",
+		Old:  "since < 2*c.opts.WorkerTimeout {",
+		New:  "since < c.opts.StatementTimeout {",
+		Test: processing("^TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound$"),
+	},
 }
