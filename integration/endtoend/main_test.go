@@ -4,6 +4,7 @@
 package endtoend
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -48,6 +49,12 @@ func closeAtEnd(f func() error) {
 
 func TestMain(m *testing.M) {
 	workload.MainIfWorker()
+	// Each test is several processes, some with servers of their own: more beside
+	// each other would wait for processors, and their deadlines pass.
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.(flag.Getter).Get().(int) > 2 {
+		_ = parallel.Value.Set("2")
+	}
 	status := m.Run()
 	for _, closer := range closers.all {
 		if err := closer(); err != nil {

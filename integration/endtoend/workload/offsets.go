@@ -28,6 +28,7 @@ type Offsets struct {
 	db     *sql.DB
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
+	asking sync.Mutex // held while a sample is taken
 
 	mu        sync.Mutex
 	arrived   chan struct{}    // closed and replaced when log grows
@@ -108,15 +109,20 @@ func (o *Offsets) sample(ctx context.Context) {
 	}
 }
 
+// Aside runs f while no sample is taken: a broker that was frozen tells what was
+// committed before that until it learns that another one coordinates the group.
+func (o *Offsets) Aside(f func() error) error {
+	o.asking.Lock()
+	defer o.asking.Unlock()
+	return f()
+}
+
 // look takes one sample and judges it before the next is taken.
 func (o *Offsets) look(ctx context.Context) {
-	ask, cancel := context.WithTimeout(ctx, sampleTimeout)
-	defer cancel()
-	offsets, err := o.admin.Committed(ask, o.group, o.topic)
+	offsets, at, err := o.ask(ctx)
 	if err != nil {
 		return // the broker is away
 	}
-	at := time.Now()
 	o.mu.Lock()
 	o.report.Samples++
 	for partition, offset := range offsets {
@@ -133,6 +139,15 @@ func (o *Offsets) look(ctx context.Context) {
 	for partition, offset := range offsets {
 		o.judge(ctx, partition, offset, at)
 	}
+}
+
+func (o *Offsets) ask(ctx context.Context) (offsets map[int]int64, at time.Time, err error) {
+	o.asking.Lock()
+	defer o.asking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	offsets, err = o.admin.Committed(ctx, o.group, o.topic)
+	return offsets, time.Now(), err
 }
 
 const storedQuery = `
