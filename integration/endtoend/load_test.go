@@ -15,8 +15,8 @@ import (
 // again until each is accepted.
 func (r *rig) underDirectLoad(ib *inbox.Inbox, disturb func()) {
 	r.t.Helper()
-	r.under(disturb, func(ctx context.Context, n, number int) {
-		messages := r.jobs(n, func(i int) workload.Job { return mixed(number*n + i) })
+	r.under(disturb, func(ctx context.Context, number int) {
+		messages := r.jobs(10, func(i int) workload.Job { return mixed(number*10 + i) })
 		ids := make([]string, len(messages))
 		for i, m := range messages {
 			ids[i] = m.ID
@@ -35,8 +35,8 @@ func (r *rig) underDirectLoad(ib *inbox.Inbox, disturb func()) {
 // and some bad.
 func (r *rig) underKafkaLoad(feed *workload.Feed, disturb func()) {
 	r.t.Helper()
-	r.under(disturb, func(ctx context.Context, n, number int) {
-		r.feed(ctx, feed, n, number)
+	r.under(disturb, func(ctx context.Context, number int) {
+		r.feed(ctx, feed, 10, number)
 	})
 }
 
@@ -54,16 +54,9 @@ func (r *rig) feed(ctx context.Context, feed *workload.Feed, n, number int) {
 	}
 }
 
-// ahead is how many messages may wait to be stored, and statuses to be handled,
-// before less is produced: many times what all workers run at once, so that
-// whatever happens to one happens while it is busy, and so few that bringing them
-// to their end takes no longer than what the test is about.
-const ahead = 400
-
-// under runs disturb while produce is called over and over, for ten messages at a
-// time, or for one while too much waits: something is always being accepted and
-// committed. What it began is brought to its end.
-func (r *rig) under(disturb func(), produce func(ctx context.Context, n, number int)) {
+// under runs disturb while produce is called over and over; what it began is
+// brought to its end.
+func (r *rig) under(disturb func(), produce func(ctx context.Context, number int)) {
 	r.t.Helper()
 	var load sync.WaitGroup
 	stop := make(chan struct{})
@@ -72,19 +65,8 @@ func (r *rig) under(disturb func(), produce func(ctx context.Context, n, number 
 	load.Go(func() {
 		ticker := time.NewTicker(50 * time.Millisecond)
 		defer ticker.Stop()
-		ended, looked := 0, time.Now() // of what was produced, when last looked at
 		for number := 0; ; number++ {
-			if r.produced-ended >= ahead && time.Since(looked) > 250*time.Millisecond {
-				if p, err := r.progress(); err == nil { // a database that is away ends nothing
-					ended = p.Messages - p.Pending
-				}
-				looked = time.Now()
-			}
-			n := 10
-			if r.produced-ended >= ahead {
-				n = 1
-			}
-			produce(ctx, n, number)
+			produce(ctx, number)
 			select {
 			case <-stop:
 				return
