@@ -196,7 +196,7 @@ func (h *held) add(claims []store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range claims {
-		h.ids[c.StatusID] = c.Version
+		h.ids[c.StatusID] = max(h.ids[c.StatusID], c.Version) // an answer may come after that of the next claim
 	}
 }
 

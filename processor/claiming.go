@@ -28,13 +28,18 @@ func (l *loop) mayTake() bool {
 }
 
 // claim starts a round of claiming unless one is under way, nothing may be
-// due, nothing is free, or it may not.
+// due, nothing is free, or it may not. If nothing is free, or due, the round may be
+// for a look for lost claims alone.
 func (l *loop) claim() {
 	if l.claiming || !l.mayTake() {
 		return
 	}
 	shares := l.board.limits()
 	if shares == nil {
+		// Handlers may be busy for hours; what is claimed and lost others can run.
+		if l.lookDue() && len(l.promised) == 0 {
+			l.startClaiming(nil, nil)
+		}
 		return
 	}
 	limits := make(map[*handler.Handler]int, len(shares))

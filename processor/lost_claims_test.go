@@ -110,3 +110,30 @@ func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it is completed")
 	require.Zero(t, inboxtest.Statuses(t, ib)[0].AbandonedCount, "the worker lived")
 }
+
+func TestLostClaimIsReleasedWhileHandlersAreBusy(t *testing.T) {
+	d, proxy, db := behindProxy(t)
+	release := make(chan struct{})
+	defer close(release)
+	ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second), inbox.PollingInterval(50*time.Millisecond), inbox.Concurrency(1), inbox.Prefetch(1),
+		inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			if m.ID != "1" {
+				<-release
+			}
+			return nil
+		})))
+	var claiming atomic.Bool
+	isClaim := pgproxy.Containing("WITH worker AS MATERIALIZED")
+	claiming.Store(true)
+	proxy.Lose(pgproxy.AnswerLost, 1000, func(sql string) bool { return claiming.Load() && isClaim(sql) })
+	inboxtest.Accept(t, ib, "1")
+	inboxtest.Start(t, ib)
+	claimed := func() (n int64) {
+		require.NoError(t, d.DB.Raw("SELECT count(*) FROM inbox_handler_statuses WHERE worker_id IS NOT NULL AND message_id = '1'").Scan(&n).Error)
+		return n
+	}
+	inboxtest.Eventually(t, func() bool { return claimed() == 1 }, "it is claimed")
+	claiming.Store(false)
+	inboxtest.Accept(t, ib, "2", "3", "4") // they take the slot, and the room for more
+	inboxtest.Eventually(t, func() bool { return claimed() == 0 }, "it is released")
+}
