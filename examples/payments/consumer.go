@@ -16,10 +16,10 @@ import (
 func Consume(ctx context.Context, address string, handle handleFunc, kill func()) error {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
-	if ctx.Err() != nil && err != nil {
-		return nil // begun at the last moment, and told to stop before it was there
-	}
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // begun at the last moment, and told to stop before it was there
+		}
 		return fmt.Errorf("transport: %w", err)
 	}
 	defer conn.Close()

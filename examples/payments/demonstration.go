@@ -97,6 +97,6 @@ func deliver(ctx context.Context, transport *Transport, team scratch.Team, deliv
 		})
 		// What a dying worker had may be done by others before it has ended: told to
 		// stop meanwhile it would seem to have failed.
-		return total == deliveries && !transport.Seen().Dying, err
+		return total == deliveries && !transport.Seen().Killing, err
 	})
 }

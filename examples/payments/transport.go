@@ -69,8 +69,8 @@ type Deliveries struct {
 	Unsure map[string]int
 	// Killed says where, in the order of the kills.
 	Killed []Point
-	// Dying: a process has said that it kills itself, and is not Buried.
-	Dying bool
+	// Killing: a delivery that is to kill is out, or the process is not Buried.
+	Killing bool
 }
 
 // NewTransport listens, with deliveries in the order in which they are sent
@@ -193,7 +193,7 @@ func (t *Transport) settle(d Delivery, answer string) {
 	switch {
 	case d.DieAt == "":
 	case answer == dying:
-		t.state.Killed, t.state.Dying = append(t.state.Killed, d.DieAt), true
+		t.state.Killed = append(t.state.Killed, d.DieAt)
 		t.orders = t.orders[1:] // Buried says when the next may go out
 	default: // it did not come by: the next may
 		t.pending = false
@@ -205,7 +205,7 @@ func (t *Transport) settle(d Delivery, answer string) {
 func (t *Transport) Buried() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.pending, t.state.Dying = false, false
+	t.pending = false
 }
 
 // Seen is what it has seen so far.
@@ -214,5 +214,6 @@ func (t *Transport) Seen() Deliveries {
 	defer t.mu.Unlock()
 	seen := t.state
 	seen.Acknowledged, seen.Unsure, seen.Killed = maps.Clone(seen.Acknowledged), maps.Clone(seen.Unsure), slices.Clone(seen.Killed)
+	seen.Killing = t.pending
 	return seen
 }

@@ -80,9 +80,9 @@ func TestWhatADyingConsumerHadComesAgain(t *testing.T) {
 			<-died
 			consuming.Wait()
 			require.Eventually(t, func() bool { return len(transport.Seen().Killed) == i+1 }, 10*time.Second, time.Millisecond)
-			require.True(t, transport.Seen().Dying)
+			require.True(t, transport.Seen().Killing)
 			transport.Buried()
-			require.False(t, transport.Seen().Dying)
+			require.False(t, transport.Seen().Killing)
 		} else {
 			require.Eventually(t, func() bool { return transport.Seen().Total == 2 }, 10*time.Second, time.Millisecond)
 		}
