@@ -98,7 +98,8 @@ func split(n int, keys []string) []int {
 // was sent when the client has given that up long before, just after a look. So
 // the looks go on, each after twice the time, for longer than WorkerTimeout: a
 // server that is away for so long costs the worker its ID, under which nothing can
-// be claimed from then on.
+// be claimed from then on. What they do not find is a single statement that is
+// later than that while heartbeats pass.
 func (c *claimer) reconcile(ctx context.Context, workerID string) error {
 	began := time.Now()
 	for more := true; more; {
@@ -145,8 +146,8 @@ func (c *claimer) releaseLost(ctx context.Context, workerID string) (more bool, 
 }
 
 // doubtFromNow: an answer was lost. The look waits until its statement has had
-// its time. A look that waits for an earlier one is not put off by more than that:
-// answers may go on being lost, of accepts that their callers give no time.
+// its time. One that is to come sooner, for an earlier loss, is not put off: answers
+// may go on being lost, of accepts that their callers give no time.
 func (c *claimer) doubtFromNow() {
 	c.lost = time.Now()
 	if first := c.lost.Add(c.opts.StatementTimeout); c.doubt.IsZero() || c.doubt.After(first) {

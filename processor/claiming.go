@@ -37,7 +37,7 @@ func (l *loop) claim() {
 	shares := l.board.limits()
 	if shares == nil {
 		// Handlers may be busy for hours; what is claimed and lost others can run.
-		if l.lookDue() && len(l.promised) == 0 {
+		if l.mayLook() {
 			l.startClaiming(nil, nil)
 		}
 		return
@@ -59,13 +59,16 @@ func (l *loop) claim() {
 // while no accept may bring any: one whose answer is on its way would be taken
 // for lost. Until the round is over none may be promised either.
 func (l *loop) startClaiming(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
-	l.reconciling = l.lookDue() && len(l.promised) == 0
+	l.reconciling = l.mayLook()
 	l.claiming = true
 	for h := range limits {
 		l.polling.claim(h.Key())
 	}
 	go l.claimRound(limits, unasked, l.reconciling)
 }
+
+// mayLook: a look is due, and no answer is on its way that it would take for lost.
+func (l *loop) mayLook() bool { return l.lookDue() && len(l.promised) == 0 }
 
 // lookDue: claims are to be looked for whose answer was lost. While a round is
 // under way, the claimer is that one's: what was known before is what counts.

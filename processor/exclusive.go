@@ -171,7 +171,7 @@ func (l *loop) obeyLock() bool {
 	if l.claiming || l.act.claimer.doubt.IsZero() {
 		return false
 	}
-	if l.doubt = l.act.claimer.doubt; l.lookDue() && len(l.promised) == 0 {
+	if l.doubt = l.act.claimer.doubt; l.mayLook() {
 		l.doubt = time.Time{}
 		l.startClaiming(nil, nil)
 	}

@@ -117,8 +117,8 @@ var handoffMutants = []mutant{
 		Name: "the look for lost claims takes those of an accept under way",
 		Why:  "a status would run twice at once (contract 5.9)",
 		File: "processor/claiming.go",
-		Old:  "l.reconciling = l.lookDue() && len(l.promised) == 0",
-		New:  "l.reconciling = l.lookDue()",
+		Old:  "return l.lookDue() && len(l.promised) == 0",
+		New:  "return l.lookDue()",
 		Test: processing("TestLookForLostClaimsWaitsForAcceptsUnderWay"),
 	},
 	{

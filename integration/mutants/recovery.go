@@ -147,7 +147,7 @@ var recoveryMutants = []mutant{
 		Name: "lost claims are looked for beside claims only",
 		Why:  "while all handlers are busy, for hours perhaps, nobody could run them (contract 5.9)",
 		File: "processor/claiming.go",
-		Old:  "		if l.lookDue() && len(l.promised) == 0 {\n			l.startClaiming(nil, nil)",
+		Old:  "		if l.mayLook() {\n			l.startClaiming(nil, nil)",
 		New:  "		if len(shares) > 0 {\n			l.startClaiming(nil, nil)",
 		Test: processing("^TestLostClaimIsReleasedWhileHandlersAreBusy$"),
 	},
