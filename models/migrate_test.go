@@ -2,12 +2,12 @@ package models_test
 
 import (
 	"context"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -69,20 +69,7 @@ func TestMigrateTakesOverTablesMadeOtherwise(t *testing.T) {
 func TestMigrateByFiveReplicasAtOnce(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
-		start := make(chan struct{})
-		errs := make([]error, 5)
-		var replicas sync.WaitGroup
-		for i := range errs {
-			replicas.Add(1)
-			go func() {
-				defer replicas.Done()
-				<-start
-				errs[i] = models.Migrate(t.Context(), db, models.Naming{}, "orders")
-			}()
-		}
-		close(start)
-		replicas.Wait()
-		for _, err := range errs {
+		for _, err := range racetest.Together(5, func(int) error { return models.Migrate(t.Context(), db, models.Naming{}, "orders") }) {
 			require.NoError(t, err)
 		}
 		require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, "orders"))

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -294,6 +295,22 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 		r.accept("1")
 		r.process()
 		require.NoError(t, o.Retry(t.Context(), ada, r.ref("mail", "1")), "all else works without")
+	})
+}
+
+func TestCleanupByAFunctionIsNotedAsWell(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		clean := ops.WithCleanup(func(context.Context) (cleanup.Deleted, error) { return cleanup.Deleted{Messages: 3}, nil })
+		without, err := ops.New(r.d.DB, clean)
+		require.NoError(t, err)
+		instead, err := r.ib.Ops(clean)
+		require.NoError(t, err)
+		for i, o := range []*ops.Ops{without, instead} {
+			deleted, err := o.Cleanup(t.Context(), ada)
+			require.NoError(t, err)
+			require.EqualValues(t, 3, deleted.Messages)
+			require.Len(t, r.audit(), 2*(i+1))
+		}
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
@@ -88,12 +89,8 @@ func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(500*time.Millisecond), inbox.PollingInterval(50*time.Millisecond),
 		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
-	inboxtest.Exec(t, d.DB, `CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`)
-	inboxtest.Exec(t, d.DB, `CREATE TRIGGER wait_for_the_test BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION wait_for_the_test()`)
-	held := d.DB.Begin()
-	require.NoError(t, held.Exec("SELECT pg_advisory_xact_lock(1)").Error)
-	defer held.Rollback()
+	release := sqltest.HoldStatuses(t, d.DB)
+	defer release()
 	inboxtest.Accept(t, ib, "1")
 	var looks atomic.Int32
 	isLook := pgproxy.Containing("worker_id = $1", "ORDER BY handler_key")
@@ -106,7 +103,7 @@ func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	proxy.Lose(pgproxy.ConnectionLost, 1, pgproxy.Containing("WITH worker AS MATERIALIZED"))
 	inboxtest.Start(t, ib)
 	inboxtest.Eventually(t, func() bool { return looks.Load() > 0 }, "lost claims are looked for")
-	require.NoError(t, held.Rollback().Error)
+	release()
 	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it is completed")
 	require.Zero(t, inboxtest.Statuses(t, ib)[0].AbandonedCount, "the worker lived")
 }

@@ -10,26 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
-
-// together runs n goroutines at once and returns their errors.
-func together(n int, work func(i int) error) []error {
-	errs := make([]error, n)
-	start := make(chan struct{})
-	var group sync.WaitGroup
-	for i := range n {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			<-start
-			errs[i] = work(i)
-		}()
-	}
-	close(start)
-	group.Wait()
-	return errs
-}
 
 func (s *suite) noErrors(errs []error) {
 	s.Helper()
@@ -41,7 +24,7 @@ func (s *suite) noErrors(errs []error) {
 var acceptRaceTests = []test{
 	{"duplicates of one message leave one row per handler", func(s *suite) {
 		accepted := make([]store.Accepted, 50)
-		s.noErrors(together(50, func(i int) error {
+		s.noErrors(racetest.Together(50, func(i int) error {
 			results, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "stock")}, Now: noon})
 			if err == nil {
 				accepted[i] = results[0]
@@ -67,7 +50,7 @@ var acceptRaceTests = []test{
 		}
 		var lock sync.Mutex
 		inserted, added := 0, 0
-		s.noErrors(together(50, func(worker int) error {
+		s.noErrors(racetest.Together(50, func(worker int) error {
 			random := rand.New(rand.NewPCG(1, uint64(worker)))
 			for range 4 {
 				var batch store.AcceptBatch
@@ -97,7 +80,7 @@ var acceptRaceTests = []test{
 	}},
 	{"a rolling rename leaves one row, not two", func(s *suite) {
 		s.accept(message("m1"))
-		s.noErrors(together(20, func(i int) error {
+		s.noErrors(racetest.Together(20, func(i int) error {
 			m := message("m1")
 			m.Handlers = []store.NewStatus{{HandlerKey: "new", LegacyKeys: []string{"old"}}}
 			if i%2 == 0 { // a peer that already has it the other way round
@@ -111,7 +94,7 @@ var acceptRaceTests = []test{
 	{"contents of batches accepted at once do not mix", func(s *suite) {
 		var lock sync.Mutex
 		var given []store.NewMessage
-		s.noErrors(together(8, func(worker int) error {
+		s.noErrors(racetest.Together(8, func(worker int) error {
 			random := rand.New(rand.NewPCG(2, uint64(worker)))
 			for round := range 6 {
 				batch := store.AcceptBatch{Now: noon}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -117,7 +118,7 @@ var claimTests = []test{
 		s.accept(batch...)
 		var lock sync.Mutex
 		seen := map[string]int{}
-		s.noErrors(together(claimers, func(i int) error {
+		s.noErrors(racetest.Together(claimers, func(i int) error {
 			for idle := 0; idle < 20; {
 				claims, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 7}}})
 				if err != nil {

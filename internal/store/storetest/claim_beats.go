@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -17,15 +18,10 @@ var claimBeatTests = []test{
 			s.Log("SQLite has one writer at a time")
 			return
 		}
-		require.NoError(s, s.db.Exec(`CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$
-			BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`).Error)
-		require.NoError(s, s.db.Exec(`CREATE TRIGGER wait_for_the_test BEFORE UPDATE ON inbox_handler_statuses
-			FOR EACH ROW EXECUTE FUNCTION wait_for_the_test()`).Error)
 		s.accept(message("m1", "mail", "stock"))
 		for _, limit := range []store.KeyLimit{{HandlerKey: "mail", Limit: 1}, {HandlerKey: "stock", Limit: 1, Lanes: &store.LaneRule{Handlers: []int64{1}}}} {
 			worker := s.worker("mail", "stock")
-			held := s.begin()
-			require.NoError(s, held.Exec("SELECT pg_advisory_xact_lock(1)").Error)
+			release := sqltest.HoldStatuses(s, s.db)
 			claimed := make(chan error, 1)
 			go func() {
 				_, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon, Limits: []store.KeyLimit{limit}})
@@ -41,7 +37,7 @@ var claimBeatTests = []test{
 			cancel()
 			require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy, limit.HandlerKey)
 			require.Empty(s, claimed)
-			require.NoError(s, held.Rollback().Error)
+			release()
 			require.NoError(s, <-claimed)
 			require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
 			refs, err := s.store.ClaimsOf(s.ctx, worker, 10)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -253,7 +254,7 @@ var cleanupRaceTests = []test{
 		}
 		s.accept(batch...)
 		s.complete(noon, s.claim(noon, messages, "old")...)
-		s.noErrors(together(10, func(i int) error {
+		s.noErrors(racetest.Together(10, func(i int) error {
 			if i%2 == 0 {
 				request := store.CleanupRequest{Cutoff: cutoff, Limit: messages}
 				for n := range 10 {

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -142,7 +143,7 @@ var completeTests = []test{
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		wins := make([]bool, 10)
-		s.noErrors(together(len(wins), func(i int) error {
+		s.noErrors(racetest.Together(len(wins), func(i int) error {
 			applied, err := s.store.Complete(s.ctx, []store.Completion{completion(claim)}, noon)
 			if err == nil {
 				wins[i] = applied[0]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -30,7 +31,7 @@ func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 	}
 	r := &laneRace{suite: s, rule: rule, claimers: claimers, left: lanes * rows, running: map[store.Lane]string{}, last: map[store.Lane]string{}}
 	r.moved.L = &r.mu
-	s.noErrors(together(claimers, func(int) error {
+	s.noErrors(racetest.Together(claimers, func(int) error {
 		err := r.claimer()
 		r.mu.Lock()
 		defer r.mu.Unlock()

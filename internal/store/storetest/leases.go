@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/racetest"
 )
 
 var leaseTests = []test{
@@ -33,7 +35,7 @@ var leaseTests = []test{
 	}},
 	{"of many who want a lease one gets it", func(s *suite) {
 		held := make([]bool, 20)
-		s.noErrors(together(len(held), func(i int) (err error) {
+		s.noErrors(racetest.Together(len(held), func(i int) (err error) {
 			held[i], err = s.store.AcquireLease(s.ctx, "p", uuid.NewString(), time.Minute, noon)
 			return err
 		}))

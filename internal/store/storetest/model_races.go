@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -27,7 +28,7 @@ var modelRaceTests = []test{
 		stop := make(chan struct{})
 		watched := make(chan error, 1)
 		go func() { watched <- s.watch(stop) }()
-		s.noErrors(together(callers, func(i int) error {
+		s.noErrors(racetest.Together(callers, func(i int) error {
 			c := &caller{suite: s, ledger: l, random: rand.New(rand.NewPCG(seed, uint64(i))), rounds: rounds, worker: uuid.NewString()}
 			return c.run()
 		}))

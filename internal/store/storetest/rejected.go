@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -100,7 +101,7 @@ var rejectedTests = []test{
 var rejectedRaceTests = []test{
 	{"one of several that accept a rejected message at once wins, the others change nothing", func(s *suite) {
 		ids := s.keep(*rejection(1))
-		errs := together(20, func(int) error {
+		errs := racetest.Together(20, func(int) error {
 			_, err := s.store.AcceptRejected(s.ctx, ids[0], one(message("m1", "mail", "stock")))
 			return err
 		})
@@ -118,7 +119,7 @@ var rejectedRaceTests = []test{
 	}},
 	{"accepting a rejected message beside redeliveries of it neither deadlocks nor doubles", func(s *suite) {
 		ids := s.keep(*rejection(1))
-		s.noErrors(together(20, func(i int) error {
+		s.noErrors(racetest.Together(20, func(i int) error {
 			if i == 0 {
 				_, err := s.store.AcceptRejected(s.ctx, ids[0], one(message("m1", "mail")))
 				return err
