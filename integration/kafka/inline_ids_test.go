@@ -70,8 +70,9 @@ func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
 			onInline(t, 1, func(t *testing.T, r *directRig) {
 				r.send(t, 0, "", "", "same", "same", strings.Repeat("é", 201))
 				observe, logs := inboxtest.Observe()
-				s.options = []inbox.Option{observe}
-				ib, _ := r.run(t, s, r.tx("h", inboxtest.Nothing))
+				observed := s // the databases' runs share s
+				observed.options = []inbox.Option{observe}
+				ib, _ := r.run(t, observed, r.tx("h", inboxtest.Nothing))
 				r.awaitCommitted(t)
 				require.Equal(t, map[string]int{"h ": 2, "h same": 1}, r.effects(t))
 				require.Equal(t, []string{"h same"}, r.markers(t))
