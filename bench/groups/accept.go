@@ -27,14 +27,13 @@ func Accept() trial.Group {
 	return trial.Group{
 		Name: "accept", Unit: "message",
 		About: "1 KB messages persisted with one pending status each, in batches of 500 on two connections unless it says otherwise",
-		Times: 3,
 		Variants: acceptVariants(1,
 			trial.Variant{Name: "River InsertManyFast", New: acceptRiver(river.InsertManyFast, 1)},
 			trial.Variant{Name: "River InsertMany", New: acceptRiver(river.InsertMany, 1)},
 			trial.Variant{Name: "Watermill SQL Publish (a log without statuses)", New: acceptWatermill},
 			trial.Variant{Name: "gue EnqueueBatch", New: acceptGue},
 		),
-		Lines: []trial.Line{trial.Ratio("accept_vs_copy", "inbox", copyBoth, 0.75)},
+		Lines: []trial.Line{trial.Ratio("accept_vs_copy", "inbox", copyBoth, 0.75).Times(3)},
 	}
 }
 

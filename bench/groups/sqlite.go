@@ -71,7 +71,7 @@ func sqliteProcess(driver string) newTrial {
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(60_000, 20_000)
+		n := env.Scale(30_000, 10_000)
 		if err := ib.AcceptAll(ctx, ours.Messages(n), acceptBatch, acceptConnections); err != nil {
 			ib.Close()
 			return nil, err

@@ -24,7 +24,6 @@ func Transactional() trial.Group {
 	return trial.Group{
 		Name: "transactional", Unit: "status",
 		About: "pending messages of 1 KB run by handlers that insert one row each in the transaction that completes them",
-		Times: 2,
 		Variants: []trial.Variant{
 			{Name: tx(8), New: transactionalOurs(8, 12_000, 5_000)},
 			{Name: tx(32), New: transactionalOurs(32, 12_000, 5_000)},
@@ -35,8 +34,8 @@ func Transactional() trial.Group {
 			{Name: "GORM transaction for each message, 8 at once", New: transactionalByHand(8, 6_000, 2_000)},
 		},
 		Lines: []trial.Line{
-			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5),
-			trial.RatioOfBest("txgroup_vs_river_tx", []string{group(8), group(32)}, riverBoth, 6),
+			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5).Times(2),
+			trial.RatioOfBest("txgroup_vs_river_tx", []string{group(8), group(32)}, riverBoth, 6).Times(2),
 		},
 	}
 }

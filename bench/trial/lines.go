@@ -12,6 +12,15 @@ type Line struct {
 	AtLeast, AtMost float64
 	value           func(*Result) (float64, error)
 	variants        []string
+	times           int
+}
+
+// Times multiplies the rounds of the line's variants, which alone take part in
+// the further ones: for trials of a second or two. A neighbour's whim decides one
+// of those, and a median of three hangs on two.
+func (l Line) Times(n int) Line {
+	l.times = n
+	return l
 }
 
 // Ratio is the rate of one variant divided by that of another, round by round.

@@ -30,10 +30,6 @@ type Group struct {
 	Unit     string // what is counted: message, status, job
 	Variants []Variant
 	Lines    []Line
-	// Times multiplies the rounds of a group whose trials take a second or two:
-	// a neighbour's whim decides one of those, and a median of three hangs on
-	// two. 0 is once.
-	Times int
 	// Shared is made once, before the first round, and handed to each trial as
 	// Env.Shared: what takes too long to make for each (a table of millions).
 	// Its Close is called after the last round. ErrLeftOut from it leaves the
@@ -121,50 +117,30 @@ type Result struct {
 // Run measures a group.
 func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 	env := Env{Lab: l, group: g.Name}
+	rounds, err := l.rounds(g)
+	if err != nil {
+		return nil, err
+	}
 	if g.Shared != nil {
 		if env.Shared, err = g.Shared(ctx, l); err != nil {
 			return nil, fmt.Errorf("%s: prepare: %w", g.Name, err)
 		}
 		defer func() { err = errors.Join(err, env.Shared.Close()) }()
 	}
-	rounds := l.rounds(g)
-	if rounds != l.Rounds {
-		g.About += fmt.Sprintf("; %d rounds", rounds)
-	}
+	g.About += l.more(rounds)
 	result := &Result{Group: g, Measures: map[string][]Measure{}}
-	for round := range rounds {
-		for i := range g.Variants {
-			v := g.Variants[turn(round, i, len(g.Variants))]
+	for round, chosen := range rounds {
+		for i := range chosen {
+			v := chosen[turn(round, i, len(chosen))]
 			m, err := l.measure(ctx, v, env)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", g.Name, v.Name, err)
 			}
 			result.Measures[v.Name] = append(result.Measures[v.Name], m)
-			fmt.Fprintf(l.Log, "%s  %d/%d  %-16s %-48s %9.0f /s\n", time.Now().Format("15:04:05"), round+1, rounds, g.Name, v.Name, m.Rate)
+			fmt.Fprintf(l.Log, "%s  %d/%d  %-16s %-48s %9.0f /s\n", time.Now().Format("15:04:05"), round+1, len(rounds), g.Name, v.Name, m.Rate)
 		}
 	}
 	return result, nil
-}
-
-// rounds is how often each variant of a group is measured.
-func (l *Lab) rounds(g Group) int {
-	if l.Quick || l.Tiny || l.Rounds < ordinaryRounds {
-		return l.Rounds
-	}
-	return l.Rounds * max(1, g.Times)
-}
-
-// ordinaryRounds is from how many rounds on a run is more than a glance.
-const ordinaryRounds = 3
-
-// turn is which of n variants is the i-th of a round. Each round begins with
-// another, so that none always runs first, and every other round goes backwards,
-// so that none always runs behind the same one.
-func turn(round, i, n int) int {
-	if round%2 == 1 {
-		i = n - i
-	}
-	return (round + i) % n
 }
 
 // deadline is how long a trial may run, far longer than any takes: whoever waits
