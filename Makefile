@@ -77,9 +77,8 @@ fmt-check: ## names files that gofmt would change
 	files="$$($(GO_FILES) -exec gofmt -l {} +)"; if [ -n "$$files" ]; then printf 'not formatted:\n%s\n' "$$files"; exit 1; fi
 
 .PHONY: oldest
-oldest: ## the module itself with the oldest Go it promises
-	GOTOOLCHAIN=go1.24.0 go build ./...
-	GOTOOLCHAIN=go1.24.0 go vet ./...
+oldest: ## what other modules import, with the oldest Go it promises
+	for module in . idempotent/redisstore; do GOTOOLCHAIN=go1.24.0 go build -C $$module ./...; GOTOOLCHAIN=go1.24.0 go vet -C $$module ./...; done
 
 .PHONY: modules
 modules: ## names the modules that the other targets cover

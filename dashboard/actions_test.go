@@ -192,9 +192,49 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 		r.ops = o
 		r.serve(dashboard.Authorizer(r.authorize))
 		inboxtest.Accept(t, r.ib, "m1")
-		got := r.post("accept", url.Values{"id": {id}})
-		require.Equal(t, http.StatusNotImplemented, got.Status)
-		require.Contains(t, got.Body, "Only the application can do this")
+		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("cleanup"), r.bare("POST", "cleanup", r.token())} {
+			require.Equal(t, http.StatusNotImplemented, got.Status)
+			require.Contains(t, got.Body, "Only the application can do this")
+		}
+	})
+}
+
+// Who could not do it anyhow is offered it nowhere, and told why.
+func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
+		inboxtest.Accept(t, r.ib, "m1")
+		id := r.reject(1, "no ce_id")
+		alone, err := ops.New(d.DB, ops.AllowReplay())
+		require.NoError(t, err)
+		off, err := r.ib.Ops()
+		require.NoError(t, err)
+		whole := r.ops
+		for _, c := range []struct {
+			page, offer, lack, why string
+			ops                    *ops.Ops
+		}{
+			{"rejected-message?id=" + id, `action="./accept"`, "It cannot be accepted again here.", "reaches the database alone", alone},
+			{"message?id=m1", `href="./replay`, "It cannot be replayed here.", "reaches the database alone", alone},
+			{"message?id=m1", `href="./replay`, "It cannot be replayed here.", "ops.AllowReplay", off},
+			{"workers", `href="./cleanup"`, "The cleanup cannot be run here.", "reaches the database alone", alone},
+		} {
+			r.ops = whole
+			r.serve(dashboard.Authorizer(r.authorize))
+			page := r.page(c.page)
+			require.Contains(t, page, c.offer)
+			require.NotContains(t, page, c.lack)
+
+			r.ops = c.ops
+			r.serve(dashboard.Authorizer(r.authorize))
+			page = r.page(c.page)
+			require.NotContains(t, page, c.offer)
+			require.Contains(t, page, c.lack)
+			require.Contains(t, page, c.why)
+			r.as(dashboard.Viewer)
+			require.NotContains(t, r.page(c.page), c.lack, "whom it does not concern")
+			r.as(dashboard.Admin)
+		}
 	})
 }
 

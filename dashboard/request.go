@@ -28,11 +28,24 @@ type request struct {
 func (q *request) actor() ops.Actor { return ops.Actor(q.who.Actor) }
 func (q *request) now() time.Time   { return q.d.clock.Now().UTC() }
 
-// may says whether the principal may use a route: pages offer by it what the
-// table would allow.
+// may says whether the principal may use a route, and whether it is of use here:
+// pages offer by it what would be done.
 func (q *request) may(method, path string) bool {
 	found, _ := find(method, path)
-	return found != nil && q.who.Role >= found.role
+	return found != nil && q.who.Role >= found.role && q.d.ops.Can(found.action()) == nil
+}
+
+// lacks is why a route that the principal may use is of no use here; empty if it
+// is.
+func (q *request) lacks(method, path string) string {
+	found, _ := find(method, path)
+	if found == nil || q.who.Role < found.role {
+		return ""
+	}
+	if err := q.d.ops.Can(found.action()); err != nil {
+		return problemOf(err).text
+	}
+	return ""
 }
 
 // seesValues says whether keys, and values of headers and attributes, are shown.
@@ -84,6 +97,9 @@ func (q *request) answer() error {
 		return badInput("the address is malformed")
 	}
 	q.token = q.d.guard.token(q.d.guard.visit(q.w, q.r), who)
+	if err := q.d.ops.Can(found.action()); err != nil {
+		return err
+	}
 	return found.serve(q)
 }
 

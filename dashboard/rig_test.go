@@ -153,7 +153,7 @@ var tokenInput = regexp.MustCompile(`name="token" value="([^"]+)"`)
 func (r *rig) token() string {
 	r.t.Helper()
 	page := "handlers" // if there is one
-	if who, _ := r.authorize(nil); who.Role == dashboard.Admin {
+	if who, _ := r.authorize(nil); who.Role == dashboard.Admin && r.ops.Can(ops.ActionCleanup) == nil {
 		page = "cleanup"
 	}
 	found := tokenInput.FindStringSubmatch(r.page(page))

@@ -1,6 +1,10 @@
 package dashboard
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
 
 // route is one page, action or file. All are one level below the prefix.
 type route struct {
@@ -50,6 +54,20 @@ func routes() []route {
 		{get, "dashboard.js", Viewer, (*request).asset},
 		{get, "dashboard.svg", Viewer, (*request).asset},
 	}
+}
+
+// action is what the Ops must be able to do for a route to be of use; empty if any
+// Ops will do.
+func (r *route) action() ops.Action {
+	switch r.path {
+	case "accept":
+		return ops.ActionReAccept
+	case "replay":
+		return ops.ActionReplay
+	case "cleanup":
+		return ops.ActionCleanup
+	}
+	return ""
 }
 
 // find looks a route up; other are the methods that the path has.

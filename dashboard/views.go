@@ -59,8 +59,10 @@ type view struct {
 	q *request
 }
 
-// May says whether the principal may use a route; templates offer no other.
-func (v *view) May(method, path string) bool { return v.q.may(method, path) }
+// May says whether the principal may use a route; templates offer no other. Lacks
+// is what is wanting for one that the role would do for.
+func (v *view) May(method, path string) bool     { return v.q.may(method, path) }
+func (v *view) Lacks(method, path string) string { return v.q.lacks(method, path) }
 
 // Live parts are asked for by this parameter of the page's own address, so that
 // they are under its row of the table of routes.

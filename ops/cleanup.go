@@ -15,8 +15,8 @@ import (
 // counts behind the last. Needs a Live, which knows the retentions, or WithCleanup.
 // It may take long; ctx ends it.
 func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error) {
-	if o.cleanup == nil {
-		return cleanup.Deleted{}, fmt.Errorf("%s: %w", ActionCleanup, errNeedsApplication)
+	if err := o.Can(ActionCleanup); err != nil {
+		return cleanup.Deleted{}, err
 	}
 	note := func(ctx context.Context, detail any) error {
 		return o.audited(ctx, actor, ActionCleanup, "inbox", func(context.Context, *gorm.DB) (any, error) { return detail, nil })

@@ -277,6 +277,45 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 	})
 }
 
+func TestCanTellsWhatTheMethodsSay(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		clean := ops.WithCleanup(func(context.Context) (cleanup.Deleted, error) { return cleanup.Deleted{}, nil })
+		alone := func(options ...ops.Option) (*ops.Ops, error) { return ops.New(r.d.DB, options...) }
+		for name, c := range map[string]struct {
+			open                       func(...ops.Option) (*ops.Ops, error)
+			options                    []ops.Option
+			replay, reAccept, cleaning error
+		}{
+			"the tables alone":        {alone, nil, ops.ErrReplayOff, ops.ErrNeedsApplication, ops.ErrNeedsApplication},
+			"replay allowed":          {alone, []ops.Option{ops.AllowReplay()}, ops.ErrNeedsApplication, ops.ErrNeedsApplication, ops.ErrNeedsApplication},
+			"with a cleanup":          {alone, []ops.Option{clean}, ops.ErrReplayOff, ops.ErrNeedsApplication, nil},
+			"the application":         {r.ib.Ops, nil, ops.ErrReplayOff, nil, nil},
+			"which allows replay":     {r.ib.Ops, []ops.Option{ops.AllowReplay()}, nil, nil, nil},
+			"with another's clean-up": {r.ib.Ops, []ops.Option{clean}, ops.ErrReplayOff, nil, nil},
+		} {
+			o, err := c.open(c.options...)
+			require.NoError(t, err, name)
+			_, replay := o.Replay(t.Context(), ada, "nothing", ops.Edit{})
+			_, reAccept := o.ReAccept(t.Context(), ada, uuid.NewString())
+			_, cleaning := o.Cleanup(t.Context(), ada)
+			for action, of := range map[ops.Action]struct{ want, said, other error }{
+				ops.ActionReplay:   {c.replay, replay, ops.ErrNotFound},
+				ops.ActionReAccept: {c.reAccept, reAccept, ops.ErrNotFound},
+				ops.ActionCleanup:  {c.cleaning, cleaning, nil},
+			} {
+				if of.want == nil {
+					require.NoError(t, o.Can(action), "%s: %s", name, action)
+					require.ErrorIs(t, of.said, of.other, "%s: %s", name, action)
+					continue
+				}
+				require.ErrorIs(t, o.Can(action), of.want, "%s: %s", name, action)
+				require.Equal(t, o.Can(action), of.said, "%s: %s", name, action)
+			}
+			require.NoError(t, o.Can(ops.ActionRetry))
+		}
+	})
+}
+
 func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		o, err := ops.New(r.d.DB, ops.AllowReplay())

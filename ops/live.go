@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"gorm.io/gorm"
@@ -70,6 +69,3 @@ func WithLive(l Live) Option { return func(s *settings) { s.live = l } }
 func WithCleanup(clean func(ctx context.Context) (cleanup.Deleted, error)) Option {
 	return func(s *settings) { s.cleanup = clean }
 }
-
-// errNeedsApplication says what to do.
-var errNeedsApplication = fmt.Errorf("%w: act through Inbox.Ops in its process, or through its dashboard", ErrNeedsApplication)

@@ -192,11 +192,11 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 	if err == nil {
 		err = actor.check()
 	}
-	if err == nil && o.live == nil {
-		err = errNeedsApplication
-	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ActionReAccept, err)
+	}
+	if err := o.Can(ActionReAccept); err != nil {
+		return nil, err
 	}
 	target := "rejected message " + id
 	entry, err := o.entry(actor, ActionReAccept, target, nil)

@@ -38,11 +38,8 @@ type Edit struct {
 // acceptor says against the copy. With any error of the database the result has
 // the copy's ID: repeat it with that ID, for the copy may have been accepted.
 func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Edit) (Accepted, error) {
-	switch {
-	case !o.allowReplay:
-		return Accepted{}, fmt.Errorf("%s: %w: it needs the option AllowReplay", ActionReplay, ErrReplayOff)
-	case o.live == nil:
-		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, errNeedsApplication)
+	if err := o.Can(ActionReplay); err != nil {
+		return Accepted{}, err
 	}
 	if err := checkText("message ID", messageID, 1, models.MaxMessageID); err != nil {
 		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, err)

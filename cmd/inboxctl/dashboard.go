@@ -47,7 +47,7 @@ or more, or else a new one that is printed. The user name does not matter. With
 --insecure there is none: that takes an address of this machine alone, and every
 user and program of the machine then acts in your name.
 
-What the application alone can do is refused here: replay, accepting a rejected
+What the application alone can do is not offered here: replay, accepting a rejected
 message again, and the cleanup (for which there is "inboxctl cleanup"). For a
 team, mount the dashboard in the application: docs/dashboard.md says how.
 

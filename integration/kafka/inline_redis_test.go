@@ -1,0 +1,96 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/idempotent/redisstore"
+	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// Contract 7.6, 8.2: two processes that share nothing but a broker and a Redis
+// handle each message once, whichever of its deliveries comes first, although the
+// Redis dies on the way, and one of the two leaves when it is back.
+func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	const messages, partitions = 60, 4
+	b := realBench(t)
+	b.createTopic(partitions, nil)
+	server, err := servers.StartRedis(servers.RedisOptions{Durable: true})
+	testenv.LeaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+
+	var mu sync.Mutex
+	handled, want, calls := map[string]int{}, map[string]int{}, 0
+	reached := make(chan struct{})
+	h := inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+		mu.Lock()
+		defer mu.Unlock()
+		handled[m.ID]++
+		if calls++; calls == messages/3 {
+			close(reached)
+		}
+		return nil
+	})
+	member := func() (ib *inbox.Inbox, end func()) {
+		store, err := redisstore.Open(server.URL(), redisstore.Lease(patience))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, store.Close()) })
+		cfg := config(b.brokers, b.topic)
+		cfg.Decoder = envelope.DecoderConfig{Type: "t"}
+		cfg.GroupID, cfg.SessionTimeout, cfg.RequestTimeout, cfg.HeartbeatInterval = b.group, 6*time.Second, 5*time.Second, 200*time.Millisecond
+		ib = inboxtest.New(t, testenv.OpenSQLite(t, testenv.SQLiteDSN(t)), inboxtest.Brisk(), inbox.WithLogger(logger(t)),
+			inbox.Channel("c", inbox.Inline(inbox.InlineStore(store)), inbox.Kafka(cfg), inbox.On("t", h)))
+		require.NoError(t, ib.Start(t.Context()))
+		end = sync.OnceFunc(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			require.NoError(t, ib.Stop(ctx))
+		})
+		t.Cleanup(end)
+		return ib, end
+	}
+	first, leave := member()
+	second, _ := member()
+	half := func(ib *inbox.Inbox) bool { return len(ib.Health().Consumers[0].Partitions) == partitions/2 }
+	eventually(t, "each has its half", func() bool { return half(first) && half(second) })
+
+	var records []*kgo.Record
+	for i := range messages {
+		id := fmt.Sprintf("m%03d", i)
+		want[id] = 1
+		for p := range int32(partitions) {
+			records = append(records, &kgo.Record{Partition: p, Value: []byte(id), Headers: []kgo.RecordHeader{{Key: "MessageId", Value: []byte(id)}}})
+		}
+	}
+	b.produce(b.client, records[:len(records)/2]...)
+	receive(t, reached)
+	require.NoError(t, server.Kill())
+	out := func(ib *inbox.Inbox) bool { return ib.Health().InPlaceOutages["c"] != nil }
+	eventually(t, "one says that it cannot go on", func() bool { return out(first) || out(second) })
+	require.NoError(t, server.Start())
+	// A member that loses its partitions while its Redis is away cannot write the
+	// marker of what has just run: that would run again.
+	b.awaitEnd()
+	leave()
+	b.produce(b.client, records...)
+	b.awaitEnd()
+
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, want, handled)
+	counted, other := first.Counters(), second.Counters()
+	require.EqualValues(t, messages, counted.Processed+other.Processed)
+	require.GreaterOrEqual(t, counted.DuplicateSkipped+other.DuplicateSkipped, int64(len(records)*3/2-messages), "more if a rebalance redelivered")
+	require.Zero(t, counted.Failed+other.Failed+counted.Poisoned+other.Poisoned)
+}
