@@ -135,9 +135,9 @@ var opsMutants = []mutant{
 	{
 		Name: "a replay is allowed unless told otherwise",
 		Why:  "whoever may look may make the application do anything (contract 11.1)",
-		File: "ops/replay.go",
-		Old:  "	case !o.allowReplay:",
-		New:  "	case o.allowReplay && o.live == nil:",
+		File: "ops/can.go",
+		Old:  "		if !o.allowReplay {",
+		New:  "		if o.allowReplay && o.live == nil {",
 		Test: operating("TestReplayMakesANewMessageLinkedToItsOriginal"),
 	},
 	{
