@@ -34,7 +34,7 @@ func Kafka() trial.Group {
 			{Name: kafkaAccepted, New: fromKafka(true)},
 			{Name: kafkaCompleted, New: fromKafka(false)},
 		},
-		Lines: []trial.Line{trial.Ratio("kafka_to_accepted_vs_accept", kafkaAccepted, kafkaByCalls, 0.70).Times(2)},
+		Lines: []trial.Line{trial.Ratio("kafka_to_accepted_vs_accept", kafkaAccepted, kafkaByCalls, 0.70)},
 	}
 }
 

@@ -34,8 +34,8 @@ func Transactional() trial.Group {
 			{Name: "GORM transaction for each message, 8 at once", New: transactionalByHand(8, 6_000, 2_000)},
 		},
 		Lines: []trial.Line{
-			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5).Times(2),
-			trial.RatioOfBest("txgroup_vs_river_tx", []string{group(8), group(32)}, riverBoth, 6).Times(2),
+			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5),
+			trial.RatioOfBest("txgroup_vs_river_tx", []string{group(8), group(32)}, riverBoth, 6),
 		},
 	}
 }

@@ -12,40 +12,35 @@ const ordinaryRounds = 3
 
 // rounds are the variants of each round: of the first ones all, of those that a
 // line's Times adds its own alone.
-func (l *Lab) rounds(g Group) ([][]Variant, error) {
-	times, err := g.times()
-	if err != nil {
-		return nil, err
-	}
-	glance := l.Quick || l.Tiny || l.Rounds < ordinaryRounds
+func (l *Lab) rounds(g Group) [][]Variant {
 	rounds := slices.Repeat([][]Variant{g.Variants}, l.Rounds)
-	for more := 2; !glance; more++ {
-		chosen := slices.DeleteFunc(slices.Clone(g.Variants), func(v Variant) bool { return times[v.Name] < more })
+	for times := 2; ; times++ {
+		chosen := slices.DeleteFunc(slices.Clone(g.Variants), func(v Variant) bool {
+			return !slices.ContainsFunc(g.Lines, func(line Line) bool { return l.times(line) >= times && slices.Contains(line.variants, v.Name) })
+		})
 		if len(chosen) == 0 {
-			break
+			return rounds
 		}
 		rounds = append(rounds, slices.Repeat([][]Variant{chosen}, l.Rounds)...)
 	}
-	return rounds, nil
 }
 
-// times is by how much each variant's rounds are multiplied. What a line compares
-// has to be measured in the same rounds.
-func (g Group) times() (map[string]int, error) {
-	times := map[string]int{}
-	for _, line := range g.Lines {
-		for _, v := range line.variants {
-			times[v] = max(1, times[v], line.times)
-		}
+// times is by how much the rounds of a line's variants are multiplied.
+func (l *Lab) times(line Line) int {
+	if l.Quick || l.Tiny || l.Rounds < ordinaryRounds {
+		return 1
 	}
-	for _, line := range g.Lines {
-		for _, v := range line.variants {
-			if first := line.variants[0]; times[v] != times[first] {
-				return nil, fmt.Errorf("%s: %s: another line has %q measured %d times as often and %q %d times", g.Name, line.Name, first, times[first], v, times[v])
-			}
-		}
+	return max(1, line.times)
+}
+
+// limited are a group's lines, each with the rounds that all of its variants have:
+// one of them may have more for another line.
+func (l *Lab) limited(lines []Line) []Line {
+	lines = slices.Clone(lines)
+	for i := range lines {
+		lines[i].rounds = l.Rounds * l.times(lines[i])
 	}
-	return times, nil
+	return lines
 }
 
 // more says which variants have further rounds, for the reader of the table.

@@ -12,6 +12,7 @@ func grouped(lines ...Line) Group {
 
 func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
 	often := grouped(Ratio("x", "a", "c", 0).Times(3), Value("y", "b", "p99_ms", 0))
+	shared := grouped(Ratio("x", "a", "c", 0), Ratio("y", "a", "b", 0).Times(2))
 	all := grouped(RatioOfBest("x", []string{"a", "b"}, []string{"c"}, 0).Times(2))
 	for name, tc := range map[string]struct {
 		lab   Lab
@@ -20,6 +21,7 @@ func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
 		says  string
 	}{
 		"a whole run":          {Lab{Rounds: 3}, often, []string{"abc", "abc", "abc", "ac", "ac", "ac", "ac", "ac", "ac"}, `; 9 rounds of "a", "c"`},
+		"a variant is shared":  {Lab{Rounds: 3}, shared, []string{"abc", "abc", "abc", "ab", "ab", "ab"}, `; 6 rounds of "a", "b"`},
 		"of all variants":      {Lab{Rounds: 3}, all, []string{"abc", "abc", "abc", "abc", "abc", "abc"}, "; 6 rounds"},
 		"without such a line":  {Lab{Rounds: 3}, grouped(Ratio("x", "a", "b", 0)), []string{"abc", "abc", "abc"}, ""},
 		"a glance":             {Lab{Rounds: 1}, often, []string{"abc"}, ""},
@@ -27,8 +29,7 @@ func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
 		"a test of the groups": {Lab{Rounds: 3, Tiny: true}, often, []string{"abc", "abc", "abc"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rounds, err := tc.lab.rounds(tc.group)
-			require.NoError(t, err)
+			rounds := tc.lab.rounds(tc.group)
 			var got []string
 			for _, variants := range rounds {
 				names := ""
@@ -43,7 +44,19 @@ func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
 	}
 }
 
-func TestLinesThatShareAVariantHaveTheSameRounds(t *testing.T) {
-	_, err := (&Lab{Rounds: 1, Tiny: true}).Run(t.Context(), grouped(Ratio("x", "a", "b", 0).Times(2), Ratio("y", "b", "c", 0)))
-	require.EqualError(t, err, `g: y: another line has "b" measured 2 times as often and "c" 1 times`)
+func TestLineCountsTheRoundsThatAllOfItsVariantsHave(t *testing.T) {
+	lab := Lab{Rounds: 3}
+	lines := lab.limited([]Line{Ratio("x", "a", "b", 0), Ratio("y", "a", "c", 0).Times(2)})
+	r := measured(map[string][]float64{"a": {1, 1, 1, 5, 5, 5}, "b": {1, 1, 1}, "c": {1, 1, 1, 1, 1, 1}})
+	for _, c := range []struct {
+		line Line
+		want float64
+	}{{lines[0], 1}, {lines[1], 3}} {
+		value, err := c.line.Of(r)
+		require.NoError(t, err)
+		require.Equal(t, c.want, value)
+	}
+	r.Measures["c"] = r.Measures["c"][:5]
+	_, err := lines[1].Of(r)
+	require.ErrorContains(t, err, `"c" was not measured in the same rounds`)
 }

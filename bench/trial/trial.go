@@ -117,10 +117,7 @@ type Result struct {
 // Run measures a group.
 func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 	env := Env{Lab: l, group: g.Name}
-	rounds, err := l.rounds(g)
-	if err != nil {
-		return nil, err
-	}
+	rounds := l.rounds(g)
 	if g.Shared != nil {
 		if env.Shared, err = g.Shared(ctx, l); err != nil {
 			return nil, fmt.Errorf("%s: prepare: %w", g.Name, err)
@@ -128,6 +125,7 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 		defer func() { err = errors.Join(err, env.Shared.Close()) }()
 	}
 	g.About += l.more(rounds)
+	g.Lines = l.limited(g.Lines)
 	result := &Result{Group: g, Measures: map[string][]Measure{}}
 	for round, chosen := range rounds {
 		for i := range chosen {
