@@ -3,6 +3,7 @@ package groups
 import (
 	"context"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/peers/river"
 	"github.com/gorm-inbox/inbox/bench/trial"
@@ -16,37 +17,40 @@ func EndToEnd() trial.Group {
 		Name: "endtoend", Unit: "message",
 		About: "1 KB messages accepted in batches of 500 on two connections and, meanwhile, run in the same process by a handler that does nothing, until each is completed",
 		Variants: []trial.Variant{
-			{Name: "inbox", New: endToEndOurs},
+			{Name: "inbox", New: endToEndOurs(processOptions())},
+			{Name: batchesOf2000, New: endToEndOurs(largeBatches())},
 			{Name: river2000, New: endToEndRiver(river.Bench(2_000))},
 			{Name: river1000, New: endToEndRiver(river.Bench(1_000))},
 			{Name: river500, New: endToEndRiver(river.Bench(500))},
 		},
-		Lines: []trial.Line{trial.RatioOfBest("e2e_vs_river", []string{"inbox"}, riverBench(), 2.0).Times(2)},
+		Lines: []trial.Line{trial.RatioOfBest("e2e_vs_river", inboxBench(), riverBench(), 2.0).Times(2)},
 	}
 }
 
-func endToEndOurs(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-	n := env.Scale(endToEndCount, endToEndQuick)
-	messages := ours.Messages(n)
-	ib, err := ours.Open(ctx, env.DSN, 1, processOptions()...)
-	if err != nil {
-		return nil, err
+func endToEndOurs(options []inbox.Option) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		n := env.Scale(endToEndCount, endToEndQuick)
+		messages := ours.Messages(n)
+		ib, err := ours.Open(ctx, env.DSN, 1, options...)
+		if err != nil {
+			return nil, err
+		}
+		values := map[string]float64{}
+		return &trial.Trial{
+			Count:  n,
+			Values: values,
+			Run: func(ctx context.Context) error {
+				if err := ib.Start(ctx); err != nil {
+					return err
+				}
+				if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
+					return err
+				}
+				defer func() { values["% handed off"] = float64(100*ib.Counters().HandedOff) / float64(n) }()
+				return ib.Completed(ctx, n)
+			},
+			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },
+			Close: ib.Close,
+		}, nil
 	}
-	values := map[string]float64{}
-	return &trial.Trial{
-		Count:  n,
-		Values: values,
-		Run: func(ctx context.Context) error {
-			if err := ib.Start(ctx); err != nil {
-				return err
-			}
-			if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
-				return err
-			}
-			defer func() { values["% handed off"] = float64(100*ib.Counters().HandedOff) / float64(n) }()
-			return ib.Completed(ctx, n)
-		},
-		Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },
-		Close: ib.Close,
-	}, nil
 }

@@ -117,7 +117,7 @@ type stopwatch struct {
 }
 
 func newStopwatch(env *trial.Env) *stopwatch {
-	n := env.Scale(5*latencyRate, 2*latencyRate)
+	n := env.Scale(4*latencyRate, 2*latencyRate)
 	if env.Tiny {
 		n = latencyRate / 4 // it takes its time
 	}

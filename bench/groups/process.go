@@ -32,6 +32,11 @@ func processOptions() []inbox.Option {
 	return []inbox.Option{inbox.Concurrency(200), inbox.BatchSize(1000), inbox.Prefetch(4000)}
 }
 
+// largeBatches is the other setting of the groups that compare with River's three.
+func largeBatches() []inbox.Option {
+	return []inbox.Option{inbox.Concurrency(200), inbox.BatchSize(2000), inbox.Prefetch(8000)}
+}
+
 // Process is taking pending messages to completed, handlers that do nothing.
 func Process() trial.Group {
 	return trial.Group{
@@ -39,7 +44,7 @@ func Process() trial.Group {
 		About: "pending messages of 1 KB run by handlers that do nothing, until each is completed",
 		Variants: []trial.Variant{
 			{Name: "inbox", New: processOurs(processCount, processQuick, processOptions()...)},
-			{Name: batchesOf2000, New: processOurs(processCount, processQuick, inbox.Concurrency(200), inbox.BatchSize(2000), inbox.Prefetch(8000))},
+			{Name: batchesOf2000, New: processOurs(processCount, processQuick, largeBatches()...)},
 			{Name: "inbox, defaults", New: processOurs(20_000, 5_000)},
 			{Name: river2000, New: processRiver(river.Bench(2_000), processCount, processQuick)},
 			{Name: river1000, New: processRiver(river.Bench(1_000), processCount, processQuick)},
@@ -59,7 +64,7 @@ func Process() trial.Group {
 			{Name: "gue, 32 workers", New: processGue(32, 6_000, 3_000)},
 		},
 		Lines: []trial.Line{
-			trial.RatioOfBest("process_vs_river_bench", inboxBench(), riverBench(), 2.5),
+			trial.RatioOfBest("process_vs_river_bench", inboxBench(), riverBench(), 2.5).Times(2),
 			trial.RatioOfBest("process_vs_textbook", inboxBench(), []string{textbook}, 30).Times(2),
 			trial.RatioOfBest("process_vs_textbook_8_at_once", inboxBench(), []string{textbook8}, 0),
 		},

@@ -31,7 +31,7 @@ func Worker(ctx context.Context, dsn string, in io.Reader, out io.Writer) error 
 
 func byWorkers(processes int) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-		n := env.Scale(100_000, 30_000)
+		n := env.Scale(60_000, 30_000)
 		ib, err := ours.Open(ctx, env.DSN, 1)
 		if err != nil {
 			return nil, err
