@@ -27,7 +27,7 @@ const (
 func Big() trial.Group {
 	return trial.Group{
 		Name: "big", Unit: "message",
-		About: "accepting and processing as above, in empty tables and in tables with 5 million messages (a run with -quick: 200,000), each with a completed status, which were inserted row by row into tables with all their indexes, but with contents of 100 bytes. " +
+		About: "accepting and processing as above, in empty tables and in tables with 5 million messages (a run with -quick: 100,000), each with a completed status, which were inserted row by row into tables with all their indexes, but with contents of 100 bytes. " +
 			"Each trial begins right after a checkpoint, when the first change of each page is logged as a whole page: the worst moment for tables larger than what one trial touches",
 		Shared: func(_ context.Context, lab *trial.Lab) (io.Closer, error) { return &bigTables{lab: lab}, nil },
 		Variants: []trial.Variant{
@@ -83,7 +83,7 @@ func (b *bigTables) fill(ctx context.Context, dsn string, ordered bool) error {
 	if err != nil {
 		return err
 	}
-	began, n := time.Now(), b.lab.Scale(5_000_000, 200_000)
+	began, n := time.Now(), b.lab.Scale(5_000_000, 100_000)
 	before, err := b.lab.Server.Usage(ctx)
 	if err != nil {
 		return err

@@ -48,7 +48,7 @@ type kafkaTopic struct {
 }
 
 func newKafkaTopic(ctx context.Context, lab *trial.Lab) (io.Closer, error) {
-	k := &kafkaTopic{name: "inbox-bench-" + uuid.NewString(), messages: ours.Messages(lab.Scale(100_000, 30_000))}
+	k := &kafkaTopic{name: "inbox-bench-" + uuid.NewString(), messages: ours.Messages(lab.Scale(100_000, 20_000))}
 	if lab.Kafka != "" {
 		k.Admin, k.brokers = servers.NewAdmin(lab.Kafka), []string{lab.Kafka}
 	} else {

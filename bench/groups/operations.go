@@ -17,8 +17,8 @@ import (
 // Operations is how long operators wait for what they look at.
 func Operations() trial.Group {
 	g := trial.Group{
-		Name: "operations", Unit: "look",
-		About: "what operators look at, one look after the other, beside 1 million completed, 10,000 poisoned and 10,000 failing statuses (a run with -quick: a tenth), 10,000 rejected messages and 10,000 audit rows; " +
+		Name: "operations", Unit: "look", NoDatabase: true,
+		About: "what operators look at, one look after the other, beside 1 million completed, 10,000 poisoned and 10,000 failing statuses (a run with -quick: a twentieth), 10,000 rejected messages and 10,000 audit rows; " +
 			"a page is 50 rows, and a search or count looks at no more than 10,000 rows: those that find nothing look at all of these",
 		Shared: newStuckInbox,
 	}
@@ -169,7 +169,7 @@ type stuckInbox struct {
 }
 
 func newStuckInbox(ctx context.Context, lab *trial.Lab) (_ io.Closer, err error) {
-	s := &stuckInbox{completed: lab.Scale(1_000_000, 100_000), failed: lab.Scale(10_000, 1_000)}
+	s := &stuckInbox{completed: lab.Scale(1_000_000, 50_000), failed: lab.Scale(10_000, 500)}
 	if s.database, err = lab.Server.NewDatabase(ctx); err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ const (
 func inboxBench() []string { return []string{"inbox", batchesOf2000} }
 func riverBench() []string { return []string{river2000, river1000, river500} }
 
-const processCount, processQuick = 100_000, 30_000
+const processCount, processQuick = 100_000, 15_000
 
 // processOptions are those for throughput: what docs/benchmarks.md names.
 func processOptions() []inbox.Option {

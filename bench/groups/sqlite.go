@@ -12,7 +12,7 @@ import (
 // SQLite is the same on a file.
 func SQLite() trial.Group {
 	return trial.Group{
-		Name: "sqlite", Unit: "message",
+		Name: "sqlite", Unit: "message", NoDatabase: true,
 		About: "accepting in batches of 500 and processing on a SQLite file (journal in WAL mode, synchronous FULL), with the driver that is pure Go (modernc) and the one in C (mattn); beside GORM with a transaction for each message and two updates for each status",
 		Variants: []trial.Variant{
 			{Name: "accept, modernc", New: sqliteAccept(ours.Modernc)},

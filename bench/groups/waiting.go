@@ -41,7 +41,7 @@ func waiting(full, quick int) newTrial {
 				return nil, err
 			}
 		}
-		return processing(ctx, env, ib, ours.Messages(env.Scale(100_000, 30_000)))
+		return processing(ctx, env, ib, ours.Messages(env.Scale(100_000, 15_000)))
 	}
 }
 

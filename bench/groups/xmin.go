@@ -38,7 +38,7 @@ func xmin(held bool) newTrial {
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(100_000, 30_000)
+		n := env.Scale(100_000, 20_000)
 		messages := ours.Messages(n)
 		t := &trial.Trial{Count: n, Close: ib.Close}
 		t.Run = func(ctx context.Context) error {

@@ -30,6 +30,9 @@ type Group struct {
 	Unit     string // what is counted: message, status, job
 	Variants []Variant
 	Lines    []Line
+	// NoDatabase is for trials that have what they need from elsewhere: they get
+	// no database of their own, and Env.DSN is empty.
+	NoDatabase bool
 	// Shared is made once, before the first round, and handed to each trial as
 	// Env.Shared: what takes too long to make for each (a table of millions).
 	// Its Close is called after the last round. ErrLeftOut from it leaves the
@@ -40,7 +43,8 @@ type Group struct {
 // Variant is one way of doing the group's work.
 type Variant struct {
 	Name string
-	// New prepares one trial on an empty database of its own, untimed.
+	// New prepares one trial, on an empty database of its own if the group has
+	// such, untimed.
 	New func(ctx context.Context, env *Env) (*Trial, error)
 }
 
@@ -92,11 +96,11 @@ func (l *Lab) Scale(full, quick int) int {
 // Env is what one trial may use.
 type Env struct {
 	*Lab
-	// DSN is that of an empty database, dropped after the trial.
+	// DSN is that of an empty database, dropped after the trial; see NoDatabase.
 	DSN    string
 	Shared io.Closer
 
-	group string
+	group Group
 }
 
 // Measure is what one trial showed.
@@ -116,7 +120,7 @@ type Result struct {
 
 // Run measures a group.
 func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
-	env := Env{Lab: l, group: g.Name}
+	env := Env{Lab: l, group: g}
 	rounds := l.rounds(g)
 	if g.Shared != nil {
 		if env.Shared, err = g.Shared(ctx, l); err != nil {
@@ -145,13 +149,15 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 // for a completion that never comes ends, and says how far it was.
 const deadline = 3 * time.Minute
 
-func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, err error) {
-	database, err := l.Server.NewDatabase(ctx)
-	if err != nil {
-		return Measure{}, err
+func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, failed error) {
+	if !env.group.NoDatabase {
+		database, err := l.Server.NewDatabase(ctx)
+		if err != nil {
+			return Measure{}, err
+		}
+		defer func() { failed = errors.Join(failed, database.Drop()) }()
+		env.DSN = database.DSN
 	}
-	defer func() { err = errors.Join(err, database.Drop()) }()
-	env.DSN = database.DSN
 	t, err := v.New(ctx, &env)
 	if err != nil {
 		return Measure{}, fmt.Errorf("prepare: %w", err)
@@ -169,7 +175,7 @@ func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, err e
 	if err != nil {
 		return Measure{}, err
 	}
-	stop, err := l.profile(env.group, v.Name)
+	stop, err := l.profile(env.group.Name, v.Name)
 	if err != nil {
 		return Measure{}, err
 	}

@@ -88,6 +88,15 @@ func TestNoVariantAlwaysRunsBehindTheSameOne(t *testing.T) {
 	}
 }
 
+func TestGroupWithoutDatabasesGetsNone(t *testing.T) {
+	v := Variant{Name: "v", New: func(_ context.Context, env *Env) (*Trial, error) {
+		require.Empty(t, env.DSN)
+		return &Trial{Count: 1, Run: func(context.Context) error { return nil }, Check: func(context.Context) error { return nil }}, nil
+	}}
+	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", NoDatabase: true, Variants: []Variant{v}})
+	require.NoError(t, err)
+}
+
 func TestNoTrialCollectsTheGarbageOfItsPreparation(t *testing.T) {
 	var prepared, begun runtime.MemStats
 	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
