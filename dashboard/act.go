@@ -155,7 +155,7 @@ func (q *request) confirmDeleteRejected() error {
 	}
 	return q.render("typed", "Delete a rejected message", "rejected", typedBody{
 		ID: id, Form: "./delete-rejected", Back: "./rejected-message?" + url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete it for good",
-		Warning: "The record and its reason are removed. It was never accepted, so no handler has seen it, and none will. If it can be mended, accept it again instead.",
+		Warning: "The record and its reason are removed. It was never accepted, so no handler has seen it, and none will. If it can be mended, have it accepted again instead.",
 	})
 }
 

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -35,14 +36,14 @@ func (q *request) may(method, path string) bool {
 	return found != nil && q.who.Role >= found.role && q.d.ops.Can(found.action()) == nil
 }
 
-// lacks is why a route that the principal may use is of no use here; empty if it
-// is.
+// lacks is why a route that the principal may use is of no use here, if that takes
+// another dashboard; empty if not. Where replay is off, it is so on purpose.
 func (q *request) lacks(method, path string) string {
 	found, _ := find(method, path)
 	if found == nil || q.who.Role < found.role {
 		return ""
 	}
-	if err := q.d.ops.Can(found.action()); err != nil {
+	if err := q.d.ops.Can(found.action()); errors.Is(err, ops.ErrNeedsApplication) {
 		return problemOf(err).text
 	}
 	return ""
@@ -52,8 +53,8 @@ func (q *request) lacks(method, path string) string {
 func (q *request) seesValues() bool   { return q.who.Role >= Operator }
 func (q *request) seesPayloads() bool { return q.seesValues() && q.d.showPayloads }
 
-// answer decides in this order: who it is, what there is, whether they may, and
-// for what changes something whether they meant it. Who is nobody learns nothing
+// answer decides in this order: who it is, what there is, whether they may, for
+// what changes something whether they meant it, and whether it can be done here. Who is nobody learns nothing
 // of what there is.
 func (q *request) answer() error {
 	harden(q.w.Header())

@@ -188,15 +188,15 @@ func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
 // still bad its row stays with the new reason and the error is a
 // *acceptor.StillBadError, whose reason is redacted. Needs a Live (contract 7.4, 11.1).
 func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
+	if err := o.Can(ActionReAccept); err != nil {
+		return nil, err
+	}
 	id, err := checkID("rejected message ID", id)
 	if err == nil {
 		err = actor.check()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ActionReAccept, err)
-	}
-	if err := o.Can(ActionReAccept); err != nil {
-		return nil, err
 	}
 	target := "rejected message " + id
 	entry, err := o.entry(actor, ActionReAccept, target, nil)

@@ -47,7 +47,7 @@ func Big() trial.Group {
 }
 
 // bigTables are databases with millions of rows, made when first asked for.
-// What a trial adds stays: a hundredth of what is there, and completed.
+// What a trial adds stays: a hundredth of what is there in a whole run, completed.
 type bigTables struct {
 	lab             *trial.Lab
 	mu              sync.Mutex

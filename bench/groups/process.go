@@ -65,8 +65,8 @@ func Process() trial.Group {
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("process_vs_river_bench", inboxBench(), riverBench(), 2.5).Times(2),
-			trial.RatioOfBest("process_vs_textbook", inboxBench(), []string{textbook}, 30).Times(2),
-			trial.RatioOfBest("process_vs_textbook_8_at_once", inboxBench(), []string{textbook8}, 0),
+			trial.Ratio("process_vs_textbook", batchesOf2000, textbook, 30).Times(2),
+			trial.Ratio("process_vs_textbook_8_at_once", batchesOf2000, textbook8, 0),
 		},
 	}
 }

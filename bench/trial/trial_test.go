@@ -97,6 +97,25 @@ func TestGroupWithoutDatabasesGetsNone(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestFurtherRoundsAreOfWhatALineComparesAndEachLineCountsItsOwn(t *testing.T) {
+	variant := func(name string) Variant {
+		return Variant{Name: name, New: func(context.Context, *Env) (*Trial, error) {
+			return &Trial{Count: 1, Run: func(context.Context) error { return nil }, Check: func(context.Context) error { return nil }}, nil
+		}}
+	}
+	lab := testLab(t, 3)
+	lab.Tiny = false
+	r, err := lab.Run(t.Context(), Group{Name: "g", About: "about", NoDatabase: true, Variants: []Variant{variant("a"), variant("b"), variant("c")},
+		Lines: []Line{Ratio("x", "a", "b", 0), Ratio("y", "a", "c", 0).Times(2)}})
+	require.NoError(t, err)
+	require.Equal(t, []int{6, 3, 6}, []int{len(r.Measures["a"]), len(r.Measures["b"]), len(r.Measures["c"])})
+	require.Equal(t, `about; 6 rounds of "a", "c"`, r.Group.About)
+	for _, line := range r.Group.Lines {
+		_, err := line.Of(r)
+		require.NoError(t, err)
+	}
+}
+
 func TestNoTrialCollectsTheGarbageOfItsPreparation(t *testing.T) {
 	var prepared, begun runtime.MemStats
 	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {

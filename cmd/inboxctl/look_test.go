@@ -97,25 +97,25 @@ func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		m := inboxtest.Message("a")
-		m.Content = []byte(`{"card": "4111-1111"}`)
+		m.Content = []byte(`{"card": "WXYZ-1111"}`)
 		m.Properties.Headers = []handler.Header{{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")}}
 		_, err := r.ib.Accept(t.Context(), m)
 		require.NoError(t, err)
-		rejected := r.reject(1, []byte("k"), []byte("4111-2222"))
+		rejected := r.reject(1, []byte("k"), []byte("WXYZ-2222"))
 
 		out := r.done("show", "a")
-		require.NotContains(t, out.out, "4111")
+		require.NotContains(t, out.out, "WXYZ")
 		require.Contains(t, out.out, "Payload of 21 bytes, hidden: add --show-payload.")
 		require.Contains(t, out.out, "4bf92f3577b34da6a3ce929d0e0e4736")
 		require.Contains(t, out.out, failing)
 		hidden := r.done("show", "a", "-o", "json").object()
 		require.Equal(t, map[string]any{"Hidden": true, "Size": 21.0}, hidden["Content"])
-		require.NotContains(t, r.done("rejected", "show", rejected).out, "4111")
+		require.NotContains(t, r.done("rejected", "show", rejected).out, "WXYZ")
 		require.Equal(t, map[string]any{"Hidden": true, "Size": 9.0}, r.done("rejected", "show", rejected, "-o", "json").object()["Value"])
 
-		require.Contains(t, r.done("show", "a", "--show-payload").out, `  {"card": "4111-1111"}`)
-		require.Equal(t, map[string]any{"Text": `{"card": "4111-1111"}`}, r.done("show", "a", "--show-payload", "-o", "json").object()["Content"])
-		require.Contains(t, r.done("rejected", "show", rejected, "--show-payload").out, "4111-2222")
+		require.Contains(t, r.done("show", "a", "--show-payload").out, `  {"card": "WXYZ-1111"}`)
+		require.Equal(t, map[string]any{"Text": `{"card": "WXYZ-1111"}`}, r.done("show", "a", "--show-payload", "-o", "json").object()["Content"])
+		require.Contains(t, r.done("rejected", "show", rejected, "--show-payload").out, "WXYZ-2222")
 		require.Equal(t, []string{
 			"alice view message a", "alice view message a", "alice view_rejected rejected message " + rejected, "alice view_rejected rejected message " + rejected,
 			"alice view message a", "alice view message a", "alice view_rejected rejected message " + rejected,

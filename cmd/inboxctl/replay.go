@@ -32,20 +32,16 @@ To run only what is poisoned once more use "inboxctl retry".`,
   inboxctl retry --matching --message 7f9c2ba4`,
 		Args: oneArg("message ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var options []ops.Option
-			if allow {
-				options = append(options, ops.AllowReplay())
-			}
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				if !allow {
+					return fmt.Errorf("%s: %w: a replay may make the application do anything that a message can; --allow-replay says that you mean it", ops.ActionReplay, ops.ErrReplayOff)
+				}
 				accepted, err := o.Replay(ctx, a.who(), args[0], ops.Edit{})
 				if err != nil {
-					if errors.Is(err, ops.ErrReplayOff) {
-						return fmt.Errorf("%w: a replay may make the application do anything that a message can; --allow-replay says that you mean it", err)
-					}
 					return explained(err)
 				}
 				return a.print(accepted, func() { writeAccepted(a, accepted) })
-			}, options...)
+			}, ops.AllowReplay())
 		},
 	}
 	cmd.Flags().BoolVar(&allow, "allow-replay", false, "allow it: replays are off by default")

@@ -115,11 +115,15 @@ func (b *bench) produce(client *kgo.Client, records ...*kgo.Record) {
 }
 
 // config is with the timeouts a real broker allows.
-func (b *bench) start(change ...func(*kafkaconsumer.Config)) *kafkaconsumer.Consumer {
-	b.t.Helper()
+func (b *bench) config() kafkaconsumer.Config {
 	cfg := config(b.brokers, b.topic)
 	cfg.GroupID, cfg.SessionTimeout, cfg.RequestTimeout, cfg.HeartbeatInterval = b.group, 6*time.Second, 5*time.Second, 200*time.Millisecond
-	c := consumer(b.t, cfg, b.ledger, change...)
+	return cfg
+}
+
+func (b *bench) start(change ...func(*kafkaconsumer.Config)) *kafkaconsumer.Consumer {
+	b.t.Helper()
+	c := consumer(b.t, b.config(), b.ledger, change...)
 	require.NoError(b.t, c.Start(b.t.Context()))
 	return c
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -32,23 +31,31 @@ func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 
 	var mu sync.Mutex
 	handled, want, calls := map[string]int{}, map[string]int{}, 0
-	reached := make(chan struct{})
-	h := inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+	// All partitions have the messages in the same order: while one is in its
+	// handler, all others wait for it, and nothing else is being claimed.
+	reached, killed := make(chan struct{}), make(chan struct{})
+	h := inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 		mu.Lock()
-		defer mu.Unlock()
 		handled[m.ID]++
-		if calls++; calls == messages/3 {
+		calls++
+		last := calls == messages/3
+		mu.Unlock()
+		if last {
 			close(reached)
+			select {
+			case <-killed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 		return nil
 	})
 	member := func() (ib *inbox.Inbox, end func()) {
-		store, err := redisstore.Open(server.URL(), redisstore.Lease(patience))
+		store, err := redisstore.Open(server.URL())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close()) })
-		cfg := config(b.brokers, b.topic)
+		cfg := b.config()
 		cfg.Decoder = envelope.DecoderConfig{Type: "t"}
-		cfg.GroupID, cfg.SessionTimeout, cfg.RequestTimeout, cfg.HeartbeatInterval = b.group, 6*time.Second, 5*time.Second, 200*time.Millisecond
 		ib = inboxtest.New(t, testenv.OpenSQLite(t, testenv.SQLiteDSN(t)), inboxtest.Brisk(), inbox.WithLogger(logger(t)),
 			inbox.Channel("c", inbox.Inline(inbox.InlineStore(store)), inbox.Kafka(cfg), inbox.On("t", h)))
 		require.NoError(t, ib.Start(t.Context()))
@@ -76,6 +83,7 @@ func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 	b.produce(b.client, records[:len(records)/2]...)
 	receive(t, reached)
 	require.NoError(t, server.Kill())
+	close(killed)
 	out := func(ib *inbox.Inbox) bool { return ib.Health().InPlaceOutages["c"] != nil }
 	eventually(t, "one says that it cannot go on", func() bool { return out(first) || out(second) })
 	require.NoError(t, server.Start())

@@ -136,8 +136,8 @@ var opsMutants = []mutant{
 		Name: "a replay is allowed unless told otherwise",
 		Why:  "whoever may look may make the application do anything (contract 11.1)",
 		File: "ops/can.go",
-		Old:  "		if !o.allowReplay {",
-		New:  "		if o.allowReplay && o.live == nil {",
+		Old:  "		if able && !o.allowReplay {",
+		New:  "		if !able && !o.allowReplay {",
 		Test: operating("TestReplayMakesANewMessageLinkedToItsOriginal"),
 	},
 	{
