@@ -77,7 +77,7 @@ fmt-check: ## names files that gofmt would change
 	files="$$($(GO_FILES) -exec gofmt -l {} +)"; if [ -n "$$files" ]; then printf 'not formatted:\n%s\n' "$$files"; exit 1; fi
 
 .PHONY: oldest
-oldest: ## what other modules import, with the oldest Go it promises
+oldest: ## the module, and that of the Redis store, with the oldest Go they promise
 	for module in . idempotent/redisstore; do GOTOOLCHAIN=go1.24.0 go build -C $$module ./...; GOTOOLCHAIN=go1.24.0 go vet -C $$module ./...; done
 
 .PHONY: modules

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/gorm-inbox/inbox/bench/groups"
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
@@ -67,10 +68,10 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 		}
 		if g.Name == "process" {
 			for _, r := range g.Rows {
-				switch r.Variant { // of process_vs_textbook
-				case "inbox, batches of 2,000":
+				switch r.Variant {
+				case groups.BatchesOf2000:
 					p.Processing = r
-				case "textbook inbox, one by one":
+				case groups.Textbook:
 					p.Textbook = r
 				}
 			}

@@ -32,21 +32,26 @@ func (q *request) now() time.Time   { return q.d.clock.Now().UTC() }
 // may says whether the principal may use a route, and whether it is of use here:
 // pages offer by it what would be done.
 func (q *request) may(method, path string) bool {
-	found, _ := find(method, path)
-	return found != nil && q.who.Role >= found.role && q.d.ops.Can(found.action()) == nil
+	may, lacking := q.use(method, path)
+	return may && lacking == nil
 }
 
 // lacks is why a route that the principal may use is of no use here, if that takes
 // another dashboard; empty if not. Where replay is off, it is so on purpose.
 func (q *request) lacks(method, path string) string {
-	found, _ := find(method, path)
-	if found == nil || q.who.Role < found.role {
-		return ""
-	}
-	if err := q.d.ops.Can(found.action()); errors.Is(err, ops.ErrNeedsApplication) {
-		return problemOf(err).text
+	if may, lacking := q.use(method, path); may && errors.Is(lacking, ops.ErrNeedsApplication) {
+		return problemOf(lacking).text
 	}
 	return ""
+}
+
+// use says whether the principal's role will do for a route, and what it lacks here.
+func (q *request) use(method, path string) (may bool, lacking error) {
+	found, _ := find(method, path)
+	if found == nil || q.who.Role < found.role {
+		return false, nil
+	}
+	return true, q.d.ops.Can(found.action())
 }
 
 // seesValues says whether keys, and values of headers and attributes, are shown.

@@ -63,13 +63,16 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 // its new life, and stores them before it looks for claims of the dead.
 func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ran, fenced := newLedger(), make(chan struct{}, 3)
+		ran, fenced, fell := newLedger(), make(chan struct{}, 3), make(chan struct{})
 		// On SQLite a worker whose heartbeat waits for the file from one tick to the
 		// next looks at its row instead, and is alive: rarely, by such ticks.
 		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond), inbox.HeartbeatInterval(450*time.Millisecond),
 			inboxtest.Handlers(inboxtest.Do("h", ran.note), inboxtest.Do("waits", func(ctx context.Context, _ inboxtest.Bytes) error {
-				<-ctx.Done()
-				fenced <- struct{}{}
+				select {
+				case <-ctx.Done():
+					fenced <- struct{}{}
+				case <-fell: // begun after it
+				}
 				return nil
 			})))
 		inboxtest.Start(t, ib)
@@ -78,6 +81,7 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 		inboxtest.Accept(t, ib, "1", "2", "3")
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
 		inboxtest.Receive(t, fenced, "its fence, behind which it cannot return")
+		close(fell)
 		allowResults()
 		allowHeartbeats()
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all are stored")

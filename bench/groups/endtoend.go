@@ -18,7 +18,7 @@ func EndToEnd() trial.Group {
 		About: "1 KB messages accepted in batches of 500 on two connections and, meanwhile, run in the same process by a handler that does nothing, until each is completed",
 		Variants: []trial.Variant{
 			{Name: "inbox", New: endToEndOurs(processOptions())},
-			{Name: batchesOf2000, New: endToEndOurs(largeBatches())},
+			{Name: BatchesOf2000, New: endToEndOurs(largeBatches())},
 			{Name: river2000, New: endToEndRiver(river.Bench(2_000))},
 			{Name: river1000, New: endToEndRiver(river.Bench(1_000))},
 			{Name: river500, New: endToEndRiver(river.Bench(500))},

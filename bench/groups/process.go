@@ -11,18 +11,19 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
+// What process_vs_textbook compares.
 const (
-	batchesOf2000 = "inbox, batches of 2,000"
+	BatchesOf2000 = "inbox, batches of 2,000"
 
 	river2000 = "River, its bench settings, 2,000 workers"
 	river1000 = "River, its bench settings, 1,000 workers"
 	river500  = "River, its bench settings, 500 workers"
-	textbook  = "textbook inbox, one by one"
+	Textbook  = "textbook inbox, one by one"
 	textbook8 = "textbook inbox, 8 at once"
 )
 
 // inboxBench and riverBench are what the best of either is chosen from.
-func inboxBench() []string { return []string{"inbox", batchesOf2000} }
+func inboxBench() []string { return []string{"inbox", BatchesOf2000} }
 func riverBench() []string { return []string{river2000, river1000, river500} }
 
 const processCount, processQuick = 100_000, 15_000
@@ -44,7 +45,7 @@ func Process() trial.Group {
 		About: "pending messages of 1 KB run by handlers that do nothing, until each is completed",
 		Variants: []trial.Variant{
 			{Name: "inbox", New: processOurs(processCount, processQuick, processOptions()...)},
-			{Name: batchesOf2000, New: processOurs(processCount, processQuick, largeBatches()...)},
+			{Name: BatchesOf2000, New: processOurs(processCount, processQuick, largeBatches()...)},
 			{Name: "inbox, defaults", New: processOurs(20_000, 5_000)},
 			{Name: river2000, New: processRiver(river.Bench(2_000), processCount, processQuick)},
 			{Name: river1000, New: processRiver(river.Bench(1_000), processCount, processQuick)},
@@ -52,7 +53,7 @@ func Process() trial.Group {
 			{Name: "River, defaults", New: processRiver(river.Default(), 3_000, 1_000)},
 			{Name: "SKIP LOCKED in a long transaction, 2 workers", New: processByHand(processCount, processQuick, skipLocked)},
 			// Slow ones have less to do; their speed does not depend on it.
-			{Name: textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
+			{Name: Textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
 			{Name: textbook8, New: processByHand(8_000, 3_000, textbookOf(8))},
 			// Each of its reads sorts all that is unread (the SELECT of
 			// schema_adapter_postgresql.go): a log is meant to be read while it
@@ -65,8 +66,8 @@ func Process() trial.Group {
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("process_vs_river_bench", inboxBench(), riverBench(), 2.5).Times(2),
-			trial.Ratio("process_vs_textbook", batchesOf2000, textbook, 30).Times(2),
-			trial.Ratio("process_vs_textbook_8_at_once", batchesOf2000, textbook8, 0),
+			trial.Ratio("process_vs_textbook", BatchesOf2000, Textbook, 30).Times(2),
+			trial.Ratio("process_vs_textbook_8_at_once", BatchesOf2000, textbook8, 0),
 		},
 	}
 }

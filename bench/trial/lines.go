@@ -10,10 +10,10 @@ type Line struct {
 	Name string
 	// AtLeast and AtMost are the target; 0 is none.
 	AtLeast, AtMost float64
-	value           func(r *Result, rounds int) (float64, error)
+	value           func(*Result) (float64, error)
 	variants        []string
 	times           int
-	rounds          int // in which all of its variants were measured, the first ones; 0 is all
+	rounds          int // that count, the first ones, in which all of its variants were measured; 0 is all
 }
 
 // Times multiplies the rounds of the line's variants, which alone take part in
@@ -32,12 +32,12 @@ func Ratio(name, variant, to string, atLeast float64) Line {
 // RatioOfBest is a Ratio between the better of several variants on either side,
 // chosen anew in each round.
 func RatioOfBest(name string, variants, to []string, atLeast float64) Line {
-	return Line{Name: name, AtLeast: atLeast, variants: slices.Concat(variants, to), value: func(r *Result, rounds int) (float64, error) {
-		of, err := r.best(variants, rounds)
+	return Line{Name: name, AtLeast: atLeast, variants: slices.Concat(variants, to), value: func(r *Result) (float64, error) {
+		of, err := r.best(variants)
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", name, err)
 		}
-		by, err := r.best(to, rounds)
+		by, err := r.best(to)
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", name, err)
 		}
@@ -52,16 +52,12 @@ func RatioOfBest(name string, variants, to []string, atLeast float64) Line {
 	}}
 }
 
-// best are the highest rates that any of the variants had, round by round, in so
-// many rounds, or in all.
-func (r *Result) best(variants []string, rounds int) ([]float64, error) {
+// best are the highest rates that any of the variants had, round by round.
+func (r *Result) best(variants []string) ([]float64, error) {
 	var best []float64
 	for i, v := range variants {
 		measures := r.Measures[v]
-		if rounds > 0 {
-			measures = measures[:min(rounds, len(measures))]
-		}
-		if len(measures) < max(1, rounds) || i > 0 && len(measures) != len(best) {
+		if len(measures) == 0 || i > 0 && len(measures) != len(best) {
 			return nil, fmt.Errorf("%q was not measured in the same rounds", v)
 		}
 		if i == 0 {
@@ -76,7 +72,7 @@ func (r *Result) best(variants []string, rounds int) ([]float64, error) {
 
 // Value is the median of one of a variant's further figures.
 func Value(name, variant, key string, atMost float64) Line {
-	return Line{Name: name, AtMost: atMost, variants: []string{variant}, value: func(r *Result, _ int) (float64, error) {
+	return Line{Name: name, AtMost: atMost, variants: []string{variant}, value: func(r *Result) (float64, error) {
 		var values []float64
 		for _, m := range r.Measures[variant] {
 			if v, ok := m.Values[key]; ok {
@@ -92,7 +88,7 @@ func Value(name, variant, key string, atMost float64) Line {
 
 // WorstValue is the largest of several variants' Values.
 func WorstValue(name string, variants []string, key string, atMost float64) Line {
-	return Line{Name: name, AtMost: atMost, variants: variants, value: func(r *Result, _ int) (float64, error) {
+	return Line{Name: name, AtMost: atMost, variants: variants, value: func(r *Result) (float64, error) {
 		worst := 0.0
 		for _, variant := range variants {
 			value, err := Value(name, variant, key, atMost).Of(r)
@@ -106,7 +102,17 @@ func WorstValue(name string, variants []string, key string, atMost float64) Line
 }
 
 // Of computes the line from what was measured.
-func (l Line) Of(r *Result) (float64, error) { return l.value(r, l.rounds) }
+func (l Line) Of(r *Result) (float64, error) {
+	if l.rounds == 0 {
+		return l.value(r)
+	}
+	first := &Result{Group: r.Group, Measures: map[string][]Measure{}}
+	for _, v := range l.variants {
+		measures := r.Measures[v]
+		first.Measures[v] = measures[:min(l.rounds, len(measures))]
+	}
+	return l.value(first)
+}
 
 // Met says whether a value reaches the line's target.
 func (l Line) Met(value float64) bool {

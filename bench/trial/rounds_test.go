@@ -58,5 +58,5 @@ func TestLineCountsTheRoundsThatAllOfItsVariantsHave(t *testing.T) {
 	}
 	r.Measures["c"] = r.Measures["c"][:5]
 	_, err := lines[1].Of(r)
-	require.ErrorContains(t, err, `"c" was not measured in the same rounds`)
+	require.ErrorContains(t, err, "were not measured in the same rounds")
 }

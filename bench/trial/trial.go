@@ -1,8 +1,8 @@
 // Package trial measures ways of doing the same work beside each other: in one
 // run, on one server, round after round, each variant once in every round (in
 // further rounds those that a line compares), so that what slows the machine slows
-// them all. What is reported are medians, and
-// for a ratio the median of the rounds' ratios.
+// them all. What is reported are medians, and for a ratio the median of the
+// rounds' ratios.
 package trial
 
 import (

@@ -30,17 +30,15 @@ func TestDirectHandlerThatOutlastsTheSessionInARebalanceIsCommitted(t *testing.T
 		var mu sync.Mutex
 		handled := map[string]int{}
 		entered := make(chan struct{}, 2)
-		const sessionTimeout = 6 * time.Second
-		cfg := config(b.brokers, b.topic)
+		cfg := b.config()
 		cfg.Decoder = envelope.DecoderConfig{Type: "t"}
-		cfg.GroupID, cfg.SessionTimeout, cfg.RequestTimeout, cfg.HeartbeatInterval = b.group, sessionTimeout, 5*time.Second, 200*time.Millisecond
 		cfg.RebalanceTimeout, cfg.DrainTimeout = 30*time.Second, 15*time.Second
 		h := inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			c := m.Properties.Kafka
 			if c.Offset == 0 {
 				entered <- struct{}{}
 				select {
-				case <-time.After(sessionTimeout + 1500*time.Millisecond):
+				case <-time.After(cfg.SessionTimeout + 1500*time.Millisecond):
 				case <-ctx.Done():
 					return ctx.Err()
 				}

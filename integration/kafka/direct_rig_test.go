@@ -137,14 +137,7 @@ func (r *directRig) inboxOn(t *testing.T, db *gorm.DB, s settings, handlers ...*
 func (r *directRig) run(t *testing.T, s settings, handlers ...*inbox.HandlerSpec) (ib *inbox.Inbox, end func()) {
 	t.Helper()
 	ib = r.inbox(t, s, handlers...)
-	require.NoError(t, ib.Start(t.Context()))
-	end = sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, ib.Stop(ctx))
-	})
-	t.Cleanup(end)
-	return ib, end
+	return ib, inboxtest.Start(t, ib)
 }
 
 func (r *directRig) rejected(t *testing.T, ib *inbox.Inbox) []models.RejectedMessage {

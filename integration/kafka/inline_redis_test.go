@@ -58,14 +58,7 @@ func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 		cfg.Decoder = envelope.DecoderConfig{Type: "t"}
 		ib = inboxtest.New(t, testenv.OpenSQLite(t, testenv.SQLiteDSN(t)), inboxtest.Brisk(), inbox.WithLogger(logger(t)),
 			inbox.Channel("c", inbox.Inline(inbox.InlineStore(store)), inbox.Kafka(cfg), inbox.On("t", h)))
-		require.NoError(t, ib.Start(t.Context()))
-		end = sync.OnceFunc(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			require.NoError(t, ib.Stop(ctx))
-		})
-		t.Cleanup(end)
-		return ib, end
+		return ib, inboxtest.Start(t, ib)
 	}
 	first, leave := member()
 	second, _ := member()

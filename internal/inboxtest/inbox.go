@@ -2,6 +2,7 @@ package inboxtest
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,15 +64,17 @@ func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	return ib
 }
 
-// Start starts it and stops it when the test ends.
-func Start(t testing.TB, ib *inbox.Inbox) {
+// Start starts it; end stops it, at the latest when the test ends.
+func Start(t testing.TB, ib *inbox.Inbox) (end func()) {
 	t.Helper()
 	require.NoError(t, ib.Start(context.Background()))
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
 		require.NoError(t, ib.Stop(ctx))
 	})
+	t.Cleanup(end)
+	return end
 }
 
 // Observe collects the inbox's log.
