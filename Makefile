@@ -14,8 +14,10 @@ BIN := $(CURDIR)/.build
 STATICCHECK := $(BIN)/staticcheck
 WITH_SERVERS := $(BIN)/withservers
 
-# Added to every go test, such as TEST_FLAGS='-run Lane -count 5'.
+# Added to every go test, such as TEST_FLAGS='-run Lane -count 5'. Fewer modules and
+# packages are MODULES=. PACKAGES='./processor ./acceptor'.
 TEST_FLAGS ?=
+PACKAGES := ./...
 MINUTES ?= 5
 SEED ?= $(shell date +%s)
 
@@ -25,34 +27,34 @@ status=0; for module in $(MODULES); do (cd "$$module" && $(1)) || status=1; done
 endef
 
 .PHONY: test
-test: programs ## all tests and a part of the mutants, with real servers that it starts and ends
-	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here mutants-here PART=$(TURN) JOBS=2
+test: ## all tests and a part of the mutants, with real servers that it starts and ends
+	@scripts/servers
+	@$(MAKE) --no-print-directory programs
+	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here
 
-# With servers that run already: INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA and
-# INBOX_TEST_REDIS name them. What would be skipped for want of one fails. Two
-# packages at a time at most, however many cores: beside more, those that measure
-# time would starve. Four tests of each: most of them wait. -race also checks
-# pointer arithmetic, of which SQLite translated from C has so much that it would
-# be a third of what some packages take: in all other code it is checked.
-# The longest packages of the first module begin first: at its end none is alone.
+# The same with servers that run already: INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA and
+# INBOX_TEST_REDIS name them. Tests of what is missing are left out, and the last
+# line names it; under CI=true or INBOX_TEST_REQUIRE=1 they fail. Two packages at a
+# time at most, however many cores: beside more, those that measure time would
+# starve. Four tests of each: most of them wait. -race also checks pointer
+# arithmetic, of which SQLite translated from C has so much that it would be a third
+# of what some packages take: in all other code it is checked. The longest packages
+# of the first module begin first: at its end none is alone.
 LONGEST := processor internal/store
 
-.PHONY: test-here
-test-here: $(BIN)/testreport
-	export INBOX_TEST_REQUIRE=1; { $(call in_modules,go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -p 2 -parallel 4 -timeout 8m $(TEST_FLAGS) $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) ./...); } | $(BIN)/testreport
-
 # All mutants take longer than all tests. Each commit has its turn at a part.
-PART ?= 1/1
-JOBS ?= 1
 TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 64 + 1)))/64
+MUTANTS := -part $(TURN) -jobs 2
+
+.PHONY: test-here
+test-here: $(BIN)/testreport $(BIN)/mutants
+	@set -eu -o pipefail; { ($(call in_modules,go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS) $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $(PACKAGES))) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
 
 .PHONY: mutants
-mutants: programs ## put all known defects in, one at a time, and see tests fail
-	$(WITH_SERVERS) -- $(MAKE) --no-print-directory mutants-here JOBS=3
-
-.PHONY: mutants-here
-mutants-here: $(BIN)/mutants
-	INBOX_TEST_REQUIRE=1 $(BIN)/mutants -part $(PART) -jobs $(JOBS)
+mutants: ## put all known defects in, one at a time, and see tests fail
+	@scripts/servers
+	@$(MAKE) --no-print-directory programs
+	$(WITH_SERVERS) -- $(BIN)/mutants -jobs 3
 
 .PHONY: soak
 soak: ## MINUTES=5 SEED=n: load, crashes and outages, then the ledger
@@ -66,7 +68,11 @@ bench: ## the module beside its peers, and docs/benchmarks.md anew
 lint: $(STATICCHECK) $(BIN)/forbidden ## staticcheck and the house rules
 	$(call in_modules,$(STATICCHECK) ./...)
 	$(GO_FILES) | $(BIN)/forbidden
-	bash -n .ci/run
+	for script in .ci/run scripts/*; do bash -n $$script; done
+
+.PHONY: vulncheck
+vulncheck: $(BIN)/govulncheck ## known vulnerabilities that the code of any module reaches
+	scripts/vulncheck $< $(MODULES)
 
 .PHONY: vet
 vet:
@@ -78,7 +84,7 @@ fmt-check: ## names files that gofmt would change
 
 .PHONY: oldest
 oldest: ## the module, and that of the Redis store, with the oldest Go they promise
-	for module in . idempotent/redisstore; do GOTOOLCHAIN=go1.24.0 go build -C $$module ./...; GOTOOLCHAIN=go1.24.0 go vet -C $$module ./...; done
+	for module in . idempotent/redisstore; do GOTOOLCHAIN=go1.26.0 go build -C $$module ./...; GOTOOLCHAIN=go1.26.0 go vet -C $$module ./...; done
 
 .PHONY: modules
 modules: ## names the modules that the other targets cover
@@ -92,7 +98,7 @@ clean:
 .PHONY: programs
 programs: $(WITH_SERVERS) $(BIN)/testreport $(BIN)/mutants
 
-.PHONY: $(WITH_SERVERS) $(BIN)/mutants $(BIN)/testreport $(BIN)/forbidden $(STATICCHECK)
+.PHONY: $(WITH_SERVERS) $(BIN)/mutants $(BIN)/testreport $(BIN)/forbidden $(BIN)/govulncheck $(STATICCHECK)
 $(WITH_SERVERS):
 	go build -C integration -o $@ ./cmd/withservers
 $(BIN)/mutants:
@@ -101,5 +107,7 @@ $(BIN)/testreport:
 	go build -C tools -o $@ ./testreport
 $(BIN)/forbidden:
 	go build -C tools -o $@ ./forbidden
+$(BIN)/govulncheck:
+	go build -C tools -o $@ golang.org/x/vuln/cmd/govulncheck
 $(STATICCHECK):
 	go build -C tools -o $@ honnef.co/go/tools/cmd/staticcheck

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"unicode/utf8"
 
 	"gorm.io/gorm"
@@ -67,9 +66,11 @@ func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 // HandlerSpec declares one handler: made by Func, Tx, Batch or TxBatch, or for
 // a value of the Fx graph by From, FromTx, FromBatch or FromTxBatch.
 type HandlerSpec struct {
-	key     string
-	handler *handler.Handler // nil if it comes from the Fx graph
-	graph   *fromGraph
+	key string
+	// handler is what was declared. With graph it has options and kind only: its
+	// function comes with the value.
+	handler *handler.Handler
+	graph   *fromGraph // nil unless the value comes from the Fx graph
 }
 
 // Func declares a plain handler: a function or a method value, safe for
@@ -92,7 +93,8 @@ func Tx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m Message[T
 func From[H interface {
 	Handle(context.Context, Message[T]) error
 }, T any](key string, opts ...handler.Option) *HandlerSpec {
-	return graphHandler(key, func(h H) *handler.Handler { return handler.New(key, h.Handle, opts...) }, handler.New[T](key, nil, opts...))
+	return graphSpec(func(h H) *handler.Handler { return handler.New(key, h.Handle, opts...) },
+		handler.New(key, func(context.Context, Message[T]) error { return nil }, opts...))
 }
 
 // FromTx declares a transactional handler whose value of type H comes from
@@ -100,7 +102,8 @@ func From[H interface {
 func FromTx[H interface {
 	Handle(context.Context, *gorm.DB, Message[T]) error
 }, T any](key string, opts ...handler.Option) *HandlerSpec {
-	return graphHandler(key, func(h H) *handler.Handler { return handler.NewTx(key, h.Handle, opts...) }, handler.New[T](key, nil, opts...))
+	return graphSpec(func(h H) *handler.Handler { return handler.NewTx(key, h.Handle, opts...) },
+		handler.NewTx(key, func(context.Context, *gorm.DB, Message[T]) error { return nil }, opts...))
 }
 
 // Batch declares a plain handler that takes up to size messages in one call,
@@ -121,7 +124,8 @@ func TxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.
 func FromBatch[H interface {
 	HandleBatch(context.Context, []Message[T]) error
 }, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
-	return graphHandler(key, func(h H) *handler.Handler { return handler.NewBatch(key, size, h.HandleBatch, opts...) }, handler.New[T](key, nil, opts...))
+	return graphSpec(func(h H) *handler.Handler { return handler.NewBatch(key, size, h.HandleBatch, opts...) },
+		handler.NewBatch(key, size, func(context.Context, []Message[T]) error { return nil }, opts...))
 }
 
 // FromTxBatch declares a transactional batch handler whose value of type H
@@ -129,26 +133,27 @@ func FromBatch[H interface {
 func FromTxBatch[H interface {
 	HandleBatch(context.Context, *gorm.DB, []Message[T]) error
 }, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
-	return graphHandler(key, func(h H) *handler.Handler { return handler.NewTxBatch(key, size, h.HandleBatch, opts...) }, handler.New[T](key, nil, opts...))
+	return graphSpec(func(h H) *handler.Handler { return handler.NewTxBatch(key, size, h.HandleBatch, opts...) },
+		handler.NewTxBatch(key, size, func(context.Context, *gorm.DB, []Message[T]) error { return nil }, opts...))
 }
 
-// graphHandler keeps what is known of a handler before the graph is there;
-// placeholder carries its keys.
-func graphHandler[H any](key string, build func(H) *handler.Handler, placeholder *handler.Handler) *HandlerSpec {
-	spec := &HandlerSpec{key: key}
-	spec.graph = &fromGraph{keys: placeholder.Keys(), typeName: reflect.TypeFor[H]().String(), provide: provideHandler(spec, build)}
+// graphSpec declares a handler whose value the graph provides; declared is it
+// without that value.
+func graphSpec[H any](build func(H) *handler.Handler, declared *handler.Handler) *HandlerSpec {
+	spec := &HandlerSpec{key: declared.Key(), handler: declared}
+	spec.graph = newFromGraph(spec, build)
 	return spec
 }
 
-// subscriptionsOf turns declarations into subscriptions, with the handlers
-// that the Fx graph resolved; every problem is reported.
-func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Handler) ([]handler.Subscription, error) {
-	var (
-		subs     []handler.Subscription
-		problems []error
-		seen     = map[string]bool{}
-	)
-	for _, c := range channels {
+// validateChannels reports what is wrong with the channels themselves. What
+// handlers and transports are given is for others to check.
+func (cfg *config) validateChannels() error {
+	if len(cfg.channels) == 0 {
+		return errors.New("it has no channels: declare them with inbox.Channel")
+	}
+	var problems []error
+	seen := map[string]bool{}
+	for _, c := range cfg.channels {
 		if n := utf8.RuneCountInString(c.name); n < 1 || n > 200 || !utf8.ValidString(c.name) {
 			problems = append(problems, fmt.Errorf("channel %q: the name is not 1 to 200 characters of valid UTF-8", c.name))
 		}
@@ -163,22 +168,35 @@ func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Han
 			problems = append(problems, fmt.Errorf("channel %q has no handlers: declare them with inbox.On", c.name))
 		}
 		for _, s := range c.subscriptions {
-			if s.spec == nil {
+			switch {
+			case s.spec == nil:
 				problems = append(problems, fmt.Errorf("channel %q, type %q: a handler is nil", c.name, s.typ))
+			case s.spec.graph != nil && !cfg.withFx:
+				problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
+					c.name, s.typ, s.spec.key, s.spec.graph.typ))
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// subscriptionsOf turns declarations into subscriptions. Handlers that come
+// from the Fx graph are those of resolved, or as declared if it has none.
+func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Handler) []handler.Subscription {
+	var subs []handler.Subscription
+	for _, c := range channels {
+		for _, s := range c.subscriptions {
+			if s.spec == nil {
 				continue
 			}
 			h := s.spec.handler
-			if h == nil {
-				h = resolved[s.spec]
-			}
-			if h == nil {
-				problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %w", c.name, s.typ, s.spec.key, s.spec.graph.missing(resolved != nil)))
-				continue
+			if r := resolved[s.spec]; r != nil {
+				h = r
 			}
 			subs = append(subs, handler.Subscription{Channel: c.name, Type: s.typ, Handler: h})
 		}
 	}
-	return subs, errors.Join(problems...)
+	return subs
 }
 
 // registrations lists the handler keys of an inbox for handler.CheckKeys.
@@ -186,21 +204,13 @@ func registrations(inbox string, channels []*channel) []handler.Registration {
 	var all []handler.Registration
 	for _, c := range channels {
 		for _, s := range c.subscriptions {
-			keys := s.spec.keys()
-			for i, key := range keys {
+			if s.spec == nil {
+				continue
+			}
+			for i, key := range s.spec.handler.Keys() {
 				all = append(all, handler.Registration{Inbox: inbox, Channel: c.name, Type: s.typ, Key: key, Legacy: i > 0})
 			}
 		}
 	}
 	return all
-}
-
-func (s *HandlerSpec) keys() []string {
-	if s == nil {
-		return nil
-	}
-	if s.handler != nil {
-		return s.handler.Keys()
-	}
-	return s.graph.keys
 }

@@ -69,8 +69,8 @@ func (c *channel) deliver(d delivery) {
 //
 // Direct needs Kafka. Batch and TxBatch, Ordered, TxGroup, CircuitBreaker,
 // handler.Concurrency and handler.Retention cannot hold and are errors at
-// start; so is Pause, when called. Statuses that the inbox stored before the
-// channel became Direct are still processed. Do not use it for messages that
+// start. Statuses that the inbox stored before the channel became Direct are still
+// processed. Do not use it for messages that
 // must not be lost or handled twice, nor for handlers that fail for long: a
 // failing message holds up all that come after it in its partition (contract
 // 1, 7.6).
@@ -81,8 +81,8 @@ func Direct() ChannelOption { return func(c *channel) { c.deliver(direct) } }
 // past the check: it says that somebody has decided so (contract 7.7).
 func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.withoutInbox = true } }
 
-// deliveryProblems lists what cannot hold for how the channels are delivered.
-func (cfg *config) deliveryProblems(subscriptions []handler.Subscription) error {
+// validateDelivery reports what cannot hold for how the channels are delivered.
+func (cfg *config) validateDelivery(subscriptions []handler.Subscription) error {
 	var problems []error
 	inPlace := map[string]delivery{}
 	for _, c := range cfg.channels {
@@ -148,7 +148,7 @@ func (ib *Inbox) newRunners() map[string]*inplace.Runner {
 			continue
 		}
 		cfg := inplace.Config{
-			Channel: c.name, Registry: ib.registry, DB: ib.db,
+			Channel: c.name, Registry: ib.registry, DB: ib.db, Paused: ib.processor.Paused,
 			MaxAttempts: o.Delivery.MaxAttempts, Concurrency: o.Delivery.PartitionConcurrency,
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
 			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
@@ -186,17 +186,19 @@ func (ib *Inbox) warnWithoutInbox() {
 	}
 }
 
-// inPlaceHandler says whether a handler's messages are not stored.
-func (ib *Inbox) inPlaceHandler(h *handler.Handler) (channel string, inPlace bool) {
+// pausedSynchronous returns the keys of the paused handlers that an Inline or Direct
+// channel waits for, in order of declaration.
+func (ib *Inbox) pausedSynchronous(channel string) []string {
+	var keys []string
 	for _, c := range ib.cfg.channels {
-		if c.delivery == viaInbox {
+		if c.name != channel || c.delivery == viaInbox {
 			continue
 		}
 		for _, s := range c.subscriptions {
-			if s.spec.key == h.Key() {
-				return c.name, true
+			if h, known := ib.registry.Lookup(s.spec.key); known && ib.processor.Paused(h) {
+				keys = append(keys, h.Key())
 			}
 		}
 	}
-	return "", false
+	return keys
 }

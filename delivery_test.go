@@ -50,7 +50,7 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 			`inbox "orders": channel "events" is in Direct mode and has no transport: declare inbox.Kafka, or leave inbox.Direct out`}},
 		"without handlers": {[]inbox.Option{directly()}, []string{`inbox "orders": channel "events" has no handlers: declare them with inbox.On`}},
 		"without topics": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noTopics), inbox.On("t", nothing("a")))}, []string{
-			`inbox "orders": channel "events": kafka consumer: option Topics is empty, allowed is at least one topic`}},
+			`inbox "orders": channel "events": option Topics is empty, allowed is at least one topic`}},
 		"without a group": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noGroup), inbox.On("t", nothing("a")))}, []string{`inbox "orders": channel "events"`, `GroupID is ""`}},
 		"Kafka twice":     {[]inbox.Option{directly(inbox.Kafka(somewhere), inbox.On("t", nothing("a")))}, []string{`inbox "orders": channel "events" has inbox.Kafka twice`}},
 		"twice": {[]inbox.Option{directly(inbox.On("t", nothing("a"))), inbox.Channel("events", inbox.On("t", nothing("b")))}, []string{

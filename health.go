@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -65,6 +66,10 @@ const (
 	// ReasonOutage: attempts of an Inline or Direct channel cannot be made or
 	// finished.
 	ReasonOutage = "outage"
+	// ReasonClockSkew: this machine's clock is not the database's.
+	ReasonClockSkew = "clock_skew"
+	// ReasonClosedPool: the application has closed the database's pool.
+	ReasonClosedPool = "closed_pool"
 	// ReasonCleanup: cleanup fails, or has waited for consumers for too long.
 	ReasonCleanup = "cleanup"
 )
@@ -104,9 +109,12 @@ func (h Health) Ready() bool { return h.Running && h.State != HealthUnhealthy }
 
 // Live reports false only where a restart of the process is the remedy: work is
 // due, nothing has ended for HealthUnhealthyAfter, nothing runs, and nothing that
-// it knows of is in the way. While the database or a broker is away, while handlers
+// it knows of is in the way; or the database's pool is closed. While the database or a broker is away, while handlers
 // hang, and while a partition is halted, it is live.
 func (h Health) Live() bool {
+	if slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == ReasonClosedPool }) {
+		return false
+	}
 	if h.Processor.Busy > 0 || len(h.Processor.Troubles) > 0 || len(h.Processor.Stuck) > 0 {
 		return true
 	}
@@ -131,6 +139,9 @@ func (h Health) Degraded() error {
 	}
 	for _, key := range h.Processor.OpenCircuits {
 		problems = append(problems, fmt.Errorf("handler %q: its circuit breaker is open", key))
+	}
+	if skew := h.Processor.ClockSkew; skew != 0 {
+		problems = append(problems, errors.New(skewed(skew)))
 	}
 	for _, c := range h.Consumers {
 		if err := c.Err(); err != nil {
@@ -164,4 +175,29 @@ func (ib *Inbox) Health() Health {
 	ib.mu.Unlock()
 	h.judge(ib.sampler, ib.cfg.options.Health)
 	return h
+}
+
+// What a heartbeat stores of the health is bounded: the row is written every few
+// seconds, and an error's text may be long.
+const (
+	mostStoredReasons = 50
+	mostStoredDetail  = 500 // characters
+)
+
+// healthJSON returns the reasons, the worst first, as workers store them for
+// operators (contract 11.5).
+func (ib *Inbox) healthJSON() string {
+	reasons := append([]HealthReason{}, ib.Health().Reasons...)
+	slices.SortStableFunc(reasons, func(a, b HealthReason) int { return b.State.rank() - a.State.rank() })
+	reasons = reasons[:min(len(reasons), mostStoredReasons)]
+	for i, r := range reasons {
+		if text := []rune(r.Detail); len(text) > mostStoredDetail {
+			reasons[i].Detail = string(text[:mostStoredDetail]) + "…"
+		}
+	}
+	encoded, err := json.Marshal(reasons)
+	if err != nil { // strings cannot fail to encode
+		return ""
+	}
+	return string(encoded)
 }

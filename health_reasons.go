@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/processor"
 )
@@ -86,7 +87,32 @@ func latest(times ...time.Time) time.Time {
 	return slices.MaxFunc(times, time.Time.Compare)
 }
 
+// skewed describes a clock's skew.
+func skewed(ahead time.Duration) string {
+	how := "ahead of"
+	if ahead < 0 {
+		ahead, how = -ahead, "behind"
+	}
+	return fmt.Sprintf("this machine's clock is %s %s the database's: retries come too early or too late; synchronize the clocks", ahead.Round(time.Second), how)
+}
+
+// judgePool looks for the pool's end in what the others report.
+func (h *Health) judgePool() {
+	problems := append(slices.Collect(maps.Values(h.Processor.Troubles)), h.SampleErr)
+	for _, c := range h.Consumers {
+		problems = append(problems, c.Err())
+	}
+	if slices.ContainsFunc(problems, store.PoolClosed) {
+		h.because(HealthReason{Code: ReasonClosedPool, State: HealthUnhealthy,
+			Detail: "the application has closed the database's pool, which never comes back: stop the inbox before closing the pool, and restart the process"})
+	}
+}
+
 func (h *Health) judgeProcessor() {
+	if skew := h.Processor.ClockSkew; skew != 0 {
+		h.because(HealthReason{Code: ReasonClockSkew, State: HealthDegraded, Detail: skewed(skew)})
+	}
+	h.judgePool()
 	for _, what := range slices.Sorted(maps.Keys(h.Processor.Troubles)) {
 		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded, Detail: fmt.Sprintf("%s: %v", what, h.Processor.Troubles[what])})
 	}
@@ -118,21 +144,25 @@ func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o HealthOptio
 		if since := h.stalledSince(others, s); !since.IsZero() && s.now().Sub(since) >= o.HealthUnhealthyAfter {
 			state = HealthUnhealthy
 		}
-		h.because(HealthReason{Code: ReasonConsumer, State: state, Channel: c.Channel, Detail: err.Error()})
+		detail := err.Error()
+		if paused := s.ib.pausedSynchronous(c.Channel); len(paused) > 0 {
+			detail += fmt.Sprintf("; its partitions wait for paused handlers %q", paused)
+		}
+		h.because(HealthReason{Code: ReasonConsumer, State: state, Channel: c.Channel, Detail: detail})
 	}
 }
 
 // stalledSince is since when the consumer's longest stalled partition makes no
 // progress that nothing excuses; zero if none does. What keeps accepting from its
 // end excuses it already (contract 7.8); in an Inline or Direct channel an outage
-// does, and right after it progress gets its time.
+// and a paused handler do, and right after them progress gets its time.
 func (h *Health) stalledSince(c kafkaconsumer.Health, s *sampler) (since time.Time) {
 	var excused time.Time
 	if r := s.ib.runners[c.Channel]; r != nil {
 		if h.InPlaceOutages[c.Channel] != nil {
 			return time.Time{}
 		}
-		excused = r.OutageOver()
+		excused = r.ExcusedUntil()
 	}
 	for _, p := range c.Partitions {
 		if p.StalledSince.IsZero() {

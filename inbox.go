@@ -23,6 +23,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inline"
 	"github.com/gorm-inbox/inbox/internal/inplace"
+	"github.com/gorm-inbox/inbox/internal/logging"
+	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -46,7 +48,10 @@ type Inbox struct {
 	cleaner     *cleanup.Cleaner
 	runners     map[string]*inplace.Runner // of channels that are not stored
 	guards      map[string]*inline.Guard   // of those that are inline
+	tables      *tables
 	log         *zap.Logger
+	logLimit    *logging.Limiter
+	summing     loop.Loop // of the log, while started
 
 	ending    sync.Once  // of the application, by ShutdownOnHalt
 	lifecycle sync.Mutex // held by Start and Stop throughout
@@ -60,47 +65,26 @@ type Inbox struct {
 // with the declaration, each part naming inbox, channel, option and handler
 // key. A process with several inboxes should also call Validate.
 func New(name string, db *gorm.DB, opts ...Option) (*Inbox, error) {
-	cfg, err := newConfig(name, opts)
-	if err != nil {
-		return nil, err
-	}
+	cfg := newConfig(name, opts)
 	return assemble(cfg, db, nil)
 }
 
 // assemble puts an inbox together; resolved are the handlers that came from
 // the Fx graph, nil without Fx.
 func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handler) (*Inbox, error) {
-	fail := func(err error) (*Inbox, error) { return nil, fmt.Errorf("inbox %q: %w", cfg.name, err) }
-	if db == nil {
-		return fail(errors.New("the *gorm.DB is nil"))
-	}
-	if cfg.options.ShutdownOnHalt && cfg.shutdown == nil {
-		return fail(errNoShutdown)
-	}
-	if len(cfg.channels) == 0 {
-		return fail(errors.New("it has no channels: declare them with inbox.Channel"))
-	}
-	if err := errors.Join(handler.CheckKeys(registrations(cfg.name, cfg.channels)), checkGroups(memberships(cfg.name, cfg.channels))); err != nil {
-		return fail(err)
-	}
-	subs, err := subscriptionsOf(cfg.channels, resolved)
-	if err = errors.Join(err, cfg.deliveryProblems(subs)); err != nil {
-		return fail(err)
-	}
-	registry, err := handler.NewRegistry(subs)
-	if err != nil {
-		return fail(err)
-	}
+	registry, _ := handler.NewRegistry(subscriptionsOf(cfg.channels, resolved)) // validate reports what is wrong with them
 	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}, registry: registry,
-		counters: countersOf(cfg, registry), log: cfg.logger}
-	if ib.log == nil {
-		ib.log = zap.NewNop()
-	}
+		counters: countersOf(cfg, registry)}
+	ib.log, ib.logLimit = logging.Limit(cfg.logger)
 	ib.log = ib.log.With(zap.String(telemetry.FieldInbox, cfg.name))
-	if err = cfg.listenProblem(db.Dialector.Name()); err != nil {
-		return fail(err)
+	ib.tables = &tables{ib: ib}
+	if err := errors.Join(cfg.validate(), cfg.named(ib.validateDB())); err != nil {
+		return nil, err
 	}
-	if ib.guards, err = ib.newGuards(); err != nil {
+	cfg.options = cfg.options.resolve(cfg.name)
+	fail := func(err error) (*Inbox, error) { return nil, cfg.named(err) }
+	var err error
+	if ib.guards, err = ib.newGuards(ib.naming); err != nil {
 		return fail(err)
 	}
 	if err = ib.instrument(); err != nil {
@@ -110,7 +94,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	ib.processor, err = processor.New(processor.Config{DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff})
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff, Health: ib.healthJSON})
 	if err != nil {
 		return fail(err)
 	}
@@ -128,7 +112,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.cleaner, err = cleanup.New(cleanup.Config{Store: ib.store, Options: cfg.options.Cleanup, Handlers: registry.Handlers(), Archive: cfg.archive,
 		Waiting: ib.waiting, StatementTimeout: cfg.options.Processor.StatementTimeout,
-		WorkerAge: 2*cfg.options.Processor.WorkerTimeout + cfg.options.Processor.UnknownKeyGrace, Clock: cfg.clock, Logger: ib.log})
+		WorkerAge: 2*cfg.options.Processor.WorkerTimeout + cfg.options.Processor.UnknownKeyGrace, Clock: cfg.clock, Logger: ib.log, Instruments: ib.instruments})
 	if err != nil {
 		return fail(err)
 	}
@@ -140,6 +124,27 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	return ib, nil
 }
 
+// validateDB reports what cannot be with this database, and what only the
+// stores of Inline channels can say of their options.
+func (ib *Inbox) validateDB() error {
+	if ib.db == nil {
+		return errors.New("the *gorm.DB is nil")
+	}
+	var all []error
+	if dialect := ib.db.Dialector.Name(); ib.cfg.options.Processor.Listen && dialect != "postgres" {
+		all = append(all, fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications", dialect))
+	}
+	naming := ib.naming
+	if naming.Validate() != nil { // which the options report
+		naming = models.Naming{Prefix: models.DefaultPrefix}
+	}
+	if _, err := store.New(ib.db, naming); err != nil {
+		return errors.Join(append(all, err)...)
+	}
+	_, err := ib.newGuards(naming)
+	return errors.Join(append(all, err)...)
+}
+
 // newConsumers makes the consumers of all channels that have a transport. A
 // consumer lives once, so each start makes its own.
 func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
@@ -149,12 +154,7 @@ func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 	)
 	for _, c := range ib.cfg.channels {
 		for _, cfg := range c.kafka {
-			cfg, err := ib.consuming(c.name, cfg)
-			if err != nil {
-				problems = append(problems, err)
-				continue
-			}
-			consumer, err := ib.newConsumer(c, cfg)
+			consumer, err := ib.newConsumer(c, ib.consuming(c.name, cfg))
 			if err != nil {
 				problems = append(problems, err)
 				continue
@@ -191,32 +191,50 @@ func (ib *Inbox) Name() string { return ib.cfg.name }
 func (ib *Inbox) DB() *gorm.DB { return ib.db }
 
 // Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept.
+// Without Start, the first call checks the inbox's tables, as Start does.
 func (ib *Inbox) Accept(ctx context.Context, messages ...RawMessage) ([]Result, error) {
+	if err := ib.tables.ready(ctx); err != nil {
+		return nil, ib.name(err)
+	}
 	results, err := ib.acceptor.Accept(ctx, messages...)
 	return results, ib.name(err)
 }
 
 // AcceptTx persists messages in the caller's transaction, see
-// acceptor.Acceptor.AcceptTx. Call Wake on the receipt after the commit.
+// acceptor.Acceptor.AcceptTx. Call Wake on the receipt after the commit. A
+// transaction that does not lead to this inbox's tables is refused, before
+// anything is written, with an error that names both inboxes. That of another
+// pool on the same database is accepted; its first one is asked where it leads.
 func (ib *Inbox) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...RawMessage) (*Receipt, error) {
+	if err := ib.tables.reachedBy(ctx, tx); err != nil {
+		return nil, ib.name(fmt.Errorf("accept in transaction: %w", err))
+	}
 	receipt, err := ib.acceptor.AcceptTx(ctx, tx, messages...)
 	return receipt, ib.name(err)
 }
 
 // ProcessPending runs everything that is due now, see
-// processor.Processor.ProcessPending. It needs no Start.
+// processor.Processor.ProcessPending. It needs no Start; without it, the first
+// call checks the inbox's tables.
 func (ib *Inbox) ProcessPending(ctx context.Context) (Drained, error) {
+	defer ib.logLimit.Flush()
+	if err := ib.tables.ready(ctx); err != nil {
+		return Drained{}, ib.name(err)
+	}
 	drained, err := ib.processor.ProcessPending(ctx)
 	return drained, ib.name(err)
 }
 
 // Cleanup deletes what the retentions allow, now, and says how much of what. It
-// needs no Start. It fails with cleanup.ErrLeaseHeld while another worker is at
-// it, and with a *cleanup.WaitingError while a consumer that this inbox runs in
+// needs no Start; without it, the first call checks the inbox's tables. It fails
+// with cleanup.ErrLeaseHeld while another worker is at it, and with a *cleanup.WaitingError while a consumer that this inbox runs in
 // this process has not caught up: by hand, too, nothing is deleted before. Call
 // it from a process that consumes nothing, or try again. See
 // cleanup.Cleaner.Clean (contract 6.5, 6.7).
 func (ib *Inbox) Cleanup(ctx context.Context) (Deleted, error) {
+	if err := ib.tables.ready(ctx); err != nil {
+		return Deleted{}, ib.name(err)
+	}
 	deleted, err := ib.cleaner.Clean(ctx)
 	return deleted, ib.name(err)
 }
@@ -227,8 +245,9 @@ func (ib *Inbox) Migrate(ctx context.Context) error {
 }
 
 // Pause stops claiming for a handler key on every worker, within a heartbeat
-// of each; running handlers go on. An unknown key is an error. Do not use it
-// to stop one worker: stop the worker (contract 5.13).
+// of each; running handlers go on. On an Inline or Direct channel each partition
+// waits at the next message for the handler. An unknown key is an error. Do not
+// use it to stop one worker: stop the worker (contract 5.13).
 func (ib *Inbox) Pause(ctx context.Context, handlerKey string) error {
 	return ib.setPaused(ctx, handlerKey, true)
 }
@@ -243,8 +262,8 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 	if !known {
 		return ib.name(fmt.Errorf("handler key %q is not registered", key))
 	}
-	if channel, inPlace := ib.inPlaceHandler(h); inPlace {
-		return ib.name(fmt.Errorf("handler key %q cannot be paused: channel %q is delivered without an inbox", key, channel))
+	if err := ib.tables.ready(ctx); err != nil {
+		return ib.name(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()

@@ -40,8 +40,7 @@ import (
 // partition waits, Health says so, and the record is not acknowledged.
 //
 // Inline needs Kafka. Batch and TxBatch, Ordered, TxGroup, CircuitBreaker and
-// handler.Concurrency cannot hold and are errors at start; so is Pause, when
-// called. Whether the inbox has handled a message before the channel became
+// handler.Concurrency cannot hold and are errors at start. Whether the inbox has handled a message before the channel became
 // Inline is not asked. Do not use it for handlers that fail for long, or that
 // call slow services: a failing message holds up all that come after it in its
 // partition, and each handler holds a transaction while it runs. Nor where

@@ -12,6 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/internal/inline"
+	"github.com/gorm-inbox/inbox/internal/problems"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -21,26 +23,26 @@ import (
 const markerWait = time.Second
 
 // newGuards makes what remembers for Inline channels, by channel.
-func (ib *Inbox) newGuards() (map[string]*inline.Guard, error) {
+func (ib *Inbox) newGuards(naming models.Naming) (map[string]*inline.Guard, error) {
 	guards := map[string]*inline.Guard{}
-	var problems []error
+	var all []error
 	for _, c := range ib.cfg.channels {
 		if c.delivery != inlined {
 			continue
 		}
-		guard, err := ib.newGuard(c)
+		guard, err := ib.newGuard(c, naming)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("channel %q: %w", c.name, err))
+			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
 		}
 		guards[c.name] = guard
 	}
-	return guards, errors.Join(problems...)
+	return guards, errors.Join(all...)
 }
 
-func (ib *Inbox) newGuard(c *channel) (*inline.Guard, error) {
+func (ib *Inbox) newGuard(c *channel, naming models.Naming) (*inline.Guard, error) {
 	store := c.inline.store
 	if !c.inline.ownStore {
-		own, err := gormstore.New(ib.db, gormstore.Schema(ib.naming.Schema), gormstore.TablePrefix(ib.naming.Prefix), gormstore.WithClock(ib.cfg.clock),
+		own, err := gormstore.New(ib.db, gormstore.Schema(naming.Schema), gormstore.TablePrefix(naming.Prefix), gormstore.WithClock(ib.cfg.clock),
 			gormstore.StatementTimeout(ib.cfg.options.Processor.StatementTimeout), gormstore.LockTimeout(markerWait))
 		if err != nil {
 			return nil, err
@@ -52,20 +54,23 @@ func (ib *Inbox) newGuard(c *channel) (*inline.Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	var problems []error
+	var all []error
 	for _, s := range c.subscriptions {
+		if s.spec == nil {
+			continue
+		}
 		h, _ := ib.registry.Lookup(s.spec.key)
 		declared := c.inline.of(s.spec.key)
 		its := receiver
 		if declared.store != nil {
 			if its, err = guard.Receiver(ib.db, declared.store, ib.inlineDefaults(c, declared.store)...); err != nil {
-				problems = append(problems, fmt.Errorf("handler %q: %w", s.spec.key, err))
+				all = append(all, problems.Prefix(fmt.Sprintf("handler %q: ", s.spec.key), err))
 				continue
 			}
 		}
-		problems = append(problems, guard.Add(its, h, declared.opts...))
+		all = append(all, guard.Add(its, h, declared.opts...))
 	}
-	return guard, errors.Join(problems...)
+	return guard, errors.Join(all...)
 }
 
 // inlineDefaults are the options of a channel's receiver.

@@ -42,8 +42,16 @@ func (ib *Inbox) Start(ctx context.Context) error {
 }
 
 func (ib *Inbox) run(ctx context.Context) error {
+	ib.summing.Start(ib.logLimit.Run)
 	if err := ib.processor.Start(ctx); err != nil {
 		return err
+	}
+	if len(ib.runners) > 0 {
+		// A synchronous channel must not run a paused handler before the first
+		// heartbeat has read what is paused.
+		if err := ib.processor.TakePaused(ctx); err != nil {
+			return fmt.Errorf("read paused handlers: %w", err)
+		}
 	}
 	consumers, err := ib.newConsumers()
 	if err != nil {
@@ -118,6 +126,8 @@ func (ib *Inbox) halt(ctx context.Context) error {
 	ib.consumers = nil
 	ib.mu.Unlock()
 	problems[len(consumers)+1] = ib.processor.Stop(ctx)
+	problems = append(problems, ib.summing.Stop(context.WithoutCancel(ctx)))
+	ib.logLimit.Flush()
 	return errors.Join(problems...)
 }
 
@@ -129,12 +139,15 @@ const prepareTimeout = 5 * time.Minute
 func (ib *Inbox) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
+	if err := ib.checkFile(ctx); err != nil {
+		return err
+	}
 	if ib.cfg.options.Migrate {
 		if err := models.Migrate(ctx, ib.db, ib.naming, ib.cfg.name); err != nil {
 			return err
 		}
 	}
-	if err := models.CheckSchema(ctx, ib.db, ib.naming, ib.cfg.name); err != nil {
+	if err := ib.tables.start(ctx); err != nil {
 		return err
 	}
 	if err := ib.checkListen(ctx); err != nil {
@@ -152,6 +165,19 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 		return err
 	}
 	return ib.warnStrayLanes(ctx)
+}
+
+// checkFile refuses SQLite databases in memory (contract 3.4).
+func (ib *Inbox) checkFile(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+	defer cancel()
+	inMemory, err := store.InMemory(ctx, ib.db)
+	if err == nil && inMemory {
+		err = errors.New("the SQLite database is in memory, where connections lock each other out or see a database each: use a file in WAL mode, with a DSN like " +
+			"file:inbox.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate (in tests fxtest.OpenDB), " +
+			"for github.com/mattn/go-sqlite3 file:inbox.db?_journal_mode=WAL&_busy_timeout=10000&_txlock=immediate")
+	}
+	return err
 }
 
 // spareConnections is what an inbox needs beside its handlers' connections:

@@ -5,22 +5,19 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// listenProblem is what a declaration alone can be told.
-func (cfg *config) listenProblem(dialect string) error {
-	if cfg.options.Processor.Listen && dialect != "postgres" {
-		return fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications", dialect)
-	}
-	return nil
-}
-
 func (cfg *config) storeOptions() []store.Option {
-	if !cfg.options.Processor.Listen {
-		return nil
+	var options []store.Option
+	if cfg.options.Processor.Listen {
+		options = append(options, store.Announcing())
 	}
-	return []store.Option{store.Announcing()}
+	if clock.IsTest(cfg.clock) {
+		options = append(options, store.TestClock())
+	}
+	return options
 }
 
 // checkListen looks at the pool's driver. Whether notifications arrive shows

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
 
 	"go.uber.org/fx"
 	"go.uber.org/zap"
@@ -18,36 +21,51 @@ import (
 // the unnamed one, and with the name "" so is the inbox. Several modules live
 // side by side, each with its own database, processor, options and leases.
 //
-// Two modules of one name are refused by Fx itself, which names the inbox.
-// Everything else wrong with the declaration fails the application's start, naming
-// inbox, channel, option and handler key. The inbox starts and stops with the
-// application.
+// What is wrong with the declaration fails the start, and fx.ValidateApp, with
+// an error that joins all of it, each part naming inbox, channel, option and
+// handler key. What only the graph can show fails the start in the same way: a
+// missing database or handler, and handler keys or consumer groups that two
+// modules share. A constructor of the application that fails, or lacks a
+// dependency, is reported in Fx's words. Two modules of one name are refused by
+// Fx, which names the inbox and both calls of Module. The inbox starts and stops
+// with the application.
 func Module(name string, opts ...Option) fx.Option {
-	cfg, err := newConfig(name, opts)
-	if err != nil {
+	cfg := newConfig(name, opts)
+	cfg.withFx = true
+	if err := cfg.validate(); err != nil {
 		return fx.Error(err)
 	}
+	caller := callerOfModule()
 	label := "inbox"
 	if name != "" {
 		label += "." + name
 	}
+	// Named for the module: Fx looks for cycles as if the other modules' inboxes were
+	// made of this module's result, if both were of one type and without a name.
+	result := tag("inbox.result." + name)
 	parts := []fx.Option{
-		fx.Supply(fx.Annotate(registrations(name, cfg.channels), fx.ResultTags(`group:"inbox.registrations,flatten"`))),
-		fx.Supply(fx.Annotate(memberships(name, cfg.channels), fx.ResultTags(`group:"inbox.memberships,flatten"`))),
-		fx.Provide(fx.Annotate(cfg.provide, fx.ParamTags(cfg.dbTag(), `optional:"true"`, `optional:"true"`, cfg.handlersTag(),
-			`group:"inbox.registrations"`, `group:"inbox.memberships"`, ""), fx.ResultTags(tag(name, "")))),
-		fx.Invoke(fx.Annotate(func(lc fx.Lifecycle, ib *Inbox) {
-			lc.Append(fx.Hook{OnStart: ib.Start, OnStop: ib.Stop})
-		}, fx.ParamTags("", tag(name, "")))),
+		// First, because Fx reports only the first constructor that it refuses.
+		fx.Provide(at(caller, fx.Annotate(newModuleInbox, fx.ParamTags(result), fx.ResultTags(tag(name))))),
+		fx.Provide(fx.Annotated{Group: "inbox.modules", Target: func() *config { return cfg }}),
+		fx.Supply(cfg, fx.Private),
+		fx.Provide(at(caller, fx.Annotate(newModuleDB, fx.ParamTags(tag(cfg.dbName())))),
+			at(caller, fx.Annotate(newModuleResult, fx.ResultTags(result))), fx.Private),
+		fx.Invoke(checkModule, requireGraph[moduleDB]),
 	}
+	required := map[reflect.Type]bool{}
 	for _, c := range cfg.channels {
 		for _, s := range c.subscriptions {
-			if s.spec != nil && s.spec.graph != nil {
-				parts = append(parts, s.spec.graph.provide(cfg.handlersGroup()))
+			if s.spec.graph == nil {
+				continue
+			}
+			parts = append(parts, s.spec.graph.provide)
+			if !required[s.spec.graph.typ] {
+				required[s.spec.graph.typ] = true
+				parts = append(parts, s.spec.graph.require)
 			}
 		}
 	}
-	return fx.Module(label, parts...)
+	return fx.Module(label, append(parts, fx.Invoke(fx.Annotate(startModule, fx.ParamTags(result))))...)
 }
 
 // Override changes every inbox of an Fx application, for test kits: supply it
@@ -60,43 +78,131 @@ type Override struct {
 	Clock Clock
 }
 
-// provide is the Fx constructor of the inbox.
-func (cfg *config) provide(db *gorm.DB, log *zap.Logger, override *Override, found []graphHandlerValue, all []handler.Registration,
-	members []membership, shutdowner fx.Shutdowner,
-) (*Inbox, error) {
-	if db == nil {
-		return nil, fmt.Errorf("inbox %q: %w", cfg.name, cfg.missingDB())
-	}
-	// Its own first: Fx gives those of all modules in an order of chance.
-	err := handler.CheckKeys(registrations(cfg.name, cfg.channels))
-	if err == nil {
-		err = checkKeys(append([]handler.Registration(nil), all...))
-	}
-	if err == nil {
-		err = checkGroups(members)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("inbox %q: %w", cfg.name, err)
-	}
-	own := *cfg // the same Module may be built into several applications
-	own.shutdown = func(exitCode int) error { return shutdowner.Shutdown(fx.ExitCode(exitCode)) }
-	if own.logger == nil {
-		own.logger = log
-	}
-	if override != nil {
-		own.manual = override.Manual
-		if override.Clock != nil {
-			own.clock = override.Clock
-		}
-	}
-	resolved := map[*HandlerSpec]*handler.Handler{}
-	for _, f := range found {
-		if f.handler != nil {
-			resolved[f.spec] = f.handler
-		}
-	}
-	return assemble(&own, db, resolved)
+// moduleDB is the module's database, whatever its name in the graph.
+type moduleDB struct{ db *gorm.DB }
+
+func newModuleDB(db *gorm.DB) moduleDB { return moduleDB{db} }
+
+// requireGraph has Fx build a T. Fx then says by itself what is wrong with the
+// constructor of T, or with what that needs.
+func requireGraph[T any](T) {}
+
+type checkParams struct {
+	fx.In
+
+	Config  *config
+	Modules []*config `group:"inbox.modules"`
+	Graph   fx.DotGraph
 }
+
+// checkModule reports what the graph has no constructor of, and what modules
+// share. Fx would report the former too, but not for which channel and handler.
+func checkModule(p checkParams) error {
+	cfg := p.Config
+	var all []error
+	if !provides(p.Graph, reflect.TypeFor[*gorm.DB](), cfg.dbName()) {
+		all = append(all, cfg.missingDB())
+	}
+	for _, c := range cfg.channels {
+		for _, s := range c.subscriptions {
+			if s.spec.graph != nil && !provides(p.Graph, s.spec.graph.typ, "") {
+				all = append(all, fmt.Errorf("channel %q, type %q, handler %q: no %s in the Fx graph: fx.Provide its constructor", c.name, s.typ, s.spec.key, s.spec.graph.typ))
+			}
+		}
+	}
+	var keys []handler.Registration
+	var members []membership
+	for _, m := range p.Modules {
+		keys = append(keys, registrations(m.name, m.channels)...)
+		members = append(members, memberships(m.name, m.channels)...)
+	}
+	return cfg.named(errors.Join(append(all, checkKeys(keys), checkGroups(members))...))
+}
+
+// provides reports whether the graph has a constructor of a type. An optional
+// parameter cannot tell: Fx leaves it zero also where a dependency of its
+// constructor is missing.
+func provides(graph fx.DotGraph, typ reflect.Type, name string) bool {
+	node := typ.String()
+	if name != "" {
+		node += "[name=" + name + "]"
+	}
+	return strings.Contains(string(graph), "\t"+strconv.Quote(node)+" [label=")
+}
+
+// moduleParams are what an inbox takes from the Fx graph.
+type moduleParams struct {
+	fx.In
+
+	Config     *config
+	DB         moduleDB
+	Logger     *zap.Logger    `optional:"true"`
+	Override   *Override      `optional:"true"`
+	Handlers   []graphHandler `group:"inbox.handlers"`
+	Graph      fx.DotGraph
+	Lifecycle  fx.Lifecycle
+	Shutdowner fx.Shutdowner
+}
+
+// moduleResult is an inbox or what is wrong with it. The error is a value here:
+// Fx would put the names of all constructors on the way before it, and
+// startModule returns it as it is.
+type moduleResult struct {
+	inbox *Inbox
+	err   error
+}
+
+// newModuleResult assembles the inbox and lets it start and stop with the
+// application.
+func newModuleResult(p moduleParams) moduleResult {
+	cfg := *p.Config // the same Module may be built into several applications
+	cfg.shutdown = func(exitCode int) error { return p.Shutdowner.Shutdown(fx.ExitCode(exitCode)) }
+	if cfg.logger == nil {
+		cfg.logger = p.Logger
+	}
+	if p.Override != nil {
+		cfg.manual = p.Override.Manual
+		if p.Override.Clock != nil {
+			cfg.clock = p.Override.Clock
+		}
+	}
+	var err error
+	if cfg.logger == nil && provides(p.Graph, reflect.TypeFor[*zap.Logger](), "") {
+		err = errors.New("the *zap.Logger of the Fx graph is nil, or something that its constructor needs is missing")
+	}
+	handlers, handlersErr := cfg.graphHandlers(p.Handlers)
+	if err = errors.Join(err, handlersErr); err != nil {
+		return moduleResult{err: cfg.named(err)}
+	}
+	ib, err := assemble(&cfg, p.DB.db, handlers)
+	if err == nil {
+		p.Lifecycle.Append(fx.Hook{OnStart: ib.Start, OnStop: ib.Stop})
+	}
+	return moduleResult{inbox: ib, err: err}
+}
+
+// graphHandlers returns the handlers that come from the Fx graph.
+func (cfg *config) graphHandlers(all []graphHandler) (map[*HandlerSpec]*handler.Handler, error) {
+	handlers := map[*HandlerSpec]*handler.Handler{}
+	for _, h := range all {
+		handlers[h.spec] = h.handler
+	}
+	var problems []error
+	for _, c := range cfg.channels {
+		for _, s := range c.subscriptions {
+			if s.spec.graph != nil && handlers[s.spec] == nil {
+				problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: the %s of the Fx graph is nil", c.name, s.typ, s.spec.key, s.spec.graph.typ))
+			}
+		}
+	}
+	return handlers, errors.Join(problems...)
+}
+
+// newModuleInbox is the constructor of the *Inbox that users take.
+func newModuleInbox(r moduleResult) (*Inbox, error) { return r.inbox, r.err }
+
+// startModule makes Fx build the inbox, which nobody else may ask for.
+func startModule(r moduleResult) error { return r.err }
 
 func (cfg *config) dbName() string {
 	if cfg.unnamedDB {
@@ -105,67 +211,79 @@ func (cfg *config) dbName() string {
 	return cfg.name
 }
 
-func (cfg *config) dbTag() string { return tag(cfg.dbName(), `optional:"true"`) }
-
 func (cfg *config) missingDB() error {
 	if cfg.dbName() == "" {
-		return errors.New("no unnamed *gorm.DB in the Fx graph, or something it needs is missing")
+		return errors.New("no unnamed *gorm.DB in the Fx graph: fx.Provide its constructor")
 	}
-	return fmt.Errorf("no *gorm.DB named %q in the Fx graph, or something it needs is missing: provide it with fx.ResultTags(`name:\"%s\"`), or use inbox.UnnamedDB()", cfg.name, cfg.name)
+	return fmt.Errorf("no *gorm.DB named %q in the Fx graph: provide it with fx.ResultTags(`name:%[1]q`), or use inbox.UnnamedDB()", cfg.name)
 }
 
-func (cfg *config) handlersGroup() string { return "inbox.handlers." + cfg.name }
-
-func (cfg *config) handlersTag() string { return fmt.Sprintf("group:%q", cfg.handlersGroup()) }
-
-// tag makes an Fx tag of a name, or none for the unnamed, and further parts.
-func tag(name, more string) string {
+// tag makes an Fx tag of a name, or none for the unnamed.
+func tag(name string) string {
 	if name == "" {
-		return more
+		return ""
 	}
-	if more == "" {
-		return fmt.Sprintf("name:%q", name)
-	}
-	return fmt.Sprintf("name:%q %s", name, more)
+	return fmt.Sprintf("name:%q", name)
 }
 
 // fromGraph is a handler whose value the Fx graph provides.
 type fromGraph struct {
-	keys     []string
-	typeName string
-	provide  func(group string) fx.Option
+	typ reflect.Type
+	// require has Fx build the value, once for all handlers of its type, and
+	// provide makes the handler of it.
+	require, provide fx.Option
 }
 
-func (g *fromGraph) missing(withFx bool) error {
-	if !withFx {
-		return fmt.Errorf("it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx", g.typeName)
-	}
-	return fmt.Errorf("no %s in the Fx graph, or something it needs is missing: fx.Provide its constructor", g.typeName)
-}
-
-// graphHandlerValue carries a handler from the graph to its inbox.
-type graphHandlerValue struct {
+// graphHandler carries a handler from the graph to its inbox.
+type graphHandler struct {
 	spec    *HandlerSpec
-	handler *handler.Handler // nil if the graph has no value for it
+	handler *handler.Handler // nil if its value is
 }
 
-// provideHandler fetches an H from the graph. Where nil can mean "missing" it
-// is optional, so that the error names inbox, channel and key instead of a
-// function nobody has heard of.
-func provideHandler[H any](spec *HandlerSpec, build func(H) *handler.Handler) func(group string) fx.Option {
-	return func(group string) fx.Option {
-		param := ""
-		nilable := false
-		switch reflect.TypeFor[H]().Kind() {
-		case reflect.Pointer, reflect.Interface, reflect.Func, reflect.Map:
-			param, nilable = `optional:"true"`, true
+func newFromGraph[H any](spec *HandlerSpec, build func(H) *handler.Handler) *fromGraph {
+	fetch := func(value H) graphHandler {
+		if isNil(value) {
+			return graphHandler{spec: spec}
 		}
-		fetch := func(h H) graphHandlerValue {
-			if v := reflect.ValueOf(&h).Elem(); nilable && v.IsNil() {
-				return graphHandlerValue{spec: spec}
-			}
-			return graphHandlerValue{spec: spec, handler: build(h)}
-		}
-		return fx.Provide(fx.Annotate(fetch, fx.ParamTags(param), fx.ResultTags(fmt.Sprintf("group:%q", group))))
+		return graphHandler{spec, build(value)}
 	}
+	return &fromGraph{
+		typ:     reflect.TypeFor[H](),
+		require: fx.Invoke(requireGraph[H]),
+		provide: fx.Provide(fx.Annotated{Group: "inbox.handlers", Target: fetch}, fx.Private),
+	}
+}
+
+func isNil(v any) bool {
+	switch value := reflect.ValueOf(v); value.Kind() {
+	case reflect.Invalid: // a nil interface
+		return true
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
+		return value.IsNil()
+	}
+	return false
+}
+
+// callerOfModule returns where the caller of Module called it.
+func callerOfModule() uintptr {
+	var caller [1]uintptr
+	if runtime.Callers(3, caller[:]) == 0 {
+		return 0
+	}
+	return caller[0] - 1 // a return address is behind the call
+}
+
+// at lets Fx name the place pc as that of an annotated constructor. Without it
+// Fx names reflect.makeFuncStub, by which fx.Annotate builds functions. Fx has
+// a field for it and no option; should the field go, Fx names the stub again.
+func at(pc uintptr, annotated any) any {
+	located := reflect.New(reflect.TypeOf(annotated)).Elem()
+	located.Set(reflect.ValueOf(annotated))
+	if located.Kind() != reflect.Struct {
+		return annotated
+	}
+	if field := located.FieldByName("FuncPtr"); field.IsValid() && field.CanSet() && field.Kind() == reflect.Uintptr {
+		field.SetUint(uint64(pc))
+	}
+	return located.Interface()
 }

@@ -45,12 +45,12 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		want string
 	}{
 		"missing named database": {[]fx.Option{fx.Supply(db), inbox.Module("orders", inbox.Migrate(), fine)},
-			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph, or something it needs is missing: provide it with fx.ResultTags(`name:\"orders\"`), or use inbox.UnnamedDB()"},
+			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or use inbox.UnnamedDB()"},
 		"missing unnamed database": {[]fx.Option{named("orders", db), inbox.Module("", inbox.Migrate(), fine)}, "no unnamed *gorm.DB in the Fx graph"},
 		"database that cannot be opened": {[]fx.Option{fx.Provide(fx.Annotate(func() (*gorm.DB, error) { return nil, context.DeadlineExceeded }, fx.ResultTags(`name:"orders"`))),
 			inbox.Module("orders", fine)}, context.DeadlineExceeded.Error()},
 		"missing handler": {[]fx.Option{named("orders", db), inbox.Module("orders", inboxtest.Handlers(inbox.From[*missing]("a")))},
-			`inbox "orders": channel "c", type "t", handler "a": no *inbox_test.missing in the Fx graph, or something it needs is missing: fx.Provide its constructor`},
+			`inbox "orders": channel "c", type "t", handler "a": no *inbox_test.missing in the Fx graph: fx.Provide its constructor`},
 		"bad option": {[]fx.Option{named("orders", db), inbox.Module("orders", inbox.BatchSize(0), fine)}, `inbox "orders": option BatchSize is 0, allowed is 1 or more`},
 		"duplicate module": {[]fx.Option{named("orders", db), inbox.Module("orders", fine), inbox.Module("orders", inboxtest.Handlers(nothing("b")))},
 			`orders`},
@@ -194,7 +194,7 @@ func TestFxDeadlineIsNeverExceeded(t *testing.T) {
 	closed := false
 	db := fxtest.OpenDB(t)
 	var kit *fxtest.Kit
-	app := fx.New(fx.NopLogger, fx.StopTimeout(3*time.Second), named("orders", db),
+	app := fx.New(fx.NopLogger, fx.StopTimeout(8*time.Second), named("orders", db),
 		fx.Invoke(func(lc fx.Lifecycle) { lc.Append(fx.StopHook(func() { closed = true })) }), // begun before the inbox, so ended after it
 		inbox.Module("orders", inboxtest.Brisk(), inbox.StopBudget(time.Minute), inboxtest.Handlers(
 			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil }))),

@@ -29,6 +29,9 @@ func (ib *Inbox) Ops(options ...ops.Option) (*ops.Ops, error) {
 type live struct{ ib *Inbox }
 
 func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m RawMessage) (ops.Accepted, func(), error) {
+	if err := l.ib.tables.reachedBy(ctx, tx); err != nil {
+		return ops.Accepted{}, nil, err
+	}
 	receipt, err := l.ib.acceptor.AcceptTx(ctx, tx, m)
 	if err != nil {
 		return ops.Accepted{}, nil, badInput(err)
@@ -37,6 +40,9 @@ func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m RawMessage) (ops.Acce
 }
 
 func (l live) AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]ops.Accepted, error) {
+	if err := l.ib.tables.ready(ctx); err != nil {
+		return nil, err
+	}
 	results, err := l.ib.acceptor.AcceptRejectedBy(ctx, id, &audit)
 	if errors.Is(err, acceptor.ErrRejectedNotFound) {
 		return nil, fmt.Errorf("%w: %w", ops.ErrNotFound, err)
@@ -65,15 +71,17 @@ func acceptedOf(results []Result) []ops.Accepted {
 	return accepted
 }
 
-func (l live) Cleanup(ctx context.Context) (cleanup.Deleted, error) { return l.ib.cleaner.Clean(ctx) }
+func (l live) Cleanup(ctx context.Context) (cleanup.Deleted, error) {
+	if err := l.ib.tables.ready(ctx); err != nil {
+		return cleanup.Deleted{}, err
+	}
+	return l.ib.cleaner.Clean(ctx)
+}
 
 func (l live) HandlerKeys(key string) ([]string, error) {
 	h, known := l.ib.registry.Lookup(key)
 	if !known {
 		return nil, fmt.Errorf("handler key %q: %w", key, ops.ErrNotFound)
-	}
-	if channel, inPlace := l.ib.inPlaceHandler(h); inPlace {
-		return nil, fmt.Errorf("handler key %q: %w: channel %q is delivered without an inbox", key, ops.ErrBadInput, channel)
 	}
 	return h.Keys(), nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 )
@@ -74,19 +75,22 @@ func (o Options) Validate() error {
 		return errors.New("options are zero: start from inbox.DefaultOptions()")
 	}
 	named := o.resolve("")
-	problems := append(named.Processor.Validate(), named.Cleanup.Validate()...)
+	all := append(named.Processor.Validate(), named.Cleanup.Validate()...)
 	if named.Processor.LockName == named.Cleanup.CleanupLockName {
-		problems = append(problems, fmt.Errorf("option LockName is %q, allowed is another name than CleanupLockName", named.Processor.LockName))
+		all = append(all, fmt.Errorf("option LockName is %q, allowed is another name than CleanupLockName", named.Processor.LockName))
 	}
-	problems = append(problems, o.Delivery.problems()...)
-	problems = append(problems, o.Health.problems()...)
-	if err := o.Acceptor.Validate(); err != nil {
-		problems = append(problems, err)
+	all = append(all, o.Delivery.problems()...)
+	all = append(all, o.Health.problems()...)
+	all = append(all, o.Acceptor.Validate())
+	for _, n := range []struct {
+		option string
+		naming models.Naming
+	}{{"Schema", models.Naming{Schema: o.Schema}}, {"TablePrefix", models.Naming{Prefix: o.TablePrefix}}} {
+		if err := n.naming.Validate(); err != nil {
+			all = append(all, fmt.Errorf("option %s: %w", n.option, err))
+		}
 	}
-	if err := (models.Naming{Schema: o.Schema, Prefix: o.TablePrefix}).Validate(); err != nil {
-		problems = append(problems, err)
-	}
-	return errors.Join(problems...)
+	return errors.Join(all...)
 }
 
 // Option adjusts an inbox. Options are applied in order.
@@ -110,6 +114,7 @@ type config struct {
 	meterProvider  metric.MeterProvider
 	tracerProvider trace.TracerProvider
 	propagator     propagation.TextMapPropagator
+	withFx         bool // it is declared by Module
 	// shutdown ends the Fx application; nil without Fx.
 	shutdown func(exitCode int) error
 }
@@ -119,24 +124,41 @@ type Clock = clock.Clock
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
-func newConfig(name string, opts []Option) (*config, error) {
+func newConfig(name string, opts []Option) *config {
 	c := &config{name: name, options: DefaultOptions(), clock: clock.System{}}
 	for _, o := range opts {
 		if o != nil {
 			o(c)
 		}
 	}
-	if c.name != "" && !validName.MatchString(c.name) {
-		return c, fmt.Errorf("inbox %q: the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit", name)
+	return c
+}
+
+// validate reports all that can be said of a declaration without its database
+// and the values of its Fx graph, joined, each part naming the inbox. It is the
+// one place that does: what comes after it may rely on it (contract 9, 10.4).
+func (cfg *config) validate() error {
+	var all []error
+	if cfg.name != "" && !validName.MatchString(cfg.name) {
+		all = append(all, errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
 	}
-	if slices.ContainsFunc(c.middleware, func(m Middleware) bool { return m == nil }) {
-		return c, fmt.Errorf("inbox %q: option Use: a middleware is nil", name)
+	if slices.ContainsFunc(cfg.middleware, func(m Middleware) bool { return m == nil }) {
+		all = append(all, errors.New("option Use: a middleware is nil"))
 	}
-	if err := c.options.Validate(); err != nil {
-		return c, fmt.Errorf("inbox %q: %w", name, err)
+	all = append(all, cfg.options.Validate())
+	if cfg.options.ShutdownOnHalt && !cfg.withFx {
+		all = append(all, errNoShutdown)
 	}
-	c.options = c.options.resolve(name)
-	return c, nil
+	subs := subscriptionsOf(cfg.channels, nil)
+	_, err := handler.NewRegistry(subs)
+	all = append(all, cfg.validateChannels(), handler.CheckKeys(registrations(cfg.name, cfg.channels)), err,
+		cfg.validateDelivery(subs), cfg.validateKafka(), checkGroups(memberships(cfg.name, cfg.channels)))
+	return cfg.named(errors.Join(all...))
+}
+
+// named puts the inbox's name before each part of err.
+func (cfg *config) named(err error) error {
+	return problems.Prefix(fmt.Sprintf("inbox %q: ", cfg.name), err)
 }
 
 // WithOptions replaces all settings by o, for example loaded from a file;

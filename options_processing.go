@@ -114,8 +114,10 @@ func WorkerTimeout(d time.Duration) Option {
 func MaxAbandoned(n int) Option { return func(c *config) { c.options.Processor.MaxAbandoned = n } }
 
 // UnknownKeyGrace is how long the handler keys of stopped and dead workers
-// count as known, so that a deploy poisons nothing. Do not set it below the
-// length of a deploy. Default 10 m.
+// count as known, so that a deploy poisons nothing. Those of a program that
+// only calls ProcessPending count for 25 h after its last call, or for this if
+// it is longer. Do not set it below the length of a deploy. Default 10 m
+// (contract 5.7).
 func UnknownKeyGrace(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.UnknownKeyGrace = d }
 }
@@ -164,9 +166,10 @@ func Mode(m ProcessingMode) Option { return func(c *config) { c.options.Processo
 func LockName(name string) Option { return func(c *config) { c.options.Processor.LockName = name } }
 
 // LockAcquireTimeout is how long ProcessPending waits, in ModeExclusive, for
-// another worker to give the lease up, in real time. Do not set it below
-// WorkerTimeout where a process may die: its lease would outlast the wait.
-// Default 60 s (contract 5.14).
+// another worker to give the lease up, in real time. It bounds nothing else: a
+// started worker tries for the lease until it stops, and Cleanup does not wait.
+// Do not set it below WorkerTimeout where a process may die: its lease would
+// outlast the wait. Default 60 s (contract 5.14).
 func LockAcquireTimeout(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.LockAcquireTimeout = d }
 }

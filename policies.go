@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -23,6 +24,9 @@ import (
 // CloudEvents), one that was handled and cleaned up since runs its handlers
 // again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
 func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
+	if err := ib.tables.ready(ctx); err != nil {
+		return nil, ib.name(err)
+	}
 	results, err := ib.acceptor.AcceptRejected(ctx, id)
 	return results, ib.name(err)
 }
@@ -41,16 +45,28 @@ func (ib *Inbox) decoders() map[string]*envelope.Decoder {
 	return decoders
 }
 
-// consuming is a channel's consumer as the inbox's policies want it.
-func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) (kafkaconsumer.Config, error) {
-	policy := ib.cfg.options.Acceptor.BadRecords
-	switch {
-	case policy == acceptor.BadRecordDeadLetter && cfg.DeadLetterTopic == "":
-		return cfg, fmt.Errorf("channel %q: option DeadLetterTopic is empty, required is a topic with BadRecords %s: set it in inbox.Kafka", channel, policy)
-	case policy != acceptor.BadRecordDeadLetter && cfg.DeadLetterTopic != "":
-		return cfg, fmt.Errorf("channel %q: option DeadLetterTopic is %q, allowed is none with BadRecords %s: use inbox.BadRecords(inbox.BadRecordDeadLetter)",
-			channel, cfg.DeadLetterTopic, policy)
+// validateKafka reports what is wrong with the channels' transports.
+func (cfg *config) validateKafka() error {
+	var all []error
+	policy := cfg.options.Acceptor.BadRecords
+	for _, c := range cfg.channels {
+		for _, k := range c.kafka {
+			err := k.Validate()
+			switch {
+			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
+				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is empty, required is a topic with BadRecords %s: set it in inbox.Kafka", policy))
+			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "":
+				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is %q, allowed is none with BadRecords %s: use inbox.BadRecords(inbox.BadRecordDeadLetter)",
+					k.DeadLetterTopic, policy))
+			}
+			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
+		}
 	}
+	return errors.Join(all...)
+}
+
+// consuming is a channel's consumer as the inbox's policies want it.
+func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) kafkaconsumer.Config {
 	told := cfg.OnDeadLetter
 	cfg.OnDeadLetter = func(record envelope.Record, reason error) {
 		ib.counters.OfChannel(telemetry.DeadLettered, channel, 1)
@@ -67,7 +83,7 @@ func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) (kafkaconsu
 			}
 		}
 	}
-	return cfg, nil
+	return cfg
 }
 
 // exitHalted is the exit code of an application that ShutdownOnHalt ends.

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
@@ -174,6 +175,9 @@ func (s *sampler) look(ctx context.Context) error {
 	now := s.now()
 	s.remember(now)
 	if err != nil {
+		if store.PoolClosed(err) && !store.PoolClosed(s.err) {
+			s.ib.log.Error("inbox: the database's pool is closed and never comes back: stop the inbox before closing the pool, and restart the process", zap.Error(err))
+		}
 		if s.err == nil {
 			s.since = now
 			s.ib.log.Warn("inbox: the backlog cannot be looked at, gauges and health do without it", zap.Error(err))

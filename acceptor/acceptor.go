@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -38,6 +39,7 @@ type Acceptor struct {
 	decoders map[string]*envelope.Decoder
 
 	warned      sync.Map // channel and type of unrouted messages, told once
+	emptied     sync.Map // channels whose first empty record is logged
 	warnedCount int
 	warnedMu    sync.Mutex
 }
@@ -123,7 +125,8 @@ func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) (
 // If any message is invalid it fails with the joined *InvalidError values,
 // before any SQL except for ID conflicts, which only the database knows: the
 // caller must then roll back. After the caller's commit, and only then, call
-// Wake on the receipt. (Contract 4.1.)
+// Wake on the receipt; a handler that accepts in the transaction it runs in need
+// not. (Contract 4.1.)
 func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage) (*Receipt, error) {
 	if tx == nil {
 		return nil, errors.New("accept in transaction: tx is nil")
@@ -141,7 +144,9 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 	if err := invalid(p.results); err != nil {
 		return nil, err
 	}
-	return &Receipt{Results: p.results, acceptor: a, plan: p}, nil
+	receipt := &Receipt{Results: p.results, acceptor: a, plan: p}
+	invoke.AfterCommit(tx, receipt.committed)
+	return receipt, nil
 }
 
 // Receipt is what AcceptTx returns.
@@ -156,9 +161,16 @@ type Receipt struct {
 
 // Wake counts the messages and wakes the processor. Call it after the commit;
 // without it the messages wait for the next poll, PollingInterval at most.
-// Later calls do nothing.
+// Later calls do nothing. In the transaction of a handler it is called by itself.
 func (r *Receipt) Wake() {
 	r.once.Do(func() { r.acceptor.report(context.Background(), r.plan) })
+}
+
+// committed is Wake after the commit of a handler's transaction. The handler may
+// have called Wake before, when there was nothing to be seen.
+func (r *Receipt) committed() {
+	r.Wake()
+	r.acceptor.wakeFor(r.plan)
 }
 
 func (a *Acceptor) persist(ctx context.Context, p *plan) error {
@@ -196,11 +208,16 @@ func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
 	return nil
 }
 
-// report wakes the processor, counts and calls hooks, all after the commit.
-func (a *Acceptor) report(ctx context.Context, p *plan) {
+// wakeFor wakes the processor if there is something new for it.
+func (a *Acceptor) wakeFor(p *plan) {
 	if !p.told && slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
 		a.wake(slices.Collect(maps.Keys(p.keys)))
 	}
+}
+
+// report wakes the processor, counts and calls hooks, all after the commit.
+func (a *Acceptor) report(ctx context.Context, p *plan) {
+	a.wakeFor(p)
 	for i, r := range p.results {
 		m := p.messages[i]
 		if r.ContentDiffers {

@@ -1,6 +1,7 @@
 package acceptor
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -78,25 +79,27 @@ func DefaultOptions() Options {
 	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, HaltAtBadRecords: 20, OnGap: GapHalt, StatementTimeout: 10 * time.Second}
 }
 
-// Validate reports the first option that is out of range.
+// Validate reports every option that is out of range, joined, each by name with
+// its value and what is allowed.
 func (o Options) Validate() error {
+	var all []error
 	switch o.Unrouted {
 	case UnroutedIgnore, UnroutedReject, UnroutedHalt:
 	default:
-		return fmt.Errorf("option Unrouted is %q, allowed are ignore, reject and halt", o.Unrouted)
+		all = append(all, fmt.Errorf("option Unrouted is %q, allowed are ignore, reject and halt", o.Unrouted))
 	}
 	switch o.BadRecords {
 	case BadRecordStore, BadRecordDeadLetter, BadRecordHalt:
 	default:
-		return fmt.Errorf("option BadRecords is %q, allowed are store, dead_letter_topic and halt", o.BadRecords)
+		all = append(all, fmt.Errorf("option BadRecords is %q, allowed are store, dead_letter_topic and halt", o.BadRecords))
 	}
 	if o.HaltAtBadRecords < 0 {
-		return fmt.Errorf("option HaltAtBadRecords is %d, allowed is 0 (never) or more", o.HaltAtBadRecords)
+		all = append(all, fmt.Errorf("option HaltAtBadRecords is %d, allowed is 0 (never) or more", o.HaltAtBadRecords))
 	}
 	switch o.OnGap {
 	case GapHalt, GapContinue:
 	default:
-		return fmt.Errorf("option OnGap is %q, allowed are halt and continue", o.OnGap)
+		all = append(all, fmt.Errorf("option OnGap is %q, allowed are halt and continue", o.OnGap))
 	}
-	return nil
+	return errors.Join(all...)
 }

@@ -30,6 +30,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
 	p.batch.Messages, p.rows = make([]store.NewMessage, 0, len(messages)), make([]int, 0, len(messages))
 	row := make(map[string]int, len(messages)) // message ID to its row
+	var handlers []*handler.Handler            // of one message after the other
 	for i, m := range messages {
 		r := &p.results[i]
 		r.MessageID = m.ID
@@ -37,7 +38,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 			r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
 			continue
 		}
-		handlers := a.registry.Route(m.Channel, m.Type)
+		handlers = a.registry.AppendRoute(handlers[:0], m.Channel, m.Type)
 		if len(handlers) == 0 {
 			r.Outcome = Unrouted
 			if a.opts.Unrouted != UnroutedIgnore {

@@ -228,6 +228,7 @@ func (in *intake) tell(received []envelope.Received, results []envelope.Result) 
 		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
 			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic), zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad), zap.Int(telemetry.FieldRecords, bad.of))
 	}
+	in.countEmpty(received, results)
 	for i, r := range results {
 		if behind := (*behindError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &behind) {
 			continue
@@ -240,5 +241,29 @@ func (in *intake) tell(received []envelope.Received, results []envelope.Result) 
 		record := received[i].Record
 		in.log.Error(what, zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic), zap.Int(telemetry.FieldPartition, record.Partition),
 			zap.Int64(telemetry.FieldOffset, record.Offset), zap.Error(r.Err))
+	}
+}
+
+// countEmpty counts the records that hold no message, such as an empty batch of
+// CloudEvents, which is legal. Nothing else is left of them: their offsets are
+// committed and nothing is stored.
+func (in *intake) countEmpty(received []envelope.Received, results []envelope.Result) {
+	empty, first := 0, -1
+	for i, r := range received {
+		if r.Err == nil && len(r.Messages) == 0 && results[i].Err == nil {
+			if empty++; first < 0 {
+				first = i
+			}
+		}
+	}
+	if empty == 0 {
+		return
+	}
+	in.counters.OfChannel(telemetry.EmptyRecords, in.channel, empty)
+	if _, logged := in.emptied.LoadOrStore(in.channel, true); !logged {
+		record := received[first].Record
+		in.log.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; said once",
+			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic), zap.Int(telemetry.FieldPartition, record.Partition),
+			zap.Int64(telemetry.FieldOffset, record.Offset))
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/acceptor"
@@ -312,5 +313,20 @@ func TestEveryRecordOfARepeatedConflictIsKept(t *testing.T) {
 		rows := r.rejected()
 		require.Len(t, rows, 2)
 		require.Equal(t, []int64{1, 2}, []int64{rows[0].Offset, rows[1].Offset})
+	})
+}
+
+func TestRecordsWithoutAMessageAreCountedAndLoggedOncePerChannel(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		core, logs := observer.New(zap.WarnLevel)
+		r := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Logger = zap.New(core) })
+		for range 3 {
+			require.Equal(t, "durable, durable, durable", dispositions(r.accept(at(0), at(1, "1"), at(2))))
+		}
+		require.EqualValues(t, 6, r.counters.Snapshot().EmptyRecords)
+		require.Equal(t, []string{"1"}, r.messages())
+		found := logs.FilterMessageSnippet("empty batch of events").All()
+		require.Len(t, found, 1)
+		require.Equal(t, map[string]any{"channel": "c", "topic": "topic", "partition": int64(0), "offset": int64(0)}, found[0].ContextMap())
 	})
 }

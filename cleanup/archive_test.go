@@ -120,7 +120,7 @@ func TestWhatTheArchiveRefusesStaysAndComesAgain(t *testing.T) {
 						return refuse(ctx)
 					}
 					return nil
-				}, 6, inbox.CleanupBatchSize(2), inbox.ArchiveTimeout(200*time.Millisecond), log)
+				}, 6, inbox.CleanupBatchSize(2), inbox.ArchiveTimeout(time.Second), log)
 				deleted, err := ib.Cleanup(context.Background())
 				require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
 				if name == "error" {
@@ -209,7 +209,7 @@ func TestLostLeaseEndsTheArchiveCallAndDeletesNothing(t *testing.T) {
 			<-ctx.Done()
 			close(ended)
 			return nil
-		}, 3, inbox.StatementTimeout(time.Second))
+		}, 3, inbox.StatementTimeout(3*time.Second))
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrLeaseHeld)
 		require.Zero(t, deleted)
@@ -231,7 +231,7 @@ func TestLeaseIsKeptWhileTheArchiveTakesLong(t *testing.T) {
 			first := expires()
 			inboxtest.Eventually(t, func() bool { return expires().After(first) }, "the lease was renewed")
 			return nil
-		}, 1, inbox.StatementTimeout(500*time.Millisecond))
+		}, 1, inbox.StatementTimeout(3*time.Second))
 		require.EqualValues(t, 1, clean(t, ib).Messages)
 	})
 }

@@ -30,6 +30,12 @@ type Deleted struct {
 	Leases  int64
 }
 
+// byTable is what metrics tell apart.
+func (d Deleted) byTable() []telemetry.Deletions {
+	return []telemetry.Deletions{{Table: "messages", Rows: d.Messages}, {Table: "statuses", Rows: d.Statuses}, {Table: "markers", Rows: d.Markers},
+		{Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected}, {Table: "workers", Rows: d.Workers}, {Table: "leases", Rows: d.Leases}}
+}
+
 func (d Deleted) fields() []zap.Field {
 	return []zap.Field{
 		zap.Int64(telemetry.FieldMessages, d.Messages), zap.Int64(telemetry.FieldStatuses, d.Statuses), zap.Int64(telemetry.FieldUnarchived, d.Unarchived), zap.Int64(telemetry.FieldMarkers, d.Markers),
@@ -61,10 +67,13 @@ func (c *Cleaner) Clean(ctx context.Context) (Deleted, error) {
 		return r.deleted, err
 	}
 	defer c.release(ctx, r.owner)
+	began, failed := time.Now(), true // also if it panics
+	defer func() { c.measure.Cleaned(ctx, time.Since(began), failed, r.deleted.byTable()...) }()
 	err := r.walk(ctx)
 	if err == nil || errors.Is(err, ErrArchiveFailed) { // which concerns nothing else
 		err = errors.Join(err, r.prune(ctx))
 	}
+	failed = err != nil
 	return r.deleted, err
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // ErrLeaseHeld says that another worker is cleaning this inbox at the moment.
@@ -40,6 +41,8 @@ type Config struct {
 	WorkerAge time.Duration
 	Clock     clock.Clock
 	Logger    *zap.Logger
+	// Instruments measure runs; nil measures nothing.
+	Instruments *telemetry.Instruments
 }
 
 // Cleaner cleans one inbox, at intervals or by hand. It is safe for
@@ -53,6 +56,7 @@ type Cleaner struct {
 	workerAge        time.Duration
 	clock            clock.Clock
 	log              *zap.Logger
+	measure          *telemetry.Instruments
 	walked           walked
 	state            state
 	loop             loop.Loop
@@ -68,7 +72,7 @@ func New(cfg Config) (*Cleaner, error) {
 	}
 	return &Cleaner{
 		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, waiting: cfg.Waiting, statementTimeout: cfg.StatementTimeout,
-		workerAge: max(vanishedAge, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler},
+		workerAge: max(store.DrainKept, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, measure: cfg.Instruments, walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler},
 	}, nil
 }
 

@@ -52,7 +52,7 @@ func stored(t *testing.T, ib *inbox.Inbox) (messages []string) {
 func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.StuckMessageThreshold(2*time.Hour),
 			inboxtest.Handlers(inboxtest.Do("a", byID), inboxtest.Do("b", halfway)))
 		inboxtest.Accept(t, ib, "done", "poisoned", "pending", "halfway", "discarded", "superseded", "bare")
 		require.Equal(t, 11, inboxtest.Process(t, ib).Completed)

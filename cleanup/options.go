@@ -2,6 +2,7 @@ package cleanup
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -65,8 +66,8 @@ func (o Options) Validate() []error {
 	if o.ArchiveTimeout <= 0 {
 		refuse("ArchiveTimeout", o.ArchiveTimeout, "more than 0")
 	}
-	if n := len([]rune(o.CleanupLockName)); n < 1 || n > maxLockName {
-		refuse("CleanupLockName", fmt.Sprintf("%q", o.CleanupLockName), "1 to 200 characters")
+	if n := len([]rune(o.CleanupLockName)); strings.TrimSpace(o.CleanupLockName) == "" || n > maxLockName {
+		refuse("CleanupLockName", fmt.Sprintf("%q", o.CleanupLockName), "1 to 200 characters that are not all blank")
 	}
 	return problems
 }

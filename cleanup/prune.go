@@ -70,7 +70,7 @@ func (r *run) pruneWorkers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var gone []string
+	var gone, drains []string
 	for _, w := range workers {
 		if w.SilentFor <= r.workerAge {
 			continue
@@ -91,7 +91,16 @@ func (r *run) pruneWorkers(ctx context.Context) error {
 				return err
 			}
 		}
-		gone = append(gone, w.ID)
+		if w.Drains {
+			drains = append(drains, w.ID)
+		} else {
+			gone = append(gone, w.ID)
+		}
+	}
+	if len(drains) > 0 { // which are not counted: no process has vanished
+		if _, err := r.store.DeleteWorkers(ctx, drains); err != nil {
+			return err
+		}
 	}
 	if len(gone) == 0 {
 		return nil

@@ -100,6 +100,7 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 		claimed, err := st.Claim(ctx, store.ClaimRequest{WorkerID: id["claims"], Now: clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}}})
 		require.NoError(t, err)
 		require.Len(t, claimed.Claims, 1)
+		clock.Advance(time.Second)
 		require.NoError(t, st.StopWorker(ctx, id["stopped"], clock.Now()))
 		require.NoError(t, st.MarkReleased(ctx, id["released"], clock.Now()))
 		held, err := st.AcquireLease(ctx, "left behind", id["silent"], time.Second, clock.Now())
@@ -108,9 +109,9 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 
 		require.Zero(t, clean(t, ib), "nobody has been silent for long")
 		// PostgreSQL judges by its own clock, SQLite by the inbox's.
-		const long = 25 * time.Hour
+		const long = 26 * time.Hour
 		if d.Dialect == "postgres" {
-			inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = heartbeat_at - interval '25 hours' WHERE id <> ?", id["young"])
+			inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = heartbeat_at - interval '26 hours' WHERE id <> ?", id["young"])
 			inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET expires_at = expires_at - interval '25 hours'")
 		} else {
 			clock.Advance(long)

@@ -47,7 +47,7 @@ func cleaner(t *testing.T, d *inboxtest.Database, n int, change func(cfg *cleanu
 	clock = fxtest.NewClock(inboxtest.Noon.Add(2 * time.Hour))
 	opts := cleanup.DefaultOptions()
 	opts.Retention, opts.CleanupLockName = time.Hour, "lock"
-	cfg := cleanup.Config{Store: inboxtest.Store(t, d.DB), Options: opts, StatementTimeout: 10 * time.Second, Clock: clock, Logger: zap.NewNop()}
+	cfg := cleanup.Config{Store: inboxtest.Store(t, d.DB), Options: opts, StatementTimeout: inboxtest.Patience, Clock: clock, Logger: zap.NewNop()}
 	change(&cfg)
 	c, err := cleanup.New(cfg)
 	require.NoError(t, err)

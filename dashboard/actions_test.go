@@ -122,7 +122,7 @@ func TestHandlersArePausedAndResumed(t *testing.T) {
 		r.as(dashboard.Operator)
 		inboxtest.Accept(t, r.ib, "m1")
 		require.Contains(t, r.follow(r.post("pause", url.Values{"handler": {"mail"}})), `aria-label="Resume mail"`)
-		require.Contains(t, r.page(""), `<span class="state paused">paused</span>`)
+		require.Contains(t, r.page(""), `<span class="state paused">paused; no living worker lists it</span>`)
 		require.Contains(t, r.follow(r.post("resume", url.Values{"handler": {"mail"}})), `aria-label="Pause mail"`)
 		require.Equal(t, http.StatusNotFound, r.post("pause", url.Values{"handler": {"nobody"}}).Status)
 		require.Equal(t, []string{"operator@example.org pause handler", "operator@example.org resume handler"}, actionsOf(r.audit()))

@@ -182,7 +182,7 @@ func requireDiscreet(t testing.TB, body, name string) {
 func TestAnswersHaveADeadline(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no lock that a reader waits for
 		r := newRig(t, d, []ops.Option{ops.StatementTimeout(time.Hour)}, dashboard.Deadline(time.Second))
-		r.agent.Timeout = 30 * time.Second
+		r.agent.Timeout = inboxtest.Patience
 		r.poison("mail", "smtp said 550", "m1")
 		tx := d.Another(t).Begin()
 		require.NoError(t, tx.Exec("LOCK TABLE inbox_handler_statuses IN ACCESS EXCLUSIVE MODE").Error)

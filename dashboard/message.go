@@ -134,7 +134,11 @@ func waits(s ops.StatusDetail, now time.Time) step {
 	case s.NextAttemptAt.After(now):
 		return step{Tone: "next", At: s.NextAttemptAt, Text: "Next attempt"}
 	}
-	return step{Tone: "next", At: s.NextAttemptAt, Text: "Due", More: "It runs as soon as a worker is free."}
+	due := step{Tone: "next", At: s.NextAttemptAt, Text: "Due", More: "It runs as soon as a worker is free."}
+	if s.Obstacle != "" {
+		due.More = "It waits: " + s.Obstacle + "."
+	}
+	return due
 }
 
 func workerNote(id string) string {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/logging"
 )
 
 const minSecret = 32
@@ -78,7 +79,13 @@ func Refresh(d time.Duration) Option { return func(s *settings) { s.refresh = d 
 
 // Logger gets what went wrong in words that pages do not show, and what actors
 // did. Default: none. Errors of the database may name its host and user there.
-func Logger(log *zap.Logger) Option { return func(s *settings) { s.log = log } }
+func Logger(log *zap.Logger) Option {
+	return func(s *settings) {
+		if s.log = log; log != nil { // New refuses nil
+			s.log = logging.WithoutStacks(log)
+		}
+	}
+}
 
 // Clock is what ages are told by. It is for tests; default: the machine's.
 func Clock(c clock.Clock) Option { return func(s *settings) { s.clock = c } }

@@ -1,7 +1,9 @@
 package dashboard
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/ops"
@@ -30,6 +32,8 @@ type overviewBody struct {
 	Verdict  verdict
 	Tiles    []tile
 	Handlers []ops.HandlerOverview
+	// Reasons are what living workers say keeps them from being healthy.
+	Reasons []ops.HealthReason
 	// Since is from when on attempts that have ended are counted, in this process;
 	// zero if they are not.
 	Since time.Time
@@ -51,7 +55,7 @@ func (q *request) overview() error {
 	if err != nil {
 		return err
 	}
-	b := overviewBody{Handlers: seen.Handlers, Since: seen.EndedSince, Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
+	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Since: seen.EndedSince, Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
 	for _, h := range seen.Handlers {
 		b.Peak = max(b.Peak, h.Pending.N)
 	}
@@ -117,9 +121,17 @@ func verdictOf(seen ops.Overview) verdict {
 			unserved++
 		}
 	}
+	unhealthy := 0
+	for _, r := range seen.Reasons {
+		if r.Unhealthy() {
+			unhealthy++
+		}
+	}
 	switch {
 	case seen.WorkersAlive == 0 && all.Due.N > 0:
 		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) + " wait. Look whether the application runs and reaches the database.", "workers", "See the workers"}
+	case unhealthy > 0:
+		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]), "Health lists each reason below.", "workers", "See the workers"}
 	case all.Poisoned.N > 0:
 		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) + plural(int64(poisoned), " handler.", " handlers."),
 			"Failures shows them by their cause: mend it, then retry the group.", "failures", "See the failures"}
@@ -130,6 +142,8 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"warn", "Work is due for " + age(all.OldestDueAge) + ".", "Workers are behind: look which handler has the backlog, and whether it is paused.", "handlers", "See the handlers"}
 	case paused > 0:
 		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."), "Their messages wait until somebody resumes them.", "handlers", "See the handlers"}
+	case len(seen.Reasons) > 0:
+		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]), "Health lists each reason below.", "workers", "See the workers"}
 	case seen.Rejected.N > 0:
 		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.", " records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted.", "rejected", "See what was rejected"}
 	case seen.WorkersAlive == 0:
@@ -138,6 +152,11 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"good", "All is well: work flows.", "Nothing is poisoned or rejected.", "", ""}
 	}
 	return verdict{"good", "All is quiet.", "Nothing is due, poisoned or rejected.", "", ""}
+}
+
+// reasonText is a health reason in one line.
+func reasonText(r ops.HealthReason) string {
+	return short(visible(strings.TrimPrefix(cmp.Or(r.Channel, r.HandlerKey)+": "+r.Detail, ": ")), 200)
 }
 
 func plural(n int64, one, many string) string {

@@ -6,10 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -93,4 +95,27 @@ func between(t testing.TB, text, before, after string) string {
 	found, _, ok := strings.Cut(rest, after)
 	require.True(t, ok)
 	return found
+}
+
+// Contract 11.1: the overview says what the workers' health says before it calls anything quiet.
+func TestOverviewSaysWhatWorkersSayOfTheirHealth(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"}}
+		beat := func(health string) string {
+			worker.Health = health
+			require.NoError(t, inboxtest.Store(t, r.d.DB).Heartbeat(t.Context(), worker, r.clock.Now()))
+			r.clock.Advance(2 * time.Second)
+			return r.page("")
+		}
+		require.Contains(t, beat(""), "All is quiet")
+		page := beat(`[{"code":"open_circuit","state":"degraded","handler_key":"mail","detail":"its circuit breaker is open"}]`)
+		require.Contains(t, page, "A worker is degraded: mail: its circuit breaker is open")
+		require.Contains(t, page, `<span class="state paused">circuit breaker open</span>`)
+		require.Contains(t, r.page("handlers"), `<span class="state paused">circuit breaker open</span>`)
+		r.poison("mail", "no", "1")
+		page = beat(`[{"code":"halted_partition","state":"unhealthy","channel":"<c>","detail":"orders/0 is halted before offset 1"}]`)
+		require.Contains(t, page, "A worker is unhealthy: &lt;c&gt;: orders/0 is halted before offset 1", "worse than what is poisoned")
+		require.Contains(t, r.page("workers"), "orders/0 is halted before offset 1")
+		require.NotContains(t, beat("[]"), "unhealthy")
+	})
 }

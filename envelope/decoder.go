@@ -83,10 +83,14 @@ func DefaultDecoderConfig() DecoderConfig { return DecoderConfig{Mode: Auto} }
 // Validate reports the first field that is out of range, naming the field,
 // its value and what is allowed.
 func (c DecoderConfig) Validate() error {
+	var all []error
 	switch c.Mode {
 	case "", Auto, CloudEvents, Plain:
 	default:
-		return fmt.Errorf("decoder Mode is %q, allowed are %s, %s and %s", c.Mode, Auto, CloudEvents, Plain)
+		all = append(all, fmt.Errorf("decoder Mode is %q, allowed are %s, %s and %s", c.Mode, Auto, CloudEvents, Plain))
+	}
+	if err := c.ID.Err(); err != nil {
+		all = append(all, fmt.Errorf("decoder ID: %w", err))
 	}
 	for _, f := range []struct {
 		name, value string
@@ -97,13 +101,12 @@ func (c DecoderConfig) Validate() error {
 		{"ContentType", c.ContentType, models.MaxContentType},
 	} {
 		if err := checkText(f.value); err != nil {
-			return fmt.Errorf("decoder %s is %q, it %w", f.name, f.value, err)
-		}
-		if n := utf8.RuneCountInString(f.value); n > f.limit {
-			return fmt.Errorf("decoder %s has %d characters, allowed are 0 to %d", f.name, n, f.limit)
+			all = append(all, fmt.Errorf("decoder %s is %q, it %w", f.name, f.value, err))
+		} else if n := utf8.RuneCountInString(f.value); n > f.limit {
+			all = append(all, fmt.Errorf("decoder %s has %d characters, allowed are 0 to %d", f.name, n, f.limit))
 		}
 	}
-	return nil
+	return errors.Join(all...)
 }
 
 // withDefaults fills in what is not set.

@@ -374,3 +374,13 @@ func TestBatchedEventsNeverShareARecordsID(t *testing.T) {
 	require.Equal(t, "orders/3/42@1700000000123#1", received.Messages[1].ID)
 	require.NoError(t, received.Messages[1].IDErr)
 }
+
+func TestHeaderIDWithoutANameIsRefused(t *testing.T) {
+	for _, strategy := range []envelope.IDStrategy{envelope.HeaderID(""), envelope.HeaderID("MessageId", " ")} {
+		err := envelope.DecoderConfig{ID: strategy}.Validate()
+		require.ErrorContains(t, err, "decoder ID: HeaderID has names")
+		require.ErrorContains(t, err, "allowed are names of headers")
+	}
+	require.NoError(t, envelope.DecoderConfig{ID: envelope.HeaderID("MessageId")}.Validate())
+	require.NoError(t, envelope.DecoderConfig{ID: envelope.HeaderID()}.Validate())
+}

@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,7 +19,12 @@ type IDStrategy struct {
 	// ofWhole: it may need all of the record.
 	ofWhole bool
 	find    func(channel string, r Record, event *cloudEvent) (string, error)
+	err     error // it cannot be used
 }
+
+// Err reports why the strategy cannot be used, such as a header without a name;
+// nil if it can.
+func (s IDStrategy) Err() error { return s.err }
 
 // String names the strategy, for logs and error messages.
 func (s IDStrategy) String() string {
@@ -50,14 +56,19 @@ func CloudEventsID() IDStrategy {
 // HeaderID takes the first header that is there and not empty; each name is
 // looked for exactly and then whatever its case, before the next one is. Of
 // several headers of one name the first counts. The value is taken as it is,
-// byte for byte: white space and quotes are part of the ID. Without names these are "MessageId" and Debezium's "id", the default for
-// plain records. Do not use it if producers set a new header value each time
+// byte for byte: white space and quotes are part of the ID. Without names these
+// are "MessageId" and Debezium's "id", the default for plain records; an empty
+// name is an error at start. Do not use it if producers set a new header value each time
 // they resend: duplicates would go unnoticed.
 func HeaderID(names ...string) IDStrategy {
 	if len(names) == 0 {
 		names = []string{defaultIDHeader, debeziumIDHeader}
 	}
-	return IDStrategy{name: fmt.Sprintf("header %q", names), find: func(_ string, r Record, _ *cloudEvent) (string, error) {
+	var err error
+	if slices.ContainsFunc(names, func(name string) bool { return strings.TrimSpace(name) == "" }) {
+		err = fmt.Errorf("HeaderID has names %q, allowed are names of headers", names)
+	}
+	return IDStrategy{name: fmt.Sprintf("header %q", names), err: err, find: func(_ string, r Record, _ *cloudEvent) (string, error) {
 		for _, name := range names {
 			if value := header(r.Headers, name); value != "" {
 				return value, nil

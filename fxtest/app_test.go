@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // shop is an application as a user would have it: its database is a parameter,
@@ -48,7 +49,7 @@ func TestRunningAppIsWaitedFor(t *testing.T) {
 	require.Nil(t, kit.Clock)
 	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{1}))
 
-	const within = 20 * time.Second
+	const within = testenv.Patience
 	fxtest.WaitPoisoned(t, kit.Inbox, within, "o-1", "reject")
 	fxtest.WaitFailed(t, kit.Inbox, within, "o-1", "charge")
 	require.Equal(t, 1, fxtest.WaitCompleted(t, kit.Inbox, within, "o-1", "charge").ErrorCount)

@@ -1,6 +1,7 @@
 package fxtest
 
 import (
+	"net/url"
 	"path/filepath"
 	"testing"
 
@@ -23,7 +24,9 @@ const poolSize = 20
 // the test ends. Provide it in place of an application's production database.
 func OpenDB(t testing.TB) *gorm.DB {
 	t.Helper()
-	dsn := "file:" + filepath.ToSlash(filepath.Join(t.TempDir(), "inbox.db")) + sqliteParameters
+	// Escaped: a test's name is part of the path, and # or ? would end it.
+	path := url.URL{Path: filepath.ToSlash(filepath.Join(t.TempDir(), "inbox.db"))}
+	dsn := "file:" + path.EscapedPath() + sqliteParameters
 	db, err := gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: dsn}, &gorm.Config{Logger: logger.Discard})
 	if err != nil {
 		t.Fatalf("fxtest: open SQLite: %v", err)

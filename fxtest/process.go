@@ -112,4 +112,5 @@ func add(total *inbox.Drained, d inbox.Drained) {
 	total.Failed += d.Failed
 	total.Poisoned += d.Poisoned
 	total.Released += d.Released
+	total.Unstored += d.Unstored
 }

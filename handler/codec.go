@@ -2,11 +2,15 @@ package handler
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
-// Codec decodes a message's body into T. An error is an ordinary failure of
-// the attempt (contract 5.5). Implementations are safe for concurrent use.
+// Codec decodes a message's body into T. A body that cannot be decoded now never
+// can: an error poisons the message at once, and on an Inline or Direct channel its
+// record is bad at once (contract 5.7). Where another attempt may succeed, such as
+// after a schema registry could not be reached, return RetryAfter or Snooze.
+// Implementations are safe for concurrent use.
 type Codec[T any] interface {
 	Decode(meta Metadata, content []byte) (T, error)
 }
@@ -48,6 +52,17 @@ func (e *DecodeError) Error() string {
 
 // Unwrap returns the codec's error.
 func (e *DecodeError) Unwrap() error { return e.Err }
+
+// Undecodable reports whether err says that a body could not be decoded and that
+// no attempt can change that: its codec did not ask for a retry.
+func Undecodable(err error) bool {
+	var (
+		body       *DecodeError
+		retryAfter *RetryAfterError
+		snooze     *SnoozeError
+	)
+	return errors.As(err, &body) && !errors.As(err, &retryAfter) && !errors.As(err, &snooze)
+}
 
 func defaultCodec[T any]() Codec[T] {
 	if raw, ok := any(Raw{}).(Codec[T]); ok {

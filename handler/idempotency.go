@@ -10,9 +10,10 @@ import (
 // payload, instead of what the channel's strategy found; T is the handler's
 // payload type. If the result is empty the channel's strategy decides
 // (contract 4.4). Any other result that is no ID, and any error, makes the
-// record bad; a body that cannot be decoded is an ordinary failure of the
-// attempt. find is called concurrently, before each attempt, and must return the
-// same each time the message comes. The handler still sees the message's own ID.
+// record bad; a body that cannot be decoded does too, unless its codec asks for a
+// retry of the attempt. find is called concurrently, before each attempt, and must
+// return the same each time the message comes. The handler still sees the message's
+// own ID; a message without one has this as its ID.
 //
 // It cannot hold in Inbox and Direct mode. Do not use it for what comes again in
 // other messages, such as the ID of the entity a message is about: all but its

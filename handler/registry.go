@@ -66,8 +66,16 @@ func CheckKey(key string) error {
 }
 
 // Route returns the handlers for a type on a channel, in order of
-// declaration; none means unrouted.
-func (r *Registry) Route(channel, typ string) []*Handler { return r.routes[route{channel, typ}] }
+// declaration; none means unrouted. The slice is the caller's.
+func (r *Registry) Route(channel, typ string) []*Handler {
+	return r.AppendRoute(nil, channel, typ)
+}
+
+// AppendRoute appends to handlers what Route returns, without allocating if they
+// have room.
+func (r *Registry) AppendRoute(handlers []*Handler, channel, typ string) []*Handler {
+	return append(handlers, r.routes[route{channel, typ}]...)
+}
 
 // Lookup finds a handler by its primary or a legacy key.
 func (r *Registry) Lookup(key string) (*Handler, bool) {
@@ -75,8 +83,9 @@ func (r *Registry) Lookup(key string) (*Handler, bool) {
 	return h, ok
 }
 
-// Handlers returns all handlers in order of declaration.
-func (r *Registry) Handlers() []*Handler { return r.all }
+// Handlers returns all handlers in order of declaration. The slice is the
+// caller's.
+func (r *Registry) Handlers() []*Handler { return slices.Clone(r.all) }
 
 // Keys returns every primary and legacy key, sorted.
 func (r *Registry) Keys() []string {

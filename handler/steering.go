@@ -31,7 +31,7 @@ func (e *RetryAfterError) Error() string { return fmt.Sprintf("retry after %s: %
 func (e *RetryAfterError) Unwrap() error { return e.Err }
 
 // Poison fails the attempt for good: the status is poisoned at once, whatever
-// MaxRetries says, and waits for an operator. Do not use it for failures that
+// MaxRetries says, and waits for an operator. It charges one error. Do not use it for failures that
 // may heal by themselves, such as an unreachable service. (Contract 5.7.)
 func Poison(err error) error {
 	if err == nil {

@@ -35,6 +35,9 @@ func identityOf[T any](c config, handlerKey string) (identity[T], error) {
 			problems = append(problems, fmt.Errorf("option RecordBy is a %T or nil, allowed is a %T", c.recordBy, i.recordBy))
 		}
 	}
+	if err := c.id.Err(); err != nil {
+		problems = append(problems, fmt.Errorf("option IDFrom: %w", err))
+	}
 	problems = append(problems, i.typeProblem())
 	return i, errors.Join(problems...)
 }

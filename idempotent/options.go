@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/logging"
 )
 
 // DuplicatePolicy says what comes of a message that was processed before.
@@ -85,8 +86,9 @@ func (c config) with(opts []Option) config {
 		}
 	}
 	if c.log == nil {
-		c.log, c.silent = zap.NewNop(), true
+		c.silent = true
 	}
+	c.log = logging.WithoutStacks(c.log)
 	return c
 }
 

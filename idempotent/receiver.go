@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -30,21 +31,21 @@ type Receiver struct {
 func New(store Store, opts ...Option) (*Receiver, error) {
 	r, err := newReceiver(store, opts)
 	if err != nil {
-		return nil, fmt.Errorf("idempotent receiver: %w", err)
+		return nil, problems.Prefix("idempotent receiver: ", err)
 	}
 	return r, nil
 }
 
 func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, error) {
 	r := &Receiver{store: store, cfg: config{Options: DefaultOptions()}.with(opts), handlers: map[string]*counters{}}
-	problems := []error{r.cfg.Validate()}
+	all := []error{r.cfg.Validate()}
 	switch {
 	case store == nil && r.cfg.RequireStore:
-		problems = append(problems, ErrNoStore)
+		all = append(all, ErrNoStore)
 	case store != nil && isNil(store): // a constructor's error overlooked
-		problems = append(problems, fmt.Errorf("the store is a nil %T", store))
+		all = append(all, fmt.Errorf("the store is a nil %T", store))
 	}
-	if err := errors.Join(problems...); err != nil {
+	if err := errors.Join(all...); err != nil {
 		return nil, err
 	}
 	if store == nil {
@@ -84,23 +85,23 @@ func isNil(store Store) bool {
 func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	cfg := r.cfg.with(opts)
 	identity, identityErr := identityOf[T](cfg, handlerKey)
-	problems := []error{handler.CheckKey(handlerKey), cfg.Validate(), identityErr}
+	all := []error{handler.CheckKey(handlerKey), cfg.Validate(), identityErr}
 	if fn == nil {
-		problems = append(problems, errors.New("its function is nil"))
+		all = append(all, errors.New("its function is nil"))
 	}
 	if cfg.RequireStore && r.store == nil {
-		problems = append(problems, ErrNoStore)
+		all = append(all, ErrNoStore)
 	}
 	if cfg.Duplicates == LogDuplicates && cfg.silent && r.store != nil {
-		problems = append(problems, errSilent)
+		all = append(all, errSilent)
 	}
 	w := &wrapped[T]{store: r.store, identity: identity, fn: fn, counters: &counters{}}
-	err := errors.Join(problems...)
+	err := errors.Join(all...)
 	if err == nil {
 		err = r.register(handlerKey, w.counters)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
+		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", handlerKey), err)
 	}
 	return w.handle, nil
 }
@@ -111,7 +112,7 @@ func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, 
 func Wrap[T any](store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	r, err := newReceiver(store, opts, zap.String(telemetry.FieldHandlerKey, handlerKey))
 	if err != nil {
-		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
+		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", handlerKey), err)
 	}
 	return Handle(r, handlerKey, fn)
 }

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -42,9 +43,7 @@ func NewSweeper(store Store, opts ...SweepOption) (*Sweeper, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("idempotent sweeper: %w", err)
 	}
-	if cfg.log == nil {
-		cfg.log = zap.NewNop()
-	}
+	cfg.log = logging.WithoutStacks(cfg.log)
 	return &Sweeper{sweepConfig: cfg, store: store}, nil
 }
 
@@ -66,6 +65,7 @@ func (s *Sweeper) Stop(ctx context.Context) error {
 func (s *Sweeper) run(ctx context.Context) {
 	timer := time.NewTimer(s.Interval)
 	defer timer.Stop()
+	var failing failing
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,14 +73,42 @@ func (s *Sweeper) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		forgotten, err := s.Sweep(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			s.log.Error("inbox: sweep of processed messages failed, trying again after its interval", zap.Int64(telemetry.FieldMarkers, forgotten), zap.Error(err))
-		default:
-			s.log.Info("inbox: swept processed messages", zap.Int64(telemetry.FieldMarkers, forgotten))
+		if ctx.Err() != nil {
+			return
 		}
+		failing.log(s.sweepConfig.log, s.clock.Now(), forgotten, err)
 		timer.Reset(s.Interval)
+	}
+}
+
+// reminder is the least time between two log lines on sweeps that keep failing.
+const reminder = 5 * time.Minute
+
+// failing logs when sweeps begin to fail, reminds of it, and logs when they
+// succeed again.
+type failing struct {
+	times         int // in a row; 0 while sweeps succeed
+	since, logged time.Time
+}
+
+func (f *failing) log(log *zap.Logger, now time.Time, forgotten int64, err error) {
+	markers := zap.Int64(telemetry.FieldMarkers, forgotten)
+	if err == nil {
+		if f.times > 0 {
+			log.Info("inbox: sweep of processed messages recovered", zap.Duration(telemetry.FieldAfter, now.Sub(f.since)), zap.Int(telemetry.FieldTimes, f.times))
+		}
+		*f = failing{}
+		log.Info("inbox: swept processed messages", markers)
+		return
+	}
+	f.times++
+	switch {
+	case f.times == 1:
+		f.since, f.logged = now, now
+		log.Error("inbox: sweep of processed messages failed, trying again after its interval", markers, zap.Error(err))
+	case now.Sub(f.logged) >= reminder:
+		f.logged = now
+		log.Error("inbox: sweep of processed messages still failing", markers, zap.Duration(telemetry.FieldAfter, now.Sub(f.since)), zap.Int(telemetry.FieldTimes, f.times), zap.Error(err))
 	}
 }
 

@@ -241,3 +241,34 @@ func TestSweepersDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 		require.ErrorContains(t, err, c.want)
 	}
 }
+
+func TestSweepsThatFailAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	calls := 0
+	const failures, reminded = 7, 5 // the fifth comes after the time of a reminder
+	store := cleaning(func(context.Context) (int64, error) {
+		calls++
+		if calls == reminded {
+			clock.Advance(5 * time.Minute)
+		}
+		if calls <= failures {
+			return 0, errors.New("down")
+		}
+		return 0, nil
+	})
+	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepClock(clock), idempotent.SweepLogger(zap.New(core)))
+	s.Start()
+	require.Eventually(t, func() bool { return logs.FilterMessageSnippet("swept").Len() > 0 }, inboxtest.Patience, time.Millisecond)
+	var lines []string
+	for _, entry := range logs.All()[:4] {
+		lines = append(lines, entry.Message)
+	}
+	require.Equal(t, []string{
+		"inbox: sweep of processed messages failed, trying again after its interval",
+		"inbox: sweep of processed messages still failing",
+		"inbox: sweep of processed messages recovered",
+		"inbox: swept processed messages",
+	}, lines)
+	require.EqualValues(t, failures, logs.FilterMessageSnippet("recovered").All()[0].ContextMap()["times"])
+}

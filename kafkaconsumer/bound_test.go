@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // databaseAway is an acceptor without its database.
@@ -56,7 +57,7 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	accepts := func() float64 {
 		return float64(buffer.bytes()-cfg.BufferBytes-len(content)) / float64(cfg.BatchBytes)
 	}
-	require.Eventually(t, func() bool { return accepts() > 3 }, 10*time.Second, time.Millisecond, "all four places are taken")
+	require.Eventually(t, func() bool { return accepts() > 3 }, testenv.Patience, time.Millisecond, "all four places are taken")
 	require.Never(t, func() bool { return accepts() > 4+float64(takeAtLeast)/float64(cfg.BatchBytes) }, 100*time.Millisecond, time.Millisecond)
 	cancel()
 	<-worked

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -109,7 +110,7 @@ func TestUnreachableBrokerNeitherFailsNorHangsStartAndStop(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, kafkaconsumer.StateNew, c.State())
 	require.NoError(t, c.Start(t.Context()))
-	require.Eventually(t, func() bool { return c.Health().GroupErr != nil }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.Health().GroupErr != nil }, testenv.Patience, 10*time.Millisecond)
 	require.ErrorContains(t, c.Health().Err(), "127.0.0.1:1")
 	require.NoError(t, c.Stop(t.Context()))
 	require.Equal(t, kafkaconsumer.StateStopped, c.State())

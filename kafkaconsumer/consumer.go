@@ -18,6 +18,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -81,7 +82,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		return nil, fmt.Errorf("channel %q: kafka consumer has no acceptor", channel)
 	}
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("channel %q: kafka consumer: %w", channel, err)
+		return nil, problems.Prefix(fmt.Sprintf("channel %q: kafka consumer: ", channel), err)
 	}
 	if logger == nil {
 		logger = zap.NewNop()

@@ -98,6 +98,9 @@ func (w *directWorker) deliver(ctx, acceptCtx context.Context, c *chunk) bool {
 // handlers: a record is kept once, with all that is wrong with it.
 func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) bool {
 	reason, next := r.Err, r.Record.Offset+1
+	if reason == nil && len(r.Messages) == 0 {
+		return w.handOver(acceptCtx, r, next) // which counts it
+	}
 	if reason == nil {
 		unrouted := w.deliverer.Unrouted(r)
 		if len(unrouted) > 0 && !w.unroutedIsBad {

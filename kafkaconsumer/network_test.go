@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // TestSilentBrokerNeverHoldsAnAuthentication: kafka-go authenticates without a
@@ -34,7 +36,7 @@ func TestSilentBrokerNeverHoldsAnAuthentication(t *testing.T) {
 	select {
 	case err := <-returned:
 		require.Error(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Patience):
 		t.Fatal("still waiting")
 	}
 }

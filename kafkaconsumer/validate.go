@@ -15,24 +15,18 @@ import (
 	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
-// Validate reports the first field that is out of range, naming field, value
-// and what is allowed. Fields left zero count as their default.
+// Validate reports every field that is out of range, joined, each by name with
+// its value and what is allowed. Fields left zero count as their default.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	for _, check := range []func() error{
-		c.validateBrokers, c.validateTopics, c.validateNames, c.validateSASL, c.validateRanges, c.Decoder.Validate,
-	} {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(c.validateBrokers(), c.validateTopics(), c.validateNames(), c.validateSASL(), c.validateRanges(), c.Decoder.Validate())
 }
 
 func (c Config) validateBrokers() error {
 	if len(c.Brokers) == 0 {
 		return errors.New("option Brokers is empty, allowed is at least one host:port")
 	}
+	var all []error
 	for _, broker := range c.Brokers {
 		host, port, err := net.SplitHostPort(broker)
 		if err == nil && (host == "" || strings.ContainsAny(host, " \t\r\n,/@")) {
@@ -45,10 +39,10 @@ func (c Config) validateBrokers() error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("option Brokers has %q, allowed is host:port with a port of 1 to 65535", withoutUser(broker))
+			all = append(all, fmt.Errorf("option Brokers has %q, allowed is host:port with a port of 1 to 65535", withoutUser(broker)))
 		}
 	}
-	return nil
+	return errors.Join(all...)
 }
 
 // withoutUser hides what stands before an @: passwords are put there.
@@ -60,27 +54,28 @@ func withoutUser(broker string) string {
 }
 
 func (c Config) validateTopics() error {
+	var all []error
 	if len(c.Topics) == 0 {
-		return errors.New("option Topics is empty, allowed is at least one topic")
+		all = append(all, errors.New("option Topics is empty, allowed is at least one topic"))
 	}
 	seen := map[string]bool{}
 	for _, topic := range c.Topics {
-		if seen[topic] {
-			return fmt.Errorf("option Topics has %q twice", topic)
+		switch {
+		case seen[topic]:
+			all = append(all, fmt.Errorf("option Topics has %q twice", topic))
+		case !validTopic(topic):
+			all = append(all, fmt.Errorf("option Topics has %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", topic))
 		}
 		seen[topic] = true
-		if !validTopic(topic) {
-			return fmt.Errorf("option Topics has %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", topic)
-		}
 	}
 	switch letters := c.DeadLetterTopic; {
 	case letters == "":
 	case !validTopic(letters):
-		return fmt.Errorf("option DeadLetterTopic is %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", letters)
+		all = append(all, fmt.Errorf("option DeadLetterTopic is %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", letters))
 	case seen[letters]:
-		return fmt.Errorf("option DeadLetterTopic is %q, allowed is a topic that is not one of Topics", letters)
+		all = append(all, fmt.Errorf("option DeadLetterTopic is %q, allowed is a topic that is not one of Topics", letters))
 	}
-	return nil
+	return errors.Join(all...)
 }
 
 func validTopic(topic string) bool {
@@ -90,18 +85,19 @@ func validTopic(topic string) bool {
 const topicCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 func (c Config) validateNames() error {
+	var all []error
 	for _, f := range []struct{ name, value string }{{"GroupID", c.GroupID}, {"ClientID", c.ClientID}} {
 		if f.value == "" || len(f.value) > 255 || !utf8.ValidString(f.value) {
-			return fmt.Errorf("%s is %q, allowed are 1 to 255 bytes of UTF-8", f.name, f.value)
+			all = append(all, fmt.Errorf("option %s is %q, allowed are 1 to 255 bytes of UTF-8", f.name, f.value))
 		}
 	}
 	if c.StartOffset != First && c.StartOffset != Last {
-		return fmt.Errorf("StartOffset is %q, allowed are %s and %s", c.StartOffset, First, Last)
+		all = append(all, fmt.Errorf("option StartOffset is %q, allowed are %s and %s", c.StartOffset, First, Last))
 	}
 	if c.Isolation != ReadCommitted && c.Isolation != ReadUncommitted {
-		return fmt.Errorf("Isolation is %q, allowed are %s and %s", c.Isolation, ReadCommitted, ReadUncommitted)
+		all = append(all, fmt.Errorf("option Isolation is %q, allowed are %s and %s", c.Isolation, ReadCommitted, ReadUncommitted))
 	}
-	return nil
+	return errors.Join(all...)
 }
 
 func (c Config) validateSASL() error {
@@ -113,7 +109,7 @@ func (c Config) validateSASL() error {
 func (s SASL) mechanism() (sasl.Mechanism, error) {
 	if s.Mechanism == "" {
 		if s.Username != "" || s.Password != "" {
-			return nil, errors.New("SASL has a username or password but no mechanism, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
+			return nil, errors.New("option SASL has a username or password but no mechanism, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
 		}
 		if s.Custom == nil {
 			return nil, nil
@@ -121,10 +117,10 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		return customSASL{s.Custom}, nil
 	}
 	if s.Custom != nil {
-		return nil, fmt.Errorf("SASL has both mechanism %q and a custom one, allowed is one of them", s.Mechanism)
+		return nil, fmt.Errorf("option SASL has both mechanism %q and a custom one, allowed is one of them", s.Mechanism)
 	}
 	if s.Username == "" {
-		return nil, fmt.Errorf("SASL mechanism %s has an empty username, allowed is any other", s.Mechanism)
+		return nil, fmt.Errorf("option SASL mechanism %s has an empty username, allowed is any other", s.Mechanism)
 	}
 	switch s.Mechanism {
 	case "PLAIN":
@@ -137,15 +133,16 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		mechanism, err := scram.Mechanism(algorithm, s.Username, s.Password)
 		if err != nil {
 			// The error itself quotes what it is about, also a password.
-			return nil, fmt.Errorf("SASL username or password cannot be used with %s, allowed are characters that SASLprep (RFC 4013) does not prohibit", s.Mechanism)
+			return nil, fmt.Errorf("option SASL username or password cannot be used with %s, allowed are characters that SASLprep (RFC 4013) does not prohibit", s.Mechanism)
 		}
 		return mechanism, nil
 	default:
-		return nil, fmt.Errorf("SASL mechanism is %q, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512", s.Mechanism)
+		return nil, fmt.Errorf("option SASL mechanism is %q, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512", s.Mechanism)
 	}
 }
 
 func (c Config) validateRanges() error {
+	var all []error
 	const protocolLimit = math.MaxInt32 // of Kafka's 32-bit fields
 	for _, f := range []struct {
 		name  string
@@ -161,7 +158,7 @@ func (c Config) validateRanges() error {
 		{"FetchMaxBytes", c.FetchMaxBytes, protocolLimit},
 	} {
 		if f.value < 1 || f.value > f.max {
-			return fmt.Errorf("%s is %d, allowed are 1 to %d", f.name, f.value, f.max)
+			all = append(all, fmt.Errorf("option %s is %d, allowed are 1 to %d", f.name, f.value, f.max))
 		}
 	}
 	for _, f := range []struct {
@@ -183,16 +180,21 @@ func (c Config) validateRanges() error {
 		{"RequestTimeout", c.RequestTimeout, time.Millisecond},
 	} {
 		if f.value < f.min || f.value > time.Hour {
-			return fmt.Errorf("%s is %s, allowed are %s to %s", f.name, f.value, f.min, time.Hour)
+			all = append(all, fmt.Errorf("option %s is %s, allowed are %s to %s", f.name, f.value, f.min, time.Hour))
 		}
 	}
-	switch {
-	case c.HeartbeatInterval*3 >= c.SessionTimeout:
-		return fmt.Errorf("HeartbeatInterval is %s, allowed is less than a third of SessionTimeout (%s)", c.HeartbeatInterval, c.SessionTimeout)
-	case c.DrainTimeout >= c.RebalanceTimeout:
-		return fmt.Errorf("DrainTimeout is %s, allowed is less than RebalanceTimeout (%s)", c.DrainTimeout, c.RebalanceTimeout)
-	case c.FetchMaxWait >= c.SessionTimeout:
-		return fmt.Errorf("FetchMaxWait is %s, allowed is less than SessionTimeout (%s)", c.FetchMaxWait, c.SessionTimeout)
+	for _, f := range []struct {
+		name         string
+		value, limit time.Duration
+		allowed      string
+	}{
+		{"HeartbeatInterval", c.HeartbeatInterval, (c.SessionTimeout + 2) / 3, fmt.Sprintf("less than a third of SessionTimeout (%s)", c.SessionTimeout)},
+		{"DrainTimeout", c.DrainTimeout, c.RebalanceTimeout, fmt.Sprintf("less than RebalanceTimeout (%s)", c.RebalanceTimeout)},
+		{"FetchMaxWait", c.FetchMaxWait, c.SessionTimeout, fmt.Sprintf("less than SessionTimeout (%s)", c.SessionTimeout)},
+	} {
+		if f.value >= f.limit {
+			all = append(all, fmt.Errorf("option %s is %s, allowed is %s", f.name, f.value, f.allowed))
+		}
 	}
-	return nil
+	return errors.Join(all...)
 }

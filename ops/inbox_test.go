@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -37,7 +38,7 @@ func TestOverviewCountsByHandler(t *testing.T) {
 		st := inboxtest.Store(t, r.d.DB)
 		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: worker, Host: "h", PID: 7, HandlerKeys: []string{"mail", "idle"}}, r.clock.Now()))
 		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"stopped"}}, r.clock.Now()))
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_workers SET stopped_at = started_at WHERE id <> ?`, worker)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_workers SET stopped_at = ? WHERE host = 'h' AND id <> ?`, r.clock.Now().Add(time.Second), worker)
 		r.reject(1, "bad")
 
 		overview, err := r.ops.Overview(t.Context())
@@ -52,16 +53,16 @@ func TestOverviewCountsByHandler(t *testing.T) {
 		}
 		n := func(n int64) ops.Count { return ops.Count{N: n} }
 		require.Equal(t, []ops.HandlerOverview{
-			{HandlerKey: "alone", Paused: true},
+			{HandlerKey: "alone", Paused: true, Obstacle: "paused; no living worker lists it"},
 			{HandlerKey: "idle", Registered: true},
 			{HandlerKey: "mail", Registered: true, Pending: n(1), Due: n(1), OldestDueAge: 10 * time.Minute, Processing: n(1), Poisoned: n(2)},
-			{HandlerKey: "ship", Pending: n(3), Due: n(1), OldestDueAge: 10 * time.Minute, Waiting: n(1)},
+			{HandlerKey: "ship", Obstacle: "no living worker lists it", Pending: n(3), Due: n(1), OldestDueAge: 10 * time.Minute, Waiting: n(1)},
 		}, overview.Handlers)
 
 		handlers, err := r.ops.Handlers(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, []ops.Handler{{HandlerKey: "alone", Paused: true}, {HandlerKey: "idle", Registered: true, Workers: 1},
-			{HandlerKey: "mail", Registered: true, Workers: 1}, {HandlerKey: "ship", StoredOnly: true}}, handlers)
+		require.Equal(t, []ops.Handler{{HandlerKey: "alone", Paused: true, Obstacle: "paused; no living worker lists it"}, {HandlerKey: "idle", Registered: true, Workers: 1},
+			{HandlerKey: "mail", Registered: true, Workers: 1}, {HandlerKey: "ship", StoredOnly: true, Obstacle: "no living worker lists it"}}, handlers)
 		workers, err := r.ops.Workers(t.Context())
 		require.NoError(t, err)
 		require.Len(t, workers, 2)
@@ -190,8 +191,8 @@ func TestOverviewJudgesLanes(t *testing.T) {
 		fails error
 		head  ops.HandlerOverview
 	}{
-		"behind a poisoned one": {inbox.Poison(errors.New("no")), ops.HandlerOverview{Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}}},
-		"behind a delayed one":  {inbox.RetryAfter(time.Hour, errors.New("no")), ops.HandlerOverview{Pending: ops.Count{N: 4}}},
+		"behind a poisoned one": {inbox.Poison(errors.New("no")), ops.HandlerOverview{Obstacle: "no living worker lists it", Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}}},
+		"behind a delayed one":  {inbox.RetryAfter(time.Hour, errors.New("no")), ops.HandlerOverview{Obstacle: "no living worker lists it", Pending: ops.Count{N: 4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -447,5 +448,28 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "other", overview.Inbox)
 		require.Empty(t, overview.Handlers)
+	})
+}
+
+// Contract 11.1: an operator's faces say what the workers' health says.
+func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
+			return errors.New("boom")
+		}, inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: time.Hour}), handler.Backoff(func(int) time.Duration { return 0 }))))
+		_, err := ib.Accept(t.Context(), inboxtest.Message("1"))
+		require.NoError(t, err)
+		inboxtest.Start(t, ib)
+		o, err := ops.New(d.Another(t))
+		require.NoError(t, err)
+		inboxtest.Eventually(t, func() bool {
+			m, err := o.Message(t.Context(), ada, "1")
+			return err == nil && len(m.Statuses) == 1 && m.Statuses[0].Obstacle == "circuit breaker open"
+		}, "the message says what it waits for")
+		overview, err := o.Overview(t.Context())
+		require.NoError(t, err)
+		require.Len(t, overview.Reasons, 1)
+		require.Equal(t, []string{inbox.ReasonCircuit, "degraded", "mail"}, []string{overview.Reasons[0].Code, overview.Reasons[0].State, overview.Reasons[0].HandlerKey})
+		require.Equal(t, "circuit breaker open", overview.Handlers[0].Obstacle)
 	})
 }

@@ -26,8 +26,7 @@ type Live interface {
 	// Cleanup is Inbox.Cleanup.
 	Cleanup(ctx context.Context) (cleanup.Deleted, error)
 	// HandlerKeys are all keys of the handler that has this one, the one it goes
-	// by now first. ErrNotFound if none of this process has it; ErrBadInput if
-	// it runs without an inbox, where nothing can be paused.
+	// by now first. ErrNotFound if none of this process has it.
 	HandlerKeys(key string) ([]string, error)
 	// Ordered tells whether the handler that has this key is ordered, and if so
 	// whether its lanes skip what is poisoned. False if none of this process has it.

@@ -43,9 +43,11 @@ type Message struct {
 	Statuses []StatusDetail
 }
 
-// StatusDetail is a status and its place in its lane.
+// StatusDetail is a status, its place in its lane and what keeps it from running.
 type StatusDetail struct {
 	Status
+	// Obstacle is its handler's, see Handler; empty unless the status is pending.
+	Obstacle string
 	// Lane is nil unless the status is open and has one.
 	Lane *LanePlace
 }
@@ -166,9 +168,18 @@ func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error)
 		return nil, err
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) }) // not by a collation
+	var handlers []Handler
+	if slices.ContainsFunc(rows, func(r row) bool { return r.State == StatePending }) {
+		if handlers, _, err = o.handlers(ctx); err != nil {
+			return nil, err
+		}
+	}
 	var details []StatusDetail
 	for _, r := range rows {
 		detail := StatusDetail{Status: r.Status}
+		if i := slices.IndexFunc(handlers, func(h Handler) bool { return h.HandlerKey == r.HandlerKey }); i >= 0 && r.State == StatePending {
+			detail.Obstacle = handlers[i].Obstacle
+		}
 		if r.lane != nil && r.CompletedAt.IsZero() {
 			if detail.Lane, err = o.placeInLane(ctx, r); err != nil {
 				return nil, err

@@ -24,6 +24,10 @@ type Overview struct {
 	// WorkersAlive counts workers that are neither stopped nor released and whose
 	// last heartbeat is younger than AliveFor.
 	WorkersAlive int
+	// Reasons are what living workers say keeps them from being healthy, each once,
+	// the unhealthy ones first: halted partitions and open circuit breakers, too. They
+	// are as old as the workers' last heartbeats.
+	Reasons []HealthReason
 	// EndedSince is from when on HandlerOverview.Ended counts: about an hour ago,
 	// or when this process started. Zero without a Live, or while it does not run.
 	EndedSince time.Time `json:",omitzero"`
@@ -35,6 +39,8 @@ type HandlerOverview struct {
 	Paused     bool
 	// Registered: a living worker lists the key.
 	Registered bool
+	// Obstacle is as in Handler.
+	Obstacle string
 	// Pending counts the pending statuses, those due and those waiting in lanes
 	// among them.
 	Pending Count
@@ -69,6 +75,7 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 			out.WorkersAlive++
 		}
 	}
+	out.Reasons = reasonsOf(workers)
 	names, err := look(ctx, o, inboxName, store.Value[string])
 	if err != nil {
 		return fail(err)
@@ -129,7 +136,7 @@ type openCounts struct {
 }
 
 func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (HandlerOverview, error) {
-	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered}
+	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Obstacle: h.Obstacle}
 	counts, err := look(ctx, o, countOpen, func(rows *sql.Rows, c *openCounts) error {
 		return rows.Scan(&c.open, &c.processing, &c.due, &c.oldest, &c.lanes)
 	}, h.HandlerKey, o.stamp(now), LookLimit+1)
@@ -172,7 +179,7 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 		return rule, true, nil
 	}
 	keys, err := o.live.HandlerKeys(handlerKey)
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrBadInput) { // another process's, or one without an inbox
+	if errors.Is(err, ErrNotFound) { // another process's
 		return rule, true, nil
 	}
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 // Pause stops claiming for a handler key on every worker, within a heartbeat of
-// each; what runs goes on. With a Live it pauses all keys of the handler, so that
+// each; what runs goes on. On an Inline or Direct channel each partition waits at
+// the next message for the handler. With a Live it pauses all keys of the handler, so that
 // workers of a program from before a rename obey; without, only this one. ErrNotFound unless a worker lists the key or
 // statuses are open under it. Pausing what is paused is fine (contract 5.13).
 func (o *Ops) Pause(ctx context.Context, actor Actor, handlerKey string) error {

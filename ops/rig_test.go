@@ -129,7 +129,7 @@ func (r *rig) status(key, id string) models.HandlerStatus {
 func (r *rig) ref(key, id string) ops.Ref {
 	r.t.Helper()
 	s := r.status(key, id)
-	return ops.Ref{StatusID: s.ID, Version: s.Version}
+	return ops.Ref{StatusID: s.ID, Version: int64(s.Version)}
 }
 
 // list is all pages of a list, as "key/ID".

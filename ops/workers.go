@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,7 +33,30 @@ type Worker struct {
 	Released bool
 	// Alive: neither of these, and silent for less than AliveFor.
 	Alive bool
+	// Reasons are what kept the process from being healthy at its last heartbeat, the
+	// worst first; empty if it was healthy.
+	Reasons []HealthReason
 }
+
+// HealthReason is one thing that keeps a process from being healthy: an
+// inbox.HealthReason as its worker has stored it (contract 11.5).
+type HealthReason struct {
+	// Code is one of the Reason constants of package inbox.
+	Code string `json:"code"`
+	// State is "degraded" or "unhealthy".
+	State string `json:"state"`
+	// Channel or HandlerKey is what it concerns; empty if it concerns everything.
+	Channel    string `json:"channel"`
+	HandlerKey string `json:"handler_key"`
+	// Detail is for people. A Redact hook sees it as an error.
+	Detail string `json:"detail"`
+	// Workers counts the living workers that say so; 1 for a Worker's own.
+	Workers int `json:"-"`
+}
+
+// Unhealthy reports whether the reason makes its process unhealthy, not just
+// degraded.
+func (r HealthReason) Unhealthy() bool { return r.State == "unhealthy" }
 
 // Handler is a handler key that is known in some way.
 type Handler struct {
@@ -43,6 +67,32 @@ type Handler struct {
 	Paused     bool
 	// StoredOnly: statuses are open under it and no living worker lists it.
 	StoredOnly bool
+	// Obstacle says what keeps its due statuses from running, in a few words: a
+	// pause, no worker, an open circuit breaker. Empty if nothing is known to.
+	Obstacle string
+}
+
+// codeOpenCircuit is inbox.ReasonCircuit; this package does not import the root.
+const codeOpenCircuit = "open_circuit"
+
+// obstacle decides what Handler.Obstacle says.
+func (h Handler) obstacle(reasons []HealthReason) string {
+	switch {
+	case h.Paused && !h.Registered:
+		return "paused; no living worker lists it"
+	case h.Paused:
+		return "paused"
+	case !h.Registered:
+		return "no living worker lists it"
+	}
+	open := slices.IndexFunc(reasons, func(r HealthReason) bool { return r.Code == codeOpenCircuit && r.HandlerKey == h.HandlerKey })
+	switch {
+	case open < 0:
+		return ""
+	case reasons[open].Workers < h.Workers:
+		return fmt.Sprintf("circuit breaker open in %d of %d workers", reasons[open].Workers, h.Workers)
+	}
+	return "circuit breaker open"
 }
 
 // Lease is a lock's row.
@@ -54,7 +104,8 @@ type Lease struct {
 	ExpiresIn time.Duration
 }
 
-// Workers lists all worker rows, at most 1,000, the youngest heartbeat first.
+// Workers lists all workers' rows, at most 1,000, the youngest heartbeat first.
+// Programs that only call ProcessPending have no worker.
 func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 	ctx, cancel := o.within(ctx)
 	defer cancel()
@@ -62,13 +113,66 @@ func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	stored = slices.DeleteFunc(stored, func(w store.WorkerState) bool { return w.Drains })
 	workers := make([]Worker, len(stored))
 	for i, w := range stored {
 		workers[i] = Worker{ID: w.ID, Host: w.Host, PID: w.PID, HandlerKeys: w.HandlerKeys, StartedAt: w.StartedAt, SilentFor: w.SilentFor,
 			Stopped: w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < AliveFor}
+		if workers[i].Reasons, err = o.reasons(w.Health); err != nil {
+			return nil, fmt.Errorf("health of worker %s: %w", w.ID, err)
+		}
 	}
 	slices.SortStableFunc(workers, func(a, b Worker) int { return cmp.Compare(a.SilentFor, b.SilentFor) })
 	return workers[:min(len(workers), mostListed)], nil
+}
+
+// reasons reads what a worker has stored of its health.
+func (o *Ops) reasons(stored string) (reasons []HealthReason, err error) {
+	if stored == "" { // a row that no worker has written
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(stored), &reasons); err != nil {
+		return nil, err
+	}
+	for i := range reasons {
+		r := &reasons[i]
+		r.Workers = 1
+		r.Detail = string(o.redact(Redactable{Part: PartError, Channel: r.Channel, HandlerKey: r.HandlerKey, Value: []byte(r.Detail)}))
+	}
+	return reasons, nil
+}
+
+// reasonsOf joins what living workers say: each reason once, the unhealthy ones
+// first. Workers word a handler's reason with their own times and counts, so the
+// first stands for all; any other reason is the same only if its detail is.
+func reasonsOf(workers []Worker) []HealthReason {
+	var all []HealthReason
+	for _, w := range workers {
+		if !w.Alive {
+			continue
+		}
+		for _, r := range w.Reasons {
+			same := func(other HealthReason) bool {
+				return other.Code == r.Code && other.State == r.State && other.Channel == r.Channel && other.HandlerKey == r.HandlerKey &&
+					(r.HandlerKey != "" || other.Detail == r.Detail)
+			}
+			if i := slices.IndexFunc(all, same); i >= 0 {
+				all[i].Workers++
+			} else {
+				all = append(all, r)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b HealthReason) int {
+		switch {
+		case a.Unhealthy() == b.Unhealthy():
+			return 0
+		case a.Unhealthy():
+			return -1
+		}
+		return 1
+	})
+	return all
 }
 
 // mostListed bounds lists of tables that have a few rows.
@@ -106,9 +210,12 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 		}
 	}
 	var handlers []Handler
+	reasons := reasonsOf(workers)
 	for _, key := range distinct(slices.Concat(slices.Collect(maps.Keys(listing)), paused, open)) {
-		handlers = append(handlers, Handler{HandlerKey: key, Registered: listing[key] > 0, Workers: listing[key],
-			Paused: slices.Contains(paused, key), StoredOnly: listing[key] == 0 && slices.Contains(open, key)})
+		h := Handler{HandlerKey: key, Registered: listing[key] > 0, Workers: listing[key],
+			Paused: slices.Contains(paused, key), StoredOnly: listing[key] == 0 && slices.Contains(open, key)}
+		h.Obstacle = h.obstacle(reasons)
+		handlers = append(handlers, h)
 	}
 	return handlers, workers, nil
 }

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -25,14 +26,16 @@ type attempt struct {
 	report func(error) // tells the circuit breaker that has let it run
 
 	// Set by the group's goroutine before it is announced as finished.
-	err      error
-	cause    error
-	stored   bool // a transactional handler's completion is committed already
-	fenced   bool // the claim was stale, nothing was run or everything rolled back
-	again    bool // it has no result and is to run again at once
-	duration time.Duration
-	waited   bool               // how long it was due is measured
-	span     *telemetry.Attempt // of its call, which others may share; nil if that is not traced
+	err        error
+	cause      error
+	stored     bool              // a transactional handler's completion is committed already
+	statements *invoke.WatchedTx // of a member of a TxGroup: its own part of the transaction
+	fenced     bool              // the claim was stale, nothing was run or everything rolled back
+	again      bool              // it has no result and is to run again at once
+	collisions int               // how often it ran again because its transaction got in another's way
+	duration   time.Duration
+	waited     bool               // how long it was due is measured
+	span       *telemetry.Attempt // of its call, which others may share; nil if that is not traced
 }
 
 // runner runs attempts.
@@ -43,7 +46,7 @@ type runner struct {
 	measure          *telemetry.Instruments
 	middleware       []handler.Middleware
 	statementTimeout time.Duration
-	maxRetryDelay    time.Duration
+	interruptions    *interruptions
 	stuckGrace       time.Duration
 
 	busy atomic.Int64 // attempts that run
@@ -56,6 +59,9 @@ type watcher struct {
 	overdue func()
 	// returned: it did so at last, after the attempt was given up.
 	returned func()
+	// mayStart is asked right before each call. Its error says why the worker must
+	// take itself for dead; the attempt is released without a call then.
+	mayStart func() error
 }
 
 // ErrStuck is the failure of an attempt whose handler ignored its cancelled
@@ -187,6 +193,13 @@ func deliver(c store.Claim) (handler.Delivery, error) {
 
 // call runs the handler's own code. The results are aligned with the members.
 func (r *runner) call(ctx context.Context, tx *gorm.DB, members []member, w watcher) []error {
+	err := w.mayStart()
+	if cause := context.Cause(ctx); err == nil && unstarted(cause) {
+		err = cause
+	}
+	if err != nil {
+		return slices.Repeat([]error{err}, len(members))
+	}
 	deliveries := make([]handler.Delivery, len(members))
 	for i, m := range members {
 		deliveries[i] = m.delivery

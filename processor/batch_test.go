@@ -229,7 +229,7 @@ func TestSuspectsOfACrashRunAlone(t *testing.T) {
 	})
 }
 
-func TestUndecodableMessageOfABatchFailsAlone(t *testing.T) {
+func TestUndecodableMessageOfABatchIsPoisonedAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
 		total := 0
@@ -245,7 +245,7 @@ func TestUndecodableMessageOfABatchFailsAlone(t *testing.T) {
 		}
 		_, err := ib.Accept(context.Background(), messages...)
 		require.NoError(t, err)
-		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, 4, total)
 		require.Contains(t, *inboxtest.Status(t, ib, `id {"N":`, "sum").LastError, "decode body")
 	})

@@ -27,6 +27,24 @@ type claimer struct {
 	// lost; zero if there is no need. See reconcile for when a look ends it.
 	doubt time.Time
 	lost  time.Time
+	// routine is when to look for them although no answer was lost.
+	routine time.Time
+}
+
+const (
+	// routineSweeps is how many sweeps pass between two routine looks.
+	routineSweeps = 12
+	// routineWindow is how many statuses of each handler key one reads. What is
+	// claimed and not run becomes the oldest of its key in time.
+	routineWindow = 1000
+)
+
+// nextLook is when to look for claims of ours that we do not know of.
+func (c *claimer) nextLook() time.Time {
+	if !c.doubt.IsZero() && c.doubt.Before(c.routine) {
+		return c.doubt
+	}
+	return c.routine
 }
 
 // claim asks for due statuses and sorts out siblings under legacy keys.
@@ -100,34 +118,59 @@ func split(n int, keys []string) []int {
 // server that is away for so long costs the worker its ID, under which nothing can
 // be claimed from then on. What they do not find is a single statement that is
 // later than that while heartbeats pass.
-func (c *claimer) reconcile(ctx context.Context, workerID string) error {
+//
+// Without a lost answer there is a routine look, which reads little: a claim can
+// also be left by what no code foresees.
+func (c *claimer) reconcile(ctx context.Context, workerID string) (released int, err error) {
 	began := time.Now()
+	c.routine = began.Add(routineSweeps * c.opts.SweepInterval)
+	if c.doubt.IsZero() || began.Before(c.doubt) {
+		return c.releaseOldest(ctx, workerID)
+	}
 	for more := true; more; {
-		var err error
-		if more, err = c.releaseLost(ctx, workerID); err != nil {
+		var n int
+		n, more, err = c.releaseLost(ctx, workerID)
+		if released += n; err != nil {
 			c.lookLater()
-			return err
+			return released, err
 		}
 	}
 	c.doubt = time.Time{}
 	if since := began.Sub(c.lost); since < 2*c.opts.WorkerTimeout {
 		c.doubt = c.lost.Add(max(2*since, c.opts.StatementTimeout))
 	}
-	return nil
+	return released, nil
 }
 
 // releaseLost releases one page of them, and reports whether there may be more.
 // What is held grows by claims and accepts only, so a full page has lost ones;
 // those that cannot be released were completed meanwhile, and are in no later
 // page.
-func (c *claimer) releaseLost(ctx context.Context, workerID string) (more bool, err error) {
+func (c *claimer) releaseLost(ctx context.Context, workerID string) (released int, more bool, err error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
 	limit := sweepBatch + c.held.count()
 	refs, err := c.store.ClaimsOf(stmt, workerID, limit)
 	if err != nil {
-		return false, fmt.Errorf("look for claims whose answer was lost: %w", err)
+		return 0, false, fmt.Errorf("look for claims whose answer was lost: %w", err)
 	}
+	released, err = c.releaseUnheld(stmt, refs)
+	return released, len(refs) == limit, err
+}
+
+// releaseOldest releases those among the statuses due longest.
+func (c *claimer) releaseOldest(ctx context.Context, workerID string) (released int, err error) {
+	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
+	defer cancel()
+	refs, err := c.store.OldestClaimsOf(stmt, workerID, c.registry.Keys(), routineWindow)
+	if err != nil {
+		return 0, fmt.Errorf("look for claims that nothing runs: %w", err)
+	}
+	return c.releaseUnheld(stmt, refs)
+}
+
+// releaseUnheld releases, uncharged, what this worker does not know of.
+func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (released int, err error) {
 	var lost []store.Settlement
 	var ended []store.Ref
 	for _, r := range refs {
@@ -136,13 +179,14 @@ func (c *claimer) releaseLost(ctx context.Context, workerID string) (more bool, 
 			lost = append(lost, store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
 		}
 	}
-	if len(lost) > 0 {
-		if _, err := c.store.Settle(stmt, lost); err != nil {
-			return false, fmt.Errorf("release claims whose answer was lost: %w", err)
-		}
-		c.lanes.advance(stmt, ended)
+	if len(lost) == 0 {
+		return 0, nil
 	}
-	return len(refs) == limit, nil
+	if _, err := c.store.Settle(stmt, lost); err != nil {
+		return 0, fmt.Errorf("release claims that nothing runs: %w", err)
+	}
+	c.lanes.advance(stmt, ended)
+	return len(lost), nil
 }
 
 // doubtFromNow: an answer was lost. The look waits until its statement has had

@@ -68,7 +68,11 @@ func (l *loop) startClaiming(limits map[*handler.Handler]int, unasked map[*handl
 }
 
 // mayLook: a look is due, and no answer is on its way that it would take for lost.
-func (l *loop) mayLook() bool { return l.lookDue() && len(l.promised) == 0 }
+// A routine look waits for such a moment, and keeps no accept from handing off. No
+// claim is under way.
+func (l *loop) mayLook() bool {
+	return len(l.promised) == 0 && (l.lookDue() || !time.Now().Before(l.act.claimer.routine))
+}
 
 // lookDue: claims are to be looked for whose answer was lost. While a round is
 // under way, the claimer is that one's: what was known before is what counts.
@@ -101,8 +105,12 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*handler.Handler]bool, reconcile bool) {
 	ctx := l.session.attempts
 	if reconcile {
-		if err := l.act.claimer.reconcile(ctx, l.session.id); err != nil && ctx.Err() == nil {
+		released, err := l.act.claimer.reconcile(ctx, l.session.id)
+		if err != nil && ctx.Err() == nil {
 			l.p.log.Warn("inbox: will look again for lost claims", zap.Error(err))
+		}
+		if released > 0 {
+			l.p.log.Warn("inbox: released claims of this worker that nothing runs", zap.Int(telemetry.FieldClaims, released))
 		}
 	}
 	if len(limits) == 0 {

@@ -3,6 +3,7 @@ package processor_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ import (
 // those that shared its transaction have not.
 func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.StuckMessageThreshold(3*time.Second), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.StuckMessageThreshold(5*time.Second), inboxtest.Handlers(
 			inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
 				if m.ID == "2" {
 					return untilCancelled(ctx, m)
@@ -42,12 +43,21 @@ func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
 // Contract 5.2: handlers without work take no share.
 func TestDrainGivesABusyHandlerTheSharesOfIdleOnes(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		var running, most atomic.Int64
-		specs := []*inbox.HandlerSpec{inboxtest.Do("busy", func(context.Context, inboxtest.Bytes) error {
-			most.Store(max(most.Load(), running.Add(1)))
+		const together = 6 // of ten slots
+		var running atomic.Int64
+		met := make(chan struct{})
+		meet := sync.OnceFunc(func() { close(met) })
+		specs := []*inbox.HandlerSpec{inboxtest.Do("busy", func(ctx context.Context, _ inboxtest.Bytes) error {
+			if running.Add(1) >= together {
+				meet()
+			}
 			defer running.Add(-1)
-			<-time.After(20 * time.Millisecond)
-			return nil
+			select {
+			case <-met:
+			case <-time.After(2 * time.Second): // at first the drain does not know that the others have nothing
+			case <-ctx.Done():
+			}
+			return ctx.Err()
 		})}
 		for i := range 9 {
 			specs = append(specs, inboxtest.Do(fmt.Sprint("idle", i), inboxtest.Nothing))
@@ -56,7 +66,7 @@ func TestDrainGivesABusyHandlerTheSharesOfIdleOnes(t *testing.T) {
 		inboxtest.Accept(t, ib, many(40)...)
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at WHERE handler_key <> 'busy'")
 		require.Equal(t, 40, inboxtest.Process(t, ib).Completed)
-		require.Greater(t, most.Load(), int64(5))
+		inboxtest.Receive(t, met, fmt.Sprint(together, " calls at the same time"))
 	})
 }
 
@@ -70,7 +80,7 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 				if err := ib.Pause(ctx, "h"); err != nil {
 					return err
 				}
-				<-time.After(150 * time.Millisecond) // more than a heartbeat
+				pause(t, 150*time.Millisecond) // more than a heartbeat
 			}
 			return nil
 		})))

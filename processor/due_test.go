@@ -40,18 +40,12 @@ func TestRetriesComeDueBesideAnotherHandlersBacklog(t *testing.T) {
 		}
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2),
 			inbox.Channel("c", inbox.On("t", inboxtest.Do("busy", busy)), inbox.On("u", inboxtest.Do("retrying", retrying))))
-		for ids := many(backlog); len(ids) > 0; ids = ids[200:] { // well within StatementTimeout on a busy machine
-			inboxtest.Accept(t, ib, ids[:200]...)
-		}
+		inboxtest.Accept(t, ib, many(backlog)...)
 		_, err := ib.Accept(context.Background(), message("first", "u"), message("second", "u"))
 		require.NoError(t, err)
 		inboxtest.Start(t, ib)
 		for range delays {
-			select {
-			case <-again:
-			case <-time.After(inboxtest.Patience):
-				t.Fatal("a retry that was due did not come")
-			}
+			inboxtest.Receive(t, again, "a retry that is due")
 		}
 		var left int64
 		require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = 'busy' AND completed_at IS NULL").Count(&left).Error)
@@ -74,7 +68,7 @@ func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
 			done <- m.ID
 			return nil
 		}
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("retrying", retrying)))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(inboxtest.Do("retrying", retrying)))
 		// Pairs, a little further apart each time.
 		for i := range messages {
 			due[fmt.Sprint(i)] = began.Add(time.Duration(i/2)*100*time.Millisecond + time.Duration(i%2*i)*50*time.Microsecond)
@@ -84,11 +78,7 @@ func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
 			inboxtest.Accept(t, ib, id)
 		}
 		for range messages {
-			select {
-			case <-done:
-			case <-time.After(10 * time.Second):
-				t.Fatal("a retry that was due did not come")
-			}
+			inboxtest.Receive(t, done, "a retry that is due, without a poll")
 		}
 	})
 }

@@ -168,10 +168,10 @@ func (l *loop) obeyLock() bool {
 		return true
 	}
 	l.releaseQueued()
-	if l.claiming || l.act.claimer.doubt.IsZero() {
+	if l.claiming {
 		return false
 	}
-	if l.doubt = l.act.claimer.doubt; l.mayLook() {
+	if l.doubt = l.act.claimer.nextLook(); l.mayLook() {
 		l.doubt = time.Time{}
 		l.startClaiming(nil, nil)
 	}
@@ -187,7 +187,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 	}
 	s.lock.hold.End()
 	settled := func() bool { return a.claimer.held.count() == 0 }
-	for end := time.Now().Add(p.opts.WorkerTimeout / 3); a.left.Load() == 0 && !settled() && time.Now().Before(end) && work.Err() == nil; {
+	for end := time.Now().Add(p.opts.WorkerTimeout / 3); a.left.count() == 0 && !settled() && time.Now().Before(end) && work.Err() == nil; {
 		sleep(work, 10*time.Millisecond)
 	}
 	if work.Err() != nil {

@@ -59,7 +59,7 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 	}
 	shares := make(map[*share]int, len(wanted))
 	for key, n := range wanted {
-		if s := l.shareOf(key); s != nil && n > 0 && s.takesHandoff() && !l.p.isPaused(s.handler) && l.board.canRun(s) {
+		if s := l.shareOf(key); s != nil && n > 0 && s.takesHandoff() && !l.p.Paused(s.handler) && l.board.canRun(s) {
 			shares[s] = n
 		}
 	}
@@ -207,7 +207,7 @@ func (l *loop) noteLost() {
 		l.lost = false
 		l.act.claimer.doubtFromNow()
 	}
-	l.doubt = l.act.claimer.doubt
+	l.doubt = l.act.claimer.nextLook()
 }
 
 // giveBackLate gives claims back that were delivered when their loop was over.

@@ -133,7 +133,7 @@ func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(300*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		gate.lose()
@@ -152,7 +152,7 @@ func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 		t.Run(fault.String(), func(t *testing.T) {
 			_, proxy, proxied := behindProxy(t)
 			ran := newLedger()
-			ib := inboxtest.New(t, proxied, unhurried(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+			ib := inboxtest.New(t, proxied, unhurried(), inbox.StatementTimeout(2*time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 			inboxtest.Start(t, ib)
 			settleDown(t, ib)
 			proxy.LoseCommits(fault, 1)
@@ -173,7 +173,7 @@ func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 func TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(300*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		for i := 0; ; i++ { // more often than the statement's timeout
@@ -194,7 +194,7 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		const timeout = time.Second
+		const timeout = 2 * time.Second
 		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(timeout), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
@@ -238,7 +238,7 @@ func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
 func TestFailedAcceptsGiveTheirSlotsBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0), inbox.StatementTimeout(200*time.Millisecond),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0), inbox.StatementTimeout(time.Second),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)

@@ -17,10 +17,9 @@ import (
 
 // unhurried is brisk without polls: nothing is claimed but for a reason.
 func unhurried() inbox.Option {
-	o := inbox.DefaultOptions()
-	o.Migrate = true
+	o := inboxtest.Options()
 	p := &o.Processor
-	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = 100*time.Millisecond, 100*time.Millisecond, 5*time.Second
+	p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 500*time.Millisecond
 	p.RestartDelay, p.GroupWindow, p.StopBudget, p.PollingInterval = 100*time.Millisecond, time.Millisecond, time.Second, time.Hour
 	return inbox.WithOptions(o)
 }
@@ -37,8 +36,11 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 		before := ib.Counters().HandedOff
 		m := inboxtest.Message(fmt.Sprintf("probe %s %d %d", channel, before, n))
 		m.Channel = channel
-		_, err := ib.Accept(context.Background(), m)
-		require.NoError(t, err)
+		if _, err := ib.Accept(context.Background(), m); err != nil {
+			require.ErrorIs(t, err, context.DeadlineExceeded, "the inbox's own, where the test sets it short")
+			require.Less(t, n, 1000, "nothing is accepted")
+			continue
+		}
 		inboxtest.Eventually(t, func() bool {
 			var left int64
 			require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND completed_at IS NULL", m.ID).Count(&left).Error)

@@ -43,11 +43,14 @@ type Health struct {
 	// OpenCircuits are the keys of handlers whose circuit breaker is open, or
 	// that try a probe at this moment.
 	OpenCircuits []string
+	// ClockSkew is how far this worker's clock is ahead of the database's, if
+	// that is more than a minute; negative if it is behind. Always 0 on SQLite.
+	ClockSkew time.Duration
 }
 
 // Degraded is true if anything is wrong.
 func (h Health) Degraded() bool {
-	return len(h.Troubles) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0
+	return len(h.Troubles) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0
 }
 
 // Health tells how the processor is (contract 5.15).
@@ -56,6 +59,9 @@ func (p *Processor) Health() Health {
 	now := p.now
 	p.mu.Unlock()
 	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Troubles: map[string]error{}, Stuck: map[string]int{}}
+	if now != nil {
+		h.ClockSkew = p.fleet.clockSkew()
+	}
 	h.Busy = int(p.runner.busy.Load())
 	if now != nil {
 		h.Queued = max(now.claimer.held.count()-h.Busy, 0)
@@ -63,6 +69,7 @@ func (p *Processor) Health() Health {
 	if at := p.progress.Load(); at != 0 {
 		h.ProgressAt = time.Unix(0, at).UTC()
 	}
+	p.runner.interruptions.check()
 	for _, log := range p.health.logs {
 		if err := log.trouble(); err != nil {
 			h.Troubles[log.what] = err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,9 +21,9 @@ type activity struct {
 	stop   context.CancelFunc // ends claiming; running handlers go on
 	giveUp chan struct{}      // closed: wait no longer for those
 	done   chan struct{}      // closed when the supervisor has returned
-	// left counts handlers whose loop has ended before they have: at its
+	// left are the groups whose loop has ended before they have: at its
 	// stop, or when a session before this one did.
-	left atomic.Int64
+	left leftover
 
 	endStoring context.CancelFunc // of results as they come; then flush stores the rest
 	storing    chan struct{}      // closed when it has ended
@@ -104,7 +103,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 	for work.Err() == nil {
 		s := newSession(alive, p.opts.WorkerTimeout)
 		s.lock = p.sessionLock(s)
-		h := newHeart(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.beatLog, p.setPaused, func() { p.wakeup.wake() })
+		h := newHeart(p.store, p.opts, p.registry.Keys(), p.report, p.clock.Now, p.beatLog, p.setPaused, func() { p.wakeup.wake() })
 		// Known before its first heartbeat: that may be stored although a stop
 		// cuts it short, and then the stop has to mark the worker, too.
 		a.use(s)
@@ -190,7 +189,7 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 		}
 		err := h.beat(ctx, s)
 		if err == nil {
-			err = sw.sweep(ctx, s.id)
+			err = sw.sweep(ctx, s.id, p.fleet.look)
 		}
 		switch {
 		case err == nil:

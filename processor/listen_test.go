@@ -125,10 +125,8 @@ func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.DB, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		awaitListening(t, other, got)
-		proxy.Partition()
-		began := time.Now()
+		proxy.Partition() // which neither end hears of
 		inboxtest.Eventually(t, func() bool { return listeningTrouble(worker) != nil }, "the silence is noticed")
-		require.Less(t, time.Since(began), workerTimeout+time.Second)
 		inboxtest.Accept(t, other, "1")
 		proxy.Heal()
 		require.Equal(t, "1", inboxtest.Receive(t, got, "what was accepted meanwhile"))
@@ -137,13 +135,13 @@ func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
 
 func TestStopDoesNotWaitForTheListener(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
-		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))...)
+		worker := inboxtest.New(t, d.DB, listening(inbox.WorkerTimeout(10*inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))...)
 		for range 2 {
 			require.NoError(t, worker.Start(context.Background()))
 			inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
 			began := time.Now()
 			require.NoError(t, worker.Stop(context.Background()))
-			require.Less(t, time.Since(began), time.Second)
+			require.Less(t, time.Since(began), inboxtest.Patience/3, "it waits for a notification for longer than Stop may take")
 			inboxtest.Eventually(t, func() bool { return !listens(t, d.DB) }, "the connection is closed")
 		}
 	})
@@ -153,7 +151,7 @@ func TestStopDoesNotWaitForTheListener(t *testing.T) {
 func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		running := make(chan string, 1)
-		stopping := inboxtest.New(t, d.DB, listening(inbox.StopBudget(50*time.Millisecond), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(
+		stopping := inboxtest.New(t, d.DB, listening(inbox.StopBudget(soon), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(
 			inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; <-ctx.Done(); return ctx.Err() })))...)
 		require.NoError(t, stopping.Start(context.Background()))
 		inboxtest.Accept(t, stopping, "1")

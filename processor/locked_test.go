@@ -16,7 +16,7 @@ func TestLockedStatusHoldsUpNoOtherAndIsStoredWhenFree(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		release := make(chan struct{})
 		running := make(chan string, 1)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StatementTimeout(5*time.Second), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if m.ID == "locked" {
 					running <- m.ID

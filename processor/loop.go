@@ -33,7 +33,7 @@ type loop struct {
 	poll      time.Time // the next look whatever is known, after the wait that polling says
 	polling   polling
 	nextDue   time.Time // zero if none is known
-	doubt     time.Time // when to wake for the look for claims whose answer was lost; zero if there is no need
+	doubt     time.Time // when to wake for the look for own claims that nothing runs; zero until a claim has ended
 	lookAt    time.Time // the claimer's doubt when that was last at rest, see lookDue
 
 	stopping    context.Context // ends with a stop
@@ -58,7 +58,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	l.p.loop.Store(l)
 	defer func() { l.over = true; l.p.loop.CompareAndSwap(l, nil) }()
 	defer func() {
-		l.act.left.Add(int64(len(l.running)))
+		l.act.left.add(l.running)
 		for _, e := range l.reports.close() {
 			l.missed(e)
 		}
@@ -167,7 +167,7 @@ func (l *loop) send(e event) {
 func (l *loop) missed(e event) {
 	switch {
 	case e.finished != nil:
-		l.act.left.Add(-1)
+		l.act.left.remove(e.finished)
 		l.giveBack(e.finished.again())
 	case e.claimed != nil:
 		l.giveBack(e.claimed.attempts)
@@ -269,6 +269,7 @@ func (l *loop) attempt(g *group) {
 	l.p.runner.run(l.session.work(), g, watcher{
 		overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
 		returned: func() { l.send(event{returned: g.handler}) },
+		mayStart: l.session.mayStart,
 	})
 	for _, r := range l.p.resultsOf(g) {
 		l.act.completer.add(r)
@@ -291,7 +292,7 @@ func (l *loop) giveBack(attempts []*attempt) {
 
 func (l *loop) applyPauses() {
 	for _, s := range l.board.shares {
-		paused := l.p.isPaused(s.handler)
+		paused := l.p.Paused(s.handler)
 		if s.paused && !paused {
 			s.wake()
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -16,12 +17,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
+// noRoutineLook leaves it to the lost answer that lost claims are looked for.
+var noRoutineLook = inbox.SweepInterval(time.Hour)
+
 func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const lost = 600 // more than one look takes
 		db, gate := gated(t, d)
 		// The look comes when the worker has lived for twice its timeout: no other follows.
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(11*time.Second), inbox.Prefetch(lost), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(11*time.Second), inbox.Prefetch(lost), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		messages := make([]inbox.RawMessage, lost)
@@ -39,12 +43,33 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	})
 }
 
+// Contract 5.9: nothing tells the worker that it has to look.
+func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.SweepInterval(50*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		var worker string
+		require.NoError(t, d.DB.Raw("SELECT id FROM inbox_workers").Scan(&worker).Error)
+		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
+			if _, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message("1")); err != nil {
+				return err
+			}
+			return tx.Exec("UPDATE inbox_handler_statuses SET worker_id = ?, processing_started_at = created_at, version = version + 1 WHERE message_id = '1'", worker).Error
+		}))
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it is released, and completed")
+		s := inboxtest.Status(t, ib, "1", "h")
+		require.Zero(t, s.ErrorCount, "uncharged")
+		require.Zero(t, s.AbandonedCount, "uncharged")
+	})
+}
+
 // The failure of an attempt is stored and its answer lost; while that is asked for
 // again the status comes due, and the claim's answer is lost as well. The look for
 // lost claims finds a status that the worker still holds, by the claim before.
 func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(500*time.Millisecond), inbox.RestartDelay(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond), inbox.RestartDelay(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
 		inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.Attempt == 1 {
 				return inbox.RetryAfter(time.Second, errors.New("not yet"))
@@ -87,7 +112,7 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 // for longer than the client looks for it at first.
 func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(500*time.Millisecond), inbox.PollingInterval(50*time.Millisecond),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond), inbox.PollingInterval(50*time.Millisecond),
 		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 	release := sqltest.HoldStatuses(t, d.DB)
 	defer release()
@@ -112,7 +137,7 @@ func TestLostClaimIsReleasedWhileHandlersAreBusy(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	release := make(chan struct{})
 	defer close(release)
-	ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second), inbox.PollingInterval(50*time.Millisecond), inbox.Concurrency(1), inbox.Prefetch(1),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(time.Second), inbox.PollingInterval(50*time.Millisecond), inbox.Concurrency(1), inbox.Prefetch(1),
 		inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if m.ID != "1" {
 				<-release

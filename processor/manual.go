@@ -10,17 +10,21 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// Drained counts what one ProcessPending did. A status that was attempted
-// more than once counts each time.
+// Drained counts what one ProcessPending did. A status that was picked more
+// than once counts each time. Picked is the sum of the other counts.
 type Drained struct {
-	// Picked is the number of claims.
+	// Picked is the number of claims, and of the stuck claims of earlier drains
+	// that were poisoned without being run (contract 5.9).
 	Picked int
 	// Completed, Failed, Poisoned and Released are what became of them;
-	// Failed does not include Poisoned. Snoozed statuses count as Released.
+	// Failed does not include Poisoned. Superseded statuses count as Completed,
+	// snoozed ones as Released.
 	Completed, Failed, Poisoned, Released int
+	// Unstored had a result that changed nothing: somebody else had taken the
+	// status over (contract 5.10), or, with an error, it could not be stored.
+	Unstored int
 }
 
 // ProcessPending claims and runs everything that is due at the moment of the
@@ -35,6 +39,9 @@ type Drained struct {
 // time, though at least one message of each handler, and an attempt without a
 // shorter limit has nine tenths of that threshold; those that share a
 // transaction share that, too.
+//
+// Statuses of handler keys that are not registered here are left alone, with
+// one warning for each key that no program lists (contract 5.7).
 //
 // In Exclusive mode it takes the inbox's lock for as long as it runs, or shares
 // it if this very processor is started and holds it. Another holder is waited
@@ -53,9 +60,7 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, p.lanes, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
-		if applied {
-			d.count(r.outcome)
-		}
+		d.count(r.outcome, applied)
 	}, func() {})
 	m.claimer = p.newClaimer(h, func(r result) {
 		m.meet(r.claim.StatusID)
@@ -77,21 +82,23 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 			return d, err
 		}
 		m.fresh = false
-		picked, err := m.batch(ctx)
-		d.Picked += picked
+		err := m.batch(ctx)
 		if err = errors.Join(err, m.turn.lost()); err != nil || !m.fresh {
 			return d, err
 		}
 	}
 }
 
-func (d *Drained) count(outcome string) {
-	switch outcome {
-	case completed, superseded:
+func (d *Drained) count(outcome string, applied bool) {
+	d.Picked++
+	switch {
+	case !applied:
+		d.Unstored++
+	case outcome == completed, outcome == superseded:
 		d.Completed++
-	case failed:
+	case outcome == failed:
 		d.Failed++
-	case poisoned:
+	case outcome == poisoned:
 		d.Poisoned++
 	default:
 		d.Released++
@@ -125,24 +132,19 @@ func (m *manual) meet(statusID string) {
 	m.met[statusID] = true
 }
 
-// prepare does what sweeps do for a running worker: stuck claims, unknown
-// handler keys and paused handlers. Unknown keys have no grace, as nobody will
-// come who knows them, unless there are workers: then the sweep is theirs.
+// prepare does what sweeps and heartbeats do for a running worker: stuck
+// claims, lanes, handler keys and paused handlers.
 func (m *manual) prepare(ctx context.Context) error {
 	p := m.p
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {}, p.tell)
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {}, func(ctx context.Context, r result) {
+		m.drained.count(poisoned, true)
+		p.tell(ctx, r)
+	})
 	if err := errors.Join(sw.releaseStuck(ctx), p.lanes.check(ctx)); err != nil {
 		return err
 	}
-	workers, err := sw.workers(ctx)
-	if err != nil {
+	if err := p.notePrograms(ctx); err != nil {
 		return err
-	}
-	alone := !slices.ContainsFunc(workers, func(w store.WorkerState) bool { return w.SilentFor <= p.opts.WorkerTimeout+p.opts.UnknownKeyGrace })
-	if alone {
-		if err := sw.poisonUnknown(ctx, workers, 0); err != nil {
-			return err
-		}
 	}
 	return m.readPauses(ctx)
 }
@@ -165,18 +167,18 @@ func (m *manual) readPauses(ctx context.Context) error {
 
 // batch claims once, runs what it got on Concurrency goroutines, and stores
 // the results. The time of each claim is its own: claims are judged by it.
-func (m *manual) batch(ctx context.Context) (picked int, err error) {
+func (m *manual) batch(ctx context.Context) error {
 	p := m.p
 	if err := m.readPauses(ctx); err != nil {
-		return 0, err
+		return err
 	}
 	limits := m.limits()
 	if len(limits) == 0 {
-		return 0, nil
+		return nil
 	}
 	attempts, short, err := m.claimer.claim(ctx, "", limits, p.clock.Now())
 	if err != nil {
-		return 0, errors.Join(err, m.flush(ctx)) // it may have given claims back
+		return errors.Join(err, m.flush(ctx)) // it may have given claims back
 	}
 	maps.Copy(m.idle, short)
 	if len(attempts) == 0 {
@@ -188,7 +190,6 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 		m.meet(a.claim.StatusID)
 	}
 	claimedAt := time.Now()
-	picked = len(attempts) + m.completer.backlog()
 	// Each result is stored as it comes, not when the slowest handler ends.
 	storeCtx, endStoring := context.WithCancel(context.WithoutCancel(ctx))
 	stored := make(chan struct{})
@@ -199,7 +200,7 @@ func (m *manual) batch(ctx context.Context) (picked int, err error) {
 	m.runAll(ctx, m.groups(attempts), claimedAt)
 	endStoring()
 	<-stored
-	return picked, m.flush(ctx)
+	return m.flush(ctx)
 }
 
 // limits spreads Concurrency over the handlers that have work, as far as the
@@ -209,7 +210,7 @@ func (m *manual) limits() map[*handler.Handler]int {
 	var handlers []*handler.Handler
 	busy := 0
 	for _, h := range p.registry.Handlers() {
-		if !p.isPaused(h) && !p.policies[h].breaker.shut() {
+		if !p.Paused(h) && !p.policies[h].breaker.shut() {
 			handlers = append(handlers, h)
 			if !m.idle[h] {
 				busy++
@@ -238,6 +239,7 @@ func (m *manual) flush(ctx context.Context) error {
 	last, done := context.WithTimeout(context.WithoutCancel(ctx), m.p.opts.StatementTimeout)
 	defer done()
 	if n := m.completer.flushLast(last); n > 0 {
+		m.drained.Picked, m.drained.Unstored = m.drained.Picked+n, m.drained.Unstored+n
 		return errors.Join(fmt.Errorf("process pending: %d results could not be stored", n), m.p.storeLog.trouble())
 	}
 	return nil

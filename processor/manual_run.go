@@ -109,10 +109,27 @@ func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
 	defer cancel()
-	m.p.runner.run(ctx, g, watcher{overdue: func() { m.p.reportOverdue(g); m.stuckCalls(g.handler, 1) }, returned: func() { m.stuckCalls(g.handler, -1) }})
+	until := time.Now().Add(limit)
+	m.p.runner.run(ctx, g, watcher{
+		overdue:  func() { m.p.reportOverdue(g); m.stuckCalls(g.handler, 1) },
+		returned: func() { m.stuckCalls(g.handler, -1) },
+		mayStart: func() error { return m.mayStart(until) },
+	})
 	for _, r := range m.p.resultsOf(g) {
 		m.completer.add(r)
 	}
+}
+
+// mayStart returns an error if others may have taken the claims over already, as
+// after a freeze of the whole process.
+func (m *manual) mayStart(until time.Time) error {
+	switch {
+	case !time.Now().Before(until):
+		return errFenced
+	case m.turn.held != nil && !m.turn.held():
+		return errLockLost
+	}
+	return nil
 }
 
 // refuse ends attempts that were not run.

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -49,7 +50,8 @@ type Options struct {
 	// before it is poisoned. Default 10.
 	MaxAbandoned int `yaml:"max_abandoned" env:"MAX_ABANDONED"`
 	// UnknownKeyGrace is how long the handler keys of stopped workers count
-	// as known. Default 10 m; manual mode uses 0.
+	// as known; those of programs that only drain count for 25 h at least.
+	// Default 10 m.
 	UnknownKeyGrace time.Duration `yaml:"unknown_key_grace" env:"UNKNOWN_KEY_GRACE"`
 	// GroupWindow is how long a result may wait for others to be stored
 	// with, BatchSize at most. Default 20 ms.
@@ -157,8 +159,8 @@ func (o Options) Validate() []error {
 	if o.Mode != "" && o.Mode != ModeCompeting && o.Mode != ModeExclusive {
 		refuse("Mode", fmt.Sprintf("%q", o.Mode), `"competing", "exclusive", or "" for the database's default`)
 	}
-	if n := len([]rune(o.LockName)); n < 1 || n > maxLockName {
-		refuse("LockName", fmt.Sprintf("%q", o.LockName), "1 to 200 characters")
+	if n := len([]rune(o.LockName)); strings.TrimSpace(o.LockName) == "" || n > maxLockName {
+		refuse("LockName", fmt.Sprintf("%q", o.LockName), "1 to 200 characters that are not all blank")
 	}
 	return problems
 }

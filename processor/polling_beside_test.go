@@ -14,34 +14,37 @@ import (
 )
 
 // elsewhere accepts n messages in another process, each after the one before
-// has run, and returns how long the last n-2 waited together: the first two
-// show the worker that somebody else accepts.
-func elsewhere(t *testing.T, other *inbox.Inbox, got <-chan string, n int) (waited time.Duration) {
+// has run, and returns how long the one waited that waited the shortest: the
+// first two show the worker that somebody else accepts, and do not count. If
+// each waits for a poll, the shortest wait is about the time between polls.
+func elsewhere(t *testing.T, other *inbox.Inbox, got <-chan string, n int) (shortest time.Duration) {
 	t.Helper()
+	shortest = time.Hour
 	for i := range n {
 		id := fmt.Sprintf("m %d", i)
 		inboxtest.Accept(t, other, id)
 		accepted := time.Now()
 		require.Equal(t, id, inboxtest.Receive(t, got, "what another process accepted"))
 		if i >= 2 {
-			waited += time.Since(accepted)
+			shortest = min(shortest, time.Since(accepted))
 		}
 	}
-	return waited
+	return shortest
 }
 
 // Contract 5.1: a status that is tried again more often than the poll comes
 // does not keep the polls from coming, and from coming sooner.
 func TestPollsComeSoonerBesideARetry(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
-		const interval, again, messages = 2 * time.Second, 1500 * time.Millisecond, 8
+		const interval, again, messages = 6 * time.Second, 4500 * time.Millisecond, 8
 		handler, got := arrivals()
 		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return inbox.Snooze(again) })
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), inboxtest.Handlers(handler, snoozing))
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), inbox.SweepInterval(time.Hour), inboxtest.Handlers(handler, snoozing))
 		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))), "retried")
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-		require.Less(t, elsewhere(t, other, got, messages), (messages-2)*again/3)
+		// A poll may follow a look for the retry after a third of that.
+		require.Less(t, elsewhere(t, other, got, messages), again/5)
 	})
 }
 
@@ -49,14 +52,14 @@ func TestPollsComeSoonerBesideARetry(t *testing.T) {
 // them find what another process accepts, and polls come sooner for that, too.
 func TestLookForADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
-		const again, messages = time.Second, 8
+		const again, messages = 3 * time.Second, 8
 		handler, got := arrivals()
 		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return inbox.Snooze(again) })
 		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(handler, snoozing))
 		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))), "retried")
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-		require.Less(t, elsewhere(t, other, got, messages), (messages-2)*again/3)
+		require.Less(t, elsewhere(t, other, got, messages), again/3)
 	})
 }
 
@@ -64,7 +67,7 @@ func TestLookForADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
 // of what others accept for another handler.
 func TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one writer at a time
-		const interval, messages = 2 * time.Second, 8
+		const interval, messages = 4 * time.Second, 8
 		handler, got := arrivals()
 		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval),
 			inbox.Channel("c", inbox.On("t", handler), inbox.On("own", inboxtest.Do("b", inboxtest.Nothing))))
@@ -96,6 +99,6 @@ func TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler(t *testing.T) {
 				}
 			}()
 		}
-		require.Less(t, elsewhere(t, other, got, messages), (messages-2)*interval/3)
+		require.Less(t, elsewhere(t, other, got, messages), interval/3)
 	})
 }

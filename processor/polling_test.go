@@ -24,7 +24,7 @@ func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const interval = 5 * time.Second
 		handler, got := arrivals()
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), inboxtest.Handlers(handler))
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), inbox.SweepInterval(time.Hour), inboxtest.Handlers(handler))
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
 		inboxtest.Accept(t, worker, "awake") // and idle from now on
@@ -34,6 +34,8 @@ func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
 			inboxtest.Accept(t, other, id)
 			require.Equal(t, id, inboxtest.Receive(t, got, "the poll"))
 		}
+		// All waits together: a single one may be short by chance, where the claim that
+		// follows a poll finds the next message.
 		const more = 5
 		var waited time.Duration
 		for i := range more {
@@ -43,6 +45,6 @@ func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
 			require.Equal(t, id, inboxtest.Receive(t, got, "the next poll"))
 			waited += time.Since(accepted)
 		}
-		require.Less(t, waited, more*interval/3, "polls after one that found work")
+		require.Less(t, waited, more*interval/2, "polls after one that found work")
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,12 +33,14 @@ type Processor struct {
 	counters *telemetry.Counters
 	measure  *telemetry.Instruments
 	hooks    handler.Hooks
+	report   func() string // what Config.Health says; never nil
 
 	policies  map[*handler.Handler]*policy
 	runner    *runner
 	lanes     *lanes
 	wakeup    *wakeup
 	health    *health
+	fleet     *fleet
 	claimLog  *stateLog
 	beatLog   *stateLog
 	sweepLog  *stateLog
@@ -47,6 +48,7 @@ type Processor struct {
 	loopLog   *stateLog
 	lockLog   *stateLog
 	listenLog *stateLog
+	cutLog    *stateLog
 	released  atomic.Bool // claims, since the last stop
 
 	progress atomic.Int64 // when an attempt last came to its end, by the clock, in nanoseconds; 0 if none has
@@ -60,7 +62,9 @@ type Processor struct {
 
 	lifecycle sync.Mutex // held by Start and Stop throughout
 	mu        sync.Mutex
-	now       *activity // nil unless started
+	now       *activity       // nil unless started
+	drained   time.Time       // when a drain's row was written last
+	warned    map[string]bool // unknown handler keys that drains have warned of
 }
 
 // Config is what a Processor works with; Hooks, Instruments, Middleware and
@@ -75,6 +79,9 @@ type Config struct {
 	Logger   *zap.Logger
 	Counters *telemetry.Counters
 	Hooks    handler.Hooks
+	// Health returns what keeps the process from being healthy, as a JSON array; each
+	// heartbeat stores it for operators (contract 11.5). Nil stores none.
+	Health func() string
 	// Instruments measure and trace; nil does neither.
 	Instruments *telemetry.Instruments
 	// Middleware runs around every handler's calls, outside its own.
@@ -95,24 +102,28 @@ func New(cfg Config) (*Processor, error) {
 		}
 	}
 	p := &Processor{
-		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks,
-		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{},
+		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, report: cfg.Health,
+		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{}, warned: map[string]bool{},
 		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
 		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"), lockLog: newStateLog(cfg.Logger, "lock"),
-		listenLog: newStateLog(cfg.Logger, "listening"),
+		listenLog: newStateLog(cfg.Logger, "listening"), cutLog: newStateLog(cfg.Logger, "handlers' transactions"),
 		lockFreed: make(chan struct{}, 1),
+	}
+	if p.report == nil {
+		p.report = func() string { return "" }
 	}
 	if p.opts.Mode == "" {
 		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())
 	}
-	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog, p.listenLog}}
+	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog, p.listenLog, p.cutLog}}
 	for _, h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
 	}
+	p.fleet = newFleet(p.opts, cfg.Registry.Keys(), cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, now: cfg.Clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}
 	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
-		maxRetryDelay: cfg.Options.MaxRetryDelay, stuckGrace: cfg.Options.StuckHandlerGrace}
+		interruptions: &interruptions{condition: p.cutLog, maxDelay: cfg.Options.MaxRetryDelay}, stuckGrace: cfg.Options.StuckHandlerGrace}
 	return p, nil
 }
 
@@ -129,7 +140,8 @@ func (p *Processor) newCompleter(h *held) *completer {
 }
 
 func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
-	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h, lanes: p.lanes, settle: settle}
+	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h, lanes: p.lanes, settle: settle,
+		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 
 // resultsOf judges those attempts of a group that have come to their end, and
@@ -160,7 +172,7 @@ func (p *Processor) resultOf(a *attempt) (r result) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			a.err = &PanicError{Value: fmt.Sprintf("the handler's error: %v", v), Stack: debug.Stack()}
+			a.err = invoke.Recovered(fmt.Sprintf("the handler's error: %v", v))
 			r = judge(a.err)
 		}
 	}()
@@ -178,6 +190,9 @@ func (p *Processor) reportOverdue(g *group) {
 // settled counts a result that has reached the database, or that turned out
 // to be stale, and tells the hooks.
 func (p *Processor) settled(ctx context.Context, r result, applied bool) {
+	if r.outcome != released || !applied {
+		p.runner.interruptions.over(r.claim.StatusID)
+	}
 	if !applied {
 		p.counters.OfHandler(telemetry.Fenced, r.claim.HandlerKey, 1)
 		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome, r.outcome), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
@@ -271,10 +286,12 @@ func (p *Processor) setPaused(keys []string) {
 	}
 }
 
-func (p *Processor) isPaused(h *handler.Handler) bool {
+// Paused reports whether operators have paused the handler, under any of its keys:
+// a pause from before a rename stays. It knows what the last heartbeat read, or
+// TakePaused since (contract 5.13).
+func (p *Processor) Paused(h *handler.Handler) bool {
 	p.pauseMu.Lock()
 	defer p.pauseMu.Unlock()
-	// By any of its keys: what was paused before a rename stays so.
 	return p.paused[h.Key()] || slices.ContainsFunc(h.LegacyKeys(), func(key string) bool { return p.paused[key] })
 }
 

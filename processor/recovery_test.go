@@ -14,12 +14,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// hasty finds vanished workers quickly.
+// hasty sweeps often. It takes nobody for dead who is not made silent (see
+// silentFor), unless the test sets WorkerTimeout.
 func hasty() inbox.Option {
-	o := inbox.DefaultOptions()
-	o.Migrate = true
+	o := inboxtest.Options()
 	p := &o.Processor
-	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = 50*time.Millisecond, 50*time.Millisecond, time.Second
+	p.HeartbeatInterval, p.SweepInterval = 50*time.Millisecond, 50*time.Millisecond
 	p.RestartDelay, p.GroupWindow, p.StopBudget, p.MaxRetryDelay = 50*time.Millisecond, time.Millisecond, time.Second, time.Second
 	return inbox.WithOptions(o)
 }
@@ -36,15 +36,17 @@ func TestClaimsOfAVanishedWorkerAreRecovered(t *testing.T) {
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		claim(t, d, system, vanishing, 1, "h") // and its process dies
 		began := time.Now()
+		silentFor(t, d, vanishing, inboxtest.Patience-time.Second)
 		inboxtest.Start(t, ib)
 		require.Equal(t, 2, inboxtest.Receive(t, attempts, "the recovered message"), "the handler can tell a rerun")
-		require.GreaterOrEqual(t, time.Since(began), 900*time.Millisecond, "not before the worker's timeout")
+		require.GreaterOrEqual(t, time.Since(began), time.Second, "not before the worker's timeout")
 		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it was completed")
 		s := inboxtest.Status(t, ib, "1", "h")
 		require.Zero(t, s.ErrorCount, "nothing is charged")
 		require.Zero(t, s.AbandonedCount, "a finished attempt resets it")
 		require.EqualValues(t, 1, ib.Counters().Recovered)
 		require.Equal(t, 1, logs.FilterMessageSnippet("released abandoned claims").Len())
+		silentFor(t, d, vanishing, 3*inboxtest.Patience)
 		inboxtest.Eventually(t, func() bool {
 			for _, w := range workers(t, d) {
 				if w.ID == vanishing {
@@ -62,12 +64,14 @@ func TestWorkerThatHeartbeatsKeepsItsClaims(t *testing.T) {
 		inboxtest.Accept(t, ib, "1")
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		claim(t, d, system, vanishing, 1, "h")
+		silentFor(t, d, vanishing, inboxtest.Patience-time.Second)
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		inboxtest.Start(t, ib)
-		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
-			require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")), "it was taken for dead")
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); { // without the heartbeat it would be dead
 			require.NotNil(t, inboxtest.Status(t, ib, "1", "h").ProcessingStartedAt)
 			pause(t, 20*time.Millisecond)
 		}
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")), "it was taken for dead")
 	})
 }
 
@@ -88,6 +92,7 @@ func TestStatusThatTakesWorkersWithItIsPoisoned(t *testing.T) {
 		inboxtest.Accept(t, ib, "deadly", "suspect")
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		claim(t, d, system, vanishing, 2, "h")
+		silentFor(t, d, vanishing, time.Hour)
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 3 WHERE message_id = 'deadly'")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 2 WHERE message_id = 'suspect'")
 		inboxtest.Start(t, ib)
@@ -144,7 +149,7 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, causes := make(chan string, 10), make(chan error, 10)
 		var interrupted atomic.Bool
-		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.WorkerTimeout(3*time.Second), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			ran <- m.ID
 			if !interrupted.Swap(true) {
 				<-ctx.Done()
@@ -218,6 +223,7 @@ func TestRowsOfDeadWorkersArePruned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.UnknownKeyGrace(0), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		silentFor(t, d, vanishing, time.Hour)
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { all := workers(t, d); return len(all) == 1 && all[0].ID != vanishing }, "the dead worker's row was pruned")
 	})

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // The loop waits for arrived alone: an event without a token would be handled
@@ -32,7 +34,7 @@ func TestReportsAreTakenOnceEachAndNoneIsLost(t *testing.T) {
 		}()
 	}
 	seen := map[*group]bool{}
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(testenv.Patience)
 	for len(seen) < senders*each {
 		select {
 		case <-r.arrived:

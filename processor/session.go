@@ -48,6 +48,24 @@ func (s *session) beat(at time.Time) (back bool) {
 	return back
 }
 
+// mayStart returns an error if the worker must take itself for dead: then others
+// may have released its claims, and a call that starts now could run beside theirs,
+// or after their successors in a lane. The fence ends everything at that moment.
+// But if the whole process was frozen, an attempt that was about to start may go on
+// before the fence's timer fires, so each call asks here first.
+func (s *session) mayStart() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.last) >= s.workerTimeout {
+		s.cancel(errFenced)
+		return errFenced
+	}
+	if s.lock != nil && !s.lock.hold.Held() {
+		return errLockLost
+	}
+	return nil
+}
+
 // end cancels everything under this ID, for cause.
 func (s *session) end(cause error) {
 	s.mu.Lock()
@@ -71,6 +89,7 @@ type heart struct {
 	store   store.Store
 	opts    Options
 	keys    []string
+	report  func() string // the process's health
 	now     func() time.Time
 	log     *stateLog
 	host    string
@@ -78,12 +97,16 @@ type heart struct {
 	onBack  func() // it may claim again
 }
 
-func newHeart(st store.Store, opts Options, keys []string, now func() time.Time, log *stateLog, onPause func([]string), onBack func()) *heart {
+func newHeart(st store.Store, opts Options, keys []string, report func() string, now func() time.Time, log *stateLog, onPause func([]string), onBack func()) *heart {
+	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, log: log, host: hostname(), onPause: onPause, onBack: onBack}
+}
+
+func hostname() string {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "unknown"
+		return "unknown"
 	}
-	return &heart{store: st, opts: opts, keys: keys, now: now, log: log, host: host, onPause: onPause, onBack: onBack}
+	return host
 }
 
 // beat sends one heartbeat and reads what operators paused. The moment that
@@ -93,7 +116,7 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/3))
 	defer cancel()
 	at := time.Now()
-	err := h.store.Heartbeat(stmt, store.Worker{ID: s.id, Host: h.host, PID: os.Getpid(), HandlerKeys: h.keys}, h.now())
+	err := h.store.Heartbeat(stmt, store.Worker{ID: s.id, Host: h.host, PID: os.Getpid(), HandlerKeys: h.keys, Health: h.report()}, h.now())
 	if err != nil {
 		return err
 	}

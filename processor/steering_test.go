@@ -11,9 +11,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -84,15 +86,35 @@ func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
 	})
 }
 
-func TestUndecodableBodyIsAnOrdinaryFailure(t *testing.T) {
+func TestUndecodableBodyIsPoisonedAtOnceUnlessItsCodecAsksForARetry(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		type order struct{ N int }
+		type orders = inbox.Message[order]
+		codec := func(err error) handler.Option {
+			return inbox.WithCodec(handler.CodecFunc[order](func(handler.Metadata, []byte) (order, error) { return order{}, err }))
+		}
+		nothing := func(context.Context, orders) error { return nil }
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
-			inbox.Func("h", func(context.Context, inbox.Message[struct{ N int }]) error { return nil })))
+			inbox.Func("plain", nothing),
+			inbox.Tx("tx", func(context.Context, *gorm.DB, orders) error { return nil }),
+			inbox.Batch("batch", 2, func(context.Context, []orders) error { return nil }),
+			inbox.Func("retries", nothing, codec(inbox.RetryAfter(time.Minute, errBoom))),
+			inbox.Func("snoozes", nothing, codec(inbox.Snooze(time.Minute)))))
 		inboxtest.Accept(t, ib, "not json")
-		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
-		s := inboxtest.Status(t, ib, "not json", "h")
+		drained := inboxtest.Process(t, ib)
+		for _, key := range []string{"plain", "tx", "batch"} {
+			s := inboxtest.Status(t, ib, "not json", key)
+			require.True(t, s.IsPoisoned, key)
+			require.Zero(t, s.ErrorCount, key)
+			require.Contains(t, *s.LastError, fmt.Sprintf("decode body for handler %q", key))
+		}
+		require.Equal(t, inbox.Drained{Picked: 5, Poisoned: 3, Failed: 1, Released: drained.Released}, drained)
+		s := inboxtest.Status(t, ib, "not json", "retries")
 		require.Equal(t, 1, s.ErrorCount)
-		require.Contains(t, *s.LastError, `decode body for handler "h"`)
+		require.Equal(t, inboxtest.Noon.Add(time.Minute), s.NextAttemptAt.UTC())
+		s = inboxtest.Status(t, ib, "not json", "snoozes")
+		require.False(t, s.IsPoisoned)
+		require.Zero(t, s.ErrorCount)
 	})
 }
 
@@ -135,7 +157,9 @@ func TestPanicIsAFailureWithItsStack(t *testing.T) {
 		s := inboxtest.Status(t, ib, "1", "h")
 		require.Equal(t, 1, s.ErrorCount)
 		require.Contains(t, *s.LastError, "handler panicked: runtime error: index out of range")
-		require.Contains(t, *s.LastError, "explode", "the stack names the culprit within what is kept")
+		_, stack, _ := strings.Cut(*s.LastError, "\n\n")
+		require.Regexp(t, `^[^\n]*explode\n`, stack, "the stack begins with the function that panicked")
+		require.NotContains(t, stack, "internal/invoke", "it has no frames of the library")
 	})
 }
 

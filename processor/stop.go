@@ -13,9 +13,9 @@ import (
 // handlers have StopBudget to return and are cancelled then, all results are
 // stored. What was interrupted is released uncharged. Stop returns by ctx's
 // deadline; within it, time is kept for the cancellation and for storing. It
-// returns an error if handlers still run or results could not be stored:
-// other workers recover those claims. Stopping twice, or before Start, does
-// nothing.
+// returns an error if handlers still run, which it names, or if results could
+// not be stored: other workers recover those claims. Stopping twice, or before
+// Start, does nothing.
 func (p *Processor) Stop(ctx context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()
@@ -55,7 +55,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	p.announceReleased(a.hard)
 	if s := a.current(); s != nil {
 		s.end(errStopping)
-		settled := unstored == 0 && a.left.Load() == 0
+		settled := unstored == 0 && a.left.count() == 0
 		if settled {
 			p.farewell(a.hard, s)
 		}
@@ -68,8 +68,8 @@ func (p *Processor) Stop(ctx context.Context) error {
 	go func() { a.services.Wait(); close(ended) }()
 	waitFor(ended, time.Now().Add(max(time.Until(budget.flush), time.Second)))
 	var problems []error
-	if left := a.left.Load(); left > 0 {
-		problems = append(problems, fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker", left))
+	if left := a.left.count(); left > 0 {
+		problems = append(problems, fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker: %s", left, a.left.names()))
 	}
 	if unstored > 0 {
 		problems = append(problems, fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", unstored))

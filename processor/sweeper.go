@@ -45,16 +45,18 @@ func newSweeper(st store.Store, opts Options, known []string, now func() time.Ti
 
 // sweep looks once. The caller's own heartbeat has just succeeded: a worker
 // cut off from the database must not judge others by what it cannot see.
-func (s *sweeper) sweep(ctx context.Context, self string) error {
+func (s *sweeper) sweep(ctx context.Context, self string, look func(workers []store.WorkerState, asked time.Time)) error {
+	asked := s.now()
 	workers, err := s.workers(ctx)
 	if err != nil {
 		return err
 	}
+	look(workers, asked)
 	var problems []error // one dead worker's trouble must not keep the others' claims
 	seen := map[string]bool{}
 	for _, w := range workers {
 		seen[w.ID] = true
-		if w.ID == self || w.Released || (w.Stopped && w.SilentFor < 2*s.opts.WorkerTimeout) {
+		if w.ID == self || w.Released || w.Drains || (w.Stopped && w.SilentFor < 2*s.opts.WorkerTimeout) {
 			continue // one that took its leave has no claims to be released soon
 		}
 		if w.SilentFor < s.opts.WorkerTimeout {
@@ -79,7 +81,7 @@ func (s *sweeper) sweep(ctx context.Context, self string) error {
 		s.lastStuck = time.Now()
 		problems = append(problems, s.releaseStuck(ctx))
 	}
-	problems = append(problems, s.poisonUnknown(ctx, workers, s.opts.UnknownKeyGrace))
+	problems = append(problems, s.poisonUnknown(ctx, workers))
 	if s.lanes.checkDue() {
 		problems = append(problems, s.lanes.check(ctx))
 	}
@@ -144,7 +146,7 @@ func (s *sweeper) evict(stmt context.Context, w store.WorkerState) {
 }
 
 func (s *sweeper) releaseClaimsOf(ctx context.Context, worker string) (left bool, err error) {
-	left, err = s.release(ctx, "worker "+worker+" is gone", func(stmt context.Context) ([]store.Ref, error) {
+	left, err = s.release(ctx, "worker "+worker+" is gone", s.opts.abandon, func(stmt context.Context) ([]store.Ref, error) {
 		return s.store.ClaimsOf(stmt, worker, sweepBatch)
 	})
 	if err != nil {
@@ -155,7 +157,7 @@ func (s *sweeper) releaseClaimsOf(ctx context.Context, worker string) (left bool
 
 func (s *sweeper) releaseStuck(ctx context.Context) error {
 	before := s.now().Add(-s.opts.StuckMessageThreshold)
-	_, err := s.release(ctx, "claim without a worker is stuck", func(stmt context.Context) ([]store.Ref, error) {
+	_, err := s.release(ctx, "claim without a worker is stuck", s.opts.abandonStuck, func(stmt context.Context) ([]store.Ref, error) {
 		return s.store.StuckClaims(stmt, before, sweepBatch)
 	})
 	if err != nil {
@@ -166,9 +168,9 @@ func (s *sweeper) releaseStuck(ctx context.Context) error {
 
 // release gives back what find finds, batch by batch, and reports whether
 // some could not be (their rows are locked, or changed meanwhile).
-func (s *sweeper) release(ctx context.Context, why string, find func(context.Context) ([]store.Ref, error)) (left bool, err error) {
+func (s *sweeper) release(ctx context.Context, why string, abandon func(store.Ref, time.Time) store.Settlement, find func(context.Context) ([]store.Ref, error)) (left bool, err error) {
 	for {
-		found, applied, err := s.settle(ctx, find, func(r store.Ref) store.Settlement { return s.opts.abandon(r, s.now()) })
+		found, applied, err := s.settle(ctx, find, func(r store.Ref) store.Settlement { return abandon(r, s.now()) })
 		if err != nil {
 			return true, err
 		}
@@ -228,7 +230,7 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 func (s *sweeper) prune(ctx context.Context, workers []store.WorkerState) error {
 	var ids []string
 	for _, w := range workers {
-		if w.Released && w.SilentFor > s.opts.WorkerTimeout+s.opts.UnknownKeyGrace {
+		if (w.Released || w.Drains) && !s.opts.listsKeys(w) {
 			ids = append(ids, w.ID)
 			// Once more, now that it can claim nothing any more: a claim that
 			// was under way when it was marked came after the last look.

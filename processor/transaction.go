@@ -22,13 +22,13 @@ import (
 func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 	t, err := r.begun(invoke.Begin(ctx, r.db, r.statementTimeout))
 	if err != nil {
-		fail(members, err)
+		r.interrupt(members, err)
 		return
 	}
 	defer t.Rollback()
 	current, err := t.complete(members)
 	if err != nil {
-		fail(members, err)
+		r.endedBy(members, err)
 		return
 	}
 	if len(current) == 0 {
@@ -42,6 +42,10 @@ func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 	for _, m := range current {
 		m.cause = context.Cause(limited)
 	}
+	if err := databaseFault(statements, errs); err != nil {
+		r.interruptCall(current, errs, err)
+		return
+	}
 	swallowed := statements.Swallowed()
 	if len(current) > 1 && nobodysFault(errs, swallowed) {
 		repeatAlone(current)
@@ -52,13 +56,79 @@ func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 	}
 	committed, err := t.commit(ctx, current)
 	var cut *uncharged
+	if !committed && !errors.As(err, &cut) && store.IsDatabaseFault(err) {
+		r.interrupt(current, err)
+		return
+	}
 	if !committed && len(current) > 1 && !errors.As(err, &cut) {
 		repeatAlone(current) // a deferred constraint does not say whose row it was
 		return
 	}
+	if committed {
+		statements.Committed()
+	}
 	for _, m := range current {
 		m.stored, m.err = committed, err
 	}
+}
+
+// databaseFault returns the failure of a statement of the handler's transaction
+// for which the database is to blame (contract 5.7); nil if there is none. Then the
+// handler's errors say nothing about the handler, whatever they are: it may have
+// wrapped the failure, returned another one, or ignored it. The exceptions are a
+// call that may still be running, and a handler that poisoned or snoozed its
+// message.
+func databaseFault(statements *invoke.WatchedTx, errs []error) error {
+	for _, err := range errs {
+		if errors.Is(err, ErrStuck) || len(errs) == 1 && invoke.Decided(err) {
+			return nil
+		}
+	}
+	return statements.Fault(errors.Join(errs...), store.IsDatabaseFault)
+}
+
+// interruptCall is interrupt for a call that the handler has returned from: it may
+// have said how long to wait.
+func (r *runner) interruptCall(members []member, errs []error, fault error) {
+	r.interrupt(members, fmt.Errorf("the database failed in the handler transaction: %w", fault))
+	for i, m := range members {
+		var (
+			retryAfter *handler.RetryAfterError
+			cut        *uncharged
+		)
+		if errors.As(errs[i], &retryAfter) && errors.As(m.err, &cut) {
+			cut.delay = max(retryAfter.Delay, time.Microsecond)
+		}
+	}
+}
+
+// maxCollisions is how often an attempt is repeated at once because its
+// transaction got in another's way. Then it waits, as after any other failure of
+// the database.
+const maxCollisions = 5
+
+// interrupt ends attempts that the database cut short: nothing is charged. They
+// run again at once after a deadlock or a serialization failure, else after a
+// while.
+func (r *runner) interrupt(members []member, reason error) {
+	for _, m := range members {
+		if store.IsSerialization(reason) && m.cause == nil && m.collisions < maxCollisions {
+			m.collisions++
+			m.repeat(false)
+			continue
+		}
+		m.err = &uncharged{reason: reason, delay: r.interruptions.again(m, reason), visible: true}
+	}
+}
+
+// endedBy ends attempts for which a step of ours in their transaction failed: the
+// database's own failures are not the handler's.
+func (r *runner) endedBy(members []member, err error) {
+	if store.IsTransient(err) {
+		r.interrupt(members, err)
+		return
+	}
+	fail(members, err)
 }
 
 // nobodysFault: a batch's call failed as a whole, which does not say which
@@ -113,7 +183,7 @@ type handlerTx struct {
 
 func (r *runner) begun(tx *invoke.Tx, err error) (*handlerTx, error) {
 	if err != nil {
-		return nil, r.cutShort(err)
+		return nil, err
 	}
 	return &handlerTx{runner: r, Tx: tx}, nil
 }
@@ -143,7 +213,7 @@ func (t *handlerTx) each(doing string, members []member, step func([]store.Compl
 	var applied []bool
 	err = t.Within(func() (err error) { applied, err = step(completions); return err })
 	if err != nil {
-		return nil, t.cutShort(fmt.Errorf("%s in handler transaction: %w", doing, err))
+		return nil, fmt.Errorf("%s in handler transaction: %w", doing, err)
 	}
 	for i, m := range members {
 		if m.fenced = !applied[i]; applied[i] {
@@ -202,13 +272,4 @@ func (r *runner) states(ctx context.Context, id string) (map[string]store.State,
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-}
-
-// cutShort tells the database's own trouble from everything else: the former
-// is not the handler's failure.
-func (r *runner) cutShort(err error) error {
-	if store.IsTransient(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &uncharged{reason: err, delay: invoke.Backoff(1, r.maxRetryDelay)}
-	}
-	return err
 }

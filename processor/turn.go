@@ -14,6 +14,7 @@ import (
 // turn is a ProcessPending's right to run handlers.
 type turn struct {
 	term  context.Context
+	held  func() bool // whether the lock is held at this moment; nil in Competing mode
 	leave func()
 }
 
@@ -78,7 +79,7 @@ func (p *Processor) joinLock(ctx context.Context) *turn {
 	if s == nil || s.lock == nil || !s.lock.join() {
 		return nil
 	}
-	return &turn{term: s.lock.hold.Term(), leave: func() {
+	return &turn{term: s.lock.hold.Term(), held: s.lock.hold.Held, leave: func() {
 		p.giveUpLock(ctx, func(ctx context.Context, _ bool) error { return s.lock.part(ctx) })
 	}}
 }
@@ -96,7 +97,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 			}
 		}
 	}()
-	return &turn{term: own.hold.Term(), leave: func() {
+	return &turn{term: own.hold.Term(), held: own.hold.Held, leave: func() {
 		end()
 		<-kept
 		p.giveUpLock(ctx, own.leave)

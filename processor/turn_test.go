@@ -45,7 +45,7 @@ func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.LockAcquireTimeout(300*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
-		require.True(t, takeLock(t, d, time.Minute))
+		require.True(t, takeLock(t, d, time.Hour))
 		began := time.Now()
 		drained, err := ib.ProcessPending(context.Background())
 		require.ErrorIs(t, err, inbox.ErrLockHeld)
@@ -70,19 +70,20 @@ func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
-		ib := exclusive(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+		const lease = 4 * time.Second
+		ib := exclusive(t, d, inbox.WorkerTimeout(lease), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			running <- m.ID
 			<-finish
 			return nil
 		})))
 		inboxtest.Accept(t, ib, "1")
-		require.True(t, takeLock(t, d, time.Minute))
+		require.True(t, takeLock(t, d, time.Hour))
 		ended := drain(ib)
 		pause(t, 200*time.Millisecond)
 		require.Empty(t, running)
 		releaseLock(t, d)
 		inboxtest.Receive(t, running, "the handler")
-		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); { // twice the lease's length
+		for end := time.Now().Add(lease + time.Second); time.Now().Before(end); {
 			require.False(t, takeLock(t, d, time.Second), "the drain renews its lease")
 			pause(t, 20*time.Millisecond)
 		}
@@ -97,7 +98,7 @@ func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 func TestProcessPendingThatLosesTheLockIsInterruptedUncharged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
-		ib := exclusive(t, d, inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second), inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			running <- m.ID
 			return untilCancelled(ctx, m)
 		})))
@@ -161,8 +162,7 @@ func TestStopInterruptsTheProcessPendingThatSharesItsLock(t *testing.T) {
 		ib, running, _ := busyProcessor(t, d)
 		ended := drain(ib)
 		require.Equal(t, "2", inboxtest.Receive(t, running, "the drain's handler"))
-		_, err := stop(t, ib, inboxtest.Patience)
-		require.NoError(t, err)
+		require.NoError(t, stop(t, ib, inboxtest.Patience))
 		end := inboxtest.Receive(t, ended, "the drain")
 		require.ErrorIs(t, end.err, inbox.ErrLockHeld)
 		require.ErrorContains(t, end.err, "stopping")
@@ -178,7 +178,7 @@ func TestStopInterruptsTheProcessPendingThatSharesItsLock(t *testing.T) {
 func TestProcessorTakesTheLockAsSoonAsItsOwnProcessPendingGivesItUp(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 10), make(chan struct{})
-		ib := exclusive(t, d, inbox.WorkerTimeout(time.Minute), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+		ib := exclusive(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			running <- m.ID
 			<-finish
 			return nil
@@ -190,7 +190,7 @@ func TestProcessorTakesTheLockAsSoonAsItsOwnProcessPendingGivesItUp(t *testing.T
 		close(finish)
 		require.NoError(t, inboxtest.Receive(t, ended, "the drain").err)
 		inboxtest.Accept(t, ib, "2")
-		require.Equal(t, "2", inboxtest.Receive(t, running, "the processor's handler")) // the next try would be after 20 s
+		require.Equal(t, "2", inboxtest.Receive(t, running, "the processor's handler")) // the next try would come much later
 		require.True(t, holdsLock(ib))
 	})
 }

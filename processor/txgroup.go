@@ -29,9 +29,9 @@ import (
 // not say whose row it was). All then run again alone, uncharged, and the
 // culprit meets its fate there.
 func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
-	t, err := r.begun(invoke.BeginPiped(ctx, r.db, r.statementTimeout))
+	t, err := r.begun(invoke.Begin(ctx, r.db, r.statementTimeout))
 	if err != nil {
-		fail(all, err)
+		r.interrupt(all, err)
 		return
 	}
 	defer t.Rollback()
@@ -76,6 +76,7 @@ func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
 		switch {
 		case committed:
 			m.stored = true
+			m.statements.Committed()
 		case errors.As(err, &cut):
 			m.err, m.alone = err, true
 		default:
@@ -106,15 +107,19 @@ func (t *handlerTx) runMember(ctx context.Context, first bool, m member, w watch
 	ctx, cancel := m.limited(t.traced(ctx, []member{m}))
 	defer cancel()
 	session, statements := invoke.Watch(ctx, t.DB)
+	m.statements = statements
 	err := t.call(handler.ContextWithDB(ctx, session), session, []member{m}, w)[0]
+	m.cause = context.Cause(ctx)
+	if fault := databaseFault(statements, []error{err}); fault != nil {
+		return fault
+	}
 	if err == nil {
 		err = statements.Swallowed()
 	}
-	m.cause = context.Cause(ctx)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrStuck) || ctx.Err() != nil || store.IsTransient(err):
+	case errors.Is(err, ErrStuck) || unstarted(err) || ctx.Err() != nil || store.IsTransient(err):
 		return err
 	}
 	if err := invoke.Steered(t.DB); err != nil { // not the handler's fault

@@ -263,7 +263,7 @@ func TestHandlerThatMeddlesWithTheGroupsTransactionChargesNobodyElse(t *testing.
 		},
 		"it leaves the transaction aborted": {
 			func(tx *gorm.DB) error { _ = tx.Raw("SELECT 1 / 0").Row().Scan(new(int)); return nil },
-			"1231234", inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, []string{"1", "3", "4"},
+			"1234", inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, []string{"1", "3", "4"},
 		},
 		"it rolls back to the savepoint": { // which undoes its own, as it has asked for
 			func(tx *gorm.DB) error { return tx.Exec("ROLLBACK TO SAVEPOINT inbox_member").Error },

@@ -3,47 +3,57 @@ package processor
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// poisonUnknown poisons pending statuses whose handler key no worker lists.
-// Keys of stopped and dead workers count for the grace after their last sign
-// of life, and a key must have been missing for as long before this worker
-// acts on it: in a rolling deploy a message can be accepted just before the
-// worker that knows its handler registers (contract 5.7).
-func (s *sweeper) poisonUnknown(ctx context.Context, workers []store.WorkerState, grace time.Duration) error {
+// listsKeys reports whether the handler keys of a worker's row count as known.
+// Those of stopped and dead workers do for UnknownKeyGrace.
+func (o Options) listsKeys(w store.WorkerState) bool {
+	grace := o.UnknownKeyGrace
+	if w.Drains {
+		grace = max(grace, store.DrainKept)
+	}
+	return w.SilentFor <= o.WorkerTimeout+grace
+}
+
+// unknownKeys returns the pending handler keys that are not in known and that
+// no row lists.
+func (o Options) unknownKeys(pending, known []string, workers []store.WorkerState) []string {
+	return slices.DeleteFunc(slices.Clone(pending), func(key string) bool {
+		return slices.Contains(known, key) || slices.ContainsFunc(workers, func(w store.WorkerState) bool {
+			return slices.Contains(w.HandlerKeys, key) && o.listsKeys(w)
+		})
+	})
+}
+
+// poisonUnknown poisons pending statuses whose handler key no worker lists. A
+// key must have been missing for UnknownKeyGrace before this worker acts on it:
+// in a rolling deploy a message can be accepted just before the worker that
+// knows its handler registers (contract 5.7).
+func (s *sweeper) poisonUnknown(ctx context.Context, workers []store.WorkerState) error {
+	grace := s.opts.UnknownKeyGrace
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
 	pending, err := s.store.PendingKeys(stmt)
 	if err != nil {
 		return fmt.Errorf("sweep: pending handler keys: %w", err)
 	}
-	known := map[string]bool{}
-	for _, key := range s.known {
-		known[key] = true
-	}
-	for _, w := range workers {
-		if w.SilentFor <= s.opts.WorkerTimeout+grace {
-			for _, key := range w.HandlerKeys {
-				known[key] = true
-			}
-		}
-	}
+	unknown := s.opts.unknownKeys(pending, s.known, workers)
 	for key := range s.unknown {
-		if known[key] || !slices.Contains(pending, key) {
+		if !slices.Contains(unknown, key) {
 			delete(s.unknown, key)
 		}
 	}
-	for _, key := range pending {
-		if known[key] {
-			continue
-		}
+	for _, key := range unknown {
 		first, noticed := s.unknown[key]
 		if !noticed {
 			first = time.Now()
@@ -81,4 +91,59 @@ func (s *sweeper) poisonKey(ctx context.Context, key string) error {
 			return nil
 		}
 	}
+}
+
+// notePrograms lets the workers of other programs know which handler keys this
+// program drains, and warns of pending keys that no program lists. A drain
+// leaves those alone: whoever knows them may drain as rarely as this one
+// (contract 5.7). While the processor is started its heartbeats and sweeps do
+// both.
+func (p *Processor) notePrograms(ctx context.Context) error {
+	p.mu.Lock()
+	started := p.now != nil
+	due := time.Since(p.drained) >= p.opts.HeartbeatInterval
+	p.mu.Unlock()
+	if started {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
+	defer cancel()
+	if due {
+		if err := p.store.RecordDrain(stmt, p.drainRow(), p.clock.Now()); err != nil {
+			return fmt.Errorf("process pending: %w", err)
+		}
+	}
+	pending, err := p.store.PendingKeys(stmt)
+	if err != nil {
+		return fmt.Errorf("process pending: pending handler keys: %w", err)
+	}
+	unknown := p.opts.unknownKeys(pending, p.registry.Keys(), nil)
+	if len(unknown) > 0 {
+		workers, err := p.store.Workers(stmt, p.clock.Now())
+		if err != nil {
+			return fmt.Errorf("process pending: list workers: %w", err)
+		}
+		unknown = p.opts.unknownKeys(unknown, nil, workers)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if due {
+		p.drained = time.Now()
+	}
+	for _, key := range unknown {
+		if !p.warned[key] {
+			p.warned[key] = true
+			p.log.Warn("inbox: pending statuses of a handler key that no program lists, ProcessPending leaves them; a renamed handler needs inbox.LegacyKeys",
+				zap.String(telemetry.FieldHandlerKey, key))
+		}
+	}
+	return nil
+}
+
+// drainRow is the row of all programs that drain the same handler keys. One for
+// each process would fill the table: a cron job is a new process each time.
+func (p *Processor) drainRow() store.Worker {
+	keys := p.registry.Keys()
+	id := uuid.NewSHA1(uuid.Nil, []byte(strings.Join(slices.Sorted(slices.Values(keys)), "\x00")))
+	return store.Worker{ID: id.String(), Host: hostname(), PID: os.Getpid(), HandlerKeys: keys}
 }

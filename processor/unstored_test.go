@@ -64,9 +64,7 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, fenced, fell := newLedger(), make(chan struct{}, 3), make(chan struct{})
-		// On SQLite a worker whose heartbeat waits for the file from one tick to the
-		// next looks at its row instead, and is alive: rarely, by such ticks.
-		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond), inbox.HeartbeatInterval(450*time.Millisecond),
+		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond),
 			inboxtest.Handlers(inboxtest.Do("h", ran.note), inboxtest.Do("waits", func(ctx context.Context, _ inboxtest.Bytes) error {
 				select {
 				case <-ctx.Done():
@@ -85,7 +83,7 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 		allowResults()
 		allowHeartbeats()
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all are stored")
-		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "it is back under a new ID")
+		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) > 1 }, "it is back under a new ID")
 		ran.requireOnce(t, 3)
 		require.Zero(t, ib.Counters().Fenced)
 		require.Zero(t, ib.Counters().Recovered)
@@ -132,7 +130,7 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		first := newLedger()
 		running, release := make(chan string, 10), make(chan struct{})
 		defer close(release)
-		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Mode(inbox.ModeCompeting), inboxtest.Handlers(
 			inboxtest.Do("unstored", first.note),
 			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil })))
 		allow := refuseResults(t, d, "NEW.handler_key = 'unstored'")
@@ -143,16 +141,16 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		}
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
 		inboxtest.Eventually(t, func() bool { first.mu.Lock(); defer first.mu.Unlock(); return len(first.runs) == 3 }, "the others have run")
-		took, err := stop(t, ib, 2*time.Second)
-		require.Less(t, took, 2*time.Second+lag)
+		err := stop(t, ib, 2*time.Second)
 		require.ErrorContains(t, err, "3 handlers still run, their claims are recovered by another worker")
 		require.ErrorContains(t, err, "3 results could not be stored, their claims are recovered by another worker")
 		require.EqualValues(t, 6, claimed(t, ib))
 		require.Nil(t, workers(t, d)[0].StoppedAt, "its silence must tell")
 		allow()
+		silentFor(t, d, workers(t, d)[0].ID, time.Hour)
 
 		second := newLedger()
-		successor := inboxtest.New(t, d.Another(t), hasty(), inboxtest.Handlers(inboxtest.Do("unstored", second.note), inboxtest.Do("deaf", second.note)))
+		successor := inboxtest.New(t, d.Another(t), hasty(), inbox.Mode(inbox.ModeCompeting), inboxtest.Handlers(inboxtest.Do("unstored", second.note), inboxtest.Do("deaf", second.note)))
 		inboxtest.Start(t, successor)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, successor) }, "another worker took them up")
 		second.requireOnce(t, 6)

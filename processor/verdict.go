@@ -43,6 +43,8 @@ func (e *unrecoverable) Unwrap() error { return e.reason }
 type uncharged struct {
 	reason error
 	delay  time.Duration
+	// visible: the status shows the reason until its next attempt ends.
+	visible bool
 	// unknown: its transaction may yet be committed.
 	unknown bool
 }
@@ -57,6 +59,10 @@ var (
 	errLockLost = errors.New("worker lost the lock of the inbox")
 	errTimeout  = invoke.ErrTimeout
 )
+
+// unstarted reports whether an attempt's call was not begun because its worker
+// must take itself for dead.
+func unstarted(err error) bool { return errors.Is(err, errFenced) || errors.Is(err, errLockLost) }
 
 // judge decides from an attempt's error, and from the cause its context was
 // cancelled with, what becomes of the status (contract 5.5, 5.7, 5.8).
@@ -81,7 +87,7 @@ func judge(a *attempt, err error, cause error, now time.Time) verdict {
 		cut        *uncharged
 	)
 	switch {
-	case errors.As(err, &beyond):
+	case errors.As(err, &beyond), handler.Undecodable(err):
 		return poisonedBy(settle, err)
 	case errors.As(err, &poison):
 		settle.ErrorCount++
@@ -90,11 +96,15 @@ func judge(a *attempt, err error, cause error, now time.Time) verdict {
 		// At least a microsecond ahead: a drain with a clock that stands
 		// still never meets the status again.
 		return putOff(snoozed, settle, nil, now.Add(max(snooze.Delay, time.Microsecond)))
-	case errors.Is(cause, errStopping), errors.Is(cause, errFenced), errors.Is(cause, errLockLost):
+	case errors.Is(cause, errStopping), errors.Is(cause, errFenced), errors.Is(cause, errLockLost), unstarted(err):
 		settle.AbandonedCount = c.AbandonedCount
 		return verdict{outcome: released, failure: err, settlement: settle}
 	case errors.As(err, &cut) && !errors.Is(cause, errTimeout):
 		settle.AbandonedCount = c.AbandonedCount
+		if cut.visible {
+			text := store.SanitizeError(err.Error())
+			settle.LastError = &text
+		}
 		return putOff(released, settle, err, now.Add(cut.delay))
 	}
 	if errors.Is(cause, errTimeout) {
@@ -144,6 +154,17 @@ func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
 	}
 	next := now.Add(invoke.Backoff(s.AbandonedCount, o.MaxRetryDelay))
 	s.NextAttemptAt = &next
+	return s
+}
+
+// abandonStuck is abandon for a claim without a worker, a drain's. The first
+// time it is due at once: it has waited for StuckMessageThreshold already, and
+// a program that is ended in the middle of a drain is no suspect's doing.
+func (o Options) abandonStuck(r store.Ref, now time.Time) store.Settlement {
+	s := o.abandon(r, now)
+	if s.NextAttemptAt != nil && r.AbandonedCount == 0 {
+		s.NextAttemptAt = &now
+	}
 	return s
 }
 

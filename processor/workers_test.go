@@ -115,7 +115,7 @@ func TestVersionConflictLeavesTheRestOfTheGroup(t *testing.T) {
 			}),
 		))
 		inboxtest.Accept(t, ib, "1", "taken", "2")
-		require.Equal(t, inbox.Drained{Picked: 6, Completed: 2, Failed: 2}, inboxtest.Process(t, ib))
+		require.Equal(t, inbox.Drained{Picked: 6, Completed: 2, Failed: 2, Unstored: 2}, inboxtest.Process(t, ib))
 		for _, id := range []string{"1", "2"} {
 			require.NotNil(t, inboxtest.Status(t, ib, id, "completes").CompletedAt)
 			require.Equal(t, 1, inboxtest.Status(t, ib, id, "fails").ErrorCount)

@@ -22,6 +22,7 @@ const (
 	DeadLettered
 	Invalid
 	Gaps
+	EmptyRecords
 	DuplicateSkipped
 	MissingKey
 	HandedOff
@@ -51,6 +52,7 @@ type Counters struct {
 	DeadLettered            atomic.Int64 // bad records that a dead-letter topic acknowledged (contract 7.4)
 	Invalid                 atomic.Int64 // messages refused by Accept (contract 4.1)
 	Gaps                    atomic.Int64 // gaps in partitions that were passed (contract 7.5)
+	EmptyRecords            atomic.Int64 // records that hold no message: empty batches (contract 4.5)
 
 	// Of channels that remember inline what was processed (contract 8.6).
 	DuplicateSkipped atomic.Int64 // a handler's messages that it had processed before
@@ -147,6 +149,8 @@ func (c *Counters) total(e Event) *atomic.Int64 {
 		return &c.Invalid
 	case Gaps:
 		return &c.Gaps
+	case EmptyRecords:
+		return &c.EmptyRecords
 	case DuplicateSkipped:
 		return &c.DuplicateSkipped
 	case MissingKey:
@@ -229,7 +233,7 @@ func (c *Counters) ByHandler(e Event) map[string]int64 {
 // Snapshot is a copy of the counters at one moment.
 type Snapshot struct {
 	Accepted, Duplicates, DuplicateContentDiffers, Unrouted, Rejected, Invalid    int64
-	DeadLettered                                                                  int64
+	DeadLettered, EmptyRecords                                                    int64
 	Processed, Failed, Poisoned, Snoozed, Released, Superseded, Fenced, Recovered int64
 	LockLost, Gaps, HandedOff                                                     int64
 	DuplicateSkipped, MissingKey                                                  int64
@@ -242,7 +246,7 @@ func (c *Counters) Snapshot() Snapshot {
 		Unrouted: c.load(Unrouted), Rejected: c.load(Rejected), DeadLettered: c.load(DeadLettered), Invalid: c.load(Invalid),
 		Processed: c.load(Processed), Failed: c.load(Failed), Poisoned: c.load(Poisoned), Snoozed: c.load(Snoozed),
 		Released: c.load(Released), Superseded: c.load(Superseded), Fenced: c.load(Fenced), Recovered: c.load(Recovered),
-		LockLost: c.load(LockLost), Gaps: c.load(Gaps), HandedOff: c.load(HandedOff),
+		LockLost: c.load(LockLost), Gaps: c.load(Gaps), EmptyRecords: c.load(EmptyRecords), HandedOff: c.load(HandedOff),
 		DuplicateSkipped: c.load(DuplicateSkipped), MissingKey: c.load(MissingKey),
 	}
 }

@@ -70,12 +70,15 @@ const (
 
 	// Why, since when, and everything else.
 	FieldAfter            = "after"
+	FieldAhead            = "ahead"
 	FieldAudit            = "audit"
 	FieldBad              = "bad"
 	FieldBatch            = "batch"
 	FieldKey              = "key"
+	FieldHost             = "host"
 	FieldMaxmemory        = "maxmemory"
 	FieldMaxmemoryPolicy  = "maxmemory_policy"
+	FieldMissing          = "missing"
 	FieldMode             = "mode"
 	FieldPanic            = "panic"
 	FieldPoisonedAfter    = "poisoned_after"

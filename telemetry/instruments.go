@@ -31,7 +31,9 @@ type Instruments struct {
 	cfg   Config
 	meter metric.Meter
 
-	accept, wait, run metric.Float64Histogram
+	accept, wait, run, cleanup metric.Float64Histogram
+
+	deleted metric.Int64Counter
 	// What measurements go with, made once.
 	accepted, waited map[string][]metric.RecordOption // by channel, by handler key
 	ran              map[runLabels][]metric.RecordOption
@@ -49,10 +51,12 @@ func New(cfg Config) (*Instruments, error) {
 	}
 	i := &Instruments{cfg: cfg, meter: provider.Meter(Scope),
 		accepted: map[string][]metric.RecordOption{}, waited: map[string][]metric.RecordOption{}, ran: map[runLabels][]metric.RecordOption{}}
-	var problems [3]error
+	var problems [5]error
 	i.accept, problems[0] = i.histogram(acceptDuration)
 	i.wait, problems[1] = i.histogram(waitDuration)
 	i.run, problems[2] = i.histogram(runDuration)
+	i.cleanup, problems[3] = i.histogram(cleanupDuration)
+	i.deleted, problems[4] = i.meter.Int64Counter(cleanupDeleted.name, metric.WithUnit(cleanupDeleted.unit), metric.WithDescription(cleanupDeleted.description))
 	for channel := range cfg.Counters.channels {
 		i.accepted[channel] = i.record(attrChannel.String(channel))
 	}
@@ -186,6 +190,27 @@ func (i *Instruments) Ran(ctx context.Context, handlerKey, transport, outcome, e
 		options = i.record(of...)
 	}
 	i.run.Record(ctx, took.Seconds(), options...)
+}
+
+// Deletions is how many rows of a table a run of cleanup deleted.
+type Deletions struct {
+	Table string
+	Rows  int64
+}
+
+// Cleaned measures one run of cleanup that had the lease.
+func (i *Instruments) Cleaned(ctx context.Context, took time.Duration, failed bool, deleted ...Deletions) {
+	if i == nil {
+		return
+	}
+	var of []attribute.KeyValue
+	if failed {
+		of = append(of, attrErrorType.String(Other))
+	}
+	i.cleanup.Record(ctx, took.Seconds(), i.record(of...)...)
+	for _, d := range deleted {
+		i.deleted.Add(ctx, d.Rows, metric.WithAttributeSet(i.attributes(attrTable.String(d.Table))))
+	}
 }
 
 // system is the messaging system that brought a message.

@@ -5,7 +5,8 @@ type Metric struct {
 	Name, Unit, Description string
 	// Kind is "counter", "histogram" or "gauge".
 	Kind string
-	// Counts is the field of Snapshot that a counter shows; empty for others.
+	// Counts is the field of Snapshot that a counter shows; empty for others,
+	// and for what cleanup deleted, which Deleted tells.
 	Counts string
 }
 
@@ -15,7 +16,8 @@ func Metrics() []Metric {
 	for e, d := range eventInstruments {
 		all = append(all, Metric{d.name, d.unit, d.description, "counter", eventNames[e]})
 	}
-	for _, d := range []instrument{acceptDuration, waitDuration, runDuration} {
+	all = append(all, Metric{cleanupDeleted.name, cleanupDeleted.unit, cleanupDeleted.description, "counter", ""})
+	for _, d := range []instrument{acceptDuration, waitDuration, runDuration, cleanupDuration} {
 		all = append(all, Metric{d.name, d.unit, d.description, "histogram", ""})
 	}
 	for _, d := range []instrument{backlogDue, backlogWaiting, backlogProcessing, backlogPoisoned, oldestDueAge, handlerPaused, liveWorkers, sampleAge,
@@ -28,7 +30,7 @@ func Metrics() []Metric {
 // eventNames are those of the fields of Counters and Snapshot.
 var eventNames = [events]string{
 	Accepted: "Accepted", Duplicates: "Duplicates", DuplicateContentDiffers: "DuplicateContentDiffers", Unrouted: "Unrouted", Rejected: "Rejected",
-	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
+	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", EmptyRecords: "EmptyRecords", DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
 	HandedOff: "HandedOff", Processed: "Processed", Failed: "Failed", Poisoned: "Poisoned", Snoozed: "Snoozed", Released: "Released",
 	Superseded: "Superseded", Fenced: "Fenced", Recovered: "Recovered", LockLost: "LockLost",
 }

@@ -21,7 +21,12 @@ var (
 		[]float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400}}
 	runDuration = instrument{"messaging.process.duration", "s", "Time that an attempt of a handler ran, its transaction included.",
 		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900}}
+	cleanupDuration = instrument{"inbox.cleanup.duration", "s", "Time that a run of cleanup took which had the lease, its pauses included.",
+		[]float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600}}
 )
+
+// cleanupDeleted counts what runs of cleanup deleted.
+var cleanupDeleted = instrument{name: "inbox.cleanup.deleted", unit: "{row}", description: "Rows that cleanup deleted."}
 
 // Gauges of the last sample, see Sample.
 var (
@@ -60,6 +65,7 @@ var eventInstruments = [events]struct {
 	Rejected:                {instrument{name: "inbox.records.rejected", unit: "{record}", description: "Bad records kept as rejected or halted at."}, perChannel},
 	DeadLettered:            {instrument{name: "inbox.records.dead_lettered", unit: "{record}", description: "Bad records that a dead-letter topic acknowledged."}, perChannel},
 	Gaps:                    {instrument{name: "inbox.gaps", unit: "{gap}", description: "Gaps in partitions that were passed."}, perChannel},
+	EmptyRecords:            {instrument{name: "inbox.records.empty", unit: "{record}", description: "Records that hold no message: empty batches of CloudEvents."}, perChannel},
 	DuplicateSkipped:        {instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}", description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
 	MissingKey:              {instrument{name: "inbox.inline.missing_keys", unit: "{attempt}", description: "Times a message of an Inline channel had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
 
@@ -86,6 +92,7 @@ const (
 	attrAttempt   = attribute.Key("inbox.attempt")
 	attrType      = attribute.Key("inbox.message.type")
 	attrErrorType = attribute.Key("error.type")
+	attrTable     = attribute.Key("inbox.cleanup.table")
 
 	attrSystem        = attribute.Key("messaging.system")
 	attrOperation     = attribute.Key("messaging.operation.name")

@@ -51,7 +51,7 @@ func (s span) IsRecording() bool { return true }
 
 func (s span) SetAttributes(attributes ...attribute.KeyValue) {
 	for _, a := range attributes {
-		*s.seen = append(*s.seen, a.Value.Emit())
+		*s.seen = append(*s.seen, a.Value.String())
 	}
 }
 
@@ -171,7 +171,7 @@ func TestOriginOfSeveralMessages(t *testing.T) {
 		add(&o)
 		var words []string
 		for _, a := range o.attributes() {
-			words = append(words, a.Value.Emit())
+			words = append(words, a.Value.String())
 		}
 		return strings.Join(words, " ")
 	}

@@ -25,7 +25,7 @@ func TestEachIdempotentVariantDoesItsWorkAndItsCheckNoticesOneRowLessOrMore(t *t
 	for _, v := range kinds(t, g) {
 		t.Run(v.Name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			env := &trial.Env{Lab: &trial.Lab{Tiny: true, Log: io.Discard}, DSN: testenv.PostgresDSN(t)}
 			one, err := v.New(ctx, env)
@@ -80,7 +80,7 @@ func TestEachIdempotentRedisVariantDoesItsWorkAndItsCheckNoticesOneEffectOrMarke
 	defer client.Close()
 	for _, v := range kinds(t, g) {
 		t.Run(v.Name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			one, err := v.New(ctx, &trial.Env{Lab: lab, Shared: shared})
 			require.NoError(t, err)

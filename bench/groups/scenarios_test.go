@@ -2,6 +2,7 @@ package groups
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"testing"
@@ -26,7 +27,7 @@ func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
 					if g.Shared == nil {
 						t.Parallel()
 					}
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 					defer cancel()
 					env := env // each variant has a database of its own
 					env.DSN = testenv.PostgresDSN(t)
@@ -48,7 +49,7 @@ func TestEachSQLiteVariantDoesItsWork(t *testing.T) {
 	for _, v := range kinds(t, SQLite()) {
 		t.Run(v.Name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			one, err := v.New(ctx, &trial.Env{Lab: &trial.Lab{Tiny: true, Log: io.Discard}})
 			require.NoError(t, err)
@@ -92,11 +93,14 @@ func tinyEnv(t *testing.T, g trial.Group) trial.Env {
 	_ = testenv.PostgresDSN(t) // leaves the test out where there is no server
 	lab := &trial.Lab{Tiny: true, Log: io.Discard, Server: server.Use(os.Getenv(servers.PostgresEnv)), Kafka: os.Getenv(servers.KafkaEnv)}
 	if g.Name == "kafka" && lab.Kafka == "" {
-		testenv.LeaveOut(t, "Apache Kafka", servers.KafkaEnv)
+		testenv.LeaveOut(t, "Kafka on a real broker", servers.KafkaEnv)
 	}
 	env := trial.Env{Lab: lab}
 	if g.Shared != nil {
 		shared, err := g.Shared(t.Context(), lab)
+		if errors.Is(err, trial.ErrLeftOut) {
+			testenv.LeaveOutIf(t, err)
+		}
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, shared.Close()) })
 		env.Shared = shared

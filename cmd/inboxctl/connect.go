@@ -96,13 +96,19 @@ func (a *app) dialectName() string {
 // postgres connects by a parsed configuration, so that no DSN reaches those who
 // might put it in their errors.
 func (a *app) postgres() (gorm.Dialector, error) {
-	if _, err := url.Parse(a.dsn); err != nil {
+	notURL := func() error {
 		// The error quotes the part it does not understand: a password perhaps.
-		return nil, misuse("the DSN is no URL: write special characters in user and password as %%40 and the like")
+		return misuse("the DSN is no URL: write special characters in user and password as %%40 and the like")
+	}
+	if _, err := url.Parse(a.dsn); err != nil {
+		return nil, notURL()
 	}
 	config, err := pgx.ParseConfig(a.dsn)
 	if err != nil {
 		return nil, misuse("the DSN: %s", afterQuote(err.Error()))
+	}
+	if strings.Contains(config.Host, "@") { // errors of connecting name the host, which then holds part of the password
+		return nil, notURL()
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = a.timeout
@@ -146,7 +152,9 @@ func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 	if !parameters.Has("_txlock") {
 		parameters.Set("_txlock", "immediate")
 	}
-	return sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + path + "?" + parameters.Encode()}, nil
+	// Escaped anew: SQLite would end the path at a # that came as it is.
+	escaped := url.URL{Path: file}
+	return sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + escaped.EscapedPath() + "?" + parameters.Encode()}, nil
 }
 
 // with runs a command's work on the inbox that the flags name.

@@ -55,7 +55,7 @@ func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 	jar, err := cookiejar.New(nil)
 	require.NoError(r.t, err)
 	transport := &http.Transport{}
-	s := &serving{r: r, out: &sink{}, errOut: &sink{}, agent: &http.Client{Jar: jar, Transport: transport, Timeout: time.Minute}, password: env[passwordVariable]}
+	s := &serving{r: r, out: &sink{}, errOut: &sink{}, agent: &http.Client{Jar: jar, Transport: transport, Timeout: inboxtest.Patience}, password: env[passwordVariable]}
 	ctx, interrupt := context.WithCancel(context.Background())
 	ended := make(chan int, 1)
 	args = append([]string{"dashboard", "--listen", "127.0.0.1:0", "-o", "json"}, args...)
@@ -68,7 +68,7 @@ func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 		select {
 		case code := <-ended:
 			return result{t: r.t, code: code, out: s.out.String(), errOut: s.errOut.String()}
-		case <-time.After(time.Minute):
+		case <-time.After(inboxtest.Patience):
 			r.t.Error("inboxctl dashboard does not end")
 			return result{}
 		}

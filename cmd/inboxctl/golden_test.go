@@ -44,8 +44,8 @@ func TestTablesForPeople(t *testing.T) {
 			{HandlerKey: "orders.invoice", Registered: true, Processing: ops.Count{N: 4}},
 			{HandlerKey: "orders.mail", Registered: true, Pending: ops.Count{N: 10000, Capped: true}, Due: ops.Count{N: 9000}, OldestDueAge: 3*time.Minute + 12*time.Second,
 				Waiting: ops.Count{N: 12}, Poisoned: ops.Count{N: 17}},
-			{HandlerKey: "orders.old", Pending: ops.Count{N: 1}, Due: ops.Count{N: 1}, OldestDueAge: 50 * time.Hour},
-			{HandlerKey: "orders.ship", Paused: true, Registered: true},
+			{HandlerKey: "orders.old", Obstacle: "no living worker lists it", Pending: ops.Count{N: 1}, Due: ops.Count{N: 1}, OldestDueAge: 50 * time.Hour},
+			{HandlerKey: "orders.ship", Paused: true, Registered: true, Obstacle: "paused"},
 		},
 	}
 	for name, write := range map[string]func(out *bytes.Buffer){
@@ -65,7 +65,8 @@ func TestTablesForPeople(t *testing.T) {
 			rejectedTable([]ops.Rejected{{ID: statusID, Channel: "orders", Topic: "orders.v1", Partition: 3, Offset: 1234567, Size: 99, RejectedAt: before(time.Hour), Reason: "not JSON: invalid character '}'"}}, now, false).write(out)
 		},
 		"handlers": func(out *bytes.Buffer) {
-			handlerTable([]ops.Handler{{HandlerKey: "orders.mail", Registered: true, Workers: 2, Paused: true}, {HandlerKey: "orders.old", StoredOnly: true}, {HandlerKey: "p", Paused: true}}).write(out)
+			handlerTable([]ops.Handler{{HandlerKey: "orders.mail", Registered: true, Workers: 2, Paused: true, Obstacle: "paused"}, {HandlerKey: "orders.old", StoredOnly: true},
+				{HandlerKey: "p", Paused: true, Obstacle: "paused; no living worker lists it"}}).write(out)
 		},
 		"workers": func(out *bytes.Buffer) {
 			workerTable([]ops.Worker{

@@ -35,10 +35,7 @@ JSON: a list of ops.Handler.`,
 func handlerTable(handlers []ops.Handler) *table {
 	t := newTable(column{name: "HANDLER"}, column{name: "WORKERS", right: true}, column{name: "PAUSED"}, column{name: "NOTE"})
 	for _, h := range handlers {
-		note := ""
-		if !h.Registered {
-			note = "no living worker lists it"
-		}
+		note := h.Obstacle
 		if h.StoredOnly {
 			note = "statuses are open, and no living worker lists it"
 		}

@@ -100,6 +100,7 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	switch s.State {
 	case ops.StatePending:
 		fact(w, "  next attempt", nextAttempt(s.Status, now))
+		fact(w, "  obstacle", s.Obstacle)
 	case ops.StateProcessing:
 		fact(w, "  claimed", fmt.Sprintf("by worker %s, %s ago", s.WorkerID, ago(now, s.ProcessingStartedAt)))
 	}

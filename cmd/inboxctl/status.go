@@ -22,8 +22,10 @@ func newStatus(a *app) *cobra.Command {
   PROCESSING  claimed by a worker
   POISONED    given up: they wait for "inboxctl retry" or "inboxctl discard"
 
-A note says that a handler key is paused, or that no living worker lists it: then
-nothing runs its statuses.
+Above the table stands what living workers say keeps them from being healthy, such
+as a halted partition, as of their last heartbeats. A note says what keeps a
+handler's statuses from running: it is paused, no living worker lists it, or its
+circuit breaker is open.
 
 JSON: ops.Overview.`,
 		Example: `  inboxctl status
@@ -46,6 +48,9 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	fact(w, "inbox", fmt.Sprintf("%q", v.Inbox))
 	fact(w, "at", instant(v.At))
 	fact(w, "workers alive", number(v.WorkersAlive))
+	for _, r := range v.Reasons {
+		fact(w, r.State, reasonText(r))
+	}
 	fact(w, "rejected", count(v.Rejected))
 	fact(w, "gaps", count(v.Gaps))
 	fmt.Fprintln(w)
@@ -57,7 +62,7 @@ func writeOverview(w io.Writer, v ops.Overview) {
 		if h.Due.N > 0 {
 			oldest = age(h.OldestDueAge)
 		}
-		t.add(h.HandlerKey, count(h.Pending), count(h.Due), oldest, count(h.Waiting), count(h.Processing), count(h.Poisoned), handlerNote(h.Paused, h.Registered))
+		t.add(h.HandlerKey, count(h.Pending), count(h.Due), oldest, count(h.Waiting), count(h.Processing), count(h.Poisoned), h.Obstacle)
 		poisoned = poisoned || h.Poisoned.N > 0
 	}
 	if len(v.Handlers) == 0 {
@@ -83,14 +88,17 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	}
 }
 
-func handlerNote(paused, registered bool) string {
+// reasonText is a health reason in one line.
+func reasonText(r ops.HealthReason) string {
+	text := r.Detail
 	switch {
-	case paused && !registered:
-		return "paused; no living worker lists it"
-	case paused:
-		return "paused"
-	case !registered:
-		return "no living worker lists it"
+	case r.Channel != "":
+		text = fmt.Sprintf("channel %q: %s", r.Channel, text)
+	case r.HandlerKey != "":
+		text = fmt.Sprintf("handler %q: %s", r.HandlerKey, text)
 	}
-	return ""
+	if r.Workers > 1 {
+		text += fmt.Sprintf(" (%d workers)", r.Workers)
+	}
+	return text
 }

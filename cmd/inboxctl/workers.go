@@ -49,6 +49,9 @@ func workerTable(workers []ops.Worker, now time.Time) *table {
 		switch {
 		case w.Alive:
 			state, up = "alive", ago(now, w.StartedAt)
+			if len(w.Reasons) > 0 {
+				state = w.Reasons[0].State
+			}
 		case w.Stopped:
 			state = "stopped"
 		case w.Released:

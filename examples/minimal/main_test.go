@@ -35,7 +35,7 @@ func TestProgramHandlesAnOrderAndItsDuplicateOnce(t *testing.T) {
 		err := db.Model(&models.HandlerStatus{}).Where("completed_at IS NULL").Count(&open).Error
 		committed := kafka.Committed("fulfilment", "orders.events")
 		return err == nil && open == 0 && committed[0] == 2 && committed[1] == 1
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	stop()
 	for line := range packed {
 		require.NotContains(t, line, "pack order")

@@ -32,7 +32,7 @@ func consume(t *testing.T, transport *Transport, total int, handle handleFunc, k
 			t.Error(err)
 		}
 	})
-	require.Eventually(t, func() bool { return transport.Seen().Total == total }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return transport.Seen().Total == total }, 2*time.Minute, time.Millisecond)
 	cancel()
 	consuming.Wait()
 }
@@ -79,12 +79,12 @@ func TestWhatADyingConsumerHadComesAgain(t *testing.T) {
 		if i < 2 {
 			<-died
 			consuming.Wait()
-			require.Eventually(t, func() bool { return len(transport.Seen().Killed) == i+1 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(transport.Seen().Killed) == i+1 }, 2*time.Minute, time.Millisecond)
 			require.True(t, transport.Seen().Killing)
 			transport.Buried()
 			require.False(t, transport.Seen().Killing)
 		} else {
-			require.Eventually(t, func() bool { return transport.Seen().Total == 2 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return transport.Seen().Total == 2 }, 2*time.Minute, time.Millisecond)
 		}
 		cancel()
 		consuming.Wait()

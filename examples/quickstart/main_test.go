@@ -46,7 +46,7 @@ func TestLedgerBalancesAlthoughTheServiceIsKilled(t *testing.T) {
 func TestLedgerBalancesOnRealServers(t *testing.T) {
 	kafka := os.Getenv("INBOX_TEST_KAFKA")
 	if kafka == "" {
-		testenv.LeaveOut(t, "Kafka", "INBOX_TEST_KAFKA")
+		testenv.LeaveOut(t, "Kafka on a real broker", "INBOX_TEST_KAFKA")
 	}
 	out := scratchtest.Balances(t, command.Run, "-n", "300", "-crash", "1", "-seed", "3", "-postgres", testenv.PostgresDSN(t), "-kafka", kafka)
 	requireWhole(t, figures(t, out), 1)

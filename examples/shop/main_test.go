@@ -78,7 +78,7 @@ func TestPlayingEndsWithWhatTheDatabasesHold(t *testing.T) {
 	require.Eventually(t, func() bool {
 		a, err := browser.Get(ctx, "shipping/inbox/messages?state=poisoned")
 		return err == nil && a.Status == http.StatusOK && strings.Contains(a.Body, "/confirmed")
-	}, time.Minute, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	cancel()
 	rest, err := io.ReadAll(out)
 	require.NoError(t, err)

@@ -13,6 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 )
 
+// patience bounds every wait of a test; only a defect reaches it.
+const patience = 2 * time.Minute
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // consume reads n records as a group and commits them.
@@ -21,7 +24,7 @@ func consume(t *testing.T, k *kafkatest.Kafka, group, topic string, n int) []*kg
 	client, err := kgo.NewClient(append(k.ClientOptions(), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit())...)
 	require.NoError(t, err)
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var records []*kgo.Record
 	for len(records) < n {
@@ -68,11 +71,11 @@ func TestStopRefusesConnectionsAndRestartKeepsState(t *testing.T) {
 	conn, err := net.Dial("tcp", k.Brokers()[0])
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	require.Eventually(t, func() bool { return k.Connections() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return k.Connections() == 1 }, patience, time.Millisecond)
 	k.Stop()
 	k.Stop()
-	require.Eventually(t, func() bool { return k.Connections() == 0 }, 10*time.Second, time.Millisecond)
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	require.Eventually(t, func() bool { return k.Connections() == 0 }, patience, time.Millisecond)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
 	_, err = conn.Read(make([]byte, 1))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)

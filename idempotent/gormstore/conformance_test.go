@@ -95,7 +95,7 @@ func conform(t *testing.T, dialect string, connect func(t *testing.T) (db *gorm.
 		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, ""))
 		f := idempotenttest.Fixture{Store: open(t, db), Waits: 10 * time.Second}
 		if dialect == "sqlite" {
-			f.Notices = 8 * time.Second // busy_timeout is 5 s
+			f.Notices = 9 * time.Second // after busy_timeout, and before LockTimeout
 		}
 		if dsn != "" {
 			f.Crash = func(t *testing.T, r idempotent.Run) { crash(t, dialect, dsn, r) }
@@ -127,7 +127,7 @@ func TestConformanceOnPostgresBySimpleProtocol(t *testing.T) {
 
 func TestConformanceOnSQLite(t *testing.T) {
 	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
-		dsn := testenv.SQLiteDSN(t)
+		dsn := testenv.BusyTimeout(testenv.SQLiteDSN(t), 5*time.Second)
 		return testenv.OpenSQLite(t, dsn), dsn
 	})
 }
@@ -136,7 +136,7 @@ func TestConformanceOnSQLite(t *testing.T) {
 // the first statement, is what waits for its turn.
 func TestConformanceOnSQLiteByDeferredTransactions(t *testing.T) {
 	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
-		dsn, _ := strings.CutSuffix(testenv.SQLiteDSN(t), "&_txlock=immediate")
+		dsn, _ := strings.CutSuffix(testenv.BusyTimeout(testenv.SQLiteDSN(t), 5*time.Second), "&_txlock=immediate")
 		return testenv.OpenSQLite(t, dsn), dsn
 	})
 }

@@ -21,7 +21,7 @@ type txKey struct{}
 // alike, even if the caller commits it all the same.
 //
 // While it is open, every other run of the same key waits for the caller's
-// commit, so keep it short, and let callers that run several keys in one
+// commit, that of a duplicate too, so keep it short, and let callers that run several keys in one
 // transaction do so in one order: otherwise they deadlock, and PostgreSQL fails
 // one. Where the transaction's isolation makes a conflict an error (REPEATABLE
 // READ, SERIALIZABLE), the error is returned: roll back and begin anew, nobody
@@ -91,15 +91,19 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 	if err != nil {
 		return false, naming(w.Key, err)
 	}
+	committed := func() {}
 	if added {
-		if err := s.call(ctx, tx, w); err != nil {
+		statements, err := s.call(ctx, tx, w)
+		if err != nil {
 			return false, err
 		}
+		committed = statements.Committed
 	}
 	if err := s.steer(ctx, tx, "RELEASE SAVEPOINT inbox_marker"); err != nil {
 		return false, naming(w.Key, err)
 	}
 	undo = false
+	invoke.AfterCommit(tx, committed) // where the caller is a handler of an inbox
 	return !added, nil
 }
 
@@ -113,8 +117,8 @@ func (s *Store) steer(ctx context.Context, tx *gorm.DB, statements string) error
 
 // Mark adds the marker of a run to the caller's transaction, and nothing else:
 // for those who call the body themselves. Duplicate means that the marker was
-// there: do not call the body, and do not commit for its sake. It waits as Run
-// does. After an error the transaction must be rolled back; use Run with WithTx
+// there: do not call the body, and commit before the message is acknowledged: a
+// synchronous standby may not have the marker yet. It waits as Run does. After an error the transaction must be rolled back; use Run with WithTx
 // where it is to go on.
 func (s *Store) Mark(ctx context.Context, tx *gorm.DB, run idempotent.Run) (duplicate bool, err error) {
 	if err := s.checkTx(tx); err != nil {

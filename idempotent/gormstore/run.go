@@ -2,6 +2,7 @@ package gormstore
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -33,6 +34,8 @@ import (
 //
 // If the answer to a commit is lost, Run looks for the marker. It returns
 // idempotent.ErrLost if it cannot find it: the commit may still take place.
+// Where PostgreSQL has a synchronous standby, neither that nor a duplicate is
+// reported before the standby has the marker.
 //
 // Do not call Run in the body of another run without WithTx: its transaction
 // is another one, and on SQLite the two wait for each other until LockTimeout.
@@ -61,39 +64,48 @@ func (s *Store) do(ctx context.Context, w work) (duplicate bool, err error) {
 		return s.join(ctx, tx, w)
 	}
 	for attempt := 1; ; attempt++ {
-		duplicate, err = s.attempt(ctx, w)
-		if !store.IsSerialization(err) || attempt >= s.opts.MaxAttempts || !pause(ctx, attempt) {
+		var collided bool
+		duplicate, collided, err = s.attempt(ctx, w)
+		if !collided || attempt >= s.opts.MaxAttempts || !pause(ctx, attempt) {
 			return duplicate, err
 		}
 	}
 }
 
-// attempt is one transaction.
-func (s *Store) attempt(ctx context.Context, w work) (duplicate bool, err error) {
+// attempt is one transaction. collided says that the database rolled it back
+// because it got in another's way.
+func (s *Store) attempt(ctx context.Context, w work) (duplicate, collided bool, err error) {
 	tx, added, err := s.open(ctx, w)
 	if err != nil {
-		return false, naming(w.Key, err)
+		return false, store.IsSerialization(err), naming(w.Key, err)
 	}
 	defer tx.Rollback() // after a panic or Goexit of body too
 	if !added {
-		return true, nil
+		// Not acknowledged before a synchronous standby has the marker, too.
+		if err := tx.Commit(); err != nil {
+			return false, store.IsSerialization(err), naming(w.Key, fmt.Errorf("confirm its marker: %w", err))
+		}
+		return true, false, nil
 	}
-	if err := s.call(ctx, tx.DB, w); err != nil {
-		return false, err
+	statements, err := s.call(ctx, tx.DB, w)
+	if err != nil {
+		return false, store.IsSerialization(statements.Fault(err, store.IsDatabaseFault)), err
 	}
 	if err := tx.Commit(); err != nil {
-		return false, s.afterCommitError(ctx, w, err)
+		return false, store.IsSerialization(err), s.afterCommitError(ctx, w, err)
 	}
-	return false, nil
+	statements.Committed()
+	return false, false, nil
 }
 
 // call runs body with the transaction. What it returns is returned as it is.
-func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) error {
+func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*invoke.WatchedTx, error) {
 	session, statements := invoke.Watch(ctx, tx)
-	if err := w.body(context.WithValue(handler.ContextWithDB(ctx, session), bodyKey{}, running{s, session})); err != nil {
-		return err
+	err := w.body(context.WithValue(handler.ContextWithDB(ctx, session), bodyKey{}, running{s, session}))
+	if err == nil {
+		err = statements.Swallowed()
 	}
-	return statements.Swallowed()
+	return statements, err
 }
 
 // pause waits longer from attempt to attempt, a quarter of a second at most,

@@ -80,7 +80,8 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 // Processed reports whether the key has been processed: whether its marker is
-// there and committed. It is asked of the primary, outside any transaction.
+// there and committed, on a synchronous standby too if PostgreSQL has one. It is
+// asked of the primary, outside the caller's transaction.
 func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()

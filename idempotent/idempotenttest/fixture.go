@@ -40,8 +40,8 @@ type Fixture struct {
 	Waits time.Duration
 
 	// Notices is how long a call that waits takes at most to notice that its
-	// context has ended, where a driver does not look. Default 0, which is 1 s;
-	// it is looked at where Waits is 3 s or more.
+	// context has ended, where a driver does not look. Default 0, which is 0.8 of
+	// Waits; it is looked at where Waits is 3 s or more.
 	Notices time.Duration
 
 	// Crash runs the key in a process that dies in the body (SIGKILL, not a

@@ -8,7 +8,7 @@ import (
 )
 
 // patience is how long the suite waits for what must happen.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // promise is one subtest.
 type promise struct {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for name, waits := range map[string]time.Duration{"waiting": 3 * time.Second, "not waiting": 0} {
+	for name, waits := range map[string]time.Duration{"waiting": 6 * time.Second, "not waiting": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {

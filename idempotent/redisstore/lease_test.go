@@ -89,16 +89,16 @@ func TestHandlerWithoutARetentionHasTheStores(t *testing.T) {
 
 func TestLeaseIsRenewedWhileTheBodyRuns(t *testing.T) {
 	t.Parallel()
-	const lease = 600 * time.Millisecond
+	const lease = 2 * time.Second
 	r := newRig(t)
 	store, other := r.store(t, redisstore.Lease(lease)), r.store(t, redisstore.WaitTimeout(0))
 	began := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	duplicate, err := store.Run(ctx, run(payment), func(ctx context.Context) error {
-		for time.Since(began) < 4*lease {
+		for time.Since(began) < 5*lease/2 {
 			_, err := other.Run(t.Context(), run(payment), succeed)
 			require.ErrorIs(t, err, idempotent.ErrInProgress, "after %s", time.Since(began))
-			if time.Since(began) > 2*lease {
+			if time.Since(began) > 3*lease/2 {
 				cancel() // a caller that gives up does not end the body's protection
 			}
 		}

@@ -25,7 +25,7 @@ import (
 const otherEnv = "INBOX_TEST_REDISSTORE_OTHER"
 
 // patience is how long tests wait for what must happen.
-const patience = 30 * time.Second
+const patience = testenv.Patience
 
 func TestMain(m *testing.M) {
 	if order := os.Getenv(otherEnv); order != "" {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/logging"
 )
 
 // Options configure a Store. Start from DefaultOptions.
@@ -158,7 +160,7 @@ func Database(n int) Option { return func(c *config) { c.options.Database = n } 
 func Logger(log *zap.Logger) Option {
 	return func(c *config) {
 		if log != nil {
-			c.log = log
+			c.log = logging.WithoutStacks(log)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 const (
@@ -81,12 +82,12 @@ func (r *rig) accept(messages []inbox.RawMessage) {
 func (r *rig) processAll(n int64) {
 	r.t.Helper()
 	require.NoError(r.t, r.Start(r.t.Context()))
-	require.Eventually(r.t, func() bool { return r.Counters().Processed == n }, time.Minute, time.Millisecond)
+	require.Eventually(r.t, func() bool { return r.Counters().Processed == n }, testenv.Patience, time.Millisecond)
 }
 
 func (r *rig) stop() {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	require.NoError(r.t, r.Stop(ctx))
 }
@@ -107,7 +108,7 @@ func (r *rig) written(table string, inserted, updated int64) (w written) {
 		require.NoError(r.t, r.wire.DB.Raw(`SELECT n_tup_ins AS inserted, n_tup_upd AS updated, n_tup_hot_upd AS hot, n_tup_del AS deleted
 			FROM pg_stat_user_tables WHERE relname = ?`, table).Scan(&w).Error)
 		return w.Inserted >= inserted && w.Updated >= updated
-	}, 20*time.Second, 50*time.Millisecond)
+	}, testenv.Patience, 50*time.Millisecond)
 	return w
 }
 
@@ -203,7 +204,7 @@ func TestMessagesHandedOffAreWrittenOnceLess(t *testing.T) {
 	accept := func(count int) {
 		r.accept(newMessages()[:count])
 		accepted += int64(count)
-		require.Eventually(t, func() bool { return r.Counters().Processed == accepted*handlers }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return r.Counters().Processed == accepted*handlers }, testenv.Patience, time.Millisecond)
 	}
 	for r.Counters().HandedOff == 0 { // until the worker has registered
 		accept(1)

@@ -64,7 +64,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 			b.click(`main a.button[href^="./job"]`)
 		}
 		return strings.Contains(b.text(), "Done.")
-	}, patience/2, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	says("14")
 	require.False(t, w.status(mail, "order-2026-00001").IsPoisoned)
 	require.Equal(t, 1, w.audited(ops.ActionRetry))
@@ -147,7 +147,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 			b.click(`main a.button[href^="./job"]`)
 		}
 		return strings.Contains(b.text(), "Done.")
-	}, patience/2, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	for _, action := range []ops.Action{ops.ActionPause, ops.ActionResume, ops.ActionReAccept, ops.ActionDeleteRejected, ops.ActionReplay, ops.ActionDelete, ops.ActionView} {
 		require.NotZero(t, w.audited(action), action)
 	}
@@ -200,6 +200,9 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 	w := newWorld(t)
 	w.furnish()
 	b := open(t)
+	// What the browser has to say of refusals, and of an icon of that site, comes
+	// whenever it comes.
+	b.hostile = true
 	b.visit(w.site + "handlers")
 	token := evaluate[string](b, `document.querySelector('input[name="token"]').value`)
 	s := w.status(mail, "order-2026-00001")
@@ -224,7 +227,6 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 	}
 	require.True(t, w.status(mail, "order-2026-00001").IsPoisoned)
 	require.Zero(t, w.audited(ops.ActionRetry)+w.audited(ops.ActionView), "no look was taken in her name")
-	b.wrong() // that is what they are for
 }
 
 // hostile texts would be markup or code where they are not escaped.

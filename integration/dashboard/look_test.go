@@ -156,7 +156,7 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 	b.run(chromedp.Evaluate(`new Promise((done) => setTimeout(done, 2500))`, nil, awaited))
 	require.LessOrEqual(t, w.asked.Load(), idle+1, "a hidden tab asks no more; one may have been under way")
 	b.run(chromedp.Evaluate(`Object.defineProperty(document, "hidden", { value: false, configurable: true }); document.dispatchEvent(new Event("visibilitychange"));`, nil))
-	require.Eventually(t, func() bool { return w.asked.Load() > idle+1 }, patience/2, 20*time.Millisecond, "shown again it asks at once")
+	require.Eventually(t, func() bool { return w.asked.Load() > idle+1 }, patience, 20*time.Millisecond, "shown again it asks at once")
 
 	// What is being selected is not taken away.
 	b.visit(w.site + "messages?state=poisoned")

@@ -9,8 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// slack is what a busy machine may add to a bound.
-const slack = 3 * time.Second
+// slack is what a busy machine may add to a bound. What waits for nothing but the
+// next cause, such as a claim that is found by its age, takes minutes.
+const slack = 30 * time.Second
 
 // Contract 2, "crash"; 5.9.
 func TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	exclusive := func(s *workload.Settings) { s.Mode, s.WorkerTimeout = inbox.ModeExclusive, 3*time.Second }
+	exclusive := func(s *workload.Settings) { s.Mode, s.WorkerTimeout = inbox.ModeExclusive, 6*time.Second }
 	holder := r.worker(exclusive)
 	r.await("the first worker holds the lock", func() bool { return r.number(`SELECT count(*) FROM inbox_locks`) == 1 })
 	standby := []*workload.Worker{r.worker(exclusive), r.worker(exclusive)}
@@ -43,25 +43,23 @@ func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 	})
 	taken := time.Since(killed)
 	t.Logf("taken over %s after the kill", taken)
-	const bound = 3*time.Second + time.Second // WorkerTimeout, one try
+	const bound = 6*time.Second + 2*time.Second // WorkerTimeout, one try
 	require.LessOrEqual(t, taken, bound+slack)
 	r.awaitSettled()
 	require.Equal(t, 8, r.verdict().Reruns, "each plain run was interrupted once")
 	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE message_id > 'm-000300' AND error_count > 0`), "a crash charges nothing")
 	require.Equal(t, 2, r.number(`SELECT count(DISTINCT pid) FROM runs`), "one of the others has done it all")
 
-	// A stop gives the lock up: the last one takes over at once.
+	// A stop gives the lock up: the last one takes over with its next try.
 	successor := r.number(`SELECT pid FROM runs WHERE pid <> $1 LIMIT 1`, holder.PID())
 	if standby[0].PID() != successor {
 		standby[0], standby[1] = standby[1], standby[0]
 	}
 	require.NoError(t, standby[0].Terminate())
 	require.NoError(t, standby[0].Wait(patience))
-	stopped := time.Now()
+	require.Zero(t, r.number(`SELECT count(*) FROM inbox_locks WHERE owner_id IN (SELECT id FROM inbox_workers WHERE stopped_at IS NOT NULL)`), "it did not let it run out")
 	r.accept(producer, r.jobs(1, same(workload.Job{}))...)
 	r.await("the last one runs it", func() bool { return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, standby[1].PID()) > 0 })
-	t.Logf("taken over %s after the stop", time.Since(stopped))
-	require.Less(t, time.Since(stopped), 2500*time.Millisecond, "within a try (1 s), before the lease would have run out")
 	r.awaitSettled()
 	require.Equal(t, 8, r.verdict().Reruns, "a stop interrupts nothing")
 }

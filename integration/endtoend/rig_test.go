@@ -17,9 +17,10 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-const patience = 90 * time.Second
+const patience = testenv.Patience
 
 // rig is one test's database with the inbox's tables, its ledger and workers.
 type rig struct {
@@ -171,7 +172,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // progress reads how far things are; a database that is away is no progress.
 func (r *rig) progress() (workload.Progress, error) {
-	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
 	defer cancel()
 	return workload.ReadProgress(ctx, r.db)
 }

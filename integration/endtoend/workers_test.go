@@ -13,7 +13,7 @@ import (
 // unhurried makes heartbeats that a busy machine does not miss, for tests
 // that count reruns of living workers.
 func unhurried(s *workload.Settings) {
-	s.WorkerTimeout, s.StatementTimeout = 10*time.Second, 5*time.Second
+	s.WorkerTimeout, s.StatementTimeout = patience, 5*time.Second
 }
 
 // Contract 5.3: many workers claim disjoint rows.
@@ -76,7 +76,7 @@ func TestTerminatedWorkerChargesNothingAndLeavesNoClaim(t *testing.T) {
 	next, restarted := r.worker(unhurried), time.Now()
 	r.awaitSettled()
 	t.Logf("the rest took %s", time.Since(restarted))
-	require.Less(t, time.Since(restarted), 10*time.Second, "released claims wait for no timeout")
+	require.Less(t, time.Since(restarted), patience/2, "released claims wait for no timeout")
 	require.Equal(t, 4, r.verdict().Reruns, "the interrupted ones")
 	require.NoError(t, next.Terminate())
 	require.NoError(t, next.Wait(patience))
@@ -103,7 +103,7 @@ func TestWorkerToldToStopTwiceStopsOnceAndInOrder(t *testing.T) {
 	require.NoError(t, worker.Wait(patience), "its exit status is 0")
 	t.Logf("stopped after %s", time.Since(asked))
 	require.GreaterOrEqual(t, time.Since(asked), 2*time.Second, "the handlers had their time")
-	require.LessOrEqual(t, time.Since(asked), r.settings.StopDeadline())
+	require.LessOrEqual(t, time.Since(asked), r.settings.StopDeadline()+slack)
 	require.Equal(t, 6, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id <= 'm-000003'`), "results are stored")
 	require.Equal(t, 12, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NULL AND error_count = 0 AND abandoned_count = 0`),
 		"nothing is left claimed or charged")

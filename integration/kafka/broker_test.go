@@ -43,7 +43,7 @@ func realBench(t *testing.T) *bench {
 	t.Helper()
 	address := os.Getenv(servers.KafkaEnv)
 	if address == "" {
-		testenv.LeaveOut(t, "Apache Kafka", servers.KafkaEnv)
+		testenv.LeaveOut(t, "Kafka on a real broker", servers.KafkaEnv)
 	}
 	return newBench(t, []string{address})
 }
@@ -117,7 +117,7 @@ func (b *bench) produce(client *kgo.Client, records ...*kgo.Record) {
 // config is with the timeouts a real broker allows.
 func (b *bench) config() kafkaconsumer.Config {
 	cfg := config(b.brokers, b.topic)
-	cfg.GroupID, cfg.SessionTimeout, cfg.RequestTimeout, cfg.HeartbeatInterval = b.group, 6*time.Second, 5*time.Second, 200*time.Millisecond
+	cfg.GroupID, cfg.HeartbeatInterval = b.group, 200*time.Millisecond
 	return cfg
 }
 
@@ -420,6 +420,7 @@ func TestAcceptLongerThanTheSessionKeepsItsCommitOnARealBroker(t *testing.T) {
 	}
 	b.produce(b.client, &kgo.Record{Value: []byte("a")}, &kgo.Record{Partition: 1, Value: []byte("b")})
 	patient := func(c *kafkaconsumer.Config) {
+		c.SessionTimeout = 6 * time.Second
 		c.RebalanceTimeout, c.DrainTimeout, c.AcceptTimeout, c.AcceptConcurrency = 30*time.Second, 15*time.Second, 12*time.Second, 1
 	}
 	b.start(patient)

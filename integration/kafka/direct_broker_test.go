@@ -32,7 +32,7 @@ func TestDirectHandlerThatOutlastsTheSessionInARebalanceIsCommitted(t *testing.T
 		entered := make(chan struct{}, 2)
 		cfg := b.config()
 		cfg.Decoder = envelope.DecoderConfig{Type: "t"}
-		cfg.RebalanceTimeout, cfg.DrainTimeout = 30*time.Second, 15*time.Second
+		cfg.SessionTimeout, cfg.RebalanceTimeout, cfg.DrainTimeout = 6*time.Second, 30*time.Second, 15*time.Second
 		h := inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			c := m.Properties.Kafka
 			if c.Offset == 0 {

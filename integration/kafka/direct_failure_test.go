@@ -227,7 +227,7 @@ func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
 		r.send(t, 0, "snoozes", "later", "slow")
 		snoozes := 0
 		var began []time.Time
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.HandlerTimeout(100 * time.Millisecond), inbox.Backoff(func(int) time.Duration { return time.Hour })}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.HandlerTimeout(time.Second), inbox.Backoff(func(int) time.Duration { return time.Hour })}},
 			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				switch {
 				case m.ID == "snoozes" && snoozes < 5:

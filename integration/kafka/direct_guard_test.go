@@ -38,7 +38,7 @@ func (g *once) Run(ctx context.Context, _ *handler.Handler, d handler.Delivery, 
 	case done:
 		return nil
 	}
-	err := run(ctx, nil)
+	err := run(ctx, "", nil)
 	if err == nil {
 		g.mu.Lock()
 		g.done[d.ID] = true
@@ -67,7 +67,7 @@ func TestGuardedDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *
 		guard := &once{done: map[string]bool{}, held: "c"}
 		start := func() *kafkaconsumer.Consumer {
 			runner := inplace.New(inplace.Config{Channel: "c", Registry: registry, DB: r.database.DB, Guard: guard, MaxAttempts: 1, Concurrency: 10,
-				MaxRetryDelay: time.Minute, StatementTimeout: 5 * time.Second, StuckHandlerGrace: time.Minute,
+				MaxRetryDelay: time.Minute, StatementTimeout: patience, StuckHandlerGrace: time.Minute,
 				Clock: clock.System{}, Logger: logger(t), Counters: &telemetry.Counters{}})
 			cfg := config(r.kafka.Brokers(), topic)
 			cfg.Decoder = envelope.DecoderConfig{Type: "t"}

@@ -48,10 +48,10 @@ func TestDiscovery(t *testing.T) {
 	})
 	t.Run("real", func(t *testing.T) {
 		if os.Getenv(servers.KafkaEnv) == "" {
-			testenv.LeaveOut(t, "Apache Kafka", servers.KafkaEnv)
+			testenv.LeaveOut(t, "Kafka on a real broker", servers.KafkaEnv)
 		}
 		broker, err := servers.StartKafka(servers.KafkaOptions{Settings: map[string]string{"auto.create.topics.enable": "true"}})
-		require.NoError(t, err)
+		testenv.LeaveOutIf(t, err)
 		t.Cleanup(func() { require.NoError(t, broker.Close()) })
 		each(t, func(*testing.T) []string { return broker.Brokers() })
 	})

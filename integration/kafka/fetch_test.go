@@ -133,11 +133,9 @@ func TestMovedLeaderIsFollowed(t *testing.T) {
 	require.NoError(t, c.Start(t.Context()))
 	for round := range 3 {
 		eventually(t, "all are accepted", func() bool { return l.accepted(topic) == 10*(round+1) })
-		moved := time.Now()
 		require.NoError(t, k.MoveTopicPartition(topic, 0, int32(round+1)%3))
 		produceN(t, k, 10*(round+1), 10*(round+2))
 		eventually(t, "the new leader is found", func() bool { return l.accepted(topic) == 10*(round+2) })
-		require.Less(t, time.Since(moved), 10*time.Second)
 	}
 	l.check(t)
 	require.Empty(t, c.Health().Halted())

@@ -64,10 +64,12 @@ func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
 	r.produce(100, 0, 1)
 	// The accept takes longer than the session: only heartbeats while draining
 	// keep the member, and so its last commit, alive.
-	first := r.start(func(c *kafkaconsumer.Config) { c.SessionTimeout, c.AcceptConcurrency = time.Second, 1 })
+	first := r.start(func(c *kafkaconsumer.Config) {
+		c.SessionTimeout, c.DrainTimeout, c.AcceptConcurrency = 4*time.Second, 30*time.Second, 1
+	})
 	receive(t, entered)
 	second := r.start()
-	time.AfterFunc(2*time.Second, func() { close(release) })
+	time.AfterFunc(6*time.Second, func() { close(release) })
 	eventually(t, "both have partitions", func() bool {
 		return len(first.Health().Partitions) == 1 && len(second.Health().Partitions) == 1
 	})
@@ -124,7 +126,7 @@ func TestInjectedGroupErrorsAreSurvived(t *testing.T) {
 func TestLostConnectionsToTheCoordinatorAreSurvived(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
-	r.start()
+	r.start(soonForgotten)
 	for _, api := range []kafkatest.API{
 		kafkatest.OffsetCommitAPI, kafkatest.HeartbeatAPI, kafkatest.JoinGroupAPI, kafkatest.SyncGroupAPI, kafkatest.OffsetFetchAPI,
 		kafkatest.FetchAPI, kafkatest.ListOffsetsAPI, kafkatest.MetadataAPI,
@@ -153,7 +155,7 @@ func TestFetchErrorsAreRetriedWhereTheyHappened(t *testing.T) {
 func TestBrokerOutageIsSurvived(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
-	c := r.start()
+	c := r.start(soonForgotten)
 	r.produce(50, 0, 1)
 	r.awaitAll()
 	r.kafka.Stop()
@@ -167,7 +169,7 @@ func TestBrokerOutageIsSurvived(t *testing.T) {
 func TestFrozenBrokerIsSurvived(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	c := r.start(func(c *kafkaconsumer.Config) { c.RequestTimeout = 500 * time.Millisecond })
+	c := r.start(soonForgotten, func(c *kafkaconsumer.Config) { c.RequestTimeout = 500 * time.Millisecond })
 	r.produce(50, 0)
 	r.awaitAll()
 	r.kafka.Freeze()

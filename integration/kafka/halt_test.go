@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // application is a started Fx application with one inbox on the topic.
@@ -75,6 +77,13 @@ func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
 		app, ib, _ := application(t, d, k, inbox.BadRecords(inbox.BadRecordHalt), plain(k))
 		eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
 		require.ErrorContains(t, ib.Health().Degraded(), "orders/0 is halted before offset 1")
+		operator, err := ops.New(d.Another(t))
+		require.NoError(t, err)
+		eventually(t, "operators see it on the tables alone", func() bool {
+			overview, err := operator.Overview(t.Context())
+			return err == nil && len(overview.Reasons) == 1 && overview.Reasons[0].Code == inbox.ReasonHalted && overview.Reasons[0].Unhealthy() &&
+				strings.Contains(overview.Reasons[0].Detail, "orders/0 is halted before offset 1")
+		})
 		require.NoError(t, k.Produce(topic, record(1, "4")))
 		eventually(t, "the other partition goes on", func() bool {
 			committed := k.Committed(group, topic)

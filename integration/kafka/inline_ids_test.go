@@ -120,8 +120,8 @@ func TestInlineIdempotencyKeyIsTakenFromThePayload(t *testing.T) {
 		rows := r.rejected(t, ib)
 		require.Len(t, rows, 3)
 		require.Contains(t, rows[0].Reason, "message ID is missing")
-		require.Contains(t, rows[1].Reason, "after 3 attempts: ")
-		require.Contains(t, rows[1].Reason, "decode body", "an undecodable body is an ordinary failure")
+		require.Contains(t, rows[1].Reason, "after 1 attempts: ")
+		require.Contains(t, rows[1].Reason, "decode body", "no other attempt can decode it")
 		require.Contains(t, rows[2].Reason, `after 1 attempts: poison: handler "h": option KeyBy: boom`)
 	})
 }
@@ -134,7 +134,7 @@ func TestInlineCompositeIDIsOfHandlerAndCorrelationID(t *testing.T) {
 		r.next[place{topic, 0}] = 2
 		r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.CompositeID(""))}}, r.tx("a", inboxtest.Nothing), r.tx("b", inboxtest.Nothing))
 		r.awaitCommitted(t)
-		require.Equal(t, oneEach("a ", "b "), r.effects(t))
+		require.Equal(t, oneEach("a a:7", "b b:7"), r.effects(t))
 		require.Equal(t, []string{"a a:7", "b b:7"}, r.markers(t))
 	})
 }

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 const (
 	topic    = "orders"
 	group    = "fulfilment"
-	patience = 30 * time.Second
+	patience = testenv.Patience
 )
 
 // rig is a Kafka with one topic and a ledger.
@@ -47,14 +47,15 @@ func newRig(t *testing.T, partitions int, opts ...kafkatest.Option) *rig {
 	return r
 }
 
-// config is quick, so that tests are.
+// config is quick, so that tests are, but what would be a member's death, or a
+// broker's, takes longer than a slow machine does.
 func config(brokers []string, topics ...string) kafkaconsumer.Config {
 	return kafkaconsumer.Config{
 		Brokers: brokers, Topics: topics, GroupID: group,
 		Decoder:        envelope.DecoderConfig{Type: "order.placed", ID: envelope.KafkaCoordinates()},
-		CommitInterval: 10 * time.Millisecond, SessionTimeout: 2 * time.Second, HeartbeatInterval: 50 * time.Millisecond,
-		RebalanceTimeout: 10 * time.Second, JoinBackoff: 50 * time.Millisecond, WatchInterval: 100 * time.Millisecond,
-		FetchMaxWait: 100 * time.Millisecond, RequestTimeout: 2 * time.Second, DialTimeout: time.Second,
+		CommitInterval: 10 * time.Millisecond, SessionTimeout: 30 * time.Second, HeartbeatInterval: 50 * time.Millisecond,
+		RebalanceTimeout: time.Minute, DrainTimeout: 5 * time.Second, JoinBackoff: 50 * time.Millisecond, WatchInterval: 100 * time.Millisecond,
+		FetchMaxWait: 100 * time.Millisecond, RequestTimeout: 10 * time.Second, DialTimeout: 10 * time.Second,
 	}
 }
 

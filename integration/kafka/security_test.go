@@ -143,9 +143,7 @@ func (s secured) refusals(t *testing.T) {
 	await(t.Context(), 1500*time.Millisecond) // in which all try again and again
 	for name, c := range cases {
 		require.Len(t, slices.DeleteFunc(loud(c.logs), func(line string) bool { return strings.Contains(line, "PLAIN without TLS") }), 1, name)
-		began := time.Now()
 		stop(t, c.consumer)
-		require.Less(t, time.Since(began), 2*time.Second, name)
 	}
 	require.Zero(t, b.ledger.accepted(b.topic))
 }

@@ -45,7 +45,7 @@ var exclusiveMutants = []mutant{
 		Name: "losing the lock charges what it interrupts",
 		Why:  "a takeover would poison slow messages (contract 5.3, 5.8)",
 		File: "processor/verdict.go",
-		Old:  ", errors.Is(cause, errLockLost):",
+		Old:  ", errors.Is(cause, errLockLost), unstarted(err):",
 		New:  ":",
 		Test: processing("TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout"),
 	},

@@ -2,6 +2,30 @@ package main
 
 var groupMutants = []mutant{
 	{
+		Name: "an error that comes with a query's first row is overlooked",
+		Why:  "SQLite would commit the other half of a handler that ignores it (contract 5.11)",
+		File: "internal/invoke/relay.go",
+		Old:  "			r.watched.note(nil, err)\n			return hidden(err)",
+		New:  "			return hidden(err)",
+		Test: processing("TestHandlerThatIgnoresAFailedWriteCommitsNothing"),
+	},
+	{
+		Name: "a handler may end its transaction",
+		Why:  "what it and others in the group have written would be committed, and done again (contract 5.11)",
+		File: "internal/invoke/watched.go",
+		Old:  "if c.Kind == txcontrol.Boundary {",
+		New:  "if c.Kind == txcontrol.Boundary && c.Name != \"\" {",
+		Test: processing("TestHandlerCannotEndItsTransaction"),
+	},
+	{
+		Name: "what a handler writes after SQLite has rolled its transaction back is committed",
+		Why:  "a failed attempt would leave effects (contract 5.11)",
+		File: "internal/invoke/watched.go",
+		Old:  "if err != nil && w.rolledBack() {",
+		New:  "if err != nil && controls != nil && w.rolledBack() {",
+		Test: processing("TestNothingIsWrittenAfterAStatementThatRolledTheTransactionBack"),
+	},
+	{
 		Name: "a transactional batch that failed as a whole charges all",
 		Why:  "one bad message would poison the others (contract 5.11)",
 		File: "processor/transaction.go",
@@ -114,12 +138,12 @@ var groupMutants = []mutant{
 		Test: processing("TestMemberTakenOverByAHandlerOfItsGroupChangesNothing"),
 	},
 	{
-		Name: "a member's timeout is charged in company",
-		Why:  "the transaction may be gone with it: the others' completions would be lost, or charged (contract 5.11)",
+		Name: "a failure of the database is charged to a member of a shared transaction",
+		Why:  "a full disk would poison it (contract 5.7, 5.11)",
 		File: "processor/txgroup.go",
-		Old:  "case errors.Is(err, ErrStuck) || ctx.Err() != nil || store.IsTransient(err):",
-		New:  "case errors.Is(err, ErrStuck) || ctx.Err() != nil && store.IsTransient(err):",
-		Test: processing("TestDeadlockInCompanyIsTriedAlone"),
+		Old:  "databaseFault(statements, []error{err}); fault != nil {",
+		New:  "databaseFault(statements, []error{err}); fault != nil && ctx.Err() != nil {",
+		Test: processing("TestMembersOfABatchAndOfATxGroupAreNotChargedForTheDatabase"),
 	},
 	{
 		Name: "members run again in company",

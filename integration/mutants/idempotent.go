@@ -91,7 +91,7 @@ var receiverMutants = []mutant{
 		Name: "a store that is required may be missing",
 		Why:  "handlers that must not run twice would (contract 8.5)",
 		File: "idempotent/receiver.go",
-		Old:  "	case store == nil && r.cfg.RequireStore:\n		problems = append(problems, ErrNoStore)",
+		Old:  "	case store == nil && r.cfg.RequireStore:\n		all = append(all, ErrNoStore)",
 		New:  "	case store == nil:",
 		Test: receiving("TestStoreMayBeRequired"),
 	},

@@ -95,8 +95,8 @@ var inboxctlMutants = []mutant{
 		Name: "inboxctl says why a DSN is no URL",
 		Why:  "net/url quotes the part it does not understand, which is a piece of the password",
 		File: "cmd/inboxctl/connect.go",
-		Old:  "write special characters in user and password as %%40 and the like\")",
-		New:  "write special characters in user and password as %%40 and the like: %w\", err)",
+		Old:  "	if _, err := url.Parse(a.dsn); err != nil {\n		return nil, notURL()\n",
+		New:  "	if _, err := url.Parse(a.dsn); err != nil {\n		return nil, misuse(\"the DSN: %w\", err)\n",
 		Test: commanding("^TestPasswordsAreNeverPrinted$"),
 	},
 	{

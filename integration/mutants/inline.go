@@ -15,7 +15,7 @@ var inlineMutants = []mutant{
 		Name: "an inline duplicate runs",
 		Why:  "a redelivery would have its effects again (contract 8.2)",
 		File: "internal/inline/stores.go",
-		Old:  "		case duplicate:\n			return errDone\n",
+		Old:  "		case duplicate:\n			return inplace.ErrDone\n",
 		New:  "		case duplicate:\n			continue\n",
 		Test: hanging(consuming("TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce")),
 	},
@@ -90,14 +90,6 @@ var inlineMutants = []mutant{
 		Old:  "cfg.Decoder.AllowMissingID = c.delivery == direct",
 		New:  "cfg.Decoder.AllowMissingID = cfg.Decoder.AllowMissingID || c.delivery == direct",
 		Test: consuming("TestInlineMessageWithoutIDRunsEachTimeWhereAllowed"),
-	},
-	{
-		Name: "an undecodable body is poison for its idempotency key",
-		Why:  "it is an ordinary failure, which a deploy may mend (contract 5.5)",
-		File: "internal/inline/guard.go",
-		Old:  "	case errors.As(err, &id) && errors.As(id.Err, &body):\n		return err\n",
-		New:  "	case errors.As(err, &id) && errors.As(id.Err, &body):\n		return handler.Poison(err)\n",
-		Test: consuming("TestInlineIdempotencyKeyIsTakenFromThePayload"),
 	},
 	{
 		Name: "an inline handler's idempotency key is not asked for",

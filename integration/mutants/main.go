@@ -7,11 +7,15 @@
 //
 // It runs in a directory of the git repository. A defect that no test notices,
 // one that does not apply or compile, and a test that fails without any defect
-// are all failures: the exit status is then 1.
+// are all failures: the exit status is then 1. A defect that no test notices is
+// left out if tests that might have were left out for want of a server.
+//
+// With -json it prints the events of go test -json, one test for each mutant.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +23,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -28,12 +33,13 @@ func main() {
 	pattern := flag.String("run", "", "only mutants whose `name` matches this regular expression")
 	part := flag.String("part", "1/1", "`k/n`: every n-th mutant, from the k-th")
 	jobs := flag.Int("jobs", 1, "how many `n` to check at once; each has its own copy of the tree")
+	events := flag.Bool("json", false, "print events as go test -json does")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ok, err := false, error(nil)
 	var selected []mutant
 	if selected, err = partOf(mutants, *part); err == nil {
-		ok, err = runAll(ctx, os.Stdout, ".", *pattern, max(*jobs, 1), selected)
+		ok, err = runAll(ctx, &report{out: os.Stdout, json: *events}, ".", *pattern, max(*jobs, 1), selected)
 	}
 	stop()
 	if err != nil {
@@ -44,9 +50,9 @@ func main() {
 	}
 }
 
-// runAll reports one line per mutant and a closing one, and says whether all
-// were caught. Each job has a copy of the tree.
-func runAll(ctx context.Context, out io.Writer, directory, pattern string, jobs int, all []mutant) (ok bool, err error) {
+// runAll reports one line per mutant and a closing one, and says whether none
+// failed. Each job has a copy of the tree.
+func runAll(ctx context.Context, report *report, directory, pattern string, jobs int, all []mutant) (ok bool, err error) {
 	selected, err := choose(all, pattern)
 	if err != nil {
 		return false, err
@@ -56,7 +62,6 @@ func runAll(ctx context.Context, out io.Writer, directory, pattern string, jobs 
 		queue <- m
 	}
 	close(queue)
-	report := &report{out: out}
 	problems := make(chan error, jobs)
 	for range jobs {
 		go func() { problems <- work(ctx, directory, queue, report) }()
@@ -67,7 +72,7 @@ func runAll(ctx context.Context, out io.Writer, directory, pattern string, jobs 
 	if err != nil {
 		return false, err
 	}
-	fmt.Fprintf(out, "mutants: %d passed, %d failed\n", report.passed, report.failed)
+	report.close()
 	return report.failed == 0, nil
 }
 
@@ -92,21 +97,52 @@ func work(ctx context.Context, directory string, queue <-chan mutant, report *re
 
 // report counts and prints; it is safe for concurrent use.
 type report struct {
-	mu             sync.Mutex
-	out            io.Writer
-	passed, failed int
+	mu                      sync.Mutex
+	out                     io.Writer
+	json                    bool
+	passed, failed, leftOut int
 }
 
 func (r *report) note(m mutant, verdict error, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if verdict == nil {
-		r.passed++
-		fmt.Fprintf(r.out, "caught    %s (%.1fs)\n", m.Name, took.Seconds())
+	action, word, count := "pass", "caught   ", &r.passed
+	switch {
+	case errors.As(verdict, new(*leftOut)):
+		action, word, count = "skip", "LEFT OUT ", &r.leftOut
+	case verdict != nil:
+		action, word, count = "fail", "FAILED   ", &r.failed
+	}
+	*count++
+	said := ""
+	if verdict != nil {
+		said = verdict.Error() + "\n"
+	}
+	if action == "fail" {
+		said += "          " + m.Why + "\n"
+	}
+	if r.json {
+		r.event(map[string]any{"Action": "output", "Package": "mutants", "Test": m.Name, "Output": said})
+		r.event(map[string]any{"Action": action, "Package": "mutants", "Test": m.Name, "Elapsed": took.Seconds()})
 		return
 	}
-	r.failed++
-	fmt.Fprintf(r.out, "FAILED    %s (%.1fs): %v\n          %s\n", m.Name, took.Seconds(), verdict, m.Why)
+	if said != "" {
+		said = ": " + strings.TrimSuffix(said, "\n")
+	}
+	fmt.Fprintf(r.out, "%s %s (%.1fs)%s\n", word, m.Name, took.Seconds(), said)
+}
+
+func (r *report) event(fields map[string]any) {
+	line, _ := json.Marshal(fields) // strings and a number: never fails
+	fmt.Fprintf(r.out, "%s\n", line)
+}
+
+// close prints the count. Whoever reads the events counts them itself.
+func (r *report) close() {
+	if r.json {
+		return
+	}
+	fmt.Fprintf(r.out, "mutants: %d passed, %d failed, %d left out\n", r.passed, r.failed, r.leftOut)
 }
 
 // partOf takes every n-th mutant, from the k-th: parts 1/n to n/n are all of

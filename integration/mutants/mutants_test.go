@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +30,14 @@ func TestSum(t *testing.T) {
 
 func TestBroken(t *testing.T) { t.Fatal("always") }
 
-func TestLeftOut(t *testing.T) { t.Skip("no server") }
+func TestLeftOut(t *testing.T) { t.Skip("LEFT OUT: Redis (no redis-server)") }
+
+func TestSkipped(t *testing.T) { t.Skip("not today") }
+
+func TestHalfLeftOut(t *testing.T) {
+	TestSum(t)
+	t.Run("with Redis", TestLeftOut)
+}
 `,
 }
 
@@ -39,62 +48,88 @@ func TestRunnerTellsCaughtFromEverythingElse(t *testing.T) {
 		mutant mutant
 		want   string // of the report; "" means caught
 	}{
-		"caught by a test":                    {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: sum}, ""},
-		"caught by a test's panic":            {mutant{File: "sum.go", Old: "return a + b", New: `panic("no")`, Test: sum}, ""},
-		"caught by a test's timeout":          {mutant{File: "sum.go", Old: "return a + b", New: "select {}", Test: test{Package: ".", Run: "^TestSum$", Timeout: 1e9}}, ""},
-		"survives":                            {mutant{File: "sum.go", Old: "return 1", New: "return 2", Test: sum}, "survived: no test noticed"},
-		"does not compile":                    {mutant{File: "sum.go", Old: "a + b", New: "a +", Test: sum}, "does not compile"},
-		"exits before any test":               {mutant{File: "sum.go", Old: "package sample\n", New: "package sample\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n", Test: sum}, "no test failed, the command did"},
-		"old text not there":                  {mutant{File: "sum.go", Old: "a * b", New: "a - b", Test: sum}, "occurs 0 times in sum.go"},
-		"old text there twice":                {mutant{File: "sum.go", Old: "int {", New: "int{", Test: sum}, "not once"},
-		"file not there":                      {mutant{File: "other.go", Old: "a", New: "b", Test: sum}, "does not apply"},
-		"test fails without the defect":       {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestBroken$"}}, "fails without the defect"},
-		"expression selects no test":          {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestNone$"}}, "no test ran and passed"},
-		"test left out for want of something": {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestLeftOut$"}}, "no test ran and passed"},
+		"caught by a test":                {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: sum}, ""},
+		"caught by a test's panic":        {mutant{File: "sum.go", Old: "return a + b", New: `panic("no")`, Test: sum}, ""},
+		"caught by a test's timeout":      {mutant{File: "sum.go", Old: "return a + b", New: "select {}", Test: test{Package: ".", Run: "^TestSum$", Timeout: 1e9}}, ""},
+		"survives":                        {mutant{File: "sum.go", Old: "return 1", New: "return 2", Test: sum}, "survived: no test noticed"},
+		"does not compile":                {mutant{File: "sum.go", Old: "a + b", New: "a +", Test: sum}, "does not compile"},
+		"exits before any test":           {mutant{File: "sum.go", Old: "package sample\n", New: "package sample\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n", Test: sum}, "no test failed, the command did"},
+		"old text not there":              {mutant{File: "sum.go", Old: "a * b", New: "a - b", Test: sum}, "occurs 0 times in sum.go"},
+		"old text there twice":            {mutant{File: "sum.go", Old: "int {", New: "int{", Test: sum}, "not once"},
+		"file not there":                  {mutant{File: "other.go", Old: "a", New: "b", Test: sum}, "does not apply"},
+		"test fails without the defect":   {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestBroken$"}}, "fails without the defect"},
+		"expression selects no test":      {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestNone$"}}, "no test ran and passed"},
+		"test is skipped":                 {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestSkipped$"}}, "no test ran and passed"},
+		"caught by what was not left out": {mutant{File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestHalfLeftOut$"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.mutant.Name, c.mutant.Why = name, "the reason"
-			var report strings.Builder
-			ok, err := runAll(t.Context(), &report, repository, "", 1, []mutant{c.mutant})
+			var said strings.Builder
+			ok, err := runAll(t.Context(), &report{out: &said}, repository, "", 1, []mutant{c.mutant})
 			require.NoError(t, err)
-			require.Equal(t, c.want == "", ok, report.String())
+			require.Equal(t, c.want == "", ok, said.String())
 			if ok {
-				require.Contains(t, report.String(), "mutants: 1 passed, 0 failed\n")
+				require.Contains(t, said.String(), "mutants: 1 passed, 0 failed, 0 left out\n")
 				return
 			}
-			require.Contains(t, report.String(), c.want)
-			require.Contains(t, report.String(), "the reason")
-			require.Contains(t, report.String(), "mutants: 0 passed, 1 failed\n")
+			require.Contains(t, said.String(), c.want)
+			require.Contains(t, said.String(), "the reason")
+			require.Contains(t, said.String(), "mutants: 0 passed, 1 failed, 0 left out\n")
 		})
 	}
 }
 
+func TestMutantThatNeedsAMissingServerIsLeftOut(t *testing.T) {
+	mutants := []mutant{
+		{Name: "all", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestLeftOut$"}},
+		{Name: "half", Why: "w", File: "sum.go", Old: "return 1", New: "return 2", Test: test{Package: ".", Run: "^TestHalfLeftOut$"}},
+	}
+	repository := sampleRepository(t)
+	var said strings.Builder
+	ok, err := runAll(t.Context(), &report{out: &said}, repository, "", 1, mutants)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Contains(t, said.String(), "LEFT OUT  all (")
+	require.Contains(t, said.String(), ": LEFT OUT: Redis (no redis-server)\n")
+	require.Contains(t, said.String(), "LEFT OUT  half (")
+	require.Contains(t, said.String(), "mutants: 0 passed, 0 failed, 2 left out\n")
+
+	said.Reset()
+	_, err = runAll(t.Context(), &report{out: &said, json: true}, repository, "", 1, mutants)
+	require.NoError(t, err)
+	for line := range strings.SplitSeq(strings.TrimSpace(said.String()), "\n") {
+		require.True(t, json.Valid([]byte(line)), line)
+	}
+	require.Equal(t, 2, strings.Count(said.String(), `"Action":"skip"`), said.String())
+	require.Contains(t, said.String(), `"Output":"LEFT OUT: Redis (no redis-server)\n"`)
+}
+
 func TestEachMutantIsTakenBackBeforeTheNext(t *testing.T) {
 	sum := test{Package: ".", Run: "^TestSum$"}
-	var report strings.Builder
-	ok, err := runAll(t.Context(), &report, sampleRepository(t), "", 1, []mutant{
+	var said strings.Builder
+	ok, err := runAll(t.Context(), &report{out: &said}, sampleRepository(t), "", 1, []mutant{
 		{Name: "first", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: sum},
 		{Name: "second", Why: "w", File: "sum.go", Old: "return 1", New: "return 2", Test: sum},
 	})
 	require.NoError(t, err)
 	require.False(t, ok)
-	require.Contains(t, report.String(), "caught    first")
-	require.Contains(t, report.String(), "FAILED    second")
-	require.Contains(t, report.String(), "mutants: 1 passed, 1 failed\n")
+	require.Contains(t, said.String(), "caught    first")
+	require.Contains(t, said.String(), "FAILED    second")
+	require.Contains(t, said.String(), "mutants: 1 passed, 1 failed, 0 left out\n")
 }
 
 func TestJobsCheckEachMutantOnce(t *testing.T) {
 	sum := test{Package: ".", Run: "^TestSum$"}
-	var report strings.Builder
-	ok, err := runAll(t.Context(), &report, sampleRepository(t), "", 3, []mutant{
+	var said strings.Builder
+	ok, err := runAll(t.Context(), &report{out: &said}, sampleRepository(t), "", 3, []mutant{
 		{Name: "first", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: sum},
 		{Name: "second", Why: "w", File: "sum.go", Old: "a + b", New: "a * b", Test: sum},
 		{Name: "third", Why: "w", File: "sum.go", Old: "a + b", New: "b - a", Test: sum},
 	})
 	require.NoError(t, err)
-	require.True(t, ok, report.String())
+	require.True(t, ok, said.String())
 	for _, name := range []string{"first", "second", "third"} {
-		require.Equal(t, 1, strings.Count(report.String(), "caught    "+name), report.String())
+		require.Equal(t, 1, strings.Count(said.String(), "caught    "+name), said.String())
 	}
 }
 
@@ -102,7 +137,7 @@ func TestWorkingTreeIsNotTouchedAndTheCopyIsRemoved(t *testing.T) {
 	repository := sampleRepository(t)
 	scratch := t.TempDir()
 	t.Setenv("TMPDIR", scratch)
-	_, err := runAll(t.Context(), &strings.Builder{}, repository, "", 1, []mutant{
+	_, err := runAll(t.Context(), &report{out: io.Discard}, repository, "", 1, []mutant{
 		{Name: "one", Why: "w", File: "sum.go", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestSum$"}},
 	})
 	require.NoError(t, err)

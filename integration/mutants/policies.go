@@ -89,8 +89,8 @@ var policiesMutants = []mutant{
 		Name: "a dead-letter policy needs no topic",
 		Why:  "the first bad record would find out (contract 7.4)",
 		File: "policies.go",
-		Old:  "case policy == acceptor.BadRecordDeadLetter && cfg.DeadLetterTopic == \"\":",
-		New:  "case policy == acceptor.BadRecordDeadLetter && cfg.GroupID == \"\":",
+		Old:  "case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == \"\":",
+		New:  "case policy == acceptor.BadRecordDeadLetter && k.GroupID == \"\":",
 		Test: test{Package: ".", Run: "^TestEveryMistakeOfADeclarationIsNamed$"},
 	},
 	{

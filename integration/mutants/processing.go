@@ -38,6 +38,22 @@ var processingMutants = []mutant{
 		Test: processing("TestSwallowedSQLErrorIsAFailureUnlessASavepointUndidIt"),
 	},
 	{
+		Name: "a failure of the database is charged to the handler",
+		Why:  "a full disk would poison every message that comes meanwhile (contract 5.7)",
+		File: "processor/transaction.go",
+		Old:  "if err := databaseFault(statements, errs); err != nil {",
+		New:  "if err := databaseFault(statements, errs); false {",
+		Test: processing("TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged"),
+	},
+	{
+		Name: "serialization failures are repeated without end",
+		Why:  "two messages that always collide would keep two slots busy (contract 5.7)",
+		File: "processor/transaction.go",
+		Old:  "m.collisions < maxCollisions",
+		New:  "m.collisions < 1000*maxCollisions",
+		Test: processing("TestSerializationFailureIsRepeatedAtOnceAndThenReleasedUncharged"),
+	},
+	{
 		Name: "a stop charges what it interrupts",
 		Why:  "deploys would poison slow messages (contract 5.8)",
 		File: "processor/verdict.go",
@@ -65,8 +81,8 @@ var processingMutants = []mutant{
 		Name: "what can never succeed is charged",
 		Why:  "its error count is untouched (contract 5.7)",
 		File: "processor/verdict.go",
-		Old:  "	case errors.As(err, &beyond):\n		return",
-		New:  "	case errors.As(err, &beyond):\n		settle.ErrorCount++\n		return",
+		Old:  "	case errors.As(err, &beyond), handler.Undecodable(err):\n		return",
+		New:  "	case errors.As(err, &beyond), handler.Undecodable(err):\n		settle.ErrorCount++\n		return",
 		Test: processing("TestWhatCanNeverSucceedIsPoisonedAtOnceUncharged"),
 	},
 	{

@@ -16,6 +16,14 @@ func endToEnd(run string) test {
 
 var recoveryMutants = []mutant{
 	{
+		Name: "a call begins although the heartbeat is too old",
+		Why:  "a worker that was frozen would run a message after its successors in its lane (contract 5.9, 5.12)",
+		File: "processor/session.go",
+		Old:  "if time.Since(s.last) >= s.workerTimeout {",
+		New:  "if time.Since(s.last) >= 1000*s.workerTimeout {",
+		Test: processing("TestNoCallBeginsOnceTheHeartbeatIsTooOld"),
+	},
+	{
 		Name: "a commit whose answer is lost has failed",
 		Why:  "what committed would be charged (contract 5.10)",
 		File: "processor/transaction.go",
@@ -46,6 +54,22 @@ var recoveryMutants = []mutant{
 		Old:  "		case r.tried:\n",
 		New:  "		case r.tried && r.handler == nil:\n",
 		Test: recovering("TestResultsWhoseAnswerIsLostAreNotCalledStale"),
+	},
+	{
+		Name: "the keys of programs that drain are not listed",
+		Why:  "workers would poison the statuses of a cron job (contract 5.7)",
+		File: "processor/unknown.go",
+		Old:  "	if w.Drains {\n		grace = ",
+		New:  "	if w.Drains && w.Released {\n		grace = ",
+		Test: recovering("TestWorkersLeaveKeysOfProgramsThatDrainNowAndThen"),
+	},
+	{
+		Name: "a drain does not list its keys",
+		Why:  "workers would poison the statuses of a cron job (contract 5.7)",
+		File: "processor/unknown.go",
+		Old:  "due := time.Since(p.drained) >= p.opts.HeartbeatInterval",
+		New:  "due := !p.drained.IsZero() && time.Since(p.drained) >= p.opts.HeartbeatInterval",
+		Test: recovering("TestWorkersLeaveKeysOfProgramsThatDrainNowAndThen"),
 	},
 	{
 		Name: "results that cannot be stored are given up",
@@ -85,7 +109,7 @@ var recoveryMutants = []mutant{
 		File: "processor/session.go",
 		Old:  "time.Since(s.last) < s.workerTimeout*2/3",
 		New:  "time.Since(s.last) < s.workerTimeout",
-		Test: recovering("TestSilentWorkerStopsClaimingThenCancelsThenReturns"),
+		Test: processing("TestSilentWorkerMayClaimForTwoThirdsOfWorkerTimeout"),
 	},
 	{
 		Name: "a late heartbeat wakes nobody",
@@ -107,15 +131,15 @@ var recoveryMutants = []mutant{
 		Name: "who cannot heartbeat judges others",
 		Why:  "a worker cut off itself would take the others' claims (contract 5.9)",
 		File: "processor/lifecycle.go",
-		Old:  "		if err == nil {\n			err = sw.sweep(ctx, s.id)",
-		New:  "		if ctx.Err() == nil {\n			err = sw.sweep(ctx, s.id)",
+		Old:  "		if err == nil {\n			err = sw.sweep(ctx, s.id, p.fleet.look)",
+		New:  "		if ctx.Err() == nil {\n			err = sw.sweep(ctx, s.id, p.fleet.look)",
 		Test: recovering("TestWorkerThatCannotHeartbeatDeclaresNobodyDead"),
 	},
 	{
 		Name: "a stop that leaves something says farewell",
 		Why:  "its claims would wait twice as long, taken for those of a worker that has none (contract 5.8)",
 		File: "processor/stop.go",
-		Old:  "settled := unstored == 0 && a.left.Load() == 0",
+		Old:  "settled := unstored == 0 && a.left.count() == 0",
 		New:  "settled := unstored == 0",
 		Test: recovering("TestStopThatRunsOutOfTimeReturnsInTimeAndLeavesTheRestToRecovery"),
 	},

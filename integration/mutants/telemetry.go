@@ -154,8 +154,8 @@ var telemetryMutants = []mutant{
 		Name: "a channel without the inbox may stand still",
 		Why:  "the process would be ready for ever although nothing comes in (contract 7.6, 11.5)",
 		File: "health_reasons.go",
-		Old:  "			state = HealthUnhealthy\n		}\n		h.because(HealthReason{Code: ReasonConsumer,",
-		New:  "			state = HealthDegraded\n		}\n		h.because(HealthReason{Code: ReasonConsumer,",
+		Old:  "			state = HealthUnhealthy\n		}\n		detail :=",
+		New:  "			state = HealthDegraded\n		}\n		detail :=",
 		Test: measured("^TestChannelWithoutTheInboxThatStandsStillIsUnhealthy$"),
 	},
 	{
@@ -170,8 +170,8 @@ var telemetryMutants = []mutant{
 		Name: "right after an outage no progress gets its time",
 		Why:  "what was kept waiting would be unready as soon as it can go on (contract 7.8, 11.5)",
 		File: "health_reasons.go",
-		Old:  "		excused = r.OutageOver()\n",
-		New:  "		_ = r.OutageOver()\n",
+		Old:  "		excused = r.ExcusedUntil()\n",
+		New:  "		_ = r.ExcusedUntil()\n",
 		Test: measured("^TestOutageExcusesAnInlineChannelThatStandsStill$"),
 	},
 	{

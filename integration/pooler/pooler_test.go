@@ -77,8 +77,7 @@ func work(t *testing.T, direct, db *gorm.DB) {
 	inboxtest.Exec(t, direct, "CREATE TABLE effects (handler text NOT NULL, message text NOT NULL)")
 	seen := &order{ids: map[string][]string{}}
 	options := func(more ...inbox.Option) []inbox.Option {
-		return append([]inbox.Option{inboxtest.Brisk(), inbox.WorkerTimeout(2 * time.Second), inbox.MaxRetryDelay(100 * time.Millisecond), inbox.Retention(time.Millisecond),
-			inbox.StatementTimeout(20 * time.Second), everyKind(seen)}, more...)
+		return append([]inbox.Option{inboxtest.Brisk(), inbox.MaxRetryDelay(100 * time.Millisecond), inbox.Retention(time.Millisecond), everyKind(seen)}, more...)
 	}
 	ib := inboxtest.New(t, db, options()...)
 
@@ -94,6 +93,7 @@ func work(t *testing.T, direct, db *gorm.DB) {
 		Limits: []store.KeyLimit{{HandlerKey: "plain", Limit: 100}}})
 	require.NoError(t, err)
 	require.Len(t, claimed.Claims, len(lost))
+	inboxtest.Exec(t, direct, "UPDATE inbox_workers SET heartbeat_at = heartbeat_at - interval '1 hour'")
 
 	inboxtest.Start(t, ib)
 	for from := 0; from < messages; from += 40 {
@@ -142,8 +142,8 @@ func work(t *testing.T, direct, db *gorm.DB) {
 func exclusive(t *testing.T, db *gorm.DB) {
 	ran := make(chan string, 10)
 	worker := func(name string) *inbox.Inbox {
-		ib, err := inbox.New("other", db, inboxtest.Brisk(), inbox.WorkerTimeout(time.Second), inbox.PollingInterval(100*time.Millisecond),
-			inbox.TablePrefix("other_"), inbox.Mode(inbox.ModeExclusive), inbox.StatementTimeout(20*time.Second),
+		ib, err := inbox.New("other", db, inboxtest.Brisk(), inbox.WorkerTimeout(15*time.Second), inbox.PollingInterval(100*time.Millisecond),
+			inbox.TablePrefix("other_"), inbox.Mode(inbox.ModeExclusive),
 			inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran <- name; return nil })))
 		require.NoError(t, err)
 		inboxtest.Start(t, ib)

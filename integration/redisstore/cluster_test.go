@@ -25,7 +25,7 @@ func TestConformanceOnACluster(t *testing.T) {
 		store, err := redisstore.New(client, redisstore.KeyPrefix(fmt.Sprintf("case%d", cases)), redisstore.WaitTimeout(patience))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close()) })
-		return idempotenttest.Fixture{Store: store, Forgets: true, Waits: patience}
+		return idempotenttest.Fixture{Store: store, Forgets: true, Waits: 10 * time.Second}
 	})
 	require.NoError(t, client.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
 		n, err := node.DBSize(ctx).Result()

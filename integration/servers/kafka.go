@@ -65,7 +65,7 @@ type launcher interface {
 func StartKafka(options KafkaOptions) (*Kafka, error) {
 	launcher, err := findKafka()
 	if err != nil {
-		return nil, fmt.Errorf("Kafka: %w", err)
+		return nil, err
 	}
 	k, err := newKafka(launcher, options)
 	if err != nil {

@@ -39,7 +39,7 @@ const controllerID = 3
 func StartCluster(options ClusterOptions) (*Cluster, error) {
 	launcher, err := findKafka()
 	if err != nil {
-		return nil, fmt.Errorf("Kafka: %w", err)
+		return nil, err
 	}
 	for range 3 {
 		c := &Cluster{}

@@ -1,9 +1,13 @@
 package servers
 
-import "fmt"
+import "errors"
 
 // findKafka returns the way to run Kafka that this machine has.
 func findKafka() (launcher, error) {
+	missing := Missing{Server: "Kafka on a real broker", Install: "default-jdk-headless and maven, start a Docker daemon, or set " + KafkaEnv}
+	if err := knownMissing(KafkaEnv, missing); err != nil {
+		return nil, err
+	}
 	jars, jarsErr := findJars()
 	if jarsErr == nil {
 		return jars, nil
@@ -12,6 +16,6 @@ func findKafka() (launcher, error) {
 	if dockerErr == nil {
 		return container, nil
 	}
-	return nil, fmt.Errorf("no %s, from jars: %w, from Docker: %w; install with apt-get install default-jdk-headless maven, or start a Docker daemon",
-		KafkaEnv, jarsErr, dockerErr)
+	missing.Why, missing.Cause = jarsErr.Error()+", "+dockerErr.Error(), errors.Unwrap(jarsErr)
+	return nil, &missing
 }

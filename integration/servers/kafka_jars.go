@@ -75,9 +75,8 @@ func findJars() (jars, error) {
 	}
 	directory := filepath.Join(cache, "inbox-test", "kafka-"+KafkaVersion)
 	if _, err := os.Stat(directory); errors.Is(err, os.ErrNotExist) {
-		err = fetchJars(directory)
-		if err != nil {
-			return jars{}, err
+		if err := jarsFetch.once(func() error { return fetchJars(directory) }); err != nil {
+			return jars{}, &fetchFailed{"its jars", err}
 		}
 	} else if err != nil {
 		return jars{}, err
@@ -85,12 +84,14 @@ func findJars() (jars, error) {
 	return jars{java: java, directory: directory}, nil
 }
 
+var jarsFetch fetch
+
 // fetchJars has Maven copy the jars beside their place; only a complete set
 // gets the name, so that no process ever finds half of it.
 func fetchJars(directory string) error {
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
-		return errors.New("no mvn on the PATH to fetch Kafka's jars")
+		return errors.New("no mvn on the PATH")
 	}
 	if err := os.MkdirAll(filepath.Dir(directory), 0o755); err != nil {
 		return err
@@ -112,7 +113,7 @@ func fetchJars(directory string) error {
 		"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies",
 		"-DincludeScope=runtime", "-DoutputDirectory="+libraries)
 	if err := run(ctx, command, nil, log); err != nil {
-		return fmt.Errorf("fetching Kafka's jars: %w", err)
+		return err
 	}
 	if err := os.Rename(libraries, directory); err != nil {
 		if _, there := os.Stat(directory); there != nil {
@@ -143,7 +144,7 @@ func findJava() (string, error) {
 			found += fmt.Sprintf(" (%s is Java %d)", candidate, version)
 		}
 	}
-	return "", fmt.Errorf("no Java %d or newer in JAVA_HOME or on the PATH%s", oldest, found)
+	return "", fmt.Errorf("no Java %d or newer%s", oldest, found)
 }
 
 var javaVersionPattern = regexp.MustCompile(`version "(\d+)(?:\.(\d+))?`)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 )
 
 // PgBouncerOptions says how StartPgBouncer starts its pooler.
@@ -27,9 +26,6 @@ type PgBouncerOptions struct {
 	Unreset bool
 }
 
-// poolerStartTimeout is enough for a process that reads one file.
-const poolerStartTimeout = 15 * time.Second
-
 // PgBouncer is a PgBouncer in front of one PostgreSQL server.
 type PgBouncer struct {
 	port      int
@@ -41,16 +37,16 @@ type PgBouncer struct {
 	closed bool
 }
 
-// StartPgBouncer starts the pgbouncer found on the PATH or in /usr/sbin and
-// waits until it answers. It has every database of the server, and asks nobody
+// StartPgBouncer starts the pgbouncer found on the PATH, or in an sbin beside
+// it, and waits until it answers. It has every database of the server, and asks nobody
 // for a password. As root it runs as the account "postgres", else "nobody". The
 // error, one line, says what was looked for and how to install it.
 func StartPgBouncer(options PgBouncerOptions) (*PgBouncer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), poolerStartTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	binary, err := findPgBouncer()
+	binary, err := lookPath("pgbouncer")
 	if err != nil {
-		return nil, fmt.Errorf("PgBouncer: %w", err)
+		return nil, &Missing{Server: "PgBouncer", Why: err.Error(), Install: "pgbouncer"}
 	}
 	b, err := newPgBouncer(options)
 	if err != nil {
@@ -65,17 +61,6 @@ func StartPgBouncer(options PgBouncerOptions) (*PgBouncer, error) {
 		return nil, errors.Join(fmt.Errorf("PgBouncer: %w", err), b.Close())
 	}
 	return b, nil
-}
-
-func findPgBouncer() (string, error) {
-	const installed = "/usr/sbin/pgbouncer"
-	if binary, err := exec.LookPath("pgbouncer"); err == nil {
-		return binary, nil
-	}
-	if _, err := os.Stat(installed); err != nil {
-		return "", fmt.Errorf("no pgbouncer on the PATH or in /usr/sbin; install with apt-get install pgbouncer")
-	}
-	return installed, nil
 }
 
 func newPgBouncer(options PgBouncerOptions) (*PgBouncer, error) {

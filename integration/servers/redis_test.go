@@ -50,7 +50,7 @@ func TestFrozenRedisHangsAndThawedGoesOn(t *testing.T) {
 	require.ErrorIs(t, pingRedis(r, 300*time.Millisecond), os.ErrDeadlineExceeded)
 	require.NoError(t, r.Thaw())
 	require.NoError(t, r.Thaw(), "twice")
-	require.NoError(t, pingRedis(r, 10*time.Second))
+	require.NoError(t, pingRedis(r, 2*time.Minute))
 }
 
 func TestClosedRedisLeavesNothing(t *testing.T) {
@@ -68,19 +68,22 @@ func TestClosedRedisLeavesNothing(t *testing.T) {
 
 func TestRedisThatCannotStartShowsItsLog(t *testing.T) {
 	_, err := StartRedis(RedisOptions{Settings: map[string]string{"maxmemory-policy": "not-a-policy"}})
+	leaveOutIfMissing(t, err)
 	require.ErrorContains(t, err, "not-a-policy")
 	require.NotContains(t, err.Error(), "\n")
 }
 
 func TestMissingRedisIsNamed(t *testing.T) {
+	t.Setenv(RedisEnv+MissingSuffix, "")
 	t.Setenv("PATH", t.TempDir())
 	_, err := StartRedis(RedisOptions{})
-	require.EqualError(t, err, "Redis: no INBOX_TEST_REDIS, no redis-server on the PATH; install with apt-get install redis-server")
+	require.EqualError(t, err, "Redis: no redis-server on the PATH; install redis-server or set INBOX_TEST_REDIS")
 }
 
 func startRedis(t *testing.T, options RedisOptions) *Redis {
 	t.Helper()
 	r, err := StartRedis(options)
+	leaveOutIfMissing(t, err)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	return r

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,8 +25,8 @@ var decoder = envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}
 
 func consuming(kafka *kafkatest.Kafka) inbox.ChannelOption {
 	return inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", Decoder: decoder,
-		SessionTimeout: 2 * time.Second, HeartbeatInterval: 50 * time.Millisecond, JoinBackoff: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
-		FetchMaxWait: 100 * time.Millisecond, RequestTimeout: 2 * time.Second, DialTimeout: time.Second})
+		SessionTimeout: 30 * time.Second, RebalanceTimeout: time.Minute, HeartbeatInterval: 50 * time.Millisecond, JoinBackoff: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
+		FetchMaxWait: 100 * time.Millisecond, RequestTimeout: 10 * time.Second, DialTimeout: 10 * time.Second})
 }
 
 func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
@@ -189,6 +190,32 @@ func TestOutageExcusesAnInlineChannelThatStandsStill(t *testing.T) {
 		r.clock.Advance(5 * time.Minute)
 		r.becomes(t, inbox.HealthUnhealthy)
 		close(r.leave)
+	})
+}
+
+// Contract 7.6: a partition that waits for a paused handler owes no progress.
+func TestPausedHandlerExcusesAChannelThatStandsStill(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newStanding(t, d, inbox.Inline())
+		require.NoError(t, r.ib.Pause(t.Context(), "h"))
+		inboxtest.Eventually(t, func() bool {
+			backlog := r.ib.Health().Backlog
+			return len(backlog) == 1 && backlog[0].Paused
+		}, "the pause is obeyed")
+		r.produce(t, "m1")
+		inboxtest.Eventually(t, func() bool {
+			c := r.ib.Health().Consumers[0]
+			return len(c.Partitions) == 1 && c.Partitions[0].Lag == 1
+		}, "the record is known to wait")
+		r.clock.Advance(10 * time.Minute)
+		inboxtest.Eventually(t, func() bool {
+			h := r.ib.Health()
+			return h.State == inbox.HealthDegraded && len(h.Reasons) == 1 && strings.Contains(h.Reasons[0].Detail, `wait for paused handlers ["h"]`)
+		}, "health names the paused handler and asks for no restart")
+		require.NoError(t, r.ib.Resume(t.Context(), "h"))
+		inboxtest.Receive(t, r.entered, "m1")
+		r.leave <- nil
+		r.becomes(t, "")
 	})
 }
 

@@ -62,7 +62,7 @@ func TestMetricsAgreeWithTheCounters(t *testing.T) {
 
 		collected, counted := m.collect(t), ib.Counters()
 		for _, metric := range telemetry.Metrics() {
-			if metric.Kind == "counter" {
+			if metric.Counts != "" {
 				require.EqualValues(t, field(counted, metric.Counts), sum(collected[metric.Name]), metric.Name)
 			}
 		}
@@ -96,7 +96,7 @@ func TestNothingThatComesWithAMessageIsAnAttributeOfAMetric(t *testing.T) {
 		for name, points := range m.collect(t) {
 			for _, p := range points {
 				for _, a := range p.attributes.ToSlice() {
-					require.Contains(t, allowed[string(a.Key)], a.Value.Emit(), "%s: %s", name, a.Key)
+					require.Contains(t, allowed[string(a.Key)], a.Value.String(), "%s: %s", name, a.Key)
 				}
 			}
 		}

@@ -46,7 +46,7 @@ func (p point) of(key string) string {
 	if !found {
 		return ""
 	}
-	return v.Emit()
+	return v.String()
 }
 
 // collect reads all metrics, by name.
@@ -133,7 +133,7 @@ func (s spans) named(name string) (found []trace.ReadOnlySpan) {
 func attributesOf(span trace.ReadOnlySpan) map[string]string {
 	found := map[string]string{}
 	for _, a := range span.Attributes() {
-		found[string(a.Key)] = a.Value.Emit()
+		found[string(a.Key)] = a.Value.String()
 	}
 	return found
 }

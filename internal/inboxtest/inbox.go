@@ -15,11 +15,12 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 // Patience bounds every wait of a test.
-const Patience = 30 * time.Second
+const Patience = testenv.Patience
 
 // Noon is when tests with a clock of their own begin.
 var Noon = fxtest.Start
@@ -45,20 +46,29 @@ func Handlers(handlers ...*inbox.HandlerSpec) inbox.Option {
 	return inbox.Channel("c", inbox.On("t", handlers...))
 }
 
-// Brisk is for inboxes that run: intervals as short as tests want them.
-func Brisk() inbox.Option {
+// Options are the defaults with tables that Start migrates, and with bounds
+// that only a defect reaches: no statement is given up and no worker is taken
+// for dead because the machine is slow. A test of a bound sets its own.
+func Options() inbox.Options {
 	o := inbox.DefaultOptions()
 	o.Migrate = true
+	o.Processor.StatementTimeout, o.Processor.WorkerTimeout = Patience, Patience
+	return o
+}
+
+// Brisk is for inboxes that run: intervals as short as tests want them.
+func Brisk() inbox.Option {
+	o := Options()
 	p := &o.Processor
-	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = 100*time.Millisecond, 100*time.Millisecond, 5*time.Second
+	p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 100*time.Millisecond
 	p.RestartDelay, p.GroupWindow, p.StopBudget = 100*time.Millisecond, time.Millisecond, time.Second
 	return inbox.WithOptions(o)
 }
 
-// New makes the inbox "test", with its tables.
+// New makes the inbox "test", with its tables. It starts from Options.
 func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
-	ib, err := inbox.New("test", db, opts...)
+	ib, err := inbox.New("test", db, append([]inbox.Option{inbox.WithOptions(Options())}, opts...)...)
 	require.NoError(t, err)
 	require.NoError(t, ib.Migrate(context.Background()))
 	return ib
@@ -107,6 +117,7 @@ func Process(t testing.TB, ib *inbox.Inbox) inbox.Drained {
 	defer cancel()
 	drained, err := ib.ProcessPending(ctx)
 	require.NoError(t, err)
+	require.Equal(t, drained.Picked, drained.Completed+drained.Failed+drained.Poisoned+drained.Released+drained.Unstored, "contract 5.14: %+v", drained)
 	return drained
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"gorm.io/gorm"
 
@@ -75,6 +74,7 @@ func (g *Guard) Run(ctx context.Context, h *handler.Handler, d handler.Delivery,
 type attempt struct {
 	legacyKeys []string
 	run        inplace.Attempt
+	id         string // by which the message is remembered
 	// first, if not nil, writes the markers in the attempt's transaction; marking
 	// is what came of it.
 	first   func(ctx context.Context, tx *gorm.DB) error
@@ -103,10 +103,10 @@ func body(ctx context.Context, _ handler.Delivery) (err error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err = &failure{&invoke.PanicError{Value: v, Stack: debug.Stack()}}
+			err = &failure{invoke.Recovered(v)}
 		}
 	}()
-	if err := a.run(ctx, a.first); err != nil {
+	if err := a.run(ctx, a.id, a.first); err != nil {
 		return &failure{err}
 	}
 	return nil

@@ -44,7 +44,7 @@ func newGuarded(t *testing.T, db *gorm.DB, store idempotent.Store, h *handler.Ha
 	require.NoError(t, guard.Add(receiver, h))
 	counters := &telemetry.Counters{}
 	return guarded{inplace.New(inplace.Config{Channel: "c", Registry: registry, DB: db, Guard: guard, MaxAttempts: 1, Concurrency: 20, MaxRetryDelay: time.Minute,
-		StatementTimeout: 5 * time.Second, StuckHandlerGrace: time.Minute, Clock: clock.System{}, Logger: zaptest.NewLogger(t), Counters: counters}), guard, counters}
+		StatementTimeout: inboxtest.Patience, StuckHandlerGrace: time.Minute, Clock: clock.System{}, Logger: zaptest.NewLogger(t), Counters: counters}), guard, counters}
 }
 
 func (g guarded) deliver(t *testing.T, partition int, id string) error {
@@ -229,5 +229,24 @@ func TestStoreThatCutsTheContextIsItsOwnTrouble(t *testing.T) {
 		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), inplace.ErrInterrupted)
 		require.NoError(t, g.Outage(), "what is not delivered here any more has no outage here")
 		require.Zero(t, g.counters.Failed.Load())
+	})
+}
+
+func TestMessageWithoutIDHasTheOneItIsRememberedBy(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		memory, err := memstore.New()
+		require.NoError(t, err)
+		for name, store := range map[string]idempotent.Store{"markers": tables(t, d.DB), "memory": memory} {
+			var seen []string
+			g := newGuarded(t, d.DB, store, handler.New(name, func(_ context.Context, m handler.Message[[]byte]) error {
+				seen = append(seen, m.ID)
+				return nil
+			}, handler.IdempotencyKey(func(m handler.Message[[]byte]) (string, error) { return "order " + string(m.Payload), nil })))
+			for i, id := range []string{"", "", "own"} {
+				require.NoError(t, g.Deliver(t.Context(), nil, envelope.Received{Record: envelope.Record{Topic: "topic", Offset: int64(i)},
+					Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id, Content: []byte("7" + id)}}}))
+			}
+			require.Equal(t, []string{"order 7", "own"}, seen, name)
+		}
 	})
 }

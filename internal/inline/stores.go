@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/inplace"
 )
 
 // marking is a store that can add its marker to a transaction of the handlers'
@@ -39,23 +40,21 @@ func adapt(db *gorm.DB, store idempotent.Store) idempotent.Store {
 // in: both are committed, or neither.
 type joined struct{ marking }
 
-// errDone ends an attempt whose marker is there.
-var errDone = errors.New("the handler has processed the message before")
-
 func (s joined) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
 	a, err := underWay(ctx)
 	if err != nil {
 		return false, err
 	}
+	a.id = run.Key.MessageID
 	a.first = func(ctx context.Context, tx *gorm.DB) error {
 		a.marking = s.mark(ctx, tx, run, a.legacyKeys)
 		return a.marking
 	}
 	err = body(ctx)
 	switch {
-	case errors.Is(a.marking, errDone):
+	case errors.Is(err, inplace.ErrDone):
 		return true, nil
-	case a.marking != nil: // the handler was not called
+	case a.marking != nil && !errors.Is(a.marking, inplace.ErrDone): // the handler was not called
 		return false, a.marking
 	default:
 		return false, err
@@ -63,7 +62,7 @@ func (s joined) Run(ctx context.Context, run idempotent.Run, body func(ctx conte
 }
 
 // mark adds a marker for each of the handler's keys, the newest first, or returns
-// errDone. While a rename is rolled out the old program marks the old key alone:
+// inplace.ErrDone. While a rename is rolled out the old program marks the old key alone:
 // whichever of the two comes second waits for the first, and finds its marker.
 // Neither waits for the other with a key the other wants, as long as all list
 // their keys in one order.
@@ -75,7 +74,7 @@ func (s joined) mark(ctx context.Context, tx *gorm.DB, run idempotent.Run, legac
 		case err != nil:
 			return err
 		case duplicate:
-			return errDone
+			return inplace.ErrDone
 		}
 	}
 	return nil
@@ -96,6 +95,7 @@ func (s around) Run(ctx context.Context, run idempotent.Run, body func(ctx conte
 	if err != nil {
 		return false, err
 	}
+	a.id = run.Key.MessageID
 	for _, key := range a.legacyKeys {
 		done, err := s.Processed(ctx, idempotent.Key{MessageID: run.Key.MessageID, HandlerKey: key})
 		if err != nil || done {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"gorm.io/gorm"
@@ -77,11 +76,11 @@ func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partiti
 func (a *run) guarded(ctx context.Context) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &invoke.PanicError{Value: v, Stack: debug.Stack()}
+			err = invoke.Recovered(v)
 		}
 	}()
 	if a.cfg.Guard == nil {
-		err = a.once(ctx, nil)
+		err = a.once(ctx, "", nil)
 	} else {
 		err = a.cfg.Guard.Run(ctx, a.handler, a.delivery, a.once)
 	}
@@ -93,7 +92,10 @@ func (a *run) guarded(ctx context.Context) (err error) {
 
 // once is the Attempt that a Guard gets. What goes wrong after it has succeeded is
 // not for the end of the handler's context.
-func (a *run) once(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
+func (a *run) once(ctx context.Context, id string, first func(ctx context.Context, tx *gorm.DB) error) error {
+	if a.delivery.ID == "" {
+		a.delivery.ID = id
+	}
 	err := a.attempt(ctx, first)
 	if err == nil {
 		a.cause = nil
@@ -103,12 +105,22 @@ func (a *run) once(ctx context.Context, first func(ctx context.Context, tx *gorm
 
 func (a *run) attempt(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
 	if a.handler.Kind() == handler.Transactional || first != nil {
-		return a.inTx(ctx, first)
+		for collisions := 0; ; collisions++ {
+			err := a.inTx(ctx, first)
+			if !store.IsSerialization(err) || !uncharges(err) || collisions == maxCollisions || ctx.Err() != nil {
+				return err
+			}
+		}
 	}
 	ctx, cancel := invoke.Limited(ctx, a.policy.Timeout)
 	defer cancel()
 	return a.call(ctx, a.cfg.DB, nil)
 }
+
+// maxCollisions is how often an attempt is repeated at once because its
+// transaction got in another's way. Then it is put off, uncharged, as after any
+// other failure of the database.
+const maxCollisions = 5
 
 // inTx runs the attempt in a transaction of its own, which is committed before
 // the record is acknowledged: what it writes is there as a whole or not at all,
@@ -116,33 +128,52 @@ func (a *run) attempt(ctx context.Context, first func(ctx context.Context, tx *g
 func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
 	t, err := invoke.BeginUntil(ctx, a.cfg.DB, a.cfg.StatementTimeout)
 	if err != nil {
-		return cutShort(err)
+		return &uncharged{err}
 	}
 	defer t.RollbackUntil(a.hard)
 	if first != nil {
-		if err := a.first(ctx, t, first); err != nil {
+		switch err := a.first(ctx, t, first); {
+		case errors.Is(err, ErrDone):
+			if failed := commit(t); failed != nil {
+				return failed
+			}
+			return err
+		case err != nil:
 			return cutShort(err)
 		}
 	}
 	limited, cancel := invoke.Limited(ctx, a.policy.Timeout)
 	defer cancel()
 	session, statements := invoke.Watch(limited, t.DB)
-	if err := a.call(limited, session, session); err != nil {
+	err = a.call(limited, session, session)
+	if fault := statements.Fault(err, store.IsDatabaseFault); fault != nil && !errors.Is(err, invoke.ErrStuck) && !invoke.Decided(err) {
+		return &uncharged{fmt.Errorf("the database failed in the handler transaction: %w", fault)}
+	}
+	if err != nil {
 		return err
 	}
 	if err := statements.Swallowed(); err != nil {
 		return err
 	}
-	if err := t.Commit(); err != nil {
-		err = fmt.Errorf("commit handler transaction: %w", err)
-		if store.OutcomeUnknown(err) {
-			// It may have been committed: the next attempt repeats it then, or
-			// is told so by the guard. No fault of the handler's.
-			return &uncharged{err}
-		}
-		return cutShort(err)
+	if err := commit(t); err != nil {
+		return err
 	}
+	statements.Committed()
 	return nil
+}
+
+func commit(t *invoke.Tx) error {
+	err := t.Commit()
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("commit handler transaction: %w", err)
+	if store.OutcomeUnknown(err) {
+		// It may have been committed: the next attempt repeats it then, or the
+		// guard finds its marker. No fault of the handler's.
+		return &uncharged{err}
+	}
+	return cutShort(err)
 }
 
 // first gives the guard's own part of the transaction its deadline.
@@ -189,6 +220,11 @@ type uncharged struct{ reason error }
 
 func (e *uncharged) Error() string { return e.reason.Error() }
 func (e *uncharged) Unwrap() error { return e.reason }
+
+func uncharges(err error) bool {
+	var cut *uncharged
+	return errors.As(err, &cut)
+}
 
 // cutShort tells the database's own trouble from everything else: the former
 // is not the handler's failure.

@@ -30,15 +30,22 @@ type Guard interface {
 }
 
 // Attempt runs the handler once, from the transaction's begin to its commit if
-// it has one: after nil its effects are durable. With first, which may be nil,
+// it has one: after nil its effects are durable. A message without an ID has id
+// as its ID then, if that is not empty. With first, which may be nil,
 // the attempt runs in a transaction whatever the handler's kind (a plain one
 // finds it by handler.DB), and first runs in it before the handler: what it
 // writes is committed with the handler's writes or not at all. An error of
 // first is returned, perhaps wrapped as one that charges nothing because the
-// database was in trouble, and the handler is not run. When a commit's
+// database was in trouble, and the handler is not run; with ErrDone the
+// transaction is committed before that, or its error returned. When a commit's
 // answer is lost the error is one that charges nothing, and it is open whether
 // first's writes and the handler's are there; the next attempt sees.
-type Attempt func(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error
+type Attempt func(ctx context.Context, id string, first func(ctx context.Context, tx *gorm.DB) error) error
+
+// ErrDone is what first returns if the handler has done the message before. What it
+// has read may be stored on this server alone; the commit waits until the
+// synchronous standby has it, too, if first has written or locked something.
+var ErrDone = errors.New("the handler has processed the message before")
 
 // ErrInProgress is what a Guard returns while the same message is being
 // handled elsewhere.

@@ -31,7 +31,7 @@ func newRunner(t *testing.T, db *gorm.DB, change func(*inplace.Config), handlers
 	registry, err := handler.NewRegistry(subs)
 	require.NoError(t, err)
 	cfg := inplace.Config{Channel: "c", Registry: registry, DB: db, MaxAttempts: 3, Concurrency: 10, MaxRetryDelay: time.Minute,
-		StatementTimeout: 5 * time.Second, StuckHandlerGrace: time.Minute, Backoff: func(int) time.Duration { return time.Millisecond },
+		StatementTimeout: inboxtest.Patience, StuckHandlerGrace: time.Minute, Backoff: func(int) time.Duration { return time.Millisecond },
 		Clock: clock.System{}, Logger: zaptest.NewLogger(t), Counters: &telemetry.Counters{}}
 	if change != nil {
 		change(&cfg)
@@ -85,7 +85,7 @@ func (g *memory) Run(ctx context.Context, h *handler.Handler, d handler.Delivery
 	case "running":
 		return inplace.ErrInProgress
 	}
-	err := run(ctx, nil)
+	err := run(ctx, "", nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if delete(g.state, key); err == nil {
@@ -130,7 +130,7 @@ func newMarkers(t *testing.T, db *gorm.DB) markers {
 }
 
 func (markers) Run(ctx context.Context, h *handler.Handler, d handler.Delivery, run inplace.Attempt) error {
-	err := run(ctx, func(_ context.Context, tx *gorm.DB) error {
+	err := run(ctx, "", func(_ context.Context, tx *gorm.DB) error {
 		inserted := tx.Exec("INSERT INTO markers (message_id, handler_key) VALUES (?, ?) ON CONFLICT DO NOTHING", d.ID, h.Key())
 		if inserted.Error == nil && inserted.RowsAffected == 0 {
 			return errDone

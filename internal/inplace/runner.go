@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,8 +21,8 @@ import (
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// Config is what a Runner works with; all but Guard, LateIDs, Backoff, Middleware,
-// Hooks and Instruments is required.
+// Config is what a Runner works with; all but Guard, LateIDs, Paused, Backoff,
+// Middleware, Hooks and Instruments is required.
 type Config struct {
 	Channel  string
 	Registry *handler.Registry
@@ -33,6 +34,9 @@ type Config struct {
 	// handler. Without it such a message makes its record bad before any handler
 	// runs, as one with an ID that cannot be used does always.
 	LateIDs bool
+	// Paused reports whether operators have paused a handler; nil pauses none. The
+	// partition waits before a paused handler (contract 5.13).
+	Paused func(*handler.Handler) bool
 
 	// MaxAttempts is after how many failed attempts a handler gives a message
 	// up, unless it has its own MaxRetries; at least 1.
@@ -62,6 +66,7 @@ type Runner struct {
 	slots    chan struct{}
 	stuck    *stuck
 	outage   *outage
+	heldAt   atomic.Int64 // when a partition last waited for a paused handler, by the clock, in nanoseconds
 }
 
 // New makes a Runner for the handlers that the registry has for the channel.
@@ -74,6 +79,10 @@ func New(cfg Config) *Runner {
 	}
 	return r
 }
+
+// pausedPoll is how often a partition checks whether its paused handler was
+// resumed. The check reads memory only: the heartbeat reads the database.
+const pausedPoll = 100 * time.Millisecond
 
 // ErrInterrupted says that a record was not brought to its end: it is to be
 // delivered again. Nothing is charged for what was cut short.
@@ -120,8 +129,15 @@ func (r *Runner) Stuck() map[string]int { return r.stuck.counts() }
 // if none was met, or the last that met it got on (contract 7.8).
 func (r *Runner) Outage() error { return r.outage.current() }
 
-// OutageOver is when the last outage was over; zero if there was none.
-func (r *Runner) OutageOver() time.Time { return r.outage.lastOver() }
+// ExcusedUntil is when the last outage was over, or a partition last waited for a
+// paused handler: nothing owes progress before. Zero if neither has happened.
+func (r *Runner) ExcusedUntil() time.Time {
+	over := r.outage.lastOver()
+	if held := r.heldAt.Load(); held > 0 && time.Unix(0, held).After(over) {
+		return time.Unix(0, held).UTC()
+	}
+	return over
+}
 
 // Unrouted returns those of a record's messages that no handler takes.
 func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
@@ -141,6 +157,7 @@ func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 // is unusable, and ErrInterrupted otherwise. Messages that no handler takes are
 // passed over.
 //
+// A paused handler is waited for, and charged nothing; the others of the record run.
 // Once stopping is closed the running handler may finish, no pause and no slot
 // is waited for, and nothing is begun anew: not even the handlers of the record
 // that have not run yet. Once ctx ends, the running handler is cancelled too.
@@ -156,7 +173,10 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 		var next time.Time
 		for _, t := range tasks {
 			if !t.over && !time.Now().Before(t.due) {
-				if err := r.try(ctx, stopping, at, t); err != nil {
+				if r.cfg.Paused != nil && r.cfg.Paused(t.handler) {
+					t.due = time.Now().Add(pausedPoll)
+					r.heldAt.Store(r.cfg.Clock.Now().UnixNano())
+				} else if err := r.try(ctx, stopping, at, t); err != nil {
 					return err
 				}
 			}

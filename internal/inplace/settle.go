@@ -63,7 +63,7 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 	}
 	a.outage.end(a.task)
 	switch {
-	case errors.As(err, &poison):
+	case errors.As(err, &poison), handler.Undecodable(err):
 		a.failures++
 		a.giveUp(ctx, err, took)
 		return nil

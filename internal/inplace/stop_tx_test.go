@@ -54,10 +54,10 @@ func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
 		for _, h := range []*handler.Handler{plain, transactional} {
 			run(t, d, h, func(ctx context.Context, end func(), run inplace.Attempt) error {
 				end()
-				return run(ctx, nil)
+				return run(ctx, "", nil)
 			})
 			run(t, d, h, func(ctx context.Context, end func(), run inplace.Attempt) error {
-				return run(ctx, func(context.Context, *gorm.DB) error { end(); return nil })
+				return run(ctx, "", func(context.Context, *gorm.DB) error { end(); return nil })
 			})
 		}
 	})

@@ -29,7 +29,7 @@ func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
 			return nil
 		})
 		r, counters := newRunner(t, d.DB, func(c *inplace.Config) {
-			c.Concurrency, c.HandlerTimeout, c.StuckHandlerGrace, c.MaxAttempts = 1, 10*time.Millisecond, 10*time.Millisecond, 2
+			c.Concurrency, c.HandlerTimeout, c.StuckHandlerGrace, c.MaxAttempts = 1, 10*time.Millisecond, 10*time.Millisecond, 100
 		}, h)
 		done := make(chan error, 2)
 		ctx, cancel := context.WithTimeout(context.Background(), inboxtest.Patience)

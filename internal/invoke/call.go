@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -16,27 +15,6 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 )
-
-// PanicError is the failure of an attempt whose handler panicked; its text,
-// with the stack, is kept as last error.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-// Error gives the value and the stack.
-func (e *PanicError) Error() string {
-	return fmt.Sprintf("handler panicked: %v\n\n%s", e.Value, e.Stack)
-}
-
-// Trace returns the stack, for whoever keeps it apart from the rest of the text.
-func (e *PanicError) Trace() []byte { return e.Stack }
-
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
 
 // ErrStuck is the failure of an attempt whose handler ignored its cancelled
 // context until it was given up. The handler may still be running.
@@ -82,7 +60,7 @@ func Call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.
 		var errs []error
 		defer func() {
 			if v := recover(); v != nil {
-				errs = slices.Repeat([]error{&PanicError{Value: v, Stack: debug.Stack()}}, len(deliveries))
+				errs = slices.Repeat([]error{Recovered(v)}, len(deliveries))
 			} else if errs == nil {
 				errs = slices.Repeat([]error{errGoexit}, len(deliveries))
 			}

@@ -32,3 +32,13 @@ func ErrorType(err, cause error) string {
 		return "_OTHER" // as OpenTelemetry's conventions call the rest
 	}
 }
+
+// Decided reports whether a handler's error says what is to become of the message,
+// whatever led to it: Poison and Snooze do.
+func Decided(err error) bool {
+	var (
+		poison *handler.PoisonError
+		snooze *handler.SnoozeError
+	)
+	return errors.As(err, &poison) || errors.As(err, &snooze)
+}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,16 +16,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
-// BeginPiped is Begin for a transaction that is steered often: on PostgreSQL,
-// what SteerLater sends goes together with the statement that follows, which
-// saves a round trip each time, wherever pgx can be spoken to.
-func BeginPiped(ctx context.Context, db *gorm.DB, timeout time.Duration) (*Tx, error) {
-	pool, ok := db.Statement.ConnPool.(*sql.DB)
-	if ok && db.Dialector.Name() == "postgres" {
-		db = db.Session(&gorm.Session{NewDB: true, Context: ctx})
+// overPgx has transactions of db begin as a pipedTx wherever pgx can be spoken to:
+// what SteerLater sends goes together with the statement that follows, which saves a
+// round trip each time, and a commit that PostgreSQL did not see confirmed by its
+// synchronous standby fails (pgxtx.ErrUnconfirmed).
+func overPgx(db *gorm.DB) *gorm.DB {
+	if pool, ok := db.Statement.ConnPool.(*sql.DB); ok && db.Dialector.Name() == "postgres" {
 		db.Statement.ConnPool = piping{pool}
 	}
-	return Begin(ctx, db, timeout)
+	return db
 }
 
 // piping begins pipedTx where it can.
@@ -86,7 +84,7 @@ func Steered(tx *gorm.DB) error {
 func (t *pipedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.pending) == 0 || !pipeable(args) {
+	if len(t.pending) == 0 || !t.Prepares() || !pipeable(args) {
 		if err := t.flush(ctx); err != nil {
 			return nil, err
 		}
@@ -174,6 +172,17 @@ func (t *pipedTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, 
 		return nil, err
 	}
 	return t.Tx.PrepareContext(ctx, query)
+}
+
+// StmtContext binds a prepared statement after what is pending, or not at all, see
+// QueryRowContext.
+func (t *pipedTx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
+	if t.flushed(ctx) != nil {
+		ended, end := context.WithCancel(ctx)
+		end()
+		ctx = ended
+	}
+	return t.Tx.StmtContext(ctx, stmt)
 }
 
 // GetDBConn lets gorm.DB.DB find the pool.

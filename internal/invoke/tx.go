@@ -38,7 +38,7 @@ func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration) (*Tx, error)
 func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, options ...*sql.TxOptions) (*Tx, error) {
 	t := &Tx{timeout: timeout}
 	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	t.DB = db.Session(&gorm.Session{NewDB: true, Context: t.Ctx})
+	t.DB = overPgx(db.Session(&gorm.Session{NewDB: true, Context: t.Ctx}))
 	detach := context.AfterFunc(ctx, t.cancel)
 	err := t.Within(func() error { t.DB = t.DB.Begin(options...); return t.DB.Error })
 	if !detach() && err == nil {

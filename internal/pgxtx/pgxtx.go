@@ -14,17 +14,19 @@ import (
 
 // ErrUnavailable says that there is no such transaction here: the connection is
 // not pgx's, somebody has put something around it (that should see the
-// statements: tracing, say), its statements are not to be prepared (as behind
-// some poolers), or it could not begin. Nothing has happened then; the usual way
-// of beginning may well succeed, as it tries another connection if one is dead.
+// statements: tracing, say), or it could not begin. Nothing has happened then; the
+// usual way of beginning may well succeed, as it tries another connection if one
+// is dead.
 var ErrUnavailable = errors.New("no transaction of pgx here")
 
 // Tx is a transaction on a connection of its own. Commit or Rollback, or the end
 // of the context it was begun with, gives the connection back.
 type Tx struct {
 	*sql.Tx
-	conn   *sql.Conn
-	detach func() bool // from the context, which may live for long
+	ctx      context.Context
+	conn     *sql.Conn
+	detach   func() bool // from the context, which may live for long
+	prepares bool
 }
 
 // Begin begins a transaction; ErrUnavailable is among the errors.
@@ -33,7 +35,8 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (*Tx, error)
 	if err != nil {
 		return nil, err
 	}
-	if !bare(conn) {
+	traits := traitsOf(conn)
+	if !traits.bare {
 		return nil, errors.Join(ErrUnavailable, conn.Close())
 	}
 	tx, err := conn.BeginTx(ctx, options)
@@ -41,24 +44,59 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (*Tx, error)
 		return nil, errors.Join(ErrUnavailable, err, conn.Close())
 	}
 	// Close waits for the transaction to end, which its context sees to.
-	return &Tx{Tx: tx, conn: conn, detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
+	return &Tx{Tx: tx, ctx: ctx, conn: conn, prepares: traits.prepares, detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
-func bare(conn *sql.Conn) bool {
-	return nil == conn.Raw(func(driverConn any) error {
+// Prepares reports whether statements may be prepared on the connection; behind
+// some poolers they must not be. Do not prepare any in Do without it.
+func (t *Tx) Prepares() bool { return t.prepares }
+
+// traits are what Begin has to know of a connection. They never change, so that
+// the connection keeps them: its configuration is copied for whoever asks for it.
+type traits struct {
+	bare     bool // pgx's own, without a tracer
+	prepares bool
+}
+
+const traitsKey = "github.com/gorm-inbox/inbox/internal/pgxtx.traits"
+
+func traitsOf(conn *sql.Conn) (of traits) {
+	_ = conn.Raw(func(driverConn any) error {
 		c, ok := driverConn.(*stdlib.Conn)
 		if !ok {
-			return ErrUnavailable
+			return nil
 		}
-		if config := c.Conn().Config(); config.Tracer != nil || config.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
-			return ErrUnavailable
+		data := c.Conn().PgConn().CustomData()
+		if of, ok = data[traitsKey].(traits); !ok {
+			config := c.Conn().Config()
+			of = traits{bare: config.Tracer == nil, prepares: config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement}
+			data[traitsKey] = of
 		}
 		return nil
 	})
+	return of
 }
 
-// Commit commits the transaction and gives the connection back.
-func (t *Tx) Commit() error { return t.end(t.Tx.Commit()) }
+// Commit commits the transaction and gives the connection back. ErrUnconfirmed is
+// among the errors.
+func (t *Tx) Commit() error {
+	if !t.detach() {
+		return t.end(t.Tx.Commit()) // the context has ended, the connection is on its way back
+	}
+	var own *commit
+	_ = t.conn.Raw(func(driverConn any) error {
+		own = startCommit(t.ctx, driverConn.(*stdlib.Conn).Conn())
+		return nil
+	})
+	err := t.Tx.Commit()
+	if own != nil {
+		// That has sent nothing, as pgx refuses a busy connection. It has ended
+		// the transaction for database/sql: whoever writes on gets sql.ErrTxDone.
+		err = own.err
+		_ = t.conn.Raw(func(any) error { own.finish(); return nil })
+	}
+	return t.end(err)
+}
 
 // Rollback undoes the transaction and gives the connection back.
 func (t *Tx) Rollback() error { return t.end(t.Tx.Rollback()) }

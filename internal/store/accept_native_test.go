@@ -58,7 +58,7 @@ func pgxPool(t *testing.T, dsn string, configure func(*pgx.ConnConfig)) *sql.DB 
 
 func requireAccepted(t *testing.T, db *gorm.DB, opened store.Store, batch store.AcceptBatch) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	accepted, err := opened.Accept(ctx, batch)
 	require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestLargeContentsAreAcceptedWhereNobodyMaySpeakToPgx(t *testing.T) {
 		require.Eventually(t, func() bool {
 			var left int
 			return other.Raw("SELECT count(*)"+others).Scan(&left).Error == nil && left == 0
-		}, 30*time.Second, 2*time.Millisecond)
+		}, testenv.Patience, 2*time.Millisecond)
 		requireAccepted(t, db, opened, largeBatch("more"))
 	})
 }
@@ -175,7 +175,7 @@ func TestAcceptOfLargeContentsThatIsGivenUpLeavesNothing(t *testing.T) {
 		var waiting int
 		err := other.Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
 		return err == nil && waiting > 0
-	}, 30*time.Second, 2*time.Millisecond)
+	}, testenv.Patience, 2*time.Millisecond)
 	cancel()
 	err := <-failed
 	require.ErrorIs(t, err, context.Canceled)

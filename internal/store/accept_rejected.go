@@ -48,11 +48,11 @@ func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
 // acceptRejected deletes the row last, so that everybody locks messages before
 // rejected rows. Two calls at once: the second waits for the first's messages,
 // finds them known and then the row gone, and is rolled back.
-func acceptRejected(ctx context.Context, d database, dialect interface {
+func acceptRejected(ctx context.Context, d database, in transacting, dialect interface {
 	accepting
 	auditing
 }, rows rejectedRows, id string, batch AcceptBatch) ([]Accepted, error) {
-	return acceptRetrying(ctx, d.transaction, dialect, batch, func(pool gorm.ConnPool, results []Accepted) error {
+	return acceptRetrying(ctx, in, dialect, batch, func(pool gorm.ConnPool, results []Accepted) error {
 		if slices.ContainsFunc(results, func(r Accepted) bool { return r.Conflict }) {
 			return errConflict
 		}
@@ -67,8 +67,8 @@ func acceptRejected(ctx context.Context, d database, dialect interface {
 	})
 }
 
-func setRejectedReason(ctx context.Context, d database, dialect auditing, rows rejectedRows, id, reason string, audit *models.Audit) error {
-	return doing("set the reason of a rejected message", d.transaction(ctx, func(pool gorm.ConnPool) error {
+func setRejectedReason(ctx context.Context, d database, in transacting, dialect auditing, rows rejectedRows, id, reason string, audit *models.Audit) error {
+	return doing("set the reason of a rejected message", in(ctx, func(pool gorm.ConnPool) error {
 		kept, err := Exec(ctx, pool, d.text(rows.reason), id, SanitizeError(reason))
 		if err == nil && kept == 0 && audit != nil {
 			err = ErrRejectedGone // an audit row would tell of what was not done

@@ -182,7 +182,7 @@ func parts(expired []ExpiredMessage) (whole []int64, statuses []string, versions
 			whole = append(whole, int64(e.Message.Number))
 		}
 		for _, s := range e.Statuses {
-			statuses, versions = append(statuses, s.ID), append(versions, s.Version)
+			statuses, versions = append(statuses, s.ID), append(versions, int64(s.Version))
 		}
 	}
 	return whole, statuses, versions

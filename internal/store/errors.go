@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
 // ErrWorkerReleased says that the worker was taken for dead and its claims released.
@@ -53,7 +55,7 @@ func IsTransient(err error) bool {
 	switch {
 	case err == nil:
 		return false
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+	case errors.Is(err, pgxtx.ErrUnconfirmed), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
 		errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
 		// What database/sql says once a context has rolled back underneath.
 		errors.Is(err, sql.ErrTxDone),
@@ -69,13 +71,31 @@ func IsTransient(err error) bool {
 	}
 	if code, ok := sqliteCode(err); ok {
 		switch code & 0xff {
-		case 5, 6, 7, 9, 10, 13, 14, 15: // BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
+		case 5, 6, 7, 8, 9, 10, 13, 14, 15: // BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
 			return true
 		}
 		return false
 	}
 	// pgx gives these no type.
 	return strings.Contains(err.Error(), "conn closed") || strings.Contains(err.Error(), "conn busy")
+}
+
+// IsDatabaseFault reports whether a statement of a handler failed because of the
+// database and not of the statement: the same one may succeed later. It is
+// IsTransient without what a handler brings about by itself: the end of a context
+// it made, a statement timeout, a second query on a connection that is still read
+// from.
+func IsDatabaseFault(err error) bool {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
+		return false
+	}
+	if sqlState(err) == "57014" || strings.Contains(err.Error(), "conn busy") {
+		return false
+	}
+	if code, ok := sqliteCode(err); ok && code&0xff == 9 { // INTERRUPT
+		return false
+	}
+	return IsTransient(err)
 }
 
 func transientState(state string) bool {
@@ -114,7 +134,8 @@ func IsWaiting(err error) bool {
 
 // OutcomeUnknown reports whether a commit that returned err may have taken
 // place all the same: the connection was lost, or the context ended, before
-// the database had answered. What the database itself refused is known.
+// the database had answered, or it answered before its synchronous standby had the
+// commit. What the database itself refused is known.
 func OutcomeUnknown(err error) bool {
 	if state := sqlState(err); state != "" {
 		return state[:2] == "08" || state[:2] == "58" || strings.HasPrefix(state, "57P")
@@ -196,4 +217,10 @@ func sqlState(err error) string {
 		return stated.SQLState()
 	}
 	return ""
+}
+
+// PoolClosed reports whether an error says that the application has closed the
+// pool. database/sql exports no error for it.
+func PoolClosed(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "sql: database is closed")
 }

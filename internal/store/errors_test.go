@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -31,6 +32,7 @@ func TestErrorClasses(t *testing.T) {
 		{fmt.Errorf("claim: %w", context.DeadlineExceeded), true, false, false},
 		{context.Canceled, true, false, false},
 		{driver.ErrBadConn, true, false, false},
+		{fmt.Errorf("accept: %w", pgxtx.ErrUnconfirmed), true, false, false},
 		{sql.ErrConnDone, true, false, false},
 		{sql.ErrTxDone, true, false, false},
 		{io.ErrUnexpectedEOF, true, false, false},
@@ -60,4 +62,5 @@ func TestErrorClasses(t *testing.T) {
 		require.Equal(t, each.data, store.IsData(each.err), "data: %v", each.err)
 		require.Equal(t, each.unique, store.IsUniqueViolation(each.err), "unique: %v", each.err)
 	}
+	require.True(t, store.OutcomeUnknown(fmt.Errorf("commit: %w", pgxtx.ErrUnconfirmed)), "a failover may undo it")
 }

@@ -104,7 +104,7 @@ func heapOnly(t *testing.T, db *gorm.DB, of int64) int64 {
 	require.Eventually(t, func() bool { // sessions report their counts when they are idle
 		err := db.Raw(`SELECT n_tup_upd AS "all", n_tup_hot_upd AS heap_only FROM pg_stat_user_tables WHERE relname = 'inbox_handler_statuses'`).Scan(&updates).Error
 		return err == nil && updates.All == of
-	}, 30*time.Second, 20*time.Millisecond)
+	}, testenv.Patience, 20*time.Millisecond)
 	return updates.HeapOnly
 }
 

@@ -6,12 +6,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Conflicts by the unique index on the coordinates.
+// Conflicts by the unique index on the coordinates. On PostgreSQL a gap that is
+// there is locked, so that the answer waits for the synchronous standby (see
+// confirmed).
 const (
 	postgresKeepGap = `
 INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)
-ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO NOTHING`
+ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
 
 	sqliteKeepGap = `
 INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)

@@ -35,7 +35,7 @@ var errBoom = errors.New("boom")
 // hearing is a store's listener.
 func hearing(t *testing.T, s store.Store) *store.Listener {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	l, err := s.Listen(ctx)
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func hearing(t *testing.T, s store.Store) *store.Listener {
 func heard(t *testing.T, l *store.Listener, by store.Store) (all [][]string) {
 	t.Helper()
 	require.NoError(t, by.Notify(t.Context(), "the end"))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	for {
 		keys, err := l.Next(ctx, time.Second)

@@ -33,25 +33,30 @@ func New(db *gorm.DB, naming models.Naming, options ...Option) (Store, error) {
 		texts: new(sync.Map),
 		// No inherited clauses, no dry run.
 		db: db.Session(&gorm.Session{NewDB: true}),
-		names: strings.NewReplacer(
-			"{messages}", models.Quote(naming.Messages()),
-			"{statuses}", models.Quote(naming.HandlerStatuses()),
-			"{rejected}", models.Quote(naming.RejectedMessages()),
-			"{gaps}", models.Quote(naming.Gaps()),
-			"{locks}", models.Quote(naming.Locks()),
-			"{workers}", models.Quote(naming.Workers()),
-			"{handlers}", models.Quote(naming.Handlers()),
-			"{markers}", models.Quote(naming.Markers()),
-			"{audit}", models.Quote(naming.Audit()),
-			"{meta}", models.Quote(naming.Meta()),
-			// Whoever uses the same table uses the same channel, by whatever
-			// schema or search path; nobody else does.
-			"{channel}", "('inbox_' || '"+models.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
-		),
+	}
+	names := []string{
+		"{messages}", models.Quote(naming.Messages()),
+		"{statuses}", models.Quote(naming.HandlerStatuses()),
+		"{rejected}", models.Quote(naming.RejectedMessages()),
+		"{gaps}", models.Quote(naming.Gaps()),
+		"{locks}", models.Quote(naming.Locks()),
+		"{workers}", models.Quote(naming.Workers()),
+		"{handlers}", models.Quote(naming.Handlers()),
+		"{markers}", models.Quote(naming.Markers()),
+		"{audit}", models.Quote(naming.Audit()),
+		"{meta}", models.Quote(naming.Meta()),
+		// Whoever uses the same table uses the same channel, by whatever
+		// schema or search path; nobody else does.
+		"{channel}", "('inbox_' || '" + models.Quote(naming.HandlerStatuses()) + "'::regclass::oid)",
 	}
 	for _, option := range options {
 		option(&tables)
 	}
+	latest := `clock_timestamp()`
+	if tables.testClock {
+		latest = `NULL::timestamptz`
+	}
+	tables.names = strings.NewReplacer(append(names, "{latest}", latest)...)
 	if dialect == "sqlite" {
 		if tables.announces {
 			return nil, errors.New("store: SQLite has no notifications")
@@ -70,6 +75,7 @@ type database struct {
 	isolation *sql.TxOptions
 	texts     *sync.Map // statement with placeholders → with the tables' names
 	announces bool      // see Announcing
+	testClock bool      // see TestClock
 }
 
 // Option adjusts a store.
@@ -78,6 +84,11 @@ type Option func(*database)
 // Announcing makes accepts tell the Listeners of other processes. PostgreSQL
 // only.
 func Announcing() Option { return func(d *database) { d.announces = true } }
+
+// TestClock says that the batches' times are those of a test's clock, which the
+// database's clock does not bound: a status is then created at AcceptBatch.Now.
+// Otherwise it is created no later than the database's clock (contract 3.5).
+func TestClock() Option { return func(d *database) { d.testClock = true } }
 
 // text fills the tables' names into a statement, once.
 func (d database) text(statement string) string {

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"context"
 	"database/sql"
 
 	"github.com/google/uuid"
+	"gorm.io/gorm"
 )
 
 // postgres implements Store for PostgreSQL 13 and later. Lists go in as
@@ -23,3 +25,18 @@ func newPostgres(tables database) *postgres {
 }
 
 func (p *postgres) SingleWriter() bool { return false }
+
+// confirmed locks rows and commits. What a statement without a lock shows may be
+// there on this server alone: a commit whose client did not wait for the
+// synchronous standby becomes visible before the standby has it, and a failover
+// undoes it. A lock is written to the log, behind that commit, so our own commit is
+// not answered before the standby has both. Whoever is told that something is
+// stored, and acknowledges for that, is told so by this, or by another transaction
+// that writes.
+func confirmed(ctx context.Context, p *postgres, lock string, args ...any) (locked []int, err error) {
+	err = p.transaction(ctx, func(pool gorm.ConnPool) error {
+		locked, err = Query(ctx, pool, p.text(lock), Value[int], args...)
+		return err
+	})
+	return locked, err
+}

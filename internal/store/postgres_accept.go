@@ -19,7 +19,8 @@ import (
 // sequence follows their position: PostgreSQL evaluates an identity after the
 // ORDER BY. A status is never created in the database's future: it is due at
 // once for everybody, also when the clock of the process that accepts it is
-// ahead of the claimers' (contract 5.1).
+// ahead of the claimers' (contract 5.1). A test's clock stands where the test has
+// set it, and the database's says nothing about it: {latest} is NULL then.
 //
 // The first row of the result, without an ID, is how many messages are new; they
 // themselves follow if they are fewer than $17. Mostly all are, and nothing has
@@ -27,7 +28,7 @@ import (
 var postgresAcceptNew = `
 WITH ` + postgresAcceptFresh("$18") + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key
 	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
 	JOIN fresh ON fresh.id = s.message_id
@@ -79,7 +80,7 @@ CROSS JOIN LATERAL (SELECT message_number, handler_key FROM {statuses} WHERE mes
 var postgresAcceptStatuses = `
 WITH added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, s.message_number, s.message_id, s.handler_key, LEAST($4::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key
+	SELECT s.id, s.message_number, s.message_id, s.handler_key, LEAST($4::timestamptz, {latest}), s.lane_handler, s.lane_key
 	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $8::bigint[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, position)
 	ORDER BY s.position
@@ -91,12 +92,14 @@ SELECT id FROM added, told`
 // By handler_statuses_pkey.
 const postgresAcceptDelete = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
 
-// Conflicts by the unique index on the coordinates.
+// Conflicts by the unique index on the coordinates. What is there is locked, so
+// that a batch in which nothing is new waits for the synchronous standby, too (see
+// confirmed). No two of the rows may have the same coordinates.
 const postgresAcceptRejected = `
 INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
 SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::timestamptz[],
 	$7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::timestamptz[]) AS r
-ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
+ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
 
 func (p *postgres) Accept(ctx context.Context, batch AcceptBatch) ([]Accepted, error) {
 	return acceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)

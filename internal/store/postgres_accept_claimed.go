@@ -20,7 +20,7 @@ WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $17::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
 ), ` + postgresAcceptFresh("$19") + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
-	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, clock_timestamp()), s.lane_handler, s.lane_key,
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key,
 		CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id
 	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $18::boolean[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, claim, position)

@@ -24,27 +24,50 @@ func (p *postgres) acceptTransaction(messages []NewMessage) transacting {
 	if content < p.large {
 		return p.transaction
 	}
-	return func(ctx context.Context, work func(gorm.ConnPool) error) error {
-		db, ok := p.pool(ctx).(*sql.DB)
-		if !ok {
-			return p.transaction(ctx, work)
-		}
-		tx, err := pgxtx.Begin(ctx, db, p.isolation)
-		if errors.Is(err, pgxtx.ErrUnavailable) {
-			return p.transaction(ctx, work)
-		}
-		if err != nil {
-			return WithContextError(ctx, err)
-		}
-		defer func() { _ = tx.Rollback() }() // after an error or a panic
-		if err := work(tx); err != nil {
-			return WithContextError(ctx, err)
-		}
-		if err := tx.Commit(); err != nil {
-			return &commitError{WithContextError(ctx, err)}
-		}
-		return nil
+	return func(ctx context.Context, work func(gorm.ConnPool) error) error { return p.transact(ctx, true, work) }
+}
+
+// transaction is database.transaction whose commit fails, with
+// pgxtx.ErrUnconfirmed, if waiting for the synchronous standby was cancelled,
+// wherever pgx can be spoken to.
+func (p *postgres) transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
+	return p.transact(ctx, false, work)
+}
+
+func (p *postgres) transact(ctx context.Context, large bool, work func(gorm.ConnPool) error) error {
+	db, ok := sqlDB(p.pool(ctx))
+	if !ok {
+		return p.database.transaction(ctx, work)
 	}
+	tx, err := pgxtx.Begin(ctx, db, p.isolation)
+	if errors.Is(err, pgxtx.ErrUnavailable) {
+		return p.database.transaction(ctx, work)
+	}
+	if err != nil {
+		return WithContextError(ctx, err)
+	}
+	defer func() { _ = tx.Rollback() }() // after an error or a panic
+	pool := gorm.ConnPool(tx.Tx)
+	if large && tx.Prepares() {
+		pool = tx
+	}
+	if err := work(pool); err != nil {
+		return WithContextError(ctx, err)
+	}
+	if err := tx.Commit(); err != nil {
+		return &commitError{WithContextError(ctx, err)}
+	}
+	return nil
+}
+
+// sqlDB is the pool of database/sql below what GORM's PrepareStmt puts around it:
+// pgx prepares statements by itself.
+func sqlDB(pool gorm.ConnPool) (*sql.DB, bool) {
+	if prepared, ok := pool.(*gorm.PreparedStmtDB); ok {
+		pool = prepared.ConnPool
+	}
+	db, ok := pool.(*sql.DB)
+	return db, ok
 }
 
 // row is a row of either kind.

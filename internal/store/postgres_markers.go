@@ -18,6 +18,9 @@ const (
 	// SELECT needs the count, which needs the insertion, which needs the setting:
 	// that is their order. If the insertion fails, the transaction's rollback, or
 	// that to a savepoint, sets it back.
+	//
+	// A marker that is there is locked, which writes: so the commit waits until
+	// the synchronous standby has the marker, too (see confirmed).
 	postgresAddMarker = `
 WITH before AS MATERIALIZED (
 	SELECT current_setting('lock_timeout') AS lock_timeout
@@ -26,7 +29,7 @@ WITH before AS MATERIALIZED (
 ), added AS (
 	INSERT INTO {markers} (message_id, handler_key, message_type, processed_at, expires_at)
 	SELECT $1::text, $2::text, $3::text, $4::timestamptz, $5::timestamptz FROM bounded WHERE bound IS NOT NULL
-	ON CONFLICT (message_id, handler_key) DO NOTHING
+	ON CONFLICT (message_id, handler_key) DO UPDATE SET message_type = EXCLUDED.message_type WHERE false
 	RETURNING 1
 )
 SELECT counted.added, set_config('lock_timeout', bounded.lock_timeout, true)
@@ -34,6 +37,9 @@ FROM bounded, (SELECT count(*) AS added FROM added) AS counted`
 
 	// By the primary key.
 	postgresHasMarker = `SELECT 1 FROM {markers} WHERE message_id = $1 AND handler_key = $2`
+
+	// Likewise.
+	postgresLockMarker = postgresHasMarker + ` FOR KEY SHARE`
 )
 
 func (p *postgres) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (bool, error) {
@@ -57,5 +63,8 @@ func (p *postgres) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.M
 
 func (p *postgres) HasMarker(ctx context.Context, messageID, handlerKey string) (bool, error) {
 	found, err := Query(ctx, p.pool(ctx), p.text(postgresHasMarker), Value[int], messageID, handlerKey)
+	if err == nil && len(found) > 0 {
+		found, err = confirmed(ctx, p, postgresLockMarker, messageID, handlerKey)
+	}
 	return len(found) > 0, doing("look for marker", err)
 }

@@ -21,9 +21,9 @@ func (p *postgres) LoadRejected(ctx context.Context, id string) (models.Rejected
 }
 
 func (p *postgres) AcceptRejected(ctx context.Context, id string, batch AcceptBatch) ([]Accepted, error) {
-	return acceptRejected(ctx, p.database, p, postgresRejected, id, batch)
+	return acceptRejected(ctx, p.database, p.transaction, p, postgresRejected, id, batch)
 }
 
 func (p *postgres) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
-	return setRejectedReason(ctx, p.database, p, postgresRejected, id, reason, audit)
+	return setRejectedReason(ctx, p.database, p.transaction, p, postgresRejected, id, reason, audit)
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 )
 
@@ -11,9 +12,30 @@ const postgresStates = `
 SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id::text
 FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
 
+// Likewise. One lock confirms all that was read before it.
+const postgresLockState = `SELECT 1 FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) LIMIT 1 FOR KEY SHARE SKIP LOCKED`
+
+// errUnconfirmed: the next time may find a row that can be locked.
+var errUnconfirmed = errors.New("their rows are locked by others, and without a lock it is open whether the synchronous standby has them")
+
 func (p *postgres) States(ctx context.Context, statusIDs []string) (map[string]State, error) {
 	rows, err := Query(ctx, p.pool(ctx), p.text(postgresStates), scanState, statusIDs)
-	return byID(rows), doing("read statuses back", err)
+	var ended []string
+	for _, row := range rows {
+		if !row.Processing {
+			ended = append(ended, row.id)
+		}
+	}
+	if err == nil && len(ended) > 0 {
+		var locked []int
+		if locked, err = confirmed(ctx, p, postgresLockState, ended); err == nil && len(locked) == 0 {
+			err = errUnconfirmed
+		}
+	}
+	if err != nil {
+		return nil, doing("read statuses back", err)
+	}
+	return byID(rows), nil
 }
 
 type identified struct {
@@ -47,7 +69,18 @@ WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing
 ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
 
-// Likewise.
+// By the due index, a window of each key: bounded, however much is pending.
+const postgresOldestClaimsOf = `
+SELECT ` + postgresRefColumns + ` FROM unnest($2::text[]) AS k(key)
+CROSS JOIN LATERAL (
+	SELECT ctid AS place, * FROM {statuses}
+	WHERE handler_key = k.key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT $3
+) s
+WHERE processing_started_at IS NOT NULL AND worker_id = $1::text::uuid`
+
+// Like the claims of a worker.
 const postgresStuckClaims = `
 SELECT ` + refColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
@@ -95,6 +128,11 @@ SELECT handler_key FROM waiting WHERE handler_key IS NOT NULL`
 func (p *postgres) ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error) {
 	refs, err := Query(ctx, p.pool(ctx), p.text(postgresClaimsOf), scanRef, workerID, limit)
 	return refs, doing("find the claims of a worker", err)
+}
+
+func (p *postgres) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]Ref, error) {
+	refs, err := Query(ctx, p.pool(ctx), p.text(postgresOldestClaimsOf), scanRef, workerID, handlerKeys, window)
+	return refs, doing("find the oldest claims of a worker", err)
 }
 
 func (p *postgres) StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -13,18 +14,27 @@ import (
 // transaction began (contract 3.5).
 const (
 	postgresHeartbeat = `
-INSERT INTO {workers} AS w (id, host, pid, handler_keys, started_at, heartbeat_at)
-VALUES ($1::text::uuid, $2, $3::integer, $4, clock_timestamp(), clock_timestamp())
-ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys, heartbeat_at = clock_timestamp()
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, started_at, heartbeat_at)
+VALUES ($1::text::uuid, $2, $3::integer, $4, $5, clock_timestamp(), clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys, health = EXCLUDED.health,
+	heartbeat_at = clock_timestamp()
 WHERE w.released_at IS NULL`
+
+	// A row that begins and ends at the same moment is a drain's: one statement
+	// reads the clock once.
+	postgresRecordDrain = `
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, started_at, heartbeat_at, stopped_at)
+SELECT $1::text::uuid, $2, $3::integer, $4, $5, at, at, at FROM (SELECT clock_timestamp() AS at OFFSET 0) AS now
+ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys,
+	started_at = EXCLUDED.started_at, heartbeat_at = EXCLUDED.heartbeat_at, stopped_at = EXCLUDED.stopped_at, released_at = NULL`
 
 	postgresWorkerLives = `SELECT id::text FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL`
 
 	postgresStopWorker = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
 
 	postgresWorkers = `
-SELECT id, host, pid, handler_keys, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
-	stopped_at IS NOT NULL, released_at IS NOT NULL
+SELECT id, host, pid, handler_keys, health, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
+	stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL, clock_timestamp()
 FROM {workers} ORDER BY started_at, id`
 
 	// With the lock that accepts wait for, and that is not to be had while one
@@ -55,11 +65,20 @@ func (p *postgres) Heartbeat(ctx context.Context, w Worker, _ time.Time) error {
 	if err != nil {
 		return err
 	}
-	written, err := Exec(ctx, p.pool(ctx), p.text(postgresHeartbeat), w.ID, w.Host, w.PID, keys)
+	written, err := Exec(ctx, p.pool(ctx), p.text(postgresHeartbeat), w.ID, w.Host, w.PID, keys, healthJSON(w))
 	if err == nil && written == 0 {
 		err = ErrWorkerReleased
 	}
 	return doing("heartbeat", err)
+}
+
+func (p *postgres) RecordDrain(ctx context.Context, w Worker, _ time.Time) error {
+	keys, err := handlerKeysJSON(w)
+	if err != nil {
+		return err
+	}
+	_, err = Exec(ctx, p.pool(ctx), p.text(postgresRecordDrain), w.ID, w.Host, w.PID, keys, healthJSON(w))
+	return doing("record drain", err)
 }
 
 // handlerKeysJSON never writes null for a worker without handlers.
@@ -70,6 +89,9 @@ func handlerKeysJSON(w Worker) (string, error) {
 	}
 	return string(keys), nil
 }
+
+// healthJSON never writes an empty text for a worker without health.
+func healthJSON(w Worker) string { return cmp.Or(w.Health, "[]") }
 
 func (p *postgres) WorkerLives(ctx context.Context, workerID string) (bool, error) {
 	found, err := Query(ctx, p.pool(ctx), p.text(postgresWorkerLives), Value[string], workerID)
@@ -85,7 +107,7 @@ func (p *postgres) Workers(ctx context.Context, _ time.Time) ([]WorkerState, err
 	workers, err := Query(ctx, p.pool(ctx), p.text(postgresWorkers), func(rows *sql.Rows, w *WorkerState) error {
 		var keys string
 		var silent int64
-		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.StartedAt, &silent, &w.Stopped, &w.Released); err != nil {
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &w.StartedAt, &silent, &w.Stopped, &w.Drains, &w.Released, &w.Read); err != nil {
 			return err
 		}
 		w.StartedAt, w.SilentFor = w.StartedAt.UTC(), time.Duration(silent)*time.Microsecond

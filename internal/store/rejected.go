@@ -21,7 +21,8 @@ func conflict(rejection models.RejectedMessage, stored known) models.RejectedMes
 
 // prepareRejected makes rows that no column refuses: what is rejected already
 // must not fail again. They come back ordered by their coordinates, so that
-// concurrent accepts of the same records wait for each other in one order.
+// concurrent accepts of the same records wait for each other in one order, and of
+// those with the same coordinates only the first.
 func prepareRejected(rejected []models.RejectedMessage, now time.Time) ([]models.RejectedMessage, error) {
 	rows := make([]models.RejectedMessage, len(rejected))
 	for i, row := range rejected {
@@ -40,16 +41,19 @@ func prepareRejected(rejected []models.RejectedMessage, now time.Time) ([]models
 		row.Headers = strings.ReplaceAll(strings.ToValidUTF8(row.Headers, "\uFFFD"), "\x00", "\uFFFD")
 		rows[i] = row
 	}
-	slices.SortStableFunc(rows, func(a, b models.RejectedMessage) int {
-		return cmp.Or(
-			cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition),
-			cmp.Compare(a.Offset, b.Offset), a.Timestamp.Compare(b.Timestamp),
-		)
-	})
-	return rows, nil
+	slices.SortStableFunc(rows, byCoordinates)
+	return slices.CompactFunc(rows, func(a, b models.RejectedMessage) bool { return byCoordinates(a, b) == 0 }), nil
 }
 
-// storableTime keeps a producer's nonsense within what every dialect stores.
+func byCoordinates(a, b models.RejectedMessage) int {
+	return cmp.Or(
+		cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition),
+		cmp.Compare(a.Offset, b.Offset), a.Timestamp.Compare(b.Timestamp),
+	)
+}
+
+// storableTime keeps a producer's nonsense within what every dialect stores, which
+// is microseconds.
 func storableTime(t time.Time) time.Time {
 	first := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
@@ -59,5 +63,5 @@ func storableTime(t time.Time) time.Time {
 	case t.After(last):
 		return last
 	}
-	return t
+	return t.Truncate(time.Microsecond)
 }

@@ -61,6 +61,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteSettle", sqliteSettle, []any{"[]"}, statusID},
 		{"sqliteStates", sqliteStates, []any{"[]"}, statusID},
 		{"sqliteClaimsOf", sqliteClaimsOf, []any{"w", 10}, "USING INDEX inbox_handler_statuses_due"},
+		{"sqliteOldestClaimsOf", sqliteOldestClaimsOf, []any{"w", "mail", 10}, "USING INDEX inbox_handler_statuses_due (handler_key=?)"},
 		{"sqliteStuckClaims", sqliteStuckClaims, []any{now, 10}, "USING INDEX inbox_handler_statuses_due"},
 		{"pendingKeys", pendingKeys, nil, "INDEX inbox_handler_statuses_due (handler_key>?)"},
 		{"sqliteBacklog", sqliteBacklog, []any{now, nil, "mail", 10, nil, "[1]", false}, due},
@@ -93,11 +94,12 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteDeleteWorkers", sqliteDeleteWorkers, []any{"[]"}, "USING INDEX inbox_handler_statuses_due"},
 	}
 	listed := []string{
+		"sqliteFile",                                                                 // reads no table
 		"sqliteMakeCounters",                                                         // reads the tables, once
 		"sqliteAcceptRejected", "sqliteKeepGap", "sqliteAddMarker", "sqliteAddAudit", // no condition
 		// All of tables with a few rows.
 		"sqliteAcquireLease", "sqliteLeaseOwner", "sqliteReleaseLease", "sqliteDeleteLeases", "sqlitePaused", "sqliteSetPaused",
-		"sqliteHeartbeat", "sqliteWorkerLives", "sqliteStopWorker", "sqliteWorkers", "sqliteMarkReleased",
+		"sqliteHeartbeat", "sqliteRecordDrain", "sqliteWorkerLives", "sqliteStopWorker", "sqliteWorkers", "sqliteMarkReleased",
 	}
 	for _, each := range plans {
 		listed = append(listed, each.name)
@@ -113,7 +115,7 @@ func TestSQLitePlans(t *testing.T) {
 		plan := strings.Join(steps, "\n")
 		require.Contains(t, plan, each.expected, each.name)
 		require.NotRegexp(t, `SCAN (inbox_messages|inbox_handler_statuses|m)($|\n)`, plan, each.name)
-		if each.statement != sqliteSiblings { // a few rows, in an order that no index has
+		if each.statement != sqliteSiblings && each.statement != pendingKeys { // a few rows, in an order that no index has
 			require.NotContains(t, plan, "TEMP B-TREE FOR ORDER BY", each.name)
 		}
 	}

@@ -21,9 +21,9 @@ func (s *sqlite) LoadRejected(ctx context.Context, id string) (models.RejectedMe
 }
 
 func (s *sqlite) AcceptRejected(ctx context.Context, id string, batch AcceptBatch) ([]Accepted, error) {
-	return acceptRejected(ctx, s.database, s, sqliteRejected, id, batch)
+	return acceptRejected(ctx, s.database, s.transaction, s, sqliteRejected, id, batch)
 }
 
 func (s *sqlite) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
-	return setRejectedReason(ctx, s.database, s, sqliteRejected, id, reason, audit)
+	return setRejectedReason(ctx, s.database, s.transaction, s, sqliteRejected, id, reason, audit)
 }

@@ -16,7 +16,17 @@ SELECT ` + sqliteRefColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = ?1
 LIMIT ?2`
 
-// Likewise.
+// By the due index, a window of one key: bounded, however much is pending.
+const sqliteOldestClaimsOf = `
+SELECT ` + sqliteRefColumns + ` FROM (
+	SELECT * FROM {statuses}
+	WHERE handler_key = ?2 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT ?3
+)
+WHERE processing_started_at IS NOT NULL AND worker_id = ?1`
+
+// Like the claims of a worker.
 const sqliteStuckClaims = `
 SELECT ` + sqliteRefColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= ?1 AND worker_id IS NULL
@@ -47,6 +57,18 @@ func (s *sqlite) States(ctx context.Context, statusIDs []string) (map[string]Sta
 func (s *sqlite) ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error) {
 	refs, err := Query(ctx, s.pool(ctx), s.text(sqliteClaimsOf), scanRef, workerID, limit)
 	return refs, doing("find the claims of a worker", err)
+}
+
+func (s *sqlite) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]Ref, error) {
+	var found []Ref
+	for _, key := range handlerKeys {
+		refs, err := Query(ctx, s.pool(ctx), s.text(sqliteOldestClaimsOf), scanRef, workerID, key, window)
+		if err != nil {
+			return nil, doing("find the oldest claims of a worker", err)
+		}
+		found = append(found, refs...)
+	}
+	return found, nil
 }
 
 func (s *sqlite) StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error) {

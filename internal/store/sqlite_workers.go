@@ -10,17 +10,23 @@ import (
 // process. Silence is judged by the clock the caller gives (contract 3.5).
 const (
 	sqliteHeartbeat = `
-INSERT INTO {workers} (id, host, pid, handler_keys, started_at, heartbeat_at) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
-ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys, heartbeat_at = excluded.heartbeat_at
+INSERT INTO {workers} (id, host, pid, handler_keys, health, started_at, heartbeat_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys, health = excluded.health,
+	heartbeat_at = excluded.heartbeat_at
 WHERE released_at IS NULL
 RETURNING id`
+
+	sqliteRecordDrain = `
+INSERT INTO {workers} (id, host, pid, handler_keys, health, started_at, heartbeat_at, stopped_at) VALUES (?1, ?2, ?3, ?4, ?6, ?5, ?5, ?5)
+ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys,
+	started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at, stopped_at = excluded.stopped_at, released_at = NULL`
 
 	sqliteWorkerLives = `SELECT id FROM {workers} WHERE id = ?1 AND released_at IS NULL`
 
 	sqliteStopWorker = `UPDATE {workers} SET stopped_at = ?2 WHERE id = ?1 AND stopped_at IS NULL`
 
 	sqliteWorkers = `
-SELECT id, host, pid, handler_keys, started_at, heartbeat_at, stopped_at IS NOT NULL, released_at IS NOT NULL
+SELECT id, host, pid, handler_keys, health, started_at, heartbeat_at, stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL
 FROM {workers} ORDER BY started_at, id`
 
 	sqliteMarkReleased = `UPDATE {workers} SET released_at = ?2 WHERE id = ?1 AND released_at IS NULL`
@@ -41,11 +47,20 @@ func (s *sqlite) Heartbeat(ctx context.Context, w Worker, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	written, err := Query(ctx, s.pool(ctx), s.text(sqliteHeartbeat), Value[string], w.ID, w.Host, w.PID, keys, SQLiteTime(now))
+	written, err := Query(ctx, s.pool(ctx), s.text(sqliteHeartbeat), Value[string], w.ID, w.Host, w.PID, keys, healthJSON(w), SQLiteTime(now))
 	if err == nil && len(written) == 0 {
 		err = ErrWorkerReleased
 	}
 	return doing("heartbeat", err)
+}
+
+func (s *sqlite) RecordDrain(ctx context.Context, w Worker, now time.Time) error {
+	keys, err := handlerKeysJSON(w)
+	if err != nil {
+		return err
+	}
+	_, err = Exec(ctx, s.pool(ctx), s.text(sqliteRecordDrain), w.ID, w.Host, w.PID, keys, SQLiteTime(now), healthJSON(w))
+	return doing("record drain", err)
 }
 
 func (s *sqlite) WorkerLives(ctx context.Context, workerID string) (bool, error) {
@@ -62,7 +77,7 @@ func (s *sqlite) Workers(ctx context.Context, now time.Time) ([]WorkerState, err
 	workers, err := Query(ctx, s.pool(ctx), s.text(sqliteWorkers), func(rows *sql.Rows, w *WorkerState) error {
 		var keys string
 		var started, heartbeat anyTime
-		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &started, &heartbeat, &w.Stopped, &w.Released); err != nil {
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &started, &heartbeat, &w.Stopped, &w.Drains, &w.Released); err != nil {
 			return err
 		}
 		w.StartedAt, w.SilentFor = started.Time, now.Sub(heartbeat.Time)

@@ -151,6 +151,9 @@ type Store interface {
 	// WorkerLives reports whether a worker's row is there and not marked
 	// released. It only reads.
 	WorkerLives(ctx context.Context, workerID string) (bool, error)
+	// RecordDrain inserts or refreshes the row of a program that processes by
+	// hand. Workers tells its row by Drains. Nothing is claimed under its ID.
+	RecordDrain(ctx context.Context, worker Worker, now time.Time) error
 	// StopWorker marks a worker as stopped.
 	StopWorker(ctx context.Context, workerID string, now time.Time) error
 	// Workers lists all worker rows, silence judged by the database's clock
@@ -167,6 +170,9 @@ type Store interface {
 	// ClaimsOf returns up to limit statuses that workerID has claimed. It
 	// reads every pending status: for sweeps, not for loops.
 	ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error)
+	// OldestClaimsOf returns what workerID has claimed among the window statuses
+	// due longest of each handler key: it reads no others.
+	OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]Ref, error)
 	// EvictWorker ends the transactions that hold locks on statuses workerID
 	// has claimed, or on its own row: those of transactional handlers and of
 	// accepts whose worker is gone while the server still waits for its

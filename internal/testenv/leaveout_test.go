@@ -1,6 +1,7 @@
 package testenv_test
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -11,21 +12,50 @@ import (
 )
 
 func TestMissingServerSkipsOrFailsWhereRequired(t *testing.T) {
-	for required, want := range map[string]string{
-		"":  "skipped: LEFT OUT: PostgreSQL (INBOX_TEST_POSTGRES is not set); run `make test`",
-		"1": "failed: PostgreSQL is required (INBOX_TEST_REQUIRE=1), but INBOX_TEST_POSTGRES is not set",
+	const unset, missing = "PostgreSQL (INBOX_TEST_POSTGRES is not set)", "PostgreSQL (no postgres on the PATH)"
+	for name, c := range map[string]struct{ require, ci, why, want string }{
+		"anywhere":              {want: "skipped: LEFT OUT: " + unset},
+		"where the why is said": {why: "no postgres on the PATH", want: "skipped: LEFT OUT: " + missing},
+		"where it is required":  {require: "1", want: "failed: required (INBOX_TEST_REQUIRE=1 or CI=true), but not there: " + unset},
+		"in CI":                 {ci: "true", why: "no postgres on the PATH", want: "failed: required (INBOX_TEST_REQUIRE=1 or CI=true), but not there: " + missing},
 	} {
-		t.Setenv(testenv.RequireVariable, required)
-		t.Setenv(testenv.PostgresVariable, "")
-		verdict := &verdict{TB: t}
-		done := make(chan struct{})
-		go func() { // as each test runs on a goroutine that can end by itself
-			defer close(done)
-			testenv.PostgresDSN(verdict)
-		}()
-		<-done
-		require.Equal(t, want, verdict.said)
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(testenv.RequireVariable, c.require)
+			t.Setenv("CI", c.ci)
+			t.Setenv(testenv.PostgresVariable, "")
+			t.Setenv(testenv.PostgresVariable+testenv.MissingSuffix, c.why)
+			require.Equal(t, c.want, verdictOf(t, func(t testing.TB) { testenv.PostgresDSN(t) }))
+		})
 	}
+}
+
+func TestServerThatCannotBeStartedIsNamed(t *testing.T) {
+	t.Setenv(testenv.RequireVariable, "")
+	t.Setenv("CI", "")
+	for err, want := range map[error]string{
+		nil:                                      "",
+		fmt.Errorf("Kafka: %w", noJava{}):        "skipped: LEFT OUT: Kafka on a real broker (no Java)",
+		errors.New("its log:\n\tno such option"): "skipped: LEFT OUT: a server of its own (its log: no such option)",
+	} {
+		require.Equal(t, want, verdictOf(t, func(t testing.TB) { testenv.LeaveOutIf(t, err) }))
+	}
+}
+
+type noJava struct{}
+
+func (noJava) Error() string   { return "no Java; install with apt-get install default-jdk-headless" }
+func (noJava) LeftOut() string { return "Kafka on a real broker (no Java)" }
+
+// verdictOf returns how the function ended its test; "" if it did not.
+func verdictOf(t *testing.T, f func(testing.TB)) string {
+	verdict := &verdict{TB: t}
+	done := make(chan struct{})
+	go func() { // as each test runs on a goroutine that can end by itself
+		defer close(done)
+		f(verdict)
+	}()
+	<-done
+	return verdict.said
 }
 
 // verdict is a test that notes how it was ended.

@@ -1,8 +1,12 @@
 package testenv
 
 import (
+	"fmt"
+	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/driver/sqlite"
@@ -13,8 +17,9 @@ import (
 
 // sqliteParameters is the recommended setup: WAL lets readers pass the one
 // writer, immediate transactions wait their turn by busy_timeout instead of
-// failing half-way, FULL makes a commit durable.
-const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)" +
+// failing half-way, FULL makes a commit durable. An application waits for less
+// long than a test does.
+const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=" + patientSQLite +
 	"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_txlock=immediate"
 
 // SQLite returns a session on a new, empty SQLite file in a directory of the
@@ -29,7 +34,17 @@ func SQLite(t testing.TB) *gorm.DB {
 // the test.
 func SQLiteDSN(t testing.TB) string {
 	t.Helper()
-	return "file:" + filepath.Join(t.TempDir(), "inbox.db") + sqliteParameters
+	path := url.URL{Path: filepath.ToSlash(filepath.Join(t.TempDir(), "inbox.db"))}
+	return "file:" + path.EscapedPath() + sqliteParameters
+}
+
+// patientSQLite is Patience in milliseconds.
+const patientSQLite = "busy_timeout(120000)"
+
+// BusyTimeout changes a DSN of SQLiteDSN: its pools give up after that long when
+// another one writes.
+func BusyTimeout(dsn string, d time.Duration) string {
+	return strings.Replace(dsn, patientSQLite, fmt.Sprintf("busy_timeout(%d)", d.Milliseconds()), 1)
 }
 
 // OpenSQLite opens one more pool on a file that SQLiteDSN named, and closes it

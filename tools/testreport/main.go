@@ -1,9 +1,12 @@
 // Command testreport reads the output of `go test -json` and prints one line
 // for each test and package as `go test -v` has it, everything that a failed
-// one said, and at the end how many there were. It exits with 1 when a test or
-// package failed, or when there was no test at all.
+// one said, and at the end how many there were and what was left out. It exits
+// with 1 when a test or package failed, or when no test passed.
 //
 //	go test -json ./... | testreport
+//
+// A skipped test that says "LEFT OUT: a server (the reason)" has that in the
+// last line, once however many tests say it; any other has its name there.
 package main
 
 import (
@@ -11,7 +14,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -40,12 +45,13 @@ type report struct {
 	out                     io.Writer
 	said                    map[string][]string // by package and test, until it ends
 	running                 map[string]bool     // tests that have begun, by package and test
-	passed, failed, leftOut int
+	passed, failed, skipped int
 	brokenPackages          int
+	leftOut                 map[string]bool // what the skipped tests were about
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, said: map[string][]string{}, running: map[string]bool{}}
+	return &report{out: out, said: map[string][]string{}, running: map[string]bool{}, leftOut: map[string]bool{}}
 }
 
 func (r *report) read(in io.Reader) error {
@@ -100,9 +106,20 @@ func (r *report) endTest(e event) {
 		r.failed++
 		r.quote(e)
 	case "skip":
-		r.leftOut++
+		r.skipped++
+		r.leftOut[r.reason(e)] = true
 		r.quote(e)
 	}
+}
+
+// reason is what a skipped test has left out; its name if it does not say.
+func (r *report) reason(e event) string {
+	for _, line := range r.said[e.Package+"\x00"+e.Test] {
+		if _, what, found := strings.Cut(line, "LEFT OUT: "); found {
+			return fmt.Sprintf("%.200s", strings.TrimSpace(what))
+		}
+	}
+	return e.Test
 }
 
 // quote prints what a test said itself, without go test's own lines about it.
@@ -139,6 +156,14 @@ func (r *report) endPackage(e event) {
 
 // close prints the count and says whether all is well.
 func (r *report) close() bool {
-	fmt.Fprintf(r.out, "tests: %d passed, %d failed, %d left out; %d packages failed\n", r.passed, r.failed, r.leftOut, r.brokenPackages)
+	fmt.Fprintf(r.out, "tests: %d passed, %d failed", r.passed, r.failed)
+	if r.brokenPackages > 0 {
+		fmt.Fprintf(r.out, ", %d packages failed", r.brokenPackages)
+	}
+	fmt.Fprintf(r.out, ", %d left out", r.skipped)
+	if r.skipped > 0 {
+		fmt.Fprintf(r.out, ": %s", strings.Join(slices.Sorted(maps.Keys(r.leftOut)), "; "))
+	}
+	fmt.Fprintln(r.out)
 	return r.failed == 0 && r.brokenPackages == 0 && r.passed > 0
 }

@@ -19,29 +19,31 @@ func TestReportOfRealRuns(t *testing.T) {
 		"passing": {
 			tests:  head + "func TestA(t *testing.T) { t.Log(\"chatter\"); t.Run(\"b\", func(t *testing.T) {}) }\n",
 			ok:     true,
-			want:   []string{"    --- PASS: TestA/b (", "--- PASS: TestA (", "ok  \texample.com/p", "tests: 2 passed, 0 failed, 0 left out; 0 packages failed\n"},
+			want:   []string{"    --- PASS: TestA/b (", "--- PASS: TestA (", "ok  \texample.com/p", "tests: 2 passed, 0 failed, 0 left out\n"},
 			unsaid: []string{"chatter", "=== RUN"},
 		},
 		"failing": {
 			tests: head + "func TestA(t *testing.T) { t.Fatal(\"the reason\") }\nfunc TestB(t *testing.T) {}\n",
-			want:  []string{"--- FAIL: TestA (", "the reason", "--- PASS: TestB (", "FAIL\texample.com/p", "tests: 1 passed, 1 failed, 0 left out; 1 packages failed\n"},
+			want:  []string{"--- FAIL: TestA (", "the reason", "--- PASS: TestB (", "FAIL\texample.com/p", "tests: 1 passed, 1 failed, 1 packages failed, 0 left out\n"},
 		},
 		"left out": {
-			tests: head + "func TestA(t *testing.T) { t.Skip(\"LEFT OUT: a server\") }\nfunc TestB(t *testing.T) {}\n",
-			ok:    true,
-			want:  []string{"--- SKIP: TestA (", "LEFT OUT: a server", "tests: 1 passed, 0 failed, 1 left out; 0 packages failed\n"},
+			tests: head + "func TestA(t *testing.T) { t.Skip(\"LEFT OUT: Redis (no redis-server)\") }\nfunc TestB(t *testing.T) {}\n" +
+				"func TestC(t *testing.T) { for _, s := range []string{\"Redis (no redis-server)\", \"Kafka (no Java)\"} { t.Run(s, func(t *testing.T) { t.Skip(\"LEFT OUT: \" + s) }) } }\n" +
+				"func TestD(t *testing.T) { t.Skip(\"not today\") }\n",
+			ok:   true,
+			want: []string{"--- SKIP: TestA (", "LEFT OUT: Redis", "not today", "tests: 2 passed, 0 failed, 4 left out: Kafka (no Java); Redis (no redis-server); TestD\n"},
 		},
 		"crashing": {
 			tests: head + "func TestA(t *testing.T) { done := make(chan int); go func() { panic(\"elsewhere\") }(); <-done }\n",
-			want:  []string{"--- FAIL: TestA (", "panic: elsewhere", "tests: 0 passed, 1 failed, 0 left out; 1 packages failed\n"},
+			want:  []string{"--- FAIL: TestA (", "panic: elsewhere", "tests: 0 passed, 1 failed, 1 packages failed, 0 left out\n"},
 		},
 		"exiting": {
 			tests: "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nfunc TestA(t *testing.T) { os.Exit(3) }\n",
-			want:  []string{"--- FAIL: TestA (", "1 packages failed\n"},
+			want:  []string{"--- FAIL: TestA (", "1 packages failed, 0 left out\n"},
 		},
 		"not compiling": {
 			tests: head + "func TestA(t *testing.T) { undefined() }\n",
-			want:  []string{"undefined: undefined", "tests: 0 passed, 0 failed, 0 left out; 1 packages failed\n"},
+			want:  []string{"undefined: undefined", "tests: 0 passed, 0 failed, 1 packages failed, 0 left out\n"},
 		},
 		"without tests": {
 			tests: "package p\n",

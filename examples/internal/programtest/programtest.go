@@ -53,7 +53,7 @@ func Database(t *testing.T, rows ...any) (dsn string, db *gorm.DB) {
 // the test fails unless it does so in good order.
 func Start(t *testing.T, out io.Writer, dsn string, brokers []string) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	program, err := os.Executable()
 	require.NoError(t, err)

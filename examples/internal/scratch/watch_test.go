@@ -10,7 +10,7 @@ import (
 )
 
 func TestFailureOfOneEndsWhatHappensMeanwhile(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	failed := errors.New("failed")
 	fails := func(context.Context) error { return failed }

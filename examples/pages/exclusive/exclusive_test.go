@@ -21,7 +21,7 @@ func TestOneWorkerProcessesAndAnotherTakesOver(t *testing.T) {
 		handle := func(context.Context, inbox.Message[OrderPlaced]) error { ran <- worker; return nil }
 		db := testenv.OpenPostgres(t, dsn)
 		ib, err := inbox.New("shop", db, append(append(options(handle), inbox.Migrate(), inbox.HeartbeatInterval(100*time.Millisecond),
-			inbox.WorkerTimeout(900*time.Millisecond), inbox.PollingInterval(100*time.Millisecond)), more...)...)
+			inbox.WorkerTimeout(9*time.Second), inbox.PollingInterval(100*time.Millisecond)), more...)...)
 		require.NoError(t, err)
 		require.NoError(t, ib.Start(t.Context()))
 		return ib

@@ -43,9 +43,9 @@ func TestTheProgramServesAnOrderAndRetriesAnother(t *testing.T) {
 	require.Eventually(t, func() bool {
 		found := states()
 		return found["o-1"] == "completed" && found["o-2"] == "pending, 1 errors"
-	}, 30*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	require.NoError(t, db.Model(&Stock{}).Where("sku = ?", "tea").Update("available", 100).Error)
-	require.Eventually(t, func() bool { return states()["o-2"] == "completed" }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return states()["o-2"] == "completed" }, 2*time.Minute, 20*time.Millisecond)
 	stop()
 	var open int64
 	require.NoError(t, db.Model(&models.HandlerStatus{}).Where("completed_at IS NULL").Count(&open).Error)

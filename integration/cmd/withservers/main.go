@@ -5,9 +5,14 @@
 //	go run ./cmd/withservers -- go test ./...
 //
 // A server that INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA or INBOX_TEST_REDIS names
-// already is used as it is, if it answers. The exit status is the command's; 1, with one line
-// that says what is missing, when a server cannot be had; 128 and the signal's
-// number when the command was killed by one, as a shell has it.
+// already is used as it is, and must answer. One that this machine does not have
+// is named on a line and left out: the variable stays empty, and one with
+// _MISSING after its name says why. Under INBOX_TEST_REQUIRE=1 or CI=true it
+// fails instead.
+//
+// The exit status is the command's; 1 when a server cannot be had that must be,
+// or does not start; 128 and the signal's number when the command was killed by
+// one, as a shell has it.
 package main
 
 import (
@@ -24,6 +29,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 func main() {
@@ -65,60 +71,89 @@ func run(arguments []string) (status int) {
 // startServers starts what the environment does not name, all at a time, and
 // returns the variables for the command. end is never nil.
 func startServers() (environment []string, end func() error, err error) {
-	var (
-		wait                            sync.WaitGroup
-		postgres                        *servers.Postgres
-		kafka                           *servers.Kafka
-		redis                           *servers.Redis
-		dsn, broker, url                string
-		postgresErr, kafkaErr, redisErr error
-	)
-	wait.Go(func() {
-		if dsn = os.Getenv(servers.PostgresEnv); dsn != "" {
-			postgresErr = answers(servers.PostgresEnv, dsn, func(ctx context.Context) error { return servers.PingPostgres(ctx, dsn) })
-		} else if postgres, postgresErr = servers.StartPostgres(servers.PostgresOptions{}); postgresErr == nil {
-			dsn = postgres.DSN()
-		}
-	})
-	wait.Go(func() {
-		if broker = os.Getenv(servers.KafkaEnv); broker != "" {
-			admin := servers.NewAdmin(strings.Split(broker, ",")...)
-			defer admin.Close()
-			kafkaErr = answers(servers.KafkaEnv, broker, admin.Ping)
-		} else if kafka, kafkaErr = servers.StartKafka(servers.KafkaOptions{}); kafkaErr == nil {
-			broker = strings.Join(kafka.Brokers(), ",")
-		}
-	})
-	wait.Go(func() {
-		if url = os.Getenv(servers.RedisEnv); url != "" {
-			redisErr = answers(servers.RedisEnv, url, func(ctx context.Context) error { return servers.PingRedis(ctx, url) })
-		} else if redis, redisErr = servers.StartRedis(servers.RedisOptions{}); redisErr == nil {
-			url = redis.URL()
-		}
-	})
+	all := []*server{
+		{variable: servers.PostgresEnv, ping: servers.PingPostgres, start: func() (string, func() error, error) {
+			p, err := servers.StartPostgres(servers.PostgresOptions{})
+			if err != nil {
+				return "", nil, err
+			}
+			return p.DSN(), p.Close, nil
+		}},
+		{variable: servers.KafkaEnv, ping: pingKafka, start: func() (string, func() error, error) {
+			k, err := servers.StartKafka(servers.KafkaOptions{})
+			if err != nil {
+				return "", nil, err
+			}
+			return strings.Join(k.Brokers(), ","), k.Close, nil
+		}},
+		{variable: servers.RedisEnv, ping: servers.PingRedis, start: func() (string, func() error, error) {
+			r, err := servers.StartRedis(servers.RedisOptions{})
+			if err != nil {
+				return "", nil, err
+			}
+			return r.URL(), r.Close, nil
+		}},
+	}
+	var wait sync.WaitGroup
+	for _, s := range all {
+		wait.Go(s.have)
+	}
 	wait.Wait()
+	var failed, ended []error
+	for _, s := range all {
+		environment = append(environment, s.variable+"="+s.address, s.variable+servers.MissingSuffix+"="+s.missing)
+		failed = append(failed, s.err)
+	}
 	end = func() error {
-		var ended []error
-		if postgres != nil {
-			ended = append(ended, postgres.Close())
-		}
-		if kafka != nil {
-			ended = append(ended, kafka.Close())
-		}
-		if redis != nil {
-			ended = append(ended, redis.Close())
+		for _, s := range all {
+			if s.close != nil {
+				ended = append(ended, s.close())
+			}
 		}
 		return errors.Join(ended...)
 	}
-	environment = []string{servers.PostgresEnv + "=" + dsn, servers.KafkaEnv + "=" + broker, servers.RedisEnv + "=" + url}
-	return environment, end, errors.Join(postgresErr, kafkaErr, redisErr)
+	return environment, end, errors.Join(failed...)
 }
 
-func answers(variable, value string, ping func(context.Context) error) error {
+// server is one of those that the command may need.
+type server struct {
+	variable string
+	ping     func(ctx context.Context, address string) error
+	start    func() (address string, end func() error, err error)
+
+	address string
+	close   func() error // nil unless it was started here
+	missing string       // why there is none
+	err     error
+}
+
+// have finds the server that the environment names, or starts one. One that this
+// machine does not have is named and left out, unless it is required.
+func (s *server) have() {
+	if s.address = os.Getenv(s.variable); s.address != "" {
+		s.err = s.answers()
+		return
+	}
+	s.address, s.close, s.err = s.start()
+	var missing *servers.Missing
+	if !errors.As(s.err, &missing) || testenv.Required() {
+		return
+	}
+	s.missing, s.err = missing.Why, nil
+	say(fmt.Errorf("left out: %w", missing))
+}
+
+func pingKafka(ctx context.Context, brokers string) error {
+	admin := servers.NewAdmin(strings.Split(brokers, ",")...)
+	defer admin.Close()
+	return admin.Ping(ctx)
+}
+
+func (s *server) answers() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := ping(ctx); err != nil {
-		return fmt.Errorf("%s=%s does not answer: %w", variable, value, err)
+	if err := s.ping(ctx, s.address); err != nil {
+		return fmt.Errorf("%s=%s does not answer: %w", s.variable, s.address, err)
 	}
 	return nil
 }
@@ -189,7 +224,11 @@ func fail(err error) int {
 		failures = joined.Unwrap()
 	}
 	for _, failure := range failures {
-		fmt.Fprintln(os.Stderr, "withservers:", strings.Join(strings.Fields(failure.Error()), " "))
+		say(failure)
 	}
 	return 1
+}
+
+func say(err error) {
+	fmt.Fprintln(os.Stderr, "withservers:", strings.Join(strings.Fields(err.Error()), " "))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/integration/servers"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // commandEnv makes this test binary the command itself.
@@ -28,11 +29,12 @@ func TestMain(m *testing.M) {
 func TestCommandFindsRunningServersWhichEndWithIt(t *testing.T) {
 	output, status := withservers(t, nil, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS; exit 7")
 	require.Equal(t, 7, status, output)
+	leaveOutIfMissing(t, output)
 	fields := strings.Fields(output)
 	require.Len(t, fields, 3)
 	require.True(t, strings.HasPrefix(fields[0], "postgres://"), output)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.ErrorIs(t, servers.PingPostgres(ctx, fields[0]), syscall.ECONNREFUSED)
 	require.ErrorIs(t, servers.NewAdmin(fields[1]).Ping(ctx), syscall.ECONNREFUSED)
@@ -41,13 +43,13 @@ func TestCommandFindsRunningServersWhichEndWithIt(t *testing.T) {
 
 func TestNamedServersAreUsedAsTheyAre(t *testing.T) {
 	postgres, err := servers.StartPostgres(servers.PostgresOptions{})
-	require.NoError(t, err)
+	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, postgres.Close()) })
 	kafka, err := servers.StartKafka(servers.KafkaOptions{})
-	require.NoError(t, err)
+	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, kafka.Close()) })
 	redis, err := servers.StartRedis(servers.RedisOptions{})
-	require.NoError(t, err)
+	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, redis.Close()) })
 	named := []string{servers.PostgresEnv + "=" + postgres.DSN(), servers.KafkaEnv + "=" + kafka.Brokers()[0], servers.RedisEnv + "=" + redis.URL()}
 
@@ -67,16 +69,33 @@ func TestNamedServersAreUsedAsTheyAre(t *testing.T) {
 	})
 }
 
-func TestMissingServersAreNamedOneLineEach(t *testing.T) {
-	output, status := withservers(t, []string{
-		servers.PostgresEnv + "=postgres://postgres@127.0.0.1:1/postgres", "PATH=" + t.TempDir(), "JAVA_HOME=",
-	}, "/bin/sh", "-c", "echo ran")
-	require.Equal(t, 1, status)
-	lines := strings.Split(strings.TrimSpace(output), "\n")
-	require.Len(t, lines, 3, output)
-	require.Contains(t, lines[0], "withservers: INBOX_TEST_POSTGRES=")
-	require.Contains(t, lines[1], "withservers: Kafka: no INBOX_TEST_KAFKA")
-	require.Contains(t, lines[2], "withservers: Redis: no INBOX_TEST_REDIS")
+// bare is a machine without Java and Redis. PostgreSQL is one that may not answer.
+func bare(t *testing.T) []string {
+	return []string{servers.PostgresEnv + "=postgres://postgres@127.0.0.1:1/postgres", "PATH=" + t.TempDir(), "JAVA_HOME="}
+}
+
+func TestMissingServersAreLeftOutAndNamed(t *testing.T) {
+	postgres, err := servers.StartPostgres(servers.PostgresOptions{})
+	testenv.LeaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, postgres.Close()) })
+	output, status := withservers(t, append(bare(t), servers.PostgresEnv+"="+postgres.DSN()), "/bin/sh", "-c",
+		`echo "[$INBOX_TEST_KAFKA] $INBOX_TEST_KAFKA_MISSING"; echo "[$INBOX_TEST_REDIS] $INBOX_TEST_REDIS_MISSING"; echo "[$INBOX_TEST_POSTGRES_MISSING]"`)
+	require.Zero(t, status, output)
+	require.Contains(t, output, "withservers: left out: Kafka on a real broker: no Java 17 or newer, no docker on the PATH; install ")
+	require.Contains(t, output, "withservers: left out: Redis: no redis-server on the PATH; install ")
+	require.Contains(t, output, "\n[] no Java 17 or newer, no docker on the PATH\n[] no redis-server on the PATH\n[]\n")
+}
+
+func TestMissingServersFailOneLineEachWhereTheyAreRequired(t *testing.T) {
+	for _, variable := range []string{"INBOX_TEST_REQUIRE=1", "CI=true"} {
+		output, status := withservers(t, append(bare(t), variable), "/bin/sh", "-c", "echo ran")
+		require.Equal(t, 1, status)
+		lines := strings.Split(strings.TrimSpace(output), "\n")
+		require.Len(t, lines, 3, output)
+		require.Contains(t, lines[0], "withservers: INBOX_TEST_POSTGRES=")
+		require.Contains(t, lines[1], "withservers: Kafka on a real broker: no Java")
+		require.Contains(t, lines[2], "withservers: Redis: no redis-server")
+	}
 }
 
 func TestSignalEndsTheWholeCommandAndTheServers(t *testing.T) {
@@ -89,6 +108,9 @@ func TestSignalEndsTheWholeCommandAndTheServers(t *testing.T) {
 	n, err := output.Read(line) // the command runs
 	require.NoError(t, err)
 	dsn := strings.TrimSpace(string(line[:n]))
+	if dsn == "" {
+		testenv.LeaveOut(t, "PostgreSQL", servers.PostgresEnv)
+	}
 
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 	var rest bytes.Buffer
@@ -97,9 +119,19 @@ func TestSignalEndsTheWholeCommandAndTheServers(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, command.Wait(), &exit)
 	require.Equal(t, 128+int(syscall.SIGTERM), exit.ExitCode())
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.ErrorIs(t, servers.PingPostgres(ctx, dsn), syscall.ECONNREFUSED)
+}
+
+// leaveOutIfMissing leaves a test out if the command had to do without a server.
+func leaveOutIfMissing(t *testing.T, output string) {
+	t.Helper()
+	if _, missing, found := strings.Cut(output, "withservers: left out: "); found {
+		missing, _, _ = strings.Cut(missing, ";")
+		server, why, _ := strings.Cut(missing, ": ")
+		testenv.LeaveOutIf(t, &servers.Missing{Server: server, Why: why})
+	}
 }
 
 func withservers(t *testing.T, environment []string, arguments ...string) (output string, status int) {
@@ -112,10 +144,13 @@ func withservers(t *testing.T, environment []string, arguments ...string) (outpu
 	return string(combined), command.ProcessState.ExitCode()
 }
 
-// prepare keeps the servers of the test run itself out of the environment.
+// prepare keeps the servers of the test run itself, and what it requires, out of
+// the environment.
 func prepare(environment []string, arguments ...string) *exec.Cmd {
 	command := exec.Command(os.Args[0], append([]string{"--"}, arguments...)...)
-	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=", servers.RedisEnv+"=")
+	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=", servers.RedisEnv+"=",
+		servers.PostgresEnv+servers.MissingSuffix+"=", servers.KafkaEnv+servers.MissingSuffix+"=", servers.RedisEnv+servers.MissingSuffix+"=",
+		testenv.RequireVariable+"=", "CI=")
 	command.Env = append(command.Env, environment...)
 	return command
 }

@@ -94,7 +94,7 @@ func (h *Handlers) LogRun(ctx context.Context, m inbox.Message[Job]) error {
 }
 
 // logTimeout bounds one row; a handler whose database is away fails.
-const logTimeout = 5 * time.Second
+const logTimeout = 30 * time.Second
 
 func (h *Handlers) log(ctx context.Context, m inbox.Message[Job], step string) error {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)

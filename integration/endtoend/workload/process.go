@@ -31,7 +31,7 @@ type Worker struct {
 }
 
 // startPatience is how long a worker may take until it runs.
-const startPatience = 30 * time.Second
+const startPatience = 2 * time.Minute
 
 // StartWorker runs this very program again as a worker, see MainIfWorker, and
 // waits until it has started. Its log goes to a file in dir. The worker dies

@@ -89,7 +89,7 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 		inbox.MaxRetries(50), inbox.MaxRetryDelay(maxRetryDelay), inbox.PollingInterval(pollingInterval),
 		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval), inbox.WorkerTimeout(s.WorkerTimeout),
 		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget), inbox.RestartDelay(200 * time.Millisecond),
-		inbox.WithClock(offsetClock(s.ClockOffset)), inbox.Channel(Channel, channel...),
+		inbox.WithClock(clock.Offset(s.ClockOffset)), inbox.Channel(Channel, channel...),
 	}
 }
 
@@ -99,12 +99,6 @@ func (s Settings) retries() []handler.Option {
 	}
 	return []handler.Option{handler.Backoff(func(int) time.Duration { return s.RetryDelay })}
 }
-
-// offsetClock is a clock that is wrong by a fixed time.
-type offsetClock time.Duration
-
-// Now tells the wrong time.
-func (c offsetClock) Now() time.Time { return clock.System{}.Now().Add(time.Duration(c)) }
 
 func (s Settings) consumer() kafkaconsumer.Config {
 	return kafkaconsumer.Config{

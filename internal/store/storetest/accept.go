@@ -46,7 +46,8 @@ var acceptTests = []test{
 		s.accept(message("m1", "mail"))
 		created := message("m2").Message
 		created.ReceivedAt = noon
-		status := models.HandlerStatus{ID: uuid.NewString(), MessageID: "m2", HandlerKey: "mail", CreatedAt: noon, Message: &created}
+		require.NoError(s, s.db.Create(&created).Error)
+		status := models.HandlerStatus{ID: uuid.NewString(), MessageID: "m2", MessageNumber: int64(created.Number), HandlerKey: "mail", CreatedAt: noon}
 		require.NoError(s, s.db.Create(&status).Error)
 		s.accept(message("m3", "mail"))
 		require.Equal(s, []string{"m1/mail", "m2/mail", "m3/mail"}, pairs(s.statuses()))
@@ -200,7 +201,7 @@ var acceptTests = []test{
 		bad.Key, bad.Value = nil, []byte{0}
 		other := rejection(2)
 		for range 2 {
-			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Rejected: []models.RejectedMessage{*bad, *other}, Now: noon})
+			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Rejected: []models.RejectedMessage{*bad, *other, *other}, Now: noon})
 			require.NoError(s, err)
 		}
 		var rows []models.RejectedMessage

@@ -32,7 +32,7 @@ var claimBeatTests = []test{
 				require.NoError(s, s.db.Raw("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted").Scan(&waiting).Error)
 				return waiting == 1
 			}, patience, 10*time.Millisecond)
-			soon, cancel := context.WithTimeout(s.ctx, 5*time.Second)
+			soon, cancel := context.WithTimeout(s.ctx, patience/2)
 			require.NoError(s, s.store.Heartbeat(soon, store.Worker{ID: worker, Host: "host", PID: 7, HandlerKeys: []string{"mail"}}, noon), limit.HandlerKey)
 			cancel()
 			require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy, limit.HandlerKey)

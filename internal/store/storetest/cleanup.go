@@ -46,11 +46,11 @@ func (s *suite) bring(state string, messageID string) {
 		require.Len(s, s.claim(noon, 1, state), 1)
 		return
 	case "poisoned":
-		s.settle(store.Settlement{StatusID: row.ID, Version: row.Version, Poisoned: true})
+		s.settle(store.Settlement{StatusID: row.ID, Version: int64(row.Version), Poisoned: true})
 		return
 	case "snoozed":
 		next := noon.Add(-time.Hour)
-		s.settle(store.Settlement{StatusID: row.ID, Version: row.Version, NextAttemptAt: &next})
+		s.settle(store.Settlement{StatusID: row.ID, Version: int64(row.Version), NextAttemptAt: &next})
 		return
 	case "young":
 		at = cutoff
@@ -59,7 +59,7 @@ func (s *suite) bring(state string, messageID string) {
 	case "superseded":
 		outcome = models.OutcomeSuperseded
 	}
-	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: row.Version, Outcome: outcome}}, at)
+	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: outcome}}, at)
 	require.NoError(s, err)
 	require.Equal(s, []bool{true}, applied)
 }

@@ -73,7 +73,7 @@ var completeTests = []test{
 		poisoned.Poisoned = true
 		s.settle(poisoned)
 		applied, err := s.store.Complete(s.ctx, []store.Completion{
-			{StatusID: pending.ID, Version: pending.Version, Outcome: models.OutcomeSuperseded},
+			{StatusID: pending.ID, Version: int64(pending.Version), Outcome: models.OutcomeSuperseded},
 			{StatusID: poisoned.StatusID, Version: poisoned.Version + 1, Outcome: models.OutcomeDiscarded},
 		}, noon)
 		require.NoError(s, err)

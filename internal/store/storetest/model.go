@@ -171,7 +171,7 @@ func (m *model) claim(req store.ClaimRequest) []models.HandlerStatus {
 // stays so (contract 3.2, 5.10).
 func (m *model) current(statusID string, version int64) (models.HandlerStatus, bool) {
 	row, found := m.rows[statusID]
-	return row, found && row.Version == version && row.CompletedAt == nil
+	return row, found && int64(row.Version) == version && row.CompletedAt == nil
 }
 
 func givenBack(row models.HandlerStatus) models.HandlerStatus {

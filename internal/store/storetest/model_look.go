@@ -110,7 +110,7 @@ func (l lookStep) lookAtRows(m *machine) {
 		require.Equal(m, store.Sibling{
 			Ref: refOf(row), Processing: row.ProcessingStartedAt != nil, Poisoned: row.IsPoisoned, Completed: row.CompletedAt != nil, Outcome: row.Outcome,
 		}, sibling)
-		state := store.State{Version: row.Version, Completed: row.CompletedAt != nil, Poisoned: row.IsPoisoned, Processing: row.ProcessingStartedAt != nil}
+		state := store.State{Version: int64(row.Version), Completed: row.CompletedAt != nil, Poisoned: row.IsPoisoned, Processing: row.ProcessingStartedAt != nil}
 		if row.WorkerID != nil {
 			state.WorkerID = *row.WorkerID
 		}

@@ -262,7 +262,7 @@ func (c *caller) retry(ctx context.Context) error {
 	if changed.Error != nil || changed.RowsAffected == 0 {
 		return changed.Error
 	}
-	return c.transition(row.ID, row.Version, false)
+	return c.transition(row.ID, int64(row.Version), false)
 }
 
 func (c *caller) clean(ctx context.Context) error {

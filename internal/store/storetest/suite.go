@@ -13,11 +13,12 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 // patience bounds every wait of the suite.
-const patience = 30 * time.Second
+const patience = testenv.Patience
 
 // noon is when most of the suite takes place.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)

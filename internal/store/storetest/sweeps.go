@@ -29,6 +29,21 @@ var sweepTests = []test{
 		require.NoError(s, err)
 		require.Empty(s, refs)
 	}},
+	{"OldestClaimsOf reads a window of each key's statuses", func(s *suite) {
+		s.accept(message("m1", "mail", "stock"), message("m2", "mail", "stock"), message("m3", "mail", "stock"))
+		mine, other := s.worker("mail", "stock"), s.worker("mail")
+		s.claimAs(other, noon, 1, "mail")
+		mails, stocks := s.claimAs(mine, noon, 1, "mail"), s.claimAs(mine, noon, 1, "stock")
+		find := func(window int, keys ...string) []store.Ref {
+			refs, err := s.store.OldestClaimsOf(s.ctx, mine, keys, window)
+			require.NoError(s, err)
+			return refs
+		}
+		require.ElementsMatch(s, []store.Ref{mails[0].Ref, stocks[0].Ref}, find(10, "mail", "stock"))
+		require.Equal(s, []store.Ref{stocks[0].Ref}, find(1, "mail", "stock"), "the first mail is another's")
+		require.Equal(s, []store.Ref{mails[0].Ref}, find(2, "mail"))
+		require.Empty(s, find(10))
+	}},
 	{"a dead worker's open transaction is ended, others are not", func(s *suite) {
 		if !s.postgres() {
 			ended, err := s.store.EvictWorker(s.ctx, s.worker("mail"))

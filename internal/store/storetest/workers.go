@@ -11,7 +11,7 @@ import (
 
 var workerTests = []test{
 	{"a heartbeat inserts and refreshes what a worker says of itself", func(s *suite) {
-		worker := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail", `quo"te`}}
+		worker := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail", `quo"te`}, Health: "[]"}
 		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon))
 		first := s.workers(noon)
 		require.Len(s, first, 1)
@@ -32,8 +32,8 @@ var workerTests = []test{
 			return
 		}
 		// The database's clock: what the caller thinks is no matter.
-		require.NoError(s, s.db.Exec(`UPDATE inbox_workers SET heartbeat_at = clock_timestamp() - interval '1 minute'`).Error)
-		require.InDelta(s, time.Minute, s.workers(noon)[0].SilentFor, float64(10*time.Second))
+		require.NoError(s, s.db.Exec(`UPDATE inbox_workers SET heartbeat_at = clock_timestamp() - interval '1 hour'`).Error)
+		require.InDelta(s, time.Hour, s.workers(noon)[0].SilentFor, float64(10*time.Minute))
 	}},
 	{"on PostgreSQL time passes inside a transaction too", func(s *suite) {
 		if !s.postgres() {
@@ -62,6 +62,28 @@ var workerTests = []test{
 		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
 		require.NoError(s, s.store.StopWorker(s.ctx, uuid.NewString(), noon), "an unknown one is nothing")
 		require.True(s, s.workers(noon)[0].Stopped)
+	}},
+	{"a drain's row is told from a worker's, and comes back", func(s *suite) {
+		drain := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail"}, Health: "[]"}
+		require.NoError(s, s.store.RecordDrain(s.ctx, drain, noon))
+		first := s.workers(noon)
+		require.Len(s, first, 1)
+		require.Equal(s, drain, first[0].Worker)
+		require.True(s, first[0].Drains)
+		require.True(s, first[0].Stopped)
+		require.NoError(s, s.store.MarkReleased(s.ctx, drain.ID, noon))
+		drain.PID = 2
+		require.NoError(s, s.store.RecordDrain(s.ctx, drain, noon.Add(time.Second)))
+		again := s.workers(noon.Add(time.Second))
+		require.Len(s, again, 1)
+		require.Equal(s, drain, again[0].Worker)
+		require.False(s, again[0].Released)
+		require.Less(s, again[0].SilentFor, time.Minute)
+		require.NoError(s, s.store.StopWorker(s.ctx, s.worker("mail"), noon.Add(time.Second)))
+		require.False(s, s.workers(noon.Add(time.Minute))[0].Drains && s.workers(noon.Add(time.Minute))[1].Drains, "a worker that has stopped is none")
+		deleted, err := s.store.DeleteWorkers(s.ctx, []string{drain.ID})
+		require.NoError(s, err)
+		require.EqualValues(s, 1, deleted)
 	}},
 	{"only stopped or released workers without claims are deleted", func(s *suite) {
 		s.accept(message("m1", "mail"))

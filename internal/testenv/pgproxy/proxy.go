@@ -17,7 +17,7 @@ import (
 )
 
 // dialTimeout bounds the way to the server.
-const dialTimeout = 10 * time.Second
+const dialTimeout = time.Minute
 
 // Proxy is one proxy in front of one server. It is safe for concurrent use.
 type Proxy struct {

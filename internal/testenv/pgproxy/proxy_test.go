@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const patience = testenv.Patience
 
 // rig is a database with a table, and two ways to it.
 type rig struct {
@@ -165,7 +165,9 @@ func TestAnswersLostAtRandom(t *testing.T) {
 	r.proxy.LoseAnswers(1)
 	failed := 0
 	for range 300 {
-		if _, err := r.proxied.ExecContext(t.Context(), "INSERT INTO notes VALUES (1)"); err != nil {
+		// With an argument: without one, pgx 5.12 takes a lost answer for a statement that was
+		// never sent, and database/sql sends it again.
+		if _, err := r.proxied.ExecContext(t.Context(), "INSERT INTO notes VALUES ($1)", 1); err != nil {
 			failed++
 		}
 	}

@@ -124,7 +124,8 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}workers" (
     "started_at" timestamptz NOT NULL,
     "heartbeat_at" timestamptz NOT NULL,
     "stopped_at" timestamptz,
-    "released_at" timestamptz
+    "released_at" timestamptz,
+    "health" text NOT NULL
 );
 
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handlers" (

@@ -120,7 +120,8 @@ CREATE TABLE IF NOT EXISTS "${prefix}workers" (
     "started_at" datetime NOT NULL,
     "heartbeat_at" datetime NOT NULL,
     "stopped_at" datetime,
-    "released_at" datetime
+    "released_at" datetime,
+    "health" text NOT NULL
 );
 
 CREATE TABLE IF NOT EXISTS "${prefix}handlers" (

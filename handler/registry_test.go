@@ -1,0 +1,21 @@
+package handler_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+func TestRegistryKeepsWhatItsCallersDoWithItsSlices(t *testing.T) {
+	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil })
+	r, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
+	require.NoError(t, err)
+	r.Handlers()[0], r.Route("c", "t")[0] = nil, nil
+	require.Equal(t, []*handler.Handler{h}, r.Handlers())
+	require.Equal(t, []*handler.Handler{h}, r.Route("c", "t"))
+	require.Equal(t, []*handler.Handler{nil, h}, r.AppendRoute([]*handler.Handler{nil}, "c", "t"))
+	require.Empty(t, r.Route("c", "other"))
+}

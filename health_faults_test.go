@@ -1,0 +1,108 @@
+package inbox_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+func reason(ib *inbox.Inbox, code string) *inbox.HealthReason {
+	reasons := ib.Health().Reasons
+	if i := slices.IndexFunc(reasons, func(r inbox.HealthReason) bool { return r.Code == code }); i >= 0 {
+		return &reasons[i]
+	}
+	return nil
+}
+
+// Contract 11.5. SQLite has no clock of its own.
+func TestWorkerWhoseClockIsWrongIsDegradedAndSaysSoOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		by     time.Duration
+		detail string
+	}{"ahead": {2 * time.Hour, "2h0m0s ahead of the database's"}, "behind": {-2 * time.Hour, "2h0m0s behind the database's"}} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+				log, logs := inboxtest.Observe()
+				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.WithClock(clock.Offset(c.by)), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+				right := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+				inboxtest.Start(t, right)
+				inboxtest.Start(t, ib)
+				inboxtest.Eventually(t, func() bool { return reason(ib, inbox.ReasonClockSkew) != nil }, "health says so")
+				its := reason(ib, inbox.ReasonClockSkew)
+				require.Contains(t, its.Detail, c.detail)
+				require.Equal(t, inbox.HealthDegraded, its.State)
+				require.ErrorContains(t, ib.Health().Degraded(), c.detail)
+				require.Equal(t, 1, logs.FilterMessageSnippet("clock is not the database's").Len())
+				require.Nil(t, reason(right, inbox.ReasonClockSkew))
+			})
+		})
+	}
+}
+
+// Contract 11.5.
+func TestProgramsWithOtherHandlersAreNamedOnceADeployIsOver(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const said = "another program processes this inbox with other handlers"
+		start := func(grace time.Duration, log inbox.Option, keys ...string) {
+			var handlers []*inbox.HandlerSpec
+			for _, key := range keys {
+				handlers = append(handlers, inboxtest.Do(key, inboxtest.Nothing))
+			}
+			inboxtest.Start(t, inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.UnknownKeyGrace(grace), inboxtest.Handlers(handlers...)))
+		}
+		log, logs := inboxtest.Observe()
+		deploying, quiet := inboxtest.Observe()
+		start(time.Hour, deploying, "mail", "stock")
+		start(0, log, "mail", "bill")
+		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet(said).Len() > 0 }, "it is said")
+		line := logs.FilterMessageSnippet(said).All()[0]
+		require.Equal(t, []any{"stock"}, line.ContextMap()["handler_keys"])
+		require.Equal(t, []any{"bill"}, line.ContextMap()["missing"])
+		last := lastHeartbeat(t, d)
+		inboxtest.Eventually(t, func() bool { return lastHeartbeat(t, d).Sub(last) > 500*time.Millisecond }, "some sweeps pass")
+		require.Equal(t, 1, logs.FilterMessageSnippet(said).Len())
+		require.Zero(t, quiet.FilterMessageSnippet(said).Len(), "a deploy may be under way")
+	})
+}
+
+func lastHeartbeat(t *testing.T, d *inboxtest.Database) (last time.Time) {
+	t.Helper()
+	var beats []time.Time
+	require.NoError(t, d.DB.Table("inbox_workers").Order("heartbeat_at DESC").Limit(1).Pluck("heartbeat_at", &beats).Error)
+	require.NotEmpty(t, beats)
+	return beats[0]
+}
+
+// Contract 11.5: a restart is the remedy.
+func TestClosedPoolIsUnhealthyAndNotLive(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		log, logs := inboxtest.Observe()
+		db := d.Another(t)
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), log, inbox.SampleInterval(10*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, ib.Start(context.Background()))
+		inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.IsZero() }, "it runs")
+		require.True(t, ib.Health().Live())
+		pool, err := db.DB()
+		require.NoError(t, err)
+		require.NoError(t, pool.Close())
+		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet("pool is closed").Len() > 0 }, "it is noticed")
+		inboxtest.Eventually(t, func() bool { return reason(ib, inbox.ReasonClosedPool) != nil }, "health says so")
+		h := ib.Health()
+		require.Equal(t, inbox.HealthUnhealthy, h.State)
+		require.False(t, h.Live())
+		require.False(t, h.Ready())
+		lines := logs.FilterMessageSnippet("pool is closed").FilterLevelExact(zap.ErrorLevel)
+		require.Equal(t, 1, lines.Len())
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = ib.Stop(ctx) // it cannot say goodbye
+	})
+}

@@ -1,0 +1,292 @@
+package endtoend
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/integration/servers"
+	times "github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/inline"
+	"github.com/gorm-inbox/inbox/internal/inplace"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// limit is how long a statement may take while the standby is silent, and a
+// delivery a little more.
+const limit = 2 * time.Second
+
+// failover is a server whose commits wait for a standby.
+type failover struct {
+	t                *testing.T
+	primary, standby *servers.Postgres
+	db               *gorm.DB // of the one that is the primary
+}
+
+func newFailover(t *testing.T) *failover {
+	f := &failover{t: t, primary: disturbedPostgres(t)}
+	standby, err := f.primary.StartStandby()
+	testenv.LeaveOutIf(t, err)
+	t.Cleanup(func() { require.NoError(t, standby.Close()) })
+	f.standby, f.db = standby, f.open(f.primary, "")
+	require.NoError(t, models.Migrate(t.Context(), f.db, models.Naming{}, "failover"))
+	require.NoError(t, f.db.Exec("CREATE TABLE done (message_id text)").Error)
+	return f
+}
+
+func (f *failover) open(server *servers.Postgres, parameters string) *gorm.DB {
+	f.t.Helper()
+	db, err := gorm.Open(postgres.Open(server.DSN()+parameters), &gorm.Config{Logger: logger.Discard})
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() {
+		pool, err := db.DB()
+		require.NoError(f.t, err)
+		require.NoError(f.t, pool.Close())
+	})
+	return db
+}
+
+// count takes no xid, and waits for nothing.
+func (f *failover) count(query string, args ...any) (n int64) {
+	f.t.Helper()
+	require.NoError(f.t, f.db.Raw("SELECT count(*) FROM "+query, args...).Scan(&n).Error)
+	return n
+}
+
+func (f *failover) await(what string, condition func() bool) {
+	f.t.Helper()
+	require.Eventually(f.t, condition, patience, 10*time.Millisecond, what)
+}
+
+// toTheStandby loses the primary, and with it what the silent standby has not got.
+func (f *failover) toTheStandby() {
+	require.NoError(f.t, f.primary.Kill())
+	require.NoError(f.t, f.standby.Kill())
+	require.NoError(f.t, f.standby.Start())
+	require.NoError(f.t, f.standby.Promote())
+	f.db = f.open(f.standby, "")
+}
+
+// way is one in which a message is acknowledged: deliver returns nil.
+type way struct {
+	deliver func(ctx context.Context, id string) error
+	stored  string // where it is then, by its ID
+}
+
+func effect(tx *gorm.DB, id string) error {
+	return tx.Exec("INSERT INTO done (message_id) VALUES (?)", id).Error
+}
+
+const (
+	marked   = "inbox_markers m JOIN done d ON d.message_id = m.message_id WHERE m.message_id = ?"
+	accepted = "inbox_messages WHERE id = ?"
+)
+
+// ways lists them; cuts end each with its connection within limit.
+func (f *failover) ways() map[string]way {
+	t, db := f.t, f.db
+	remembers, err := gormstore.New(db, gormstore.StatementTimeout(limit), gormstore.LockTimeout(limit))
+	require.NoError(t, err)
+	wrapped, err := gormstore.Wrap(remembers, "wrapped", func(_ context.Context, tx *gorm.DB, id string) error { return effect(tx, id) },
+		idempotent.KeyBy(func(id string) (string, error) { return id, nil }))
+	require.NoError(t, err)
+	inTx := func(ctx context.Context, work func(tx *gorm.DB) error) error {
+		return db.WithContext(ctx).Transaction(work)
+	}
+	ib, err := inbox.New("failover", db, inbox.StatementTimeout(limit), inbox.Channel("c", inbox.On("t",
+		inbox.Func("h", func(context.Context, inbox.Message[[]byte]) error { return nil }))))
+	require.NoError(t, err)
+	tables, err := store.New(db, models.Naming{})
+	require.NoError(t, err)
+	key := func(id string) idempotent.Key { return idempotent.Key{MessageID: id, HandlerKey: "h"} }
+	return map[string]way{
+		"gormstore.Wrap": {deliver: wrapped, stored: marked},
+		"a caller's transaction": {deliver: func(ctx context.Context, id string) error {
+			return inTx(ctx, func(tx *gorm.DB) error {
+				_, err := remembers.Run(gormstore.WithTx(ctx, tx), idempotent.Run{Key: key(id)}, func(ctx context.Context) error {
+					return effect(handler.DB(ctx), id)
+				})
+				return err
+			})
+		}, stored: marked},
+		"Processed": {deliver: func(ctx context.Context, id string) error {
+			if found, err := remembers.Processed(ctx, key(id)); err != nil || found {
+				return err
+			}
+			_, err := remembers.Run(ctx, idempotent.Run{Key: key(id)}, func(ctx context.Context) error { return effect(handler.DB(ctx), id) })
+			return err
+		}, stored: marked},
+		"Inline": {deliver: f.inline(remembers), stored: marked},
+		"Accept": {deliver: func(ctx context.Context, id string) error {
+			_, err := ib.Accept(ctx, inbox.RawMessage{Channel: "c", Type: "t", ID: id})
+			return err
+		}, stored: accepted},
+		"a rejected record": {deliver: func(ctx context.Context, id string) error {
+			_, err := tables.Accept(ctx, store.AcceptBatch{Now: time.Now(), Rejected: []models.RejectedMessage{{Channel: id, Topic: "t", Reason: "bad"}}})
+			return err
+		}, stored: "inbox_rejected_messages WHERE channel = ?"},
+		"a gap": {deliver: func(ctx context.Context, id string) error {
+			_, err := tables.KeepGap(ctx, models.Gap{ID: uuid.NewString(), Channel: id, Topic: "t", ToOffset: 1, FoundAt: time.Now()})
+			return err
+		}, stored: "inbox_gaps WHERE channel = ?"},
+	}
+}
+
+// inline is the part of an Inline channel between the transport and the handler.
+func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, id string) error {
+	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error { return effect(tx, m.ID) })
+	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
+	require.NoError(f.t, err)
+	guard := inline.New()
+	receiver, err := guard.Receiver(f.db, remembers)
+	require.NoError(f.t, err)
+	require.NoError(f.t, guard.Add(receiver, h))
+	runner := inplace.New(inplace.Config{Channel: "c", Registry: registry, DB: f.db, Guard: guard, MaxAttempts: 1, Concurrency: 1, MaxRetryDelay: time.Second,
+		StatementTimeout: limit, StuckHandlerGrace: time.Minute, Clock: times.System{}, Logger: zaptest.NewLogger(f.t), Counters: &telemetry.Counters{}})
+	return func(ctx context.Context, id string) error {
+		return runner.Deliver(ctx, nil, envelope.Received{Record: envelope.Record{Topic: "t"}, Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id}}})
+	}
+}
+
+// Contract 2: with a synchronous standby a message is acknowledged only once the
+// standby has what is acknowledged, also where it was delivered again and is found
+// on the primary, whose own commit was not waited for any longer.
+func TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary(t *testing.T) {
+	t.Parallel()
+	f := newFailover(t)
+	deliver := func(w way, id string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*limit)
+		defer cancel()
+		return w.deliver(ctx, id)
+	}
+	ways := f.ways()
+	for name, w := range ways {
+		for range 2 {
+			require.NoError(t, deliver(w, "before "+name), name)
+		}
+	}
+
+	// A handler's transaction, whose commit meets the silence, is first.
+	var frozen atomic.Bool
+	ib, err := inbox.New("failover", f.db, inbox.StatementTimeout(limit), inbox.Channel("c", inbox.On("tx",
+		inbox.Tx("tx", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+			if !frozen.Swap(true) {
+				require.NoError(t, f.standby.Freeze())
+			}
+			return effect(tx, m.ID)
+		}))))
+	require.NoError(t, err)
+	_, err = ib.Accept(t.Context(), inbox.RawMessage{Channel: "c", Type: "tx", ID: "handled"})
+	require.NoError(t, err)
+	processing, stop := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		_, _ = ib.ProcessPending(processing)
+	}()
+	const completed = "inbox_handler_statuses WHERE message_id = 'handled' AND completed_at IS NOT NULL"
+	f.await("the handler's commit is on the primary", func() bool { return f.count(completed) == 1 })
+	f.await("what became of it is asked for", func() bool {
+		return ib.Counters().Processed > 0 || f.count("pg_stat_activity WHERE wait_event = 'SyncRep'") > 0
+	})
+	processed := ib.Counters().Processed
+
+	acknowledged := map[string]string{}
+	for name, w := range ways {
+		acknowledged["before "+name] = w.stored
+		id := "silent " + name
+		for range 2 {
+			if deliver(w, id) == nil {
+				acknowledged[id] = w.stored
+			}
+			f.await(id+" is on the primary", func() bool { return f.count(w.stored, id) > 0 })
+		}
+	}
+	stop()
+	<-stopped
+	f.toTheStandby()
+	var lost []string
+	for id, stored := range acknowledged {
+		if f.count(stored, id) != 1 {
+			lost = append(lost, id)
+		}
+	}
+	require.Empty(t, lost, "acknowledged, and gone with the primary")
+	require.Equal(t, f.count(completed), processed, "what was called processed is")
+
+	again := f.ways()
+	for name, w := range again {
+		for _, id := range []string{"before " + name, "silent " + name} {
+			require.NoError(t, deliver(w, id), id)
+			require.EqualValues(t, 1, f.count(w.stored, id), id)
+		}
+	}
+}
+
+// Contract 2: PostgreSQL calls a commit successful whose wait for the standby was
+// cancelled, with a warning.
+func TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	f := newFailover(t)
+	large := bytes.Repeat([]byte("x"), 100<<10)
+	accept := func(ctx context.Context, db *gorm.DB, content []byte) error {
+		ib, err := inbox.New("failover", db, inbox.Channel("c", inbox.On("t",
+			inbox.Func("h", func(context.Context, inbox.Message[[]byte]) error { return nil }))))
+		require.NoError(t, err)
+		_, err = ib.Accept(ctx, inbox.RawMessage{Channel: "c", Type: "t", ID: uuid.NewString(), Content: content})
+		return err
+	}
+	commits := map[string]func(ctx context.Context, db *gorm.DB) error{
+		"Accept":          func(ctx context.Context, db *gorm.DB) error { return accept(ctx, db, nil) },
+		"Accept of large": func(ctx context.Context, db *gorm.DB) error { return accept(ctx, db, large) },
+		"gormstore": func(ctx context.Context, db *gorm.DB) error {
+			remembers, err := gormstore.New(db, gormstore.StatementTimeout(limit))
+			require.NoError(t, err)
+			_, err = remembers.Run(ctx, idempotent.Run{Key: idempotent.Key{MessageID: uuid.NewString(), HandlerKey: "h"}}, func(ctx context.Context) error {
+				return effect(handler.DB(ctx), "m")
+			})
+			return err
+		},
+	}
+	for name, commit := range commits {
+		for _, mode := range []string{"cache_statement", "simple_protocol"} {
+			application := strings.ReplaceAll(fmt.Sprint(mode, "_", name), " ", "_")
+			db := f.open(f.primary, "&application_name="+application+"&default_query_exec_mode="+mode)
+			require.NoError(t, commit(t.Context(), db), "%s by %s while the standby answers", name, mode)
+			require.NoError(t, f.standby.Freeze())
+			answer := make(chan error, 1)
+			go func() { answer <- commit(t.Context(), db) }()
+			cancelled := int64(0)
+			f.await("an answer", func() bool {
+				var n int64
+				require.NoError(t, f.db.Raw("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = left(?, 63)",
+					application).Scan(&n).Error)
+				cancelled += n
+				return len(answer) > 0
+			})
+			require.Error(t, <-answer, "%s by %s", name, mode)
+			require.Positive(t, cancelled)
+			require.NoError(t, f.standby.Thaw())
+			require.NoError(t, commit(t.Context(), db), "%s by %s, on the same pool", name, mode)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+// Package maketest runs `make test` as a machine does on which little is
+// installed: on few packages, with a PATH of its own.
+package maketest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hidden are the programs that the machine does not have. Without apt-get root
+// cannot install them either.
+var hidden = []string{"redis-server", "pgbouncer", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless-shell", "java", "mvn", "docker", "apt-get"}
+
+// small is a run of one test for each of those programs, and of a mutant that
+// needs Redis.
+var small = []string{
+	"test", "MODULES=./integration", "LONGEST=", "PACKAGES=./kafka ./redisstore ./pooler ./dashboard",
+	"TEST_FLAGS=-run '^(TestNilAndEmptyStayApart|TestDocumentedRightsSuffice|TestListenThroughAPoolerInSessionMode|TestThemeIsSwitchedAndRemembered)$$'",
+	"MUTANTS=-run '^a marker has no end$$'",
+}
+
+func TestMissingProgramsAreNamedAndTheirTestsLeftOut(t *testing.T) {
+	output, err := makeTest(t)
+	require.NoError(t, err, output)
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	require.Contains(t, lines[0], "servers: missing, and not root with apt-get to install: redis-server pgbouncer chromium default-jdk-headless")
+	last := lines[len(lines)-1]
+	require.Regexp(t, `^tests: [1-9]\d* passed, 0 failed, [1-9]\d* left out: `, last, output)
+	require.Contains(t, last, "Chromium (no chromium or google-chrome on the PATH)")
+	require.Contains(t, last, "Kafka on a real broker (no Java 17 or newer, no docker on the PATH)")
+	require.Contains(t, last, "Redis (no redis-server on the PATH)")
+	require.Regexp(t, `PgBouncer \(no pgbouncer on the PATH\)|PostgreSQL \(`, last)
+	require.Contains(t, output, "--- PASS: TestNilAndEmptyStayApart/in-process")
+	require.Contains(t, output, "--- SKIP: a marker has no end")
+}
+
+func TestMissingProgramsFailWhereAllIsRequired(t *testing.T) {
+	output, err := makeTest(t, "CI=true")
+	require.ErrorAs(t, err, new(*exec.ExitError))
+	require.Contains(t, output, "withservers: Redis: no redis-server on the PATH; install redis-server")
+	require.NotContains(t, output, "tests: ", "none ran")
+}
+
+// makeTest runs the command on the small part with a PATH that lacks what is hidden.
+func makeTest(t *testing.T, environment ...string) (output string, err error) {
+	t.Helper()
+	top, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	path := t.TempDir()
+	for _, directory := range filepath.SplitList(os.Getenv("PATH")) {
+		programs, _ := os.ReadDir(directory) // a PATH may name what is not there
+		for _, program := range programs {
+			if !slices.Contains(hidden, program.Name()) {
+				_ = os.Symlink(filepath.Join(directory, program.Name()), filepath.Join(path, program.Name())) // the first one counts
+			}
+		}
+	}
+	command := exec.Command("make", append(slices.Clone(small), "--no-print-directory", "-C", top, "BIN="+t.TempDir())...)
+	command.Env = append(slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, "INBOX_TEST_") || strings.HasPrefix(variable, "MAKE") || strings.HasPrefix(variable, "MFLAGS")
+	}), "PATH="+path, "JAVA_HOME=", "CI=")
+	command.Env = append(command.Env, environment...)
+	combined, err := command.CombinedOutput()
+	return string(combined), err
+}

@@ -1,0 +1,41 @@
+package telemetry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// Contract 12.
+func TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m, provider := newMeter(t)
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ib := inboxtest.New(t, d.DB, provider, inbox.WithClock(clock), inbox.Retention(time.Hour),
+			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing), inboxtest.Do("b", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1", "2")
+		inboxtest.Process(t, ib)
+		clock.Advance(2 * time.Hour)
+		deleted, err := ib.Cleanup(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, inbox.Deleted{Messages: 2, Statuses: 4}, deleted)
+		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_messages RENAME TO hidden")
+		_, err = ib.Cleanup(t.Context())
+		require.Error(t, err)
+
+		collected := m.collect(t)
+		require.Equal(t, map[string]float64{"messages": 2, "statuses": 4, "markers": 0, "audit": 0, "rejected": 0, "workers": 0, "leases": 0},
+			by(collected["inbox.cleanup.deleted"], "inbox.cleanup.table"))
+		runs := map[string]uint64{}
+		for _, p := range collected["inbox.cleanup.duration"] {
+			runs[p.of("error.type")] += p.count
+			require.Equal(t, "test", p.of("inbox.name"))
+		}
+		require.Equal(t, map[string]uint64{"": 1, "_OTHER": 1}, runs)
+	})
+}

@@ -1,0 +1,106 @@
+package inboxtest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+)
+
+// Item has a unique name and a key that the database assigns.
+type Item struct {
+	ID   int64 `gorm:"primaryKey;autoIncrement"`
+	Name string
+}
+
+// Items makes the table of items, with one that is "taken".
+func Items(t testing.TB, d *Database) {
+	t.Helper()
+	key := "integer PRIMARY KEY AUTOINCREMENT"
+	if d.Dialect == "postgres" {
+		key = "bigserial PRIMARY KEY"
+	}
+	Exec(t, d.DB, "CREATE TABLE items (id "+key+", name text NOT NULL UNIQUE)")
+	Exec(t, d.DB, "INSERT INTO items (name) VALUES ('taken')")
+}
+
+// ItemNames are the names of all items but the one that was taken.
+func ItemNames(t testing.TB, d *Database) []string {
+	t.Helper()
+	names := []string{}
+	require.NoError(t, d.DB.Raw("SELECT name FROM items WHERE name <> 'taken' ORDER BY name").Scan(&names).Error)
+	return names
+}
+
+const takenAgain = "INSERT INTO items (name) VALUES ('taken') RETURNING id"
+
+// FailedWrites are writes that fail, by the ways that lead to the database.
+func FailedWrites() map[string]func(tx *gorm.DB) error {
+	create := func(tx *gorm.DB) error { return tx.Create(&Item{Name: "taken"}).Error }
+	return map[string]func(tx *gorm.DB) error{
+		"Create": create,
+		"Exec":   func(tx *gorm.DB) error { return tx.Exec(takenAgain).Error },
+		"Scan":   func(tx *gorm.DB) error { var ids []int64; return tx.Raw(takenAgain).Scan(&ids).Error },
+		"Row":    func(tx *gorm.DB) error { return tx.Raw(takenAgain).Row().Scan(new(int64)) },
+		"Rows": func(tx *gorm.DB) error {
+			rows, err := tx.Raw(takenAgain).Rows()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				_ = rows.Scan(new(int64))
+			}
+			return rows.Err()
+		},
+		"the connection's QueryRow": func(tx *gorm.DB) error {
+			return tx.Statement.ConnPool.QueryRowContext(tx.Statement.Context, takenAgain).Scan(new(int64))
+		},
+		"a session with PrepareStmt": func(tx *gorm.DB) error { return create(tx.Session(&gorm.Session{PrepareStmt: true})) },
+		"a nested transaction that goes on": func(tx *gorm.DB) error {
+			return tx.Transaction(func(tx *gorm.DB) error { _ = create(tx); return nil })
+		},
+		"a statement that cannot be prepared": func(tx *gorm.DB) error {
+			_, err := tx.Statement.ConnPool.PrepareContext(tx.Statement.Context, "SELECT nothing FROM nowhere")
+			return err
+		},
+	}
+}
+
+// TransactionControls are ways to end the transaction that tx stands in, or to
+// begin another.
+func TransactionControls() map[string]func(tx *gorm.DB) error {
+	ways := map[string]func(tx *gorm.DB) error{
+		"the connection": func(tx *gorm.DB) error {
+			_, err := tx.Statement.ConnPool.ExecContext(tx.Statement.Context, "COMMIT")
+			return err
+		},
+		"a query": func(tx *gorm.DB) error {
+			rows, err := tx.Raw("COMMIT").Rows()
+			if err == nil {
+				rows.Next()
+				err = rows.Close()
+			}
+			return err
+		},
+		"a prepared statement": func(tx *gorm.DB) error {
+			stmt, err := tx.Statement.ConnPool.PrepareContext(tx.Statement.Context, "COMMIT")
+			if err == nil {
+				_, err = stmt.ExecContext(tx.Statement.Context)
+			}
+			return err
+		},
+		"a session with PrepareStmt": func(tx *gorm.DB) error {
+			return tx.Session(&gorm.Session{PrepareStmt: true}).Exec("COMMIT").Error
+		},
+		"GORM's Commit":   func(tx *gorm.DB) error { return tx.Commit().Error },
+		"GORM's Rollback": func(tx *gorm.DB) error { return tx.Rollback().Error },
+	}
+	for _, text := range []string{
+		"COMMIT", "commit;", "END", "ROLLBACK", "ABORT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION 'x'", " \n\tCoMmIt  WORK", "/* why */ COMMIT",
+		"-- why\nROLLBACK", "SELECT 1; COMMIT", "INSERT INTO items (name) VALUES (';'); COMMIT; BEGIN", "ROLLBACK; BEGIN", "SAVEPOINT a; ROLLBACK",
+	} {
+		ways[text] = func(tx *gorm.DB) error { return tx.Exec(text).Error }
+	}
+	return ways
+}

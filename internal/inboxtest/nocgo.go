@@ -1,0 +1,5 @@
+//go:build !cgo
+
+package inboxtest
+
+const cgo = false

@@ -1,0 +1,79 @@
+package logging_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/internal/logging"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// clock is zap's.
+type clock struct{ now time.Time }
+
+func (c *clock) Now() time.Time                         { return c.now }
+func (c *clock) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(d) }
+
+func limited(options ...zap.Option) (*zap.Logger, *logging.Limiter, *observer.ObservedLogs, *clock) {
+	core, logs := observer.New(zap.DebugLevel)
+	c := &clock{time.Now()}
+	log, limiter := logging.Limit(zap.New(core, append(options, zap.WithClock(c), zap.AddStacktrace(zap.WarnLevel))...))
+	return log, limiter, logs, c
+}
+
+func TestRepeatedLinesAreSummedUpByHandlerAndChannel(t *testing.T) {
+	log, limiter, logs, clock := limited()
+	log = log.With(zap.String(telemetry.FieldInbox, "shop"))
+	for range 1000 {
+		log.Error("poisoned", zap.String(telemetry.FieldHandlerKey, "mail"), zap.Error(errors.New("boom")))
+		log.With(zap.String(telemetry.FieldChannel, "orders")).Warn("bad record")
+		log.Info("quiet")
+	}
+	log.Error("poisoned", zap.String(telemetry.FieldHandlerKey, "bill"))
+	require.Equal(t, 10, logs.FilterMessage("poisoned").FilterField(zap.String(telemetry.FieldHandlerKey, "mail")).Len())
+	require.Equal(t, 1, logs.FilterMessage("poisoned").FilterField(zap.String(telemetry.FieldHandlerKey, "bill")).Len())
+	require.Equal(t, 10, logs.FilterMessage("bad record").Len())
+	require.Equal(t, 1000, logs.FilterMessage("quiet").Len())
+	for _, e := range logs.All() {
+		require.Empty(t, e.Stack, "the module's own frames")
+	}
+
+	clock.now = clock.now.Add(10 * time.Second)
+	log.Error("poisoned", zap.String(telemetry.FieldHandlerKey, "mail"))
+	sums := logs.FilterMessage("poisoned: further lines were left out").All()
+	require.Len(t, sums, 1, "the next line ends the window")
+	require.Equal(t, map[string]any{telemetry.FieldInbox: "shop", telemetry.FieldHandlerKey: "mail", telemetry.FieldTimes: int64(990), telemetry.FieldAfter: 10 * time.Second}, sums[0].ContextMap())
+	require.Equal(t, zapcore.ErrorLevel, sums[0].Level)
+	require.Equal(t, 11, logs.FilterMessage("poisoned").FilterField(zap.String(telemetry.FieldHandlerKey, "mail")).Len())
+
+	limiter.Flush()
+	limiter.Flush()
+	sums = logs.FilterMessage("bad record: further lines were left out").All()
+	require.Len(t, sums, 1)
+	require.Equal(t, "orders", sums[0].ContextMap()[telemetry.FieldChannel])
+	require.Equal(t, int64(990), sums[0].ContextMap()[telemetry.FieldTimes])
+	require.Equal(t, 2, logs.FilterMessageSnippet("left out").Len(), "nothing is said of windows without such lines")
+}
+
+func TestTheApplicationsLevelAndSamplerStillDecide(t *testing.T) {
+	core, logs := observer.New(zap.ErrorLevel)
+	log, _ := logging.Limit(zap.New(zapcore.NewSamplerWithOptions(core, time.Hour, 2, 0)))
+	for range 5 {
+		log.Warn("warned")
+		log.Error("failed")
+	}
+	require.Zero(t, logs.FilterMessage("warned").Len())
+	require.Equal(t, 2, logs.FilterMessage("failed").Len())
+}
+
+func TestNoLoggerWritesNothing(t *testing.T) {
+	log, limiter := logging.Limit(nil)
+	log.Error("nowhere")
+	limiter.Flush()
+}

@@ -1,0 +1,92 @@
+package pgxtx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// ErrUnconfirmed says that a transaction is committed on this server, but that
+// waiting for the synchronous standby was cancelled (pg_cancel_backend, or a
+// driver that cancels what its context has ended). A failover may undo the commit.
+// The server reports it as success with a warning.
+var ErrUnconfirmed = errors.New("waiting for the synchronous standby was cancelled: a failover may undo the commit")
+
+// commit is a COMMIT that was answered, on a connection that stays busy until
+// finish.
+type commit struct {
+	pipeline *pgconn.Pipeline
+	err      error
+}
+
+// startCommit sends COMMIT and reads the response message by message: pgx itself
+// shows notices to nobody but the configuration the connection was made with,
+// which is the application's. The result is nil, and nothing was sent, if the
+// connection is closed, busy (with rows that were left open), or outside of a
+// transaction.
+//
+// A pipeline keeps the connection from others meanwhile and gives it ctx as
+// deadline. What it is sent here goes past its account of what it expects, but for
+// the synchronization at the end.
+func startCommit(ctx context.Context, c *pgx.Conn) *commit {
+	server := c.PgConn()
+	if ctx.Err() != nil || server.IsClosed() || server.IsBusy() || server.TxStatus() == 'I' {
+		return nil
+	}
+	own := &commit{pipeline: server.StartPipeline(ctx)}
+	if own.pipeline.Flush() != nil { // ctx ended just now
+		return nil
+	}
+	wire := server.Frontend()
+	wire.SendParse(&pgproto3.Parse{Query: "commit"})
+	wire.SendBind(&pgproto3.Bind{})
+	wire.SendExecute(&pgproto3.Execute{})
+	if own.err = own.pipeline.Sync(); own.err == nil {
+		own.err = receive(c, wire)
+	}
+	if _, err := own.pipeline.GetResults(); err != nil && (own.err == nil || errors.Is(own.err, ErrUnconfirmed)) {
+		own.err = err // the connection was lost before the server was ready again
+	}
+	if own.err != nil && ctx.Err() != nil {
+		own.err = fmt.Errorf("%w: %w", ctx.Err(), own.err)
+	}
+	return own
+}
+
+// receive reads up to what says how COMMIT has ended.
+func receive(c *pgx.Conn, wire *pgproto3.Frontend) (err error) {
+	for {
+		message, receiveErr := wire.Receive()
+		if receiveErr != nil {
+			return receiveErr
+		}
+		switch message := message.(type) {
+		case *pgproto3.NoticeResponse:
+			notice := pgconn.ErrorResponseToPgError((*pgproto3.ErrorResponse)(message))
+			if notice.Routine == "SyncRepWaitForLSN" { // its text is in the server's language
+				err = fmt.Errorf("%w: %s", ErrUnconfirmed, notice.Message)
+			}
+			if f := c.Config().OnNotice; f != nil {
+				f(c.PgConn(), (*pgconn.Notice)(notice))
+			}
+		case *pgproto3.NotificationResponse:
+			if f := c.Config().OnNotification; f != nil {
+				f(c.PgConn(), &pgconn.Notification{PID: message.PID, Channel: message.Channel, Payload: message.Payload})
+			}
+		case *pgproto3.ErrorResponse:
+			return pgconn.ErrorResponseToPgError(message)
+		case *pgproto3.CommandComplete:
+			if string(message.CommandTag) == "ROLLBACK" {
+				return pgx.ErrTxCommitRollback
+			}
+			return err
+		}
+	}
+}
+
+// finish releases the connection, which is closed if it was lost.
+func (c *commit) finish() { _ = c.pipeline.Close() }

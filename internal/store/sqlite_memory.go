@@ -1,0 +1,24 @@
+package store
+
+import (
+	"context"
+
+	"gorm.io/gorm"
+)
+
+const sqliteFile = `SELECT coalesce(file, '') FROM pragma_database_list WHERE name = 'main'`
+
+// InMemory reports whether db is a SQLite database without a file. Connections
+// to one see a database each, or with a shared cache fail at random, because
+// busy_timeout does not apply to its table locks. It reads no table.
+func InMemory(ctx context.Context, db *gorm.DB) (bool, error) {
+	if db.Dialector.Name() != "sqlite" {
+		return false, nil
+	}
+	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
+	files, err := Query(ctx, pool, sqliteFile, Value[string])
+	if err != nil {
+		return false, doing("read the path of the SQLite database", err)
+	}
+	return len(files) == 1 && files[0] == "", nil
+}

@@ -1,0 +1,142 @@
+// Package txcontrol finds the statements of an SQL text that control the
+// transaction they run in: those that begin or end one, and savepoints.
+package txcontrol
+
+import (
+	"slices"
+	"strings"
+)
+
+// Kind is what a statement does to the transaction it runs in.
+type Kind int
+
+// The kinds of transaction control.
+const (
+	// Boundary begins, ends or prepares a transaction: COMMIT, END, ROLLBACK,
+	// ABORT, BEGIN, START TRANSACTION, PREPARE TRANSACTION.
+	Boundary Kind = iota
+	// Savepoint sets one.
+	Savepoint
+	// Release releases one and those set after it.
+	Release
+	// RollbackTo undoes what was done since one was set.
+	RollbackTo
+)
+
+// Control is one such statement.
+type Control struct {
+	Kind Kind
+	// Words are the statement's first words, in upper case, joined by a space.
+	Words string
+	// Name is the savepoint's, without quotes; "" for a Boundary.
+	Name string
+}
+
+// Dialect is whose rules a text is read by.
+type Dialect int
+
+// The dialects, which differ in comments, quotes and strings.
+const (
+	PostgreSQL Dialect = iota
+	SQLite
+)
+
+// mostWords is how many words of a statement are read: what tells the kinds
+// apart, and the name, are among the first five.
+const mostWords = 6
+
+// keywords begin the statements that are looked for.
+var keywords = []string{"COMMIT", "END", "ABORT", "BEGIN", "START", "PREPARE", "SAVEPOINT", "RELEASE", "ROLLBACK"}
+
+// Find returns the text's control statements, in their order. Most texts have
+// none: their first word is another, and there is no semicolon.
+func Find(text string, dialect Dialect) []Control {
+	s := scanner{text: text, dialect: dialect}
+	s.skipSpace()
+	if rest := text[s.at:]; !beginsWithKeyword(rest) && strings.IndexByte(rest, ';') < 0 {
+		return nil
+	}
+	var found []Control
+	for s.at < len(s.text) {
+		if c, ok := classify(s.statement()); ok {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+func beginsWithKeyword(statement string) bool {
+	end := 0
+	for end < len(statement) && isPart(statement[end]) {
+		end++
+	}
+	return slices.ContainsFunc(keywords, func(keyword string) bool {
+		return len(keyword) == end && strings.EqualFold(statement[:end], keyword)
+	})
+}
+
+func classify(words []word) (Control, bool) {
+	c := Control{Words: joined(words)}
+	switch first(words, 0) {
+	case "COMMIT", "END", "ABORT", "BEGIN", "START":
+		c.Kind = Boundary
+		return c, true
+	case "PREPARE":
+		c.Kind = Boundary
+		return c, first(words, 1) == "TRANSACTION"
+	case "SAVEPOINT":
+		c.Kind, c.Name = Savepoint, name(words, 1)
+		return c, true
+	case "RELEASE":
+		at := 1
+		if first(words, at) == "SAVEPOINT" {
+			at++
+		}
+		c.Kind, c.Name = Release, name(words, at)
+		return c, true
+	case "ROLLBACK":
+		at := 1
+		if w := first(words, at); w == "WORK" || w == "TRANSACTION" {
+			at++
+		}
+		if first(words, at) != "TO" {
+			c.Kind = Boundary
+			return c, true
+		}
+		if at++; first(words, at) == "SAVEPOINT" && len(words) > at+1 {
+			at++
+		}
+		c.Kind, c.Name = RollbackTo, name(words, at)
+		return c, true
+	}
+	return c, false
+}
+
+// first is the word at i as a keyword, "" if it is none.
+func first(words []word, i int) string {
+	if i >= len(words) || words[i].quoted {
+		return ""
+	}
+	return words[i].text
+}
+
+func name(words []word, i int) string {
+	if i >= len(words) {
+		return ""
+	}
+	return words[i].text
+}
+
+func joined(words []word) string {
+	var b strings.Builder
+	for i, w := range words {
+		if i == 2 {
+			break
+		}
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(w.text)
+	}
+	return b.String()
+}

@@ -1,0 +1,155 @@
+package txcontrol_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite" // the "sqlite" driver
+
+	"github.com/gorm-inbox/inbox/internal/txcontrol"
+)
+
+const (
+	postgres = txcontrol.PostgreSQL
+	sqlite   = txcontrol.SQLite
+)
+
+var both = []txcontrol.Dialect{postgres, sqlite}
+
+func boundaries(text string, dialect txcontrol.Dialect) (found []string) {
+	for _, c := range txcontrol.Find(text, dialect) {
+		if c.Kind == txcontrol.Boundary {
+			found = append(found, c.Words)
+		}
+	}
+	return found
+}
+
+func TestTransactionBoundariesAreFound(t *testing.T) {
+	for _, text := range []string{
+		"COMMIT", "commit", " \t\r\n\fCoMmIt ; ", "COMMIT WORK", "COMMIT AND CHAIN", "END", "END TRANSACTION", "ROLLBACK", "rollback;", "ROLLBACK WORK",
+		"ROLLBACK TRANSACTION", "ABORT", "BEGIN", "BEGIN IMMEDIATE", "START TRANSACTION", "PREPARE TRANSACTION 'x'", "prepare\n--\ntransaction 'x'",
+		"-- comment\nCOMMIT", "/* comment */COMMIT", "/* ; */ ; COMMIT", ";;COMMIT", "SELECT 1;COMMIT", "SELECT 'it''s';COMMIT", `SELECT ";";COMMIT`,
+		"SELECT 1 -- ;\n;COMMIT", "SAVEPOINT a; ROLLBACK", "ROLLBACK TO a; ROLLBACK", "SELECT CASE WHEN true THEN 1 END; COMMIT", "COMMIT--", "COMMIT/* */",
+		"CREATE TABLE trigger_log (a int); COMMIT",
+	} {
+		for _, dialect := range both {
+			require.Len(t, boundaries(text, dialect), 1, "%q", text)
+		}
+	}
+	for text, dialect := range map[string]txcontrol.Dialect{
+		"/* /* nested */ */ COMMIT":          postgres,
+		"/* /* not nested */ COMMIT":         sqlite,
+		`SELECT E'\'; COMMIT; --'; COMMIT`:   postgres,
+		"SELECT '\\'; COMMIT":                sqlite,
+		"SELECT $$;$$; COMMIT":               postgres,
+		"SELECT $a$ $b$ ; $a$; COMMIT":       postgres,
+		"SELECT a$$; COMMIT; SELECT b$$":     postgres,
+		"SELECT $1; COMMIT":                  postgres,
+		"SELECT [;]; COMMIT":                 sqlite,
+		"SELECT `;`; COMMIT":                 sqlite,
+		"SELECT 1 -- comment\r;COMMIT":       postgres,
+		"\uFEFFCOMMIT":                       sqlite,
+		"DO $$ BEGIN NULL; END $$; COMMIT":   postgres,
+		"SELECT 1e'x\\'; COMMIT; --'; ABORT": postgres,
+		"CREATE TRIGGER a AFTER INSERT ON t BEGIN SELECT CASE 1 WHEN 1 THEN 2 END; SELECT 1; END; COMMIT":      sqlite,
+		"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; SELECT 2; END; COMMIT": postgres,
+		"CREATE OR REPLACE PROCEDURE p() LANGUAGE sql BEGIN ATOMIC SELECT 1; END; COMMIT":                      postgres,
+		"CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$ BEGIN COMMIT; END $$; COMMIT":                  postgres,
+		"CREATE TEMP TRIGGER IF NOT EXISTS begin AFTER INSERT ON t BEGIN SELECT 1; END; COMMIT":                sqlite,
+	} {
+		require.Len(t, boundaries(text, dialect), 1, "%q", text)
+	}
+}
+
+func TestEverythingElseIsLeftAlone(t *testing.T) {
+	for _, text := range []string{
+		"", ";", "SELECT 1", "INSERT INTO t VALUES ('; COMMIT')", `SELECT "; COMMIT"`, "-- ; COMMIT", "/* ; COMMIT */", "SELECT ';' -- '\n; SELECT 'COMMIT'",
+		"SAVEPOINT a", "SAVEPOINT commit", "RELEASE a", "RELEASE SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK TO SAVEPOINT a", "rollback transaction to savepoint a",
+		"UPDATE t SET begin = 1", "SELECT commit FROM t", "EXPLAIN COMMIT", "PREPARE p AS SELECT 1", "committed", "END_OF_DAY", "DELETE FROM t; SELECT 1", `"COMMIT"`,
+		"INSERT INTO t VALUES ('unterminated; COMMIT",
+	} {
+		for _, dialect := range both {
+			require.Empty(t, boundaries(text, dialect), "%q", text)
+		}
+	}
+	for text, dialect := range map[string]txcontrol.Dialect{
+		"SELECT $$; COMMIT; $$":                                  postgres,
+		"SELECT $q$; COMMIT; $$ ; $q$":                           postgres,
+		`SELECT E'\'; COMMIT; --'`:                               postgres,
+		`SELECT e'\\''; COMMIT; --'`:                             postgres,
+		"/* /* ; */ ; COMMIT */":                                 postgres,
+		"DO $$ BEGIN COMMIT; END $$":                             postgres,
+		"SELECT [; COMMIT]":                                      sqlite,
+		"SELECT `; COMMIT`":                                      sqlite,
+		"CREATE TRIGGER a AFTER INSERT ON t BEGIN SELECT 1; END": sqlite,
+		"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC; END":      postgres,
+	} {
+		require.Empty(t, boundaries(text, dialect), "%q", text)
+	}
+}
+
+func TestSavepointsAreNamed(t *testing.T) {
+	for _, dialect := range both {
+		require.Equal(t, []txcontrol.Control{
+			{Kind: txcontrol.Savepoint, Words: "SAVEPOINT A", Name: "A"},
+			{Kind: txcontrol.RollbackTo, Words: "ROLLBACK TO", Name: "A"},
+			{Kind: txcontrol.RollbackTo, Words: "ROLLBACK TRANSACTION", Name: "A"},
+			{Kind: txcontrol.Release, Words: "RELEASE SAVEPOINT", Name: "A"},
+			{Kind: txcontrol.Release, Words: "RELEASE b", Name: "b"},
+		}, txcontrol.Find(`savepoint a; SELECT 1; rollback to savepoint a; ROLLBACK TRANSACTION TO a; release savepoint a; RELEASE "b"`, dialect))
+	}
+}
+
+// SQLite itself says which texts end or begin a transaction: each is found.
+func FuzzWhateverEndsTheTransactionIsFound(f *testing.F) {
+	for _, text := range []string{
+		"COMMIT", "SELECT 1;END", "/*/*;*/ROLLBACK", "-- \r;\nCOMMIT", "SELECT '''';COMMIT", "SELECT [']'];COMMIT", "\uFEFFCOMMIT", "SELECT \"\"\"\";ROLLBACK",
+		"CREATE TRIGGER x AFTER INSERT ON t BEGIN SELECT 1; END; COMMIT", "CREATE TRIGGER begin AFTER INSERT ON t BEGIN SELECT 1; END; COMMIT", "SAVEPOINT a; ROLLBACK TO a",
+		"ROLLBACK TRANSACTION TO a", "SELECT $a$;COMMIT;$a$", "SELECT e'\\';COMMIT",
+	} {
+		f.Add(text)
+	}
+	db, err := sql.Open("sqlite", ":memory:")
+	require.NoError(f, err)
+	f.Cleanup(func() { require.NoError(f, db.Close()) })
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, dialect := range both {
+			for _, c := range txcontrol.Find(text, dialect) {
+				require.NotEmpty(t, c.Words)
+			}
+		}
+		upper := strings.ToUpper(text)
+		for _, other := range []string{"ATTACH", "PRAGMA", "VACUUM", "\x00", "RAISE"} {
+			if strings.Contains(upper, other) {
+				t.Skip("reaches beyond the transaction, or is cut off")
+			}
+		}
+		if strings.Contains(upper, "OR") && strings.Contains(upper, "ROLLBACK") || strings.Contains(upper, "CONFLICT") {
+			t.Skip("a constraint may roll back")
+		}
+		ctx := context.Background()
+		conn, err := db.Conn(ctx)
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.ExecContext(ctx, "BEGIN")
+		require.NoError(t, err)
+		_, _ = conn.ExecContext(ctx, text)
+		_, still := conn.ExecContext(ctx, "BEGIN") // is refused inside a transaction
+		_, err = conn.ExecContext(ctx, "ROLLBACK")
+		require.NoError(t, err)
+		if still == nil {
+			require.NotEmpty(t, boundaries(text, sqlite), "it has ended the transaction")
+		}
+	})
+}
+
+func BenchmarkFind(b *testing.B) {
+	text := "INSERT INTO orders (id, customer, total, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING id"
+	for b.Loop() {
+		_ = txcontrol.Find(text, postgres)
+	}
+}

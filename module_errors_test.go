@@ -1,0 +1,142 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// shipper is a handler whose constructor needs something.
+type shipper struct{}
+
+func (*shipper) Handle(context.Context, inboxtest.Bytes) error { return nil }
+
+func newShipper(*http.Client) *shipper { return nil }
+
+func newBrokenShipper() (*shipper, error) { return nil, errors.New("no licence to ship") }
+
+// inFxWords is how Fx begins to report a constructor of the application.
+const inFxWords = `could not build arguments for function "github.com/gorm-inbox/inbox".`
+
+func TestErrorsOfTheGraphSayTheCause(t *testing.T) {
+	db := fxtest.OpenDB(t)
+	ship := inboxtest.Handlers(inbox.From[*shipper]("ship"))
+	for name, tc := range map[string]struct {
+		app   fx.Option
+		begin string
+		want  []string
+	}{
+		"a dependency of a handler is missing": {
+			fx.Options(named("orders", db), fx.Provide(newShipper), inbox.Module("orders", ship)), inFxWords,
+			[]string{`missing dependencies for function "github.com/gorm-inbox/inbox_test".newShipper`, "missing type: *http.Client"}},
+		"a handler has no constructor": {
+			fx.Options(named("orders", db), inbox.Module("orders", ship)),
+			`inbox "orders": channel "c", type "t", handler "ship": no *inbox_test.shipper in the Fx graph: fx.Provide its constructor`, nil},
+		"a handler's constructor fails": {
+			fx.Options(named("orders", db), fx.Provide(newBrokenShipper), inbox.Module("orders", ship)), inFxWords,
+			[]string{`received non-nil error from function "github.com/gorm-inbox/inbox_test".newBrokenShipper`, ": no licence to ship"}},
+		"a handler is nil": {
+			fx.Options(named("orders", db), fx.Supply(&http.Client{}), fx.Provide(newShipper), inbox.Module("orders", ship)),
+			`inbox "orders": channel "c", type "t", handler "ship": the *inbox_test.shipper of the Fx graph is nil`, nil},
+		"a named database is missing": {
+			fx.Options(fx.Supply(db), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
+			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or use inbox.UnnamedDB()", nil},
+		"a dependency of the database is missing": {
+			fx.Options(fx.Provide(fx.Annotated{Name: "orders", Target: func(*http.Client) *gorm.DB { return db }}), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
+			inFxWords, []string{"module_errors_test.go", `failed to build *gorm.DB[name="orders"]`, "missing type: *http.Client"}},
+		"a dependency of the logger is missing": {
+			fx.Options(named("orders", db), fx.Provide(func(*http.Client) *zap.Logger { return zap.NewNop() }), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
+			`inbox "orders": the *zap.Logger of the Fx graph is nil, or something that its constructor needs is missing`, nil},
+		"a database and a handler are missing": {
+			inbox.Module("orders", ship), `inbox "orders": no *gorm.DB named "orders"`, []string{"\ninbox \"orders\": channel \"c\", type \"t\", handler \"ship\": no *inbox_test.shipper"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := startError(tc.app)
+			require.Error(t, err)
+			require.True(t, strings.HasPrefix(err.Error(), tc.begin), err.Error())
+			for _, want := range tc.want {
+				require.ErrorContains(t, err, want)
+			}
+			require.NotContains(t, err.Error(), "makeFuncStub")
+		})
+	}
+}
+
+func TestValidateAppFindsWhatAModuleLacks(t *testing.T) {
+	database := func(*http.Client) *gorm.DB { return nil }
+	orders := inbox.Module("orders", inboxtest.Handlers(inbox.From[*shipper]("ship")))
+	client := fx.Supply(&http.Client{})
+	for want, app := range map[string]fx.Option{
+		`missing type: *gorm.DB[name="orders"]`: fx.Options(orders, fx.Provide(newShipper), client),
+		"missing type: *inbox_test.shipper":     fx.Options(orders, named("orders", nil)),
+		"missing type: *http.Client":            fx.Options(orders, named("orders", nil), fx.Provide(newShipper)),
+		"missing type: *http.Client ":           fx.Options(inbox.Module("", inboxtest.Handlers(nothing("a"))), fx.Provide(database)),
+		`inbox "orders": it has no channels`:    fx.Options(inbox.Module("orders"), named("orders", nil)),
+	} {
+		require.ErrorContains(t, fx.ValidateApp(app, fx.NopLogger), strings.TrimSpace(want))
+	}
+	require.NoError(t, fx.ValidateApp(orders, named("orders", nil), fx.Provide(newShipper), client, fx.NopLogger))
+}
+
+func TestTwoModulesOfOneNameAreRefusedWithBothPlaces(t *testing.T) {
+	err := startError(named("orders", fxtest.OpenDB(t)),
+		inbox.Module("orders", inboxtest.Handlers(nothing("a"))),
+		inbox.Module("orders", inboxtest.Handlers(nothing("b"))))
+	_, words, _ := strings.Cut(err.Error(), "Failed: ")
+	require.Contains(t, words, `cannot provide *inbox.Inbox[name="orders"]`)
+	require.NotContains(t, words, "makeFuncStub")
+	require.Equal(t, 2, strings.Count(words, "module_errors_test.go"), words)
+}
+
+func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
+	declaration := []inbox.Option{
+		inbox.BatchSize(0), inbox.Unrouted("keep"), inbox.OnGap("skip"), inbox.Schema("a b"), inbox.TablePrefix("a-b"), inbox.Use(nil), inbox.Listen(),
+		inbox.Channel("empty"),
+		inbox.Channel("twice", inbox.On("t", nothing("a", inbox.Timeout(-1)), nothing("a"), nil)),
+		inbox.Channel("events", inbox.On("t", nothing("b")), inbox.Kafka(kafkaconsumer.Config{DeadLetterTopic: "t", BatchRecords: -1, SASL: kafkaconsumer.SASL{Mechanism: "x", Username: "u"}})),
+		inbox.Channel("direct", inbox.Direct(), inbox.On("t", nothing("c", inbox.Ordered()))),
+		inbox.Channel("inline", inbox.Inline(inbox.InlineHandler("nobody", nil), inbox.InlineDefaults(idempotent.Retention(-1), idempotent.Duplicates("x"))), inbox.Kafka(somewhere), inbox.On("t", nothing("d"))),
+	}
+	wants := []string{
+		"option Use: a middleware is nil", "option BatchSize is 0", `option Unrouted is "keep"`, `option OnGap is "skip"`, `option Schema: schema "a b"`,
+		`option TablePrefix: table prefix "a-b"`, `channel "empty" has no handlers`, `channel "twice", type "t": a handler is nil`, `handler key "a" is registered twice`,
+		`channel "twice", type "t", handler "a": Timeout is -1ns`, `channel "events": option Brokers is empty`, `channel "events": option Topics is empty`,
+		`channel "events": option GroupID is ""`, `channel "events": option SASL`, `channel "events": option BatchRecords is -1`, `channel "events": option DeadLetterTopic is "t"`,
+		`channel "direct" is in Direct mode and has no transport`, `channel "direct", type "t", handler "c": Ordered cannot hold in Direct mode`,
+		`channel "inline": inbox.InlineHandler: the channel has no handler "nobody"`,
+	}
+	for name, tc := range map[string]struct {
+		err   error
+		wants []string
+	}{
+		"New": {func() error { _, err := inbox.New("orders", fxtest.OpenDB(t), declaration...); return err }(), append(wants, "option Listen is true",
+			`channel "inline": idempotent receiver: option Retention is -1ns`, `channel "inline": idempotent receiver: option Duplicates is "x"`)},
+		"Module":      {startError(inbox.Module("orders", declaration...)), wants},
+		"ValidateApp": {fx.ValidateApp(inbox.Module("orders", declaration...)), wants},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Error(t, tc.err)
+			lines := strings.Split(tc.err.Error(), "\n")
+			for _, line := range lines {
+				require.True(t, strings.HasPrefix(line, `inbox "orders": `), line)
+			}
+			for _, want := range tc.wants {
+				require.Equal(t, 1, strings.Count(tc.err.Error(), `inbox "orders": `+want), "%s\nof\n%s", want, tc.err)
+			}
+			require.Len(t, lines, len(tc.wants), tc.err.Error())
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package processor
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// maxSkew is how far this worker's clock may be from the database's: retries
+// and due times are judged to the second at best (contract 3.5).
+const maxSkew = time.Minute
+
+// fleet judges what the rows of all workers show of mistakes in their set-up:
+// a clock that is wrong, and workers with other handlers.
+type fleet struct {
+	opts  Options
+	keys  []string
+	clock clock.Clock
+	log   *zap.Logger
+
+	mu   sync.Mutex
+	skew time.Duration // how far our clock is ahead; 0 if that is not much
+	// foreign are living workers' sets of handler keys other than ours: since
+	// when they have been met, by the machine's clock; zero once warned of.
+	foreign map[string]time.Time
+}
+
+func newFleet(opts Options, keys []string, c clock.Clock, log *zap.Logger) *fleet {
+	return &fleet{opts: opts, keys: slices.Sorted(slices.Values(keys)), clock: c, log: log, foreign: map[string]time.Time{}}
+}
+
+// look judges rows that were read after our clock showed asked.
+func (f *fleet) look(workers []store.WorkerState, asked time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock) {
+		f.compareClocks(asked, f.clock.Now(), workers[0].Read)
+	}
+	f.compareHandlers(workers)
+}
+
+// compareClocks compares the database's clock with ours, which showed asked
+// before and now after.
+func (f *fleet) compareClocks(asked, now, database time.Time) {
+	skew := time.Duration(0)
+	switch {
+	case asked.Sub(database) > maxSkew:
+		skew = asked.Sub(database)
+	case database.Sub(now) > maxSkew:
+		skew = now.Sub(database)
+	}
+	switch {
+	case skew != 0 && f.skew == 0:
+		f.log.Warn("inbox: this machine's clock is not the database's: retries come too early or too late, here and in other workers; synchronize the machines' clocks (NTP)",
+			zap.Duration(telemetry.FieldAhead, skew))
+	case skew == 0 && f.skew != 0:
+		f.log.Info("inbox: this machine's clock is the database's again")
+	}
+	f.skew = skew
+}
+
+// compareHandlers warns, once for each set, of living workers with other
+// handlers than ours that have been there for UnknownKeyGrace: a deploy is over
+// by then.
+func (f *fleet) compareHandlers(workers []store.WorkerState) {
+	met := map[string]bool{}
+	for _, w := range workers {
+		if w.Stopped || w.Released || w.SilentFor > f.opts.WorkerTimeout {
+			continue
+		}
+		keys := slices.Sorted(slices.Values(w.HandlerKeys))
+		if slices.Equal(keys, f.keys) {
+			continue
+		}
+		set := strings.Join(keys, ", ")
+		met[set] = true
+		since, known := f.foreign[set]
+		switch {
+		case !known:
+			f.foreign[set] = time.Now()
+		case !since.IsZero() && time.Since(since) >= f.opts.UnknownKeyGrace:
+			f.foreign[set] = time.Time{}
+			f.log.Warn("inbox: another program processes this inbox with other handlers: each stores statuses for its own handlers alone; "+
+				"deploy one version, or give each program an inbox of its own (TablePrefix)",
+				zap.String(telemetry.FieldWorker, w.ID), zap.String(telemetry.FieldHost, w.Host),
+				zap.Strings(telemetry.FieldHandlerKeys, without(keys, f.keys)), zap.Strings(telemetry.FieldMissing, without(f.keys, keys)))
+		}
+	}
+	maps.DeleteFunc(f.foreign, func(set string, _ time.Time) bool { return !met[set] })
+}
+
+// without returns the keys that are not in others, ten at most.
+func without(keys, others []string) []string {
+	rest := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
+	return rest[:min(len(rest), mostNamed)]
+}
+
+// clockSkew is how far our clock is ahead of the database's; 0 if that is not
+// much, or not known.
+func (f *fleet) clockSkew() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.skew
+}

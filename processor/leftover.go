@@ -1,0 +1,58 @@
+package processor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// leftover are groups that go on running after their loop has ended. The zero
+// value is empty.
+type leftover struct {
+	mu     sync.Mutex
+	groups map[*group]bool
+}
+
+func (l *leftover) add(groups map[*group]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.groups == nil {
+		l.groups = map[*group]bool{}
+	}
+	for g := range groups {
+		l.groups[g] = true
+	}
+}
+
+func (l *leftover) remove(g *group) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.groups, g)
+}
+
+func (l *leftover) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.groups)
+}
+
+// mostNamed bounds how many messages names lists.
+const mostNamed = 10
+
+// names lists the handler keys and message IDs of the groups, for an error.
+func (l *leftover) names() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var each []string
+	for g := range l.groups {
+		for _, a := range g.attempts {
+			each = append(each, fmt.Sprintf("handler %q with message %q", a.claim.HandlerKey, a.claim.MessageID))
+		}
+	}
+	slices.Sort(each)
+	if more := len(each) - mostNamed; more > 0 {
+		each = append(each[:mostNamed], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(each, ", ")
+}
