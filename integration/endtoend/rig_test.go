@@ -236,10 +236,16 @@ func (r *rig) lines(query string, args ...any) []string {
 	return lines
 }
 
-// await waits for a condition.
+// await waits for a condition, and tells what is not done if it waits in vain.
 func (r *rig) await(what string, condition func() bool) {
 	r.t.Helper()
-	require.Eventually(r.t, condition, patience, 50*time.Millisecond, what)
+	for deadline := time.Now().Add(patience); !condition(); pause(r.t.Context(), 50*time.Millisecond) {
+		if time.Now().After(deadline) {
+			open := r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE completed_at IS NULL ORDER BY id LIMIT 50`)
+			sessions := r.lines(`SELECT to_jsonb(a)::text FROM pg_stat_activity a WHERE datname = current_database()`)
+			require.FailNow(r.t, "waited in vain: "+what, "open:\n%s\nsessions:\n%s", strings.Join(open, "\n"), strings.Join(sessions, "\n"))
+		}
+	}
 }
 
 // statuses are all columns of all statuses but for those that only locate.

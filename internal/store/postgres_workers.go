@@ -124,8 +124,9 @@ func parseHandlerKeys(text string, w *WorkerState) error {
 }
 
 // Claims by the due index, once. A row that an open transaction has changed
-// carries its ID in xmax, and the transaction holds a lock on its own ID. One
-// that is idle waits for a client; another sweeper's statement is active.
+// carries its ID in xmax, and the transaction holds a lock on its own ID. The
+// session waits for its client, between two statements or, where the network ended
+// amid one, for the rest of it; another sweeper's statement runs.
 //
 // The worker's row, by workers_pkey, is locked by its accepts. If these are
 // several, xmax is the number of a group of transactions; whether it is one is
@@ -144,13 +145,13 @@ WITH locked AS MATERIALIZED (
 SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
 	SELECT l.pid FROM {statuses} s
 	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
-	JOIN pg_stat_activity a ON a.pid = l.pid AND a.state LIKE 'idle in transaction%'
+	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')
 	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
 	UNION
 	SELECT l.pid FROM accepts
 	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = accepts.xid AND l.mode = 'ExclusiveLock' AND l.granted
 	JOIN pg_locks r ON r.pid = l.pid AND r.locktype = 'relation' AND r.relation = '{workers}'::regclass
-	JOIN pg_stat_activity a ON a.pid = l.pid AND a.state LIKE 'idle in transaction%'
+	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')
 ) holders`
 
 func (p *postgres) EvictWorker(ctx context.Context, workerID string) (int, error) {

@@ -176,7 +176,7 @@ type Store interface {
 	// EvictWorker ends the transactions that hold locks on statuses workerID
 	// has claimed, or on its own row: those of transactional handlers and of
 	// accepts whose worker is gone while the server still waits for its
-	// connection. It ends only those that are idle. It returns how many it
+	// connection. It ends only those that wait for a client. It returns how many it
 	// ended; the database's user may be forbidden to. Nothing on SQLite, where
 	// a transaction dies with its process.
 	EvictWorker(ctx context.Context, workerID string) (int, error)

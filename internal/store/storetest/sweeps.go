@@ -1,14 +1,18 @@
 package storetest
 
 import (
+	"database/sql/driver"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 var sweepTests = []test{
@@ -68,6 +72,53 @@ var sweepTests = []test{
 		applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(theirs)})
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
+	}},
+	{"a dead worker's transaction is ended that was cut off amid a statement", func(s *suite) {
+		if !s.postgres() {
+			s.Log("a SQLite transaction dies with its process")
+			return
+		}
+		dead := s.worker("mail")
+		s.accept(message("m1", "mail"))
+		theirs := s.claimAs(dead, noon, 1, "mail")[0]
+		pool, err := s.db.DB()
+		require.NoError(s, err)
+		conn, err := pool.Conn(s.ctx)
+		require.NoError(s, err)
+		defer conn.Close()
+		for _, sql := range []string{`BEGIN`, fmt.Sprintf(`UPDATE inbox_handler_statuses SET version = version WHERE id = '%s'`, theirs.StatusID)} {
+			_, err = conn.ExecContext(s.ctx, sql)
+			require.NoError(s, err)
+		}
+		require.NoError(s, conn.Raw(func(session any) error { // all of the statement but for its Sync
+			frontend := session.(*stdlib.Conn).Conn().PgConn().Frontend()
+			frontend.SendParse(&pgproto3.Parse{Query: `SELECT 1`})
+			frontend.SendBind(&pgproto3.Bind{})
+			frontend.SendExecute(&pgproto3.Execute{})
+			frontend.Send(&pgproto3.Flush{})
+			if err := frontend.Flush(); err != nil {
+				return err
+			}
+			for {
+				switch m, err := frontend.Receive(); m.(type) {
+				case *pgproto3.CommandComplete:
+					return nil
+				default:
+					if err != nil {
+						return err
+					}
+				}
+			}
+		}))
+		require.Eventually(s, func() bool { // the server waits for the rest
+			ended, err := s.store.EvictWorker(s.ctx, dead)
+			require.NoError(s, err)
+			return ended == 1
+		}, testenv.Patience, 10*time.Millisecond)
+		applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(theirs)})
+		require.NoError(s, err)
+		require.Equal(s, []bool{true}, applied)
+		require.ErrorIs(s, conn.Raw(func(any) error { return driver.ErrBadConn }), driver.ErrBadConn)
 	}},
 	{"a dead worker's open accepts are ended, others are not, and it can be marked released", func(s *suite) {
 		if !s.postgres() {
