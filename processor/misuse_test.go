@@ -124,6 +124,32 @@ func TestNothingIsWrittenAfterAStatementThatRolledTheTransactionBack(t *testing.
 	})
 }
 
+// Whatever a handler's transaction comes to, a database that does not answer holds
+// up none of the inbox's statements for ever.
+func TestEveryStatementOfAnAttemptHasAnEnd(t *testing.T) {
+	t.Parallel()
+	d, endless := inboxtest.OnEndless(t)
+	inboxtest.Items(t, d)
+	ways := inboxtest.FailedWrites()
+	ways["a rollback by the database"] = func(tx *gorm.DB) error {
+		return tx.Exec("INSERT OR ROLLBACK INTO items (name) VALUES ('taken')").Error
+	}
+	do := func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+		if way := ways[m.ID]; way != nil {
+			return way(tx)
+		}
+		return nil
+	}
+	ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(
+		inboxtest.Tx("alone", do), inboxtest.Tx("group", do, inbox.TxGroup(5))))
+	require.Empty(t, endless.During(func() {
+		inboxtest.Accept(t, ib, append(slices.Sorted(maps.Keys(ways)), good)...)
+		require.Equal(t, 2*len(ways)+2, inboxtest.Process(t, ib).Picked)
+		_, err := ib.Cleanup(context.Background())
+		require.NoError(t, err)
+	}))
+}
+
 // What a handler reads through the watch is what it would read without it.
 func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {

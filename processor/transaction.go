@@ -37,7 +37,7 @@ func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 
 	limited, cancel := members[0].limited(r.traced(ctx, current))
 	defer cancel()
-	session, statements := invoke.Watch(limited, t.DB)
+	session, statements := invoke.Watch(limited, t.DB, r.statementTimeout)
 	errs := r.call(handler.ContextWithDB(limited, session), session, current, w)
 	for _, m := range current {
 		m.cause = context.Cause(limited)

@@ -106,7 +106,7 @@ func (t *handlerTx) runMember(ctx context.Context, first bool, m member, w watch
 	}
 	ctx, cancel := m.limited(t.traced(ctx, []member{m}))
 	defer cancel()
-	session, statements := invoke.Watch(ctx, t.DB)
+	session, statements := invoke.Watch(ctx, t.DB, t.statementTimeout)
 	m.statements = statements
 	err := t.call(handler.ContextWithDB(ctx, session), session, []member{m}, w)[0]
 	m.cause = context.Cause(ctx)

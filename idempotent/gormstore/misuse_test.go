@@ -3,10 +3,12 @@ package gormstore_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
@@ -60,4 +62,24 @@ func TestWrappedHandlerCannotEndItsTransaction(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		misusing(t, d, inboxtest.TransactionControls(), "a handler must not begin or end the transaction it runs in")
 	})
+}
+
+// Whatever a body's statements come to, a database that does not answer holds up
+// none of the store's for ever.
+func TestEveryStatementOfTheStoreHasAnEnd(t *testing.T) {
+	t.Parallel()
+	d, endless := inboxtest.OnEndless(t)
+	r := newRig(t, d)
+	inboxtest.Items(t, d)
+	require.Empty(t, endless.During(func() {
+		for what, way := range inboxtest.FailedWrites() {
+			_, err := r.store.Run(t.Context(), run(what), func(ctx context.Context) error { return way(handler.DB(ctx)) })
+			_ = err // some of the ways succeed
+		}
+		r.handled(r.store, "good")
+		_, err := r.store.Cleanup(context.Background(), time.Now())
+		require.NoError(t, err)
+		_, err = r.store.Processed(context.Background(), run("good").Key)
+		require.NoError(t, err)
+	}))
 }

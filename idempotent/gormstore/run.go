@@ -100,7 +100,7 @@ func (s *Store) attempt(ctx context.Context, w work) (duplicate, collided bool, 
 
 // call runs body with the transaction. What it returns is returned as it is.
 func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*invoke.WatchedTx, error) {
-	session, statements := invoke.Watch(ctx, tx)
+	session, statements := invoke.Watch(ctx, tx, s.opts.StatementTimeout)
 	err := w.body(context.WithValue(handler.ContextWithDB(ctx, session), bodyKey{}, running{s, session}))
 	if err == nil {
 		err = statements.Swallowed()

@@ -144,7 +144,7 @@ func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm
 	}
 	limited, cancel := invoke.Limited(ctx, a.policy.Timeout)
 	defer cancel()
-	session, statements := invoke.Watch(limited, t.DB)
+	session, statements := invoke.Watch(limited, t.DB, a.cfg.StatementTimeout)
 	err = a.call(limited, session, session)
 	if fault := statements.Fault(err, store.IsDatabaseFault); fault != nil && !errors.Is(err, invoke.ErrStuck) && !invoke.Decided(err) {
 		return &uncharged{fmt.Errorf("the database failed in the handler transaction: %w", fault)}

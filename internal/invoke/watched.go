@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -27,6 +28,7 @@ type WatchedTx struct {
 	gorm.ConnPool // the transaction's own
 	pool          func() (*sql.DB, error)
 	dialect       txcontrol.Dialect
+	timeout       time.Duration // of the watch's own statements
 
 	once  sync.Once
 	relay *relay // made when it is needed
@@ -46,9 +48,9 @@ type savepoint struct {
 }
 
 // Watch returns a session in tx's transaction, bound to ctx, whose failures are
-// noted.
-func Watch(ctx context.Context, tx *gorm.DB) (*gorm.DB, *WatchedTx) {
-	w := &WatchedTx{ConnPool: tx.Statement.ConnPool, pool: tx.DB, dialect: txcontrol.SQLite}
+// noted. A statement of the watch's own may take as long as timeout.
+func Watch(ctx context.Context, tx *gorm.DB, timeout time.Duration) (*gorm.DB, *WatchedTx) {
+	w := &WatchedTx{ConnPool: tx.Statement.ConnPool, pool: tx.DB, dialect: txcontrol.SQLite, timeout: timeout}
 	if tx.Dialector.Name() == "postgres" {
 		w.dialect = txcontrol.PostgreSQL
 	}
@@ -235,12 +237,16 @@ func (w *WatchedTx) note(controls []txcontrol.Control, err error) {
 // for ON CONFLICT ROLLBACK, RAISE(ROLLBACK), a full disk: what the handler goes on
 // to write would then be committed at once, by itself. BEGIN, which is refused
 // within a transaction, begins another one then, for the attempt's end to undo.
+// The context of the statement that failed may have ended, so BEGIN has its own.
+// Without an answer in time the transaction counts as rolled back.
 func (w *WatchedTx) rolledBack() bool {
 	if !w.swallows() {
 		return false
 	}
-	_, err := unwatched(w.ConnPool).ExecContext(context.Background(), "BEGIN")
-	return err == nil
+	ctx, cancel := context.WithTimeout(context.Background(), w.timeout)
+	defer cancel()
+	_, err := unwatched(w.ConnPool).ExecContext(ctx, "BEGIN")
+	return err == nil || ctx.Err() != nil
 }
 
 // unwatched is the transaction below other watches and GORM's prepared statements.
