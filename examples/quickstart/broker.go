@@ -5,17 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
-
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
 const partitions = 4
@@ -30,7 +26,6 @@ type Broker struct {
 	client    *kgo.Client
 	admin     *kadm.Client
 	inProcess *kafkatest.Kafka // nil if the brokers are real
-	forgetful sync.WaitGroup   // running Forget calls
 }
 
 // OpenBroker connects to the brokers (host:port, separated by commas) or, if
@@ -89,40 +84,10 @@ func (b *Broker) Unread(ctx context.Context) (int64, error) {
 	return unread, nil
 }
 
-// Forget does for the in-process Kafka what brokers do by themselves: drop a
-// killed client's membership when its session has run out. The fake drops only
-// members that were killed after joining; one killed while joining would keep
-// its share of the partitions for ever. It returns at once and ends with ctx.
-func (b *Broker) Forget(ctx context.Context, clientID string) {
-	if b.inProcess == nil {
-		return
-	}
-	b.forgetful.Go(func() {
-		if scratch.Pause(ctx, b.Session) != nil {
-			return
-		}
-		leave := kmsg.NewPtrLeaveGroupRequest()
-		leave.Group = b.Group
-		if group := b.inProcess.Cluster().GroupInfo(b.Group); group != nil {
-			for _, m := range group.Members {
-				if m.ClientID == clientID {
-					member := kmsg.NewLeaveGroupRequestMember()
-					member.MemberID = m.MemberID
-					leave.Members = append(leave.Members, member)
-				}
-			}
-		}
-		if len(leave.Members) > 0 {
-			_, _ = leave.RequestWith(ctx, b.client) // a group that stalls for it is noticed
-		}
-	})
-}
-
 // Close ends what OpenBroker began; on real brokers it deletes the topic and
 // the group unless they are to be kept.
 func (b *Broker) Close(ctx context.Context, keep bool) error {
 	var problems []error
-	b.forgetful.Wait()
 	if b.client != nil {
 		if b.inProcess == nil && !keep {
 			ctx, cancel := context.WithTimeout(ctx, 15*time.Second)

@@ -18,23 +18,12 @@ func RunService() {
 	Service(cfg).Run()
 }
 
-// Child is the service in a process of its own.
-type Child struct {
-	*scratch.Process
-	cfg    Config
-	starts int
-}
-
-// NewChild prepares the service; its log goes to a file.
-func NewChild(cfg Config, logFile string) (*Child, error) {
+// NewChild prepares the service in a process of its own; its log goes to a file.
+func NewChild(cfg Config, logFile string) (*scratch.Process, error) {
 	process, err := scratch.NewProcess("the service", logFile)
-	return &Child{Process: process, cfg: cfg}, err
-}
-
-// Start starts the service. The client ID it gets is its own.
-func (c *Child) Start() error {
-	c.starts++
-	c.cfg.ClientID = fmt.Sprintf("service-%d", c.starts)
-	c.Env = c.cfg.Env()
-	return c.Process.Start()
+	if err != nil {
+		return nil, err
+	}
+	process.Env = cfg.Env()
+	return process, nil
 }

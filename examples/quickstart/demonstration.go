@@ -79,7 +79,7 @@ type work struct {
 	kills    int
 	random   *rand.Rand
 	broker   *Broker
-	child    *Child
+	child    *scratch.Process
 	producer *Producer
 	progress *Progress
 }
@@ -155,7 +155,6 @@ func (w *work) crash(ctx context.Context, which int) (left Tally, err error) {
 	if err := w.child.Kill(); err != nil {
 		return left, err
 	}
-	w.broker.Forget(ctx, w.child.cfg.ClientID)
 	left, err = ReadTally(ctx, w.progress.place.DB)
 	if err != nil {
 		return left, err

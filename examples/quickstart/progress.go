@@ -11,13 +11,13 @@ import (
 type Progress struct {
 	*scratch.Screen
 	place    *scratch.Place
-	child    *Child
+	child    *scratch.Process
 	producer *Producer
 	statuses int // of all orders together
 }
 
 // NewProgress makes a progress; statuses is how many there will be.
-func NewProgress(out io.Writer, place *scratch.Place, child *Child, producer *Producer, statuses int) *Progress {
+func NewProgress(out io.Writer, place *scratch.Place, child *scratch.Process, producer *Producer, statuses int) *Progress {
 	return &Progress{Screen: scratch.NewScreen(out), place: place, child: child, producer: producer, statuses: statuses}
 }
 

@@ -21,7 +21,6 @@ type Config struct {
 	Brokers  []string
 	Topic    string
 	Group    string
-	ClientID string
 	Outgoing string // the file that stands for the mail server
 	Session  time.Duration
 }
@@ -31,7 +30,7 @@ func ConfigFromEnv() (Config, error) {
 	session, err := time.ParseDuration(cmp.Or(os.Getenv("KAFKA_SESSION"), "10s"))
 	cfg := Config{
 		Database: os.Getenv("DATABASE"), Brokers: strings.Split(os.Getenv("KAFKA_BROKERS"), ","),
-		Topic: os.Getenv("KAFKA_TOPIC"), Group: os.Getenv("KAFKA_GROUP"), ClientID: os.Getenv("KAFKA_CLIENT_ID"),
+		Topic: os.Getenv("KAFKA_TOPIC"), Group: os.Getenv("KAFKA_GROUP"),
 		Outgoing: os.Getenv("OUTGOING_MAIL"), Session: session,
 	}
 	if cfg.Database == "" || cfg.Outgoing == "" {
@@ -44,7 +43,7 @@ func ConfigFromEnv() (Config, error) {
 func (c Config) Env() []string {
 	return []string{
 		"DATABASE=" + c.Database, "KAFKA_BROKERS=" + strings.Join(c.Brokers, ","), "KAFKA_TOPIC=" + c.Topic,
-		"KAFKA_GROUP=" + c.Group, "KAFKA_CLIENT_ID=" + c.ClientID, "OUTGOING_MAIL=" + c.Outgoing, "KAFKA_SESSION=" + c.Session.String(),
+		"KAFKA_GROUP=" + c.Group, "OUTGOING_MAIL=" + c.Outgoing, "KAFKA_SESSION=" + c.Session.String(),
 	}
 }
 
@@ -79,7 +78,7 @@ func Service(cfg Config) *fx.App {
 
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{
-					Brokers: cfg.Brokers, Topics: []string{cfg.Topic}, GroupID: cfg.Group, ClientID: cfg.ClientID,
+					Brokers: cfg.Brokers, Topics: []string{cfg.Topic}, GroupID: cfg.Group,
 					SessionTimeout: cfg.Session, HeartbeatInterval: cfg.Session / 6,
 				}),
 				inbox.On("order.placed",

@@ -71,9 +71,10 @@ func TLS(server, client *tls.Config) Option {
 
 // Kafka is a cluster of one broker. Its methods are safe for concurrent use.
 type Kafka struct {
-	cluster *kfake.Cluster
-	network *network
-	options options
+	cluster  *kfake.Cluster
+	network  *network
+	sessions *sessions
+	options  options
 
 	mu     sync.Mutex
 	closed bool
@@ -92,6 +93,7 @@ func New(opts ...Option) (*Kafka, error) {
 		return nil, fmt.Errorf("start in-process Kafka: %w", err)
 	}
 	k.cluster = cluster
+	k.sessions = watchSessions(k)
 	return k, nil
 }
 
@@ -193,6 +195,7 @@ func (k *Kafka) Close() {
 		return
 	}
 	k.closed = true
+	k.sessions.close()
 	k.network.close()
 	k.cluster.Close()
 }

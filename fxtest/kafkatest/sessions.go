@@ -1,0 +1,114 @@
+package kafkatest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// sessions ends the membership of group members that are silent for a session
+// after the group's partitions were handed out. A broker does so itself; the
+// fake does not if the member's connection broke while its JoinGroup waited, and
+// the member would keep its partitions for ever.
+type sessions struct {
+	kafka *Kafka
+	ctx   context.Context
+	end   context.CancelFunc
+
+	mu      sync.Mutex
+	longest map[string]time.Duration // a group's session timeout: the longest of its members
+	silent  map[groupMember]*silence
+	leaving sync.WaitGroup
+}
+
+type groupMember struct{ group, id string }
+
+// silence of a member ends its membership when the timer fires.
+type silence struct{ timer *time.Timer }
+
+// watchSessions watches k's groups until it is closed.
+func watchSessions(k *Kafka) *sessions {
+	s := &sessions{kafka: k, longest: map[string]time.Duration{}, silent: map[groupMember]*silence{}}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	for _, api := range []API{JoinGroupAPI, SyncGroupAPI, HeartbeatAPI} {
+		k.cluster.ControlKey(int16(api), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			k.cluster.KeepControl()
+			s.saw(req)
+			return nil, nil, false
+		})
+	}
+	return s
+}
+
+func (s *sessions) saw(req kmsg.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch req := req.(type) {
+	case *kmsg.JoinGroupRequest:
+		s.longest[req.Group] = max(s.longest[req.Group], time.Duration(req.SessionTimeoutMillis)*time.Millisecond)
+		s.heard(groupMember{req.Group, req.MemberID})
+	case *kmsg.HeartbeatRequest:
+		s.heard(groupMember{req.Group, req.MemberID})
+	case *kmsg.SyncGroupRequest:
+		s.heard(groupMember{req.Group, req.MemberID})
+		for _, a := range req.GroupAssignment { // it is the leader's
+			s.await(groupMember{req.Group, a.MemberID})
+		}
+	}
+}
+
+// await gives a member a session's time to be heard. The caller holds mu.
+func (s *sessions) await(m groupMember) {
+	s.heard(m)
+	if s.ctx.Err() == nil {
+		since := &silence{}
+		since.timer = time.AfterFunc(s.longest[m.group], func() { s.expire(m, since) })
+		s.silent[m] = since
+	}
+}
+
+// heard notes that a member lives. The caller holds mu.
+func (s *sessions) heard(m groupMember) {
+	if since := s.silent[m]; since != nil {
+		since.timer.Stop()
+		delete(s.silent, m)
+	}
+}
+
+// expire has the member leave unless it was heard just now.
+func (s *sessions) expire(m groupMember, since *silence) {
+	s.mu.Lock()
+	if s.silent[m] != since || s.ctx.Err() != nil {
+		s.mu.Unlock()
+		return
+	}
+	delete(s.silent, m)
+	s.leaving.Add(1)
+	s.mu.Unlock()
+	defer s.leaving.Done()
+	client, err := kgo.NewClient(s.kafka.ClientOptions()...)
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	leave := kmsg.NewPtrLeaveGroupRequest()
+	leave.Group = m.group
+	member := kmsg.NewLeaveGroupRequestMember()
+	member.MemberID = m.id
+	leave.Members = append(leave.Members, member)
+	_, _ = leave.RequestWith(s.ctx, client) // a member that is gone already is no error
+}
+
+// close waits for members that are leaving.
+func (s *sessions) close() {
+	s.mu.Lock()
+	s.end()
+	for m := range s.silent {
+		s.heard(m)
+	}
+	s.mu.Unlock()
+	s.leaving.Wait()
+}
