@@ -1,0 +1,293 @@
+package resolver
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/driver/postgres"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+	"gorm.io/plugin/dbresolver"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+var errReplica = errors.New("this is the replica")
+
+// replica is another, empty database, whose pool keeps no connection. Once it is
+// forbidden it refuses them and notes who asked for one.
+type replica struct {
+	driver driver.Driver
+	dsn    string
+
+	mu        sync.Mutex
+	forbidden bool
+	askedBy   []string
+}
+
+func newReplica(t *testing.T, driverName, dsn string) (*replica, *sql.DB) {
+	t.Helper()
+	bare, err := sql.Open(driverName, dsn)
+	require.NoError(t, err)
+	r := &replica{driver: bare.Driver(), dsn: dsn}
+	require.NoError(t, bare.Close())
+	pool := sql.OpenDB(r)
+	pool.SetMaxIdleConns(-1)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	return r, pool
+}
+
+// Connect implements driver.Connector.
+func (r *replica) Connect(context.Context) (driver.Conn, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.forbidden {
+		r.askedBy = append(r.askedBy, string(debug.Stack()))
+		return nil, errReplica
+	}
+	return r.driver.Open(r.dsn)
+}
+
+// Driver implements driver.Connector.
+func (r *replica) Driver() driver.Driver { return r.driver }
+
+func (r *replica) forbid() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forbidden = true
+}
+
+func (r *replica) callers() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.askedBy)
+}
+
+// resolved opens d through dbresolver: d is the source, the replica another
+// database.
+func resolved(t *testing.T, d *inboxtest.Database, prepared bool) (*gorm.DB, *replica) {
+	t.Helper()
+	var (
+		r                *replica
+		pool             *sql.DB
+		source, reading  gorm.Dialector
+		separate, config = d.Another(t), &gorm.Config{Logger: logger.Discard, PrepareStmt: prepared}
+	)
+	sources, err := separate.DB()
+	require.NoError(t, err)
+	if d.Dialect == "sqlite" {
+		r, pool = newReplica(t, "sqlite", testenv.SQLiteDSN(t))
+		source, reading = sqlite.Dialector{Conn: sources}, sqlite.Dialector{Conn: pool}
+	} else {
+		r, pool = newReplica(t, "pgx", testenv.PostgresDSN(t))
+		source, reading = postgres.New(postgres.Config{Conn: sources}), postgres.New(postgres.Config{Conn: pool})
+	}
+	own, err := d.DB.DB()
+	require.NoError(t, err)
+	first := gorm.Dialector(sqlite.Dialector{Conn: own})
+	if d.Dialect == "postgres" {
+		first = postgres.New(postgres.Config{Conn: own})
+	}
+	db, err := gorm.Open(first, config)
+	require.NoError(t, err)
+	require.NoError(t, db.Use(dbresolver.Register(dbresolver.Config{
+		Sources: []gorm.Dialector{source}, Replicas: []gorm.Dialector{reading},
+	})))
+	r.forbid()
+	require.ErrorIs(t, db.Raw("SELECT count(*) FROM effects").Scan(new(int)).Error, errReplica, "reads of the application's go there")
+	r.askedBy = nil
+	return db, r
+}
+
+// onEach runs a test with a session that resolves, on each database, also with
+// GORM's cache of prepared statements.
+func onEach(t *testing.T, test func(t *testing.T, d *inboxtest.Database, db *gorm.DB)) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		inboxtest.Exec(t, d.DB, "CREATE TABLE effects (handler varchar(50) NOT NULL, message varchar(50) NOT NULL, PRIMARY KEY (handler, message))")
+		for _, prepared := range []bool{false, true} {
+			t.Run(fmt.Sprintf("prepared %v", prepared), func(t *testing.T) {
+				inboxtest.Exec(t, d.DB, "DELETE FROM effects")
+				db, r := resolved(t, d, prepared)
+				test(t, d, db)
+				require.Empty(t, r.callers())
+			})
+		}
+	})
+}
+
+// own gives each of the two runs on one database tables of its own.
+func own(db *gorm.DB) inbox.Option {
+	return inbox.TablePrefix(fmt.Sprintf("prepared_%v_", db.PrepareStmt))
+}
+
+// write leaves an effect, which it reads back in its transaction.
+func write(tx *gorm.DB, m inboxtest.Bytes) error {
+	if err := tx.Exec("INSERT INTO effects (handler, message) VALUES (?, ?)", m.HandlerKey, m.ID).Error; err != nil {
+		return err
+	}
+	var n int
+	if err := tx.Raw("SELECT count(*) FROM effects WHERE message = ?", m.ID).Scan(&n).Error; err != nil || n == 0 {
+		return errors.Join(err, fmt.Errorf("%d effects of message %s", n, m.ID))
+	}
+	return nil
+}
+
+// effects reads the source.
+func effects(t *testing.T, d *inboxtest.Database) (all []string) {
+	t.Helper()
+	require.NoError(t, d.DB.Raw("SELECT handler || ' ' || message FROM effects ORDER BY 1").Scan(&all).Error)
+	return all
+}
+
+func tx(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return write(tx, m) }
+
+// bad fails the first time.
+func bad(_ context.Context, m inboxtest.Bytes) error {
+	if m.ID == "bad" {
+		return errors.New("bad")
+	}
+	return nil
+}
+
+// Contract 3.7.
+func TestInboxNeverReadsAReplica(t *testing.T) {
+	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.MaxRetries(1), inbox.Retention(time.Millisecond), inboxtest.Handlers(
+			inboxtest.Tx("alone", tx), inboxtest.Tx("group", tx, inbox.TxGroup(5)), inboxtest.Tx("ordered", tx, inbox.Ordered()), inboxtest.Do("plain", bad)))
+		end := inboxtest.Start(t, ib)
+		inboxtest.Accept(t, ib, "1", "2", "2")
+		require.NoError(t, db.Transaction(func(tx *gorm.DB) error {
+			_, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message("3"))
+			return err
+		}))
+		require.NoError(t, db.Clauses(dbresolver.Write).Transaction(func(tx *gorm.DB) error { // of the pool of sources
+			_, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message("bad"))
+			return err
+		}))
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		poisoned := ops.Filter{States: []ops.State{ops.StatePoisoned}}
+		var page ops.Page
+		inboxtest.Eventually(t, func() bool {
+			overview, err := o.Overview(t.Context())
+			require.NoError(t, err)
+			for _, h := range overview.Handlers {
+				if h.Pending.N > 0 || h.Processing.N > 0 {
+					return false
+				}
+			}
+			page, err = o.List(t.Context(), poisoned, "", 10)
+			require.NoError(t, err)
+			return len(page.Statuses) == 1 && len(effects(t, d)) == 12
+		}, "everything is processed")
+		require.Empty(t, ib.Health().Reasons)
+		operate(t, o, page.Statuses[0])
+		end()
+
+		inboxtest.Accept(t, ib, "4")
+		require.Equal(t, 4, inboxtest.Process(t, ib).Completed)
+		require.Len(t, effects(t, d), 15)
+		_, err = ib.Cleanup(t.Context())
+		require.NoError(t, err)
+		var left int
+		require.NoError(t, d.DB.Raw(fmt.Sprintf("SELECT count(*) FROM prepared_%v_messages", db.PrepareStmt)).Scan(&left).Error)
+		require.Zero(t, left)
+	})
+}
+
+// operate goes through what operators do, with a status that is poisoned.
+func operate(t *testing.T, o *ops.Ops, poisoned ops.Status) {
+	t.Helper()
+	ctx, ada := t.Context(), ops.Actor("ada")
+	require.NoError(t, o.CheckSchema(ctx))
+	must := func(_ any, err error) {
+		t.Helper()
+		require.NoError(t, err)
+	}
+	must(o.Message(ctx, ada, poisoned.MessageID))
+	must(o.Count(ctx, ops.Filter{ErrorText: "bad"}))
+	must(o.Failures(ctx, ops.Filter{}))
+	must(o.Workers(ctx))
+	must(o.Leases(ctx))
+	must(o.Handlers(ctx))
+	must(o.ListGaps(ctx, "", 10))
+	must(o.ListRejected(ctx, ops.RejectedFilter{}, "", 10))
+	require.NoError(t, o.Pause(ctx, ada, "plain"))
+	require.NoError(t, o.Resume(ctx, ada, "plain"))
+	require.NoError(t, o.Retry(ctx, ada, ops.Ref{StatusID: poisoned.ID}))
+	inboxtest.Eventually(t, func() bool {
+		result, err := o.DiscardMatching(ctx, ada, ops.Filter{HandlerKeys: []string{"plain"}, States: []ops.State{ops.StatePoisoned}}, ops.Bulk{})
+		require.NoError(t, err)
+		return err == nil && result.Done == 1
+	}, "it is poisoned again and discarded")
+	must(o.Audit(ctx, ops.AuditFilter{}, "", 10))
+	must(o.Cleanup(ctx, ada))
+}
+
+// Contract 3.7 and 8.1.
+func TestInlineChannelNeverReadsAReplica(t *testing.T) {
+	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
+		k := kafkatest.Start(t, kafkatest.Topic("events", 1))
+		record := kafkatest.Record{Value: []byte("x"), Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("1")}, {Key: "MessageType", Value: []byte("t")}}}
+		require.NoError(t, k.Produce("events", record, record))
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.Channel("events", inbox.Inline(),
+			inbox.Kafka(kafkaconsumer.Config{Brokers: k.Brokers(), Topics: []string{"events"}, GroupID: "group", SessionTimeout: 10 * time.Second}),
+			inbox.On("t", inboxtest.Tx("tx", tx), inboxtest.Do("plain", func(ctx context.Context, m inboxtest.Bytes) error {
+				return write(handler.DB(ctx), m)
+			}))))
+		end := inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return k.Committed("group", "events")[0] == 2 }, "both records are acknowledged")
+		end()
+		require.Equal(t, []string{"plain 1", "tx 1"}, effects(t, d))
+	})
+}
+
+// Contract 3.7 and 8.2.
+func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
+	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
+		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, ""))
+		s, err := gormstore.New(db)
+		require.NoError(t, err)
+		require.NoError(t, s.Check(t.Context()))
+		run := func(ctx context.Context, id string) (duplicate bool) {
+			key := idempotent.Key{MessageID: id, HandlerKey: "h"}
+			duplicate, err := s.Run(ctx, idempotent.Run{Key: key, MessageType: "t", Retention: time.Hour}, func(ctx context.Context) error {
+				return write(handler.DB(ctx), inboxtest.Bytes{Metadata: handler.Metadata{ID: id, HandlerKey: "h"}})
+			})
+			require.NoError(t, err)
+			return duplicate
+		}
+		require.False(t, run(t.Context(), "1"+fmt.Sprint(db.PrepareStmt)))
+		require.True(t, run(t.Context(), "1"+fmt.Sprint(db.PrepareStmt)))
+		require.NoError(t, db.Transaction(func(tx *gorm.DB) error {
+			require.False(t, run(gormstore.WithTx(t.Context(), tx), "2"+fmt.Sprint(db.PrepareStmt)))
+			return nil
+		}))
+		processed, err := s.Processed(t.Context(), idempotent.Key{MessageID: "2" + fmt.Sprint(db.PrepareStmt), HandlerKey: "h"})
+		require.NoError(t, err)
+		require.True(t, processed)
+		require.Len(t, effects(t, d), 2)
+		deleted, err := s.Cleanup(t.Context(), time.Now().Add(2*time.Hour))
+		require.NoError(t, err)
+		require.EqualValues(t, 2, deleted)
+	})
+}
