@@ -25,7 +25,7 @@ func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 }
 
 // By the primary key. The machine of an operator may be ahead of the database,
-// whose clock is the latest that is taken: else nothing would run until then.
+// whose clock is the latest that is taken (see at): else nothing would run until then.
 // It is due now, not since it was accepted: thousands that
 // are retried must not go before all that has come since. Nobody else changes a
 // poisoned row but cleanup's deletion of its message, by hand: what another

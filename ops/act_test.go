@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -56,12 +56,38 @@ func TestOperatorsClockPutsNothingOff(t *testing.T) {
 		r.poison("mail", "no", "1", "2")
 		r.accept("1", "2")
 		r.process()
-		o, err := ops.New(d.DB, ops.Clock(fxtest.NewClock(time.Now().Add(24*time.Hour))))
+		o, err := ops.New(d.DB, ops.Clock(clock.Offset(24*time.Hour)))
 		require.NoError(t, err)
 		require.NoError(t, o.Retry(t.Context(), ada, r.ref("mail", "1")))
 		require.NoError(t, o.Discard(t.Context(), ada, r.ref("mail", "2")))
 		require.WithinDuration(t, time.Now(), *r.status("mail", "1").NextAttemptAt, time.Hour)
 		require.WithinDuration(t, time.Now(), *r.status("mail", "2").CompletedAt, time.Hour)
+	})
+}
+
+// A test's clock is ahead of every database, on which nothing depends then.
+func TestAgesAndWaitsFollowATestsClockAheadOfTheDatabase(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.clock.Advance(time.Since(r.clock.Now()) + 48*time.Hour)
+		r.poison("mail", "no", "retried", "discarded")
+		r.accept("retried", "discarded")
+		r.process()
+		require.NoError(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "retried")))
+		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "discarded")))
+		require.True(t, r.clock.Now().Equal(*r.status("mail", "retried").NextAttemptAt))
+		require.True(t, r.clock.Now().Equal(*r.status("mail", "discarded").CompletedAt))
+
+		r.clock.Advance(time.Minute)
+		overview, err := r.ops.Overview(t.Context())
+		require.NoError(t, err)
+		for _, h := range overview.Handlers {
+			if h.HandlerKey == "mail" {
+				require.Equal(t, time.Minute, h.OldestDueAge)
+			}
+		}
+		deleted, err := r.ops.Cleanup(t.Context(), ada)
+		require.NoError(t, err)
+		require.Zero(t, deleted.Messages, "its retention has only begun")
 	})
 }
 
