@@ -2,6 +2,7 @@ package scratch
 
 import (
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"strings"
 
@@ -23,7 +24,10 @@ const sqlitePrefix = "file:"
 
 // SQLiteDSN is the DSN of a SQLite file, for Open, which makes the file if there
 // is none. Several processes may have it open at once.
-func SQLiteDSN(file string) string { return sqlitePrefix + filepath.ToSlash(file) + sqliteParameters }
+func SQLiteDSN(file string) string {
+	path := url.URL{Path: filepath.ToSlash(file)} // escaped: # or ? would end it
+	return sqlitePrefix + path.EscapedPath() + sqliteParameters
+}
 
 // OnSQLite reports whether a DSN leads to a SQLite file.
 func OnSQLite(dsn string) bool { return strings.HasPrefix(dsn, sqlitePrefix) }

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// SQLite reads the path of a DSN as a URL's: what is special there must not lead to
+// another file.
+func TestPathOfASQLiteFileMayHoldAnyCharacter(t *testing.T) {
+	t.Parallel()
+	for named, directory := range map[string]string{
+		"a#b":       "a#b",
+		"a%23b":     "a#b",
+		"a%3Fb":     "a?b",
+		"100%25 ü+": "100% ü+",
+		"%2541":     "%41",
+		"a&b=c;d":   "a&b=c;d",
+	} {
+		for _, prefix := range []string{"file:", "file://"} {
+			root := t.TempDir()
+			require.NoError(t, os.Mkdir(filepath.Join(root, directory), 0o700))
+			env := map[string]string{dsnVariable: prefix + root + "/" + named + "/x.db", actorVariable: "alice"}
+			out := runWith(t, t.Context(), env, "", "migrate", "up", "--inbox", "test")
+			require.Equal(t, 0, out.code, "%s: %s", named, out.errOut)
+			require.FileExists(t, filepath.Join(root, directory, "x.db"))
+			require.Equal(t, 0, runWith(t, t.Context(), env, "", "status").code)
+			entries, err := os.ReadDir(root)
+			require.NoError(t, err)
+			require.Len(t, entries, 1, "nothing beside it")
+		}
+	}
+}
