@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,5 +105,30 @@ func TestClosedPoolIsUnhealthyAndNotLive(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = ib.Stop(ctx) // it cannot say goodbye
+	})
+}
+
+// The text of an error may quote how something was connected to. The worker's row
+// is read by more people than that.
+func TestHealthReasonsHoldNoPasswords(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const text = "cannot connect to postgres://app:hunter2@elsewhere/orders"
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1")
+		if d.Dialect == "postgres" {
+			inboxtest.Exec(t, d.DB, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '"+text+"'; END $$")
+			inboxtest.Exec(t, d.DB, "CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION refuse()")
+		} else {
+			inboxtest.Exec(t, d.DB, "CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses BEGIN SELECT RAISE(ABORT, '"+text+"'); END")
+		}
+		inboxtest.Start(t, ib)
+		var stored string
+		inboxtest.Eventually(t, func() bool {
+			require.NoError(t, d.DB.Raw("SELECT health FROM inbox_workers").Scan(&stored).Error)
+			return strings.Contains(stored, "cannot connect")
+		}, "the worker's row says so")
+		require.Contains(t, stored, "postgres://app:xxxxx@elsewhere/orders")
+		require.NotContains(t, stored, "hunter2")
+		require.NotContains(t, reason(ib, inbox.ReasonDatabase).Detail, "hunter2")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/processor"
@@ -41,6 +42,7 @@ func (h *Health) judge(s *sampler, o HealthOptions) {
 }
 
 func (h *Health) because(r HealthReason) {
+	r.Detail = secrets.Mask(r.Detail) // errors may quote how something was connected to
 	h.Reasons = append(h.Reasons, r)
 	if r.State.rank() > h.State.rank() {
 		h.State = r.State

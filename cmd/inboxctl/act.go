@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -148,7 +149,7 @@ func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.
 			continue
 		}
 		problems = append(problems, err)
-		results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: "not " + act.done, Error: maskSecrets(err.Error())})
+		results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: "not " + act.done, Error: secrets.Mask(err.Error())})
 		if exitCode(err) == exitFailed {
 			break
 		}

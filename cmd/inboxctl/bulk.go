@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -87,7 +88,7 @@ func (a *app) runBulk(ctx context.Context, o *ops.Ops, act action, filter ops.Fi
 	result.Matched = matched
 	report := bulkReport{BulkResult: result, Stopped: err != nil && ctx.Err() != nil}
 	if err != nil {
-		report.Error = maskSecrets(err.Error())
+		report.Error = secrets.Mask(err.Error())
 	}
 	if printed := a.print(report, func() { fmt.Fprintf(a.out, "%s %d, skipped %d\n", act.done, result.Done, result.Skipped) }); printed != nil {
 		return errors.Join(err, printed)

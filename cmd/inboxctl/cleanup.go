@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -108,7 +109,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 		Error string
 	}{Deleted: deleted}
 	if err != nil {
-		report.Error = maskSecrets(err.Error())
+		report.Error = secrets.Mask(err.Error())
 	}
 	printed := a.print(report, func() {
 		fmt.Fprintf(a.out, "deleted %d statuses and %d messages, besides %d workers and %d leases of processes that vanished\n",

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -103,7 +104,7 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string, do func(*o
 		}
 		if err != nil {
 			problems = append(problems, err)
-			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done, Error: maskSecrets(err.Error())})
+			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done, Error: secrets.Mask(err.Error())})
 			continue
 		}
 		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: outcome})

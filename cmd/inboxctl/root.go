@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/internal/secrets"
 )
 
 // app is one run of the program.
@@ -124,7 +126,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 
 // errorLine is an error in a line: drivers spread theirs over several.
 func errorLine(err error) string {
-	text := afterColon.ReplaceAllString(maskSecrets(err.Error()), ": ")
+	text := afterColon.ReplaceAllString(secrets.Mask(err.Error()), ": ")
 	return oneLine(lineEnds.ReplaceAllString(text, "; "))
 }
 

@@ -87,7 +87,7 @@ var inboxctlMutants = []mutant{
 		Name: "inboxctl repeats passwords of mistyped commands",
 		Why:  "a DSN in the wrong place would put the password into logs and terminals",
 		File: "cmd/inboxctl/root.go",
-		Old:  "maskSecrets(err.Error())",
+		Old:  "secrets.Mask(err.Error())",
 		New:  "err.Error()",
 		Test: commanding("^TestPasswordsAreNeverPrinted$"),
 	},

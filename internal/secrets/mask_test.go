@@ -1,0 +1,25 @@
+package secrets_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/secrets"
+)
+
+func TestPasswordsAreMasked(t *testing.T) {
+	for text, want := range map[string]string{
+		"nothing to hide":                    "nothing to hide",
+		"postgres://u@h/d":                   "postgres://u@h/d",
+		"postgres://u:p@h/d":                 "postgres://u:xxxxx@h/d",
+		"postgres://u:p@ss@h/d and more":     "postgres://u:xxxxx@h/d and more",
+		"http://h:80/a":                      "http://h:80/a",
+		"password=p host=h":                  "password=xxxxx host=h",
+		"PASSWORD = 'p q' host":              "PASSWORD = xxxxx host",
+		"?sslpassword=p&x=y":                 "?sslpassword=xxxxx&x=y",
+		"`user=u database=d`: no such thing": "`user=u database=d`: no such thing",
+	} {
+		require.Equal(t, want, secrets.Mask(text))
+	}
+}
