@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -85,9 +86,21 @@ func (t *tables) reachedBy(ctx context.Context, tx *gorm.DB) error {
 		return fmt.Errorf("the transaction does not lead to this inbox's tables: %w", err)
 	}
 	if known {
-		t.pools.Store(weak.Make(pool), true)
+		t.remember(pool)
 	}
 	return nil
+}
+
+// remember notes that transactions of pool lead here, and forgets the pools that
+// are gone.
+func (t *tables) remember(pool *sql.DB) {
+	t.pools.Range(func(key, _ any) bool {
+		if key.(weak.Pointer[sql.DB]).Value() == nil {
+			t.pools.Delete(key)
+		}
+		return true
+	})
+	t.pools.Store(weak.Make(pool), true)
 }
 
 // ask reads, in the caller's transaction, whose tables it leads to. It asks that

@@ -1,0 +1,35 @@
+package inbox
+
+import (
+	"database/sql"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// An application may open a pool for each of its transactions.
+func TestPoolsThatAreGoneAreForgotten(t *testing.T) {
+	var of tables
+	remembered := func() (n int) {
+		of.pools.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	remember := func() {
+		pool, err := sql.Open("sqlite", testenv.SQLiteDSN(t))
+		require.NoError(t, err)
+		of.remember(pool)
+		require.NoError(t, pool.Close())
+	}
+	for range 100 {
+		remember()
+	}
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		remember()
+		return remembered() <= 2
+	}, testenv.Patience, time.Millisecond, "only the newest are left")
+}
