@@ -2,7 +2,7 @@ package main
 
 var groupMutants = []mutant{
 	{
-		Name: "an error that comes with a query's first row is overlooked",
+		Name: "an error that comes with a query's rows is overlooked",
 		Why:  "SQLite would commit the other half of a handler that ignores it (contract 5.11)",
 		File: "internal/invoke/relay.go",
 		Old:  "			r.watched.note(nil, err)\n			return hidden(err)",

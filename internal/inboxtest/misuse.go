@@ -41,7 +41,11 @@ func FailedWrites() map[string]func(tx *gorm.DB) error {
 		"Create": create,
 		"Exec":   func(tx *gorm.DB) error { return tx.Exec(takenAgain).Error },
 		"Scan":   func(tx *gorm.DB) error { var ids []int64; return tx.Raw(takenAgain).Scan(&ids).Error },
-		"Row":    func(tx *gorm.DB) error { return tx.Raw(takenAgain).Row().Scan(new(int64)) },
+		"Scan of a row after the first": func(tx *gorm.DB) error {
+			var numbers []int64
+			return tx.Raw("SELECT abs(n) FROM (SELECT 1 AS n UNION ALL SELECT -9223372036854775807 - 1) AS numbers").Scan(&numbers).Error
+		},
+		"Row": func(tx *gorm.DB) error { return tx.Raw(takenAgain).Row().Scan(new(int64)) },
 		"Rows": func(tx *gorm.DB) error {
 			rows, err := tx.Raw(takenAgain).Rows()
 			if err != nil {
