@@ -313,7 +313,7 @@ func TestStuckHandlerWritesNothingOnceItsGroupIsRolledBack(t *testing.T) {
 							return nil
 						}
 						return write(tx, m.ID)
-					}, inbox.TxGroup(4), inbox.Timeout(soon))))
+					}, inbox.TxGroup(4), inbox.Timeout(enough))))
 				inboxtest.Accept(t, ib, "1", "2", "3")
 				require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
 				close(goOn)

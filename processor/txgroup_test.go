@@ -129,7 +129,7 @@ func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
 					return nil
 				}
 				return write(tx, m.ID)
-			}, inbox.TxGroup(4), inbox.Timeout(soon))))
+			}, inbox.TxGroup(4), inbox.Timeout(enough))))
 		inboxtest.Accept(t, ib, "1", "2", "3")
 		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "1213", seen.order())
