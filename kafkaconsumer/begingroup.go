@@ -128,20 +128,20 @@ func (s *session) beginGroup(ctx context.Context) {
 	if c.cfg.StartOffset != Last || len(s.assigned) == 0 || s.resumed {
 		return
 	}
-	defer c.fetching.forget(s)
+	defer c.fetching.Forget(s)
 	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
 	starts := map[string]map[int]int64{}
 	for {
 		err := s.tryBeginGroup(ctx, starts)
 		if err == nil {
-			c.fetching.end(s)
+			c.fetching.End(s)
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		if !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.IllegalGeneration) { // then the session ends soon
-			c.fetching.begin(s, c.cfg.explain(fmt.Errorf("begin group %q: %w", c.cfg.GroupID, err)))
+			c.fetching.Begin(s, c.cfg.explain(fmt.Errorf("begin group %q: %w", c.cfg.GroupID, err)))
 		}
 		if !retry.wait(ctx) {
 			return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -36,7 +37,7 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	buffer.add(cfg.BufferBytes - 1) // another worker's
 	w := &worker{
 		cfg: cfg, acceptor: databaseAway{}, in: make(chan *chunk, 1), buffer: buffer, clock: clock.System{}, stopped: map[*partition]bool{},
-		trouble: &trouble{log: zap.NewNop(), clock: clock.System{}},
+		trouble: condition.New(zap.NewNop(), clock.System{}, "it fails"),
 	}
 	var records []envelope.Record
 	for i := range 8 {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -43,14 +44,14 @@ type Consumer struct {
 	hardCtx    context.Context
 	hardStop   context.CancelFunc
 	done       chan struct{}
-	grouping   *trouble // reaching brokers and joining
-	fetching   *trouble
-	accepting  *trouble
-	committing *trouble
-	stalling   *trouble
-	bootstrap  int          // of cfg.Brokers, which is asked first; of run's goroutine
-	publishing *trouble     // to the dead-letter topic
-	letters    *deadLetters // nil without one
+	grouping   *condition.Condition // reaching brokers and joining
+	fetching   *condition.Condition
+	accepting  *condition.Condition
+	committing *condition.Condition
+	stalling   *condition.Condition
+	bootstrap  int                  // of cfg.Brokers, which is asked first; of run's goroutine
+	publishing *condition.Condition // to the dead-letter topic
+	letters    *deadLetters         // nil without one
 
 	mu         sync.Mutex
 	state      State
@@ -104,13 +105,13 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 	c := &Consumer{
 		channel: channel, cfg: cfg, acceptor: acceptor, decoder: decoder, network: network, log: log, clock: clk,
 		done: make(chan struct{}), state: StateNew,
-		grouping:   &trouble{log: log, clock: clk, what: "kafka consumer is in no group"},
-		fetching:   &trouble{log: log, clock: clk, what: "fetching from kafka fails"},
-		accepting:  &trouble{log: log, clock: clk, what: "accepting fails, the same records are retried"},
-		committing: &trouble{log: log, clock: clk, what: "committing offsets fails, what was accepted since may be redelivered"},
-		stalling:   &trouble{log: log, clock: clk, what: "a partition has records to read and makes no progress"},
+		grouping:   condition.New(log, clk, "kafka consumer is in no group"),
+		fetching:   condition.New(log, clk, "fetching from kafka fails"),
+		accepting:  condition.New(log, clk, "accepting fails, the same records are retried"),
+		committing: condition.New(log, clk, "committing offsets fails, what was accepted since may be redelivered"),
+		stalling:   condition.New(log, clk, "a partition has records to read and makes no progress"),
 	}
-	c.publishing = &trouble{log: log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clock: clk, what: "publishing bad records to the dead-letter topic fails, the same records are retried"}
+	c.publishing = condition.New(log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clk, "publishing bad records to the dead-letter topic fails, the same records are retried")
 	if cfg.DeadLetterTopic != "" {
 		c.letters = &deadLetters{channel: channel, cfg: cfg, network: network, trouble: c.publishing, log: log}
 	}
@@ -204,13 +205,13 @@ func (c *Consumer) Health() Health {
 	}
 	session := c.session
 	c.mu.Unlock()
-	_, h.GroupErr = c.grouping.current()
+	_, h.GroupErr = c.grouping.Current()
 	if h.GroupErr == nil && h.State == StateJoining && c.clock.Now().Sub(h.StateSince) >= c.cfg.ProgressTimeout {
 		h.GroupErr = fmt.Errorf("%w since %s", errJoining, h.StateSince.Format(time.RFC3339))
 	}
-	h.AcceptFailingSince, h.AcceptErr = c.accepting.current()
-	h.DeadLetterFailingSince, h.DeadLetterErr = c.publishing.current()
-	_, h.CommitErr = c.committing.current()
+	h.AcceptFailingSince, h.AcceptErr = c.accepting.Current()
+	h.DeadLetterFailingSince, h.DeadLetterErr = c.publishing.Current()
+	_, h.CommitErr = c.committing.Current()
 	if session != nil {
 		h.BufferedBytes = session.buffer.bytes()
 		h.Partitions = c.partitionHealth(session)

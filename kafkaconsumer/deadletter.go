@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -68,7 +69,7 @@ type deadLetters struct {
 	channel string
 	cfg     Config
 	network *network
-	trouble *trouble
+	trouble *condition.Condition
 	log     *zap.Logger
 }
 
@@ -90,21 +91,21 @@ func (d *deadLetters) publish(ctx, session context.Context, p *partition, letter
 				d.tell(l)
 			}
 			acknowledged += len(next)
-			d.trouble.end(p)
+			d.trouble.End(p)
 			retry.reset()
 			continue
 		case refusedForGood(err) && len(next) > 1:
 			limit = 0 // one of them: find out which
 			continue
 		case refusedForGood(err):
-			d.trouble.end(p) // the halt says it
+			d.trouble.End(p) // the halt says it
 			return acknowledged, &DeadLetterError{Topic: d.cfg.DeadLetterTopic, Reason: next[0].reason, Refusal: err}
 		}
 		if ctx.Err() == nil {
-			d.trouble.begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
+			d.trouble.Begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
 		}
 		if !retry.wait(session) { // which ends before ctx does
-			d.trouble.forget(p)
+			d.trouble.Forget(p)
 			return acknowledged, session.Err()
 		}
 	}

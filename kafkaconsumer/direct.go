@@ -60,7 +60,7 @@ type directWorker struct {
 }
 
 func (w *directWorker) run(ctx, acceptCtx context.Context) {
-	defer w.trouble.forget(w.worker)
+	defer w.trouble.Forget(w.worker)
 	for {
 		select {
 		case c := <-w.in:

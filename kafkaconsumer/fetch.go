@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -41,7 +42,7 @@ type fetcher struct {
 	out  chan<- *chunk
 	halt func(*partition, error)
 	// trouble is shared by all partitions.
-	trouble *trouble
+	trouble *condition.Condition
 	gaps    gapKeeper
 
 	conn *fetchConn // nil: to be made
@@ -60,7 +61,7 @@ type fetcher struct {
 
 func (f *fetcher) run(committed int64) {
 	p := f.partition
-	defer f.trouble.forget(p)
+	defer f.trouble.Forget(p)
 	defer f.hangUp()
 	offset, ok := f.begin(committed)
 	if !ok {
@@ -116,12 +117,12 @@ func (f *fetcher) failed(err error, fields ...zap.Field) {
 	}
 	err = f.cfg.explain(err)
 	p.failing(err)
-	f.trouble.begin(p, err, append(fields, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id))...)
+	f.trouble.Begin(p, err, append(fields, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id))...)
 }
 
 func (f *fetcher) works() {
 	f.losses = 0
-	f.trouble.end(f.partition)
+	f.trouble.End(f.partition)
 }
 
 func (f *fetcher) hangUp() {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -18,7 +19,7 @@ type gapKeeper struct {
 	channel  string
 	acceptor Acceptor
 	timeout  time.Duration
-	trouble  *trouble
+	trouble  *condition.Condition
 }
 
 // accept calls the acceptor once.
@@ -73,7 +74,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 			return 0, false
 		}
 	}
-	defer f.gaps.trouble.forget(f)
+	defer f.gaps.trouble.Forget(f)
 	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
 	for {
 		gap, now, err := f.confirm(offset, reason)
@@ -92,14 +93,14 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 				return 0, false
 			}
 			if err == nil {
-				f.gaps.trouble.end(f)
+				f.gaps.trouble.End(f)
 				if disposition == envelope.Halt {
 					f.halt(p, reason)
 					return 0, false
 				}
 				return f.restart(gap.To, reason)
 			}
-			f.gaps.trouble.begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, offset))
+			f.gaps.trouble.Begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, offset))
 		}
 		if !retry.wait(p.ctx) {
 			return 0, false

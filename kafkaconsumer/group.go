@@ -47,7 +47,7 @@ func (c *Consumer) awaitTopics() []string {
 			} else {
 				err = c.cfg.explainSilence(err)
 			}
-			c.grouping.begin(nil, err)
+			c.grouping.Begin(nil, err)
 		}
 		if refusedLogin(err) {
 			// The transport would go on and log in with the same password about
@@ -112,7 +112,7 @@ func (c *Consumer) consume(topics []string) {
 	group, err := kafka.NewConsumerGroup(c.groupConfig(topics, leader))
 	if err != nil {
 		// Validate lets nothing through that ends here.
-		c.grouping.begin(nil, fmt.Errorf("join group %q: %w", c.cfg.GroupID, err))
+		c.grouping.Begin(nil, fmt.Errorf("join group %q: %w", c.cfg.GroupID, err))
 		pause(c.ctx, c.cfg.JoinBackoff)
 		return
 	}
@@ -138,7 +138,7 @@ func (c *Consumer) consume(topics []string) {
 		}
 		if err != nil {
 			if !errors.Is(err, kafka.RebalanceInProgress) { // which is the ordinary course of joining
-				c.grouping.begin(nil, c.cfg.explain(fmt.Errorf("join group %q: %w", c.cfg.GroupID, err)))
+				c.grouping.Begin(nil, c.cfg.explain(fmt.Errorf("join group %q: %w", c.cfg.GroupID, err)))
 			}
 			if errors.Is(err, kafka.TopicAuthorizationFailed) {
 				// The group's leader may not see one of the topics. Joining without

@@ -45,9 +45,9 @@ func (c *Consumer) joined(s *session) {
 		c.enter(StateRunning)
 	}
 	c.mu.Unlock()
-	c.grouping.end(nil)
-	c.accepting.clear() // of earlier generations
-	c.publishing.clear()
+	c.grouping.End(nil)
+	c.accepting.Clear() // of earlier generations
+	c.publishing.Clear()
 	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID), zap.Int32(telemetry.FieldGeneration, s.gen.ID),
 		zap.Int(telemetry.FieldPartitions, len(s.partitions)))
 }
@@ -107,10 +107,10 @@ func (c *Consumer) halt(p *partition, reason error) {
 // committed notes a commit's result.
 func (c *Consumer) committed(err error) {
 	if err != nil {
-		c.committing.begin(nil, c.cfg.explain(err))
+		c.committing.Begin(nil, c.cfg.explain(err))
 		return
 	}
-	c.committing.end(nil)
+	c.committing.End(nil)
 }
 
 func (c *Consumer) decode(r envelope.Record) envelope.Received { return c.decoder.Decode(c.channel, r) }

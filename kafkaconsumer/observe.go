@@ -20,10 +20,10 @@ func (s *session) observe(ctx context.Context) {
 	first.Add(1)
 	go func() { defer first.Done(); s.awaitAssignedWatermarks(ctx) }()
 	defer first.Wait()
-	defer s.consumer.stalling.clear()
+	defer s.consumer.stalling.Clear()
 	defer func() {
 		for _, p := range s.partitions {
-			s.consumer.stalling.forget(p)
+			s.consumer.stalling.Forget(p)
 		}
 	}()
 	idle := idleWatch{consumer: s.consumer}
@@ -174,10 +174,10 @@ func (s *session) sayStalls() {
 	c := s.consumer
 	for i, h := range c.partitionHealth(s) {
 		if h.StalledSince.IsZero() {
-			c.stalling.end(s.partitions[i])
+			c.stalling.End(s.partitions[i])
 			continue
 		}
-		c.stalling.begin(s.partitions[i], h.problem(), zap.String(telemetry.FieldTopic, h.Topic), zap.Int(telemetry.FieldPartition, h.Partition),
+		c.stalling.Begin(s.partitions[i], h.problem(), zap.String(telemetry.FieldTopic, h.Topic), zap.Int(telemetry.FieldPartition, h.Partition),
 			zap.Int64(telemetry.FieldLag, h.Lag), zap.Time(telemetry.FieldSince, h.StalledSince))
 	}
 }
@@ -186,8 +186,8 @@ func (s *session) sayStalls() {
 // publishing fails nothing stalls beside it, nor right after: progress gets its
 // time.
 func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
-	excused, full := c.accepting.troubledUntil(), s.buffer.bytes() >= c.cfg.BufferBytes
-	if until := c.publishing.troubledUntil(); until.After(excused) {
+	excused, full := c.accepting.Until(), s.buffer.bytes() >= c.cfg.BufferBytes
+	if until := c.publishing.Until(); until.After(excused) {
 		excused = until
 	}
 	all := make([]PartitionHealth, len(s.partitions))

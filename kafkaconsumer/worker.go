@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -45,7 +46,7 @@ type worker struct {
 	in       chan *chunk
 	buffer   *budget
 	halt     func(*partition, error)
-	trouble  *trouble
+	trouble  *condition.Condition
 	letters  *deadLetters // nil without a DeadLetterTopic
 	session  context.Context
 	clock    clock.Clock
@@ -59,7 +60,7 @@ type worker struct {
 // run works until ctx ends and what is being accepted then is done; acceptCtx
 // ends when that takes too long.
 func (w *worker) run(ctx, acceptCtx context.Context) {
-	defer w.trouble.forget(w)
+	defer w.trouble.Forget(w)
 	defer w.drop()
 	for {
 		batch := w.gather(ctx)
@@ -161,12 +162,12 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 			if ctx.Err() != nil {
 				return false
 			}
-			w.trouble.begin(w, err, zap.Int(telemetry.FieldRecords, len(received)))
+			w.trouble.Begin(w, err, zap.Int(telemetry.FieldRecords, len(received)))
 			if !retry.wait(ctx) {
 				return false
 			}
 		}
-		w.trouble.end(w)
+		w.trouble.End(w)
 	}
 	return w.settle(ctx, live, results)
 }

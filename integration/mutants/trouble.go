@@ -55,8 +55,8 @@ var troubleMutants = []mutant{
 		Name: "an accept that was abandoned counts as accepted",
 		Why:  "its records would be lost (contract 7.1)",
 		File: "kafkaconsumer/worker.go",
-		Old:  "			if ctx.Err() != nil {\n				return false\n			}\n			w.trouble.begin",
-		New:  "			if ctx.Err() != nil {\n				results = make([]envelope.Result, len(received))\n				break\n			}\n			w.trouble.begin",
+		Old:  "			if ctx.Err() != nil {\n				return false\n			}\n			w.trouble.Begin",
+		New:  "			if ctx.Err() != nil {\n				results = make([]envelope.Result, len(received))\n				break\n			}\n			w.trouble.Begin",
 		Test: consuming("TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered"),
 	},
 	{

@@ -6,6 +6,8 @@ func throughConsumers(run string) test {
 	return test{Module: "integration", Package: "./kafka", Run: run}
 }
 
+var conditions = test{Package: "./internal/condition", Run: "^TestConditionIsLogged"}
+
 func enveloping(run string) test { return test{Package: "./envelope", Run: run} }
 
 // visibilityMutants are of what a consumer says of itself, of the topics it
@@ -92,20 +94,20 @@ var visibilityMutants = []mutant{
 		Test: throughConsumers("^TestStallIsSaidOnceAndOver$"),
 	},
 	{
-		Name: "a trouble that lasts floods the log once it is old",
+		Name: "a condition that lasts floods the log once it is old",
 		Why:  "an outage of hours would fill disks (contract 7.8)",
-		File: "kafkaconsumer/logging.go",
-		Old:  "	case now.Sub(t.told) >= reminder:",
-		New:  "	case now.Sub(t.since) >= reminder:",
-		Test: consumer("^TestTroubleIsSaidWhenItBegins"),
+		File: "internal/condition/condition.go",
+		Old:  "	case now.Sub(c.logged) >= Reminder:",
+		New:  "	case now.Sub(c.since) >= Reminder:",
+		Test: conditions,
 	},
 	{
-		Name: "a trouble is forgotten while a source has it",
+		Name: "a condition is forgotten while a source has it",
 		Why:  "health would say that all is well (contract 7.8)",
-		File: "kafkaconsumer/logging.go",
-		Old:  "	if t.err == nil || len(t.sources) > 0 {\n		return\n	}\n	t.log.Info(\"inbox: no longer",
-		New:  "	if t.err == nil {\n		return\n	}\n	t.log.Info(\"inbox: no longer",
-		Test: consumer("^TestTroubleIsSaidWhenItBegins"),
+		File: "internal/condition/condition.go",
+		Old:  "	if !c.lasts || len(c.sources) > 0 {",
+		New:  "	if !c.lasts {",
+		Test: conditions,
 	},
 	{
 		Name: "an empty value counts as a tombstone",

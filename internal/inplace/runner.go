@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -65,7 +66,7 @@ type Runner struct {
 	policies map[*handler.Handler]invoke.Policy
 	slots    chan struct{}
 	stuck    *stuck
-	outage   *outage
+	outage   *condition.Condition
 	heldAt   atomic.Int64 // when a partition last waited for a paused handler, by the clock, in nanoseconds
 }
 
@@ -73,7 +74,7 @@ type Runner struct {
 func New(cfg Config) *Runner {
 	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)), policies: map[*handler.Handler]invoke.Policy{},
 		slots: make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
-	r.outage = &outage{log: r.log, clock: cfg.Clock}
+	r.outage = condition.New(r.log, cfg.Clock, "the database, or the store of markers, cannot be used: attempts are repeated in place until it can")
 	for _, h := range cfg.Registry.Handlers() {
 		r.policies[h] = invoke.NewPolicy(h, cfg.HandlerTimeout, cfg.MaxAttempts, cfg.MaxRetryDelay, cfg.Backoff)
 	}
@@ -127,12 +128,16 @@ func (r *Runner) Stuck() map[string]int { return r.stuck.counts() }
 // Outage says why attempts cannot be made or finished at present although nobody
 // is at fault: the database, or the store of markers, cannot be used. It is nil
 // if none was met, or the last that met it got on (contract 7.8).
-func (r *Runner) Outage() error { return r.outage.current() }
+func (r *Runner) Outage() error {
+	_, err := r.outage.Current()
+	return err
+}
 
-// ExcusedUntil is when the last outage was over, or a partition last waited for a
-// paused handler: nothing owes progress before. Zero if neither has happened.
+// ExcusedUntil is when the last outage was over, now while one lasts, or when a
+// partition last waited for a paused handler: nothing owes progress before. Zero if
+// neither has happened.
 func (r *Runner) ExcusedUntil() time.Time {
-	over := r.outage.lastOver()
+	over := r.outage.Until()
 	if held := r.heldAt.Load(); held > 0 && time.Unix(0, held).After(over) {
 		return time.Unix(0, held).UTC()
 	}
@@ -166,7 +171,7 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 	if err != nil {
 		return err
 	}
-	defer r.outage.forget(tasks)
+	defer r.forget(tasks)
 	at := partition{received.Record.Topic, received.Record.Partition}
 	for {
 		open := false
@@ -191,6 +196,15 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 			return ErrInterrupted
 		}
 	}
+}
+
+// forget notes that the tasks are not delivered here any more, which does not mean
+// that an outage they met is over.
+func (r *Runner) forget(tasks []*task) {
+	for _, t := range tasks {
+		r.outage.Forget(t)
+	}
+	r.outage.Clear()
 }
 
 // task is one handler's part of a record.

@@ -44,7 +44,7 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 	)
 	switch {
 	case err == nil:
-		a.outage.end(a.task)
+		a.outage.End(a.task)
 		a.over = true
 		if a.ran { // else the guard has skipped it
 			a.cfg.Counters.OfHandler(telemetry.Processed, a.handler.Key(), 1)
@@ -61,7 +61,7 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 		a.putOff(ctx, err, took)
 		return nil
 	}
-	a.outage.end(a.task)
+	a.outage.End(a.task)
 	switch {
 	case errors.As(err, &poison), handler.Undecodable(err):
 		a.failures++
@@ -114,11 +114,11 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 	a.cut++
 	a.due = time.Now().Add(delay)
 	if errors.Is(err, ErrInProgress) {
-		a.outage.end(a.task)
+		a.outage.End(a.task)
 		return // it was somebody else's attempt
 	}
 	a.cfg.Counters.OfHandler(telemetry.Released, a.handler.Key(), 1)
-	a.outage.begin(a.task, err, a.fields())
+	a.outage.Begin(a.task, err, a.fields()...)
 	a.tell(ctx, released, err, took)
 }
 

@@ -1,0 +1,113 @@
+// Package condition logs what is wrong for a while: once when it begins, now and
+// then while it lasts, and once when it is over (contract 7.8).
+package condition
+
+import (
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// Reminder is how often a condition that lasts is logged again.
+const Reminder = 5 * time.Minute
+
+// Condition is something that can be wrong for a while, with one or several
+// sources: partitions, tasks. It is logged when it begins, every Reminder while it
+// is met, and when the last source is well again. It is safe for concurrent use.
+type Condition struct {
+	log   *zap.Logger
+	clock clock.Clock
+	what  string
+
+	mu      sync.Mutex
+	sources map[any]struct{}
+	lasts   bool
+	err     error // the last; nil if Begin was given none
+	since   time.Time
+	logged  time.Time // when it was logged last
+	met     int       // since it began
+	over    time.Time // when it ended last
+}
+
+// New returns a Condition that has not begun; what is its text in the log.
+func New(log *zap.Logger, clock clock.Clock, what string) *Condition {
+	return &Condition{log: log, clock: clock, what: what, sources: map[any]struct{}{}}
+}
+
+// Begin notes that a source meets the condition, and logs it if no source did
+// before, or if it was logged long ago. The error may be nil.
+func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sources[source] = struct{}{}
+	now, first := c.clock.Now(), !c.lasts
+	c.lasts, c.err = true, err
+	if first {
+		c.since, c.met = now, 0
+	}
+	c.met++
+	switch {
+	case first:
+		c.logged = now
+		c.log.Warn("inbox: "+c.what, append(fields, zap.Error(err))...)
+	case now.Sub(c.logged) >= Reminder:
+		c.logged = now
+		c.log.Warn("inbox: still: "+c.what, append(fields, zap.Duration(telemetry.FieldAfter, now.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met), zap.Error(err))...)
+	}
+}
+
+// End notes that a source is well again.
+func (c *Condition) End(source any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sources, source)
+	c.leave("over")
+}
+
+// Forget drops a source that is no more, which does not mean that all is well.
+func (c *Condition) Forget(source any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sources, source)
+}
+
+// Clear forgets a condition whose sources are all gone: whoever comes next says
+// anew how things are.
+func (c *Condition) Clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leave("no longer met by this process")
+}
+
+// leave ends the condition once no source has it. The lock is held.
+func (c *Condition) leave(how string) {
+	if !c.lasts || len(c.sources) > 0 {
+		return
+	}
+	c.over = c.clock.Now()
+	c.log.Info("inbox: "+how+": "+c.what, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met))
+	c.lasts, c.err, c.since = false, nil, time.Time{}
+}
+
+// Current returns the last error and since when the condition lasts; zero and nil
+// if it does not.
+func (c *Condition) Current() (since time.Time, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.since, c.err
+}
+
+// Until returns the current time while the condition lasts, and else when it ended
+// last; zero if it never began.
+func (c *Condition) Until() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lasts {
+		return c.clock.Now()
+	}
+	return c.over
+}

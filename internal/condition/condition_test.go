@@ -1,0 +1,81 @@
+package condition_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/condition"
+)
+
+// Contract 7.8.
+func TestConditionIsLoggedWhenItBeginsNowAndThenAndWhenItIsOver(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	clock := fxtest.NewClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+	c := condition.New(zap.New(core), clock, "it fails")
+	said := func() []string {
+		var lines []string
+		for _, entry := range logs.TakeAll() {
+			lines = append(lines, entry.Level.String()+" "+entry.Message)
+		}
+		return lines
+	}
+	c.End("a")
+	c.Clear()
+	require.Empty(t, said(), "nothing was wrong")
+	require.Zero(t, c.Until())
+
+	begun := clock.Now()
+	boom, other := errors.New("boom"), errors.New("other")
+	for range 299 { // every second
+		c.Begin("a", boom)
+		c.Begin("b", boom)
+		clock.Advance(time.Second)
+	}
+	require.Equal(t, []string{"warn inbox: it fails"}, said(), "however often it is met")
+	clock.Set(begun.Add(condition.Reminder))
+	c.Begin("a", other, zap.Int("partition", 3))
+	last := logs.All()[0]
+	require.Equal(t, map[string]any{"partition": int64(3), "after": condition.Reminder, "times": int64(599), "error": "other"}, last.ContextMap())
+	c.Begin("b", other)
+	require.Equal(t, []string{"warn inbox: still: it fails"}, said(), "a reminder")
+	clock.Set(begun.Add(2*condition.Reminder - time.Nanosecond))
+	c.Begin("a", other)
+	require.Empty(t, said())
+	clock.Set(begun.Add(2 * condition.Reminder))
+	c.Begin("a", other)
+	require.Equal(t, []string{"warn inbox: still: it fails"}, said(), "and another")
+
+	since, err := c.Current()
+	require.Equal(t, begun, since)
+	require.Equal(t, other, err)
+	require.Equal(t, clock.Now(), c.Until())
+	c.End("a")
+	require.Empty(t, said(), "one source is left")
+	c.Clear()
+	require.Empty(t, said(), "it is still there")
+	_, err = c.Current()
+	require.Error(t, err)
+	c.End("b")
+	require.Equal(t, []string{"info inbox: over: it fails"}, said())
+	_, err = c.Current()
+	require.NoError(t, err)
+	over := clock.Now()
+	clock.Advance(time.Hour)
+	require.Equal(t, over, c.Until())
+
+	c.Begin("a", boom)
+	require.Equal(t, []string{"warn inbox: it fails"}, said(), "a new one")
+	c.Forget("a")
+	_, err = c.Current()
+	require.Error(t, err, "a source that went does not mean that all is well")
+	c.Clear()
+	require.Equal(t, []string{"info inbox: no longer met by this process: it fails"}, said())
+	_, err = c.Current()
+	require.NoError(t, err)
+}
