@@ -40,6 +40,9 @@ type HealthReason struct {
 	// Channel or HandlerKey is whom it concerns; empty if it is everybody.
 	Channel    string `json:"channel,omitempty"`
 	HandlerKey string `json:"handler_key,omitempty"`
+	// MessageIDs are of the messages whose calls have not returned, the longest
+	// first, ten at most; nil but for ReasonLongRunning.
+	MessageIDs []string `json:"message_ids,omitempty"`
 	// Detail is for people.
 	Detail string `json:"detail"`
 }
@@ -61,6 +64,8 @@ const (
 	ReasonDatabase = "database"
 	// ReasonStuck: calls of a handler ignore their cancelled context.
 	ReasonStuck = "stuck_handler"
+	// ReasonLongRunning: a call of a handler has not returned for LongRunning.
+	ReasonLongRunning = "long_running"
 	// ReasonCircuit: a handler's circuit breaker is open.
 	ReasonCircuit = "open_circuit"
 	// ReasonOutage: attempts of an Inline or Direct channel cannot be made or
@@ -101,6 +106,8 @@ type Health struct {
 	// InPlaceOutages says, by channel in Inline or Direct mode, why attempts
 	// cannot be made or finished: the database, or the store of markers.
 	InPlaceOutages map[string]error
+
+	longRunning []longRunning // calls that have not returned for LongRunning
 }
 
 // Ready reports whether the process should be counted on: it runs, it is not
@@ -133,6 +140,9 @@ func (h Health) Degraded() error {
 	}
 	for key, n := range h.InPlaceStuck {
 		problems = append(problems, fmt.Errorf("handler %q: %d calls in place ignore their cancelled context", key, n))
+	}
+	for _, o := range h.longRunning {
+		problems = append(problems, fmt.Errorf("handler %q: %s", o.handlerKey, o.detail))
 	}
 	for channel, err := range h.InPlaceOutages {
 		problems = append(problems, fmt.Errorf("channel %q: attempts cannot be made or finished: %w", channel, err))
@@ -167,6 +177,7 @@ func (ib *Inbox) Health() Health {
 			h.InPlaceOutages[channel] = err
 		}
 	}
+	h.longRunning = ib.longRunning(h.Processor.WorkerID)
 	ib.mu.Lock()
 	h.Running = ib.started
 	for _, c := range ib.consumers {

@@ -123,6 +123,11 @@ func (h *Health) judgeProcessor() {
 			h.because(HealthReason{Code: ReasonStuck, State: HealthDegraded, HandlerKey: key, Detail: fmt.Sprintf("%d calls ignore their cancelled context", stuck[key])})
 		}
 	}
+	for _, o := range h.longRunning {
+		// Degraded, and ready all the same: the process does its other work, and
+		// would meet the same message after a restart.
+		h.because(HealthReason{Code: ReasonLongRunning, State: HealthDegraded, HandlerKey: o.handlerKey, MessageIDs: o.messageIDs, Detail: o.detail})
+	}
 	for _, key := range h.Processor.OpenCircuits {
 		h.because(HealthReason{Code: ReasonCircuit, State: HealthDegraded, HandlerKey: key, Detail: "its circuit breaker is open"})
 	}

@@ -21,8 +21,10 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/inline"
 	"github.com/gorm-inbox/inbox/internal/inplace"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -46,6 +48,7 @@ type Inbox struct {
 	acceptor    *acceptor.Acceptor
 	processor   *processor.Processor
 	cleaner     *cleanup.Cleaner
+	running     *invoke.Running            // the handlers' calls, in all delivery modes
 	runners     map[string]*inplace.Runner // of channels that are not stored
 	guards      map[string]*inline.Guard   // of those that are inline
 	tables      *tables
@@ -93,7 +96,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if ib.store, err = store.New(db, ib.naming, cfg.storeOptions()...); err != nil {
 		return fail(err)
 	}
-	ib.processor, err = processor.New(processor.Config{DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
+	ib.running = invoke.NewRunning(cfg.clock.Now)
+	ib.processor, err = processor.New(processor.Config{Running: ib.running, DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
 		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff, Health: ib.healthJSON})
 	if err != nil {
 		return fail(err)
@@ -117,7 +121,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	ib.runners = ib.newRunners()
-	ib.sampler = &sampler{ib: ib}
+	ib.sampler = &sampler{ib: ib, longRunning: map[string]*condition.Condition{}}
 	if _, err := ib.newConsumers(); err != nil {
 		return fail(err)
 	}

@@ -21,12 +21,15 @@ type HealthOptions struct {
 	// HealthPoisonWindow may be poisoned; 1 is all. Default 0.1 and 5 m.
 	HealthMaxPoisonRate float64       `yaml:"health_max_poison_rate" env:"HEALTH_MAX_POISON_RATE"`
 	HealthPoisonWindow  time.Duration `yaml:"health_poison_window" env:"HEALTH_POISON_WINDOW"`
+	// LongRunning is how long a call of a handler may run before health and log
+	// say so; 0 is without end. Default 5 m.
+	LongRunning time.Duration `yaml:"long_running" env:"LONG_RUNNING"`
 }
 
 func defaultHealthOptions() HealthOptions {
 	return HealthOptions{
 		SampleInterval: 15 * time.Second, HealthDegradedAfter: 2 * time.Minute, HealthUnhealthyAfter: 5 * time.Minute,
-		HealthMaxDueAge: 15 * time.Minute, HealthMaxPoisonRate: 0.1, HealthPoisonWindow: 5 * time.Minute,
+		HealthMaxDueAge: 15 * time.Minute, HealthMaxPoisonRate: 0.1, HealthPoisonWindow: 5 * time.Minute, LongRunning: 5 * time.Minute,
 	}
 }
 
@@ -52,6 +55,9 @@ func (o HealthOptions) problems() []error {
 	}
 	if o.HealthPoisonWindow < o.SampleInterval || o.HealthPoisonWindow > longestPoisonWindow {
 		refuse("HealthPoisonWindow", o.HealthPoisonWindow, fmt.Sprintf("SampleInterval (%s) to %s", o.SampleInterval, longestPoisonWindow))
+	}
+	if o.LongRunning < 0 {
+		refuse("LongRunning", o.LongRunning, "0 (without end) or more")
 	}
 	return problems
 }
@@ -84,6 +90,15 @@ func HealthAfter(degraded, unhealthy time.Duration) Option {
 // and worked off over hours. Default 15 m (contract 11.5).
 func HealthMaxDueAge(d time.Duration) Option {
 	return func(c *config) { c.options.Health.HealthMaxDueAge = d }
+}
+
+// LongRunning is how long a call of a handler may run, in any delivery mode,
+// before health degrades and the log names it; 0 is without end. A handler whose
+// timeout is longer has that time. The call itself is left alone: HandlerTimeout
+// ends it. Do not raise it for a handler that is slow by nature: give that one a
+// Timeout. Default 5 m (contract 5.4, 11.5).
+func LongRunning(d time.Duration) Option {
+	return func(c *config) { c.options.Health.LongRunning = d }
 }
 
 // HealthMaxPoisonRate is which share of what ended in this process within the

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
@@ -38,6 +39,8 @@ type sampler struct {
 	dueSince time.Time
 	history  []ended // oldest first, as far back as the window reaches
 	hour     []byKey // likewise, an hour
+
+	longRunning map[string]*condition.Condition // by handler key; of the goroutine that looks
 }
 
 // ended is how many statuses had ended at a moment.
@@ -139,6 +142,7 @@ func restAfter(interval, took time.Duration, failed bool) time.Duration {
 func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	for {
+		s.logLongRunning()
 		began := time.Now()
 		failed := s.look(ctx) != nil
 		timer := time.NewTimer(restAfter(s.ib.cfg.options.Health.SampleInterval, time.Since(began), failed))
@@ -264,7 +268,8 @@ func (s *sampler) sample() telemetry.Sample {
 	health := s.ib.Health()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), Began: s.began, At: s.at, Workers: s.workers, Health: health.State.rank(), Partitions: partitionsOf(health.Consumers)}
+	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), Began: s.began, At: s.at, Workers: s.workers, Health: health.State.rank(), Partitions: partitionsOf(health.Consumers),
+		OldestRunning: s.ib.oldestRunning()}
 	for _, b := range s.backlog {
 		shown.Handlers = append(shown.Handlers, telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due, Waiting: b.Waiting, Processing: b.Processing,
 			Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: b.OldestDue, Paused: b.Paused})

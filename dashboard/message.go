@@ -111,6 +111,9 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 			text = "Attempt under way"
 		}
 		all = append(all, step{Tone: "done", At: s.ProcessingStartedAt, Text: text, More: workerNote(s.WorkerID)})
+		if s.State == ops.StateProcessing && s.Obstacle != "" {
+			all = append(all, step{Tone: "warn", Text: "It hangs", More: s.Obstacle + "; health, on the overview, says for how long, and in which worker"})
+		}
 	}
 	switch s.State {
 	case ops.StateCompleted:
@@ -130,7 +133,11 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 func waits(s ops.StatusDetail, now time.Time) step {
 	switch {
 	case s.Waiting:
-		return step{Tone: "next", Text: "Waits in its lane", More: "Those of the same ordering key run before it."}
+		more := "Those of the same ordering key run before it."
+		if s.Obstacle != "" {
+			more += " Its handler: " + s.Obstacle + "."
+		}
+		return step{Tone: "next", Text: "Waits in its lane", More: more}
 	case s.NextAttemptAt.After(now):
 		return step{Tone: "next", At: s.NextAttemptAt, Text: "Next attempt"}
 	}

@@ -97,6 +97,27 @@ func between(t testing.TB, text, before, after string) string {
 	return found
 }
 
+// Contract 11.1: a call that does not return shows on the page of its message, on
+// those of messages that wait for its handler, and in the handler's row.
+func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "hangs", "waits")
+		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"}, Health: `[{"code":"long_running","state":"degraded",
+			"handler_key":"mail","message_ids":["hangs"],"detail":"a call with message \"hangs\" has not returned for 5m0s"}]`}
+		st := inboxtest.Store(t, r.d.DB)
+		require.NoError(t, st.Heartbeat(t.Context(), worker, r.clock.Now()))
+		claimed, err := st.Claim(t.Context(), store.ClaimRequest{WorkerID: worker.ID, Now: r.clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
+		require.NoError(t, err)
+		require.Equal(t, "hangs", claimed.Claims[0].MessageID)
+		require.Contains(t, r.page("message?id=hangs"), "its call does not return; health, on the overview, says for how long")
+		require.Contains(t, r.page("message?id=waits"), "It waits: a call does not return.")
+		require.Contains(t, r.page("handlers"), "a call does not return")
+		page := r.page("")
+		require.Contains(t, page, `<span class="state paused">a call does not return</span>`)
+		require.Contains(t, page, "has not returned for 5m0s")
+	})
+}
+
 // Contract 11.1: the overview says what the workers' health says before it calls anything quiet.
 func TestOverviewSaysWhatWorkersSayOfTheirHealth(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {

@@ -473,3 +473,45 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 		require.Equal(t, "circuit breaker open", overview.Handlers[0].Obstacle)
 	})
 }
+
+// Contract 11.1: the page of the message that hangs says so, and that of the one
+// that waits behind it in its lane says why.
+func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		entered, leave := make(chan struct{}, 10), make(chan struct{})
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.LongRunning(time.Millisecond), inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
+			entered <- struct{}{}
+			<-leave
+			return nil
+		}, inbox.Ordered())))
+		for _, id := range []string{"1", "2"} {
+			m := inboxtest.Message(id)
+			m.OrderingKey = []byte("k")
+			_, err := ib.Accept(t.Context(), m)
+			require.NoError(t, err)
+		}
+		inboxtest.Start(t, ib)
+		inboxtest.Receive(t, entered, "the call")
+		o, err := ops.New(d.Another(t))
+		require.NoError(t, err)
+		obstacle := func(id string) string {
+			m, err := o.Message(t.Context(), ada, id)
+			require.NoError(t, err)
+			return m.Statuses[0].Obstacle
+		}
+		inboxtest.Eventually(t, func() bool { return obstacle("1") == "its call does not return" }, "the message says that it hangs")
+		require.Equal(t, "a call does not return", obstacle("2"))
+		overview, err := o.Overview(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "a call does not return", overview.Handlers[0].Obstacle)
+		i := slices.IndexFunc(overview.Reasons, func(r ops.HealthReason) bool { return r.Code == inbox.ReasonLongRunning })
+		require.GreaterOrEqual(t, i, 0)
+		require.Equal(t, []string{"1"}, overview.Reasons[i].MessageIDs)
+
+		close(leave)
+		inboxtest.Eventually(t, func() bool {
+			overview, err := o.Overview(t.Context())
+			return err == nil && len(overview.Reasons) == 0 && overview.Handlers[0].Obstacle == "" && ib.Counters().Processed == 2
+		}, "all is clear")
+	})
+}

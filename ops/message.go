@@ -46,7 +46,8 @@ type Message struct {
 // StatusDetail is a status, its place in its lane and what keeps it from running.
 type StatusDetail struct {
 	Status
-	// Obstacle is its handler's, see Handler; empty unless the status is pending.
+	// Obstacle is its handler's, see Handler, while the status is pending. While it is
+	// processing it says whether its call does not return. Empty otherwise.
 	Obstacle string
 	// Lane is nil unless the status is open and has one.
 	Lane *LanePlace
@@ -169,7 +170,7 @@ func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error)
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) }) // not by a collation
 	var handlers []Handler
-	if slices.ContainsFunc(rows, func(r row) bool { return r.State == StatePending }) {
+	if slices.ContainsFunc(rows, func(r row) bool { return r.State == StatePending || r.State == StateProcessing }) {
 		if handlers, _, err = o.handlers(ctx); err != nil {
 			return nil, err
 		}
@@ -177,8 +178,13 @@ func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error)
 	var details []StatusDetail
 	for _, r := range rows {
 		detail := StatusDetail{Status: r.Status}
-		if i := slices.IndexFunc(handlers, func(h Handler) bool { return h.HandlerKey == r.HandlerKey }); i >= 0 && r.State == StatePending {
+		i := slices.IndexFunc(handlers, func(h Handler) bool { return h.HandlerKey == r.HandlerKey })
+		switch {
+		case i < 0:
+		case r.State == StatePending:
 			detail.Obstacle = handlers[i].Obstacle
+		case r.State == StateProcessing && slices.Contains(handlers[i].hanging, m.ID):
+			detail.Obstacle = "its call does not return"
 		}
 		if r.lane != nil && r.CompletedAt.IsZero() {
 			if detail.Lane, err = o.placeInLane(ctx, r); err != nil {

@@ -48,6 +48,9 @@ type HealthReason struct {
 	// Channel or HandlerKey is what it concerns; empty if it concerns everything.
 	Channel    string `json:"channel"`
 	HandlerKey string `json:"handler_key"`
+	// MessageIDs are of the messages whose calls do not return; nil but for
+	// long_running.
+	MessageIDs []string `json:"message_ids,omitempty"`
 	// Detail is for people. A Redact hook sees it as an error.
 	Detail string `json:"detail"`
 	// Workers counts the living workers that say so; 1 for a Worker's own.
@@ -68,12 +71,19 @@ type Handler struct {
 	// StoredOnly: statuses are open under it and no living worker lists it.
 	StoredOnly bool
 	// Obstacle says what keeps its due statuses from running, in a few words: a
-	// pause, no worker, an open circuit breaker. Empty if nothing is known to.
+	// pause, no worker, an open circuit breaker, a call that does not return. Empty if
+	// nothing is known to.
 	Obstacle string
+
+	hanging []string // messages whose calls do not return
 }
 
-// codeOpenCircuit is inbox.ReasonCircuit; this package does not import the root.
-const codeOpenCircuit = "open_circuit"
+// These are inbox.ReasonCircuit and inbox.ReasonLongRunning; this package does not
+// import the root.
+const (
+	codeOpenCircuit = "open_circuit"
+	codeLongRunning = "long_running"
+)
 
 // obstacle decides what Handler.Obstacle says.
 func (h Handler) obstacle(reasons []HealthReason) string {
@@ -85,14 +95,27 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 	case !h.Registered:
 		return "no living worker lists it"
 	}
-	open := slices.IndexFunc(reasons, func(r HealthReason) bool { return r.Code == codeOpenCircuit && r.HandlerKey == h.HandlerKey })
-	switch {
-	case open < 0:
-		return ""
-	case reasons[open].Workers < h.Workers:
-		return fmt.Sprintf("circuit breaker open in %d of %d workers", reasons[open].Workers, h.Workers)
+	for _, known := range []struct{ code, text string }{{codeOpenCircuit, "circuit breaker open"}, {codeLongRunning, "a call does not return"}} {
+		r := reasonOf(reasons, known.code, h.HandlerKey)
+		switch {
+		case r == nil:
+			continue
+		case r.Workers < h.Workers:
+			return fmt.Sprintf("%s in %d of %d workers", known.text, r.Workers, h.Workers)
+		}
+		return known.text
 	}
-	return "circuit breaker open"
+	return ""
+}
+
+// reasonOf returns the reason of the code that concerns the handler; nil if there is
+// none.
+func reasonOf(reasons []HealthReason, code, handlerKey string) *HealthReason {
+	i := slices.IndexFunc(reasons, func(r HealthReason) bool { return r.Code == code && r.HandlerKey == handlerKey })
+	if i < 0 {
+		return nil
+	}
+	return &reasons[i]
 }
 
 // Lease is a lock's row.
@@ -158,6 +181,7 @@ func reasonsOf(workers []Worker) []HealthReason {
 			}
 			if i := slices.IndexFunc(all, same); i >= 0 {
 				all[i].Workers++
+				all[i].MessageIDs = slices.Concat(all[i].MessageIDs, r.MessageIDs)
 			} else {
 				all = append(all, r)
 			}
@@ -215,6 +239,9 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 		h := Handler{HandlerKey: key, Registered: listing[key] > 0, Workers: listing[key],
 			Paused: slices.Contains(paused, key), StoredOnly: listing[key] == 0 && slices.Contains(open, key)}
 		h.Obstacle = h.obstacle(reasons)
+		if r := reasonOf(reasons, codeLongRunning, key); r != nil {
+			h.hanging = r.MessageIDs
+		}
 		handlers = append(handlers, h)
 	}
 	return handlers, workers, nil

@@ -48,6 +48,7 @@ type runner struct {
 	statementTimeout time.Duration
 	interruptions    *interruptions
 	stuckGrace       time.Duration
+	running          *invoke.Running
 
 	busy atomic.Int64 // attempts that run
 }
@@ -205,7 +206,7 @@ func (r *runner) call(ctx context.Context, tx *gorm.DB, members []member, w watc
 		deliveries[i] = m.delivery
 	}
 	patience := invoke.Patience{Grace: r.stuckGrace, Overdue: w.overdue, Returned: w.returned}
-	return invoke.Call(ctx, tx, members[0].handler, r.middleware, patience, deliveries...)
+	return invoke.Call(ctx, tx, members[0].handler, r.middleware, r.running, patience, deliveries...)
 }
 
 // traced begins the span of a call; resultsOf ends it, when it is known what the

@@ -28,6 +28,9 @@ type Health struct {
 	// is as healthy (contract 5.3).
 	Mode      Mode
 	HoldsLock bool
+	// WorkerID is that of the started processor at this moment; empty before its
+	// first heartbeat.
+	WorkerID string
 	// Busy is how many attempts run, and ProgressAt when one last came to its end:
 	// completed, failed, poisoned or snoozed; zero if none has. Both by this
 	// processor, started or by ProcessPending.
@@ -61,6 +64,9 @@ func (p *Processor) Health() Health {
 	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Troubles: map[string]error{}, Stuck: map[string]int{}}
 	if now != nil {
 		h.ClockSkew = p.fleet.clockSkew()
+		if s := now.current(); s != nil {
+			h.WorkerID = s.id
+		}
 	}
 	h.Busy = int(p.runner.busy.Load())
 	if now != nil {

@@ -67,7 +67,7 @@ type Processor struct {
 	warned    map[string]bool // unknown handler keys that drains have warned of
 }
 
-// Config is what a Processor works with; Hooks, Instruments, Middleware and
+// Config is what a Processor works with; Running, Hooks, Instruments, Middleware and
 // Backoff may be left out.
 type Config struct {
 	// DB is where handlers get their sessions and transactions from.
@@ -78,7 +78,9 @@ type Config struct {
 	Clock    clock.Clock
 	Logger   *zap.Logger
 	Counters *telemetry.Counters
-	Hooks    handler.Hooks
+	// Running knows the calls under way.
+	Running *invoke.Running
+	Hooks   handler.Hooks
 	// Health returns what keeps the process from being healthy, as a JSON array; each
 	// heartbeat stores it for operators (contract 11.5). Nil stores none.
 	Health func() string
@@ -123,7 +125,7 @@ func New(cfg Config) (*Processor, error) {
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, now: cfg.Clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}
 	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
-		interruptions: &interruptions{condition: p.cutLog, maxDelay: cfg.Options.MaxRetryDelay}, stuckGrace: cfg.Options.StuckHandlerGrace}
+		interruptions: &interruptions{condition: p.cutLog, maxDelay: cfg.Options.MaxRetryDelay}, stuckGrace: cfg.Options.StuckHandlerGrace, running: cfg.Running}
 	return p, nil
 }
 

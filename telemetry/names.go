@@ -35,6 +35,7 @@ var (
 	backlogProcessing = instrument{name: "inbox.backlog.processing", unit: "{status}", description: "Statuses that workers have claimed, counted up to a bound."}
 	backlogPoisoned   = instrument{name: "inbox.backlog.poisoned", unit: "{status}", description: "Poisoned statuses that nobody has retried or discarded, counted up to a bound."}
 	oldestDueAge      = instrument{name: "inbox.backlog.oldest_due.age", unit: "s", description: "For how long the oldest due status has been due; 0 if none is."}
+	oldestRunningAge  = instrument{name: "inbox.handler.oldest_running.age", unit: "s", description: "For how long the oldest running call of the handler in this process has run; 0 if none runs."}
 	handlerPaused     = instrument{name: "inbox.handler.paused", unit: "{handler}", description: "1 while operators have paused the handler."}
 	liveWorkers       = instrument{name: "inbox.workers", unit: "{worker}", description: "Workers whose heartbeat is not older than WorkerTimeout."}
 	sampleAge         = instrument{name: "inbox.sample.age", unit: "s", description: "Time since the database last answered a sample; since the start if it has not yet."}

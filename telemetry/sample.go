@@ -23,6 +23,9 @@ type Sample struct {
 	Handlers   []HandlerSample
 	Workers    int
 	Partitions []PartitionSample
+	// OldestRunning is since when the oldest running call of each handler has run,
+	// by handler key; zero if none runs. It is known without the database.
+	OldestRunning map[string]time.Time
 	// Health is 0 healthy, 1 degraded, 2 unhealthy.
 	Health int
 }
@@ -56,7 +59,7 @@ func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time)
 	due, waiting, processing, poisoned := g.count(backlogDue), g.count(backlogWaiting), g.count(backlogProcessing), g.count(backlogPoisoned)
 	paused, workers, health := g.count(handlerPaused), g.count(liveWorkers), g.count(healthState)
 	lag, halted := g.count(consumerLag), g.count(consumerHalted)
-	age, sampled := g.seconds(oldestDueAge), g.seconds(sampleAge)
+	age, sampled, running := g.seconds(oldestDueAge), g.seconds(sampleAge), g.seconds(oldestRunningAge)
 	if err := errors.Join(g.problems...); err != nil {
 		return nil, err
 	}
@@ -73,6 +76,9 @@ func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time)
 				o.ObserveInt64(lag, p.Lag, its)
 			}
 			o.ObserveInt64(halted, flag(p.Halted), its)
+		}
+		for key, since := range s.OldestRunning {
+			o.ObserveFloat64(running, ageOf(since, at), of(attrHandler.String(key)))
 		}
 		answered := s.At
 		if answered.IsZero() { // whoever is blind from the start has to be noticed, too
@@ -92,11 +98,7 @@ func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time)
 			o.ObserveInt64(processing, int64(h.Processing), its)
 			o.ObserveInt64(poisoned, int64(h.Poisoned), its)
 			o.ObserveInt64(paused, flag(h.Paused), its)
-			oldest := time.Duration(0)
-			if !h.OldestDue.IsZero() {
-				oldest = max(at.Sub(h.OldestDue), 0)
-			}
-			o.ObserveFloat64(age, oldest.Seconds(), its)
+			o.ObserveFloat64(age, ageOf(h.OldestDue, at), its)
 		}
 		return nil
 	}, g.all...)
@@ -123,6 +125,14 @@ func (g *gauges) seconds(d instrument) metric.Float64ObservableGauge {
 	made, err := g.meter.Float64ObservableGauge(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description))
 	g.all, g.problems = append(g.all, made), append(g.problems, named(d, err))
 	return made
+}
+
+// ageOf is how long something has lasted, in seconds; 0 if nothing has.
+func ageOf(since, now time.Time) float64 {
+	if since.IsZero() {
+		return 0
+	}
+	return max(now.Sub(since), 0).Seconds()
 }
 
 func flag(on bool) int64 {

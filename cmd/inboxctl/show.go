@@ -103,6 +103,7 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 		fact(w, "  obstacle", s.Obstacle)
 	case ops.StateProcessing:
 		fact(w, "  claimed", fmt.Sprintf("by worker %s, %s ago", s.WorkerID, ago(now, s.ProcessingStartedAt)))
+		fact(w, "  obstacle", s.Obstacle)
 	}
 	if !s.CompletedAt.IsZero() {
 		fact(w, "  ended", instant(s.CompletedAt))

@@ -24,8 +24,8 @@ func newStatus(a *app) *cobra.Command {
 
 Above the table stands what living workers say keeps them from being healthy, such
 as a halted partition, as of their last heartbeats. A note says what keeps a
-handler's statuses from running: it is paused, no living worker lists it, or its
-circuit breaker is open.
+handler's statuses from running: it is paused, no living worker lists it, its
+circuit breaker is open, or one of its calls does not return.
 
 JSON: ops.Overview.`,
 		Example: `  inboxctl status

@@ -127,6 +127,22 @@ var telemetryMutants = []mutant{
 		Test: judged("^TestASampleIsJudgedAsOfWhenItWasTaken$/^sqlite$"),
 	},
 	{
+		Name: "calls of synchronous channels are not watched",
+		Why:  "one that hangs would hold its partition, and nothing would name it (contract 5.4)",
+		File: "delivery.go",
+		Old:  ", Running: ib.running,",
+		New:  ",",
+		Test: measured("^TestCallThatDoesNotReturnIsSeenUntilItDoes$/^direct_plain$"),
+	},
+	{
+		Name: "a handler's own timeout is taken for hanging",
+		Why:  "health would degrade for calls that have their declared time (contract 5.4)",
+		File: "long_running.go",
+		Old:  "max(limit, ib.timeoutOf(c.Handler))",
+		New:  "limit",
+		Test: measured("^TestTimeoutLongerThanLongRunningCountsInItsStead$"),
+	},
+	{
 		Name: "the rest after a slow look has no end",
 		Why:  "while the database is slow health would go by what is long past (contract 11.5)",
 		File: "sampler.go",

@@ -26,7 +26,7 @@ type Condition struct {
 	mu      sync.Mutex
 	sources map[any]struct{}
 	lasts   bool
-	err     error // the last; nil if Begin was given none
+	err     error // the last
 	since   time.Time
 	logged  time.Time // when it was logged last
 	met     int       // since it began
@@ -39,7 +39,7 @@ func New(log *zap.Logger, clock clock.Clock, what string) *Condition {
 }
 
 // Begin notes that a source meets the condition, and logs it if no source did
-// before, or if it was logged long ago. The error may be nil.
+// before, or if it was logged long ago.
 func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -195,7 +195,7 @@ func (a *run) call(ctx context.Context, session, tx *gorm.DB) error {
 	// and the raw record, whose memory it is, may have to be kept.
 	delivery.Content = bytes.Clone(delivery.Content)
 	call := a.stuck.begin(a.at, a.handler.Key())
-	err := invoke.Call(handler.ContextWithDB(ctx, session), tx, a.handler, a.cfg.Middleware, invoke.Patience{
+	err := invoke.Call(handler.ContextWithDB(ctx, session), tx, a.handler, a.cfg.Middleware, a.cfg.Running, invoke.Patience{
 		Grace: a.cfg.StuckHandlerGrace, GiveUp: a.hard.Done(),
 		Overdue: func() {
 			call.overdue()

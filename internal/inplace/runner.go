@@ -22,8 +22,8 @@ import (
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// Config is what a Runner works with; all but Guard, LateIDs, Paused, Backoff,
-// Middleware, Hooks and Instruments is required.
+// Config is what a Runner works with; all but Guard, LateIDs, Paused, Running,
+// Backoff, Middleware, Hooks and Instruments is required.
 type Config struct {
 	Channel  string
 	Registry *handler.Registry
@@ -38,6 +38,8 @@ type Config struct {
 	// Paused reports whether operators have paused a handler; nil pauses none. The
 	// partition waits before a paused handler (contract 5.13).
 	Paused func(*handler.Handler) bool
+	// Running knows the calls under way.
+	Running *invoke.Running
 
 	// MaxAttempts is after how many failed attempts a handler gives a message
 	// up, unless it has its own MaxRetries; at least 1.

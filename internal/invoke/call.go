@@ -52,10 +52,12 @@ type Patience struct {
 const overdueTolerance = time.Second
 
 // Call runs the handler's own code in a goroutine of its own: neither Goexit
-// nor a handler that never returns can be recovered from in ours. The results
-// are aligned with the deliveries.
-func Call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, p Patience, deliveries ...handler.Delivery) []error {
+// nor a handler that never returns can be recovered from in ours. Running, which
+// may be nil, knows the call until it returns. The results are aligned with the
+// deliveries.
+func Call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running, p Patience, deliveries ...handler.Delivery) []error {
 	results := make(chan []error, 1)
+	call := running.begin(h, deliveries)
 	go func() {
 		var errs []error
 		defer func() {
@@ -64,6 +66,7 @@ func Call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.
 			} else if errs == nil {
 				errs = slices.Repeat([]error{errGoexit}, len(deliveries))
 			}
+			running.end(call)
 			results <- errs
 		}()
 		errs = h.Run(ctx, tx, outer, deliveries...)

@@ -1,0 +1,184 @@
+package telemetry
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest/observer"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// hanging calls do not return until they are let go, whatever becomes of their
+// context.
+type hanging struct {
+	entered, leave chan struct{}
+	letGo          func() // as often as one likes
+}
+
+func newHanging() hanging {
+	leave := make(chan struct{})
+	return hanging{make(chan struct{}, 10), leave, sync.OnceFunc(func() { close(leave) })}
+}
+
+func (h hanging) plain(context.Context, inboxtest.Bytes) error {
+	h.entered <- struct{}{}
+	<-h.leave
+	return nil
+}
+
+func (h hanging) tx(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return h.plain(ctx, m) }
+
+func reasonOf(ib *inbox.Inbox, code string) *inbox.HealthReason {
+	reasons := ib.Health().Reasons
+	if i := slices.IndexFunc(reasons, func(r inbox.HealthReason) bool { return r.Code == code }); i >= 0 {
+		return &reasons[i]
+	}
+	return nil
+}
+
+func linesOf(logs *observer.ObservedLogs) []string {
+	var lines []string
+	for _, entry := range logs.FilterMessageSnippet("call does not return").All() {
+		lines = append(lines, entry.Level.String()+" "+entry.Message)
+	}
+	return lines
+}
+
+// Contract 5.4, 11.5, 12: whatever holds a call, and whatever waits behind it, the
+// call is seen, by its age and by name, until it returns.
+func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
+	for name, mode := range map[string]struct {
+		channel []inbox.ChannelOption
+		handler []handler.Option
+	}{
+		"inbox":  {nil, []handler.Option{inbox.Ordered()}},
+		"inline": {[]inbox.ChannelOption{inbox.Inline()}, nil},
+		"direct": {[]inbox.ChannelOption{inbox.Direct()}, nil},
+	} {
+		for _, kind := range []string{"plain", "transactional"} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+					m, provider := newMeter(t)
+					log, logs := inboxtest.Observe()
+					clock := fxtest.NewClock(inboxtest.Noon)
+					kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))
+					held := newHanging()
+					h := inboxtest.Do("h", held.plain, mode.handler...)
+					if kind == "transactional" {
+						h = inboxtest.Tx("h", held.tx, mode.handler...)
+					}
+					ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider, log, inbox.SampleInterval(5*time.Millisecond),
+						inbox.Channel("c", append(mode.channel, consuming(kafka), inbox.On("t", h), inbox.On("idle", inboxtest.Do("idle", inboxtest.Nothing)))...))
+					ages := func() map[string]float64 {
+						return by(m.collect(t)["inbox.handler.oldest_running.age"], "inbox.handler.key")
+					}
+					require.Empty(t, ages(), "not before the start")
+					inboxtest.Start(t, ib)
+					t.Cleanup(held.letGo)
+					for range 2 { // the second waits behind the first, in its lane or partition
+						require.NoError(t, kafka.Produce("orders", kafkatest.Record{Key: []byte("k"), Value: []byte("1")}))
+					}
+					inboxtest.Receive(t, held.entered, "the call")
+					require.Equal(t, map[string]float64{"h": 0, "idle": 0}, ages())
+					clock.Advance(5*time.Minute - time.Second)
+					require.Equal(t, map[string]float64{"h": 299, "idle": 0}, ages())
+					require.Nil(t, reasonOf(ib, inbox.ReasonLongRunning))
+					require.Empty(t, linesOf(logs))
+
+					clock.Advance(time.Second)
+					r := reasonOf(ib, inbox.ReasonLongRunning)
+					require.NotNil(t, r)
+					require.Equal(t, inbox.HealthDegraded, r.State)
+					require.Equal(t, "h", r.HandlerKey)
+					require.Len(t, r.MessageIDs, 1)
+					var worker models.Worker
+					require.NoError(t, d.DB.First(&worker).Error)
+					for _, part := range []string{r.MessageIDs[0], "for 5m0s", worker.ID, "HandlerTimeout"} {
+						require.Contains(t, r.Detail, part)
+					}
+					require.ErrorContains(t, ib.Health().Degraded(), r.MessageIDs[0])
+					require.True(t, ib.Health().Live(), "a restart mends it for no longer than until the next such message")
+
+					const text = "inbox: a handler's call does not return"
+					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) > 0 }, "it is logged")
+					line := logs.FilterMessage(text).All()[0].ContextMap()
+					require.Equal(t, []any{"h", r.MessageIDs[0], worker.ID}, []any{line["handler_key"], line["message_id"], line["worker"]})
+					clock.Advance(5*time.Minute - time.Second)
+					at := clock.Now()
+					inboxtest.Eventually(t, func() bool { return ib.Health().SampledAt.Equal(at) }, "it is looked at again")
+					require.Equal(t, []string{"warn " + text}, linesOf(logs), "once")
+					clock.Advance(time.Second)
+					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) == 2 }, "there is a reminder")
+
+					held.letGo()
+					inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 2 }, "both are processed")
+					require.Nil(t, reasonOf(ib, inbox.ReasonLongRunning))
+					require.Equal(t, map[string]float64{"h": 0, "idle": 0}, ages())
+					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) == 3 }, "its end is logged")
+					require.Equal(t, []string{"warn " + text, "warn inbox: still: a handler's call does not return", "info inbox: over: a handler's call does not return"}, linesOf(logs))
+					require.Equal(t, "h", logs.FilterMessageSnippet("over: a handler's").All()[0].ContextMap()["handler_key"])
+				})
+			})
+		}
+	}
+}
+
+// Contract 5.4: a timeout is how long a handler may run; one that ignores it is
+// seen all the same.
+func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
+	clock := fxtest.NewClock(inboxtest.Noon)
+	held := newHanging()
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock), inbox.StuckMessageThreshold(24*time.Hour), inbox.HandlerTimeout(time.Hour), inbox.StuckHandlerGrace(10*time.Millisecond),
+		inboxtest.Handlers(inboxtest.Do("patient", held.plain), inboxtest.Do("brief", held.plain, inbox.Timeout(10*time.Millisecond))))
+	inboxtest.Accept(t, ib, "m")
+	inboxtest.Start(t, ib)
+	t.Cleanup(held.letGo)
+	for range 2 {
+		inboxtest.Receive(t, held.entered, "a call")
+	}
+	keys := func() (keys []string) {
+		for _, r := range ib.Health().Reasons {
+			if r.Code == inbox.ReasonLongRunning {
+				keys = append(keys, r.HandlerKey)
+				require.Contains(t, r.Detail, "have it obey its context", "it has a timeout already")
+			}
+		}
+		return keys
+	}
+	inboxtest.Eventually(t, func() bool { return ib.Counters().Failed == 1 }, "the brief one is given up, and still runs")
+	clock.Advance(5 * time.Minute)
+	require.Equal(t, []string{"brief"}, keys())
+	clock.Advance(55 * time.Minute)
+	require.Equal(t, []string{"brief", "patient"}, keys())
+}
+
+// Contract 9.
+func TestLongRunningOfZeroLeavesTheAgeAlone(t *testing.T) {
+	m, provider := newMeter(t)
+	log, logs := inboxtest.Observe()
+	clock := fxtest.NewClock(inboxtest.Noon)
+	held := newHanging()
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock), provider, log, inbox.LongRunning(0), inbox.SampleInterval(5*time.Millisecond),
+		inboxtest.Handlers(inboxtest.Do("h", held.plain)))
+	inboxtest.Accept(t, ib, "m")
+	inboxtest.Start(t, ib)
+	t.Cleanup(held.letGo)
+	inboxtest.Receive(t, held.entered, "the call")
+	clock.Advance(time.Hour)
+	at := clock.Now()
+	inboxtest.Eventually(t, func() bool { return ib.Health().SampledAt.Equal(at) }, "it is looked at")
+	require.EqualValues(t, 3600, m.collect(t)["inbox.handler.oldest_running.age"][0].value)
+	require.Nil(t, reasonOf(ib, inbox.ReasonLongRunning))
+	require.Empty(t, linesOf(logs))
+}

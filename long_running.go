@@ -1,0 +1,120 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// longRunning are the calls of one handler that have not returned for LongRunning
+// (contract 5.4).
+type longRunning struct {
+	handlerKey string
+	messageIDs []string // of these calls, the longest first, mostMessageIDs at most
+	detail     string   // for people
+}
+
+// mostMessageIDs bounds how many messages a reason names.
+const mostMessageIDs = 10
+
+// longRunning returns what health and log say of calls that do not return, the handler
+// with the longest first. workerID is this process's; it may be empty.
+func (ib *Inbox) longRunning(workerID string) []longRunning {
+	limit := ib.cfg.options.Health.LongRunning
+	if limit == 0 {
+		return nil
+	}
+	now := ib.cfg.clock.Now()
+	late := map[*handler.Handler][]*invoke.RunningCall{}
+	var order []*handler.Handler
+	for _, c := range ib.running.Calls() {
+		if now.Sub(c.Since) < max(limit, ib.timeoutOf(c.Handler)) {
+			continue
+		}
+		if late[c.Handler] == nil {
+			order = append(order, c.Handler)
+		}
+		late[c.Handler] = append(late[c.Handler], c)
+	}
+	var all []longRunning
+	for _, h := range order {
+		o := longRunning{handlerKey: h.Key(), detail: ib.describe(late[h], workerID, now)}
+		for _, c := range late[h] {
+			o.messageIDs = append(o.messageIDs, c.MessageIDs()...)
+		}
+		o.messageIDs = o.messageIDs[:min(len(o.messageIDs), mostMessageIDs)]
+		all = append(all, o)
+	}
+	return all
+}
+
+// describe says what is known of the longest of a handler's calls, and what to do.
+func (ib *Inbox) describe(calls []*invoke.RunningCall, workerID string, now time.Time) string {
+	longest := calls[0]
+	ids := longest.MessageIDs()
+	text := fmt.Sprintf("a call with message %q", ids[0])
+	if more := len(ids) - 1; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	text += fmt.Sprintf(" has not returned for %s, since %s", now.Sub(longest.Since).Round(time.Second), longest.Since.Format(time.RFC3339))
+	if workerID != "" {
+		text += ", in worker " + workerID
+	}
+	if more := len(calls) - 1; more > 0 {
+		text += fmt.Sprintf(", nor have %d other calls", more)
+	}
+	if timeout := ib.timeoutOf(longest.Handler); timeout > 0 {
+		return text + fmt.Sprintf("; its timeout of %s is over: find where its goroutine waits, and have it obey its context", timeout)
+	}
+	return text + "; it has no timeout: find where its goroutine waits, and set HandlerTimeout or its own Timeout"
+}
+
+// timeoutOf is how long a call of the handler may take; 0 if nothing ends it.
+func (ib *Inbox) timeoutOf(h *handler.Handler) time.Duration {
+	if own := h.Timeout(); own > 0 {
+		return own
+	}
+	return ib.cfg.options.Processor.HandlerTimeout
+}
+
+// oldestRunning is since when the oldest call of each handler has run; zero if none
+// runs.
+func (ib *Inbox) oldestRunning() map[string]time.Time {
+	oldest := map[string]time.Time{}
+	for _, h := range ib.registry.Handlers() {
+		oldest[h.Key()] = time.Time{}
+	}
+	for _, c := range slices.Backward(ib.running.Calls()) {
+		oldest[c.Handler.Key()] = c.Since
+	}
+	return oldest
+}
+
+// logLongRunning logs when calls of a handler begin not to return, now and then, and
+// when all have returned.
+func (s *sampler) logLongRunning() {
+	workerID := s.ib.processor.Health().WorkerID
+	late := map[string]bool{}
+	for _, o := range s.ib.longRunning(workerID) {
+		late[o.handlerKey] = true
+		if s.longRunning[o.handlerKey] == nil {
+			log := s.ib.log.With(zap.String(telemetry.FieldHandlerKey, o.handlerKey))
+			s.longRunning[o.handlerKey] = condition.New(log, s.ib.cfg.clock, "a handler's call does not return")
+		}
+		s.longRunning[o.handlerKey].Begin(o.handlerKey, errors.New(o.detail), zap.String(telemetry.FieldMessageID, o.messageIDs[0]),
+			zap.String(telemetry.FieldWorker, workerID))
+	}
+	for key, c := range s.longRunning {
+		if !late[key] {
+			c.End(key)
+		}
+	}
+}
