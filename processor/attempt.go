@@ -29,7 +29,7 @@ type attempt struct {
 	err        error
 	cause      error
 	stored     bool              // a transactional handler's completion is committed already
-	statements *invoke.WatchedTx // of a member of a TxGroup: its own part of the transaction
+	statements *invoke.WatchedTx // of a transactional handler: its part of the transaction, which a batch shares
 	fenced     bool              // the claim was stale, nothing was run or everything rolled back
 	again      bool              // it has no result and is to run again at once
 	collisions int               // how often it ran again because its transaction got in another's way

@@ -2,6 +2,7 @@ package processor_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -95,6 +96,51 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 			}
 			require.EqualValues(t, 1, ib.Counters().Processed)
 			require.Zero(t, ib.Counters().Fenced)
+		})
+	}
+}
+
+// Contract 4.7, 5.10: what waits for the commit of a handler's transaction, here
+// counting what it accepted and waking the processor, happens once the commit is
+// found.
+func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault pgproxy.Fault
+		slow  bool // the commit is found with the result, not at once
+		of    []handler.Option
+	}{
+		{"found at once", pgproxy.AnswerLost, false, nil},
+		{"found later", pgproxy.ConnectionLost, true, nil},
+		{"shared, found at once", pgproxy.AnswerLost, false, []handler.Option{inbox.TxGroup(2)}},
+		{"shared, found later", pgproxy.ConnectionLost, true, []handler.Option{inbox.TxGroup(2)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, proxy, proxied := behindProxy(t)
+			effects(t, d)
+			if c.slow {
+				slowCommits(t, d)
+			}
+			ended := make(chan string, 10)
+			var ib *inbox.Inbox
+			ib = lossy(t, proxied, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
+				if e.HandlerKey == "h" {
+					ended <- e.Outcome
+				}
+			}}), inbox.Channel("c", inbox.On("next", inboxtest.Do("next", inboxtest.Nothing)),
+				inbox.On("t", inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+					_, err := ib.AcceptTx(ctx, tx, inbox.RawMessage{Channel: "c", Type: "next", ID: "after " + m.ID})
+					return errors.Join(err, write(tx, m.ID))
+				}, c.of...))))
+			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx)))
+			inboxtest.Start(t, ib)
+			proxy.LoseCommits(c.fault, 1) // the next commit is the handler's
+			inboxtest.Accept(t, producer, "1", "2")
+			for range 2 {
+				require.Equal(t, "completed", inboxtest.Receive(t, ended, "an attempt's end"))
+			}
+			require.Zero(t, proxy.Left())
+			require.EqualValues(t, 2, ib.Counters().Accepted)
 		})
 	}
 }

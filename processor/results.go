@@ -159,6 +159,7 @@ func (c *completer) readBack(ctx context.Context, batch []result, applied []bool
 			waiting[i] = true
 		case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:
 			applied[i], batch[i].verdict = true, verdict{outcome: completed}
+			r.statements.Committed()
 		case r.tried:
 			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
 				s.Completed == (r.outcome == completed || r.outcome == superseded) && s.Poisoned == (r.outcome == poisoned)

@@ -40,7 +40,7 @@ func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
 	session, statements := invoke.Watch(limited, t.DB, r.statementTimeout)
 	errs := r.call(handler.ContextWithDB(limited, session), session, current, w)
 	for _, m := range current {
-		m.cause = context.Cause(limited)
+		m.cause, m.statements = context.Cause(limited), statements
 	}
 	if err := databaseFault(statements, errs); err != nil {
 		r.interruptCall(current, errs, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
@@ -146,7 +147,14 @@ func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
 		// The database has committed.
 		for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.AnswerSilent} {
 			proxy.LoseCommits(fault, 1)
-			r.handled(s, fault.String())
+			committed := 0
+			duplicate, err := s.Run(t.Context(), run(fault.String()), func(ctx context.Context) error {
+				require.True(t, invoke.AfterCommit(handler.DB(ctx), func() { committed++ }))
+				return effect(fault.String(), nil)(ctx)
+			})
+			require.NoError(t, err)
+			require.False(t, duplicate)
+			require.Equal(t, 1, committed, "what waits for the commit happens")
 			require.Zero(t, proxy.Left())
 			r.skipped(s, fault.String())
 		}

@@ -91,8 +91,10 @@ func (s *Store) attempt(ctx context.Context, w work) (duplicate, collided bool, 
 	if err != nil {
 		return false, store.IsSerialization(statements.Fault(err, store.IsDatabaseFault)), err
 	}
-	if err := tx.Commit(); err != nil {
-		return false, store.IsSerialization(err), s.afterCommitError(ctx, w, err)
+	if failed := tx.Commit(); failed != nil {
+		if err := s.afterCommitError(ctx, w, failed); err != nil {
+			return false, store.IsSerialization(failed), err
+		}
 	}
 	statements.Committed()
 	return false, false, nil

@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/inline"
 	"github.com/gorm-inbox/inbox/internal/inplace"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 	"github.com/gorm-inbox/inbox/models"
@@ -93,9 +94,10 @@ func TestLostCommitHasItsEffectOnce(t *testing.T) {
 			db := testenv.OpenPostgres(t, proxy.DSN())
 			store, err := gormstore.New(db)
 			require.NoError(t, err)
-			runs := atomic.Int32{}
+			runs, committed := atomic.Int32{}, atomic.Int32{}
 			g := newGuarded(t, db, store, handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				runs.Add(1)
+				require.True(t, invoke.AfterCommit(tx, func() { committed.Add(1) }))
 				return write(tx, m.ID)
 			}))
 			proxy.LoseCommits(tc.fault, 1)
@@ -103,6 +105,7 @@ func TestLostCommitHasItsEffectOnce(t *testing.T) {
 			require.Zero(t, proxy.Left())
 			require.Equal(t, tc.runs, runs.Load())
 			require.EqualValues(t, 1, written())
+			require.EqualValues(t, 1, committed.Load(), "what waits for the commit happens once")
 			require.Zero(t, g.counters.Failed.Load())
 		})
 	}

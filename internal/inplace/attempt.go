@@ -137,6 +137,9 @@ func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm
 			if failed := commit(t); failed != nil {
 				return failed
 			}
+			if a.unanswered != nil {
+				a.unanswered.Committed()
+			}
 			return err
 		case err != nil:
 			return cutShort(err)
@@ -156,6 +159,9 @@ func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm
 		return err
 	}
 	if err := commit(t); err != nil {
+		if store.OutcomeUnknown(err) {
+			a.unanswered = statements
+		}
 		return err
 	}
 	statements.Committed()

@@ -219,6 +219,9 @@ type task struct {
 	due      time.Time
 	over     bool
 	failure  error // with which it was given up
+	// unanswered is the last transaction whose commit may have been made. The guard
+	// finds its marker then.
+	unanswered *invoke.WatchedTx
 }
 
 // tasks makes the handlers' parts of a record, in the order of its messages
