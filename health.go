@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -65,9 +66,9 @@ const (
 	// ReasonStuck: calls of a handler ignore their cancelled context.
 	ReasonStuck = "stuck_handler"
 	// ReasonLongRunning: a call of a handler has not returned for LongRunning.
-	ReasonLongRunning = "long_running"
+	ReasonLongRunning = ops.ReasonLongRunning
 	// ReasonCircuit: a handler's circuit breaker is open.
-	ReasonCircuit = "open_circuit"
+	ReasonCircuit = ops.ReasonCircuit
 	// ReasonOutage: attempts of an Inline or Direct channel cannot be made or
 	// finished.
 	ReasonOutage = "outage"

@@ -78,11 +78,13 @@ type Handler struct {
 	hanging []string // messages whose calls do not return
 }
 
-// These are inbox.ReasonCircuit and inbox.ReasonLongRunning; this package does not
-// import the root.
+// The codes of the reasons that Handler.Obstacle knows. Package inbox has them under
+// the same names.
 const (
-	codeOpenCircuit = "open_circuit"
-	codeLongRunning = "long_running"
+	// ReasonCircuit: a handler's circuit breaker is open.
+	ReasonCircuit = "open_circuit"
+	// ReasonLongRunning: a call of a handler has not returned for LongRunning.
+	ReasonLongRunning = "long_running"
 )
 
 // obstacle decides what Handler.Obstacle says.
@@ -95,7 +97,7 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 	case !h.Registered:
 		return "no living worker lists it"
 	}
-	for _, known := range []struct{ code, text string }{{codeOpenCircuit, "circuit breaker open"}, {codeLongRunning, "a call does not return"}} {
+	for _, known := range []struct{ code, text string }{{ReasonCircuit, "circuit breaker open"}, {ReasonLongRunning, "a call does not return"}} {
 		r := reasonOf(reasons, known.code, h.HandlerKey)
 		switch {
 		case r == nil:
@@ -239,7 +241,7 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 		h := Handler{HandlerKey: key, Registered: listing[key] > 0, Workers: listing[key],
 			Paused: slices.Contains(paused, key), StoredOnly: listing[key] == 0 && slices.Contains(open, key)}
 		h.Obstacle = h.obstacle(reasons)
-		if r := reasonOf(reasons, codeLongRunning, key); r != nil {
+		if r := reasonOf(reasons, ReasonLongRunning, key); r != nil {
 			h.hanging = r.MessageIDs
 		}
 		handlers = append(handlers, h)
