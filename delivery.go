@@ -152,7 +152,8 @@ func (ib *Inbox) newRunners() map[string]*inplace.Runner {
 			MaxAttempts: o.Delivery.MaxAttempts, Concurrency: o.Delivery.PartitionConcurrency,
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
 			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace, Running: ib.running,
-			Backoff: ib.cfg.backoff, Middleware: ib.cfg.middleware, Hooks: ib.cfg.hooks,
+			TxIsolation: o.Processor.TxIsolation,
+			Backoff:     ib.cfg.backoff, Middleware: ib.cfg.middleware, Hooks: ib.cfg.hooks,
 			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments,
 		}
 		if c.delivery == inlined {

@@ -138,6 +138,10 @@ func (ib *Inbox) validateDB() error {
 	if dialect := ib.db.Dialector.Name(); ib.cfg.options.Processor.Listen && dialect != "postgres" {
 		all = append(all, fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications", dialect))
 	}
+	level := ib.cfg.options.Processor.TxIsolation
+	if allowed := invoke.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != invoke.RefusedIsolation("", level) {
+		all = append(all, fmt.Errorf("option TxIsolation is %s, allowed is %s", level, allowed))
+	}
 	naming := ib.naming
 	if naming.Validate() != nil { // which the options report
 		naming = models.Naming{Prefix: models.DefaultPrefix}

@@ -2,8 +2,10 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -196,6 +198,26 @@ func (ib *Inbox) warnPool() {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
 			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
 	}
+}
+
+// warnIsolation says when transactions that do not state their isolation have another
+// than READ COMMITTED. Ours state it (contract 3.7).
+func (ib *Inbox) warnIsolation(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+	defer cancel()
+	d, other, err := ib.store.DefaultIsolation(ctx)
+	if err != nil || !other {
+		return err
+	}
+	level := ib.cfg.options.Processor.TxIsolation
+	if level == sql.LevelDefault {
+		level = sql.LevelReadCommitted
+	}
+	ib.log.Warn("inbox: default_transaction_isolation is not read committed: the inbox's own transactions and statements run at read committed all the same, "+
+		"handlers' transactions at the level of option TxIsolation; what plain handlers and the rest of the application begin without stating a level has the default",
+		zap.String(telemetry.FieldRole, d.Role), zap.String(telemetry.FieldDatabase, d.Database), zap.String(telemetry.FieldIsolation, d.Level),
+		zap.String(telemetry.FieldSettingOf, d.Source), zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(level.String())))
+	return nil
 }
 
 // warnOrphans says when a message deleted by hand would leave its statuses

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"database/sql"
 	"time"
 )
 
@@ -132,6 +133,24 @@ func GroupWindow(d time.Duration) Option {
 // below what a full batch needs. Default 10 s.
 func StatementTimeout(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.StatementTimeout = d }
+}
+
+// TxIsolation is the isolation of the transactions that handlers run in: of Tx, TxBatch
+// and TxGroup, of every handler of an Inline channel whose markers are in the inbox's
+// database, and of Tx handlers of a Direct channel. Allowed are sql.LevelDefault,
+// LevelReadCommitted, LevelRepeatableRead and LevelSerializable. LevelDefault is READ
+// COMMITTED, whatever default_transaction_isolation the role or the database has: the
+// transactions state their level. The inbox's own run at READ COMMITTED under any option,
+// and what a plain handler runs has the session's default. On SQLite, whose transactions
+// are always serializable, LevelDefault and LevelSerializable alone are allowed.
+//
+// Do not raise it where one handler in a few needs it and can lock the rows it depends on
+// (SELECT … FOR UPDATE): above READ COMMITTED attempts that get in each other's way are
+// rolled back and run again at once, uncharged, five times at most, and are then released
+// with a growing backoff, which costs more the more handlers touch the same rows. Default
+// sql.LevelDefault (contract 5.11).
+func TxIsolation(level sql.IsolationLevel) Option {
+	return func(c *config) { c.options.Processor.TxIsolation = level }
 }
 
 // StopBudget is how long Stop waits for running handlers before it cancels

@@ -34,6 +34,9 @@ func (t *tables) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := t.ib.warnIsolation(ctx); err != nil {
+		return err
+	}
 	t.id = id
 	t.checked.Store(true)
 	return nil

@@ -2,6 +2,7 @@ package models
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -32,7 +33,17 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	if err := CheckTables(ctx, db, naming); err != nil {
 		return err
 	}
-	return claimName(ctx, db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool, naming, inboxName)
+	db = db.Session(&gorm.Session{NewDB: true, Context: ctx})
+	claim := func(tx *gorm.DB) error { return claimName(ctx, tx.Statement.ConnPool, naming, inboxName) }
+	if db.Dialector.Name() != "postgres" {
+		return claim(db)
+	}
+	if name, id, err := Identity(ctx, db, naming); err != nil || id != "" && name == inboxName {
+		return err // named already, as it is but once
+	}
+	// The insert of the name waits for another start's. Above READ COMMITTED, which may be
+	// the sessions' default, it would fail once that one commits.
+	return db.Transaction(claim, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 }
 
 // CheckTables is CheckSchema for those who use the tables of whichever inbox

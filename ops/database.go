@@ -56,7 +56,7 @@ func (o *Ops) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 // pool: the user's logger and plugins are not involved, and everything reaches
 // the primary (contract 3.7).
 func (o *Ops) pool(ctx context.Context) gorm.ConnPool {
-	return o.db.WithContext(ctx).Statement.ConnPool
+	return o.singles.Pool(ctx)
 }
 
 // look runs a reading statement outside any transaction.

@@ -39,7 +39,8 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
-	o := &Ops{settings: s, db: db.Session(&gorm.Session{NewDB: true}), store: st, sqlite: dialect == "sqlite"}
+	db = db.Session(&gorm.Session{NewDB: true})
+	o := &Ops{settings: s, db: db, store: st, singles: store.NewSingles(db), sqlite: dialect == "sqlite"}
 	names := append(tables(s.naming), dialects[dialect]...)
 	if dialect == "postgres" {
 		names = append(names, "{at}", at(s.clock))

@@ -31,6 +31,7 @@ type Ops struct {
 	settings
 	db       *gorm.DB
 	store    store.Store
+	singles  store.Singles
 	sqlite   bool
 	names    *strings.Replacer
 	texts    sync.Map // statement → with the names filled in

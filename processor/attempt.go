@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -46,6 +47,7 @@ type runner struct {
 	measure          *telemetry.Instruments
 	middleware       []handler.Middleware
 	statementTimeout time.Duration
+	txIsolation      sql.IsolationLevel
 	interruptions    *interruptions
 	stuckGrace       time.Duration
 	running          *invoke.Running

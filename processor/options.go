@@ -1,9 +1,12 @@
 package processor
 
 import (
+	"database/sql"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/invoke"
 )
 
 // Options configure a Processor. Start from DefaultOptions: a zero value is
@@ -58,6 +61,11 @@ type Options struct {
 	GroupWindow time.Duration `yaml:"group_window" env:"GROUP_WINDOW"`
 	// StatementTimeout bounds each database call. Default 10 s.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
+	// TxIsolation is the isolation of handlers' transactions; sql.LevelDefault is
+	// READ COMMITTED on PostgreSQL, whatever the role's or the database's default
+	// is, and serializable on SQLite, which knows nothing else. It has no text form:
+	// handlers are written for a level, so code sets it. Default sql.LevelDefault.
+	TxIsolation sql.IsolationLevel `yaml:"-" env:"-"`
 	// StopBudget is how long a stop waits for running handlers before it
 	// cancels them; less if the stop's deadline is near. Default 10 s.
 	StopBudget time.Duration `yaml:"stop_budget" env:"STOP_BUDGET"`
@@ -143,6 +151,9 @@ func (o Options) Validate() []error {
 	}
 	if o.Prefetch < -1 {
 		refuse("Prefetch", o.Prefetch, "0 or more, or -1 for as many as Concurrency")
+	}
+	if allowed := invoke.RefusedIsolation("", o.TxIsolation); allowed != "" {
+		refuse("TxIsolation", o.TxIsolation, allowed)
 	}
 	if o.HandlerTimeout < 0 {
 		refuse("HandlerTimeout", o.HandlerTimeout, "0 (no limit) or more")

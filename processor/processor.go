@@ -124,7 +124,8 @@ func New(cfg Config) (*Processor, error) {
 	p.fleet = newFleet(p.opts, cfg.Registry.Keys(), cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, now: cfg.Clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}
-	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments, middleware: cfg.Middleware, statementTimeout: cfg.Options.StatementTimeout,
+	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments, middleware: cfg.Middleware,
+		statementTimeout: cfg.Options.StatementTimeout, txIsolation: cfg.Options.TxIsolation,
 		interruptions: &interruptions{condition: p.cutLog, maxDelay: cfg.Options.MaxRetryDelay}, stuckGrace: cfg.Options.StuckHandlerGrace, running: cfg.Running}
 	return p, nil
 }

@@ -20,7 +20,7 @@ import (
 // batch failed, the others run again without them, so that nothing a failed
 // message wrote is ever committed.
 func (r *runner) runTx(ctx context.Context, members []member, w watcher) {
-	t, err := r.begun(invoke.Begin(ctx, r.db, r.statementTimeout))
+	t, err := r.begun(invoke.Begin(ctx, r.db, r.statementTimeout, r.txIsolation))
 	if err != nil {
 		r.interrupt(members, err)
 		return

@@ -29,7 +29,7 @@ import (
 // not say whose row it was). All then run again alone, uncharged, and the
 // culprit meets its fate there.
 func (r *runner) runTxGroup(ctx context.Context, all []member, w watcher) {
-	t, err := r.begun(invoke.Begin(ctx, r.db, r.statementTimeout))
+	t, err := r.begun(invoke.Begin(ctx, r.db, r.statementTimeout, r.txIsolation))
 	if err != nil {
 		r.interrupt(all, err)
 		return

@@ -45,7 +45,7 @@ func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*invok
 		begin, cancel = context.WithTimeout(ctx, left)
 	}
 	defer cancel()
-	tx, err := invoke.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.txOptions())
+	tx, err := invoke.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.opts.Isolation)
 	if err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.Canceled) { // begin was given up, not by the caller
 			limit := "StatementTimeout of " + s.opts.StatementTimeout.String()

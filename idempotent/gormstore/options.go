@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/invoke"
 )
 
 // Options configure a Store. Start from DefaultOptions.
@@ -26,8 +27,9 @@ type Options struct {
 	// BatchSize is how many markers one statement of Cleanup deletes. Default
 	// 1,000.
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
-	// Isolation of the store's own transactions. Default: the database's. It has
-	// no text form: code sets it, not a file.
+	// Isolation of the store's own transactions; sql.LevelDefault is READ COMMITTED on
+	// PostgreSQL, whatever the role's or the database's default is. It has no text
+	// form: code sets it, not a file. Default sql.LevelDefault.
 	Isolation sql.IsolationLevel `yaml:"-" env:"-"`
 	// MaxAttempts is how often a body runs at most in one call of Run, because
 	// PostgreSQL rolled its transaction back for a deadlock or a serialization
@@ -83,10 +85,14 @@ func StatementTimeout(d time.Duration) Option {
 // 1,000. Do not raise it far: SQLite lets nobody write meanwhile.
 func BatchSize(n int) Option { return func(c *config) { c.options.BatchSize = n } }
 
-// Isolation is the level of the store's own transactions: sql.LevelDefault (the
-// database's), LevelReadCommitted, LevelRepeatableRead or LevelSerializable. Do
-// not set it where the body does not need it: above READ COMMITTED runs that get
-// in each other's way begin again, see MaxAttempts. PostgreSQL only.
+// Isolation is the level of the store's own transactions, which the body runs in:
+// sql.LevelDefault, LevelReadCommitted, LevelRepeatableRead or LevelSerializable.
+// LevelDefault is READ COMMITTED, whatever default_transaction_isolation the role or the
+// database has. Do not set it where the body does not need it: above READ COMMITTED runs
+// that get in each other's way begin again, see MaxAttempts. SQLite's transactions are
+// always serializable: LevelDefault and LevelSerializable alone are allowed there. In an
+// inbox's Inline channel the transactions are the inbox's, see inbox.TxIsolation. Default
+// sql.LevelDefault (contract 8.2).
 func Isolation(level sql.IsolationLevel) Option {
 	return func(c *config) { c.options.Isolation = level }
 }
@@ -122,14 +128,8 @@ func (c *config) validate(dialect string) error {
 	if o.MaxAttempts < 1 {
 		refuse("MaxAttempts", o.MaxAttempts, "1 or more")
 	}
-	switch o.Isolation {
-	case sql.LevelDefault:
-	case sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable:
-		if dialect == "sqlite" {
-			refuse("Isolation", o.Isolation, "only Default on sqlite, whose transactions are serializable")
-		}
-	default:
-		refuse("Isolation", o.Isolation, "Default, Read Committed, Repeatable Read or Serializable")
+	if allowed := invoke.RefusedIsolation(dialect, o.Isolation); allowed != "" {
+		refuse("Isolation", o.Isolation, allowed)
 	}
 	if c.clock == nil {
 		refuse("WithClock", "nil", "a clock")

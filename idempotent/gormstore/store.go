@@ -22,7 +22,6 @@ package gormstore
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -130,8 +129,6 @@ func (s *Store) marker(run idempotent.Run) models.Marker {
 	return models.Marker{MessageID: run.Key.MessageID, HandlerKey: run.Key.HandlerKey, MessageType: run.MessageType,
 		ProcessedAt: now, ExpiresAt: now.Add(run.Retention)}
 }
-
-func (s *Store) txOptions() *sql.TxOptions { return &sql.TxOptions{Isolation: s.opts.Isolation} }
 
 // naming says whose error it is.
 func naming(key idempotent.Key, err error) error {

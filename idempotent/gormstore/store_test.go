@@ -123,18 +123,18 @@ func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 	require.ErrorContains(t, err, "inside a transaction")
 
 	for expected, option := range map[string]gormstore.Option{
-		"option LockTimeout is 1µs, allowed is 1ms to 24h":                    gormstore.LockTimeout(time.Microsecond),
-		"option LockTimeout is 24h0m0.000000001s, allowed is 1ms to 24h":      gormstore.LockTimeout(24*time.Hour + 1),
-		"option StatementTimeout is 2562047h47m16.854775807s":                 gormstore.StatementTimeout(math.MaxInt64),
-		"option StatementTimeout is 0s, allowed is more than 0, to 24h":       gormstore.StatementTimeout(0),
-		"option BatchSize is 0, allowed is 1 or more":                         gormstore.BatchSize(0),
-		"option MaxAttempts is 0, allowed is 1 or more":                       gormstore.MaxAttempts(0),
-		"option Isolation is Serializable, allowed is only Default on sqlite": gormstore.Isolation(sql.LevelSerializable),
-		"option Isolation is Linearizable, allowed is":                        gormstore.Isolation(sql.LevelLinearizable),
-		"option WithClock is nil":                                             gormstore.WithClock(nil),
-		"schema":                                                              gormstore.Schema("billing"),
-		`table prefix "a b"`:                                                  gormstore.TablePrefix("a b"),
-		"option LockTimeout is 0s":                                            gormstore.WithOptions(gormstore.Options{}),
+		"option LockTimeout is 1µs, allowed is 1ms to 24h":                                 gormstore.LockTimeout(time.Microsecond),
+		"option LockTimeout is 24h0m0.000000001s, allowed is 1ms to 24h":                   gormstore.LockTimeout(24*time.Hour + 1),
+		"option StatementTimeout is 2562047h47m16.854775807s":                              gormstore.StatementTimeout(math.MaxInt64),
+		"option StatementTimeout is 0s, allowed is more than 0, to 24h":                    gormstore.StatementTimeout(0),
+		"option BatchSize is 0, allowed is 1 or more":                                      gormstore.BatchSize(0),
+		"option MaxAttempts is 0, allowed is 1 or more":                                    gormstore.MaxAttempts(0),
+		"option Isolation is Read Committed, allowed is Default or Serializable on sqlite": gormstore.Isolation(sql.LevelReadCommitted),
+		"option Isolation is Linearizable, allowed is":                                     gormstore.Isolation(sql.LevelLinearizable),
+		"option WithClock is nil":                                                          gormstore.WithClock(nil),
+		"schema":                                                                           gormstore.Schema("billing"),
+		`table prefix "a b"`:                                                               gormstore.TablePrefix("a b"),
+		"option LockTimeout is 0s":                                                         gormstore.WithOptions(gormstore.Options{}),
 	} {
 		_, err := gormstore.New(db, option)
 		require.ErrorContains(t, err, expected)

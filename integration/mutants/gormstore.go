@@ -138,9 +138,9 @@ var gormstoreMutants = []mutant{
 	{
 		Name: "gormstore: the isolation is not the transaction's",
 		Why:  "updates would be lost that the option forbids to lose (contract 8.2)",
-		File: "idempotent/gormstore/store.go",
-		Old:  "Isolation: s.opts.Isolation}",
-		New:  "Isolation: sql.LevelDefault}",
+		File: "idempotent/gormstore/open.go",
+		Old:  "s.opts.StatementTimeout, s.opts.Isolation)",
+		New:  "s.opts.StatementTimeout, 0)",
 		Test: keeping("TestRunThatGotInAnothersWayBeginsAgain"),
 	},
 	{

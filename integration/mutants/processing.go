@@ -6,6 +6,38 @@ func accepting(run string) test { return test{Package: "./acceptor", Run: "^" + 
 
 var processingMutants = []mutant{
 	{
+		Name: "handlers' transactions run at the role's isolation",
+		Why:  "under a serializable role handlers that touch the same rows would stall each other (contract 3.7, 5.11)",
+		File: "internal/invoke/tx.go",
+		Old:  "		isolation = sql.LevelReadCommitted",
+		New:  "		isolation = sql.LevelDefault",
+		Test: declaring("TestTransactionsOfHandlersHaveTheirIsolation"),
+	},
+	{
+		Name: "single statements run at the role's isolation",
+		Why:  "under a serializable role claims and results of workers would fail beside each other (contract 3.7)",
+		File: "internal/store/singles.go",
+		Old:  "	d.singles.StateIsolation()\n",
+		New:  "",
+		Test: declaring("TestLoadChargesNothingWhateverTheDefaultIsolation"),
+	},
+	{
+		Name: "a single statement that collides fails",
+		Why:  "whoever has not asked for the default isolation would hand the collision to its caller (contract 3.7)",
+		File: "internal/store/singles.go",
+		Old:  "sqlState(err) != serializationFailure",
+		New:  "true",
+		Test: storing("TestStatementThatCollidesRunsAgainAtOnce"),
+	},
+	{
+		Name: "concurrent first starts collide over the inbox's name",
+		Why:  "under a serializable role all replicas but one would fail to start (contract 3.4, 3.7)",
+		File: "models/check.go",
+		Old:  "Isolation: sql.LevelReadCommitted",
+		New:  "Isolation: sql.LevelSerializable",
+		Test: test{Package: "./models", Run: "^TestConcurrentFirstStartsAgreeOnTheNameWhateverTheDefaultIsolation$"},
+	},
+	{
 		Name: "a full batch of results waits for the group window",
 		Why:  "the database would have nothing to do while results wait for it (contract 5.1)",
 		File: "processor/completer.go",

@@ -45,6 +45,25 @@ func OnPostgres(t *testing.T, test func(t *testing.T, d *Database)) {
 	test(t, openPostgres(t))
 }
 
+// OnStrictPostgres runs a test on databases whose transactions are serializable, or
+// repeatable read, unless they state their isolation: because the role's setting says so,
+// and because the database's does.
+func OnStrictPostgres(t *testing.T, test func(t *testing.T, d *Database, level string)) {
+	t.Helper()
+	t.Parallel()
+	for _, level := range []string{"serializable", "repeatable read"} {
+		for name, set := range map[string]func(t testing.TB, dsn, level string) string{
+			"role": testenv.RoleIsolation, "database": testenv.DatabaseIsolation,
+		} {
+			t.Run(level+" by "+name, func(t *testing.T) {
+				t.Parallel()
+				dsn := set(t, testenv.PostgresDSN(t), level)
+				test(t, &Database{Dialect: "postgres", DB: testenv.OpenPostgres(t, dsn), dsn: dsn}, level)
+			})
+		}
+	}
+}
+
 func openPostgres(t *testing.T) *Database {
 	t.Helper()
 	dsn := testenv.PostgresDSN(t)

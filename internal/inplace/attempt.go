@@ -126,7 +126,7 @@ const maxCollisions = 5
 // the record is acknowledged: what it writes is there as a whole or not at all,
 // at least once. No begin and no rollback outlasts the time for handlers.
 func (a *run) inTx(ctx context.Context, first func(ctx context.Context, tx *gorm.DB) error) error {
-	t, err := invoke.BeginUntil(ctx, a.cfg.DB, a.cfg.StatementTimeout)
+	t, err := invoke.BeginUntil(ctx, a.cfg.DB, a.cfg.StatementTimeout, a.cfg.TxIsolation)
 	if err != nil {
 		return &uncharged{err}
 	}

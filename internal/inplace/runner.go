@@ -5,6 +5,7 @@ package inplace
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -49,6 +50,8 @@ type Config struct {
 	// HandlerTimeout, MaxRetryDelay, StatementTimeout and StuckHandlerGrace are
 	// the inbox's.
 	HandlerTimeout, MaxRetryDelay, StatementTimeout, StuckHandlerGrace time.Duration
+	// TxIsolation is that of handlers' transactions; sql.LevelDefault is READ COMMITTED.
+	TxIsolation sql.IsolationLevel
 	// Backoff replaces the exponential backoff, see handler.Backoff.
 	Backoff    func(errorCount int) time.Duration
 	Middleware []handler.Middleware

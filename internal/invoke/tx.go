@@ -28,19 +28,18 @@ type Tx struct {
 
 // Begin begins a transaction; each of the inbox's own steps in it may take as
 // long as timeout.
-func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration) (*Tx, error) {
-	return BeginUntil(context.WithoutCancel(ctx), db, timeout)
+func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
+	return BeginUntil(context.WithoutCancel(ctx), db, timeout, isolation)
 }
 
 // BeginUntil is Begin for those who have no time for it once ctx has ended. The
-// transaction, once begun, does not end with ctx. Options are as for gorm.DB's
-// Begin: at most one.
-func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, options ...*sql.TxOptions) (*Tx, error) {
+// transaction, once begun, does not end with ctx.
+func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
 	t := &Tx{timeout: timeout}
 	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	t.DB = overPgx(db.Session(&gorm.Session{NewDB: true, Context: t.Ctx}))
 	detach := context.AfterFunc(ctx, t.cancel)
-	err := t.Within(func() error { t.DB = t.DB.Begin(options...); return t.DB.Error })
+	err := t.Within(func() error { t.DB = t.DB.Begin(stated(db, isolation)); return t.DB.Error })
 	if !detach() && err == nil {
 		err = ctx.Err() // it was begun all the same; database/sql undoes it as its own context has ended
 	}
@@ -49,6 +48,32 @@ func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, options
 		return nil, fmt.Errorf("begin handler transaction: %w", err)
 	}
 	return t, nil
+}
+
+// stated says the isolation outright: the role's or the database's default may be any.
+func stated(db *gorm.DB, isolation sql.IsolationLevel) *sql.TxOptions {
+	switch {
+	case db.Dialector.Name() == "sqlite": // one level, by any name
+		isolation = sql.LevelDefault
+	case isolation == sql.LevelDefault:
+		isolation = sql.LevelReadCommitted
+	}
+	return &sql.TxOptions{Isolation: isolation}
+}
+
+// RefusedIsolation returns which levels handlers' transactions can have if this one is
+// none of them, else nothing. Dialect is empty where it is not known yet.
+func RefusedIsolation(dialect string, level sql.IsolationLevel) (allowed string) {
+	switch level {
+	case sql.LevelDefault, sql.LevelSerializable:
+		return ""
+	case sql.LevelReadCommitted, sql.LevelRepeatableRead:
+		if dialect == "sqlite" {
+			return "Default or Serializable on sqlite, whose transactions are always serializable"
+		}
+		return ""
+	}
+	return "Default, Read Committed, Repeatable Read or Serializable"
 }
 
 // Within gives a step of the inbox's own its deadline.

@@ -206,8 +206,11 @@ func collided(err error) bool {
 // transaction, run again, may pass.
 func IsSerialization(err error) bool {
 	state := sqlState(err)
-	return state == "40001" || state == "40P01"
+	return state == serializationFailure || state == "40P01"
 }
+
+// serializationFailure is the SQLSTATE that READ COMMITTED knows nothing of.
+const serializationFailure = "40001"
 
 // sqlState is empty for errors that are not PostgreSQL's. Both pgx's and
 // lib/pq's errors have the method.

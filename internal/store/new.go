@@ -29,11 +29,8 @@ func New(db *gorm.DB, naming models.Naming, options ...Option) (Store, error) {
 	if inTransaction(db) {
 		return nil, errors.New("store: the database session is inside a transaction")
 	}
-	tables := database{
-		texts: new(sync.Map),
-		// No inherited clauses, no dry run.
-		db: db.Session(&gorm.Session{NewDB: true}),
-	}
+	db = db.Session(&gorm.Session{NewDB: true}) // no inherited clauses, no dry run
+	tables := database{texts: new(sync.Map), db: db, singles: NewSingles(db)}
 	names := []string{
 		"{messages}", models.Quote(naming.Messages()),
 		"{statuses}", models.Quote(naming.HandlerStatuses()),
@@ -63,8 +60,7 @@ func New(db *gorm.DB, naming models.Naming, options ...Option) (Store, error) {
 		}
 		return newSQLite(tables), nil
 	}
-	// Said outright: the server's default may be another.
-	tables.isolation = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	tables.isolation = readCommitted
 	return newPostgres(tables), nil
 }
 
@@ -72,7 +68,8 @@ func New(db *gorm.DB, naming models.Naming, options ...Option) (Store, error) {
 type database struct {
 	db        *gorm.DB
 	names     *strings.Replacer
-	isolation *sql.TxOptions
+	isolation *sql.TxOptions // of transactions; nil on SQLite
+	singles   Singles
 	texts     *sync.Map // statement with placeholders → with the tables' names
 	announces bool      // see Announcing
 	testClock bool      // see TestClock
@@ -102,7 +99,7 @@ func (d database) text(statement string) string {
 
 // pool runs statements outside any transaction.
 func (d database) pool(ctx context.Context) gorm.ConnPool {
-	return d.db.WithContext(ctx).Statement.ConnPool
+	return d.singles.Pool(ctx)
 }
 
 // transaction commits what work did unless it fails or panics. See
@@ -144,7 +141,18 @@ func WithContextError(ctx context.Context, err error) error {
 
 // Query collects the rows of a statement. There is no QueryRowContext here:
 // with PrepareStmt, GORM's returns a row that panics when preparing fails.
-func Query[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
+func Query[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) (found []T, err error) {
+	err = alone(ctx, pool, func(pool gorm.ConnPool) (err error) {
+		found, err = collect(ctx, pool, statement, scan, args)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+func collect[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args []any) ([]T, error) {
 	rows, err := pool.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return nil, WithContextError(ctx, err)
@@ -168,12 +176,18 @@ func Query[T any](ctx context.Context, pool gorm.ConnPool, statement string, sca
 func Value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
 
 // Exec returns how many rows a statement affected.
-func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (int64, error) {
-	result, err := pool.ExecContext(ctx, statement, args...)
+func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (affected int64, err error) {
+	err = alone(ctx, pool, func(pool gorm.ConnPool) error {
+		result, err := pool.ExecContext(ctx, statement, args...)
+		if err == nil {
+			affected, err = result.RowsAffected()
+		}
+		return WithContextError(ctx, err)
+	})
 	if err != nil {
-		return 0, WithContextError(ctx, err)
+		return 0, err
 	}
-	return result.RowsAffected()
+	return affected, nil
 }
 
 // doing names the operation in an error.

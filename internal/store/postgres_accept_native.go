@@ -35,7 +35,7 @@ func (p *postgres) transaction(ctx context.Context, work func(gorm.ConnPool) err
 }
 
 func (p *postgres) transact(ctx context.Context, large bool, work func(gorm.ConnPool) error) error {
-	db, ok := sqlDB(p.pool(ctx))
+	db, ok := sqlDB(p.db.WithContext(ctx).Statement.ConnPool)
 	if !ok {
 		return p.database.transaction(ctx, work)
 	}

@@ -23,7 +23,15 @@ var errNotPgx = errors.New("not a connection of pgx")
 // should see the statement: tracing, say, or GORM's prepared statements), pgx
 // reads them itself. What it does is the same; a statement that has not reached
 // the server is run once more the other way, as database/sql would.
-func readClaims(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) ([]Claim, error) {
+func readClaims(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (claims []Claim, err error) {
+	err = alone(ctx, pool, func(pool gorm.ConnPool) (err error) {
+		claims, err = readOn(ctx, pool, statement, args)
+		return err
+	})
+	return claims, err
+}
+
+func readOn(ctx context.Context, pool gorm.ConnPool, statement string, args []any) ([]Claim, error) {
 	if db, ok := pool.(*sql.DB); ok {
 		claims, err := readNative(ctx, db, statement, args)
 		if !errors.Is(err, errNotPgx) && !pgconn.SafeToRetry(err) {

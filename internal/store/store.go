@@ -28,6 +28,12 @@ type Store interface {
 	// SQLite: silence there may be that of somebody who waits for his turn.
 	SingleWriter() bool
 
+	// DefaultIsolation asks PostgreSQL which isolation transactions have that do
+	// not state theirs; other is false if that is READ COMMITTED, and on SQLite.
+	// If it is true, statements of the store's outside of transactions state READ
+	// COMMITTED from now on, as its transactions always do.
+	DefaultIsolation(ctx context.Context) (found DefaultIsolation, other bool, err error)
+
 	// Accept persists messages, their statuses and rejected records in one
 	// transaction (contract 4.1-4.3) and says, in the order of
 	// batch.Messages, what became of each. Deadlocks and serialization

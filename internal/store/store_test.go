@@ -2,7 +2,9 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
@@ -51,6 +53,51 @@ func TestPostgresByPreparedStatements(t *testing.T) {
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		return migrated(t, open(t, postgres.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}))
 	})
+}
+
+// Of a role whose transactions are serializable unless they state their isolation; those
+// of the suite are not.
+func TestPostgresBySerializableRole(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		dsn := testenv.PostgresDSN(t)
+		db, _ := migrated(t, testenv.OpenPostgres(t, dsn))
+		_, opened := migrated(t, testenv.OpenPostgres(t, testenv.RoleIsolation(t, dsn, "serializable")))
+		found, other, err := opened.DefaultIsolation(t.Context())
+		require.NoError(t, err)
+		require.True(t, other)
+		require.Equal(t, "serializable", found.Level)
+		return db, opened
+	})
+}
+
+// A store that was not told of the default isolation learns it from the first collision,
+// of which its caller sees nothing.
+func TestStatementThatCollidesRunsAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"serializable", "repeatable read"} {
+		dsn := testenv.PostgresDSN(t)
+		db, _ := migrated(t, testenv.OpenPostgres(t, dsn))
+		_, opened := migrated(t, testenv.OpenPostgres(t, testenv.RoleIsolation(t, dsn, level)))
+		me, at := uuid.NewString(), time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+		_, err := opened.AcquireLease(t.Context(), "lease", me, time.Hour, at)
+		require.NoError(t, err)
+
+		other := db.Begin()
+		t.Cleanup(func() { other.Rollback() })
+		require.NoError(t, other.Exec("UPDATE inbox_locks SET owner_id = owner_id").Error)
+		renewed := make(chan error, 1)
+		go func() {
+			_, err := opened.AcquireLease(t.Context(), "lease", me, time.Hour, at)
+			renewed <- err
+		}()
+		require.Eventually(t, func() bool {
+			var waiting int
+			return db.Raw("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting).Error == nil && waiting == 1
+		}, testenv.Patience, 10*time.Millisecond)
+		require.NoError(t, other.Commit().Error)
+		require.NoError(t, <-renewed)
+	}
 }
 
 // The pure Go driver.

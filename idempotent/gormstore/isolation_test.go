@@ -1,0 +1,69 @@
+package gormstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// Each message comes three times at once, and all bodies change one row: above READ
+// COMMITTED only one of them could at a time.
+func TestNoBodyRunsAgainWhateverTheDefaultIsolation(t *testing.T) {
+	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
+		const messages, copies = 20, 3
+		r := newRig(t, d)
+		unstated := inboxtest.UnstatedIsolation(t, d.DB)
+		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (balance int)`)
+		inboxtest.Exec(t, d.DB, `INSERT INTO accounts VALUES (0)`)
+		var calls atomic.Int64
+		outcomes := make(chan outcome, messages*copies)
+		for i := range messages * copies {
+			go func() {
+				var o outcome
+				o.duplicate, o.err = r.store.Run(context.Background(), run(fmt.Sprint(i/copies)), func(ctx context.Context) error {
+					calls.Add(1)
+					return handler.DB(ctx).Exec(`UPDATE accounts SET balance = balance + 1`).Error
+				})
+				outcomes <- o
+			}()
+		}
+		duplicates := 0
+		for range messages * copies {
+			o := inboxtest.Receive(t, outcomes, "a run")
+			require.NoError(t, o.err)
+			if o.duplicate {
+				duplicates++
+			}
+		}
+		require.Equal(t, messages*(copies-1), duplicates)
+		require.EqualValues(t, messages, calls.Load())
+		var balance int
+		require.NoError(t, d.DB.Raw(`SELECT balance FROM accounts`).Scan(&balance).Error)
+		require.Equal(t, messages, balance)
+		require.Empty(t, unstated())
+	})
+}
+
+func TestBodyHasTheIsolationOfTheOption(t *testing.T) {
+	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
+		newRig(t, d)
+		for want, level := range map[string]sql.IsolationLevel{
+			"read committed": sql.LevelDefault, "repeatable read": sql.LevelRepeatableRead, "serializable": sql.LevelSerializable,
+		} {
+			var got string
+			_, err := open(t, d.DB, gormstore.Isolation(level)).Run(t.Context(), run(want), func(ctx context.Context) error {
+				return handler.DB(ctx).Raw("SELECT current_setting('transaction_isolation')").Scan(&got).Error
+			})
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+	})
+}

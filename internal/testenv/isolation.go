@@ -1,0 +1,41 @@
+package testenv
+
+import (
+	"fmt"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// RoleIsolation returns a DSN that leads to dsn's database as a role of its own, whose
+// transactions have this isolation level unless they state theirs. The role, and what it
+// owns in the database, go when the test ends.
+func RoleIsolation(t testing.TB, dsn, level string) string {
+	t.Helper()
+	role := "inbox_test_" + randomHex(t)
+	for _, statement := range []string{
+		"CREATE ROLE " + role + " LOGIN SUPERUSER PASSWORD 'secret'",
+		fmt.Sprintf("ALTER ROLE %s SET default_transaction_isolation = '%s'", role, level),
+	} {
+		require.NoError(t, administer(dsn, statement))
+	}
+	t.Cleanup(func() {
+		require.NoError(t, administer(dsn, "DROP OWNED BY "+role))
+		require.NoError(t, administer(dsn, "DROP ROLE "+role))
+	})
+	address, err := url.Parse(dsn)
+	require.NoError(t, err)
+	address.User = url.UserPassword(role, "secret")
+	return address.String()
+}
+
+// DatabaseIsolation gives dsn's database this isolation level for all transactions that do
+// not state theirs, in sessions that begin from now on.
+func DatabaseIsolation(t testing.TB, dsn, level string) string {
+	t.Helper()
+	address, err := url.Parse(dsn)
+	require.NoError(t, err)
+	require.NoError(t, administer(dsn, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_isolation = '%s'", address.Path[1:], level)))
+	return dsn
+}
