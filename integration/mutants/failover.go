@@ -92,7 +92,7 @@ var failoverMutants = []mutant{
 		Why:  "what may be stored would be run again and charged (contract 2, 5.10)",
 		File: "internal/store/errors.go",
 		Old:  "case errors.Is(err, pgxtx.ErrUnconfirmed), errors.Is(err, context.DeadlineExceeded)",
-		New:  "case errors.Is(err, context.DeadlineExceeded)",
+		New:  "case errors.Is(err, pgxtx.ErrUnconfirmed) && false, errors.Is(err, context.DeadlineExceeded)",
 		Test: storing("^TestErrorClasses$"),
 	},
 	{
