@@ -21,7 +21,6 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/inline"
 	"github.com/gorm-inbox/inbox/internal/inplace"
 	"github.com/gorm-inbox/inbox/internal/invoke"
@@ -121,7 +120,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	ib.runners = ib.newRunners()
-	ib.sampler = &sampler{ib: ib, longRunning: map[string]*condition.Condition{}}
+	ib.sampler = &sampler{ib: ib}
 	if _, err := ib.newConsumers(); err != nil {
 		return fail(err)
 	}

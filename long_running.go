@@ -99,20 +99,20 @@ func (ib *Inbox) oldestRunning() map[string]time.Time {
 }
 
 // logLongRunning logs when calls of a handler begin not to return, now and then, and
-// when all have returned.
-func (s *sampler) logLongRunning() {
+// when all have returned: a condition for each handler key.
+func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
 	workerID := s.ib.processor.Health().WorkerID
 	late := map[string]bool{}
 	for _, o := range s.ib.longRunning(workerID) {
 		late[o.handlerKey] = true
-		if s.longRunning[o.handlerKey] == nil {
+		if conditions[o.handlerKey] == nil {
 			log := s.ib.log.With(zap.String(telemetry.FieldHandlerKey, o.handlerKey))
-			s.longRunning[o.handlerKey] = condition.New(log, s.ib.cfg.clock, "a handler's call does not return")
+			conditions[o.handlerKey] = condition.New(log, s.ib.cfg.clock, "a handler's call does not return")
 		}
-		s.longRunning[o.handlerKey].Begin(o.handlerKey, errors.New(o.detail), zap.String(telemetry.FieldMessageID, o.messageIDs[0]),
+		conditions[o.handlerKey].Begin(o.handlerKey, errors.New(o.detail), zap.String(telemetry.FieldMessageID, o.messageIDs[0]),
 			zap.String(telemetry.FieldWorker, workerID))
 	}
-	for key, c := range s.longRunning {
+	for key, c := range conditions {
 		if !late[key] {
 			c.End(key)
 		}

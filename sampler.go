@@ -39,8 +39,6 @@ type sampler struct {
 	dueSince time.Time
 	history  []ended // oldest first, as far back as the window reaches
 	hour     []byKey // likewise, an hour
-
-	longRunning map[string]*condition.Condition // by handler key; of the goroutine that looks
 }
 
 // ended is how many statuses had ended at a moment.
@@ -141,8 +139,9 @@ func restAfter(interval, took time.Duration, failed bool) time.Duration {
 
 func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
+	longRunning := map[string]*condition.Condition{} // by handler key
 	for {
-		s.logLongRunning()
+		s.logLongRunning(longRunning)
 		began := time.Now()
 		failed := s.look(ctx) != nil
 		timer := time.NewTimer(restAfter(s.ib.cfg.options.Health.SampleInterval, time.Since(began), failed))

@@ -162,6 +162,17 @@ func traceID(p handler.Properties) string {
 	return ""
 }
 
+// hangs reports whether the worker that runs an attempt names its call among those that
+// do not return.
+func hangs(s Status, workers []Worker) bool {
+	i := slices.IndexFunc(workers, func(w Worker) bool { return w.ID == s.WorkerID && w.Alive })
+	if i < 0 {
+		return false
+	}
+	r := reasonOf(workers[i].Reasons, ReasonLongRunning, s.HandlerKey)
+	return r != nil && slices.Contains(r.MessageIDs, s.MessageID)
+}
+
 // statusesIn are a message's statuses, each with its place in its lane.
 func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
 	rows, err := look(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
@@ -170,8 +181,9 @@ func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error)
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) }) // not by a collation
 	var handlers []Handler
+	var workers []Worker
 	if slices.ContainsFunc(rows, func(r row) bool { return r.State == StatePending || r.State == StateProcessing }) {
-		if handlers, _, err = o.handlers(ctx); err != nil {
+		if handlers, workers, err = o.handlers(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -183,7 +195,7 @@ func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error)
 		case i < 0:
 		case r.State == StatePending:
 			detail.Obstacle = handlers[i].Obstacle
-		case r.State == StateProcessing && slices.Contains(handlers[i].hanging, m.ID):
+		case r.State == StateProcessing && hangs(r.Status, workers):
 			detail.Obstacle = "its call does not return"
 		}
 		if r.lane != nil && r.CompletedAt.IsZero() {

@@ -74,8 +74,6 @@ type Handler struct {
 	// pause, no worker, an open circuit breaker, a call that does not return. Empty if
 	// nothing is known to.
 	Obstacle string
-
-	hanging []string // messages whose calls do not return
 }
 
 // The codes of the reasons that Handler.Obstacle knows. Package inbox has them under
@@ -241,9 +239,6 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 		h := Handler{HandlerKey: key, Registered: listing[key] > 0, Workers: listing[key],
 			Paused: slices.Contains(paused, key), StoredOnly: listing[key] == 0 && slices.Contains(open, key)}
 		h.Obstacle = h.obstacle(reasons)
-		if r := reasonOf(reasons, ReasonLongRunning, key); r != nil {
-			h.hanging = r.MessageIDs
-		}
 		handlers = append(handlers, h)
 	}
 	return handlers, workers, nil

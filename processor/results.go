@@ -18,6 +18,8 @@ type result struct {
 	// tried: an earlier write of it returned an error, and may yet have been
 	// committed.
 	tried bool
+	// found: its commit had no answer and was found by reading back.
+	found bool
 }
 
 // mayHaveCommitted: its transaction was sent to commit, and had not when the
@@ -120,6 +122,9 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 			left = append(left, r)
 			continue
 		}
+		if r.found { // now that nothing waits for what the application's hooks do
+			r.statements.Committed()
+		}
 		c.settled(ctx, r, applied[i])
 	}
 	return left, nil
@@ -159,7 +164,7 @@ func (c *completer) readBack(ctx context.Context, batch []result, applied []bool
 			waiting[i] = true
 		case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:
 			applied[i], batch[i].verdict = true, verdict{outcome: completed}
-			r.statements.Committed()
+			batch[i].found = true
 		case r.tried:
 			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
 				s.Completed == (r.outcome == completed || r.outcome == superseded) && s.Poisoned == (r.outcome == poisoned)

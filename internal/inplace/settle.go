@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -118,7 +119,11 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 		return // it was somebody else's attempt
 	}
 	a.cfg.Counters.OfHandler(telemetry.Released, a.handler.Key(), 1)
-	a.outage.Begin(a.task, err, a.fields()...)
+	if store.IsSerialization(err) {
+		a.outage.End(a.task) // it was another transaction
+	} else {
+		a.outage.Begin(a.task, err, a.fields()...)
+	}
 	a.tell(ctx, released, err, took)
 }
 

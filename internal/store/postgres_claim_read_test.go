@@ -1,7 +1,6 @@
 package store
 
 import (
-	"database/sql"
 	"testing"
 	"time"
 
@@ -41,7 +40,8 @@ func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 
 	statement := p.text(`WITH claimed AS (SELECT ` + postgresClaimColumns + ` FROM {statuses})` + postgresClaimResult + `
 		FROM claimed c LEFT JOIN {messages} m ON m.number = c.message_number ORDER BY c.created_at`)
-	pool := p.pool(t.Context()).(*sql.DB)
+	pool, err := db.DB()
+	require.NoError(t, err)
 	native, err := readNative(t.Context(), pool, statement, nil)
 	require.NoError(t, err)
 	ordinary, err := Query(t.Context(), pool, statement, scanClaim)

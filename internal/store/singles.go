@@ -16,7 +16,7 @@ var readCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
 // Singles runs statements outside any transaction, for Query and Exec. Such a statement is a
 // transaction of the session's default isolation. Where that is known not to be READ
-// COMMITTED, each gets a transaction that states it, which costs two round trips more. It is
+// COMMITTED, each gets a transaction that states it, which costs three round trips more. It is
 // known from StateIsolation, or from a serialization failure: the statement, which has done
 // nothing, then runs again at once, so that none ever reaches a caller.
 //
@@ -41,6 +41,11 @@ func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
 	return single{ConnPool: pool, of: s}
 }
 
+// boundSingle has the server end the transaction of a single statement whose client has
+// vanished before the COMMIT. It holds locks that others wait for (a lease), and nothing
+// else would end it before TCP gives the connection up. Reads no table.
+const boundSingle = `SET LOCAL idle_in_transaction_session_timeout = '10s'`
+
 // single is a pool whose statements stand alone.
 type single struct {
 	gorm.ConnPool
@@ -56,7 +61,12 @@ func (s single) run(ctx context.Context, statement func(gorm.ConnPool) error) er
 		}
 		s.of.state.Store(true)
 	}
-	err := s.of.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return statement(tx.Statement.ConnPool) }, readCommitted)
+	err := s.of.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		if err := tx.Exec(boundSingle).Error; err != nil {
+			return err
+		}
+		return statement(tx.Statement.ConnPool)
+	}, readCommitted)
 	return WithContextError(ctx, err)
 }
 

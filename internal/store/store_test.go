@@ -100,6 +100,25 @@ func TestStatementThatCollidesRunsAgainAtOnce(t *testing.T) {
 	}
 }
 
+// A client that vanishes between the statement and the COMMIT must not keep, say, a lease
+// locked until TCP gives its connection up.
+func TestStatementThatStatesItsIsolationIsEndedByTheServer(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	singles := store.NewSingles(db)
+	timeout := func() string {
+		values, err := store.Query(t.Context(), singles.Pool(t.Context()), "SELECT current_setting('idle_in_transaction_session_timeout')", store.Value[string])
+		require.NoError(t, err)
+		require.Len(t, values, 1)
+		return values[0]
+	}
+	before := timeout()
+	singles.StateIsolation()
+	require.Equal(t, "10s", timeout())
+	singles = store.NewSingles(db)
+	require.Equal(t, before, timeout(), "the session's own setting is as it was")
+}
+
 // The pure Go driver.
 func TestSQLite(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
