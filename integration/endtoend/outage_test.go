@@ -47,10 +47,9 @@ func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
 	for _, outage := range []struct {
 		name       string
 		begin, end func() error
-		frozen     bool
 	}{
-		{"frozen", server.Freeze, server.Thaw, true},
-		{"stopped", server.Stop, server.Start, false},
+		{"frozen", server.Freeze, server.Thaw},
+		{"stopped", server.Stop, server.Start},
 	} {
 		t.Run(outage.name, func(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, server.Start()) })
@@ -108,11 +107,7 @@ func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
 			stopped = true
 			require.Equal(t, messages, r.number(`SELECT count(*) FROM effects`), "nothing lost")
 			require.Equal(t, messages, r.number(`SELECT count(DISTINCT message_id) FROM effects`), "nothing doubled")
-			charged := `SELECT count(*) FROM inbox_handler_statuses WHERE error_count > 0 AND handler_key = ANY ($1)`
-			require.Zero(t, r.number(charged, []string{"plain"}))
-			if outage.frozen { // a handler whose own statement fails has failed
-				require.Zero(t, r.number(charged, []string{"tx"}))
-			}
+			require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count > 0`), "nothing charged")
 			_, runs := plain.all()
 			t.Logf("%d plain runs of %d messages, counters %+v", runs, messages, ib.Counters())
 			require.Zero(t, ib.Counters().Fenced, "what has run is stored before its claims are released")
@@ -123,7 +118,9 @@ func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
 			}
 			t.Log(lines)
 			for _, line := range []string{"inbox: heartbeat failed", "inbox: claiming failed, trying again", "inbox: results cannot be stored, retrying", "inbox: worker cannot register", "inbox: sweep failed"} {
-				require.LessOrEqual(t, lines[line], 2, line)
+				// Once for the outage, and perhaps for a machine with much else to do. Each
+				// heartbeat that failed would be fifteen.
+				require.LessOrEqual(t, lines[line], 5, line)
 			}
 		})
 	}
