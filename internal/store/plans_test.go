@@ -128,6 +128,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"postgresStopWorker", postgresStopWorker, []any{worker}, nil, 2},
 		{"postgresWorkers", postgresWorkers, nil, nil, 2},
 		{"postgresMarkReleased", postgresMarkReleased, []any{worker}, nil, 2},
+		{"postgresDefaultIsolation", postgresDefaultIsolation, nil, nil, 1},
 		{"postgresPaused", postgresPaused, nil, nil, 1},
 		{"postgresSetPaused", postgresSetPaused, []any{"hot", true, now}, nil, 1},
 		{"postgresAcquireLease", postgresAcquireLease, []any{"l", worker, 1000}, nil, 1},
