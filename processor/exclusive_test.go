@@ -142,7 +142,7 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 		running, causes, finish := make(chan string, 10), make(chan error, 10), make(chan struct{})
 		log, logs := inboxtest.Observe()
 		slow := inbox.WorkerTimeout(9 * time.Second)
-		one := exclusive(t, d, log, slow, inbox.PollingInterval(time.Hour), inbox.StuckHandlerGrace(time.Minute), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+		one := exclusive(t, d, log, slow, noRoutineLook, inbox.PollingInterval(time.Hour), inbox.StuckHandlerGrace(time.Minute), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			running <- m.ID
 			<-ctx.Done()
 			if m.ID == "obedient" {
