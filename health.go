@@ -74,6 +74,9 @@ const (
 	ReasonOutage = "outage"
 	// ReasonClockSkew: this machine's clock is not the database's.
 	ReasonClockSkew = "clock_skew"
+	// ReasonBarredRole: another worker's database role is one whose sessions this
+	// worker's can neither see nor end.
+	ReasonBarredRole = "barred_role"
 	// ReasonClosedPool: the application has closed the database's pool.
 	ReasonClosedPool = "closed_pool"
 	// ReasonCleanup: cleanup fails, or has waited for consumers for too long.
@@ -153,6 +156,9 @@ func (h Health) Degraded() error {
 	}
 	if skew := h.Processor.ClockSkew; skew != 0 {
 		problems = append(problems, errors.New(skewed(skew)))
+	}
+	if len(h.Processor.BarredRoles) > 0 {
+		problems = append(problems, errors.New(barred(h.Processor)))
 	}
 	for _, c := range h.Consumers {
 		if err := c.Err(); err != nil {

@@ -9,10 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 func reason(ib *inbox.Inbox, code string) *inbox.HealthReason {
@@ -131,4 +133,33 @@ func TestHealthReasonsHoldNoPasswords(t *testing.T) {
 		require.NotContains(t, stored, "hunter2")
 		require.NotContains(t, reason(ib, inbox.ReasonDatabase).Detail, "hunter2")
 	})
+}
+
+// Contract 5.9, 11.5: without the grants, claims of a frozen worker would stay locked.
+func TestWorkerThatCannotEndSessionsOfAnothersRoleSaysSoUntilItCan(t *testing.T) {
+	dsn := testenv.PostgresDSN(t)
+	work := func(db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
+		return inboxtest.New(t, db, append(opts, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))...)
+	}
+	work(testenv.OpenPostgres(t, dsn))
+	old, asOld := testenv.Role(t, dsn)
+	rotated, asRotated := testenv.Role(t, dsn)
+	log, logs := inboxtest.Observe()
+	first, second := work(testenv.OpenPostgres(t, asOld)), work(testenv.OpenPostgres(t, asRotated), log)
+	inboxtest.Start(t, first)
+	inboxtest.Start(t, second)
+	inboxtest.Eventually(t, func() bool { return reason(second, inbox.ReasonBarredRole) != nil }, "health says so")
+	its := reason(second, inbox.ReasonBarredRole)
+	require.Equal(t, inbox.HealthDegraded, its.State)
+	require.Contains(t, its.Detail, "the database role "+old+",")
+	require.Contains(t, its.Detail, "GRANT pg_read_all_stats, pg_signal_backend TO "+rotated)
+	require.ErrorContains(t, second.Health().Degraded(), its.Detail)
+	require.True(t, second.Health().Ready())
+	inboxtest.Eventually(t, func() bool { return reason(first, inbox.ReasonBarredRole) != nil }, "the other has the same to say")
+
+	testenv.Grant(t, dsn, "pg_read_all_stats, pg_signal_backend", rotated)
+	inboxtest.Eventually(t, func() bool { return reason(second, inbox.ReasonBarredRole) == nil }, "it can now")
+	testenv.Grant(t, dsn, rotated, old)
+	inboxtest.Eventually(t, func() bool { return reason(first, inbox.ReasonBarredRole) == nil }, "a member can, too")
+	require.Equal(t, 1, logs.FilterMessageSnippet("can neither see nor end").Len())
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/secrets"
@@ -98,6 +99,12 @@ func skewed(ahead time.Duration) string {
 	return fmt.Sprintf("this machine's clock is %s %s the database's: retries come too early or too late; synchronize the clocks", ahead.Round(time.Second), how)
 }
 
+// barred describes roles whose sessions a worker's own cannot end.
+func barred(h processor.Health) string {
+	return fmt.Sprintf("workers use the database role %s, whose sessions this one's can neither see nor end: what they leave open when they are "+
+		"frozen or cut off stays locked; GRANT pg_read_all_stats, pg_signal_backend TO %s", strings.Join(h.BarredRoles, ", "), h.DatabaseRole)
+}
+
 // judgePool looks for the pool's end in what the others report.
 func (h *Health) judgePool() {
 	problems := append(slices.Collect(maps.Values(h.Processor.Troubles)), h.SampleErr)
@@ -113,6 +120,9 @@ func (h *Health) judgePool() {
 func (h *Health) judgeProcessor() {
 	if skew := h.Processor.ClockSkew; skew != 0 {
 		h.because(HealthReason{Code: ReasonClockSkew, State: HealthDegraded, Detail: skewed(skew)})
+	}
+	if len(h.Processor.BarredRoles) > 0 {
+		h.because(HealthReason{Code: ReasonBarredRole, State: HealthDegraded, Detail: barred(h.Processor)})
 	}
 	h.judgePool()
 	for _, what := range slices.Sorted(maps.Keys(h.Processor.Troubles)) {

@@ -150,6 +150,8 @@ type Worker struct {
 	// Health is what kept its process from being healthy at its last heartbeat: a
 	// JSON array of reasons, empty if nothing did (contract 11.5).
 	Health string `gorm:"column:health;type:text;not null"`
+	// DatabaseRole is the role that it has logged in to PostgreSQL as; empty on SQLite.
+	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }
 
 // Handler is what operators decided about one handler key; a key without a

@@ -19,7 +19,8 @@ import (
 const maxSkew = time.Minute
 
 // fleet judges what the rows of all workers show of mistakes in their set-up:
-// a clock that is wrong, and workers with other handlers.
+// a clock that is wrong, workers with other handlers, and workers whose
+// transactions ours could not end.
 type fleet struct {
 	opts  Options
 	keys  []string
@@ -31,20 +32,25 @@ type fleet struct {
 	// foreign are living workers' sets of handler keys other than ours: since
 	// when they have been met, by the machine's clock; zero once warned of.
 	foreign map[string]time.Time
+	// barred are the database roles of workers whose transactions ours, me, could not
+	// end if they died.
+	barred []string
+	me     string
 }
 
 func newFleet(opts Options, keys []string, c clock.Clock, log *zap.Logger) *fleet {
 	return &fleet{opts: opts, keys: slices.Sorted(slices.Values(keys)), clock: c, log: log, foreign: map[string]time.Time{}}
 }
 
-// look judges rows that were read after our clock showed asked.
-func (f *fleet) look(workers []store.WorkerState, asked time.Time) {
+// look judges rows that were read after our clock showed asked; ours is self.
+func (f *fleet) look(self string, workers []store.WorkerState, asked time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock) {
 		f.compareClocks(asked, f.clock.Now(), workers[0].Read)
 	}
 	f.compareHandlers(workers)
+	f.compareRoles(self, workers)
 }
 
 // compareClocks compares the database's clock with ours, which showed asked
@@ -95,6 +101,38 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 		}
 	}
 	maps.DeleteFunc(f.foreign, func(set string, _ time.Time) bool { return !met[set] })
+}
+
+// compareRoles warns of workers that have logged in to PostgreSQL as a role whose
+// sessions ours may neither see nor end. If one of them is frozen or cut off while a
+// handler's transaction is open, its claims stay locked for as long as it is.
+func (f *fleet) compareRoles(self string, workers []store.WorkerState) {
+	var barred []string
+	for _, w := range workers {
+		if w.ID == self {
+			f.me = w.DatabaseRole
+		}
+		if !w.Evictable && !w.Released && !w.Stopped && !slices.Contains(barred, w.DatabaseRole) {
+			barred = append(barred, w.DatabaseRole)
+		}
+	}
+	slices.Sort(barred)
+	switch {
+	case len(barred) > 0 && !slices.Equal(barred, f.barred):
+		f.log.Warn("inbox: workers use database roles whose sessions this worker's role can neither see nor end: what they leave open when "+
+			"they are frozen or cut off stays locked; GRANT pg_read_all_stats, pg_signal_backend to each worker's role",
+			zap.Strings(telemetry.FieldRoles, barred), zap.String(telemetry.FieldRole, f.me))
+	case len(barred) == 0 && len(f.barred) > 0:
+		f.log.Info("inbox: this worker's role can end the sessions of all workers' roles again", zap.String(telemetry.FieldRole, f.me))
+	}
+	f.barred = barred
+}
+
+// barredRoles are the database roles whose sessions that of ours, me, cannot end.
+func (f *fleet) barredRoles() (barred []string, me string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.barred), f.me
 }
 
 // without returns the keys that are not in others, ten at most.

@@ -49,11 +49,15 @@ type Health struct {
 	// ClockSkew is how far this worker's clock is ahead of the database's, if
 	// that is more than a minute; negative if it is behind. Always 0 on SQLite.
 	ClockSkew time.Duration
+	// BarredRoles are the PostgreSQL roles of other workers whose sessions DatabaseRole,
+	// this worker's, can neither see nor end.
+	BarredRoles  []string
+	DatabaseRole string
 }
 
 // Degraded is true if anything is wrong.
 func (h Health) Degraded() bool {
-	return len(h.Troubles) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0
+	return len(h.Troubles) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0 || len(h.BarredRoles) > 0
 }
 
 // Health tells how the processor is (contract 5.15).
@@ -64,6 +68,7 @@ func (p *Processor) Health() Health {
 	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Troubles: map[string]error{}, Stuck: map[string]int{}}
 	if now != nil {
 		h.ClockSkew = p.fleet.clockSkew()
+		h.BarredRoles, h.DatabaseRole = p.fleet.barredRoles()
 		if s := now.current(); s != nil {
 			h.WorkerID = s.id
 		}

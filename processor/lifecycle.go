@@ -189,7 +189,7 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 		}
 		err := h.beat(ctx, s)
 		if err == nil {
-			err = sw.sweep(ctx, s.id, p.fleet.look)
+			err = sw.sweep(ctx, s.id, func(workers []store.WorkerState, asked time.Time) { p.fleet.look(s.id, workers, asked) })
 		}
 		switch {
 		case err == nil:

@@ -89,6 +89,7 @@ const (
 	FieldRefused           = "refused"
 	FieldRejected          = "rejected"
 	FieldRole              = "role"
+	FieldRoles             = "roles"
 	FieldSettingOf         = "setting_of"
 	FieldSince             = "since"
 	FieldStack             = "stack"

@@ -126,7 +126,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"postgresRecordDrain", postgresRecordDrain, []any{worker, "h", 1, "[]", "[]"}, nil, 1},
 		{"postgresWorkerLives", postgresWorkerLives, []any{worker}, nil, 1},
 		{"postgresStopWorker", postgresStopWorker, []any{worker}, nil, 2},
-		{"postgresWorkers", postgresWorkers, nil, nil, 2},
+		{"postgresWorkers", postgresWorkers, nil, nil, 200}, // and the roles of the server
 		{"postgresMarkReleased", postgresMarkReleased, []any{worker}, nil, 2},
 		{"postgresDefaultIsolation", postgresDefaultIsolation, nil, nil, 1},
 		{"postgresPaused", postgresPaused, nil, nil, 1},

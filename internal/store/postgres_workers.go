@@ -14,17 +14,17 @@ import (
 // transaction began (contract 3.5).
 const (
 	postgresHeartbeat = `
-INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, started_at, heartbeat_at)
-VALUES ($1::text::uuid, $2, $3::integer, $4, $5, clock_timestamp(), clock_timestamp())
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at)
+VALUES ($1::text::uuid, $2, $3::integer, $4, $5, session_user, clock_timestamp(), clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys, health = EXCLUDED.health,
-	heartbeat_at = clock_timestamp()
+	database_role = EXCLUDED.database_role, heartbeat_at = clock_timestamp()
 WHERE w.released_at IS NULL`
 
 	// A row that begins and ends at the same moment is a drain's: one statement
 	// reads the clock once.
 	postgresRecordDrain = `
-INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, started_at, heartbeat_at, stopped_at)
-SELECT $1::text::uuid, $2, $3::integer, $4, $5, at, at, at FROM (SELECT clock_timestamp() AS at OFFSET 0) AS now
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at, stopped_at)
+SELECT $1::text::uuid, $2, $3::integer, $4, $5, session_user, at, at, at FROM (SELECT clock_timestamp() AS at OFFSET 0) AS now
 ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys,
 	started_at = EXCLUDED.started_at, heartbeat_at = EXCLUDED.heartbeat_at, stopped_at = EXCLUDED.stopped_at, released_at = NULL`
 
@@ -32,10 +32,14 @@ ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler
 
 	postgresStopWorker = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
 
+	// The last column says whether EvictWorker can see and end the sessions of the
+	// worker's role: ours is a member of it, or was granted both for all but superusers.
 	postgresWorkers = `
-SELECT id, host, pid, handler_keys, health, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
-	stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL, clock_timestamp()
-FROM {workers} ORDER BY started_at, id`
+SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
+	stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL, clock_timestamp(),
+	database_role = session_user OR COALESCE(pg_has_role(r.oid, 'USAGE'), false)
+		OR NOT COALESCE(r.rolsuper, false) AND pg_has_role('pg_read_all_stats', 'USAGE') AND pg_has_role('pg_signal_backend', 'USAGE')
+FROM {workers} LEFT JOIN pg_roles r ON r.rolname = database_role ORDER BY started_at, id`
 
 	// With the lock that accepts wait for, and that is not to be had while one
 	// is under way: see postgresAcceptClaimed. The update alone would take a
@@ -107,7 +111,7 @@ func (p *postgres) Workers(ctx context.Context, _ time.Time) ([]WorkerState, err
 	workers, err := Query(ctx, p.pool(ctx), p.text(postgresWorkers), func(rows *sql.Rows, w *WorkerState) error {
 		var keys string
 		var silent int64
-		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &w.StartedAt, &silent, &w.Stopped, &w.Drains, &w.Released, &w.Read); err != nil {
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &w.DatabaseRole, &w.StartedAt, &silent, &w.Stopped, &w.Drains, &w.Released, &w.Read, &w.Evictable); err != nil {
 			return err
 		}
 		w.StartedAt, w.SilentFor = w.StartedAt.UTC(), time.Duration(silent)*time.Microsecond
@@ -142,13 +146,13 @@ WITH locked AS MATERIALIZED (
 	UNION ALL
 	SELECT m.xid FROM locked, pg_get_multixact_members(locked.several) m
 )
-SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
-	SELECT l.pid FROM {statuses} s
+SELECT count(*) FILTER (WHERE CASE WHEN pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE') THEN pg_terminate_backend(pid) END) FROM (
+	SELECT l.pid, a.usesysid FROM {statuses} s
 	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
 	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')
 	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
 	UNION
-	SELECT l.pid FROM accepts
+	SELECT l.pid, a.usesysid FROM accepts
 	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = accepts.xid AND l.mode = 'ExclusiveLock' AND l.granted
 	JOIN pg_locks r ON r.pid = l.pid AND r.locktype = 'relation' AND r.relation = '{workers}'::regclass
 	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')

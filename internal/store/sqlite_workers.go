@@ -10,14 +10,15 @@ import (
 // process. Silence is judged by the clock the caller gives (contract 3.5).
 const (
 	sqliteHeartbeat = `
-INSERT INTO {workers} (id, host, pid, handler_keys, health, started_at, heartbeat_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+INSERT INTO {workers} (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at) VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?6)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys, health = excluded.health,
 	heartbeat_at = excluded.heartbeat_at
 WHERE released_at IS NULL
 RETURNING id`
 
 	sqliteRecordDrain = `
-INSERT INTO {workers} (id, host, pid, handler_keys, health, started_at, heartbeat_at, stopped_at) VALUES (?1, ?2, ?3, ?4, ?6, ?5, ?5, ?5)
+INSERT INTO {workers} (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at, stopped_at)
+VALUES (?1, ?2, ?3, ?4, ?6, '', ?5, ?5, ?5)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys,
 	started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at, stopped_at = excluded.stopped_at, released_at = NULL`
 
@@ -80,7 +81,7 @@ func (s *sqlite) Workers(ctx context.Context, now time.Time) ([]WorkerState, err
 		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &started, &heartbeat, &w.Stopped, &w.Drains, &w.Released); err != nil {
 			return err
 		}
-		w.StartedAt, w.SilentFor = started.Time, now.Sub(heartbeat.Time)
+		w.StartedAt, w.SilentFor, w.Evictable = started.Time, now.Sub(heartbeat.Time), true
 		return parseHandlerKeys(keys, w)
 	})
 	return workers, doing("list workers", err)

@@ -28,6 +28,10 @@ type WorkerState struct {
 	Drains bool
 	// Released: found dead, its claims released.
 	Released bool
+	// DatabaseRole is the role that it has logged in to PostgreSQL as; empty on SQLite.
+	DatabaseRole string
+	// Evictable: EvictWorker can end what it leaves open.
+	Evictable bool
 	// Read is when the row was read, by the database's clock on PostgreSQL;
 	// zero on SQLite, which has none of its own.
 	Read time.Time

@@ -13,21 +13,9 @@ import (
 // owns in the database, go when the test ends.
 func RoleIsolation(t testing.TB, dsn, level string) string {
 	t.Helper()
-	role := "inbox_test_" + randomHex(t)
-	for _, statement := range []string{
-		"CREATE ROLE " + role + " LOGIN SUPERUSER PASSWORD 'secret'",
-		fmt.Sprintf("ALTER ROLE %s SET default_transaction_isolation = '%s'", role, level),
-	} {
-		require.NoError(t, administer(dsn, statement))
-	}
-	t.Cleanup(func() {
-		require.NoError(t, administer(dsn, "DROP OWNED BY "+role))
-		require.NoError(t, administer(dsn, "DROP ROLE "+role))
-	})
-	address, err := url.Parse(dsn)
-	require.NoError(t, err)
-	address.User = url.UserPassword(role, "secret")
-	return address.String()
+	role, as := newRole(t, dsn, "SUPERUSER")
+	require.NoError(t, administer(dsn, fmt.Sprintf("ALTER ROLE %s SET default_transaction_isolation = '%s'", role, level)))
+	return as
 }
 
 // DatabaseIsolation gives dsn's database this isolation level for all transactions that do

@@ -125,7 +125,8 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}workers" (
     "heartbeat_at" timestamptz NOT NULL,
     "stopped_at" timestamptz,
     "released_at" timestamptz,
-    "health" text NOT NULL
+    "health" text NOT NULL,
+    "database_role" text NOT NULL
 );
 
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handlers" (

@@ -121,7 +121,8 @@ CREATE TABLE IF NOT EXISTS "${prefix}workers" (
     "heartbeat_at" datetime NOT NULL,
     "stopped_at" datetime,
     "released_at" datetime,
-    "health" text NOT NULL
+    "health" text NOT NULL,
+    "database_role" text NOT NULL
 );
 
 CREATE TABLE IF NOT EXISTS "${prefix}handlers" (

@@ -1,0 +1,55 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Contract 5.9.
+func TestSessionsOfAnotherRoleAreEndedWithBothGrants(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	migrated(t, testenv.OpenPostgres(t, dsn))
+	theirs, asThem := testenv.Role(t, dsn)
+	ours, asUs := testenv.Role(t, dsn)
+	their, our := testenv.OpenPostgres(t, asThem), testenv.OpenPostgres(t, asUs)
+	theirStore, err := store.New(their, models.Naming{})
+	require.NoError(t, err)
+	ourStore, err := store.New(our, models.Naming{})
+	require.NoError(t, err)
+
+	dead, now := uuid.NewString(), time.Now()
+	require.NoError(t, theirStore.Heartbeat(t.Context(), store.Worker{ID: dead, Host: "host", PID: 7}, now))
+	left := their.Begin()
+	require.NoError(t, left.Error)
+	require.NoError(t, left.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR KEY SHARE`, dead).Error) // as an accept does
+	evict := func() (ended int, evictable bool) {
+		workers, err := ourStore.Workers(t.Context(), now)
+		require.NoError(t, err)
+		require.Len(t, workers, 1)
+		require.Equal(t, theirs, workers[0].DatabaseRole)
+		ended, err = ourStore.EvictWorker(t.Context(), dead)
+		require.NoError(t, err)
+		return ended, workers[0].Evictable
+	}
+	for _, grant := range []string{"", "pg_signal_backend"} {
+		if grant != "" {
+			testenv.Grant(t, dsn, grant, ours)
+		}
+		ended, evictable := evict()
+		require.Zero(t, ended, grant)
+		require.False(t, evictable, grant)
+	}
+	testenv.Grant(t, dsn, "pg_read_all_stats", ours)
+	ended, evictable := evict()
+	require.Equal(t, 1, ended)
+	require.True(t, evictable)
+	require.Error(t, left.Commit().Error)
+}
