@@ -210,6 +210,13 @@ func TestMalformedCloudEventsAreBadRecords(t *testing.T) {
 		"bad schema":          event(`,"dataschema":"::"`),
 		"bad content type":    event(`,"datacontenttype":"/"`),
 		"NUL":                 event(`,"subject":"a\u0000b"`),
+		"id twice":            event(`,"id":"2"`),
+		"same id twice":       event(`,"id":"1"`),
+		"id twice, escaped":   event(`,"i\u0064":"2"`),
+		"extension twice":     event(`,"ext":"a","ext":null`),
+		"data twice":          event(`,"data":{"a":1},"data":{"a":1}`),
+		"base64 twice":        event(`,"data_base64":null,"data_base64":"AA=="`),
+		"twice in a batch":    record(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{"specversion":"1.0","id":"1","id":"2","source":"s","type":"t"}]`, "content-type", "application/cloudevents-batch+json"),
 		"two data":            event(`,"data":1,"data_base64":"AA=="`),
 		"bad base64":          event(`,"data_base64":"%"`),
 		"half surrogate data": event(`,"datacontenttype":"text/plain","data":"\ud800"`),
@@ -231,6 +238,56 @@ func TestMalformedCloudEventsAreBadRecords(t *testing.T) {
 	}
 	received := decoder(t, envelope.DecoderConfig{Mode: envelope.CloudEvents}).Decode(channel, record("x", "MessageType", "t", "MessageId", "1"))
 	require.ErrorIs(t, received.Err, envelope.ErrNotCloudEvent)
+}
+
+func TestMemberThatComesTwiceIsNamed(t *testing.T) {
+	event := `{"specversion":"1.0","id":"1","source":"s","data":{"type":"t","type":"t"},"type":"a","type":"b"}`
+	received := decoder(t, envelope.DecoderConfig{}).Decode(channel, record(event, "content-type", "application/cloudevents+json"))
+	require.ErrorContains(t, received.Err, `member "type" comes twice`)
+	received = decoder(t, envelope.DecoderConfig{}).Decode(channel, record("["+event+"]", "content-type", "application/cloudevents-batch+json"))
+	require.ErrorContains(t, received.Err, `event 1 of 1`)
+	require.ErrorContains(t, received.Err, `member "type" comes twice`)
+}
+
+// What looks like a second member, but is part of a text or of the data, is none.
+func TestDataIsNoPartOfTheEnvelope(t *testing.T) {
+	for _, data := range []string{
+		`{"id":1,"id":2}`, `[{"id":1,"id":2},{"id":3}]`, `"{\"id\":1}"`, `"\\"`, `"\\\":\""`, `"a:b\":"`, `{"\"id\":":[[],{},":"]}`, `{}`, `1`,
+	} {
+		value := `{ "specversion" : "1.0", "data" : ` + data + ` , "id":"1","source":"s:\"t\":","type":"t","ext":"{:"}`
+		m := message(t, envelope.DecoderConfig{}, record(value, "content-type", "application/cloudevents+json"))
+		require.Equal(t, data, string(m.Content))
+		batch := decoder(t, envelope.DecoderConfig{}).Decode(channel, record("["+value+", "+value+"]", "content-type", "application/cloudevents-batch+json"))
+		require.NoError(t, batch.Err)
+		require.Len(t, batch.Messages, 2)
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	event := func(data string) string {
+		return `{"specversion":"1.0","id":"0190f3c4-5b1e-7c3a-9d53-0a3c5c8f2f11","source":"/shop","type":"order.placed","time":"2026-01-02T03:04:05.1Z",` +
+			`"datacontenttype":"application/json","partitionkey":"p","data":` + data + `}`
+	}
+	lines := func(n int) string {
+		return `{"lines":[` + strings.Repeat(`{"sku":"A-1","quantity":12,"price":{"amount":"12.50","currency":"EUR"}},`, n) + `{}]}`
+	}
+	for name, r := range map[string]envelope.Record{
+		"structured/1KB":  record(event(lines(14)), "content-type", "application/cloudevents+json"),
+		"structured/64KB": record(event(lines(900)), "content-type", "application/cloudevents+json"),
+		"batched/50x1KB":  record("["+strings.Repeat(event(lines(14))+",", 49)+event(lines(14))+"]", "content-type", "application/cloudevents-batch+json"),
+	} {
+		b.Run(name, func(b *testing.B) {
+			d, err := envelope.NewDecoder(envelope.DecoderConfig{}, nil)
+			require.NoError(b, err)
+			b.SetBytes(int64(len(r.Value)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if received := d.Decode(channel, r); received.Err != nil {
+					b.Fatal(received.Err)
+				}
+			}
+		})
+	}
 }
 
 func TestEmptyBatchHasNoMessages(t *testing.T) {

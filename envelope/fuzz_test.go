@@ -1,6 +1,8 @@
 package envelope_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -51,10 +53,42 @@ func FuzzStructuredCloudEvent(f *testing.F) {
 	f.Add([]byte(`{"specversion":"1.0","id":"\ud800","source":"s","type":"t","data_base64":"AA=="}`))
 	f.Add([]byte(`{"specversion":"1.0","id":1,"source":"/","type":"t","time":"2020-01-01T00:00:00Z","datacontenttype":"text/plain","data":"x"}`))
 	f.Add([]byte(`null`))
+	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"s","type":"t","i\u0064":"2"}`))
+	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"s","type":"t","data":{"a":":\\\"","a":[{}]},"ext":"}"}`))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: "content-type", Value: []byte("application/cloudevents+json")}))
 		require.Equal(t, received.Err == nil, len(received.Messages) == 1)
+		twice := namesTwice(value)
+		require.False(t, received.Err == nil && twice, "a member that comes twice is refused")
+		if received.Err != nil && strings.Contains(received.Err.Error(), "comes twice") {
+			require.True(t, twice, "and no other event for that reason: %v", received.Err)
+		}
 	})
+}
+
+// namesTwice tells, by encoding/json's tokens, whether a JSON object has two
+// members of one name.
+func namesTwice(object []byte) bool {
+	tokens := json.NewDecoder(bytes.NewReader(object))
+	if first, err := tokens.Token(); err != nil || first != json.Delim('{') {
+		return false
+	}
+	seen := map[string]bool{}
+	for tokens.More() {
+		name, err := tokens.Token()
+		if err != nil {
+			return false
+		}
+		if seen[name.(string)] {
+			return true
+		}
+		seen[name.(string)] = true
+		var value json.RawMessage
+		if tokens.Decode(&value) != nil {
+			return false
+		}
+	}
+	return false
 }
 
 func FuzzBatchedCloudEvents(f *testing.F) {
@@ -63,10 +97,17 @@ func FuzzBatchedCloudEvents(f *testing.F) {
 	f.Add([]byte(`[]`))
 	f.Add([]byte(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{"specversion":"1.0","source":"s","type":"t"}]`))
 	f.Add([]byte(`[null]`))
+	f.Add([]byte(`[{"specversion":"1.0","id":"1","source":"s","type":"t","type":"u"}]`))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}))
 		if len(received.Messages) > 0 {
 			require.Nil(t, received.Err)
+		}
+		var events []json.RawMessage
+		if received.Err == nil && json.Unmarshal(value, &events) == nil {
+			for _, event := range events {
+				require.False(t, namesTwice(event), "a member that comes twice is refused")
+			}
 		}
 	})
 }
