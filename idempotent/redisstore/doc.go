@@ -49,11 +49,12 @@
 // SLOTS and COMMAND for a cluster (without COMMAND the client works, but asks for
 // it in vain before each command); before the first body a script is tried, so
 // that a user without that right runs none. INFO is wanted once and may be
-// refused.
+// refused, unless RequireNoEviction is set.
 //
 // maxmemory-policy must be noeviction. Every other policy may evict markers,
 // which have a TTL all of them, and a message whose marker was evicted is handled
-// again. It is said in the log once if the server answers that it may happen.
+// again. It is said in the log once if the server answers that it may happen; with
+// RequireNoEviction nothing runs on such a server.
 // Out of memory under noeviction, claims are refused and nothing runs; what runs
 // already cannot be finalised (the first case above), so leave the server room.
 //

@@ -36,6 +36,9 @@ type Options struct {
 	// Database is the number of the Redis database, for Open: 0 or more.
 	// Default -1, the one that the URL names.
 	Database int `yaml:"database" env:"DATABASE"`
+	// RequireNoEviction refuses every run on a server that may evict markers.
+	// Default false, which warns of such a server once.
+	RequireNoEviction bool `yaml:"require_no_eviction" env:"REQUIRE_NO_EVICTION"`
 }
 
 // DefaultOptions returns the defaults (contract 8.2).
@@ -152,6 +155,16 @@ func Retention(d time.Duration) Option { return func(c *config) { c.options.Rete
 // Open: a client that is given to New has its database. Do not use it with a
 // cluster, which has database 0 alone.
 func Database(n int) Option { return func(c *config) { c.options.Database = n } }
+
+// RequireNoEviction has the store run no body on a server that may evict markers:
+// its maxmemory-policy is not noeviction while maxmemory has a limit, or it does
+// not say (INFO is refused). Run returns ErrMayEvict then, before anything is
+// claimed. The server is asked before the first body and again once per Lease, a
+// cluster's masters each; CheckEviction asks it at start. If not set, the log
+// warns once and messages run. Set it where handling a message twice is worse
+// than not handling it until the server is configured. Do not set it on managed
+// servers that refuse INFO: nothing would run.
+func RequireNoEviction() Option { return func(c *config) { c.options.RequireNoEviction = true } }
 
 // Logger sets where the store says what no caller gets to hear: that the server
 // may evict markers, that a claim could not be released after a panic, and the

@@ -2,14 +2,78 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
+
+// ErrMayEvict is returned by CheckEviction, and by Run with RequireNoEviction,
+// for a server that may evict markers or does not say whether it may.
+var ErrMayEvict = errors.New("server may evict markers: its maxmemory-policy must be noeviction")
+
+// CheckEviction asks the server whether it may evict markers, and each master of
+// a cluster. ErrMayEvict says that it may, or did not say; any other error that
+// it could not be asked. Call it at start to fail early; with RequireNoEviction
+// Run asks by itself.
+func (s *Store) CheckEviction(ctx context.Context) error {
+	if err := s.checkEviction(ctx); err != nil {
+		return fmt.Errorf("redisstore: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) checkEviction(ctx context.Context) error {
+	// INFO is asked, not CONFIG GET, which managed servers refuse.
+	check := func(ctx context.Context, client redis.Cmdable) error {
+		memory, err := client.Info(ctx, "memory").Result()
+		var refused redis.Error
+		switch policy, limit := evictionIn(memory); {
+		case err != nil && !errors.As(err, &refused):
+			return fmt.Errorf("ask for the maxmemory-policy: %w", err)
+		case err != nil:
+			return fmt.Errorf("%w, and INFO is refused: %w", ErrMayEvict, err)
+		case policy == "":
+			return fmt.Errorf("%w, and INFO does not tell it", ErrMayEvict)
+		case policy != "noeviction" && limit != "0":
+			return fmt.Errorf("%w, not %s (maxmemory is %s)", ErrMayEvict, policy, limit)
+		}
+		return nil
+	}
+	_, err := do(ctx, s, func(ctx context.Context) (struct{}, error) {
+		cluster, ok := s.client.(interface {
+			ForEachMaster(ctx context.Context, fn func(ctx context.Context, client *redis.Client) error) error
+		})
+		if !ok {
+			return struct{}{}, check(ctx, s.client)
+		}
+		return struct{}{}, cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return check(ctx, master) })
+	})
+	return err
+}
+
+// requireNoEviction is checkEviction for Run, once per Lease: the server's
+// settings can change, and a replica that takes over may have others.
+func (s *Store) requireNoEviction(ctx context.Context) error {
+	if !s.options.RequireNoEviction {
+		return nil
+	}
+	now := time.Since(s.made)
+	if checked := s.evictionChecked.Load(); checked > 0 && now-time.Duration(checked) < s.options.Lease {
+		return nil
+	}
+	if err := s.checkEviction(ctx); err != nil {
+		return err
+	}
+	s.evictionChecked.Store(int64(now))
+	return nil
+}
 
 // makeReady tries a script on the store's first claim, before its body: a user
 // without the right to run scripts could not finalise, and every body would run
@@ -18,7 +82,7 @@ func (s *Store) makeReady(ctx context.Context, c *claim) error {
 	if s.ready.Load() {
 		return nil
 	}
-	if !s.looked.Swap(true) {
+	if !s.options.RequireNoEviction && !s.looked.Swap(true) {
 		s.lookAtEviction(ctx)
 	}
 	switch renewed, err := s.renew(ctx, c, c.until); {
@@ -33,17 +97,10 @@ func (s *Store) makeReady(ctx context.Context, c *claim) error {
 }
 
 // lookAtEviction warns if the server may evict markers before their TTL. In a
-// cluster it asks one node. INFO is asked, not CONFIG GET, which managed servers
-// refuse.
+// cluster it asks one node.
 func (s *Store) lookAtEviction(ctx context.Context) {
 	memory, err := do(ctx, s, func(ctx context.Context) (string, error) { return s.client.Info(ctx, "memory").Result() })
-	info := map[string]string{}
-	for line := range strings.Lines(memory) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[name] = value
-		}
-	}
-	policy, limit := info["maxmemory_policy"], info["maxmemory"]
+	policy, limit := evictionIn(memory)
 	switch {
 	case policy == "":
 		s.log.Warn("cannot tell whether Redis may evict markers: its maxmemory-policy must be noeviction", zap.Error(err))
@@ -51,4 +108,18 @@ func (s *Store) lookAtEviction(ctx context.Context) {
 		s.log.Warn("Redis may evict markers, and messages would be handled again: its maxmemory-policy must be noeviction",
 			zap.String(telemetry.FieldMaxmemoryPolicy, policy), zap.String(telemetry.FieldMaxmemory, limit))
 	}
+}
+
+// evictionIn reads the two settings from what INFO memory says; "" if they are
+// not there.
+func evictionIn(memory string) (policy, limit string) {
+	for line := range strings.Lines(memory) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "maxmemory_policy":
+			policy = value
+		case "maxmemory":
+			limit = value
+		}
+	}
+	return policy, limit
 }

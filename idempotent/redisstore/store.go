@@ -26,9 +26,11 @@ type Store struct {
 	options Options
 	log     *zap.Logger
 
-	looked   atomic.Bool // at whether the server may evict markers
-	ready    atomic.Bool // a script has been tried
-	commands sync.WaitGroup
+	made            time.Time
+	looked          atomic.Bool  // at whether the server may evict markers
+	evictionChecked atomic.Int64 // when, since made, the server was last found not to evict; 0 if never
+	ready           atomic.Bool  // a script has been tried
+	commands        sync.WaitGroup
 }
 
 var _ idempotent.Store = (*Store)(nil)
@@ -49,7 +51,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	if n := c.options.Database; n >= 0 {
 		return nil, fmt.Errorf("redisstore: option Database is %d, but a client that is given to New has its database: set it there, or use Open", n)
 	}
-	return &Store{client: client, options: c.options, log: c.log}, nil
+	return &Store{client: client, options: c.options, log: c.log, made: time.Now()}, nil
 }
 
 // checkClient refuses clients with which keys would not stay where they are. A
@@ -82,7 +84,7 @@ func Open(address string, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{client: redis.NewClient(found), owned: true, options: c.options, log: c.log}, nil
+	return &Store{client: redis.NewClient(found), owned: true, options: c.options, log: c.log, made: time.Now()}, nil
 }
 
 // Close waits for commands that timed out and are still under way, which the
@@ -145,6 +147,9 @@ func (s *Store) begin(ctx context.Context, run idempotent.Run) (c *claim, duplic
 		return nil, false, fmt.Errorf("retention is %s, allowed is 1ms or more, or 0 for the store's", r)
 	}
 	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	if err := s.requireNoEviction(ctx); err != nil {
 		return nil, false, err
 	}
 	c, duplicate, err = s.claim(ctx, run.Key)

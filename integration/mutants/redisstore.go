@@ -17,6 +17,14 @@ func redisOutage(run string) test {
 
 var redisStoreMutants = []mutant{
 	{
+		Name: "a server that evicts is used with RequireNoEviction",
+		Why:  "its markers may be evicted, and messages run twice that were never to (contract 8.2)",
+		File: redisStoreModule + "/store.go",
+		Old:  "if err := s.requireNoEviction(ctx); err != nil {",
+		New:  "if err := s.requireNoEviction(ctx); err != nil && false {",
+		Test: redisOutage("TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted"),
+	},
+	{
 		Name: "a marker is written whoever has the claim",
 		Why:  "a call whose lease ran out would acknowledge what another is handling (contract 8.2)",
 		File: redisStoreModule + "/commands.go",

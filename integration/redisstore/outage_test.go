@@ -297,6 +297,60 @@ func TestServerThatMayEvictMarkersIsToldOfOnce(t *testing.T) {
 	}
 }
 
+func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
+	t.Run("an evicting server is refused before anything is claimed", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"}})
+		store := newStore(t, server, redisstore.RequireNoEviction())
+		_, err := store.Run(t.Context(), payment, func(context.Context) error { panic("called") })
+		require.ErrorIs(t, err, redisstore.ErrMayEvict)
+		require.ErrorContains(t, err, "not volatile-lru")
+		require.ErrorIs(t, store.CheckEviction(t.Context()), redisstore.ErrMayEvict)
+		client := newClient(t, server)
+		require.Empty(t, client.Keys(t.Context(), "*").Val())
+		require.NoError(t, client.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
+		handled(t, store)
+		require.NoError(t, store.CheckEviction(t.Context()))
+	})
+	t.Run("a server that begins to evict is refused within a lease", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb", "maxmemory-policy": "noeviction"}})
+		store := newStore(t, server, redisstore.RequireNoEviction())
+		handled(t, store)
+		client := newClient(t, server)
+		require.NoError(t, client.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+		require.Eventually(t, func() bool {
+			_, err := store.Run(t.Context(), payment, func(context.Context) error { return nil })
+			return errors.Is(err, redisstore.ErrMayEvict)
+		}, testenv.Patience, 10*time.Millisecond)
+	})
+	t.Run("a server without a limit evicts nothing", func(t *testing.T) {
+		t.Parallel()
+		handled(t, newStore(t, start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory-policy": "allkeys-lru"}}), redisstore.RequireNoEviction()))
+	})
+	t.Run("each master of a cluster is asked", func(t *testing.T) {
+		t.Parallel()
+		client := newCluster(t, 2)
+		store, err := redisstore.New(client, redisstore.RequireNoEviction())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, store.Close()) })
+		require.NoError(t, store.CheckEviction(t.Context()))
+		last := redis.NewClient(&redis.Options{Addr: client.Options().Addrs[1]})
+		t.Cleanup(func() { require.NoError(t, last.Close()) })
+		require.NoError(t, last.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+		require.NoError(t, last.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
+		require.ErrorIs(t, store.CheckEviction(t.Context()), redisstore.ErrMayEvict)
+	})
+	t.Run("a server that refuses INFO is refused", func(t *testing.T) {
+		t.Parallel()
+		server := start(t, servers.RedisOptions{})
+		client := newClient(t, server)
+		require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err())
+		_, err := newStore(t, server, redisstore.RequireNoEviction()).Run(t.Context(), payment, func(context.Context) error { panic("called") })
+		require.ErrorIs(t, err, redisstore.ErrMayEvict)
+	})
+}
+
 func TestServerWithoutMemoryRunsNothing(t *testing.T) {
 	t.Parallel()
 	server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "1", "maxmemory-policy": "noeviction"}})
