@@ -195,7 +195,7 @@ func (a *app) print(v any, people func()) error {
 		return writeJSON(a.out, v)
 	}
 	people()
-	return nil
+	return a.results.err
 }
 
 // stepTimeout is how long one step of an action may take at most.

@@ -23,7 +23,8 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
   0  done
   1  failed: the database cannot be reached, its tables are missing or old, a
      statement timed out, the audit row could not be written, interrupted
-     before anything was done
+     before anything was done; or the result could not be printed (the disk is
+     full, for example): an action is done then, "inboxctl audit" shows it
   2  misuse: a bad flag or argument
   3  not found: no such status, message, rejected message or handler key
   4  refused: not poisoned, changed meanwhile, being processed, not confirmed,

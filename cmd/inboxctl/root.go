@@ -18,6 +18,8 @@ import (
 type app struct {
 	system
 	now func() time.Time
+	// results is the system's out. It remembers that a result was lost.
+	results *results
 
 	// The flags that every command has.
 	dsn, schema, prefix, actor, output string
@@ -103,7 +105,9 @@ func newRoot(a *app) *cobra.Command {
 // run is the whole program.
 func run(ctx context.Context, args []string, sys system) int {
 	sys.errOut = &locked{w: sys.errOut}
-	a := &app{system: sys, now: func() time.Time { return time.Now().UTC() }}
+	printed := &results{w: sys.out}
+	sys.out = printed
+	a := &app{system: sys, now: func() time.Time { return time.Now().UTC() }, results: printed}
 	return a.run(ctx, args)
 }
 
@@ -114,6 +118,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
 	cmd, err := root.ExecuteContextC(ctx)
+	// Most prints ignore errors, cobra's help among them: this is where each command
+	// learns that what it printed is lost.
+	if lost := a.results.err; lost != nil && !errors.Is(err, lost) {
+		err = errors.Join(err, lost)
+	}
 	code := exitCode(err)
 	if err != nil {
 		a.say("inboxctl: %s", errorLine(err))
@@ -138,6 +147,24 @@ var (
 // say tells the operator something that is no result: it goes to standard
 // error, so that results can be piped.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.errOut, format+"\n", args...) }
+
+// results is standard output. After the first error it writes nothing more, so
+// that no result misses its middle, and each further write has that error.
+type results struct {
+	w   io.Writer
+	err error
+}
+
+func (r *results) Write(p []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	n, err := r.w.Write(p)
+	if err != nil {
+		r.err = fmt.Errorf("print the result: %w", err)
+	}
+	return n, r.err
+}
 
 // locked is a writer that an interrupt may write to besides.
 type locked struct {

@@ -4,6 +4,14 @@ func commanding(run string) test { return test{Module: "cmd/inboxctl", Package: 
 
 var inboxctlMutants = []mutant{
 	{
+		Name: "inboxctl ends with 0 when its output is lost",
+		Why:  "a script takes a full disk for an empty list, or half of the SQL for all of it (contract 11.1)",
+		File: "cmd/inboxctl/root.go",
+		Old:  "lost != nil && !errors.Is(err, lost) {",
+		New:  "lost != nil && false {",
+		Test: commanding("^TestNoCommandSucceedsWhenItsOutputIsLost$"),
+	},
+	{
 		Name: "inboxctl shows payloads unasked",
 		Why:  "card numbers would be on the screen and in scripts' logs of whoever looks at a message (contract 11.3)",
 		File: "cmd/inboxctl/payload.go",

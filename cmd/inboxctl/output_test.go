@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+)
+
+// TestNoCommandSucceedsWhenItsOutputIsLost runs every command with its standard
+// output on a full disk: a script must not take a missing result for an empty one.
+func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skipf("LEFT OUT: no /dev/full on this system: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, full.Close()) })
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "1", "2", "3", "4", "5")
+		first, second := r.reject(1, nil, nil), r.reject(2, nil, nil)
+		status := func(id string) string { return r.status(id).ID }
+		commands := [][]string{
+			{}, {"help"}, {"help", "retry"}, {"version"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"},
+			{"migrate", "print", "--dialect", "postgres"}, {"migrate", "status"}, {"migrate", "up", "--inbox", "test"},
+			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"}, {"gaps"}, {"audit"},
+			{"rejected", "list"}, {"rejected", "show", first},
+			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"}, {"delete", "4", "--confirm", "4"},
+			{"rejected", "delete", second, "--confirm", second},
+			{"pause", failing}, {"resume", failing}, {"cleanup", "--retention", "1h", "--yes"},
+			{"dashboard", "--listen", "127.0.0.1:0"},
+		}
+		covered := map[string]bool{
+			// Refused with code 4 before they would print anything.
+			"inboxctl replay": true, "inboxctl rejected accept": true,
+		}
+		for _, args := range commands {
+			for _, format := range []string{"table", "json"} {
+				if format == "json" && changes(args) {
+					continue
+				}
+				var errOut bytes.Buffer
+				ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Patience)
+				code := run(ctx, append([]string{"-o", format}, args...),
+					system{in: strings.NewReader(""), out: full, errOut: &errOut, getenv: func(name string) string { return r.env[name] }})
+				require.NoError(t, ctx.Err(), "%v ends by itself", args)
+				cancel()
+				require.Equal(t, exitFailed, code, "%v -o %s: %s", args, format, errOut.String())
+				require.Contains(t, errOut.String(), "print the result: ", "%v -o %s", args, format)
+				require.Equal(t, 1, strings.Count(errOut.String(), "print the result"), "%v -o %s", args, format)
+			}
+			cmd, _, err := newRoot(&app{}).Find(args)
+			require.NoError(t, err)
+			covered[cmd.CommandPath()] = true
+		}
+		each(newRoot(&app{}), func(cmd *cobra.Command) {
+			if cmd.Runnable() && !cmd.HasSubCommands() && cmd.Name() != "help" {
+				require.True(t, covered[cmd.CommandPath()], "%s is not in the table", cmd.CommandPath())
+			}
+		})
+		require.False(t, r.status("1").IsPoisoned, "the action is done and audited")
+		require.Contains(t, strings.Join(r.audit(), "\n"), "alice retry")
+	})
+}
+
+// changes tells whether a command can be run once only.
+func changes(args []string) bool {
+	line := strings.Join(args, " ")
+	for _, once := range []string{"retry", "discard", "delete", "rejected delete"} {
+		if strings.HasPrefix(line, once+" ") {
+			return true
+		}
+	}
+	return false
+}
+
+func TestPartlyDoneStaysPartlyDoneWhenItsOutputIsLost(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skipf("LEFT OUT: no /dev/full on this system: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, full.Close()) })
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "1")
+		var errOut bytes.Buffer
+		code := run(t.Context(), []string{"retry", r.status("1").ID, "00000000-0000-7000-8000-000000000000"},
+			system{in: strings.NewReader(""), out: full, errOut: &errOut, getenv: func(name string) string { return r.env[name] }})
+		require.Equal(t, exitPartly, code, errOut.String())
+		require.Contains(t, errOut.String(), "print the result: ")
+	})
+}
