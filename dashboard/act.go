@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -83,7 +84,7 @@ func (q *request) resume() error {
 }
 
 func (q *request) switchHandler(done string, act func(context.Context, ops.Actor, string) error) error {
-	key := q.r.PostForm.Get("handler")
+	key := q.given().Get("handler")
 	err := act(q.r.Context(), q.actor(), key)
 	if errors.Is(err, ops.ErrNotPaused) {
 		return q.back("handlers", saying("not-paused"))
@@ -97,7 +98,7 @@ func (q *request) switchHandler(done string, act func(context.Context, ops.Actor
 }
 
 func (q *request) reAccept() error {
-	id := q.r.PostForm.Get("id")
+	id := q.given().Get("id")
 	accepted, err := q.d.ops.ReAccept(q.r.Context(), q.actor(), id)
 	if err != nil {
 		return err
@@ -139,9 +140,12 @@ func (q *request) confirmDelete() error {
 }
 
 func (q *request) deleteMessage() error {
-	id := q.r.PostForm.Get("id")
-	if err := q.d.ops.Delete(q.r.Context(), q.actor(), id, strings.TrimSpace(q.r.PostForm.Get("confirmation"))); err != nil {
-		return wrongConfirmation(err, q.r.PostForm)
+	id, err := q.typed()
+	if err != nil {
+		return err
+	}
+	if err := q.d.ops.Delete(q.r.Context(), q.actor(), id, id); err != nil {
+		return err
 	}
 	q.d.forget()
 	q.log("deleted", zap.String(telemetry.FieldMessageID, id))
@@ -160,18 +164,24 @@ func (q *request) confirmDeleteRejected() error {
 }
 
 func (q *request) deleteRejected() error {
-	id := q.r.PostForm.Get("id")
-	if err := q.d.ops.DeleteRejected(q.r.Context(), q.actor(), id, strings.TrimSpace(q.r.PostForm.Get("confirmation"))); err != nil {
-		return wrongConfirmation(err, q.r.PostForm)
+	id, err := q.typed()
+	if err != nil {
+		return err
+	}
+	if err := q.d.ops.DeleteRejected(q.r.Context(), q.actor(), id, id); err != nil {
+		return err
 	}
 	q.d.forget()
 	q.log("deleted", zap.String(telemetry.FieldRejectedID, id))
 	return q.redirect("./rejected?" + saying("deleted").Encode())
 }
 
-func wrongConfirmation(err error, form url.Values) error {
-	if errors.Is(err, ops.ErrBadInput) && form.Get("id") != strings.TrimSpace(form.Get("confirmation")) {
-		return refuse(400, "The IDs differ", "What was typed is not the ID. Nothing was deleted. Go back and type it again.", err)
+// typed returns the ID that a form is for, if what was typed is that ID as the
+// page writes it, or as it is.
+func (q *request) typed() (id string, err error) {
+	id, typed := q.given().Get("id"), q.r.PostForm.Get("confirmation")
+	if id == "" || typed != id && strings.TrimSpace(typed) != typable(id) {
+		return "", refuse(http.StatusBadRequest, "The IDs differ", "What was typed is not the ID. Nothing was deleted. Go back and type it again.", nil)
 	}
-	return err
+	return id, nil
 }

@@ -3,9 +3,9 @@ package dashboard_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -65,17 +65,6 @@ func actionsOf(lines []string) (all []string) {
 	return all
 }
 
-var hidden = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)">`)
-
-// confirmed is what the form of a page would send.
-func confirmed(page string) url.Values {
-	fields := url.Values{}
-	for _, found := range hidden.FindAllStringSubmatch(page, -1) {
-		fields.Add(found[1], strings.ReplaceAll(found[2], "&#43;", "+"))
-	}
-	return fields
-}
-
 func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.as(dashboard.Operator)
@@ -90,7 +79,8 @@ func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
 		page := r.page("bulk?action=retry&handler=mail&fingerprint=" + group)
 		require.Contains(t, page, "Retry 230 poisoned statuses?")
 		require.Empty(t, r.audit(), "counting does nothing")
-		fields := confirmed(page)
+		filter, fields := sent(t, page, "./bulk")
+		maps.Copy(fields, filter)
 		require.NotEmpty(t, fields.Get("to"), "what comes after the count is left out")
 		r.poison("mail", "smtp said 551", "late")
 

@@ -20,10 +20,8 @@ type confirmBody struct {
 	Refs []string
 	// Count is the dry run's, or how many were selected.
 	Count ops.Count
-	// Fields are the filter's, passed on.
-	Fields []field
-	Words  []field // the filter in words
-	Back   string
+	Words []field // the filter in words; empty for what was selected
+	Back  string
 	// Sample are some of them.
 	Sample []ops.Status
 	Now    time.Time
@@ -93,10 +91,9 @@ func (q *request) confirmBulk() error {
 	if filter.Fingerprint != "" {
 		section, back = "failures", "./failures"
 	}
-	b := confirmBody{Action: action, Form: "./bulk", Count: counted.Matched, Back: back, Sample: some.Statuses, Now: q.now()}
+	b := confirmBody{Action: action, Form: "./bulk?" + fields.Encode(), Count: counted.Matched, Back: back, Sample: some.Statuses, Now: q.now()}
 	for _, name := range filterFields {
 		for _, value := range fields[name] {
-			b.Fields = append(b.Fields, field{name, value})
 			if name != "state" {
 				b.Words = append(b.Words, field{filterWords[name], value})
 			}
@@ -132,7 +129,7 @@ func (q *request) startBulk() error {
 	if err != nil {
 		return err
 	}
-	filter, fields, err := q.bulkFilter(q.r.PostForm)
+	filter, fields, err := q.bulkFilter(q.given())
 	if err != nil {
 		return err
 	}

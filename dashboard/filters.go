@@ -3,7 +3,6 @@ package dashboard
 import (
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/ops"
@@ -35,11 +34,12 @@ func filterOf(query url.Values) (ops.Filter, error) {
 	return f, nil
 }
 
-// present drops what is empty: an unfilled field of a form is sent, too.
+// present drops what is empty: an unfilled field of a form is sent, too. What is
+// not empty stays as it is: IDs, types and handler keys may begin or end with spaces.
 func present(values []string) []string {
 	var some []string
 	for _, value := range values {
-		if value = strings.TrimSpace(value); value != "" {
+		if value != "" {
 			some = append(some, value)
 		}
 	}

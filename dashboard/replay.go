@@ -52,12 +52,12 @@ func (q *request) replay() error {
 	if edit.Content != nil { // browsers send the line ends of a text area as two characters
 		*edit.Content = bytes.ReplaceAll(*edit.Content, []byte("\r\n"), []byte("\n"))
 	}
-	accepted, err := q.d.ops.Replay(q.r.Context(), q.actor(), form.Get("id"), edit)
+	accepted, err := q.d.ops.Replay(q.r.Context(), q.actor(), q.given().Get("id"), edit)
 	if err != nil {
 		return err
 	}
 	q.d.forget()
-	q.log("replayed", zap.String(telemetry.FieldMessageID, form.Get("id")), zap.String(telemetry.FieldCopyID, accepted.MessageID))
+	q.log("replayed", zap.String(telemetry.FieldMessageID, q.given().Get("id")), zap.String(telemetry.FieldCopyID, accepted.MessageID))
 	said := "replayed"
 	if accepted.Outcome == "unrouted" {
 		said = "unrouted"

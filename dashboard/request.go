@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -123,6 +124,17 @@ func (q *request) checkForm() error {
 			"It was made for another session, or before the service was restarted. Nothing was done. Go back, load the page again and repeat it.", nil)
 	}
 	return nil
+}
+
+// given returns what a form sends: the parameters of its address, and its fields
+// where the address has none of that name. What names a message, a handler or a
+// filter is in the address: browsers send the line ends of a field as two
+// characters, and those of a single line not at all.
+func (q *request) given() url.Values {
+	all := url.Values{}
+	maps.Copy(all, q.r.PostForm)
+	maps.Copy(all, q.query)
+	return all
 }
 
 // addSlash sends a request for the bare prefix to the overview. The handler does

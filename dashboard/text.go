@@ -39,6 +39,22 @@ func visible(s string) string {
 	return out.String()
 }
 
+// typable is an ID as somebody can see and type it: what visible shows, with those
+// spaces as their numbers that nobody sees, or that a browser does not keep.
+func typable(id string) string {
+	var out strings.Builder
+	characters := []rune(visible(id))
+	for i, c := range characters {
+		lone := c == ' ' && i > 0 && i < len(characters)-1 && characters[i-1] != ' '
+		if unicode.IsSpace(c) && !lone {
+			fmt.Fprintf(&out, `\u%04x`, c)
+		} else {
+			out.WriteRune(c)
+		}
+	}
+	return out.String()
+}
+
 // hides finds control and format characters, the direction marks among them,
 // and separators that are no space.
 func hides(c rune) bool {

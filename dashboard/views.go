@@ -155,6 +155,7 @@ func (q *request) asset() error {
 
 var functions = template.FuncMap{
 	"visible": visible,
+	"typable": typable,
 	"short":   short,
 	"number":  anyNumber,
 	"count":   func(c ops.Count) string { return countText(c) },
