@@ -259,17 +259,19 @@ func TestDashboardIsNotMadeWithoutAuthorizer(t *testing.T) {
 			options []dashboard.Option
 			want    string
 		}{
-			"no authorizer":          {o, nil, "no Authorizer"},
-			"a nil authorizer":       {o, []dashboard.Option{dashboard.Authorizer(nil)}, "no Authorizer"},
-			"both":                   {o, []dashboard.Option{somebody, dashboard.Insecure()}, "both Authorizer and Insecure"},
-			"no ops":                 {nil, []dashboard.Option{somebody}, "*ops.Ops is nil"},
-			"a short secret":         {o, []dashboard.Option{somebody, dashboard.Secret([]byte("x"))}, "Secret has 1 bytes"},
-			"an origin with a path":  {o, []dashboard.Option{somebody, dashboard.Origins("https://a/b")}, "Origins"},
-			"an origin without host": {o, []dashboard.Option{somebody, dashboard.Origins("null")}, "Origins"},
-			"a deadline too short":   {o, []dashboard.Option{somebody, dashboard.Deadline(time.Millisecond)}, "Deadline"},
-			"a refresh too short":    {o, []dashboard.Option{somebody, dashboard.Refresh(0)}, "Refresh"},
-			"no logger":              {o, []dashboard.Option{somebody, dashboard.Logger(nil)}, "Logger"},
-			"no clock":               {o, []dashboard.Option{somebody, dashboard.Clock(nil)}, "Clock"},
+			"no authorizer":           {o, nil, "no Authorizer"},
+			"a nil authorizer":        {o, []dashboard.Option{dashboard.Authorizer(nil)}, "no Authorizer"},
+			"both":                    {o, []dashboard.Option{somebody, dashboard.Insecure()}, "both Authorizer and Insecure"},
+			"no ops":                  {nil, []dashboard.Option{somebody}, "*ops.Ops is nil"},
+			"a short secret":          {o, []dashboard.Option{somebody, dashboard.Secret([]byte("x"))}, "Secret has 1 bytes"},
+			"an origin with a path":   {o, []dashboard.Option{somebody, dashboard.Origins("https://a/b")}, "Origins"},
+			"an origin without host":  {o, []dashboard.Option{somebody, dashboard.Origins("null")}, "Origins"},
+			"a deadline too short":    {o, []dashboard.Option{somebody, dashboard.Deadline(time.Millisecond)}, "Deadline"},
+			"no requests":             {o, []dashboard.Option{somebody, dashboard.MaxRequests(8, 0)}, "MaxRequests"},
+			"more of one than of all": {o, []dashboard.Option{somebody, dashboard.MaxRequests(8, 9)}, "MaxRequests"},
+			"a refresh too short":     {o, []dashboard.Option{somebody, dashboard.Refresh(0)}, "Refresh"},
+			"no logger":               {o, []dashboard.Option{somebody, dashboard.Logger(nil)}, "Logger"},
+			"no clock":                {o, []dashboard.Option{somebody, dashboard.Clock(nil)}, "Clock"},
 		} {
 			dash, err := dashboard.New(c.o, c.options...)
 			require.ErrorContains(t, err, c.want, name)

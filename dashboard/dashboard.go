@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/ops"
@@ -35,6 +36,8 @@ type Dashboard struct {
 	causes  causes
 	jobs    jobs
 	sampler loop.Loop
+
+	inProgress inProgress
 }
 
 // New makes a dashboard of what o sees. It is an error to give neither
@@ -86,10 +89,16 @@ func (d *Dashboard) Stop(ctx context.Context) error {
 	return errors.Join(d.sampler.Stop(ctx), d.jobs.wait(ctx))
 }
 
+// writeFor is how long after the deadline a page that says so may be written.
+const writeFor = 5 * time.Second
+
 // ServeHTTP answers one request.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), d.deadline)
 	defer cancel()
+	// Who reads the answer slowly does not hold it for longer, either. It is not an
+	// error that a writer has no deadline.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.deadline + writeFor))
 	q := &request{d: d, w: w, r: r.WithContext(ctx)}
 	if err := q.answer(); err != nil {
 		q.fail(err)

@@ -21,6 +21,8 @@ type problem struct {
 	title  string
 	text   string
 	cause  error
+	// bare: it is answered without a page, as rendering one is what is to be saved.
+	bare bool
 }
 
 func (p *problem) Error() string {
@@ -32,7 +34,7 @@ func (p *problem) Error() string {
 func (p *problem) Unwrap() error { return p.cause }
 
 func refuse(status int, title, text string, cause error) error {
-	return &problem{status, title, text, cause}
+	return &problem{status: status, title: title, text: text, cause: cause}
 }
 
 func badInput(text string) error {
@@ -43,7 +45,7 @@ func badInput(text string) error {
 func problemOf(err error) *problem {
 	var told *problem
 	var stillBad *acceptor.StillBadError
-	is := func(status int, title, text string) *problem { return &problem{status, title, text, err} }
+	is := func(status int, title, text string) *problem { return &problem{status: status, title: title, text: text, cause: err} }
 	switch {
 	case errors.As(err, &told):
 		return told

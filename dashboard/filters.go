@@ -31,7 +31,7 @@ func filterOf(query url.Values) (ops.Filter, error) {
 	if f.To, err = timeOf(query.Get("to")); err != nil {
 		return f, badInput("“To” is not a time such as 2026-01-31T14:30.")
 	}
-	return f, nil
+	return f, checkLists(f)
 }
 
 // present drops what is empty: an unfilled field of a form is sent, too. What is

@@ -69,7 +69,7 @@ func (q *request) rejectedList() error {
 type rejectedOneBody struct {
 	ops.Rejected
 	Key, Value     *content
-	Headers        []headerView
+	Headers        headerList
 	HeadersProblem string
 	Values         bool
 }
@@ -79,12 +79,12 @@ func (q *request) rejectedOne() error {
 	if id == "" {
 		return badInput("The address names no rejected message.")
 	}
-	r, err := q.d.ops.Rejected(q.r.Context(), q.actor(), id)
+	r, err := q.d.ops.PreviewRejected(q.r.Context(), q.actor(), id, q.previewBounds())
 	if err != nil {
 		return err
 	}
 	b := rejectedOneBody{Rejected: r.Rejected, Headers: headersOf(r.Headers), HeadersProblem: r.HeadersProblem, Values: q.seesValues()}
-	key, value := contentOf(r.Key), contentOf(r.Value)
+	key, value := previewOf(r.RecordKey), previewOf(r.Payload)
 	b.Key = &key
 	if q.seesPayloads() {
 		b.Value = &value

@@ -12,17 +12,22 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
+// shownLines is how many headers, and how many attributes, a page shows.
+const shownLines = 100
+
 type messageBody struct {
-	Message ops.Message
+	Message ops.MessagePreview
 	Lanes   []lane
 	Key     *content
 	Payload *content // nil unless shown
 	// PayloadSize is told to everybody.
-	PayloadSize int
-	Headers     []headerView
+	PayloadSize int64
+	Headers     headerList
 	Attributes  []attribute
-	Kafka       *handler.KafkaCoordinates
-	Values      bool // values of headers, attributes and keys are shown
+	// MoreAttributes are those that are not shown.
+	MoreAttributes int
+	Kafka          *handler.KafkaCoordinates
+	Values         bool // values of headers, attributes and keys are shown
 	// Deletable: no handler is running on it.
 	Deletable bool
 }
@@ -49,6 +54,12 @@ type headerView struct {
 	Value content
 }
 
+// headerList are headers as a page shows them, and how many it does not show.
+type headerList struct {
+	Shown []headerView
+	More  int
+}
+
 type attribute struct{ Name, Value string }
 
 func (q *request) message() error {
@@ -56,35 +67,49 @@ func (q *request) message() error {
 	if id == "" {
 		return badInput("The address names no message.")
 	}
-	m, err := q.d.ops.Message(q.r.Context(), q.actor(), id)
+	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), id, q.previewBounds())
 	if err != nil {
 		return err
 	}
-	b := messageBody{Message: m, PayloadSize: len(m.Content), Values: q.seesValues(), Kafka: m.Properties.Kafka, Deletable: true}
+	b := messageBody{Message: m, PayloadSize: m.Payload.Size, Values: q.seesValues(), Kafka: m.Properties.Kafka, Deletable: true}
 	for _, s := range m.Statuses {
-		b.Lanes = append(b.Lanes, lane{s, steps(s, m, q.now())})
+		b.Lanes = append(b.Lanes, lane{s, steps(s, m.Message, q.now())})
 		b.Deletable = b.Deletable && s.State != ops.StateProcessing
 	}
 	if q.seesPayloads() {
-		c := contentOf(m.Content)
+		c := previewOf(m.Payload)
 		b.Payload = &c
 	}
-	if m.OrderingKey != nil {
-		c := contentOf(m.OrderingKey)
+	if !m.Key.None {
+		c := previewOf(m.Key)
 		b.Key = &c
 	}
 	b.Headers = headersOf(m.Properties.Headers)
-	for _, name := range slices.Sorted(maps.Keys(m.Properties.Attributes)) {
+	names := slices.Sorted(maps.Keys(m.Properties.Attributes))
+	b.MoreAttributes = max(0, len(names)-shownLines)
+	for _, name := range names[:len(names)-b.MoreAttributes] {
 		b.Attributes = append(b.Attributes, attribute{name, m.Properties.Attributes[name]})
 	}
 	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", b)
 }
 
-func headersOf(headers []handler.Header) (all []headerView) {
-	for _, h := range headers {
-		all = append(all, headerView{h.Key, contentOf(h.Value)})
+// previewBounds is what of a message is read: what the page shows of it to who asks.
+func (q *request) previewBounds() (bounds ops.PreviewBounds) {
+	if q.seesPayloads() {
+		bounds.Content = shownText
 	}
-	return all
+	if q.seesValues() {
+		bounds.Key = shownText
+	}
+	return bounds
+}
+
+func headersOf(headers []handler.Header) (list headerList) {
+	list.More = max(0, len(headers)-shownLines)
+	for _, h := range headers[:len(headers)-list.More] {
+		list.Shown = append(list.Shown, headerView{h.Key, contentOf(h.Value)})
+	}
+	return list
 }
 
 // steps tells a status's life from what its row remembers: its times, the last

@@ -19,19 +19,21 @@ const minSecret = 32
 type Option func(*settings)
 
 type settings struct {
-	authorize    func(*http.Request) (Principal, error)
-	insecure     bool
-	showPayloads bool
-	origins      []string
-	secret       []byte
-	deadline     time.Duration
-	refresh      time.Duration
-	log          *zap.Logger
-	clock        clock.Clock
+	authorize        func(*http.Request) (Principal, error)
+	insecure         bool
+	showPayloads     bool
+	origins          []string
+	secret           []byte
+	deadline         time.Duration
+	requests         int
+	requestsPerActor int
+	refresh          time.Duration
+	log              *zap.Logger
+	clock            clock.Clock
 }
 
 func defaults() settings {
-	return settings{deadline: 15 * time.Second, refresh: 5 * time.Second, log: zap.NewNop(), clock: clock.System{}}
+	return settings{deadline: 15 * time.Second, requests: 32, requestsPerActor: 8, refresh: 5 * time.Second, log: zap.NewNop(), clock: clock.System{}}
 }
 
 // Authorizer says who asks and what they may do. It is called once for every
@@ -70,8 +72,16 @@ func Origins(origins ...string) Option {
 func Secret(key []byte) Option { return func(s *settings) { s.secret = append([]byte{}, key...) } }
 
 // Deadline bounds the answer to one request with all of its queries. Default
-// 15 s, allowed 1 s to 5 m. Bulk actions and cleanups go on behind it.
+// 15 s, allowed 1 s to 5 m. Rendering ends with it, too. Bulk actions and cleanups go on behind it.
 func Deadline(d time.Duration) Option { return func(s *settings) { s.deadline = d } }
+
+// MaxRequests bounds the requests under way at once, of all and of one actor; more
+// are refused with 503 and 429 and a Retry-After. Default 32 and 8, allowed 1 or more,
+// of one actor no more than of all. How many connections to the database they
+// share is ops.Connections. Don't raise it for a script: give it package ops.
+func MaxRequests(all, perActor int) Option {
+	return func(s *settings) { s.requests, s.requestsPerActor = all, perActor }
+}
 
 // Refresh is how often a page that is looked at is brought up to date. Default
 // 5 s, allowed 1 s to 1 h.
@@ -98,6 +108,8 @@ func (s *settings) check() error {
 		return errors.New("both Authorizer and Insecure: use one")
 	case s.deadline < time.Second || s.deadline > 5*time.Minute:
 		return fmt.Errorf("Deadline is %s: 1s to 5m is allowed", s.deadline)
+	case s.requestsPerActor < 1 || s.requests < s.requestsPerActor:
+		return fmt.Errorf("MaxRequests is %d, and %d of one actor: 1 or more is allowed, of one actor no more than of all", s.requests, s.requestsPerActor)
 	case s.refresh < time.Second || s.refresh > time.Hour:
 		return fmt.Errorf("Refresh is %s: 1s to 1h is allowed", s.refresh)
 	case s.secret != nil && len(s.secret) < minSecret:

@@ -11,7 +11,7 @@ import (
 )
 
 type replayBody struct {
-	Message ops.Message
+	Message ops.MessagePreview
 	// CopyID is the copy's, made with the form: sent twice, it is a duplicate.
 	CopyID string
 }
@@ -23,7 +23,7 @@ func (q *request) editReplay() error {
 	if id == "" {
 		return badInput("The address names no message.")
 	}
-	m, err := q.d.ops.Message(q.r.Context(), q.actor(), id)
+	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), id, ops.PreviewBounds{})
 	if err != nil {
 		return err
 	}

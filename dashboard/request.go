@@ -12,9 +12,12 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// maxForm bounds what a form may hold, in bytes: a replay's new content is the
-// largest there is.
-const maxForm = 4 << 20
+// Bounds of what a form may hold, in bytes: a replay's new content, and what is
+// ticked in the longest list.
+const (
+	maxReplay = 4 << 20
+	maxForm   = 256 << 10
+)
 
 // request is one request on its way through the dashboard.
 type request struct {
@@ -93,15 +96,22 @@ func (q *request) answer() error {
 			"This takes the role "+found.role.String()+"; yours is "+who.Role.String()+".", nil)
 	}
 	q.route = found
+	if !found.isFile() {
+		release, err := q.admit()
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	if q.query, err = parameters(q.r.URL); err != nil {
+		return err
+	}
 	if found.method != http.MethodGet {
 		if err := q.checkForm(); err != nil {
 			return err
 		}
 	} else if embedded(q.r) {
 		return refuse(http.StatusForbidden, "Not from another site", "Pages of other sites may link here, not load from here.", nil)
-	}
-	if q.query, err = url.ParseQuery(q.r.URL.RawQuery); err != nil {
-		return badInput("the address is malformed")
 	}
 	q.token = q.d.guard.token(q.d.guard.visit(q.w, q.r), who)
 	if err := q.d.ops.Can(found.action()); err != nil {
@@ -115,9 +125,14 @@ func (q *request) checkForm() error {
 		return refuse(http.StatusForbidden, "Not from another site",
 			"This form was sent from a page of another origin, or a proxy has changed the Host header: then the option Origins must name this site.", nil)
 	}
-	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, maxForm)
+	limit, words := int64(maxForm), "256 KiB"
+	if q.route.path == "replay" {
+		limit, words = maxReplay, "4 MiB"
+	}
+	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // as of writing, see ServeHTTP
+	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, limit)
 	if err := q.r.ParseForm(); err != nil {
-		return refuse(http.StatusBadRequest, "The form cannot be read", "It is malformed or larger than 4 MiB.", err)
+		return refuse(http.StatusBadRequest, "The form cannot be read", "It is malformed or larger than "+words+".", err)
 	}
 	if !q.d.guard.ownForm(q.r, q.who) {
 		return refuse(http.StatusForbidden, "This form is out of date",

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -55,6 +56,9 @@ func routes() []route {
 		{get, "dashboard.svg", Viewer, (*request).asset},
 	}
 }
+
+// isFile says whether it is one of the dashboard's own files, which cost nothing.
+func (r *route) isFile() bool { return strings.Contains(r.path, ".") }
 
 // action is what the Ops must be able to do for a route to be of use; empty if any
 // Ops will do.

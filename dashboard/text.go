@@ -145,11 +145,13 @@ func (v *view) When(t time.Time) *moment {
 // content is stored bytes to look at: as text if they are text, else as a dump.
 type content struct {
 	Text string
-	Size int
+	Size int64
 	// Dump: the text is a hex dump.
 	Dump bool
 	// Cut: this is the beginning.
 	Cut bool
+	// Withheld: it is too long for the redaction hook.
+	Withheld bool
 	// None: there are no bytes at all, which differs from an empty content.
 	None bool
 }
@@ -163,7 +165,20 @@ const (
 )
 
 func contentOf(raw []byte) content {
-	c := content{Size: len(raw), None: raw == nil}
+	return previewOf(ops.Preview{Bytes: raw, Size: int64(len(raw)), None: raw == nil})
+}
+
+func previewOf(p ops.Preview) content {
+	raw := p.Bytes
+	c := content{Size: p.Size, None: p.None || raw == nil && !p.Withheld, Cut: p.Cut, Withheld: p.Withheld}
+	if p.Cut { // maybe amid a character
+		for range utf8.UTFMax - 1 {
+			if last, size := utf8.DecodeLastRune(raw); last != utf8.RuneError || size != 1 {
+				break
+			}
+			raw = raw[:len(raw)-1]
+		}
+	}
 	if utf8.Valid(raw) && !strings.ContainsRune(string(raw), 0) {
 		if len(raw) > shownText {
 			raw, c.Cut = []byte(strings.ToValidUTF8(string(raw[:shownText]), "")), true

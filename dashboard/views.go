@@ -2,9 +2,11 @@ package dashboard
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"fmt"
 	"html/template"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -86,7 +88,7 @@ func (q *request) render(name, title, section string, body any) error {
 	} else if block == "update" {
 		return badInput("this page has no part that changes by itself")
 	}
-	return q.send(http.StatusOK, name, block, v)
+	return q.send(q.r.Context(), http.StatusOK, name, block, v)
 }
 
 func (q *request) view(title, section string, body any) *view {
@@ -116,15 +118,35 @@ func (q *request) ownQuery() url.Values {
 }
 
 func (q *request) renderProblem(p *problem, reference string) {
+	if p.bare {
+		q.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		q.w.WriteHeader(p.status)
+		_, _ = io.WriteString(q.w, p.title+". "+p.text+"\n") // the client has gone
+		return
+	}
 	body := struct{ Title, Text, Reference string }{p.title, p.text, reference}
-	if err := q.send(p.status, "problem", "layout", q.view(p.title, "", body)); err != nil {
+	// It is small, and may be about the end of the request's context.
+	if err := q.send(context.WithoutCancel(q.r.Context()), p.status, "problem", "layout", q.view(p.title, "", body)); err != nil {
 		http.Error(q.w, p.title, p.status)
 	}
 }
 
-func (q *request) send(status int, name, block string, v *view) error {
-	var out bytes.Buffer
-	if err := q.d.views[name].ExecuteTemplate(&out, block, v); err != nil {
+// page is what a template writes to, until its context ends.
+type page struct {
+	bytes.Buffer
+	ctx context.Context
+}
+
+func (p *page) Write(b []byte) (int, error) {
+	if err := p.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return p.Buffer.Write(b)
+}
+
+func (q *request) send(ctx context.Context, status int, name, block string, v *view) error {
+	out := &page{ctx: ctx}
+	if err := q.d.views[name].ExecuteTemplate(out, block, v); err != nil {
 		return fmt.Errorf("render %s: %w", name, err)
 	}
 	h := q.w.Header()

@@ -42,6 +42,17 @@ func (o *Ops) within(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, o.statementTimeout)
 }
 
+// connect waits for one of the connections that this Ops may use. Nobody who has
+// one may wait for another: all would wait for each other.
+func (o *Ops) connect(ctx context.Context) (release func(), err error) {
+	select {
+	case o.inUse <- struct{}{}:
+		return func() { <-o.inUse }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for a connection (option Connections is %d): %w", o.connections, ctx.Err())
+	}
+}
+
 // fewTimeouts is how many statement timeouts a whole answer may take.
 const fewTimeouts = 3
 
@@ -61,6 +72,11 @@ func (o *Ops) pool(ctx context.Context) gorm.ConnPool {
 
 // look runs a reading statement outside any transaction.
 func look[T any](ctx context.Context, o *Ops, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
+	release, err := o.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
 	return query(ctx, o, o.pool(ctx), statement, scan, args...)
@@ -88,6 +104,11 @@ const attempts = 3
 // act runs work in a transaction of at most the statement timeout, and commits
 // what it did unless it fails.
 func (o *Ops) act(ctx context.Context, work func(ctx context.Context, tx *gorm.DB) error) error {
+	release, err := o.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
 	// Said outright: the server's default may be another.

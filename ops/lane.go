@@ -101,6 +101,11 @@ func scanChanged(rows *sql.Rows, c *changed) error {
 func (o *Ops) announce(ctx context.Context, madeDue bool, rows []changed) {
 	ctx, cancel := o.within(context.WithoutCancel(ctx))
 	defer cancel()
+	release, err := o.connect(ctx)
+	if err != nil {
+		return
+	}
+	defer release()
 	var keys []string
 	var turns []store.LaneTurn
 	for _, c := range rows {

@@ -24,6 +24,8 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 		return nil, errors.New("ops: no database")
 	case s.statementTimeout <= 0:
 		return nil, fmt.Errorf("ops: option StatementTimeout is %s, allowed is more than 0", s.statementTimeout)
+	case s.connectionsSet && s.connections < 1:
+		return nil, fmt.Errorf("ops: option Connections is %d, allowed is 1 or more", s.connections)
 	case s.clock == nil:
 		return nil, errors.New("ops: option Clock is nil")
 	}
@@ -40,13 +42,30 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
 	db = db.Session(&gorm.Session{NewDB: true})
-	o := &Ops{settings: s, db: db, store: st, singles: store.NewSingles(db), sqlite: dialect == "sqlite"}
+	if !s.connectionsSet {
+		s.connections = fewConnections(db)
+	}
+	o := &Ops{settings: s, inUse: make(chan struct{}, s.connections), db: db, store: st, singles: store.NewSingles(db), sqlite: dialect == "sqlite"}
 	names := append(tables(s.naming), dialects[dialect]...)
 	if dialect == "postgres" {
 		names = append(names, "{at}", at(s.clock))
 	}
 	o.names = strings.NewReplacer(names...)
 	return o, nil
+}
+
+// fewConnections is the default of Connections.
+func fewConnections(db *gorm.DB) int {
+	const most = 4
+	pool, err := db.DB()
+	if err != nil { // wrapped by the user: its size is not known
+		return most
+	}
+	limit := pool.Stats().MaxOpenConnections
+	if limit == 0 {
+		return most
+	}
+	return min(max(limit/4, 1), most)
 }
 
 // CheckSchema returns an error that says what to do if the tables are not there,

@@ -29,12 +29,14 @@ import (
 // their errors can be told apart by the Err values of this package.
 type Ops struct {
 	settings
-	db       *gorm.DB
-	store    store.Store
-	singles  store.Singles
-	sqlite   bool
-	names    *strings.Replacer
-	texts    sync.Map // statement → with the names filled in
+	db      *gorm.DB
+	store   store.Store
+	singles store.Singles
+	sqlite  bool
+	names   *strings.Replacer
+	texts   sync.Map // statement → with the names filled in
+	// inUse has room for as many connections as are used at once.
+	inUse    chan struct{}
 	auditIDs auditIDs
 }
 
@@ -50,6 +52,8 @@ type settings struct {
 	naming           models.Naming
 	clock            clock.Clock
 	statementTimeout time.Duration
+	connections      int
+	connectionsSet   bool
 	redactor         func(Redactable) []byte
 	allowReplay      bool
 	live             Live
@@ -69,6 +73,15 @@ func Clock(c clock.Clock) Option { return func(s *settings) { s.clock = c } }
 // query. Default 10 s, allowed > 0.
 func StatementTimeout(d time.Duration) Option {
 	return func(s *settings) { s.statementTimeout = d }
+}
+
+// Connections bounds how many of the pool's connections this Ops uses at once;
+// what comes meanwhile waits, until its context ends. Default a quarter of the
+// pool's MaxOpenConns, between 1 and 4, and 4 for a pool without a limit. Allowed
+// are 1 and more. Handlers need the rest of the pool: don't set it near the pool's
+// size. Replay, ReAccept and Cleanup use the application's own connections, too.
+func Connections(n int) Option {
+	return func(s *settings) { s.connections, s.connectionsSet = n, true }
 }
 
 // AllowReplay allows Replay. Default off: who may replay a message may make the

@@ -195,6 +195,11 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 // judgeLanes takes those from what is due that are behind others of their lane,
 // marked as waiting or not: no claim takes them.
 func (o *Ops) judgeLanes(ctx context.Context, out HandlerOverview, due int64, rule store.LaneRule, now time.Time) (HandlerOverview, error) {
+	release, err := o.connect(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
 	backlogs, err := o.store.Backlog(ctx, []store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: lanesMost, Lanes: &rule}}, now)

@@ -130,6 +130,11 @@ type Lease struct {
 // Workers lists all workers' rows, at most 1,000, the youngest heartbeat first.
 // Programs that only call ProcessPending have no worker.
 func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
+	release, err := o.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
 	stored, err := o.store.Workers(ctx, o.clock.Now())

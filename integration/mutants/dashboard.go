@@ -6,6 +6,22 @@ func watching(run string) test { return test{Package: "./dashboard", Run: "^" + 
 // dashboardMutants are of who may see and do what in a browser.
 var dashboardMutants = []mutant{
 	{
+		Name: "the dashboard admits any number of requests",
+		Why:  "a viewer's script takes the process's memory from the handlers (contract 11.4)",
+		File: "dashboard/limits.go",
+		Old:  "case p.of[actor] >= q.d.requestsPerActor:",
+		New:  "case false:",
+		Test: watching("TestRequestsAtOnceAreLimitedPerActorAndInAll"),
+	},
+	{
+		Name: "the redaction hook is given the beginning of a value",
+		Why:  "it may not know half of a card number, which is then shown (contract 11.4)",
+		File: "ops/preview.go",
+		Old:  "			return PreviewLimit, 0\n",
+		New:  "			return PreviewLimit, n\n",
+		Test: watching("TestRedactionHookNeverSeesPartOfAValue"),
+	},
+	{
 		Name: "the dashboard is made without an authorizer",
 		Why:  "everybody could do everything (contract 11.4)",
 		File: "dashboard/options.go",

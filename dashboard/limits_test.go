@@ -1,0 +1,266 @@
+package dashboard_test
+
+import (
+	"bytes"
+	"fmt"
+	"html"
+	"net/http"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/dashboard"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func (r *rig) accept(m inbox.RawMessage) {
+	r.t.Helper()
+	m.Channel, m.Type = "c", "t"
+	results, err := r.ib.Accept(r.t.Context(), m)
+	require.NoError(r.t, err)
+	require.NoError(r.t, results[0].Err)
+}
+
+// allocated is how many bytes of memory do took, in this process.
+func allocated(do func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
+	var alone sync.Mutex // both databases' tests allocate in one process
+	onEach(t, func(t *testing.T, r *rig) {
+		alone.Lock()
+		defer alone.Unlock()
+		const size = 64 << 20
+		large := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+		r.accept(inbox.RawMessage{ID: "large", Content: large, OrderingKey: large[:size/4]})
+		rejected := r.reject(1, "too large", func(m *models.RejectedMessage) { m.Key, m.Value = large[:size/4], large })
+		large = nil
+		pages := []string{"message?id=large", "rejected-message?id=" + rejected}
+		r.as(dashboard.Admin)
+		pages = append(pages, "replay?id=large")
+		for _, role := range []dashboard.Role{dashboard.Admin, dashboard.Operator, dashboard.Viewer} {
+			if r.as(role); role != dashboard.Admin {
+				pages = pages[:2]
+			}
+			for _, at := range pages {
+				var page string
+				took := allocated(func() { page = r.page(at) })
+				require.Less(t, took, uint64(size/8), "%s as %s", at, role)
+				require.Less(t, len(page), 1<<20, "%s as %s", at, role)
+				if role != dashboard.Viewer && !strings.HasPrefix(at, "replay") {
+					require.Contains(t, page, "0123456789abcdef")
+					require.Contains(t, page, "only the beginning is shown")
+					require.Contains(t, page, "67\u202f108\u202f864 bytes")
+				}
+			}
+		}
+		require.Contains(t, r.page("message?id=large"), "Not shown: 67\u202f108\u202f864 bytes", "viewers are told the size")
+	})
+}
+
+func TestBeginningOfATextIsText(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		for i := range 4 { // the cut is amid a character
+			id := fmt.Sprint("m", i)
+			r.accept(inbox.RawMessage{ID: id, Content: []byte(strings.Repeat("x", i) + strings.Repeat("\U0001f4ec", 20_000))})
+			page := r.page("message?id=" + id)
+			require.Contains(t, page, "\U0001f4ec\U0001f4ec")
+			require.NotContains(t, page, "hex dump")
+			require.NotContains(t, page, "\ufffd")
+		}
+		r.accept(inbox.RawMessage{ID: "whole", Content: []byte(strings.Repeat("y", 64<<10))})
+		require.NotContains(t, r.page("message?id=whole"), "only the beginning")
+		r.accept(inbox.RawMessage{ID: "empty", Content: []byte{}, OrderingKey: []byte{}})
+		require.Contains(t, r.page("message?id=empty"), "Empty.")
+		require.Contains(t, r.page("message?id=empty"), `<span class="none">empty</span>`)
+	})
+}
+
+func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var seen []int
+		r := newRig(t, d, []ops.Option{ops.Redact(func(v ops.Redactable) []byte {
+			if v.Part == ops.PartPayload || v.Part == ops.PartKey {
+				seen = append(seen, len(v.Value))
+			}
+			return append([]byte("hidden "), v.Value[len(v.Value)-1])
+		})}, dashboard.ShowPayloads())
+		small, large := bytes.Repeat([]byte("s"), ops.PreviewLimit), bytes.Repeat([]byte("s"), ops.PreviewLimit+1)
+		r.accept(inbox.RawMessage{ID: "small", Content: small, OrderingKey: []byte("k")})
+		r.accept(inbox.RawMessage{ID: "large", Content: large, OrderingKey: large})
+		page := r.page("message?id=small")
+		require.Contains(t, page, "hidden s")
+		require.Equal(t, []int{ops.PreviewLimit, 1}, seen)
+		page = r.page("message?id=large")
+		require.NotContains(t, page, "hidden s")
+		require.NotContains(t, page, "sss")
+		require.Contains(t, page, "more than the redaction hook is given to see")
+		require.Len(t, seen, 2)
+		rejected := r.reject(1, "bad", func(m *models.RejectedMessage) { m.Key, m.Value = large, large })
+		require.NotContains(t, r.page("rejected-message?id="+rejected), "sss")
+		require.Len(t, seen, 2)
+	})
+}
+
+func TestHeadersAreListedUpToABound(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		many := make([]handler.Header, 150)
+		attributes := map[string]string{}
+		for i := range many {
+			many[i] = handler.Header{Key: fmt.Sprintf("header-%03d", i), Value: []byte("v")}
+			attributes[fmt.Sprintf("attribute%03d", i)] = "v"
+		}
+		r.accept(inbox.RawMessage{ID: "many", Content: []byte("x"), Properties: handler.Properties{Headers: many, Attributes: attributes}})
+		rejected := r.reject(1, "bad", func(m *models.RejectedMessage) { m.Headers = handler.SerializeHeaders(many) })
+		page := r.page("message?id=many")
+		require.Contains(t, page, "attribute099")
+		require.NotContains(t, page, "attribute100")
+		require.Equal(t, 2, strings.Count(page, "50 more are not shown."))
+		for _, page := range []string{page, r.page("rejected-message?id=" + rejected)} {
+			require.Contains(t, page, "header-099")
+			require.NotContains(t, page, "header-100")
+			require.Contains(t, page, "50 more are not shown.")
+		}
+		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), ops.PreviewLimit)}}
+		r.accept(inbox.RawMessage{ID: "long", Content: []byte("x"), Properties: handler.Properties{Headers: long}})
+		rejected = r.reject(2, "bad", func(m *models.RejectedMessage) { m.Headers = handler.SerializeHeaders(long) })
+		for _, at := range []string{"message?id=long", "rejected-message?id=" + rejected} {
+			page := r.page(at)
+			require.Contains(t, page, "more than are shown here", at)
+			require.NotContains(t, page, "vvvv", at)
+		}
+	})
+}
+
+func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "x", "m1")
+		many := func(name string, n int) string {
+			values := url.Values{}
+			for i := range n {
+				values.Add(name, fmt.Sprint("k", i))
+			}
+			return values.Encode()
+		}
+		r.page("messages?" + many("handler", 20))
+		for at, want := range map[string]string{
+			"messages?" + many("handler", 21):                       "21 handlers are named: at most 20 can be shown at once.",
+			"messages?" + many("state", 12):                         "12 states are named: there are",
+			"failures?" + many("handler", 21):                       "21 handlers are named",
+			"bulk?action=retry&" + many("handler", 21):              "21 handlers are named",
+			"messages?" + many("handler", 1000):                     "The address has 1000 parameters: at most 50 are taken.",
+			"handlers?" + many("x", 51):                             "The address has 51 parameters",
+			"workers?x=" + strings.Repeat("y", 33<<10):              "The address is too long",
+			"messages?part=live&error=" + strings.Repeat("y", 3000): "malformed, too long or out of range",
+		} {
+			got := r.get(at)
+			require.Equal(t, http.StatusBadRequest, got.Status, "%.60s", at)
+			require.Contains(t, html.UnescapeString(got.Body), want)
+		}
+		handlers := url.Values{"action": {"retry"}, "count": {"1"}}
+		for i := range 21 {
+			handlers.Add("handler", fmt.Sprint("k", i))
+		}
+		got := r.post("bulk", handlers)
+		require.Equal(t, http.StatusBadRequest, got.Status)
+		require.Contains(t, got.Body, "21 handlers are named")
+		got = r.post("retry", url.Values{"ref": {strings.Repeat("x", 300<<10)}})
+		require.Equal(t, http.StatusBadRequest, got.Status)
+		require.Contains(t, got.Body, "larger than 256 KiB")
+	})
+}
+
+// The authorizer returns when the deadline has passed: all that is left is to
+// render a page that asks the database nothing.
+func TestDeadlineEndsRendering(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
+		r.serve(dashboard.Clock(r.clock), dashboard.Deadline(time.Second), dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+			<-q.Context().Done()
+			return dashboard.Principal{Actor: "ada", Role: dashboard.Admin}, nil
+		}))
+		got := r.get("delete?id=m1")
+		require.Equal(t, http.StatusGatewayTimeout, got.Status)
+		require.Contains(t, got.Body, "That took too long")
+	})
+}
+
+func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil)
+		r.serve(dashboard.Clock(r.clock), dashboard.MaxRequests(3, 2), dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+			return dashboard.Principal{Actor: q.Header.Get("Actor"), Role: dashboard.Operator}, nil
+		}))
+		get := func(actor, path string) answer {
+			q := r.request(http.MethodGet, path, nil)
+			q.Header.Set("Actor", actor)
+			return r.do(q)
+		}
+		// A form that has not come to its end is under way. Its body is asked for once it
+		// has been admitted, as the client expects to be told to go on.
+		r.agent.Transport.(*http.Transport).ExpectContinueTimeout = inboxtest.Patience
+		const form = "ref=a@1"
+		var ends []func()
+		ended := make(chan error)
+		hold := func(actor string) {
+			asked, goOn := make(chan struct{}), make(chan struct{})
+			rest := strings.NewReader(form)
+			q := r.request(http.MethodPost, "retry", reader(func(p []byte) (int, error) {
+				if rest.Len() == len(form) {
+					close(asked)
+				}
+				<-goOn
+				return rest.Read(p)
+			}))
+			q.ContentLength = int64(len(form))
+			q.Header = http.Header{"Actor": {actor}, "Expect": {"100-continue"}, "Sec-Fetch-Site": {"same-origin"}, "Content-Type": {"application/x-www-form-urlencoded"}}
+			go func() {
+				response, err := r.agent.Do(q)
+				if err == nil {
+					err = response.Body.Close()
+				}
+				ended <- err
+			}()
+			inboxtest.Receive(t, asked, "the form is read")
+			ends = append(ends, func() { close(goOn) })
+		}
+		hold("ada")
+		hold("ada")
+		got := get("ada", "handlers")
+		require.Equal(t, http.StatusTooManyRequests, got.Status)
+		require.Contains(t, got.Body, "You have 2 requests under way.")
+		require.Equal(t, "2", got.Header.Get("Retry-After"))
+		require.Equal(t, http.StatusOK, get("ada", "dashboard.css").Status, "files cost nothing")
+		require.Equal(t, http.StatusOK, get("bob", "handlers").Status, "others are not concerned")
+		hold("bob")
+		got = get("eve", "handlers")
+		require.Equal(t, http.StatusServiceUnavailable, got.Status)
+		require.Contains(t, got.Body, "The dashboard is busy")
+		require.Equal(t, "2", got.Header.Get("Retry-After"))
+		for _, end := range ends {
+			end()
+			require.NoError(t, <-ended)
+		}
+		for range 4 {
+			require.Equal(t, http.StatusOK, get("ada", "handlers").Status)
+		}
+	})
+}
+
+type reader func(p []byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }

@@ -1,0 +1,225 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// PreviewLimit bounds what a preview reads whole: headers and attributes, and what
+// a Redact hook is to see. Longer ones are left out.
+const PreviewLimit = 1 << 20
+
+// PreviewBounds says how many bytes a preview reads; 0 reads none.
+type PreviewBounds struct {
+	Content int // of a message's content or a rejected record's value
+	Key     int // of the ordering key or the record's key
+}
+
+// Preview is the beginning of stored bytes.
+type Preview struct {
+	// Bytes are redacted. Nil if there are none, or none were asked for.
+	Bytes []byte
+	// Size is the length of what is stored.
+	Size int64
+	// None: there is nothing stored at all, which differs from empty bytes.
+	None bool
+	// Cut: Bytes are only the beginning.
+	Cut bool
+	// Withheld: it is longer than PreviewLimit, so the Redact hook could not see
+	// it whole, and no bytes are here: a hook may not know half a secret.
+	Withheld bool
+}
+
+// MessagePreview is a message whose Content and OrderingKey are in Payload and Key,
+// as far as they were asked for. Its properties are left out beyond PreviewLimit,
+// as its PropertiesProblem then says.
+type MessagePreview struct {
+	Message
+	Payload Preview
+	Key     Preview
+}
+
+// PreviewMessage is Message for those who show only the beginning of it: it reads
+// no more than is asked for, however large the message is.
+func (o *Ops) PreviewMessage(ctx context.Context, actor Actor, id string, bounds PreviewBounds) (MessagePreview, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	if err := checkText("message ID", id, 1, models.MaxMessageID); err != nil {
+		return MessagePreview{}, err
+	}
+	var m MessagePreview
+	err := o.audited(ctx, actor, ActionView, "message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		previews, err := query(ctx, o, tx.Statement.ConnPool, previewMessage, o.scanPreview, append([]any{id}, o.cuts(bounds)...)...)
+		if err == nil && len(previews) == 0 {
+			err = fmt.Errorf("message %q: %w", id, ErrNotFound)
+		}
+		if err == nil {
+			m = previews[0]
+		}
+		return nil, err
+	})
+	if err != nil {
+		return MessagePreview{}, err
+	}
+	if m.Statuses, err = o.statusesIn(ctx, m.Message); err != nil {
+		return MessagePreview{}, fmt.Errorf("show message %q: %w", id, err)
+	}
+	return m, nil
+}
+
+// cuts are the parameters $2 to $6 of a preview's statement: of content and of key,
+// up to which length it is read whole and how much of a longer one is read; then
+// the limit of the properties.
+func (o *Ops) cuts(bounds PreviewBounds) []any {
+	of := func(n int) (whole, head int) {
+		switch {
+		case n <= 0:
+			return -1, 0
+		case o.redactor != nil:
+			return PreviewLimit, 0
+		}
+		return n, n
+	}
+	content, contentHead := of(bounds.Content)
+	key, keyHead := of(bounds.Key)
+	return []any{content, contentHead, key, keyHead, PreviewLimit}
+}
+
+// By the messages' primary key. Lengths are known without the bytes, on PostgreSQL
+// without those of compressed ones.
+const previewMessage = `
+SELECT id, number, transport_name, type, source, content_type, received_at,
+	octet_length(content), CASE WHEN octet_length(content) <= $2 THEN content WHEN $3 > 0 THEN substr(content, 1, $3) END,
+	ordering_key IS NULL, octet_length(ordering_key),
+	CASE WHEN octet_length(ordering_key) <= $4 THEN ordering_key WHEN $5 > 0 THEN substr(ordering_key, 1, $5) END,
+	octet_length(serialized_properties), CASE WHEN octet_length(serialized_properties) <= $6 THEN serialized_properties END
+FROM {messages} WHERE id = $1`
+
+func (o *Ops) scanPreview(rows *sql.Rows, m *MessagePreview) error {
+	var (
+		stored                    models.Message
+		received                  store.Stamp
+		content, key              []byte
+		contentSize, keySize, all sql.NullInt64
+		noKey                     bool
+		properties                sql.NullString
+	)
+	err := rows.Scan(&stored.ID, &stored.Number, &stored.TransportName, &stored.Type, &stored.Source, &stored.ContentType, &received,
+		&contentSize, &content, &noKey, &keySize, &key, &all, &properties)
+	if err != nil {
+		return err
+	}
+	stored.ReceivedAt = received.Time
+	if stored.SerializedProperties = properties.String; !properties.Valid {
+		stored.SerializedProperties = "{}"
+	}
+	m.Message = o.shown(stored)
+	if !properties.Valid {
+		m.PropertiesProblem = tooLong(all.Int64)
+	}
+	of := Redactable{MessageID: m.ID, Type: m.Type, Channel: m.Properties.Channel, Part: PartPayload}
+	m.Payload = o.preview(of, content, contentSize.Int64, false)
+	of.Part = PartKey
+	m.Key = o.preview(of, key, keySize.Int64, noKey)
+	return nil
+}
+
+func tooLong(size int64) string {
+	return fmt.Sprintf("they have %d bytes, more than are shown here (%d)", size, PreviewLimit)
+}
+
+// preview redacts what was read of size stored bytes.
+func (o *Ops) preview(of Redactable, read []byte, size int64, none bool) Preview {
+	p := Preview{Size: size, None: none, Withheld: o.redactor != nil && size > PreviewLimit}
+	if p.Cut = int64(len(read)) < size; none || read == nil && p.Cut {
+		return p
+	}
+	if of.Value = read; read == nil { // what a driver makes of empty bytes is its own affair
+		of.Value = []byte{}
+	}
+	p.Bytes = o.redact(of)
+	return p
+}
+
+// RejectedPreview is a rejected message whose Key and Value are in RecordKey and
+// Payload, as far as they were asked for.
+type RejectedPreview struct {
+	Rejected
+	RecordKey Preview
+	Payload   Preview
+	Headers   []handler.Header
+	// HeadersProblem says why the stored headers are not here: they cannot be read,
+	// or are longer than PreviewLimit; empty if they are.
+	HeadersProblem string
+}
+
+// PreviewRejected is Rejected for those who show only the beginning of it: it
+// reads no more than is asked for, however large the record is.
+func (o *Ops) PreviewRejected(ctx context.Context, actor Actor, id string, bounds PreviewBounds) (RejectedPreview, error) {
+	id, err := checkID("rejected message ID", id)
+	if err != nil {
+		return RejectedPreview{}, err
+	}
+	var r RejectedPreview
+	err = o.audited(ctx, actor, ActionViewRejected, "rejected message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		previews, err := query(ctx, o, tx.Statement.ConnPool, previewRejected, o.scanRejectedPreview, append([]any{id}, o.cuts(bounds)...)...)
+		if err == nil && len(previews) == 0 {
+			err = ErrNotFound
+		}
+		if err == nil {
+			r = previews[0]
+		}
+		return nil, err
+	})
+	if err != nil { // what was read leaves no audit row, so it is not shown
+		return RejectedPreview{}, err
+	}
+	return r, nil
+}
+
+// By the primary key.
+const previewRejected = `
+SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at,
+	"value" IS NULL, octet_length("value"), CASE WHEN octet_length("value") <= $2 THEN "value" WHEN $3 > 0 THEN substr("value", 1, $3) END,
+	"key" IS NULL, octet_length("key"), CASE WHEN octet_length("key") <= $4 THEN "key" WHEN $5 > 0 THEN substr("key", 1, $5) END,
+	octet_length(headers), CASE WHEN octet_length(headers) <= $6 THEN headers END
+FROM {rejected} WHERE id = $1`
+
+func (o *Ops) scanRejectedPreview(rows *sql.Rows, r *RejectedPreview) error {
+	var (
+		timestamp, rejected     store.Stamp
+		value, key              []byte
+		valueSize, keySize, all sql.NullInt64
+		noValue, noKey          bool
+		headers                 sql.NullString
+	)
+	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected,
+		&noValue, &valueSize, &value, &noKey, &keySize, &key, &all, &headers)
+	if err != nil {
+		return err
+	}
+	r.Timestamp, r.RejectedAt, r.Size = timestamp.Time, rejected.Time, keySize.Int64+valueSize.Int64
+	of := Redactable{MessageID: r.ID, Channel: r.Channel, Part: PartPayload}
+	r.Payload = o.preview(of, value, valueSize.Int64, noValue)
+	of.Part = PartKey
+	r.RecordKey = o.preview(of, key, keySize.Int64, noKey)
+	of.Part, of.Value = PartError, []byte(r.Reason)
+	r.Reason = string(o.redact(of))
+	of.Value = nil
+	if !headers.Valid {
+		r.HeadersProblem = tooLong(all.Int64)
+		return nil
+	}
+	if r.Headers, err = handler.ParseHeaders(headers.String); err != nil {
+		r.HeadersProblem = err.Error()
+	}
+	r.Headers = o.redactHeaders(of, r.Headers)
+	return nil
+}
