@@ -32,10 +32,14 @@ func TracerProvider(p trace.TracerProvider) Option {
 }
 
 // Propagator reads the producer's context from a message's headers, so that
-// attempts go on in its trace; what it cannot read begins a new one. Do not set it where
-// the application sets OpenTelemetry's global one (otel.SetTextMapPropagator),
-// which is the default, and reads nothing until it is set:
-// propagation.TraceContext{} is what most producers need (contract 12).
+// attempts go on in its trace; what it cannot read begins a new one. Default
+// propagation.TraceContext{} (traceparent and tracestate), whatever
+// OpenTelemetry's global one is. Set it for producers that send their context in
+// another format. Do not let it read baggage (propagation.Baggage{}, which the global
+// one of most applications has) unless you trust every producer: whoever may write
+// to the topic then decides what handlers, and the services they call, find in
+// their context, such as a role or a tenant. It gets no value of more than 8 KiB
+// (contract 12).
 func Propagator(p propagation.TextMapPropagator) Option {
 	return func(c *config) { c.propagator = p }
 }

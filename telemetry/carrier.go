@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
@@ -16,14 +15,27 @@ import (
 // spell headers as they like, so their case is not looked at.
 type carrier handler.Properties
 
-// Get returns the first value of that name.
+// maxContextBytes bounds a value that a propagator gets: it reads the value at the
+// accept and again at each attempt. W3C's limits are lower: 8,192 bytes for
+// baggage, 512 for a tracestate that everybody must pass on.
+const maxContextBytes = 8 << 10
+
+// Get returns the first value of that name; one that is too long is as good as
+// missing.
 func (c carrier) Get(name string) string {
 	for _, h := range c.Headers {
-		if strings.EqualFold(h.Key, name) {
-			return string(h.Value)
+		if !strings.EqualFold(h.Key, name) {
+			continue
 		}
+		if len(h.Value) > maxContextBytes {
+			return ""
+		}
+		return string(h.Value)
 	}
-	return c.Attributes[strings.ToLower(name)]
+	if value := c.Attributes[strings.ToLower(name)]; len(value) <= maxContextBytes {
+		return value
+	}
+	return ""
 }
 
 // Set does nothing: a message stays as it came.
@@ -41,9 +53,16 @@ func (c carrier) Keys() []string {
 	return names
 }
 
+// traceContext is the propagator of an inbox that was given none. The global one
+// is not asked: applications that serve HTTP mostly have it read baggage, and what
+// a producer writes into that would reach handlers as if the application had said
+// it.
+var traceContext = propagation.TraceContext{}
+
 // produced returns ctx with what a message's producer has sent along: its span,
-// if its context can be read, and its baggage. What is malformed is as good as
-// missing, and so is what the application's propagator panics at.
+// if its context can be read, and what else the application's own propagator
+// reads. What is malformed is as good as missing, and so is what that propagator
+// panics at.
 func (i *Instruments) produced(ctx context.Context, p handler.Properties) (with context.Context, producer trace.SpanContext) {
 	defer func() {
 		if recover() != nil {
@@ -52,7 +71,7 @@ func (i *Instruments) produced(ctx context.Context, p handler.Properties) (with 
 	}()
 	propagator := i.cfg.Propagator
 	if propagator == nil {
-		propagator = otel.GetTextMapPropagator()
+		propagator = traceContext
 	}
 	// Not to be mixed up with a span of the caller's.
 	with = propagator.Extract(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), carrier(p))

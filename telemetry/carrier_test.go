@@ -1,10 +1,15 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
@@ -40,6 +45,45 @@ func TestProducersContextIsFoundWhereProducersPutIt(t *testing.T) {
 		_, producer := i.produced(trace.ContextWithSpanContext(t.Context(), parsed(producerSpan)), p)
 		require.False(t, producer.IsValid(), "%s: and the caller's span is not the producer's", name)
 	}
+}
+
+// roles are a producer's headers: its span, and baggage that claims a role.
+func roles(baggage string) handler.Properties {
+	return handler.Properties{Headers: []handler.Header{{Key: "traceparent", Value: []byte(producerSpan)}, {Key: "baggage", Value: []byte(baggage)}}}
+}
+
+// withBaggage is what applications that use baggage set.
+var withBaggage = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+
+// Contract 12: a producer's baggage would be taken for the application's own.
+func TestOnlyTraceContextIsReadByDefault(t *testing.T) {
+	before := otel.GetTextMapPropagator()
+	otel.SetTextMapPropagator(withBaggage)
+	t.Cleanup(func() { otel.SetTextMapPropagator(before) })
+	ctx, producer := (&Instruments{}).produced(t.Context(), roles("role=admin"))
+	require.Equal(t, producerSpan, traceparent(producer))
+	require.Empty(t, baggage.FromContext(ctx).Members())
+
+	ctx, producer = (&Instruments{cfg: Config{Propagator: withBaggage}}).produced(t.Context(), roles("role=admin"))
+	require.Equal(t, producerSpan, traceparent(producer))
+	require.Equal(t, "admin", baggage.FromContext(ctx).Member("role").Value(), "which the application has asked for")
+}
+
+// Contract 12: it would be read at the accept and at each attempt.
+func TestOverlongContextIsNotRead(t *testing.T) {
+	i := &Instruments{cfg: Config{Propagator: withBaggage}}
+	long := roles(strings.Repeat("key=value,", 16<<20/10))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	ctx, producer := i.produced(t.Context(), long)
+	runtime.ReadMemStats(&after)
+	require.Empty(t, baggage.FromContext(ctx).Members())
+	require.Equal(t, producerSpan, traceparent(producer), "each header counts by itself")
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+
+	long.Headers = append(long.Headers, handler.Header{Key: "tracestate", Value: bytes.Repeat([]byte("a"), maxContextBytes+1)})
+	_, producer = (&Instruments{}).produced(t.Context(), long)
+	require.Equal(t, producerSpan, traceparent(producer), "a tracestate that is too long is dropped alone")
 }
 
 type panicking struct{ propagation.TextMapPropagator }

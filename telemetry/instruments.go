@@ -13,9 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config is what Instruments work with. Each of the three providers may be nil:
+// Config is what Instruments work with. Each of the two providers may be nil:
 // then OpenTelemetry's global one is used, which does nothing unless the
-// application has set it.
+// application has set it. A nil Propagator reads trace context and nothing else.
 type Config struct {
 	Inbox          string
 	Counters       *Counters

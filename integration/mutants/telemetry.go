@@ -79,6 +79,14 @@ var telemetryMutants = []mutant{
 		Test: test{Package: "./telemetry", Run: "^TestProducersContextIsFoundWhereProducersPutIt$"},
 	},
 	{
+		Name: "the global propagator reads what producers send",
+		Why:  "a producer's baggage would be taken for the application's own (contract 12)",
+		File: "telemetry/carrier.go",
+		Old:  "		propagator = traceContext\n",
+		New:  "		propagator = propagation.NewCompositeTextMapPropagator(traceContext, propagation.Baggage{})\n",
+		Test: test{Package: "./telemetry", Run: "^TestOnlyTraceContextIsReadByDefault$"},
+	},
+	{
 		Name: "the span of an attempt ends before its commit",
 		Why:  "what only the commit refuses would look as if it had been done (contract 12)",
 		File: "processor/processor.go",

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/trace"
 	api "go.opentelemetry.io/otel/trace"
 	"gorm.io/gorm"
@@ -94,6 +96,29 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 			}
 		}
 		require.Equal(t, len(seen.Started()), len(seen.Ended()))
+	})
+}
+
+// Contract 12: what a producer claims in its baggage does not get to handlers,
+// unless the application asks for it.
+func TestAProducersBaggageStaysOutOfHandlersByDefault(t *testing.T) {
+	before := otel.GetTextMapPropagator()
+	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+	t.Cleanup(func() { otel.SetTextMapPropagator(before) })
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		seen, _, option := newSpans(t)
+		ib := inboxtest.New(t, d.DB, option, inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
+			require.Empty(t, baggage.FromContext(ctx).Members())
+			return nil
+		})))
+		traceID, spanID, header := producer(1)
+		acceptAll(t, ib, carrying("m1", header))
+		inboxtest.Process(t, ib)
+		attempts := seen.named("process h")
+		require.Len(t, attempts, 1)
+		require.Equal(t, traceID, traceOf(attempts[0]))
+		require.Equal(t, spanID, attempts[0].Parent().SpanID().String())
+		require.Equal(t, codes.Unset, attempts[0].Status().Code)
 	})
 }
 
