@@ -54,7 +54,9 @@ func (in *intake) findMostlyBad(received []envelope.Received, results []envelope
 // on a compacted topic writes as many as it likes (Debezium: one per deletion),
 // whatever the schema. Where no message can be made of it, it counts neither
 // among the bad nor among the others.
-func bareTombstone(r envelope.Record) bool { return r.Value == nil && len(r.Headers) == 0 }
+func bareTombstone(r envelope.Record) bool {
+	return r.Value == nil && len(r.Headers) == 0 && r.RawHeaders == nil
+}
 
 // explain says why the bad records of these partitions halt.
 func (in *intake) explain(received []envelope.Received, results []envelope.Result) []envelope.Result {

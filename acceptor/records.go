@@ -213,9 +213,15 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 	if reason != nil {
 		text = store.SanitizeError(reason.Error())
 	}
+	headers := ""
+	if r.RawHeaders != nil {
+		headers = handler.SerializeRawHeaders(r.RawHeaders)
+	} else {
+		headers = handler.SerializeHeaders(r.Headers)
+	}
 	return models.RejectedMessage{
 		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic, Partition: int32(r.Partition), Offset: r.Offset,
-		Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value, Headers: handler.SerializeHeaders(r.Headers), Reason: text,
+		Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value, Headers: headers, Reason: text,
 		RejectedAt: a.clock.Now(),
 	}
 }

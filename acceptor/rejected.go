@@ -132,11 +132,16 @@ func rejectedError(id string, err error) error {
 // rejectedRecord is the inverse of rejection. Only a timestamp outside the
 // years 1 to 9999 was altered when it was kept.
 func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
-	headers, err := handler.ParseHeaders(row.Headers)
-	return envelope.Record{
-		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(),
-		Key: row.Key, Value: row.Value, Headers: headers,
-	}, err
+	record := envelope.Record{
+		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(), Key: row.Key, Value: row.Value,
+	}
+	raw, unread, err := handler.RawHeaders(row.Headers)
+	if unread {
+		record.RawHeaders = raw
+		return record, err
+	}
+	record.Headers, err = handler.ParseHeaders(row.Headers)
+	return record, err
 }
 
 // planRejected plans all of the record's messages, or none.

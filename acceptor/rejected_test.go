@@ -57,6 +57,24 @@ func (m *mendable) mended(id string) {
 	m.id, m.broken = id, nil
 }
 
+// Contract 7.4: byte for byte, also the headers that were too many to be read.
+func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := mend(t, d)
+		record := at(1).Record
+		record.Headers, record.RawHeaders = nil, []byte("\x04\x02a\x02\xff\x00\x01") // "a" is 0xff, and one without a name is null
+		id := m.reject(record)
+		_, err := handler.ParseHeaders(m.rejected()[0].Headers)
+		require.ErrorIs(t, err, handler.ErrRawHeaders)
+		m.mended("1")
+		_, err = m.AcceptRejected(context.Background(), id)
+		require.NoError(t, err)
+		require.Equal(t, []handler.Header{{Key: "a", Value: []byte("\xff")}, {}}, m.seen.Headers)
+		require.Nil(t, m.seen.RawHeaders)
+		require.Empty(t, m.rejected())
+	})
+}
+
 // Contract 7.4.
 func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

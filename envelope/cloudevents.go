@@ -36,13 +36,25 @@ const (
 	batchFormat      = eventMediaType + "-batch+json"
 )
 
+// looksStructured tells records whose value may be events of JSON.
+func looksStructured(headers []handler.Header) bool {
+	return isEventMedia(header(headers, contentTypeHeader))
+}
+
+func isEventMedia(contentType string) bool {
+	return len(contentType) >= len(eventMediaType) && strings.EqualFold(contentType[:len(eventMediaType)], eventMediaType)
+}
+
 // cloudEventKind says how a record carries CloudEvents, if it does.
 func cloudEventKind(headers []handler.Header) (eventKind, error) {
 	contentType := header(headers, contentTypeHeader)
-	if len(contentType) >= len(eventMediaType) && strings.EqualFold(contentType[:len(eventMediaType)], eventMediaType) {
+	if isEventMedia(contentType) {
+		if err := checkMediaType(contentType); err != nil {
+			return noEvent, err
+		}
 		media, parameters, err := mime.ParseMediaType(contentType)
 		if err != nil {
-			return noEvent, malformed("content type %q: %w", contentType, err)
+			return noEvent, malformed("content type %q: %w", brief(contentType), err)
 		}
 		if charset := parameters["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") && !strings.EqualFold(charset, "us-ascii") {
 			return noEvent, malformed("content type %q, supported is charset utf-8", contentType)
@@ -64,9 +76,9 @@ func cloudEventKind(headers []handler.Header) (eventKind, error) {
 	return noEvent, nil
 }
 
-// binary reads an event whose attributes are headers and whose data is the
+// binaryMode reads an event whose attributes are headers and whose data is the
 // record's value.
-func binary(r Record) ([]decoded, error) {
+func binaryMode(r Record, within bounds) ([]decoded, error) {
 	e := &cloudEvent{attributes: map[string]string{}}
 	for _, h := range r.Headers {
 		name, ok := strings.CutPrefix(h.Key, attributePrefix)
@@ -74,7 +86,10 @@ func binary(r Record) ([]decoded, error) {
 			continue // null is not there, as in the JSON format
 		}
 		if _, again := e.attributes[name]; again {
-			return nil, malformed("header %q comes twice", h.Key)
+			return nil, malformed("header %q comes twice", brief(h.Key))
+		}
+		if len(e.attributes) == within.attributes {
+			return nil, tooMany(within.attributes+1, "attributes", "MaxAttributes", within.attributes)
 		}
 		e.attributes[name] = string(h.Value)
 	}
@@ -97,7 +112,7 @@ func one(e *cloudEvent, content []byte) ([]decoded, error) {
 func (e *cloudEvent) validate() error {
 	for name, value := range e.attributes {
 		if !event.IsExtensionNameValid(name) {
-			return malformed("attribute name %q", name)
+			return malformed("attribute name %q", brief(name))
 		}
 		if name == "id" {
 			continue
@@ -107,13 +122,16 @@ func (e *cloudEvent) validate() error {
 		}
 	}
 	if v := e.attributes["specversion"]; v != specVersion {
-		return malformed("specversion is %q, supported is %s", v, specVersion)
+		return malformed("specversion is %q, supported is %s", brief(v), specVersion)
 	}
 	context := event.EventContextV1{ID: "-", Type: e.attributes["type"]}
 	if source := types.ParseURIRef(e.attributes["source"]); source != nil {
 		context.Source = *source
 	}
 	if v, ok := e.attributes["datacontenttype"]; ok {
+		if err := checkMediaType(v); err != nil {
+			return err
+		}
 		context.DataContentType = &v
 	}
 	if v, ok := e.attributes["subject"]; ok {
@@ -121,17 +139,17 @@ func (e *cloudEvent) validate() error {
 	}
 	if v, ok := e.attributes["dataschema"]; ok {
 		if context.DataSchema = types.ParseURI(v); context.DataSchema == nil {
-			return malformed("dataschema %q is not an absolute URI", v)
+			return malformed("dataschema %q is not an absolute URI", brief(v))
 		}
 	}
 	if v, ok := e.attributes["time"]; ok {
 		if _, err := types.ParseTime(v); err != nil {
-			return malformed("time %q is not an RFC 3339 timestamp", v)
+			return malformed("time %q is not an RFC 3339 timestamp", brief(v))
 		}
 	}
 	for _, attribute := range []string{"type", "source", "datacontenttype", "subject", "dataschema"} {
 		if err := context.Validate()[attribute]; err != nil {
-			return malformed("%s %q: %s", attribute, e.attributes[attribute], strings.ToLower(fmt.Sprint(err)))
+			return malformed("%s %q: %s", attribute, brief(e.attributes[attribute]), strings.ToLower(fmt.Sprint(err)))
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -71,6 +72,28 @@ type DecoderConfig struct {
 	// "content-type" header. Default none.
 	ContentType string `yaml:"content_type" env:"CONTENT_TYPE"`
 
+	// MaxHeaders, MaxEvents, MaxAttributes and MaxRecordBytes bound what may come of
+	// one record, whoever wrote it; one that exceeds them is bad (contract 4.5). They
+	// are checked before memory is taken: a few compressed kilobytes can hold
+	// millions of anything.
+	//
+	// MaxHeaders bounds a record's headers. Default 1,000; producers write tens. The
+	// headers of a record with more are not read, and are kept in one piece.
+	MaxHeaders int `yaml:"max_headers" env:"MAX_HEADERS"`
+	// MaxEvents bounds the events of a batch of CloudEvents, which one accept stores
+	// together. Default 10,000. Do not raise it beyond what the database accepts well
+	// within AcceptTimeout.
+	MaxEvents int `yaml:"max_events" env:"MAX_EVENTS"`
+	// MaxAttributes bounds the attributes of one event, extensions included.
+	// Default 100; CloudEvents itself has nine.
+	MaxAttributes int `yaml:"max_attributes" env:"MAX_ATTRIBUTES"`
+	// MaxRecordBytes bounds a record together with its messages, as BufferBytes
+	// counts them: bytes once decompressed, some hundred more for each message, and
+	// the headers and the key again for each, as each is stored with them. Default
+	// 16 MiB, which is sixteen times what Kafka's producers and brokers let pass by
+	// default. Do not set it below what your producers may write (max.request.size).
+	MaxRecordBytes int `yaml:"max_record_bytes" env:"MAX_RECORD_BYTES"`
+
 	// OrderingKey names a record's lane; nil means none. Default the Kafka
 	// key. Must be safe for concurrent use; a panic makes the record bad. Not
 	// needed for handlers that are not ordered, they ignore it (contract 5.12).
@@ -78,7 +101,9 @@ type DecoderConfig struct {
 }
 
 // DefaultDecoderConfig returns the defaults of the contract.
-func DefaultDecoderConfig() DecoderConfig { return DecoderConfig{Mode: Auto} }
+func DefaultDecoderConfig() DecoderConfig {
+	return DecoderConfig{Mode: Auto, MaxHeaders: defaultMaxHeaders, MaxEvents: defaultMaxEvents, MaxAttributes: defaultMaxAttributes, MaxRecordBytes: defaultMaxRecordBytes}
+}
 
 // Validate reports the first field that is out of range, naming the field,
 // its value and what is allowed.
@@ -106,6 +131,19 @@ func (c DecoderConfig) Validate() error {
 			all = append(all, fmt.Errorf("decoder %s has %d characters, allowed are 0 to %d", f.name, n, f.limit))
 		}
 	}
+	for _, f := range []struct {
+		name       string
+		value, max int
+	}{
+		{"MaxHeaders", c.MaxHeaders, 1_000_000},
+		{"MaxEvents", c.MaxEvents, 1_000_000},
+		{"MaxAttributes", c.MaxAttributes, 1_000_000},
+		{"MaxRecordBytes", c.MaxRecordBytes, 1 << 30},
+	} {
+		if f.value < 0 || f.value > f.max { // zero is the default
+			all = append(all, fmt.Errorf("decoder %s is %d, allowed are 1 to %d", f.name, f.value, f.max))
+		}
+	}
 	return errors.Join(all...)
 }
 
@@ -120,8 +158,13 @@ func (c DecoderConfig) withDefaults() DecoderConfig {
 	if c.OrderingKey == nil {
 		c.OrderingKey = func(r Record) []byte { return r.Key }
 	}
+	c.MaxHeaders, c.MaxEvents = cmp.Or(c.MaxHeaders, defaultMaxHeaders), cmp.Or(c.MaxEvents, defaultMaxEvents)
+	c.MaxAttributes, c.MaxRecordBytes = cmp.Or(c.MaxAttributes, defaultMaxAttributes), cmp.Or(c.MaxRecordBytes, defaultMaxRecordBytes)
 	return c
 }
+
+// HeaderLimit is MaxHeaders, or its default.
+func (c DecoderConfig) HeaderLimit() int { return cmp.Or(c.MaxHeaders, defaultMaxHeaders) }
 
 // Decoder turns records into messages. It is safe for concurrent use.
 type Decoder struct {
@@ -153,6 +196,13 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 			received = Received{Record: r, Err: fmt.Errorf("decoding panicked: %v", p)}
 		}
 	}()
+	r, err := d.withHeaders(r)
+	if err == nil {
+		err = d.check(r)
+	}
+	if err != nil {
+		return Received{Record: r, Err: err}
+	}
 	messages, err := d.decode(r)
 	if err != nil {
 		return Received{Record: r, Err: err}
@@ -176,6 +226,10 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	return out
 }
 
+func (d *Decoder) bounds() bounds {
+	return bounds{headers: d.cfg.MaxHeaders, events: d.cfg.MaxEvents, attributes: d.cfg.MaxAttributes, bytes: d.cfg.MaxRecordBytes}
+}
+
 // decoded is one message of a record before its ID is looked for.
 type decoded struct {
 	typ, source, contentType string
@@ -185,7 +239,7 @@ type decoded struct {
 
 func (d *Decoder) decode(r Record) ([]decoded, error) {
 	if d.cfg.Mode != Plain {
-		events, err := eventsOf(r)
+		events, err := eventsOf(r, d.bounds())
 		switch {
 		case err != nil || events != nil:
 			return events, err

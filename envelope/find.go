@@ -9,11 +9,12 @@ import (
 // Find returns the ID of a record that is handled as a whole, without a Decoder:
 // for the inline receiver. Channel is what some strategies prefix. A record of
 // batched CloudEvents has an ID as a whole unless the strategy takes it from the
-// event: that is ErrSharedID. The ID has passed CheckID if err is nil.
+// event: that is ErrSharedID. The ID has passed CheckID if err is nil. Events are
+// read within the default bounds of a DecoderConfig.
 func (s IDStrategy) Find(channel string, r Record) (string, error) {
 	var event *cloudEvent
 	if s.find == nil || s.ofEvent {
-		events, err := eventsOf(r)
+		events, err := eventsOf(r, defaultBounds)
 		switch {
 		case err != nil:
 			return "", err
@@ -87,18 +88,18 @@ func (s IDStrategy) checked(channel string, r Record, event *cloudEvent) (string
 }
 
 // eventsOf reads the CloudEvents of a record; none if it is a plain one.
-func eventsOf(r Record) ([]decoded, error) {
+func eventsOf(r Record, within bounds) ([]decoded, error) {
 	kind, err := cloudEventKind(r.Headers)
 	if err != nil {
 		return nil, err
 	}
 	switch kind {
 	case binaryEvent:
-		return binary(r)
+		return binaryMode(r, within)
 	case structuredEvent:
-		return structured(r.Value)
+		return structured(r, within)
 	case batchedEvents:
-		return batched(r.Value)
+		return batched(r, within)
 	default:
 		return nil, nil
 	}

@@ -20,6 +20,7 @@ import (
 func checkInvariants(t *testing.T, d *envelope.Decoder, r envelope.Record) envelope.Received {
 	received := d.Decode("channel", r)
 	require.Equal(t, r, received.Record)
+	require.LessOrEqual(t, received.Size()-r.Size(), d.SizeBound(r), "memory is had before it is used")
 	if received.Err != nil {
 		require.NotContains(t, received.Err.Error(), "panicked")
 		require.Empty(t, received.Messages)

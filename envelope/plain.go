@@ -23,7 +23,7 @@ func (d *Decoder) plain(r Record) ([]decoded, error) {
 		}
 	}
 	if err := checkText(typ); err != nil {
-		return nil, fmt.Errorf("message type %q %w", typ, err)
+		return nil, fmt.Errorf("message type %q %w", brief(typ), err)
 	}
 	source := d.cfg.Source
 	if source == "" {
@@ -34,7 +34,7 @@ func (d *Decoder) plain(r Record) ([]decoded, error) {
 		contentType = d.cfg.ContentType
 	}
 	if err := checkText(contentType); err != nil {
-		return nil, fmt.Errorf("content type %q %w", contentType, err)
+		return nil, fmt.Errorf("content type %q %w", brief(contentType), err)
 	}
 	return []decoded{{typ: typ, source: source, contentType: contentType, content: r.Value}}, nil
 }

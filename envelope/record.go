@@ -19,6 +19,10 @@ type Record struct {
 	Key       []byte
 	Value     []byte
 	Headers   []handler.Header
+	// RawHeaders are the headers as Kafka's record format has them, their number
+	// first, where there are too many to be read (DecoderConfig.MaxHeaders); then
+	// Headers is empty. Nil in all other records.
+	RawHeaders []byte
 }
 
 // Received is a record with what was decoded from it: its messages (more than

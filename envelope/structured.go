@@ -4,24 +4,30 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"mime"
 	"strings"
 	"unicode/utf8"
 )
 
 // structured reads an event whose attributes and data are one JSON object.
-func structured(value []byte) ([]decoded, error) {
-	if !utf8.Valid(value) {
+func structured(r Record, within bounds) ([]decoded, error) {
+	if !utf8.Valid(r.Value) {
 		return nil, malformed("its JSON is not valid UTF-8")
 	}
-	return fromJSON(value)
+	return fromJSON(r.Value, within)
 }
 
 // batched reads a JSON array of events, all or none of them; an empty array
 // has no messages.
-func batched(value []byte) ([]decoded, error) {
+func batched(r Record, within bounds) ([]decoded, error) {
+	value := r.Value
 	if !utf8.Valid(value) {
 		return nil, malformed("its JSON is not valid UTF-8")
+	}
+	if n := elements(value); n > within.events {
+		return nil, tooMany(n, "events", "MaxEvents", within.events)
 	}
 	var events []json.RawMessage
 	if err := json.Unmarshal(value, &events); err != nil {
@@ -31,17 +37,31 @@ func batched(value []byte) ([]decoded, error) {
 		return nil, malformed("batch is null")
 	}
 	messages := make([]decoded, 0, len(events))
+	size, shared := r.Size(), storedWithEach(r)
 	for i, raw := range events {
-		m, err := fromJSON(raw)
-		if err != nil {
+		m, err := fromJSON(raw, within)
+		switch {
+		case errors.Is(err, ErrTooLarge):
+			return nil, fmt.Errorf("event %d of %d: %w", i+1, len(events), err)
+		case err != nil:
 			return nil, malformed("event %d of %d: %w", i+1, len(events), err)
+		}
+		size += messageSize(r, m[0].content, m[0].event.attributes)
+		if i > 0 {
+			size += shared
+		}
+		if size > within.bytes {
+			return nil, within.tooBig(size)
 		}
 		messages = append(messages, m...)
 	}
 	return messages, nil
 }
 
-func fromJSON(raw []byte) ([]decoded, error) {
+func fromJSON(raw []byte, within bounds) ([]decoded, error) {
+	if n := elements(raw); n > within.attributes+1 { // with the data, which is no attribute
+		return nil, tooMany(n-1, "attributes", "MaxAttributes", within.attributes)
+	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &members); err != nil {
 		return nil, malformed("not a JSON object: %w", err)
@@ -59,9 +79,15 @@ func fromJSON(raw []byte) ([]decoded, error) {
 		}
 		text, err := attributeText(value)
 		if err != nil {
-			return nil, malformed("attribute %q: %w", name, err)
+			return nil, malformed("attribute %q: %w", brief(name), err)
 		}
 		e.attributes[name] = text
+	}
+	if n := len(e.attributes); n > within.attributes {
+		return nil, tooMany(n, "attributes", "MaxAttributes", within.attributes)
+	}
+	if err := checkMediaType(e.attributes["datacontenttype"]); err != nil {
+		return nil, err
 	}
 	content, err := data(members, e.attributes["datacontenttype"])
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -184,8 +185,45 @@ func SerializeHeaders(headers []Header) string {
 	return string(out)
 }
 
-// ParseHeaders is the inverse of SerializeHeaders.
+// rawHeaders is the stored form of headers in one piece. It is an object, and
+// those of SerializeHeaders are an array.
+type rawHeaders struct {
+	Raw []byte `json:"raw"`
+}
+
+// ErrRawHeaders says that the headers of a rejected record were too many to be
+// read: they are kept in one piece (see RawHeaders).
+var ErrRawHeaders = errors.New("stored headers were too many to be read and are kept in one piece")
+
+// SerializeRawHeaders is SerializeHeaders for headers that were not read: raw is
+// what Kafka's record format has of them.
+func SerializeRawHeaders(raw []byte) string {
+	out, err := json.Marshal(rawHeaders{raw})
+	if err != nil {
+		panic(err) // bytes cannot fail
+	}
+	return string(out)
+}
+
+// RawHeaders is the inverse of SerializeRawHeaders; ok is false for what
+// SerializeHeaders wrote.
+func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
+	if !strings.HasPrefix(serialized, "{") {
+		return nil, false, nil
+	}
+	var stored rawHeaders
+	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
+		return nil, true, fmt.Errorf("stored headers are unreadable: %w", err)
+	}
+	return stored.Raw, true, nil
+}
+
+// ParseHeaders is the inverse of SerializeHeaders. What SerializeRawHeaders wrote
+// is ErrRawHeaders.
 func ParseHeaders(serialized string) ([]Header, error) {
+	if strings.HasPrefix(serialized, "{") {
+		return nil, ErrRawHeaders
+	}
 	var stored []storedHeader
 	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
 		return nil, fmt.Errorf("stored headers are unreadable: %w", err)

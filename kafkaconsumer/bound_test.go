@@ -46,7 +46,8 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	content := written{batch: batch{base: 0, last: 7}, records: records}.bytes(t)
 	f := &fetcher{
 		network: &network{inflater: &inflater{limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, 0), buffer: buffer,
-		decode: func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} }, out: w.in,
+		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
+		sizeBound: func(envelope.Record) int { return 0 }, out: w.in,
 	}
 	held := &hold{budget: buffer}
 	require.True(t, held.take(ctx, len(content))) // as the response is

@@ -107,9 +107,10 @@ type Config struct {
 	AcceptTimeout time.Duration `yaml:"accept_timeout" env:"ACCEPT_TIMEOUT"`
 	// BufferBytes bounds what has been fetched and not yet accepted, of all
 	// partitions together, as it is in memory: decompressed. While it is used
-	// up nothing more is fetched or decompressed, but for one partition at a
-	// time: it may exceed the bound by one response, one decompressed batch
-	// (MaxBatchBytes at most) and four accepts (BatchBytes), so that what is
+	// up nothing more is fetched, decompressed or decoded, but for one partition
+	// at a time: it may exceed the bound by one response, one decompressed batch
+	// (MaxBatchBytes at most), what decoding one record takes (a few times
+	// Decoder.MaxRecordBytes) and four accepts (BatchBytes), so that what is
 	// larger than the bound passes too. Default 64 MiB.
 	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
 	// MaxBatchBytes bounds a record batch, compressed or not: a larger one

@@ -33,6 +33,9 @@ const (
 	HeaderChannel = "inbox-channel"
 	HeaderGroup   = "inbox-group"
 	HeaderReason  = "inbox-reason"
+	// HeaderHeaders is there if the record's own headers were too many to be read
+	// (MaxHeaders): it has them all, as Kafka's record format does.
+	HeaderHeaders = "inbox-headers"
 )
 
 // maxLetterBytes bounds a request with several dead letters: brokers allow
@@ -116,7 +119,7 @@ func (d *deadLetters) publish(ctx, session context.Context, p *partition, letter
 func (d *deadLetters) fitting(letters []deadLetter, limit int) int {
 	size := 0
 	for i, l := range letters {
-		if size += recordSize(l.record); i > 0 && size > limit {
+		if size += l.record.Size(); i > 0 && size > limit {
 			return i
 		}
 	}
@@ -179,6 +182,9 @@ func (d *deadLetters) letter(l deadLetter) kafka.Record {
 	out := kafka.Record{Time: r.Timestamp, Key: kafka.NewBytes(r.Key), Value: kafka.NewBytes(r.Value)}
 	for _, h := range r.Headers {
 		out.Headers = append(out.Headers, kafka.Header{Key: h.Key, Value: h.Value})
+	}
+	if r.RawHeaders != nil {
+		out.Headers = append(out.Headers, kafka.Header{Key: HeaderHeaders, Value: r.RawHeaders})
 	}
 	reason := ""
 	if l.reason != nil {

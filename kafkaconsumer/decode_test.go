@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // oldSet is a message set of the formats 0 and 1 whose last offset is last; a
@@ -48,6 +49,32 @@ func oldBytes(offset int64, magic, attributes byte, at int64, key, value []byte)
 	out := binary.BigEndian.AppendUint64(nil, uint64(offset))
 	out = binary.BigEndian.AppendUint32(out, uint32(len(content)+4))
 	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(content)), content...)
+}
+
+// Contract 4.5: the number that a record claims never sizes an allocation, and
+// nothing of the record is lost for it.
+func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
+	headers := []handler.Header{{Key: "a", Value: []byte("1")}, {Key: "", Value: nil}, {Key: "a", Value: []byte{}}}
+	for limit, whole := range map[int]bool{2: false, 3: true} {
+		w := written{batch: batch{base: 5, last: 6}, records: []envelope.Record{
+			{Offset: 5, Timestamp: timestamp(0), Value: []byte("v"), Headers: headers}, {Offset: 6, Timestamp: timestamp(0), Headers: headers[:2]},
+		}}
+		out := deliver(t, w.bytes(t), 5, nil, func(c *Config) { c.Decoder.MaxHeaders = limit })
+		require.NoError(t, out.err)
+		require.Len(t, out.records, 2)
+		require.Equal(t, headers[:2], out.records[1].Headers)
+		require.Nil(t, out.records[1].RawHeaders)
+		first := out.records[0]
+		if !whole {
+			require.Nil(t, first.Headers)
+			decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Type: "t"}, nil)
+			require.NoError(t, err)
+			first = decoder.Decode("c", first).Record
+		}
+		require.Equal(t, headers, first.Headers)
+		require.Nil(t, first.RawHeaders)
+		require.Zero(t, out.left)
+	}
 }
 
 func TestOldMessageFormatsAreRead(t *testing.T) {

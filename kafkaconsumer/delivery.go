@@ -117,9 +117,9 @@ func (d *delivery) batch(b batch) (err error) {
 	defer d.held.giveBack(held)
 	if b.control {
 		err = d.aborted.readControl(b, content)
-	} else if err = b.walk(content, nil); err == nil {
+	} else if err = b.walk(content, 0, nil); err == nil {
 		d.count = b.count
-		err = b.walk(content, d.add)
+		err = b.walk(content, f.cfg.Decoder.HeaderLimit(), d.add)
 	}
 	if err == nil {
 		d.next = max(d.next, b.last+1)
@@ -134,24 +134,30 @@ func (d *delivery) add(r envelope.Record) error {
 	}
 	f := d.fetcher
 	r.Topic, r.Partition = f.partition.topic, f.partition.id
-	size := recordSize(r)
+	size := r.Size()
 	if len(d.chunk.received) > 0 && (len(d.chunk.received) >= f.cfg.BatchRecords || d.chunk.bytes+size > f.cfg.BatchBytes) && !d.flush(r.Offset) {
 		return f.partition.ctx.Err()
 	}
-	if !d.held.take(f.partition.ctx, size) {
+	// What decoding takes is had before: a record of kilobytes may become megabytes.
+	bound := size + f.sizeBound(r)
+	if !d.held.take(f.partition.ctx, bound) {
 		return f.partition.ctx.Err()
 	}
 	if d.chunk.received == nil {
 		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, d.count), 1))
 	}
 	received := f.decode(owned(r))
-	more := messagesSize(received)
+	size = received.Size()
 	d.chunk.received = append(d.chunk.received, received)
-	d.chunk.bytes += size + more
+	d.chunk.bytes += size
 	d.next = r.Offset + 1
-	if !d.held.take(f.partition.ctx, more) {
-		return f.partition.ctx.Err()
+	if size > bound { // with IDs or keys that the application's functions make
+		if !d.held.take(f.partition.ctx, size-bound) {
+			return f.partition.ctx.Err()
+		}
+		return nil
 	}
+	d.held.giveBack(bound - size)
 	return nil
 }
 

@@ -120,7 +120,8 @@ func deliver(t testing.TB, content []byte, wanted int64, aborted []fetch.Respons
 	}()
 	f := &fetcher{
 		network: &network{inflater: &inflater{limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
-		decode: func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} }, out: out,
+		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
+		sizeBound: func(envelope.Record) int { return 0 }, out: out,
 	}
 	held := &hold{budget: buffer}
 	run := &delivery{fetcher: f, held: held, response: &response{records: content, aborted: aborted}, wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}

@@ -35,6 +35,8 @@ type fetcher struct {
 	partition *partition
 	buffer    *budget
 	decode    func(envelope.Record) envelope.Received
+	// sizeBound is at least what decode adds to a record's size.
+	sizeBound func(envelope.Record) int
 	// groupOffsets asks for the group's, among them those of a partition.
 	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
 	// out takes chunks in order; it is full while the worker is busy, which

@@ -11,8 +11,9 @@ import (
 // walk calls each for the records of a batch, in order; content is the
 // batch's, without its compression, and the records share its memory. A nil
 // each only checks that all of it can be read. The error is each's own or
-// ErrUndecodable.
-func (b batch) walk(content []byte, each func(envelope.Record) error) error {
+// ErrUndecodable. Of a record with more headers than maxHeaders they are left
+// unread.
+func (b batch) walk(content []byte, maxHeaders int, each func(envelope.Record) error) error {
 	if b.magic < 2 {
 		return b.walkMessages(content, each)
 	}
@@ -27,7 +28,7 @@ func (b batch) walk(content []byte, each func(envelope.Record) error) error {
 		r.int8() // no attributes are in use
 		sinceFirst, delta := r.varint(), r.varint()
 		key, value := r.varBytes(), r.varBytes()
-		headers := readHeaders(&r, each != nil)
+		headers, raw := readHeaders(&r, maxHeaders, each != nil)
 		if c.short || r.short || len(r.rest) > 0 || delta <= previous || delta > b.last-b.base {
 			return fmt.Errorf("%w: a record behind offset %d of the batch at %d", ErrUndecodable, b.base+previous, b.base)
 		}
@@ -39,7 +40,7 @@ func (b batch) walk(content []byte, each func(envelope.Record) error) error {
 		if b.appended {
 			at = b.maxTime
 		}
-		if err := each(envelope.Record{Offset: b.base + delta, Timestamp: timestamp(at), Key: key, Value: value, Headers: headers}); err != nil {
+		if err := each(envelope.Record{Offset: b.base + delta, Timestamp: timestamp(at), Key: key, Value: value, Headers: headers, RawHeaders: raw}); err != nil {
 			return err
 		}
 	}
@@ -49,15 +50,20 @@ func (b batch) walk(content []byte, each func(envelope.Record) error) error {
 	return nil
 }
 
-// readHeaders reads a record's headers, or only past them.
-func readHeaders(r *cursor, wanted bool) []handler.Header {
+// readHeaders reads a record's headers, or only past them if they are not wanted
+// or more than limit: the number that a record claims never sizes an allocation.
+// Then raw has them as they are.
+func readHeaders(r *cursor, limit int, wanted bool) (headers []handler.Header, raw []byte) {
 	const least = 2
+	all := r.rest
 	count := r.varint()
 	if count < 0 || count > int64(len(r.rest))/least {
 		r.short = true
-		return nil
+		return nil, nil
 	}
-	var headers []handler.Header
+	if tooMany := count > int64(limit); wanted && tooMany {
+		wanted, raw = false, all
+	}
 	if wanted && count > 0 {
 		headers = make([]handler.Header, 0, count)
 	}
@@ -67,51 +73,20 @@ func readHeaders(r *cursor, wanted bool) []handler.Header {
 			r.short = true
 		}
 		if r.short {
-			return nil
+			return nil, nil
 		}
 		if wanted {
 			headers = append(headers, handler.Header{Key: string(key), Value: value})
 		}
 	}
-	return headers
+	return headers, raw
 }
 
 func timestamp(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// What a record and each of its messages and headers cost beside their bytes,
-// roughly.
-const (
-	recordOverhead  = 192
-	messageOverhead = 448
-	headerOverhead  = 48
-)
-
-func recordSize(r envelope.Record) int {
-	size := len(r.Key) + len(r.Value) + recordOverhead + len(r.Headers)*headerOverhead
-	for _, h := range r.Headers {
-		size += len(h.Key) + len(h.Value)
-	}
-	return size
-}
-
-// messagesSize is what the record's messages cost in addition.
-func messagesSize(received envelope.Received) int {
-	size := len(received.Messages) * messageOverhead
-	for _, m := range received.Messages {
-		// A message made of the whole value shares its memory.
-		if len(m.Content) != len(received.Record.Value) {
-			size += len(m.Content)
-		}
-		for name, value := range m.Properties.Attributes {
-			size += len(name) + len(value) + headerOverhead
-		}
-	}
-	return size
-}
-
 // owned is a copy of the record that shares no memory with its batch.
 func owned(r envelope.Record) envelope.Record {
-	size := len(r.Key) + len(r.Value)
+	size := len(r.Key) + len(r.Value) + len(r.RawHeaders)
 	for _, h := range r.Headers {
 		size += len(h.Value)
 	}
@@ -124,7 +99,7 @@ func owned(r envelope.Record) envelope.Record {
 		memory = append(memory, b...)
 		return memory[from:len(memory):len(memory)]
 	}
-	r.Key, r.Value = keep(r.Key), keep(r.Value)
+	r.Key, r.Value, r.RawHeaders = keep(r.Key), keep(r.Value), keep(r.RawHeaders)
 	for i := range r.Headers { // made for this record
 		r.Headers[i].Value = keep(r.Headers[i].Value)
 	}

@@ -47,7 +47,7 @@ func (a *abortedTransactions) end(producer, offset int64) {
 // control record is a version and a type, 16 bits each.
 func (a *abortedTransactions) readControl(b batch, content []byte) error {
 	const abortMarker = 0
-	return b.walk(content, func(r envelope.Record) error {
+	return b.walk(content, 0, func(r envelope.Record) error {
 		c := cursor{rest: r.Key}
 		c.int16()
 		kind := c.int16()

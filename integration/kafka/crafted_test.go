@@ -21,9 +21,13 @@ type craftedBatch struct {
 	corrupt    bool
 	codec      int16
 	epoch      int32
+	raw        []byte // the batch itself, if it is not made of the above
 }
 
 func (b craftedBatch) bytes() []byte {
+	if b.raw != nil {
+		return b.raw
+	}
 	batch := kmsg.RecordBatch{
 		FirstOffset: b.base, PartitionLeaderEpoch: b.epoch, Magic: 2, Attributes: b.codec, LastOffsetDelta: int32(b.last - b.base),
 		FirstTimestamp: 1, MaxTimestamp: 1, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: int32(len(b.offsets)),

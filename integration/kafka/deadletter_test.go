@@ -410,6 +410,19 @@ func TestDeadLettersGoByTheConsumersOwnCredentials(t *testing.T) {
 	require.Equal(t, []string{"0/1"}, lettersOf(read(t, r.client(), letters)))
 }
 
+// Contract 7.4: as its own headers are kept in one piece, they are one header.
+func TestDeadLetterWithTooManyHeadersHasThemInOne(t *testing.T) {
+	t.Parallel()
+	r := newDead(t, 1, kafkatest.Topic(letters, 1))
+	headers := []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "b", Value: []byte("2")}, {Key: "c", Value: []byte("3")}}
+	require.NoError(t, r.client().ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("v"), Headers: headers}).FirstErr())
+	r.judged(always, func(c *kafkaconsumer.Config) { c.Decoder.MaxHeaders = 2 })
+	eventually(t, "committed", func() bool { return r.committed(0) == 1 })
+	letter := read(t, r.client(), letters)[0]
+	require.Equal(t, "\x06\x02a\x021\x02b\x022\x02c\x023", header(letter, kafkaconsumer.HeaderHeaders))
+	require.Len(t, letter.Headers, 8)
+}
+
 func TestReasonOfADeadLetterIsCut(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))

@@ -5,6 +5,46 @@ func decoding(run string) test { return test{Package: "./kafkaconsumer", Run: "^
 
 var fetchMutants = []mutant{
 	{
+		Name: "a record has as many headers as it says",
+		Why:  "a few kilobytes would take gigabytes (contract 4.5)",
+		File: "kafkaconsumer/records.go",
+		Old:  "tooMany := count > int64(limit);",
+		New:  "tooMany := count < 0;",
+		Test: decoding("TestHeadersBeyondTheirBoundAreLeftInOnePiece"),
+	},
+	{
+		Name: "a batch has as many events as it says",
+		Why:  "one record would stop its partition for good (contract 4.5)",
+		File: "envelope/structured.go",
+		Old:  "if n := elements(value); n > within.events {",
+		New:  "if n := elements(value); n > within.events && n < 0 {",
+		Test: test{Package: "./envelope", Run: "^TestRecordsAreBadJustBeyondTheirBounds$"},
+	},
+	{
+		Name: "headers that every event is stored with count once",
+		Why:  "a record of megabytes would be stored as gigabytes (contract 4.5)",
+		File: "envelope/structured.go",
+		Old:  "			size += shared\n",
+		New:  "			_ = shared\n",
+		Test: test{Package: "./envelope", Run: "^TestRecordsAreBadJustBeyondTheirBounds$"},
+	},
+	{
+		Name: "headers that were not read are not kept",
+		Why:  "what a rejected record said in them would be lost (contract 7.4)",
+		File: "acceptor/records.go",
+		Old:  "	if r.RawHeaders != nil {\n",
+		New:  "	if r.RawHeaders == nil {\n",
+		Test: test{Package: "./acceptor", Run: "^TestHeadersThatWereNotReadAreKeptInOnePiece$/^sqlite$"},
+	},
+	{
+		Name: "headers that were not read are not published",
+		Why:  "what a dead letter said in them would be lost (contract 7.4)",
+		File: "kafkaconsumer/deadletter.go",
+		Old:  "	if r.RawHeaders != nil {\n",
+		New:  "	if len(r.RawHeaders) < 0 {\n",
+		Test: consuming("TestDeadLetterWithTooManyHeadersHasThemInOne"),
+	},
+	{
 		Name: "a batch's checksum is not compared",
 		Why:  "a flipped bit would be stored as if a producer had sent it (contract 7.1)",
 		File: "kafkaconsumer/batch.go",

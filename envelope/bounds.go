@@ -1,0 +1,258 @@
+package envelope
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// ErrTooLarge: the record exceeds a bound of the decoder, which the error names:
+// MaxHeaders, MaxEvents, MaxAttributes or MaxRecordBytes (contract 4.5).
+var ErrTooLarge = errors.New("record is too large")
+
+// The defaults of the bounds.
+const (
+	defaultMaxHeaders     = 1000
+	defaultMaxEvents      = 10_000
+	defaultMaxAttributes  = 100
+	defaultMaxRecordBytes = 16 << 20
+)
+
+// What a record, each of its messages, headers and attributes cost beside their
+// bytes, roughly.
+const (
+	recordOverhead    = 192
+	messageOverhead   = 448
+	headerOverhead    = 48
+	attributeOverhead = 64
+)
+
+// bounds are what may come of one record.
+type bounds struct{ headers, events, attributes, bytes int }
+
+// defaultBounds are those of a record that no Decoder reads.
+var defaultBounds = bounds{defaultMaxHeaders, defaultMaxEvents, defaultMaxAttributes, defaultMaxRecordBytes}
+
+func tooMany(n int, what, option string, limit int) error {
+	return fmt.Errorf("%w: it has %d %s, more than %s (%d)", ErrTooLarge, n, what, option, limit)
+}
+
+func (b bounds) tooBig(bytes int) error {
+	return fmt.Errorf("%w: it takes %d bytes and more, MaxRecordBytes are %d", ErrTooLarge, bytes, b.bytes)
+}
+
+// Size is about how many bytes the record takes in memory.
+func (r Record) Size() int {
+	size := len(r.Key) + len(r.Value) + len(r.RawHeaders) + recordOverhead + len(r.Headers)*headerOverhead
+	for _, h := range r.Headers {
+		size += len(h.Key) + len(h.Value)
+	}
+	return size
+}
+
+// Size is about how many bytes the record takes with its messages, in memory and,
+// as each message is stored with the record's headers and key, in an accept.
+func (r Received) Size() int {
+	size := r.Record.Size()
+	if n := len(r.Messages); n > 1 {
+		size += (n - 1) * storedWithEach(r.Record)
+	}
+	for _, m := range r.Messages {
+		size += messageSize(r.Record, m.Content, m.Properties.Attributes)
+	}
+	return size
+}
+
+// messageSize is what one message adds to its record.
+func messageSize(r Record, content []byte, attributes map[string]string) int {
+	size := messageOverhead
+	if len(content) != len(r.Value) { // a message made of the whole value shares its memory
+		size += len(content)
+	}
+	for name, value := range attributes {
+		size += len(name) + len(value) + attributeOverhead
+	}
+	return size
+}
+
+// storedWithEach is what every message of a record is stored with.
+func storedWithEach(r Record) int {
+	size := len(r.Key)
+	for _, h := range r.Headers {
+		size += len(h.Key) + len(h.Value)
+	}
+	return size
+}
+
+// SizeBound is at least what decoding the record adds to its Size, and takes on
+// the way: memory is to be had before it is used (contract 7.2). It allocates
+// nothing.
+func (d *Decoder) SizeBound(r Record) int {
+	b := d.bounds()
+	if d.check(r) != nil {
+		return 0 // it is not decoded
+	}
+	messages, attributes, content := 1, len(r.Headers), storedWithEach(r)
+	if d.cfg.Mode != Plain && looksStructured(r.Headers) {
+		objects, members := 0, 0
+		for _, c := range r.Value {
+			switch c {
+			case '{':
+				objects++
+			case ':':
+				members++
+			}
+		}
+		messages = min(max(objects, 1), b.events)
+		attributes = min(members, messages*b.attributes)
+		// JSON is taken apart twice, into events and into their members.
+		content = 2*len(r.Value) + min((messages-1)*storedWithEach(r), b.bytes)
+	}
+	return messages*messageOverhead + attributes*attributeOverhead + content
+}
+
+// check reports what keeps the record from being decoded at all.
+func (d *Decoder) check(r Record) error {
+	b := d.bounds()
+	if n := len(r.Headers); n > b.headers {
+		return tooMany(n, "headers", "MaxHeaders", b.headers)
+	}
+	if size := r.Size(); size > b.bytes {
+		return b.tooBig(size)
+	}
+	return nil
+}
+
+// withHeaders reads the record's headers, if whoever made the record left that
+// undone because there were too many.
+func (d *Decoder) withHeaders(r Record) (Record, error) {
+	if r.RawHeaders == nil {
+		return r, nil
+	}
+	b := d.bounds()
+	if n := countHeaders(r.RawHeaders); n > b.headers {
+		return r, tooMany(n, "headers", "MaxHeaders", b.headers)
+	}
+	headers, err := readHeaders(r.RawHeaders)
+	if err != nil {
+		return r, err
+	}
+	r.Headers, r.RawHeaders = headers, nil
+	return r, nil
+}
+
+// countHeaders is how many headers there are, as their first number says.
+func countHeaders(raw []byte) int {
+	n, _ := binary.Varint(raw)
+	return int(max(n, 0))
+}
+
+var errRawHeaders = errors.New("its raw headers are not what Kafka's record format says")
+
+// readHeaders reads headers as Kafka's record format has them: their number, and
+// of each the length of its name, the name, the length of its value and the
+// value, where -1 is null; numbers are varints.
+func readHeaders(raw []byte) ([]handler.Header, error) {
+	next := func() (int64, bool) {
+		n, size := binary.Varint(raw)
+		if size <= 0 {
+			return 0, false
+		}
+		raw = raw[size:]
+		return n, true
+	}
+	text := func() ([]byte, bool) {
+		n, ok := next()
+		if !ok || n < -1 || n > int64(len(raw)) {
+			return nil, false
+		}
+		if n == -1 {
+			return nil, true
+		}
+		taken := raw[:n:n]
+		raw = raw[n:]
+		return taken, true
+	}
+	const least = 2 // bytes of a header
+	count, ok := next()
+	if !ok || count < 0 || count > int64(len(raw))/least {
+		return nil, errRawHeaders
+	}
+	headers := make([]handler.Header, 0, count)
+	for range count {
+		key, ok := text()
+		value, also := text()
+		if !ok || !also || key == nil {
+			return nil, errRawHeaders
+		}
+		headers = append(headers, handler.Header{Key: string(key), Value: value})
+	}
+	if len(raw) > 0 {
+		return nil, errRawHeaders
+	}
+	return headers, nil
+}
+
+// elements counts the elements of a JSON array or the members of a JSON object,
+// before memory is taken for them. What it says of anything else means nothing.
+func elements(raw []byte) int {
+	n, depth, quoted, empty := 0, 0, false, true
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		if quoted {
+			switch c {
+			case '\\':
+				i++
+			case '"':
+				quoted = false
+			}
+			continue
+		}
+		switch c {
+		case ' ', '\t', '\r', '\n':
+			continue
+		case '[', '{':
+			if depth > 0 {
+				empty = false
+			}
+			depth++
+			continue
+		case ']', '}':
+			depth--
+			continue
+		case '"':
+			quoted = true
+		case ',':
+			if depth == 1 {
+				n++
+			}
+		}
+		empty = false
+	}
+	if empty {
+		return 0
+	}
+	return n + 1
+}
+
+// checkMediaType reports a content type that no column takes, before it is taken
+// apart: it may have any number of parameters.
+func checkMediaType(contentType string) error {
+	if n := utf8.RuneCountInString(contentType); n > models.MaxContentType {
+		return fmt.Errorf("%w: its content type has %d characters, allowed are %d", ErrTooLarge, n, models.MaxContentType)
+	}
+	return nil
+}
+
+// brief cuts text from outside for an error.
+func brief(text string) string {
+	const most = 200
+	if len(text) <= most {
+		return text
+	}
+	return text[:most] + "…"
+}

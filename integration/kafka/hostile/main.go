@@ -1,0 +1,94 @@
+// Command hostile consumes a topic with the defaults into a new SQLite file, for a
+// test that limits its memory. It ends once the record it is told of has been
+// handled, and says how many messages and rejected records are stored then, and
+// how much memory it had at most.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"gorm.io/driver/postgres"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+	_ "modernc.org/sqlite"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+func main() {
+	brokers, topic, dsn := flag.String("broker", "", "host:port"), flag.String("topic", "", "what to consume"), flag.String("db", "", "DSN of an empty database")
+	last := flag.String("last", "", "content of the record to wait for")
+	flag.Parse()
+	if err := run(*brokers, *topic, *dsn, *last); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(broker, topic, dsn, last string) error {
+	dialector := gorm.Dialector(sqlite.Dialector{DriverName: "sqlite", DSN: dsn})
+	if strings.HasPrefix(dsn, "postgres") {
+		dialector = postgres.Open(dsn)
+	}
+	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		return err
+	}
+	handled := make(chan struct{}, 1)
+	ib, err := inbox.New("hostile", db, inbox.Migrate(), inbox.Channel("c",
+		inbox.Kafka(kafkaconsumer.Config{Brokers: []string{broker}, Topics: []string{topic}, GroupID: "g",
+			Decoder: envelope.DecoderConfig{Type: "ordinary", AllowMissingID: true}}),
+		inbox.On("ordinary", inbox.Func("ordinary", func(_ context.Context, m inbox.Message[[]byte]) error {
+			if string(m.Payload) == last {
+				handled <- struct{}{}
+			}
+			return nil
+		})),
+		// A million of these would keep the handler of what comes behind waiting.
+		inbox.On("event", inbox.Func("event", func(context.Context, inbox.Message[[]byte]) error { return nil })),
+	))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := ib.Start(context.Background()); err != nil {
+		return err
+	}
+	select {
+	case <-handled:
+	case <-time.After(2 * time.Minute):
+		err = errors.New("the record behind the hostile one was not handled")
+	}
+	stopping, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	took, began := time.Since(began), time.Now()
+	err = errors.Join(err, ib.Stop(stopping))
+	stop := time.Since(began)
+	var messages, rejected int64
+	err = errors.Join(err, db.Model(&models.Message{}).Count(&messages).Error, db.Model(&models.RejectedMessage{}).Count(&rejected).Error)
+	var reason string
+	err = errors.Join(err, db.Model(&models.RejectedMessage{}).Select("reason").Limit(1).Scan(&reason).Error)
+	fmt.Printf("messages=%d rejected=%d peak=%q took=%s stop=%s reason=%q\n", messages, rejected, peak(), took.Round(time.Millisecond), stop.Round(time.Millisecond), reason)
+	return err
+}
+
+// peak is the most memory that was in use, where the system says so (Linux).
+func peak() string {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return "unknown"
+	}
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	line, _, _ := strings.Cut(after, "\n")
+	return strings.TrimSpace(line)
+}

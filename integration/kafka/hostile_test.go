@@ -1,0 +1,131 @@
+package kafka
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+// What a consumer with the defaults may have, in MiB: BufferBytes, a batch of
+// MaxBatchBytes as it is decompressed, and what keeping it takes. The same was
+// without end before records had bounds.
+const hostileLimit = 1024
+
+// hostileRecord is a record of a few kilobytes, compressed, that came to
+// gigabytes.
+type hostileRecord struct {
+	contentType string
+	value       []byte
+	headers     int    // empty ones
+	reason      string // why it is bad; empty if it is as large as a good one may be
+	database    func(testing.TB) string
+}
+
+// batch is the record in a batch of its own at offset 0, compressed.
+func (h hostileRecord) batch(t *testing.T) []byte {
+	t.Helper()
+	record := []byte{0, 0, 0, 1} // no attributes, both deltas 0, no key
+	record = append(binary.AppendVarint(record, int64(len(h.value))), h.value...)
+	record = binary.AppendVarint(record, int64(h.headers+1))
+	const name = "content-type"
+	record = append(binary.AppendVarint(record, int64(len(name))), name...)
+	record = append(binary.AppendVarint(record, int64(len(h.contentType))), h.contentType...)
+	record = append(record, bytes.Repeat([]byte{0, 1}, h.headers)...) // no name, null
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
+	require.NoError(t, err)
+	content := encoder.EncodeAll(append(binary.AppendVarint(nil, int64(len(record))), record...), nil)
+	const zstdCodec = 4
+	checked := binary.BigEndian.AppendUint16(nil, zstdCodec)
+	checked = append(checked, make([]byte, 4+8+8)...)               // one offset, times 0
+	checked = append(checked, bytes.Repeat([]byte{0xff}, 8+2+4)...) // of no producer
+	checked = append(binary.BigEndian.AppendUint32(checked, 1), content...)
+	out := make([]byte, 8, 61+len(content)) // offset 0
+	out = binary.BigEndian.AppendUint32(out, uint32(len(checked)+9))
+	out = append(out, 0, 0, 0, 0, 2)
+	out = binary.BigEndian.AppendUint32(out, crc32.Checksum(checked, crc32.MakeTable(crc32.Castagnoli)))
+	return append(out, checked...)
+}
+
+// structured is an event of JSON with n attributes.
+func structured(n int) []byte {
+	var out bytes.Buffer
+	out.WriteString(`{"specversion":"1.0","id":"1","source":"s","type":"event"`)
+	for i := range n {
+		fmt.Fprintf(&out, `,"a%d":0`, i)
+	}
+	out.WriteByte('}')
+	return out.Bytes()
+}
+
+// Contract 4.5 and 7.2: whoever may write to a topic must not be able to take the
+// memory of its consumers, nor to stop a partition for good. Each record is kept as
+// rejected, and what is behind it is handled.
+func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no ulimit")
+	}
+	program := filepath.Join(t.TempDir(), "hostile")
+	build := exec.Command("go", "build", "-o", program, "./hostile")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // no 8 MiB of stack for each thread
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, string(output))
+	var events bytes.Buffer
+	for i := range 1_000_000 {
+		fmt.Fprintf(&events, `,{"specversion":"1.0","id":"%d","source":"s","type":"event"}`, i)
+	}
+	events.WriteByte(']')
+	events.Bytes()[0] = '['
+	var largest bytes.Buffer
+	for i := range 10_000 {
+		fmt.Fprintf(&largest, `,{"specversion":"1.0","id":"%d","source":"s","type":"event","data":"%s"}`, i, bytes.Repeat([]byte("x"), 300))
+	}
+	largest.WriteByte(']')
+	largest.Bytes()[0] = '['
+	var parameters bytes.Buffer
+	parameters.WriteString("application/cloudevents+json")
+	for i := range 1_000_000 {
+		fmt.Fprintf(&parameters, ";a%d=0", i)
+	}
+	for name, h := range map[string]hostileRecord{
+		"20 million headers":              {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders"},
+		"a million events":                {contentType: "application/cloudevents-batch+json", value: events.Bytes(), reason: "MaxRecordBytes"},
+		"a million attributes":            {contentType: "application/cloudevents+json", value: structured(1_000_000), reason: "MaxAttributes"},
+		"a million media parameters":      {contentType: parameters.String(), value: structured(0), reason: "content type"},
+		"as many events as are allowed":   {contentType: "application/cloudevents-batch+json", value: largest.Bytes()},
+		"20 million headers, PostgreSQL":  {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders", database: testenv.PostgresDSN},
+		"a hundred megabytes, PostgreSQL": {contentType: "text/plain", value: make([]byte, 100<<20), reason: "MaxRecordBytes", database: testenv.PostgresDSN},
+		"a hundred megabytes of value":    {contentType: "text/plain", value: make([]byte, 100<<20), reason: "MaxRecordBytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if h.database == nil {
+				h.database = testenv.SQLiteDSN
+			}
+			r := newRig(t, 1)
+			wire := h.batch(t)
+			r.serve([]craftedBatch{{base: 0, last: 0, raw: wire}, {base: 1, last: 1, offsets: []int64{1}}})
+			script := fmt.Sprintf(`ulimit -d %d && exec "$@"`, hostileLimit<<10)
+			command := exec.CommandContext(t.Context(), "/bin/sh", "-c", script, "sh", program, "-broker", r.kafka.Brokers()[0], "-topic", topic, "-db", h.database(t), "-last", "1")
+			command.Env = append(os.Environ(), fmt.Sprintf("GOMEMLIMIT=%dMiB", hostileLimit*3/4))
+			output, err := command.CombinedOutput()
+			t.Logf("%d bytes on the wire: %s", len(wire), output[:min(len(output), 600)]) // the first lines of a panic
+			require.NoError(t, err)
+			if h.reason == "" {
+				require.Contains(t, string(output), "messages=10001 rejected=0 ")
+				return
+			}
+			require.Contains(t, string(output), "messages=1 rejected=1 ")
+			require.Contains(t, string(output), h.reason)
+		})
+	}
+}
