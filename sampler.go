@@ -141,9 +141,8 @@ func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	longRunning := map[string]*condition.Condition{} // by handler key
 	for {
-		s.logLongRunning(longRunning)
 		began := time.Now()
-		failed := s.look(ctx) != nil
+		failed := s.look(ctx, longRunning) != nil
 		timer := time.NewTimer(restAfter(s.ib.cfg.options.Health.SampleInterval, time.Since(began), failed))
 		select {
 		case <-ctx.Done():
@@ -155,8 +154,8 @@ func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 }
 
 // look takes one sample, and returns why it could not. A panic, a driver's
-// perhaps, is a failed one.
-func (s *sampler) look(ctx context.Context) error {
+// perhaps, is a failed one. It also logs calls that do not return.
+func (s *sampler) look(ctx context.Context, longRunning map[string]*condition.Condition) error {
 	var (
 		backlog []processor.Backlog
 		workers int
@@ -168,6 +167,7 @@ func (s *sampler) look(ctx context.Context) error {
 				err = fmt.Errorf("sample: panic: %v", v)
 			}
 		}()
+		s.logLongRunning(longRunning)
 		backlog, workers, err = s.ib.processor.Backlog(ctx)
 	}()
 	if ctx.Err() != nil {

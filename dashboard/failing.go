@@ -45,7 +45,9 @@ func badInput(text string) error {
 func problemOf(err error) *problem {
 	var told *problem
 	var stillBad *acceptor.StillBadError
-	is := func(status int, title, text string) *problem { return &problem{status: status, title: title, text: text, cause: err} }
+	is := func(status int, title, text string) *problem {
+		return &problem{status: status, title: title, text: text, cause: err}
+	}
 	switch {
 	case errors.As(err, &told):
 		return told

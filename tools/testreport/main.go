@@ -44,6 +44,7 @@ type event struct {
 type report struct {
 	out                     io.Writer
 	said                    map[string][]string // by package and test, until it ends
+	late                    map[string][]string // by package, in the name of tests that had ended
 	running                 map[string]bool     // tests that have begun, by package and test
 	passed, failed, skipped int
 	brokenPackages          int
@@ -51,7 +52,7 @@ type report struct {
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, said: map[string][]string{}, running: map[string]bool{}, leftOut: map[string]bool{}}
+	return &report{out: out, said: map[string][]string{}, late: map[string][]string{}, running: map[string]bool{}, leftOut: map[string]bool{}}
 }
 
 func (r *report) read(in io.Reader) error {
@@ -102,6 +103,7 @@ func (r *report) endTest(e event) {
 	switch e.Action {
 	case "pass":
 		r.passed++
+		r.keepLate(e)
 	case "fail":
 		r.failed++
 		r.quote(e)
@@ -133,6 +135,16 @@ func (r *report) quote(e event) {
 
 // endPackage prints the package's own line. A package that fails may have
 // crashed: then its last words count, and tests that never ended have failed.
+// keepLate keeps what came in the name of a test after its end: go test gives what a
+// dying process says to the test that it named last.
+func (r *report) keepLate(e event) {
+	lines := r.said[e.Package+"\x00"+e.Test]
+	ended := slices.IndexFunc(lines, func(line string) bool {
+		return strings.HasPrefix(strings.TrimLeft(line, " "), "--- PASS: "+e.Test+" (")
+	})
+	r.late[e.Package] = append(r.late[e.Package], lines[ended+1:]...)
+}
+
 func (r *report) endPackage(e event) {
 	for key := range r.running {
 		if name, ok := strings.CutPrefix(key, e.Package+"\x00"); ok && name != "" {
@@ -143,6 +155,7 @@ func (r *report) endPackage(e event) {
 	}
 	if e.Action == "fail" {
 		r.brokenPackages++
+		fmt.Fprint(r.out, strings.Join(r.late[e.Package], ""))
 	}
 	for _, line := range r.said[e.Package+"\x00"] {
 		if e.Action == "fail" || strings.HasPrefix(line, "ok ") || strings.HasPrefix(line, "? ") {

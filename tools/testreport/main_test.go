@@ -37,6 +37,12 @@ func TestReportOfRealRuns(t *testing.T) {
 			tests: head + "func TestA(t *testing.T) { done := make(chan int); go func() { panic(\"elsewhere\") }(); <-done }\n",
 			want:  []string{"--- FAIL: TestA (", "panic: elsewhere", "tests: 0 passed, 1 failed, 1 packages failed, 0 left out\n"},
 		},
+		"crashing after the test that was named last": {
+			tests: "package p\n\nimport (\n\t\"testing\"\n\t\"time\"\n)\n\n" +
+				"func TestA(t *testing.T) { t.Parallel(); go func() { time.Sleep(time.Second); panic(\"elsewhere\") }(); select {} }\n" +
+				"func TestB(t *testing.T) { t.Parallel() }\n",
+			want: []string{"--- FAIL: TestA (", "--- PASS: TestB (", "panic: elsewhere", "tests: 1 passed, 1 failed, 1 packages failed, 0 left out\n"},
+		},
 		"exiting": {
 			tests: "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nfunc TestA(t *testing.T) { os.Exit(3) }\n",
 			want:  []string{"--- FAIL: TestA (", "1 packages failed, 0 left out\n"},
