@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// ErrTooLarge: the record exceeds a bound of the decoder, which the error names:
+// ErrTooLarge says that a record exceeds a bound of the decoder, which the error names:
 // MaxHeaders, MaxEvents, MaxAttributes or MaxRecordBytes (contract 4.5).
 var ErrTooLarge = errors.New("record is too large")
 

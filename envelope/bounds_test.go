@@ -89,6 +89,7 @@ func TestRecordsAreBadJustBeyondTheirBounds(t *testing.T) {
 		received := d.Decode(channel, test.fits)
 		require.NotErrorIs(t, received.Err, envelope.ErrTooLarge, name)
 		require.LessOrEqual(t, received.Size()-test.fits.Size(), d.SizeBound(test.fits), name)
+		require.Zero(t, testing.AllocsPerRun(1, func() { d.SizeBound(test.fits) }), name)
 		received = d.Decode(channel, test.above)
 		require.ErrorIs(t, received.Err, envelope.ErrTooLarge, name)
 		require.ErrorContains(t, received.Err, test.option, name)

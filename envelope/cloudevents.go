@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"bytes"
 	"fmt"
 	"mime"
 	"strings"
@@ -36,9 +37,16 @@ const (
 	batchFormat      = eventMediaType + "-batch+json"
 )
 
-// looksStructured tells records whose value may be events of JSON.
+// looksStructured tells records whose value may be events of JSON. Every record is
+// asked, so it makes no strings.
 func looksStructured(headers []handler.Header) bool {
-	return isEventMedia(header(headers, contentTypeHeader))
+	for _, h := range headers {
+		if strings.EqualFold(h.Key, contentTypeHeader) && len(h.Value) >= len(eventMediaType) &&
+			bytes.EqualFold(h.Value[:len(eventMediaType)], []byte(eventMediaType)) {
+			return true
+		}
+	}
+	return false
 }
 
 func isEventMedia(contentType string) bool {
