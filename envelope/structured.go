@@ -70,7 +70,7 @@ func fromJSON(raw []byte, within bounds) ([]decoded, error) {
 		return nil, malformed("event is null")
 	}
 	if countMembers(raw) != len(members) {
-		return nil, malformed("member %q comes twice", repeatedMember(raw))
+		return nil, malformed("member %q comes twice", brief(repeatedMember(raw)))
 	}
 	e := &cloudEvent{attributes: map[string]string{}}
 	for name, value := range members {
