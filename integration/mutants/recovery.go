@@ -131,8 +131,8 @@ var recoveryMutants = []mutant{
 		Name: "who cannot heartbeat judges others",
 		Why:  "a worker cut off itself would take the others' claims (contract 5.9)",
 		File: "processor/lifecycle.go",
-		Old:  "		if err == nil {\n			err = sw.sweep(ctx, s.id, p.fleet.look)",
-		New:  "		if ctx.Err() == nil {\n			err = sw.sweep(ctx, s.id, p.fleet.look)",
+		Old:  "		if err == nil {\n			err = sw.sweep(ctx, s.id, ",
+		New:  "		if ctx.Err() == nil {\n			err = sw.sweep(ctx, s.id, ",
 		Test: recovering("TestWorkerThatCannotHeartbeatDeclaresNobodyDead"),
 	},
 	{

@@ -244,8 +244,8 @@ var redisStoreMutants = []mutant{
 		Name: "nobody is told that markers may be evicted",
 		Why:  "messages would be handled again without a word (contract 8.2)",
 		File: redisStoreModule + "/ready.go",
-		Old:  "	if !s.looked.Swap(true) {",
-		New:  "	if s.looked.Swap(true) {",
+		Old:  "	if !s.options.RequireNoEviction && !s.looked.Swap(true) {",
+		New:  "	if !s.options.RequireNoEviction && s.looked.Swap(true) {",
 		Test: redisOutage("TestServerThatMayEvictMarkersIsToldOfOnce"),
 	},
 	{
