@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // StartStandby starts a copy of p that follows it by streaming replication, and
 // makes p wait for it at each commit: once it returns, no commit is answered before
-// the standby has it. Freeze the standby to silence it. Close it as p.
+// the standby has it. Connections to p are lost. Freeze the standby to silence it.
+// Close it as p.
 func (p *Postgres) StartStandby() (*Postgres, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -33,7 +35,8 @@ func (p *Postgres) StartStandby() (*Postgres, error) {
 	return standby, nil
 }
 
-// copied makes the cluster of a standby, with p's settings.
+// copied makes the cluster of a standby, with p's settings. The copy is of files at
+// rest: not every distribution of PostgreSQL has pg_basebackup.
 func (p *Postgres) copied(ctx context.Context) (*Postgres, error) {
 	directory, err := newDirectory("postgres", p.account)
 	if err != nil {
@@ -41,9 +44,12 @@ func (p *Postgres) copied(ctx context.Context) (*Postgres, error) {
 	}
 	standby := &Postgres{binaries: p.binaries, account: p.account, directory: directory, settings: maps.Clone(p.settings)}
 	if standby.port, err = freePort(); err == nil {
-		backup := standby.command("pg_basebackup", "--pgdata", standby.data(), "--dbname", p.DSN(),
-			"--write-recovery-conf", "--checkpoint", "fast", "--no-sync")
-		err = run(ctx, backup, p.account, standby.log())
+		standby.settings["primary_conninfo"] = fmt.Sprintf("host=%s port=%d user=postgres", loopback, p.port)
+		err = p.Stop()
+	}
+	if err == nil {
+		copies := exec.Command("sh", "-c", `cp -Rp "$1" "$2" && touch "$2/standby.signal"`, "sh", p.data(), standby.data())
+		err = errors.Join(run(ctx, copies, p.account, standby.log()), p.Start())
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("copy the cluster: %w", err), directory.remove())
