@@ -83,10 +83,15 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 			p.batch.Rejected = append(p.batch.Rejected, a.rejection(channel, received[i].Record, r.Err))
 		}
 	}
+	rejections := map[int]*models.RejectedMessage{} // one for all messages of a record: it holds all headers
 	for row := range p.batch.Messages {
-		if record := received[owner[p.rows[row]]].Record; in.policyOf(record) == BadRecordStore {
-			rejected := a.rejection(channel, record, nil)
-			p.batch.Messages[row].Rejection = &rejected
+		of := owner[p.rows[row]]
+		if record := received[of].Record; in.policyOf(record) == BadRecordStore {
+			if rejections[of] == nil {
+				rejected := a.rejection(channel, record, nil)
+				rejections[of] = &rejected
+			}
+			p.batch.Messages[row].Rejection = rejections[of]
 		}
 	}
 	if err := a.persist(ctx, p); err != nil {

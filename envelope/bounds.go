@@ -79,11 +79,28 @@ func messageSize(r Record, content []byte, attributes map[string]string) int {
 	return size
 }
 
-// storedWithEach is what every message of a record is stored with.
+// storedWithEach is what every message of a record is stored with: the key, and the
+// headers as JSON.
 func storedWithEach(r Record) int {
 	size := len(r.Key)
 	for _, h := range r.Headers {
-		size += len(h.Key) + len(h.Value)
+		size += headerAsJSON + inJSON(h.Key) + inJSON(h.Value)
+	}
+	return size
+}
+
+// headerAsJSON is what JSON takes around a header.
+const headerAsJSON = len(`{"k":"","v":""},`)
+
+// inJSON is at most what a text takes in JSON, where much is escaped.
+func inJSON[T ~string | ~[]byte](text T) int {
+	size := len(text)
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			size += len(`\u0000`) - 1
+		} else if c >= utf8.RuneSelf {
+			size++ // U+2028 has an escape of its own, and what is no UTF-8 is encoded by base64
+		}
 	}
 	return size
 }

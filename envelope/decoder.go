@@ -204,6 +204,11 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 		return Received{Record: r, Err: err}
 	}
 	messages, err := d.decode(r)
+	if err == nil && len(messages) == 1 && messages[0].event != nil { // a batch's are counted on the way
+		if size := r.Size() + messageSize(r, messages[0].content, messages[0].event.attributes); size > d.cfg.MaxRecordBytes {
+			err = d.bounds().tooBig(size)
+		}
+	}
 	if err != nil {
 		return Received{Record: r, Err: err}
 	}

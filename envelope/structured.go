@@ -59,7 +59,8 @@ func batched(r Record, within bounds) ([]decoded, error) {
 }
 
 func fromJSON(raw []byte, within bounds) ([]decoded, error) {
-	if n := elements(raw); n > within.attributes+1 { // with the data, which is no attribute
+	// With the data, which is no attribute, and with members that are null.
+	if n := elements(raw); n > 2*within.attributes+1 {
 		return nil, tooMany(n-1, "attributes", "MaxAttributes", within.attributes)
 	}
 	var members map[string]json.RawMessage

@@ -116,6 +116,8 @@ var dialects = map[string][]string{
 		"{changed}", `s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key`,
 		"{clock}", `clock_timestamp()`,
 		"{for update}", `FOR UPDATE`,
+		// How many bytes a text has.
+		"{octets}", `octet_length(`, "{/octets}", `)`,
 	},
 	"sqlite": {
 		"{= any}", `IN (SELECT value FROM json_each(?1))`,
@@ -129,5 +131,6 @@ var dialects = map[string][]string{
 		"{clock}", `NULL`,
 		"{at}", `?2`, // as at is
 		"{for update}", ``,
+		"{octets}", `length(CAST(`, "{/octets}", ` AS BLOB))`, // octet_length is of 3.43
 	},
 }

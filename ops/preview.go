@@ -96,10 +96,10 @@ func (o *Ops) cuts(bounds PreviewBounds) []any {
 // without those of compressed ones.
 const previewMessage = `
 SELECT id, number, transport_name, type, source, content_type, received_at,
-	octet_length(content), CASE WHEN octet_length(content) <= $2 THEN content WHEN $3 > 0 THEN substr(content, 1, $3) END,
-	ordering_key IS NULL, octet_length(ordering_key),
-	CASE WHEN octet_length(ordering_key) <= $4 THEN ordering_key WHEN $5 > 0 THEN substr(ordering_key, 1, $5) END,
-	octet_length(serialized_properties), CASE WHEN octet_length(serialized_properties) <= $6 THEN serialized_properties END
+	length(content), CASE WHEN length(content) <= $2 THEN content WHEN $3 > 0 THEN substr(content, 1, $3) END,
+	ordering_key IS NULL, length(ordering_key),
+	CASE WHEN length(ordering_key) <= $4 THEN ordering_key WHEN $5 > 0 THEN substr(ordering_key, 1, $5) END,
+	{octets}serialized_properties{/octets}, CASE WHEN {octets}serialized_properties{/octets} <= $6 THEN serialized_properties END
 FROM {messages} WHERE id = $1`
 
 func (o *Ops) scanPreview(rows *sql.Rows, m *MessagePreview) error {
@@ -187,9 +187,9 @@ func (o *Ops) PreviewRejected(ctx context.Context, actor Actor, id string, bound
 // By the primary key.
 const previewRejected = `
 SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at,
-	"value" IS NULL, octet_length("value"), CASE WHEN octet_length("value") <= $2 THEN "value" WHEN $3 > 0 THEN substr("value", 1, $3) END,
-	"key" IS NULL, octet_length("key"), CASE WHEN octet_length("key") <= $4 THEN "key" WHEN $5 > 0 THEN substr("key", 1, $5) END,
-	octet_length(headers), CASE WHEN octet_length(headers) <= $6 THEN headers END
+	"value" IS NULL, length("value"), CASE WHEN length("value") <= $2 THEN "value" WHEN $3 > 0 THEN substr("value", 1, $3) END,
+	"key" IS NULL, length("key"), CASE WHEN length("key") <= $4 THEN "key" WHEN $5 > 0 THEN substr("key", 1, $5) END,
+	{octets}headers{/octets}, CASE WHEN {octets}headers{/octets} <= $6 THEN headers END
 FROM {rejected} WHERE id = $1`
 
 func (o *Ops) scanRejectedPreview(rows *sql.Rows, r *RejectedPreview) error {

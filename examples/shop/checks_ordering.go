@@ -59,7 +59,7 @@ func (v *visit) showsPagesNow(ctx context.Context) error {
 			"messages":  append([]string{c.messageType, `href="./message?`, "order-000"}, c.handlers[0]),
 			"failures":  {"Failures"},
 			"rejected":  {"Rejected"},
-			"handlers":  append([]string{"running", `action="./pause"`}, c.handlers...),
+			"handlers":  append([]string{"running", `action="./pause?handler=`}, c.handlers...),
 			"workers":   {"alive", c.handlers[0]},
 			"gaps":      {"Gaps"},
 			"audit":     {"Audit"},

@@ -33,12 +33,13 @@ ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler
 	postgresStopWorker = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
 
 	// The last column says whether EvictWorker can see and end the sessions of the
-	// worker's role: ours is a member of it, or was granted both for all but superusers.
+	// worker's role: ours is a member of it, or was granted both. Only superusers end
+	// those of superusers.
 	postgresWorkers = `
 SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
 	stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL, clock_timestamp(),
-	database_role = session_user OR COALESCE(pg_has_role(r.oid, 'USAGE'), false)
-		OR NOT COALESCE(r.rolsuper, false) AND pg_has_role('pg_read_all_stats', 'USAGE') AND pg_has_role('pg_signal_backend', 'USAGE')
+	(COALESCE(pg_has_role(r.oid, 'USAGE'), false) OR pg_has_role('pg_read_all_stats', 'USAGE') AND pg_has_role('pg_signal_backend', 'USAGE'))
+		AND (current_setting('is_superuser') = 'on' OR NOT COALESCE(r.rolsuper, false))
 FROM {workers} LEFT JOIN pg_roles r ON r.rolname = database_role ORDER BY started_at, id`
 
 	// With the lock that accepts wait for, and that is not to be had while one
@@ -146,7 +147,8 @@ WITH locked AS MATERIALIZED (
 	UNION ALL
 	SELECT m.xid FROM locked, pg_get_multixact_members(locked.several) m
 )
-SELECT count(*) FILTER (WHERE CASE WHEN pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE') THEN pg_terminate_backend(pid) END) FROM (
+SELECT count(*) FILTER (WHERE CASE WHEN (pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+	AND (current_setting('is_superuser') = 'on' OR NOT (SELECT rolsuper FROM pg_roles WHERE oid = usesysid)) THEN pg_terminate_backend(pid) END) FROM (
 	SELECT l.pid, a.usesysid FROM {statuses} s
 	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
 	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')
