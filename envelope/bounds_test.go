@@ -3,6 +3,7 @@ package envelope_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -178,5 +179,38 @@ func TestBoundsOutOfRangeAreRefused(t *testing.T) {
 		"MaxAttributes is -1": {MaxAttributes: -1}, "MaxRecordBytes is 1073741825": {MaxRecordBytes: 1<<30 + 1},
 	} {
 		require.ErrorContains(t, cfg.Validate(), "decoder "+field+", allowed are 1 to ")
+	}
+}
+
+// Contract 4.5: a message is stored with its record's headers, as JSON.
+func TestHeadersCountAsTheyAreStoredWithEachMessage(t *testing.T) {
+	const event = `{"specversion":"1.0","id":"i","source":"s","type":"t"}`
+	batch := "[" + strings.Repeat(event+",", 3_999) + event + "]"
+	for name, c := range map[string]struct {
+		header string
+		times  int
+		large  bool
+	}{"some text": {"aaaa", 100, false}, "nothing in many": {"", 500, true}, "what JSON escapes": {strings.Repeat("\x01", 800), 1, true}} {
+		r := record(batch, "content-type", batchedType)
+		for range c.times {
+			r.Headers = append(r.Headers, handler.Header{Value: []byte(c.header)})
+		}
+		received := decoder(t, envelope.DecoderConfig{}).Decode(channel, r)
+		require.Equal(t, c.large, errors.Is(received.Err, envelope.ErrTooLarge), "%s: %v", name, received.Err)
+		require.Equal(t, c.large, received.Err != nil, "%s: %v", name, received.Err)
+	}
+}
+
+// Contract 4.5.
+func TestEventsAloneAreBoundedAsThoseOfABatch(t *testing.T) {
+	event := `{"specversion":"1.0","id":"i","source":"s","type":"t","data":"` + strings.Repeat("x", 600) + `"}`
+	for name, r := range map[string]envelope.Record{
+		"batch":      record("["+event+"]", "content-type", batchedType),
+		"structured": record(event, "content-type", structuredType),
+		"binary":     record("x", "ce_specversion", "1.0", "ce_id", "i", "ce_source", "s", "ce_type", "t", "ce_long", strings.Repeat("x", 600)),
+	} {
+		received := decoder(t, envelope.DecoderConfig{MaxRecordBytes: 1024}).Decode(channel, r)
+		require.ErrorIs(t, received.Err, envelope.ErrTooLarge, name)
+		require.NoError(t, decoder(t, envelope.DecoderConfig{MaxRecordBytes: 8 << 10}).Decode(channel, r).Err, name)
 	}
 }
