@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // TestNoCommandSucceedsWhenItsOutputIsLost runs every command with its standard
@@ -18,7 +20,7 @@ import (
 func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
-		t.Skipf("LEFT OUT: no /dev/full on this system: %v", err)
+		testenv.LeaveOutFor(t, fmt.Sprintf("a full disk (%v)", err))
 	}
 	t.Cleanup(func() { require.NoError(t, full.Close()) })
 	onEach(t, func(t *testing.T, r *rig) {
@@ -82,7 +84,7 @@ func changes(args []string) bool {
 func TestPartlyDoneStaysPartlyDoneWhenItsOutputIsLost(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
-		t.Skipf("LEFT OUT: no /dev/full on this system: %v", err)
+		testenv.LeaveOutFor(t, fmt.Sprintf("a full disk (%v)", err))
 	}
 	t.Cleanup(func() { require.NoError(t, full.Close()) })
 	onEach(t, func(t *testing.T, r *rig) {

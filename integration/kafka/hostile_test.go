@@ -73,7 +73,7 @@ func structured(n int) []byte {
 // rejected, and what is behind it is handled.
 func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("there is no ulimit")
+		testenv.LeaveOutFor(t, "a limit on a process's memory (no ulimit)")
 	}
 	program := filepath.Join(t.TempDir(), "hostile")
 	build := exec.Command("go", "build", "-o", program, "./hostile")

@@ -32,7 +32,7 @@ func LeaveOut(t testing.TB, server, variable string) {
 	if why == "" {
 		why = variable + " is not set"
 	}
-	leaveOut(t, server+" ("+why+")")
+	LeaveOutFor(t, server+" ("+why+")")
 }
 
 // LeaveOutIf ends a test whose own server could not be started, as LeaveOut
@@ -43,13 +43,14 @@ func LeaveOutIf(t testing.TB, err error) {
 	switch {
 	case err == nil:
 	case errors.As(err, &missing):
-		leaveOut(t, missing.LeftOut())
+		LeaveOutFor(t, missing.LeftOut())
 	default:
-		leaveOut(t, fmt.Sprintf("a server of its own (%v)", err))
+		LeaveOutFor(t, fmt.Sprintf("a server of its own (%v)", err))
 	}
 }
 
-func leaveOut(t testing.TB, what string) {
+// LeaveOutFor is LeaveOut for want of anything else, which says what and why.
+func LeaveOutFor(t testing.TB, what string) {
 	t.Helper()
 	what = strings.Join(strings.Fields(what), " ") // one line: testreport reads it
 	if Required() {
