@@ -48,13 +48,18 @@ const (
 // a SASL or Config in an unexported field of another struct. Do not print such.
 type SASL struct {
 	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means
-	// none, or Custom. Do not use PLAIN without TLS: it shows the password.
+	// none, or Custom.
 	Mechanism string `yaml:"mechanism" env:"MECHANISM"`
 	Username  string `yaml:"username" env:"USERNAME"`
 	Password  string `yaml:"password" env:"PASSWORD"`
 	// Custom is a mechanism of kafka-go for everything else, such as a
 	// cloud's own. Do not set it together with Mechanism.
 	Custom sasl.Mechanism `yaml:"-" env:"-"`
+	// AllowWithoutTLS allows a mechanism without TLS. Default false: PLAIN is then an
+	// error, because it sends the password as it is, and every other mechanism is a
+	// warning at start. Do not set it unless all who can see the network may know the
+	// password and the messages.
+	AllowWithoutTLS bool `yaml:"allow_without_tls" env:"ALLOW_WITHOUT_TLS"`
 }
 
 // Config configures a Consumer. Brokers, Topics and GroupID are required; a

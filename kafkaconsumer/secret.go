@@ -33,7 +33,7 @@ func (s SASL) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // ask unexported fields how they want to be shown.
 func (s SASL) withoutSecrets() SASL {
 	if s.Custom != nil {
-		return SASL{Mechanism: s.Custom.Name()}
+		return SASL{Mechanism: s.Custom.Name(), AllowWithoutTLS: s.AllowWithoutTLS}
 	}
-	return SASL{Mechanism: s.Mechanism, Username: s.Username}
+	return SASL{Mechanism: s.Mechanism, Username: s.Username, AllowWithoutTLS: s.AllowWithoutTLS}
 }

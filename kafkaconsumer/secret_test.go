@@ -19,6 +19,7 @@ import (
 func TestPasswordsAreNeverPrinted(t *testing.T) {
 	const secret = "pa55word"
 	named, own := valid(), valid()
+	named.TLS, own.TLS = &tls.Config{}, &tls.Config{}
 	named.SASL = kafkaconsumer.SASL{Mechanism: "PLAIN", Username: "billing", Password: secret}
 	own.SASL = kafkaconsumer.SASL{Custom: plain.Mechanism{Username: "billing", Password: secret}}
 	for _, cfg := range []kafkaconsumer.Config{named, own} {
@@ -53,6 +54,9 @@ func TestErrorsOfTheConfigurationShowNoPassword(t *testing.T) {
 		"a user alone":         func(c *kafkaconsumer.Config) { c.Brokers = []string{secret + "@kafka:9092"} },
 		"no mechanism":         func(c *kafkaconsumer.Config) { c.SASL = kafkaconsumer.SASL{Username: "billing", Password: secret} },
 		"no username":          func(c *kafkaconsumer.Config) { c.SASL = kafkaconsumer.SASL{Mechanism: "PLAIN", Password: secret} },
+		"PLAIN without TLS": func(c *kafkaconsumer.Config) {
+			c.SASL = kafkaconsumer.SASL{Mechanism: "PLAIN", Username: "billing", Password: secret}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := valid()
@@ -66,15 +70,20 @@ func TestErrorsOfTheConfigurationShowNoPassword(t *testing.T) {
 
 func TestDangerousSettingsAreSaidAtStart(t *testing.T) {
 	login := kafkaconsumer.SASL{Mechanism: "PLAIN", Username: "billing", Password: "pa55word"}
+	allowed, scram := login, login
+	allowed.AllowWithoutTLS, scram.Mechanism = true, "SCRAM-SHA-256"
+	own := kafkaconsumer.SASL{Custom: cloudLogin{}}
 	verify := func([][]byte, [][]*x509.Certificate) error { return nil }
 	for name, c := range map[string]struct {
 		tls  *tls.Config
 		sasl kafkaconsumer.SASL
 		want string // "" for none
 	}{
-		"PLAIN without TLS":        {nil, login, "shows the password"},
+		"PLAIN allowed":            {nil, allowed, ""},
 		"PLAIN with TLS":           {&tls.Config{}, login, ""},
-		"SCRAM without TLS":        {nil, kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-256", Username: "billing", Password: "pa55word"}, ""},
+		"SCRAM without TLS":        {nil, scram, "SASL.AllowWithoutTLS"},
+		"SCRAM with TLS":           {&tls.Config{}, scram, ""},
+		"another without TLS":      {nil, own, "SASL.AllowWithoutTLS"},
 		"TLS that does not verify": {&tls.Config{InsecureSkipVerify: true}, login, "InsecureSkipVerify"},
 		"TLS that verifies itself": {&tls.Config{InsecureSkipVerify: true, VerifyPeerCertificate: verify}, login, ""},
 	} {
@@ -98,6 +107,31 @@ func TestDangerousSettingsAreSaidAtStart(t *testing.T) {
 			} else {
 				require.Contains(t, said, c.want)
 			}
+		})
+	}
+}
+
+// cloudLogin is a mechanism of a user's own.
+type cloudLogin struct{ plain.Mechanism }
+
+func (cloudLogin) Name() string { return "CLOUD" }
+
+// Contract 7.5.
+func TestPlainPasswordsAreSentWithoutTLSOnlyIfAllowedByName(t *testing.T) {
+	for name, login := range map[string]kafkaconsumer.SASL{
+		"by name":   {Mechanism: "PLAIN", Username: "billing", Password: "pa55word"},
+		"by custom": {Custom: plain.Mechanism{Username: "billing", Password: "pa55word"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := valid()
+			cfg.SASL = login
+			_, err := kafkaconsumer.New("orders.events", cfg, acceptor{}, nil, nil)
+			require.ErrorContains(t, err, "SASL mechanism is PLAIN without TLS")
+			require.ErrorContains(t, err, "SASL.AllowWithoutTLS")
+			cfg.TLS = &tls.Config{}
+			require.NoError(t, cfg.Validate())
+			cfg.TLS, cfg.SASL.AllowWithoutTLS = nil, true
+			require.NoError(t, cfg.Validate())
 		})
 	}
 }

@@ -101,7 +101,11 @@ func (c Config) validateNames() error {
 }
 
 func (c Config) validateSASL() error {
-	_, err := c.SASL.mechanism()
+	mechanism, err := c.SASL.mechanism()
+	if err == nil && mechanism != nil && mechanism.Name() == "PLAIN" && c.TLS == nil && !c.SASL.AllowWithoutTLS {
+		err = errors.New("option SASL mechanism is PLAIN without TLS, which sends the password as it is: " +
+			"set TLS, or SASL.AllowWithoutTLS if that is meant")
+	}
 	return err
 }
 

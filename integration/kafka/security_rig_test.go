@@ -120,7 +120,7 @@ func (w way) as(mechanism, user, password string) way {
 		if user == "" {
 			user = b.topic
 		}
-		c.SASL = kafkaconsumer.SASL{Mechanism: mechanism, Username: user, Password: password}
+		c.SASL = kafkaconsumer.SASL{Mechanism: mechanism, Username: user, Password: password, AllowWithoutTLS: c.TLS == nil}
 	}
 }
 

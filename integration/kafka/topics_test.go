@@ -78,12 +78,12 @@ func TestSASLIsUsedOnEveryConnection(t *testing.T) {
 			r := newRig(t, 1, kafkatest.SASL(mechanism, "user", "secret"))
 			r.produce(10, 0)
 			wrong := r.start(func(c *kafkaconsumer.Config) {
-				c.SASL = kafkaconsumer.SASL{Mechanism: mechanism, Username: "user", Password: "wrong"}
+				c.SASL = kafkaconsumer.SASL{Mechanism: mechanism, Username: "user", Password: "wrong", AllowWithoutTLS: true}
 			})
 			eventually(t, "refused", func() bool { return wrong.Health().GroupErr != nil })
 			stop(t, wrong)
 			r.start(func(c *kafkaconsumer.Config) {
-				c.SASL = kafkaconsumer.SASL{Mechanism: mechanism, Username: "user", Password: "secret"}
+				c.SASL = kafkaconsumer.SASL{Mechanism: mechanism, Username: "user", Password: "secret", AllowWithoutTLS: true}
 			})
 			r.awaitAll()
 		})

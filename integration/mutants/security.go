@@ -10,6 +10,14 @@ func secured(run string) test {
 
 var securityMutants = []mutant{
 	{
+		Name: "a PLAIN password is sent without TLS unasked",
+		Why:  "whoever is on the way to the broker would learn the password (contract 7.5)",
+		File: "kafkaconsumer/validate.go",
+		Old:  "mechanism.Name() == \"PLAIN\" && c.TLS == nil && !c.SASL.AllowWithoutTLS {",
+		New:  "mechanism.Name() == \"PLAIN\" && false {",
+		Test: test{Package: "./kafkaconsumer", Run: "^TestPlainPasswordsAreSentWithoutTLSOnlyIfAllowedByName$"},
+	},
+	{
 		Name: "TLS is configured and not used",
 		Why:  "passwords and records would travel in plain (contract 7.5)",
 		File: "kafkaconsumer/network.go",
