@@ -9,6 +9,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 	_ "modernc.org/sqlite" // the "sqlite" driver, in pure Go
+
+	"github.com/gorm-inbox/inbox/internal/sqlitefile"
 )
 
 // A WAL file as in production. Only synchronous is off: what a power failure
@@ -24,8 +26,12 @@ const poolSize = 20
 // the test ends. Provide it in place of an application's production database.
 func OpenDB(t testing.TB) *gorm.DB {
 	t.Helper()
+	file := filepath.Join(t.TempDir(), "inbox.db")
+	if err := sqlitefile.Create(file); err != nil {
+		t.Fatalf("fxtest: %v", err)
+	}
 	// Escaped: a test's name is part of the path, and # or ? would end it.
-	path := url.URL{Path: filepath.ToSlash(filepath.Join(t.TempDir(), "inbox.db"))}
+	path := url.URL{Path: filepath.ToSlash(file)}
 	dsn := "file:" + path.EscapedPath() + sqliteParameters
 	db, err := gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: dsn}, &gorm.Config{Logger: logger.Discard})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
 func TestEachTestHasADatabaseOfItsOwnWhateverItsName(t *testing.T) {
@@ -23,3 +24,6 @@ func TestEachTestHasADatabaseOfItsOwnWhateverItsName(t *testing.T) {
 		})
 	}
 }
+
+// SQLite lets everybody read what it makes.
+func TestDatabaseIsForItsUserAlone(t *testing.T) { inboxtest.RequirePrivate(t, fxtest.OpenDB(t)) }

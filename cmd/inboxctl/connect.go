@@ -19,6 +19,7 @@ import (
 	"gorm.io/gorm/logger"
 	_ "modernc.org/sqlite" // the "sqlite" driver: no C compiler needed
 
+	"github.com/gorm-inbox/inbox/internal/sqlitefile"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -139,7 +140,12 @@ func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 	if err != nil {
 		return nil, misuse("the DSN: %w", err)
 	}
-	if _, err := os.Stat(file); !create && errors.Is(err, fs.ErrNotExist) && parameters.Get("mode") != "memory" {
+	memory := parameters.Get("mode") == "memory"
+	if create && !memory {
+		if err := sqlitefile.Create(file); err != nil {
+			return nil, fmt.Errorf("open SQLite: %w", err)
+		}
+	} else if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && !memory {
 		// SQLite would make an empty one.
 		return nil, fmt.Errorf("open SQLite: there is no file %q", file)
 	}

@@ -1,8 +1,11 @@
 package scratch
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -38,6 +41,9 @@ func OnSQLite(dsn string) bool { return strings.HasPrefix(dsn, sqlitePrefix) }
 func Open(dsn string, connections int) (*gorm.DB, error) {
 	dialector := postgres.Open(dsn)
 	if OnSQLite(dsn) {
+		if err := createPrivate(dsn); err != nil {
+			return nil, err
+		}
 		dialector = sqlite.Dialector{DriverName: "sqlite", DSN: dsn}
 	}
 	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
@@ -51,6 +57,27 @@ func Open(dsn string, connections int) (*gorm.DB, error) {
 	pool.SetMaxOpenConns(connections)
 	pool.SetMaxIdleConns(connections)
 	return db, nil
+}
+
+// createPrivate makes the file that a DSN of SQLiteDSN names, for this user alone: SQLite
+// would let everybody read it. What is there stays as it is.
+func createPrivate(dsn string) error {
+	path, _, _ := strings.Cut(strings.TrimPrefix(dsn, sqlitePrefix), "?")
+	file, err := url.PathUnescape(path)
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	created, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = created.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	return nil
 }
 
 // Close closes a database's pool.

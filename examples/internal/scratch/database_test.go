@@ -19,6 +19,8 @@ func TestSQLiteFileMayBeAnywhere(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, db.Exec("CREATE TABLE t (n int)").Error, directory)
 		require.NoError(t, Close(db))
-		require.FileExists(t, file)
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "for this user alone")
 	}
 }

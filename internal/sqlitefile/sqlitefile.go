@@ -1,0 +1,27 @@
+// Package sqlitefile makes SQLite's files.
+package sqlitefile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// Create makes an empty database that only the process's user may read and write (mode
+// 0600), unless there is a file. SQLite itself lets everybody read it. The files beside it,
+// -wal and -shm, get its mode from SQLite.
+func Create(file string) error {
+	// Not opened if it is there: closing it would end the locks that this process has on it.
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("make the SQLite file: %w", err)
+	}
+	return nil
+}
