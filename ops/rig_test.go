@@ -28,7 +28,7 @@ const ada = ops.Actor("ada")
 type rig struct {
 	t     testing.TB
 	d     *inboxtest.Database
-	ib    *inbox.Inbox
+	ib    *inbox.Inbox // as the application's role
 	ops   *ops.Ops
 	clock *fxtest.Clock
 
@@ -57,7 +57,7 @@ func newRig(t testing.TB, d *inboxtest.Database, options []ops.Option, of ...han
 		return nil
 	}
 	mail, ship, alone := inboxtest.Do("mail", run, of...), inboxtest.Do("ship", run, of...), inboxtest.Do("alone", run, of...)
-	r.ib = inboxtest.New(t, d.DB, inbox.WithClock(r.clock), inbox.Retention(time.Hour),
+	r.ib = inboxtest.New(t, d.AsApplication(t), inbox.WithClock(r.clock), inbox.Retention(time.Hour),
 		inbox.Channel("c", inbox.On("t", mail, ship), inbox.On("alone", alone)))
 	var err error
 	r.ops, err = r.ib.Ops(options...)

@@ -29,7 +29,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 		status := func(id string) string { return r.status(id).ID }
 		commands := [][]string{
 			{}, {"help"}, {"help", "retry"}, {"version"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"},
-			{"migrate", "print", "--dialect", "postgres"}, {"migrate", "status"}, {"migrate", "up", "--inbox", "test"},
+			{"migrate", "print", "--dialect", "postgres"}, {"grants", "--reader", "r"}, {"migrate", "status"}, {"migrate", "up", "--inbox", "test"},
 			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"}, {"gaps"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"}, {"delete", "4", "--confirm", "4"},

@@ -27,7 +27,7 @@ import (
 var update = flag.Bool("update", false, "write what is compared with anew")
 
 // rig is an inbox with a handler that fails as told and one that does not, and
-// inboxctl on its database.
+// inboxctl, as the operators' role, on its database.
 type rig struct {
 	t   testing.TB
 	d   *inboxtest.Database
@@ -46,7 +46,7 @@ func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 }
 
 func newRig(t testing.TB, d *inboxtest.Database, opts ...inbox.Option) *rig {
-	r := &rig{t: t, d: d, fails: map[string]string{}, env: map[string]string{dsnVariable: d.DSN(), actorVariable: "alice"}}
+	r := &rig{t: t, d: d, fails: map[string]string{}, env: map[string]string{dsnVariable: d.OperatorDSN(t), actorVariable: "alice"}}
 	fail := func(_ context.Context, m inboxtest.Bytes) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -18,6 +18,22 @@ var securityMutants = []mutant{
 		Test: test{Package: "./kafkaconsumer", Run: "^TestPlainPasswordsAreSentWithoutTLSOnlyIfAllowedByName$"},
 	},
 	{
+		Name: "the application's role may delete audit rows",
+		Why:  "who has the application's password could cover its tracks (contract 11.3)",
+		File: "internal/store/grants.go",
+		Old:  "addAudit   = `SELECT, INSERT (",
+		New:  "addAudit   = `SELECT, DELETE, INSERT (",
+		Test: commanding("^TestRolesCanDoNothingElse$"),
+	},
+	{
+		Name: "the reader's role may read contents",
+		Why:  "contents could be read without an audit row (contract 11.3)",
+		File: "internal/store/grants.go",
+		Old:  "\"source\", \"content_type\", \"received_at\")",
+		New:  "\"source\", \"content\", \"content_type\", \"received_at\")",
+		Test: commanding("^TestRolesCanDoNothingElse$"),
+	},
+	{
 		Name: "TLS is configured and not used",
 		Why:  "passwords and records would travel in plain (contract 7.5)",
 		File: "kafkaconsumer/network.go",

@@ -4,11 +4,15 @@
 package inboxtest
 
 import (
+	"os"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Database is a fresh database of one test.
@@ -81,3 +85,58 @@ func (d *Database) Another(t testing.TB) *gorm.DB {
 
 // DSN leads to the database, for a way of the test's own.
 func (d *Database) DSN() string { return d.dsn }
+
+// AsApplication makes the tables and opens a pool as an application's role, which may do
+// what ApplicationRole grants; on SQLite, which has no roles, it is DB.
+func (d *Database) AsApplication(t testing.TB) *gorm.DB {
+	t.Helper()
+	if d.Dialect == "sqlite" {
+		return d.DB
+	}
+	require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, "test"))
+	_, as := ApplicationRole(t, d.dsn)
+	return testenv.OpenPostgres(t, as)
+}
+
+// OperatorDSN makes the tables and leads to the database as an operator's role; on SQLite
+// it is DSN.
+func (d *Database) OperatorDSN(t testing.TB) string {
+	t.Helper()
+	if d.Dialect == "sqlite" || d.dsn == "" {
+		return d.dsn
+	}
+	require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, "test"))
+	role, as := testenv.Role(t, d.dsn)
+	grant(t, d.dsn, store.Roles{Operator: role})
+	return as
+}
+
+// ApplicationRole makes a role with what an application needs of the tables that there are
+// under the default names, and nothing else. See testenv.Role.
+func ApplicationRole(t testing.TB, dsn string) (role, as string) {
+	t.Helper()
+	role, as = testenv.Role(t, dsn)
+	grant(t, dsn, store.Roles{Application: role})
+	return role, as
+}
+
+func grant(t testing.TB, dsn string, roles store.Roles) {
+	t.Helper()
+	script, err := store.Grants(models.Naming{}, roles)
+	require.NoError(t, err)
+	testenv.Run(t, dsn, script)
+}
+
+// RequirePrivate writes to a SQLite database, and requires that its files, the one of the
+// WAL among them, are their user's alone.
+func RequirePrivate(t testing.TB, db *gorm.DB) {
+	t.Helper()
+	Exec(t, db, "CREATE TABLE private (id INTEGER)")
+	var file string
+	require.NoError(t, db.Raw("SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&file).Error)
+	for _, each := range []string{file, file + "-wal", file + "-shm"} {
+		info, err := os.Stat(each)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), each)
+	}
+}

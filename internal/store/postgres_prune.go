@@ -6,7 +6,8 @@ import (
 )
 
 // Each by the index its ORDER BY names, rows by their place: they are locked,
-// so they stay there. What another transaction uses is passed over.
+// so they stay there. What another transaction uses is passed over. Audit rows need no lock,
+// which would take the right to update them: nobody changes one, so each stays in its place.
 const (
 	postgresDeleteMarkers = `
 DELETE FROM {markers} WHERE ctid = ANY (ARRAY(
@@ -15,7 +16,7 @@ DELETE FROM {markers} WHERE ctid = ANY (ARRAY(
 
 	postgresDeleteAudit = `
 DELETE FROM {audit} WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM {audit} WHERE occurred_at < $1::timestamptz ORDER BY occurred_at LIMIT $2 FOR UPDATE SKIP LOCKED
+	SELECT ctid FROM {audit} WHERE occurred_at < $1::timestamptz ORDER BY occurred_at LIMIT $2
 ))`
 
 	postgresDeleteRejected = `

@@ -7,18 +7,32 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
+
+func TestGrantsAreToRolesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	for _, roles := range []store.Roles{{}, {Application: "public"}, {Operator: "none"}, {Reader: "a\x00b"}} {
+		_, err := store.Grants(models.Naming{}, roles)
+		require.Error(t, err, "%+v", roles)
+	}
+	_, err := store.Grants(models.Naming{Schema: "a b"}, store.Roles{Application: "app"})
+	require.ErrorContains(t, err, `schema "a b"`)
+	script, err := store.Grants(models.Naming{}, store.Roles{Reader: `a"; DROP TABLE x; --`})
+	require.NoError(t, err)
+	require.Contains(t, script, `TO "a""; DROP TABLE x; --";`)
+}
 
 // Contract 5.9.
 func TestSessionsOfAnotherRoleAreEndedWithBothGrants(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
 	migrated(t, testenv.OpenPostgres(t, dsn))
-	theirs, asThem := testenv.Role(t, dsn)
-	ours, asUs := testenv.Role(t, dsn)
+	theirs, asThem := inboxtest.ApplicationRole(t, dsn)
+	ours, asUs := inboxtest.ApplicationRole(t, dsn)
 	their, our := testenv.OpenPostgres(t, asThem), testenv.OpenPostgres(t, asUs)
 	theirStore, err := store.New(their, models.Naming{})
 	require.NoError(t, err)

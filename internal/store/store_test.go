@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -67,6 +68,22 @@ func TestPostgresBySerializableRole(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, other)
 		require.Equal(t, "serializable", found.Level)
+		return db, opened
+	})
+}
+
+// As a role that may do what the printed grants say and nothing else, on tables of another's.
+func TestPostgresByGrantedRole(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		dsn := testenv.PostgresDSN(t)
+		owner, asOwner := testenv.Role(t, dsn)
+		testenv.Grant(t, dsn, "CREATE ON SCHEMA public", owner)
+		db, _ := migrated(t, testenv.OpenPostgres(t, asOwner))
+		role, as := inboxtest.ApplicationRole(t, dsn)
+		testenv.Grant(t, dsn, "pg_read_all_stats, pg_signal_backend", role+", "+owner)
+		testenv.Grant(t, dsn, "DELETE ON inbox_audit", role) // as AuditRetention needs it
+		_, opened := migrated(t, testenv.OpenPostgres(t, as))
 		return db, opened
 	})
 }

@@ -8,22 +8,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Role makes a role that may do what an application does with the tables that there are
-// in dsn's database, and nothing else. It returns its name and a DSN that leads there as
-// this role. The role goes when the test ends.
+// Role makes a role that may log in to dsn's database and do nothing with the tables there.
+// It returns its name and a DSN that leads there as this role. The role goes when the test
+// ends.
 func Role(t testing.TB, dsn string) (role, as string) {
 	t.Helper()
-	role, as = newRole(t, dsn, "")
-	for _, on := range []string{"SCHEMA public", "ALL TABLES IN SCHEMA public", "ALL SEQUENCES IN SCHEMA public"} {
-		require.NoError(t, administer(dsn, fmt.Sprintf("GRANT ALL ON %s TO %s", on, role)))
-	}
-	return role, as
+	return newRole(t, dsn, "")
 }
 
 // Grant grants a role what is said.
 func Grant(t testing.TB, dsn, what, role string) {
 	t.Helper()
-	require.NoError(t, administer(dsn, fmt.Sprintf("GRANT %s TO %s", what, role)))
+	Run(t, dsn, fmt.Sprintf("GRANT %s TO %s", what, role))
+}
+
+// Run runs a script.
+func Run(t testing.TB, dsn, script string) {
+	t.Helper()
+	require.NoError(t, administer(dsn, script))
 }
 
 // newRole makes a role. It, and what it owns in the database, goes when the test ends.

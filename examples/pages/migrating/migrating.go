@@ -11,9 +11,6 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// naming says where the tables live: as Schema and TablePrefix do.
-var naming = models.Naming{Schema: "shop", Prefix: "inbox_"}
-
 // migrate is a step of a deploy, under a database user who may create tables.
 func migrate(ctx context.Context, db *gorm.DB) error {
 	return models.Migrate(ctx, db, models.Naming{}, "orders")

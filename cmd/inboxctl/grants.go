@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+func newGrants(a *app) *cobra.Command {
+	var roles store.Roles
+	cmd := &cobra.Command{
+		Use: "grants", Short: "Print the SQL that gives PostgreSQL roles what they need",
+		Long: `Prints a PostgreSQL script that gives each named role what it needs of the tables,
+with --schema and --prefix filled in, and takes everything else away. It needs no
+database. The roles and the tables must exist.
+
+  --application  accepts messages, runs handlers, cleans up, serves the dashboard
+  --operator     runs inboxctl: all commands but "migrate up"
+  --reader       reads everything but what messages and rejected records carry
+
+Run the script as the owner of the tables, the role that has run "migrate up", and
+again after each migration. No role may change or delete audit rows. docs/hardening.md
+says how to make the roles.
+
+JSON: {"SQL"}.`,
+		Example: `  inboxctl grants --application app --operator ops | psql -v ON_ERROR_STOP=1 orders
+  inboxctl grants --schema orders --application app --operator ops --reader grafana`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			script, err := store.Grants(a.naming(), roles)
+			if err != nil {
+				return misuse("%w", err)
+			}
+			return a.print(struct{ SQL string }{script}, func() { fmt.Fprint(a.out, script) })
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&roles.Application, "application", "", "the role that the application logs in as")
+	flags.StringVar(&roles.Operator, "operator", "", "the role that operators log in as")
+	flags.StringVar(&roles.Reader, "reader", "", "the role of those who only look")
+	return cmd
+}

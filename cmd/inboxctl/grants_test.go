@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// granted is an inbox under names of its own whose roles have what the printed script says.
+type granted struct {
+	t                                    *testing.T
+	owner, application, operator, reader string // DSNs
+}
+
+func newGranted(t *testing.T) granted {
+	dsn := testenv.PostgresDSN(t)
+	owner, asOwner := testenv.Role(t, dsn)
+	application, asApplication := testenv.Role(t, dsn)
+	operator, asOperator := testenv.Role(t, dsn)
+	reader, asReader := testenv.Role(t, dsn)
+	testenv.Run(t, dsn, "CREATE SCHEMA orders AUTHORIZATION "+owner)
+	g := granted{t, asOwner, asApplication, asOperator, asReader}
+	require.Zero(t, g.run(asOwner, "migrate", "up", "--inbox", "test").code)
+	for range 2 { // it may be run again
+		printed := runWith(t, t.Context(), nil, "", "grants", "--schema", "orders", "--prefix", "in_",
+			"--application", application, "--operator", operator, "--reader", reader)
+		require.Zero(t, printed.code, printed.errOut)
+		testenv.Run(t, asOwner, printed.out)
+	}
+	return g
+}
+
+// run runs a command as a role.
+func (g granted) run(as string, args ...string) result {
+	g.t.Helper()
+	return runWith(g.t, g.t.Context(), map[string]string{dsnVariable: as, schemaVariable: "orders", prefixVariable: "in_", actorVariable: "alice"}, "", args...)
+}
+
+func (g granted) done(as string, args ...string) result {
+	g.t.Helper()
+	out := g.run(as, args...)
+	require.Zero(g.t, out.code, "%v: %s", args, out.errOut)
+	return out
+}
+
+// refused runs a command that the role may not run to its end.
+func (g granted) refused(as string, args ...string) {
+	g.t.Helper()
+	out := g.run(as, args...)
+	require.Equal(g.t, exitFailed, out.code, "%v: %s", args, out.out)
+	require.Contains(g.t, out.errOut, "permission denied", "%v", args)
+}
+
+func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
+	t.Parallel()
+	g := newGranted(t)
+	poisons := func(_ context.Context, m inboxtest.Bytes) error {
+		if m.ID != "fine" {
+			return inbox.Poison(errors.New("boom"))
+		}
+		return nil
+	}
+	ib, err := inbox.New("test", testenv.OpenPostgres(t, g.application), inboxtest.Brisk(), inbox.Schema("orders"), inbox.TablePrefix("in_"),
+		inboxtest.Handlers(inboxtest.Do(failing, poisons), inboxtest.Tx(fine, func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil })))
+	require.NoError(t, err)
+	end := inboxtest.Start(t, ib)
+	inboxtest.Accept(t, ib, "fine", "a", "b", "c")
+	var poisoned []models.HandlerStatus
+	inboxtest.Eventually(t, func() bool {
+		require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("is_poisoned").Order("message_id").Find(&poisoned).Error)
+		return len(poisoned) == 3
+	}, "three messages are poisoned")
+	require.NoError(t, ib.Pause(t.Context(), fine))
+	require.NoError(t, ib.Resume(t.Context(), fine))
+	end()
+	_, err = ib.Cleanup(t.Context())
+	require.NoError(t, err)
+
+	record := "00000000-0000-7000-8000-000000000001"
+	require.NoError(t, ib.DB().Scopes(ib.Rejected).Create(&models.RejectedMessage{ID: record, Channel: "c", Topic: "orders", Timestamp: inboxtest.Noon,
+		Value: []byte("x"), Headers: "[]", Reason: "bad", RejectedAt: inboxtest.Noon}).Error)
+
+	for _, args := range [][]string{{"status"}, {"list"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"}, {"gaps"}, {"audit"}, {"migrate", "status"}} {
+		g.done(g.reader, args...)
+		g.done(g.operator, args...)
+	}
+	for _, args := range [][]string{
+		{"show", "a"}, {"rejected", "list"}, {"rejected", "show", record}, {"rejected", "delete", record, "--confirm", record}, {"pause", failing}, {"resume", failing},
+		{"retry", poisoned[0].ID}, {"delete", "b", "--confirm", "b"}, {"discard", poisoned[2].ID}, {"cleanup", "--retention", "30d", "--yes"},
+	} {
+		g.refused(g.reader, args...)
+		g.done(g.operator, args...)
+	}
+	g.refused(g.operator, "migrate", "up", "--inbox", "test", "--prefix", "others_")
+}
+
+func TestRolesCanDoNothingElse(t *testing.T) {
+	t.Parallel()
+	g := newGranted(t)
+	audit := `INSERT INTO orders.in_audit (id, actor, action, target, detail, occurred_at) VALUES (gen_random_uuid(), 'eve', 'view', 'x', '{}', now())`
+	for as, statements := range map[string][]string{
+		g.application: {`UPDATE orders.in_messages SET content = ''`, `UPDATE orders.in_meta SET value = ''`, `UPDATE orders.in_rejected_messages SET value = ''`},
+		g.operator: {`INSERT INTO orders.in_messages (id) VALUES ('m')`, `UPDATE orders.in_messages SET content = ''`, `INSERT INTO orders.in_handler_statuses (id) VALUES (NULL)`,
+			`UPDATE orders.in_workers SET pid = 1`, `DELETE FROM orders.in_markers`, `UPDATE orders.in_rejected_messages SET reason = ''`},
+		g.reader: {`SELECT content FROM orders.in_messages`, `SELECT serialized_properties FROM orders.in_messages`, `SELECT ordering_key FROM orders.in_messages`,
+			`SELECT key FROM orders.in_rejected_messages`, `SELECT value FROM orders.in_rejected_messages`, `SELECT headers FROM orders.in_rejected_messages`,
+			audit, `DELETE FROM orders.in_messages`, `UPDATE orders.in_handlers SET paused = true`, `DELETE FROM orders.in_locks`},
+	} {
+		db := testenv.OpenPostgres(t, as)
+		for _, table := range []string{"messages", "handler_statuses", "rejected_messages", "gaps", "locks", "workers", "handlers", "markers", "audit", "meta"} {
+			statements = append(statements, fmt.Sprintf(`TRUNCATE orders.in_%s CASCADE`, table), fmt.Sprintf(`DROP TABLE orders.in_%s`, table),
+				fmt.Sprintf(`ALTER TABLE orders.in_%s ADD COLUMN x int`, table))
+		}
+		for _, statement := range append(statements, `UPDATE orders.in_audit SET actor = 'bob'`, `DELETE FROM orders.in_audit`, `CREATE TABLE orders.x (a int)`) {
+			var refused *pgconn.PgError
+			require.ErrorAs(t, db.Exec(statement).Error, &refused, statement)
+			require.Equal(t, "42501", refused.Code, statement)
+		}
+	}
+}
+
+func TestGrantsNameRoles(t *testing.T) {
+	for _, args := range [][]string{{"grants"}, {"grants", "--application", "public"}, {"grants", "--reader", "r", "--schema", "a b"}} {
+		require.Equal(t, exitMisuse, runWith(t, t.Context(), nil, "", args...).code, "%v", args)
+	}
+}
+
+// Contract 3.4: SQLite lets everybody read what it makes.
+func TestMigrateMakesASQLiteFileForItsUserAlone(t *testing.T) {
+	dsn := testenv.SQLiteDSN(t)
+	env := map[string]string{dsnVariable: dsn, actorVariable: "alice"}
+	require.Zero(t, runWith(t, t.Context(), env, "", "migrate", "up", "--inbox", "test").code)
+	db := testenv.OpenSQLite(t, dsn)
+	inboxtest.RequirePrivate(t, db)
+}
