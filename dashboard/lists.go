@@ -183,8 +183,6 @@ func (q *request) audit() error {
 	}
 	return q.render("audit", "Audit", "audit", auditBody{
 		Entries: page.Entries, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"), Filtered: filter != ops.AuditFilter{},
-		Actions: []ops.Action{ops.ActionView, ops.ActionViewRejected, ops.ActionRetry, ops.ActionDiscard, ops.ActionDelete, ops.ActionReplay,
-			ops.ActionReAccept, ops.ActionDeleteRejected, ops.ActionPause, ops.ActionResume, ops.ActionCleanup},
-		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Entries)),
+		Actions: ops.Actions(), Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Entries)),
 	})
 }

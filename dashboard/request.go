@@ -9,7 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Bounds of what a form may hold, in bytes: a replay's new content, and what is
@@ -69,10 +72,12 @@ func (q *request) answer() error {
 	harden(q.w.Header())
 	who, err := q.d.authorize(q.r)
 	if err != nil {
+		q.denied(ops.Unknown, "the dashboard")
 		return refuse(http.StatusUnauthorized, "You are not signed in",
 			"This dashboard does not know who you are. Sign in, then load the page again.", err)
 	}
 	if !who.known() {
+		q.denied(ops.Actor(who.Actor), "the dashboard")
 		return refuse(http.StatusForbidden, "Not for you", "Your account has no role here. Ask whoever runs this service.", nil)
 	}
 	q.who = who
@@ -92,6 +97,7 @@ func (q *request) answer() error {
 		q.w.Header().Set("Allow", strings.Join(other, ", "))
 		return refuse(http.StatusMethodNotAllowed, "Not in this way", "This address does not take "+visible(q.r.Method)+" requests.", nil)
 	case who.Role < found.role:
+		q.denied(q.actor(), found.name())
 		return refuse(http.StatusForbidden, "Not with your role",
 			"This takes the role "+found.role.String()+"; yours is "+who.Role.String()+".", nil)
 	}
@@ -115,9 +121,21 @@ func (q *request) answer() error {
 	}
 	q.token = q.d.guard.token(q.d.guard.visit(q.w, q.r), who)
 	if err := q.d.ops.Can(found.action()); err != nil {
+		if errors.Is(err, ops.ErrReplayOff) {
+			q.denied(q.actor(), found.name())
+		}
 		return err
 	}
 	return found.serve(q)
+}
+
+// denied has the audit tell of a request that is refused for want of a right. The refusal
+// does not depend on it.
+func (q *request) denied(actor ops.Actor, target string) {
+	if err := q.d.ops.Denied(q.r.Context(), actor, target); err != nil {
+		q.d.log.Error("a refused request is not in the audit", zap.String(telemetry.FieldActor, string(actor)),
+			zap.String(telemetry.FieldPath, q.r.URL.Path), zap.Error(err))
+	}
 }
 
 func (q *request) checkForm() error {

@@ -57,6 +57,9 @@ func routes() []route {
 	}
 }
 
+// name is what the audit calls it.
+func (r *route) name() string { return strings.TrimSpace(r.method + " " + r.path) }
+
 // isFile says whether it is one of the dashboard's own files, which cost nothing.
 func (r *route) isFile() bool { return strings.Contains(r.path, ".") }
 

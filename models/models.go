@@ -179,6 +179,8 @@ type Audit struct {
 	Target     string    `gorm:"column:target;type:varchar(500);not null"`
 	Detail     string    `gorm:"column:detail;type:text;not null"`
 	OccurredAt time.Time `gorm:"column:occurred_at;not null;index:inbox_audit_occurred_at"`
+	// DatabaseRole is the role that its writer has logged in to PostgreSQL as; empty on SQLite.
+	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }
 
 // Meta is a key and a value about the inbox itself: "schema_version", "name",

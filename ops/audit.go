@@ -35,7 +35,14 @@ const (
 	ActionPause          Action = "pause"
 	ActionResume         Action = "resume"
 	ActionCleanup        Action = "cleanup"
+	ActionDenied         Action = "denied" // what was asked for is the target
 )
+
+// Actions are all of them.
+func Actions() []Action {
+	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionReAccept, ActionDeleteRejected,
+		ActionPause, ActionResume, ActionCleanup, ActionDenied}
+}
 
 // AuditEntry is one row of the audit.
 type AuditEntry struct {
@@ -48,6 +55,9 @@ type AuditEntry struct {
 	// Detail is JSON, with what else there is to know: see the action.
 	Detail     string
 	OccurredAt time.Time
+	// DatabaseRole is the role that its writer has logged in to PostgreSQL as, whoever
+	// the actor is said to be; empty on SQLite.
+	DatabaseRole string
 }
 
 // AuditFilter narrows the audit; empty fields take all.
@@ -89,7 +99,7 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	read := func(ctx context.Context, p place, n int) ([]AuditEntry, error) {
 		entries, err := look(ctx, o, walkAudit, func(rows *sql.Rows, e *AuditEntry) error {
 			var occurred store.Stamp
-			err := rows.Scan(&e.ID, &e.Actor, &e.Action, &e.Target, &occurred)
+			err := rows.Scan(&e.ID, &e.Actor, &e.Action, &e.Target, &occurred, &e.DatabaseRole)
 			e.OccurredAt = occurred.Time
 			return err
 		}, min(p.ID, auditBefore(filter.To)), n)
@@ -134,7 +144,7 @@ func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
 
 // By the audit's primary key: the IDs ascend with time, see auditIDs.
 const walkAudit = `
-SELECT id, actor, action, target, occurred_at FROM {audit} WHERE id < $1 ORDER BY id DESC LIMIT $2`
+SELECT id, actor, action, target, occurred_at, database_role FROM {audit} WHERE id < $1 ORDER BY id DESC LIMIT $2`
 
 // By the audit's primary key.
 const auditDetails = `SELECT id, detail FROM {audit} WHERE id {= any ID} LIMIT $2`
@@ -173,6 +183,18 @@ func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target st
 		return fmt.Errorf("%s %s: %w", action, target, err)
 	}
 	return nil
+}
+
+// note adds an audit row of what is no transaction of its own.
+func (o *Ops) note(ctx context.Context, actor Actor, action Action, target string, detail any) error {
+	return o.audited(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })
+}
+
+// noteAnyway is note also if ctx has ended: of what is done, or refused, all the same.
+func (o *Ops) noteAnyway(ctx context.Context, actor Actor, action Action, target string, detail any) error {
+	ctx, cancel := o.bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	return o.note(ctx, actor, action, target, detail)
 }
 
 // entry is an audit row. Its ID is later than those before it.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox/cleanup"
 )
 
@@ -18,10 +16,7 @@ func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error)
 	if err := o.Can(ActionCleanup); err != nil {
 		return cleanup.Deleted{}, err
 	}
-	note := func(ctx context.Context, detail any) error {
-		return o.audited(ctx, actor, ActionCleanup, "inbox", func(context.Context, *gorm.DB) (any, error) { return detail, nil })
-	}
-	if err := note(ctx, map[string]string{"event": "begun"}); err != nil {
+	if err := o.note(ctx, actor, ActionCleanup, "inbox", map[string]string{"event": "begun"}); err != nil {
 		return cleanup.Deleted{}, err
 	}
 	deleted, err := o.cleanup(ctx)
@@ -30,6 +25,5 @@ func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error)
 		end["error"] = err.Error()
 		err = fmt.Errorf("%s: %w", ActionCleanup, err)
 	}
-	// Also if ctx has ended: what was deleted is deleted.
-	return deleted, errors.Join(err, note(context.WithoutCancel(ctx), end))
+	return deleted, errors.Join(err, o.noteAnyway(ctx, actor, ActionCleanup, "inbox", end))
 }

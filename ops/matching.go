@@ -11,7 +11,7 @@ import (
 
 // Bulk says how an action on all matching statuses goes.
 type Bulk struct {
-	// DryRun only counts.
+	// DryRun only counts, and leaves an audit row with the count.
 	DryRun bool
 	// ChunkSize is how many statuses share a transaction and an audit row: 1 to
 	// MaxLimit, 0 for 200.
@@ -40,7 +40,8 @@ type BulkResult struct {
 }
 
 // RetryMatching retries every poisoned status that matches the filter, in
-// chunks, each a transaction of its own with its audit row. Filter.States may
+// chunks, each a transaction of its own with its audit row; one more tells of the end.
+// Filter.States may
 // only name StatePoisoned; the rest of it may not be empty: to retry really
 // everything name the handler keys. Each status is retried once: one that is
 // poisoned again meanwhile stays so. The end of ctx ends it between two chunks
@@ -87,14 +88,34 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 		return fail(badInput("most", "%d, allowed is 0 and more", bulk.Most))
 	}
 	if bulk.DryRun {
-		if result.Matched, err = o.Count(ctx, f.Filter); err != nil {
+		matched, err := o.Count(ctx, f.Filter)
+		if err == nil {
+			err = o.note(ctx, actor, action, allMatching, countDetail{Event: "counted", Filter: filter, Matched: matched.N, Capped: matched.Capped})
+		}
+		if err != nil {
 			return fail(err)
 		}
+		result.Matched = matched
 		return result, nil
 	}
+	result, err = o.actOnChunks(ctx, actor, action, f, filter, chunk, bulk)
+	end := endDetail{Event: "ended", Filter: filter, Done: result.Done, Skipped: result.Skipped, More: result.More}
+	if err != nil {
+		end.Error = err.Error()
+	}
+	if err = errors.Join(err, o.noteAnyway(ctx, actor, action, allMatching, end)); err != nil {
+		return fail(err)
+	}
+	return result, nil
+}
+
+// allMatching is the audit's target of what is done to all that match.
+const allMatching = "matching statuses"
+
+func (o *Ops) actOnChunks(ctx context.Context, actor Actor, action Action, f *filter, given Filter, chunk int, bulk Bulk) (result BulkResult, err error) {
 	for after := (*place)(nil); ; {
 		if err := ctx.Err(); err != nil {
-			return fail(err)
+			return result, err
 		}
 		next, enough := chunk, false
 		if bulk.Most > 0 {
@@ -103,7 +124,7 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 		}
 		out, err := o.findChunk(ctx, f, after, next)
 		if err != nil {
-			return fail(err)
+			return result, err
 		}
 		if enough { // this was only to see whether there are more
 			if result.More, after = len(out.rows) > 0, out.next; result.More || after == nil {
@@ -111,9 +132,9 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 			}
 			continue
 		}
-		done, err := o.actOnChunk(ctx, actor, action, filter, out.rows)
+		done, err := o.actOnChunk(ctx, actor, action, given, out.rows)
 		if err != nil {
-			return fail(err)
+			return result, err
 		}
 		result.Done += int64(done)
 		result.Skipped += int64(len(out.rows) - done)
@@ -155,7 +176,7 @@ func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter
 		refs[i] = [2]any{r.id, r.version}
 	}
 	var done []changed
-	err := o.audited(ctx, actor, action, "matching statuses", func(ctx context.Context, tx *gorm.DB) (any, error) {
+	err := o.audited(ctx, actor, action, allMatching, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		var err error
 		if done, err = o.change(ctx, tx, action, refs); err == nil && len(done) == 0 {
 			err = errNothing
@@ -174,6 +195,24 @@ func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter
 	}
 	o.announce(ctx, action == ActionRetry, done)
 	return len(done), nil
+}
+
+// countDetail is the audit's detail of a dry run.
+type countDetail struct {
+	Event   string `json:"event"`
+	Filter  Filter `json:"filter"`
+	Matched int64  `json:"matched"`
+	Capped  bool   `json:"capped"`
+}
+
+// endDetail is the audit's detail of the end.
+type endDetail struct {
+	Event   string `json:"event"`
+	Filter  Filter `json:"filter"`
+	Done    int64  `json:"done"`
+	Skipped int64  `json:"skipped"`
+	More    bool   `json:"more"`
+	Error   string `json:"error,omitempty"`
 }
 
 // chunkDetail is the audit's detail of a chunk.

@@ -38,7 +38,7 @@ func loadMillion(t *testing.T, db *gorm.DB) {
 			CASE WHEN n > 1030000 THEN %d END, CASE WHEN n > 1030000 THEN 1 END, n > 1030200
 		FROM generate_series(1, 1040200) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`, store.LaneHandler("lanes")),
 		`INSERT INTO inbox_audit SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'a', 'retry', '', '',
-		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`,
+		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds', '' FROM generate_series(1, 20000) n`,
 		`INSERT INTO inbox_rejected_messages SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'c', 't', 0, n, now(), NULL, NULL, '[]', 'bad',
 		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`,
 		`INSERT INTO inbox_gaps SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'c', 't', 0, n, n + 1, 'gone', now() FROM generate_series(1, 20000) n`,

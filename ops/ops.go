@@ -38,6 +38,7 @@ type Ops struct {
 	// inUse has room for as many connections as are used at once.
 	inUse    chan struct{}
 	auditIDs auditIDs
+	denials  denials
 }
 
 // New makes an Ops on db, which stays the caller's to close. It reads nothing

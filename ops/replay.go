@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
@@ -39,6 +40,11 @@ type Edit struct {
 // the copy's ID: repeat it with that ID, for the copy may have been accepted.
 func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Edit) (Accepted, error) {
 	if err := o.Can(ActionReplay); err != nil {
+		if errors.Is(err, ErrReplayOff) {
+			if missing := o.Denied(ctx, actor, string(ActionReplay)); missing != nil {
+				err = errors.Join(err, missing)
+			}
+		}
 		return Accepted{}, err
 	}
 	if err := checkText("message ID", messageID, 1, models.MaxMessageID); err != nil {

@@ -75,7 +75,8 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 		_, err = plain.Replay(t.Context(), ada, "1", ops.Edit{})
 		require.ErrorIs(t, err, ops.ErrReplayOff)
 		require.Equal(t, before, r.rows())
-		require.Len(t, r.audit(), audit)
+		require.Len(t, r.audit(), audit+1)
+		require.Contains(t, r.audit(), "ada denied replay")
 	})
 }
 

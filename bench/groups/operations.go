@@ -208,7 +208,7 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 		`INSERT INTO inbox_rejected_messages SELECT gen_random_uuid(), 'bench', 'orders', 0, n, now(), '\x6b', '\x7b7d', '[]', 'invalid character at ' || n,
 			now() - n * interval '1 second' FROM generate_series(1, 10000) n`,
 		`INSERT INTO inbox_audit SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'operator', 'retry', 'status ' || n, '{}',
-			now() - n * interval '1 second' FROM generate_series(1, 10000) n`,
+			now() - n * interval '1 second', '' FROM generate_series(1, 10000) n`,
 		`VACUUM (ANALYZE)`,
 	} {
 		if err := s.ib.DB.WithContext(ctx).Exec(statement).Error; err != nil {

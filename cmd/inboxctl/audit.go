@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/csv"
 	"fmt"
+	"reflect"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,27 +15,42 @@ import (
 
 func newAudit(a *app) *cobra.Command {
 	var (
-		page     pageFlags
-		who, act string
-		filter   ops.AuditFilter
+		page             pageFlags
+		who, act, export string
+		filter           ops.AuditFilter
 	)
 	cmd := &cobra.Command{
 		Use: "audit", Short: "Who did what, the last action first",
-		Long: `Lists the actions of operators and their looks at messages, the last first. Each
-row was written in the transaction of what it tells. Reading the audit leaves no
-row.
+		Long: `Lists the actions of operators, their looks at messages and what they were denied,
+the last first. Each row was written in the transaction of what it tells. ROLE is the
+role that its writer has logged in to PostgreSQL as. Reading the audit leaves no row.
 
-JSON: ops.AuditPage, whose Detail is JSON in a string.`,
+--export prints all rows that match, however many, as they are read: jsonl has one
+JSON object in each line, csv a line of names first. In csv what a terminal would obey
+is escaped.
+
+JSON: ops.AuditPage, whose Detail is JSON in a string; with jsonl an ops.AuditEntry.`,
 		Example: `  inboxctl audit
   inboxctl audit --by alice@ops1 --from 24h
   inboxctl audit --action delete
-  inboxctl audit --target 7f9c2ba4`,
+  inboxctl audit --target 7f9c2ba4
+  inboxctl audit --from 30d --export csv > audit.csv`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			filter.Actor, filter.Action = ops.Actor(who), ops.Action(act)
 			var after ops.Cursor
 			if filter.From, filter.To, after, err = page.place(a.now()); err != nil {
 				return err
+			}
+			switch export {
+			case "":
+			case "jsonl", "csv":
+				if len(changed(cmd, []string{"limit", "after", "output"})) > 0 {
+					return misuse("--export prints all rows in a format of its own: leave out --limit, --after and --output")
+				}
+				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error { return a.exportAudit(ctx, o, filter, export) })
+			default:
+				return misuse("--export is %q, allowed are jsonl and csv", export)
 			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				found, err := o.Audit(ctx, filter, after, page.limit)
@@ -51,26 +70,75 @@ JSON: ops.AuditPage, whose Detail is JSON in a string.`,
 			})
 		},
 	}
-	actions := []ops.Action{ops.ActionView, ops.ActionViewRejected, ops.ActionRetry, ops.ActionDiscard, ops.ActionDelete, ops.ActionReplay, ops.ActionReAccept,
-		ops.ActionDeleteRejected, ops.ActionPause, ops.ActionResume, ops.ActionCleanup}
-	names := make([]string, len(actions))
-	for i, action := range actions {
-		names[i] = string(action)
+	names := []string{}
+	for _, action := range ops.Actions() {
+		names = append(names, string(action))
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&who, "by", "", "of this actor")
-	flags.StringVar(&act, "action", "", "of this action, such as retry, discard, delete, view")
+	flags.StringVar(&act, "action", "", "of this action, such as retry, discard, delete, view, denied")
 	flags.StringVar(&filter.Target, "target", "", "whose target contains this")
+	flags.StringVar(&export, "export", "", "all that match, as jsonl or csv")
 	page.bindPeriod(cmd, "")
 	fixed(cmd, "action", names...)
+	fixed(cmd, "export", "jsonl", "csv")
 	page.bind(cmd)
 	return cmd
 }
 
 func auditTable(entries []ops.AuditEntry) *table {
-	t := newTable(column{name: "AT"}, column{name: "ACTOR"}, column{name: "ACTION"}, column{name: "TARGET"}, column{name: "DETAIL", limit: 80})
+	t := newTable(column{name: "AT"}, column{name: "ACTOR"}, column{name: "ROLE"}, column{name: "ACTION"}, column{name: "TARGET"}, column{name: "DETAIL", limit: 80})
 	for _, e := range entries {
-		t.add(instant(e.OccurredAt), string(e.Actor), string(e.Action), e.Target, e.Detail)
+		t.add(instant(e.OccurredAt), string(e.Actor), e.DatabaseRole, string(e.Action), e.Target, e.Detail)
 	}
 	return t
+}
+
+// exportPage is how many rows are in memory at once: a row of a bulk action names up to
+// 1,000 statuses.
+const exportPage = 100
+
+func (a *app) exportAudit(ctx context.Context, o *ops.Ops, filter ops.AuditFilter, format string) error {
+	write := a.auditLine
+	if format == "csv" {
+		lines := csv.NewWriter(a.out)
+		record := func(fields ...string) error {
+			for i := range fields {
+				fields[i] = oneLine(fields[i])
+			}
+			_ = lines.Write(fields) // its error is that of Flush
+			lines.Flush()
+			return lines.Error()
+		}
+		if err := record("id", "occurred_at", "actor", "database_role", "action", "target", "detail"); err != nil {
+			return err
+		}
+		write = func(e ops.AuditEntry) error {
+			return record(e.ID, e.OccurredAt.UTC().Format(time.RFC3339Nano), string(e.Actor), e.DatabaseRole, string(e.Action), e.Target, e.Detail)
+		}
+	}
+	after := ops.Cursor("")
+	for {
+		page, err := o.Audit(ctx, filter, after, exportPage)
+		if err != nil {
+			return err
+		}
+		for _, entry := range page.Entries {
+			if err := write(entry); err != nil {
+				return err
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+func (a *app) auditLine(entry ops.AuditEntry) error {
+	var line bytes.Buffer
+	if err := encode(&line, reflect.ValueOf(entry)); err != nil {
+		return fmt.Errorf("print as JSON: %w", err)
+	}
+	_, err := fmt.Fprintf(a.out, "%s\n", escapeUnprintable(line.Bytes()))
+	return err
 }

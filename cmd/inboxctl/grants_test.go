@@ -18,8 +18,9 @@ import (
 
 // granted is an inbox under names of its own whose roles have what the printed script says.
 type granted struct {
-	t                                    *testing.T
-	owner, application, operator, reader string // DSNs
+	t                                          *testing.T
+	owner, application, operator, reader, lena string // DSNs
+	lenasRole                                  string
 }
 
 func newGranted(t *testing.T) granted {
@@ -28,8 +29,10 @@ func newGranted(t *testing.T) granted {
 	application, asApplication := testenv.Role(t, dsn)
 	operator, asOperator := testenv.Role(t, dsn)
 	reader, asReader := testenv.Role(t, dsn)
+	lena, asLena := testenv.Role(t, dsn) // an operator with a login of her own
+	testenv.Grant(t, dsn, operator, lena)
 	testenv.Run(t, dsn, "CREATE SCHEMA orders AUTHORIZATION "+owner)
-	g := granted{t, asOwner, asApplication, asOperator, asReader}
+	g := granted{t, asOwner, asApplication, asOperator, asReader, asLena, lena}
 	require.Zero(t, g.run(asOwner, "migrate", "up", "--inbox", "test").code)
 	for range 2 { // it may be run again
 		printed := runWith(t, t.Context(), nil, "", "grants", "--schema", "orders", "--prefix", "in_",
@@ -102,6 +105,9 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 		g.done(g.operator, args...)
 	}
 	g.refused(g.operator, "migrate", "up", "--inbox", "test", "--prefix", "others_")
+
+	g.done(g.lena, "show", "a", "--actor", "somebody else")
+	require.Contains(t, g.done(g.reader, "audit", "--limit", "1").out, g.lenasRole, "the row names the login")
 }
 
 func TestRolesCanDoNothingElse(t *testing.T) {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -173,5 +176,40 @@ func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
 		r.done("resume", failing)
 		inboxtest.Accept(t, r.ib, "a")
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, r.ib) }, "a resumed handler runs")
+	})
+}
+
+// Contract 11.3.
+func TestAuditIsExportedWhole(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		rows := make([]models.Audit, 2*exportPage+30)
+		for i := range rows {
+			rows[i] = models.Audit{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", i), Actor: "ada", Action: "retry", Target: fmt.Sprintf("status %d", i),
+				Detail: `{"a":"b,\"c\""}`, OccurredAt: inboxtest.Noon, DatabaseRole: "ops"}
+		}
+		rows[0].Target = "message \x1b[31m,\nred"
+		require.NoError(t, r.d.DB.CreateInBatches(rows, 100).Error)
+
+		lines := splitLines(strings.TrimSpace(r.done("audit", "--export", "jsonl").out))
+		require.Len(t, lines, len(rows))
+		for i, line := range lines {
+			var entry struct{ ID, Actor, Target, Detail, DatabaseRole string }
+			require.NoError(t, json.Unmarshal([]byte(line), &entry))
+			row := rows[len(rows)-1-i]
+			require.Equal(t, []string{row.ID, "ada", row.Target, row.Detail, "ops"}, []string{entry.ID, entry.Actor, entry.Target, entry.Detail, entry.DatabaseRole})
+		}
+
+		out := r.done("audit", "--export", "csv", "--by", "ada").out
+		require.NotContains(t, out, "\x1b")
+		records, err := csv.NewReader(strings.NewReader(out)).ReadAll()
+		require.NoError(t, err)
+		require.Len(t, records, 1+len(rows))
+		require.Equal(t, []string{"id", "occurred_at", "actor", "database_role", "action", "target", "detail"}, records[0])
+		require.Equal(t, []string{rows[0].ID, "2026-01-01T12:00:00Z", "ada", "ops", "retry", `message \x1b[31m,\nred`, rows[0].Detail}, records[len(rows)])
+
+		require.Empty(t, r.done("audit", "--export", "jsonl", "--by", "nobody").out)
+		for _, args := range [][]string{{"--export", "xml"}, {"--export", "csv", "--limit", "5"}, {"--export", "csv", "-o", "json"}} {
+			require.Equal(t, exitMisuse, r.run(append([]string{"audit"}, args...)...).code)
+		}
 	})
 }

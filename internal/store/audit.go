@@ -9,12 +9,15 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// No condition.
+// No condition. The role is the one that the session has logged in as, whatever role it
+// has taken since, and whoever says to act.
 const (
 	postgresAddAudit = `
-INSERT INTO {audit} (id, actor, action, target, detail, occurred_at) VALUES ($1::text::uuid, $2, $3, $4, $5, $6::timestamptz)`
+INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role)
+VALUES ($1::text::uuid, $2, $3, $4, $5, $6::timestamptz, session_user)`
 
-	sqliteAddAudit = `INSERT INTO {audit} (id, actor, action, target, detail, occurred_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)`
+	sqliteAddAudit = `
+INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role) VALUES (?1, ?2, ?3, ?4, ?5, ?6, '')`
 )
 
 func (p *postgres) AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error {

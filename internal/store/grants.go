@@ -28,12 +28,9 @@ type privileges struct {
 	application, operator, reader string
 }
 
-// The roles may not change an audit row, delete one, or say as whom they have logged in.
+// No role may change an audit row or delete one.
 func privilegesOn(n models.Naming) []privileges {
-	const (
-		everything = `SELECT, INSERT, UPDATE, DELETE`
-		addAudit   = `SELECT, INSERT ("id", "actor", "action", "target", "detail", "occurred_at")`
-	)
+	const everything = `SELECT, INSERT, UPDATE, DELETE`
 	return []privileges{
 		{n.Messages(), `SELECT, INSERT, UPDATE ("transport_name"), DELETE`, `SELECT, UPDATE ("transport_name"), DELETE`,
 			`SELECT ("id", "number", "transport_name", "type", "source", "content_type", "received_at")`},
@@ -45,7 +42,7 @@ func privilegesOn(n models.Naming) []privileges {
 		{n.Workers(), everything, `SELECT, DELETE`, `SELECT`},
 		{n.Handlers(), `SELECT, INSERT, UPDATE`, `SELECT, INSERT, UPDATE`, `SELECT`},
 		{n.Markers(), everything, `SELECT`, `SELECT`},
-		{n.Audit(), addAudit, addAudit, `SELECT`},
+		{n.Audit(), `SELECT, INSERT`, `SELECT, INSERT`, `SELECT`},
 		{n.Meta(), `SELECT, INSERT`, `SELECT`, `SELECT`}, // the first start names the tables
 	}
 }

@@ -43,7 +43,7 @@ func loadMillion(t *testing.T, db *gorm.DB) {
 		FROM generate_series(1, 1000000) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`, LaneHandler("lanes")),
 		`INSERT INTO inbox_markers SELECT 'm' || n, 'hot', 't', '2026-01-01 12:00:00+00', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
 		FROM generate_series(1, 20000) n`,
-		`INSERT INTO inbox_audit SELECT gen_random_uuid(), 'a', 'retry', '', '', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
+		`INSERT INTO inbox_audit SELECT gen_random_uuid(), 'a', 'retry', '', '', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds', ''
 		FROM generate_series(1, 20000) n`,
 		`INSERT INTO inbox_rejected_messages SELECT gen_random_uuid(), 'c', 't', 0, n, now(), NULL, NULL, '[]', 'bad',
 		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`,

@@ -152,7 +152,8 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}audit" (
     "action" varchar(50) NOT NULL,
     "target" varchar(500) NOT NULL,
     "detail" text NOT NULL,
-    "occurred_at" timestamptz NOT NULL
+    "occurred_at" timestamptz NOT NULL,
+    "database_role" text NOT NULL
 );
 
 CREATE INDEX IF NOT EXISTS "${prefix}audit_occurred_at" ON ${schema}"${prefix}audit" ("occurred_at");

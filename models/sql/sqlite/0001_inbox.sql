@@ -148,7 +148,8 @@ CREATE TABLE IF NOT EXISTS "${prefix}audit" (
     "action" varchar(50) NOT NULL,
     "target" varchar(500) NOT NULL,
     "detail" text NOT NULL,
-    "occurred_at" datetime NOT NULL
+    "occurred_at" datetime NOT NULL,
+    "database_role" text NOT NULL
 );
 
 CREATE INDEX IF NOT EXISTS "${prefix}audit_occurred_at" ON "${prefix}audit" ("occurred_at");
