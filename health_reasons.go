@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/processor"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // fewPoisoned is how many poisoned statuses are no rate: single bad messages are
@@ -40,10 +40,12 @@ func (h *Health) judge(s *sampler, o HealthOptions) {
 	if err := h.Cleanup.Err; err != nil {
 		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded, Detail: err.Error()})
 	}
+	for i, r := range h.Reasons { // errors may quote data, and how something was connected to
+		h.Reasons[i].Detail = s.ib.cfg.redactor.Error(redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey}, r.Detail)
+	}
 }
 
 func (h *Health) because(r HealthReason) {
-	r.Detail = secrets.Mask(r.Detail) // errors may quote how something was connected to
 	h.Reasons = append(h.Reasons, r)
 	if r.State.rank() > h.State.rank() {
 		h.State = r.State

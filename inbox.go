@@ -77,7 +77,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	registry, _ := handler.NewRegistry(subscriptionsOf(cfg.channels, resolved)) // validate reports what is wrong with them
 	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}, registry: registry,
 		counters: countersOf(cfg, registry)}
-	ib.log, ib.logLimit = logging.Limit(cfg.logger)
+	ib.log, ib.logLimit = logging.Limit(cfg.logger, cfg.redactor)
 	ib.log = ib.log.With(zap.String(telemetry.FieldInbox, cfg.name))
 	ib.tables = &tables{ib: ib}
 	if err := errors.Join(cfg.validate(), cfg.named(ib.validateDB())); err != nil {
@@ -97,12 +97,13 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.running = invoke.NewRunning(cfg.clock.Now)
 	ib.processor, err = processor.New(processor.Config{Running: ib.running, DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff, Health: ib.healthJSON})
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff,
+		Health: ib.healthJSON, Redactor: cfg.redactor})
 	if err != nil {
 		return fail(err)
 	}
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), NotStored: deliveredInPlace(cfg.channels),
-		Decoders: ib.decoders(), Options: cfg.options.Acceptor,
+		Decoders: ib.decoders(), Options: cfg.options.Acceptor, Redactor: cfg.redactor,
 		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) },
 		Reserve: func(wanted map[string]int) acceptor.Reservation {
 			if r := ib.processor.Reserve(wanted); r != nil {

@@ -17,8 +17,10 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/problems"
+	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // Options are an inbox's settings that can come from a file or from the
@@ -109,6 +111,7 @@ type config struct {
 	// middleware and backoff are the inbox's own, handlers may have more.
 	middleware []handler.Middleware
 	backoff    func(errorCount int) time.Duration
+	redactor   redaction.Redactor
 	manual     bool
 	// Of OpenTelemetry; nil is the global one.
 	meterProvider  metric.MeterProvider
@@ -183,6 +186,24 @@ func WithHooks(h handler.Hooks) Option { return func(c *config) { c.hooks = h } 
 // what must happen exactly once: it runs with every attempt (contract 5.13).
 func Use(middleware ...Middleware) Option {
 	return func(c *config) { c.middleware = append(c.middleware, middleware...) }
+}
+
+// Redact has hook replace each value that may hold a secret before anybody sees it: the
+// texts of errors before they are stored, logged, traced and published in dead
+// letters, in every delivery mode, and payloads, keys, headers and attributes before
+// Inbox.Ops, and so the dashboard, shows or searches them. Given several times, each
+// hook gets what the one before has left. redact.Common hides card numbers and
+// credentials. Default none: passwords of URLs and DSNs in errors are masked in any
+// case, nothing else is.
+//
+// If the hook panics, a note is stored and shown in the value's place, and what was done
+// is done. Rows keep payloads, keys and headers as they came, and so do dead letters:
+// handlers, Replay and AcceptRejected need them. The application's own functions (Hooks,
+// OnHalt, OnDeadLetter) and the errors that Health holds are not redacted. Message IDs,
+// types, sources, handler keys and topics never are: do not use it in place of keeping
+// secrets out of them (contract 11.6).
+func Redact(hook redact.Hook) Option {
+	return func(c *config) { c.redactor = c.redactor.Then(hook) }
 }
 
 // Backoff replaces the exponential backoff of all handlers without one of

@@ -63,7 +63,8 @@ func (ib *Inbox) instrument() error {
 	}
 	var err error
 	ib.instruments, err = telemetry.New(telemetry.Config{Inbox: ib.cfg.name, Counters: ib.counters,
-		MeterProvider: ib.cfg.meterProvider, TracerProvider: ib.cfg.tracerProvider, Propagator: ib.cfg.propagator})
+		MeterProvider: ib.cfg.meterProvider, TracerProvider: ib.cfg.tracerProvider, Propagator: ib.cfg.propagator,
+		Redactor: ib.cfg.redactor})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -37,6 +38,7 @@ type Acceptor struct {
 	wake     func(handlerKeys []string)
 	reserve  func(wanted map[string]int) Reservation
 	decoders map[string]*envelope.Decoder
+	redactor redaction.Redactor
 
 	warned      sync.Map // channel and type of unrouted messages, told once
 	emptied     sync.Map // channels whose first empty record is logged
@@ -44,8 +46,8 @@ type Acceptor struct {
 	warnedMu    sync.Mutex
 }
 
-// Config is what an Acceptor works with; every field but Decoders, Hooks and
-// Instruments is required.
+// Config is what an Acceptor works with; every field but Decoders, Hooks, Instruments
+// and Redactor is required.
 type Config struct {
 	Store    store.Store
 	Registry *handler.Registry
@@ -64,6 +66,8 @@ type Config struct {
 	Hooks     handler.Hooks
 	// Instruments measure and trace; nil does neither.
 	Instruments *telemetry.Instruments
+	// Redactor redacts why a record is bad before that is stored or published.
+	Redactor redaction.Redactor
 	// Wake tells the processor that these handlers have new statuses; it
 	// never blocks (contract 4.7).
 	Wake func(handlerKeys []string)
@@ -81,7 +85,7 @@ func New(cfg Config) (*Acceptor, error) {
 	a := &Acceptor{
 		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
 		log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake, reserve: cfg.Reserve,
-		decoders: map[string]*envelope.Decoder{},
+		decoders: map[string]*envelope.Decoder{}, redactor: cfg.Redactor,
 	}
 	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)
 	if err != nil {

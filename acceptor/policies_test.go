@@ -14,6 +14,9 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 func deadLetter(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordDeadLetter }
@@ -252,5 +255,26 @@ func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
 		inboxtest.Exec(t, d.DB, `DROP TRIGGER full_disk ON inbox_rejected_messages`)
 		require.Equal(t, "durable, durable bad", dispositions(r.accept(at(0, "0"), bad(1, errMangled))))
 		require.Len(t, r.rejected(), 1)
+	})
+}
+
+// Contract 3.6, 11.6: no half of a secret is left.
+func TestWhyARecordIsBadIsRedactedAndThenCut(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		begins := strings.Repeat("é", models.MaxLastError-9)
+		reason := fmt.Errorf("%s 4111111111111111 refused", begins)
+		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordDeadLetter, acceptor.BadRecordStore} {
+			r := receiveBy(t, d, func(cfg *acceptor.Config) {
+				cfg.Options.BadRecords, cfg.Redactor = policy, redaction.New(redact.Common)
+			})
+			results := r.accept(bad(1, reason), at(2, "good"))
+			require.Equal(t, reason, results[0].Err)
+			require.Empty(t, results[1].Reason)
+			if policy == acceptor.BadRecordDeadLetter {
+				require.Equal(t, begins+" [redacte", results[0].Reason)
+				continue
+			}
+			require.Equal(t, begins+" [redacte", r.rejected()[0].Reason)
+		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -37,6 +38,11 @@ func (a *Acceptor) AcceptRecords(ctx context.Context, channel string, received [
 	span.End(err)
 	if err != nil {
 		return nil, err
+	}
+	for i, r := range results {
+		if r.Disposition == envelope.DeadLetter {
+			results[i].Reason = in.reason(channel, "", r.Err)
+		}
 	}
 	in.tell(received, results)
 	return results, nil
@@ -211,12 +217,18 @@ func haltedRecords(received []envelope.Received, results []envelope.Result) map[
 	return skip
 }
 
+// reason is why a record is bad, as it is stored and published: redacted before it is
+// cut, so that no half of a secret is left (contract 3.6, 11.6).
+func (a *Acceptor) reason(channel, rejectedID string, err error) string {
+	return store.SanitizeError(a.redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
+}
+
 // rejection makes the row that keeps a bad record; RejectedAt is set when it
 // is persisted.
 func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) models.RejectedMessage {
 	text := ""
 	if reason != nil {
-		text = store.SanitizeError(reason.Error())
+		text = a.reason(channel, "", reason)
 	}
 	headers := ""
 	if r.RawHeaders != nil {

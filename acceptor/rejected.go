@@ -187,7 +187,7 @@ func (a *Acceptor) keepRejected(ctx context.Context, row models.RejectedMessage,
 	still := &StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
 	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
-	err := a.store.SetRejectedReason(ctx, row.ID, reason.Error(), audit)
+	err := a.store.SetRejectedReason(ctx, row.ID, a.reason(row.Channel, row.ID, reason), audit)
 	switch {
 	case errors.Is(err, store.ErrRejectedGone): // somebody else was faster
 		return rejectedError(row.ID, err)

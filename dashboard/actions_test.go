@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
@@ -232,11 +233,11 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 func TestFailuresThatTakeLongAreLookedAtOnceForAll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var looked atomic.Int64
-		hook := func(v ops.Redactable) []byte {
+		hook := func(v redact.Value) []byte {
 			if looked.Add(1); v.HandlerKey == "mail" {
 				<-time.After(120 * time.Millisecond) // a slow search
 			}
-			return v.Value
+			return v.Bytes
 		}
 		r := newRig(t, d, []ops.Option{ops.Redact(hook)})
 		r.poison("mail", "smtp said 550", "m1", "m2", "m3", "m4")

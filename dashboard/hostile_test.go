@@ -21,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // hostile are texts that would be markup, code or a way out of it where they are
@@ -140,7 +141,7 @@ func contains(all []string, one string) bool {
 
 func TestRedactionHookReplacesWhatIsShown(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v ops.Redactable) []byte { return []byte("hidden " + string(v.Part)) })}, dashboard.ShowPayloads())
+		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte { return []byte("hidden " + string(v.Part)) })}, dashboard.ShowPayloads())
 		r.poison("mail", "SECRET in error", "SECRET-free")
 		for _, page := range []string{"message?id=SECRET-free", "failures", "messages"} {
 			require.NotContains(t, r.page(page), "SECRET in error")

@@ -19,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 func (r *rig) accept(m inbox.RawMessage) {
@@ -89,11 +90,11 @@ func TestBeginningOfATextIsText(t *testing.T) {
 func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen []int
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v ops.Redactable) []byte {
-			if v.Part == ops.PartPayload || v.Part == ops.PartKey {
-				seen = append(seen, len(v.Value))
+		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte {
+			if v.Part == redact.PartPayload || v.Part == redact.PartKey {
+				seen = append(seen, len(v.Bytes))
 			}
-			return append([]byte("hidden "), v.Value[len(v.Value)-1])
+			return append([]byte("hidden "), v.Bytes[len(v.Bytes)-1])
 		})}, dashboard.ShowPayloads())
 		small, large := bytes.Repeat([]byte("s"), ops.PreviewLimit), bytes.Repeat([]byte("s"), ops.PreviewLimit+1)
 		r.accept(inbox.RawMessage{ID: "small", Content: small, OrderingKey: []byte("k")})

@@ -55,13 +55,21 @@ func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 
 func newRig(t testing.TB, d *inboxtest.Database, of []ops.Option, options ...dashboard.Option) *rig {
 	t.Helper()
+	return newRigOf(t, d, nil, of, options...)
+}
+
+// newRigOf is newRig with options of the inbox.
+func newRigOf(t testing.TB, d *inboxtest.Database, inboxOptions []inbox.Option, of []ops.Option,
+	options ...dashboard.Option) *rig {
+	t.Helper()
 	r := &rig{t: t, d: d, clock: fxtest.NewClock(inboxtest.Noon), fails: map[string]error{}}
 	run := func(_ context.Context, m inboxtest.Bytes) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.fails[m.HandlerKey+"/"+m.ID]
 	}
-	r.ib = inboxtest.New(t, d.DB, inbox.WithClock(r.clock), inboxtest.Handlers(inboxtest.Do("mail", run), inboxtest.Do("ship", run)))
+	handlers := inboxtest.Handlers(inboxtest.Do("mail", run), inboxtest.Do("ship", run))
+	r.ib = inboxtest.New(t, d.DB, append(inboxOptions, inbox.WithClock(r.clock), handlers)...)
 	var err error
 	r.ops, err = r.ib.Ops(of...)
 	require.NoError(t, err)

@@ -56,4 +56,7 @@ type Result struct {
 	Accepted, Duplicates, Unrouted int
 	// Err says why the record is bad; nil if it is not.
 	Err error
+	// Reason is the text of Err as a dead letter has it: redacted, valid UTF-8 and at
+	// most models.MaxLastError characters (contract 3.6, 11.6). Empty if there is none.
+	Reason string
 }

@@ -24,7 +24,8 @@ type AttemptEvent struct {
 	Attempt int
 	// Outcome is "completed", "failed", "poisoned", "snoozed" or "released".
 	Outcome string
-	// Err is what the handler failed with; nil when completed.
+	// Err is what the handler failed with, unredacted (contract 11.6); nil when
+	// completed.
 	Err error
 	// Duration is how long the handler ran.
 	Duration time.Duration

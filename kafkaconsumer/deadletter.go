@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/condition"
-	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -29,7 +27,7 @@ const (
 	// timestamp is exactly 0.
 	HeaderTimestamp = "inbox-timestamp"
 	// HeaderChannel and HeaderGroup say who read it, HeaderReason what is
-	// wrong with it (at most 2,000 bytes).
+	// wrong with it (at most 2,000 characters, redacted: contract 11.6).
 	HeaderChannel = "inbox-channel"
 	HeaderGroup   = "inbox-group"
 	HeaderReason  = "inbox-reason"
@@ -64,6 +62,7 @@ func (e *DeadLetterError) Unwrap() []error { return []error{e.Refusal, e.Reason}
 type deadLetter struct {
 	record envelope.Record
 	reason error
+	text   string // of the reason, as it may be published
 }
 
 // deadLetters publishes to a consumer's dead-letter topic. It is safe for
@@ -186,15 +185,10 @@ func (d *deadLetters) letter(l deadLetter) kafka.Record {
 	if r.RawHeaders != nil {
 		out.Headers = append(out.Headers, kafka.Header{Key: HeaderHeaders, Value: r.RawHeaders})
 	}
-	reason := ""
-	if l.reason != nil {
-		reason = l.reason.Error()
-	}
-	reason = strings.ToValidUTF8(reason[:min(len(reason), models.MaxLastError)], "")
 	for _, h := range [][2]string{
 		{HeaderTopic, r.Topic}, {HeaderPartition, strconv.Itoa(r.Partition)}, {HeaderOffset, strconv.FormatInt(r.Offset, 10)},
 		{HeaderTimestamp, strconv.FormatInt(r.Timestamp.UnixMilli(), 10)},
-		{HeaderChannel, d.channel}, {HeaderGroup, d.cfg.GroupID}, {HeaderReason, reason},
+		{HeaderChannel, d.channel}, {HeaderGroup, d.cfg.GroupID}, {HeaderReason, l.text},
 	} {
 		out.Headers = append(out.Headers, kafka.Header{Key: h[0], Value: []byte(h[1])})
 	}
@@ -210,7 +204,7 @@ func (d *deadLetters) tell(l deadLetter) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			d.log.Error("inbox: OnDeadLetter panicked", zap.Any(telemetry.FieldPanic, r))
+			d.log.Error("inbox: OnDeadLetter panicked", zap.NamedError(telemetry.FieldPanic, fmt.Errorf("%v", r)))
 		}
 	}()
 	d.cfg.OnDeadLetter(l.record, l.reason)

@@ -1,6 +1,7 @@
 package kafkaconsumer
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -99,7 +100,7 @@ func (c *Consumer) halt(p *partition, reason error) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			c.log.Error("inbox: OnHalt panicked", zap.Any(telemetry.FieldPanic, r))
+			c.log.Error("inbox: OnHalt panicked", zap.NamedError(telemetry.FieldPanic, fmt.Errorf("%v", r)))
 		}
 	}()
 	c.cfg.OnHalt(p.topic, p.id, reason)

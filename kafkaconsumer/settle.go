@@ -75,7 +75,7 @@ func (s *settling) take(c *chunk, results []envelope.Result, canPublish bool) {
 		case r.Disposition == envelope.Durable:
 			continue
 		case r.Disposition == envelope.DeadLetter && canPublish:
-			s.letters = append(s.letters, deadLetter{c.received[i].Record, r.Err})
+			s.letters = append(s.letters, deadLetter{c.received[i].Record, r.Err, r.Reason})
 			continue
 		case r.Disposition == envelope.DeadLetter:
 			s.halted = fmt.Errorf("no DeadLetterTopic is configured for the bad record: %w", r.Err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // Cleanup deletes what the retentions allow, now, see Inbox.Cleanup. It has many
@@ -22,7 +23,7 @@ func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error)
 	deleted, err := o.cleanup(ctx)
 	end := map[string]any{"event": "ended", "deleted": deleted}
 	if err != nil {
-		end["error"] = err.Error()
+		end["error"] = o.redactor.Error(redact.Value{}, err.Error()) // an archive function may quote data
 		err = fmt.Errorf("%s: %w", ActionCleanup, err)
 	}
 	return deleted, errors.Join(err, o.noteAnyway(ctx, actor, ActionCleanup, "inbox", end))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 func TestConnectionsUsedAtOnceAreBounded(t *testing.T) {
@@ -35,7 +36,7 @@ func TestConnectionsUsedAtOnceAreBounded(t *testing.T) {
 			var mu sync.Mutex
 			now, most := 0, 0
 			full := make(chan struct{})
-			hook := func(v ops.Redactable) []byte { // is called amid a statement's rows
+			hook := func(v redact.Value) []byte { // is called amid a statement's rows
 				mu.Lock()
 				now++
 				if most = max(most, now); now == c.want {
@@ -53,7 +54,7 @@ func TestConnectionsUsedAtOnceAreBounded(t *testing.T) {
 				mu.Lock()
 				now--
 				mu.Unlock()
-				return v.Value
+				return v.Bytes
 			}
 			o, err := ops.New(r.d.DB, append(c.options, ops.Redact(hook))...)
 			require.NoError(t, err)
@@ -78,7 +79,7 @@ func TestWaitForAConnectionEndsWithItsContext(t *testing.T) {
 		r.accept("1")
 		inboxtest.Process(t, r.ib)
 		inside, done := make(chan struct{}, 10), make(chan struct{})
-		o, err := ops.New(r.d.DB, ops.Connections(1), ops.Redact(func(v ops.Redactable) []byte { inside <- struct{}{}; <-done; return v.Value }))
+		o, err := ops.New(r.d.DB, ops.Connections(1), ops.Redact(func(v redact.Value) []byte { inside <- struct{}{}; <-done; return v.Bytes }))
 		require.NoError(t, err)
 		listed := make(chan error, 1)
 		go func() {

@@ -176,7 +176,7 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int
 
 // wantFor adds what the redaction hook is told of a text.
 func (o *Ops) wantFor(f *filter) {
-	f.want.message = f.want.message || f.want.texts && o.redactor != nil
+	f.want.message = f.want.message || f.want.texts && o.redacts()
 }
 
 func (o *Ops) source(ctx context.Context, f *filter, st stage, after *place, chunk int) (source, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // Message is a message with all of its statuses.
@@ -123,21 +124,21 @@ func (o *Ops) shown(stored models.Message) Message {
 		m.PropertiesProblem = err.Error()
 	}
 	m.TraceID, m.OriginalID = traceID(p), p.Attributes[PropertyOriginalID]
-	of := Redactable{MessageID: m.ID, Type: m.Type, Channel: p.Channel}
-	show := func(part Part, name string, value []byte) []byte {
+	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: p.Channel}
+	show := func(part redact.Part, name string, value []byte) []byte {
 		of := of
-		of.Part, of.Name, of.Value = part, name, value
-		return o.redact(of)
+		of.Part, of.Name, of.Bytes = part, name, value
+		return o.redactor.Bytes(of)
 	}
-	m.Content, m.OrderingKey = show(PartPayload, "", stored.Content), show(PartKey, "", stored.OrderingKey)
+	m.Content, m.OrderingKey = show(redact.PartPayload, "", stored.Content), show(redact.PartKey, "", stored.OrderingKey)
 	p.Headers = o.redactHeaders(of, p.Headers)
 	for name, value := range p.Attributes {
 		if name != PropertyOriginalID {
-			p.Attributes[name] = string(show(PartAttribute, name, []byte(value)))
+			p.Attributes[name] = string(show(redact.PartAttribute, name, []byte(value)))
 		}
 	}
 	if p.Kafka != nil {
-		p.Kafka.Key = show(PartKey, "", p.Kafka.Key)
+		p.Kafka.Key = show(redact.PartKey, "", p.Kafka.Key)
 	}
 	m.Properties = p
 	return m

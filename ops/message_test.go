@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -98,12 +99,12 @@ func TestMessageTellsThePlaceInItsLane(t *testing.T) {
 // Contract 11.4: nothing of payload, headers or errors is shown, or searched,
 // but what the hook makes of it.
 func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
-	hide := func(v ops.Redactable) []byte {
+	hide := func(v redact.Value) []byte {
 		switch {
 		case v.Name == "none":
-			return v.Value
-		case v.Part == ops.PartError:
-			return bytes.ReplaceAll(v.Value, []byte("secret"), []byte("***"))
+			return v.Bytes
+		case v.Part == redact.PartError:
+			return bytes.ReplaceAll(v.Bytes, []byte("secret"), []byte("***"))
 		case v.Name == "bin":
 			panic("hook")
 		}
@@ -154,7 +155,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 // Contract 11.4: why a record is still bad is an error's text, too.
 func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v ops.Redactable) []byte { return append([]byte("of "), v.Part...) })})
+		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte { return append([]byte("of "), v.Part...) })})
 		bad := r.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		_, err := r.ops.ReAccept(t.Context(), ada, bad)
 		var still *inbox.StillBadError
@@ -168,11 +169,11 @@ func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var channels []string
-		hook := ops.Redact(func(v ops.Redactable) []byte {
-			if v.Part == ops.PartError {
+		hook := ops.Redact(func(v redact.Value) []byte {
+			if v.Part == redact.PartError {
 				channels = append(channels, v.Channel)
 			}
-			return v.Value
+			return v.Bytes
 		})
 		redacting, plain := newRig(t, d, []ops.Option{hook}), newRig(t, d, nil)
 		bad := redacting.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
@@ -192,7 +193,7 @@ func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 // What is poisoned must be seen and can be acted on, even if no error is shown.
 func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(ops.Redactable) []byte { return nil })})
+		r := newRig(t, d, []ops.Option{ops.Redact(func(redact.Value) []byte { return nil })})
 		r.poison("mail", "no", "1", "2")
 		r.poison("ship", "no", "2")
 		r.accept("1", "2", "3")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -55,7 +56,7 @@ type settings struct {
 	statementTimeout time.Duration
 	connections      int
 	connectionsSet   bool
-	redactor         func(Redactable) []byte
+	redactor         redaction.Redactor
 	allowReplay      bool
 	live             Live
 	cleanup          func(context.Context) (cleanup.Deleted, error) // nil if there is nobody who can

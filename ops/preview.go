@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // PreviewLimit bounds what a preview reads whole: headers and attributes, and what
@@ -82,7 +83,7 @@ func (o *Ops) cuts(bounds PreviewBounds) []any {
 		switch {
 		case n <= 0:
 			return -1, 0
-		case o.redactor != nil:
+		case o.redacts():
 			return PreviewLimit, 0
 		}
 		return n, n
@@ -124,9 +125,9 @@ func (o *Ops) scanPreview(rows *sql.Rows, m *MessagePreview) error {
 	if !properties.Valid {
 		m.PropertiesProblem = tooLong(all.Int64)
 	}
-	of := Redactable{MessageID: m.ID, Type: m.Type, Channel: m.Properties.Channel, Part: PartPayload}
+	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: m.Properties.Channel, Part: redact.PartPayload}
 	m.Payload = o.preview(of, content, contentSize.Int64, false)
-	of.Part = PartKey
+	of.Part = redact.PartKey
 	m.Key = o.preview(of, key, keySize.Int64, noKey)
 	return nil
 }
@@ -136,15 +137,15 @@ func tooLong(size int64) string {
 }
 
 // preview redacts what was read of size stored bytes.
-func (o *Ops) preview(of Redactable, read []byte, size int64, none bool) Preview {
-	p := Preview{Size: size, None: none, Withheld: o.redactor != nil && size > PreviewLimit}
+func (o *Ops) preview(of redact.Value, read []byte, size int64, none bool) Preview {
+	p := Preview{Size: size, None: none, Withheld: o.redacts() && size > PreviewLimit}
 	if p.Cut = int64(len(read)) < size; none || read == nil && p.Cut {
 		return p
 	}
-	if of.Value = read; read == nil { // what a driver makes of empty bytes is its own affair
-		of.Value = []byte{}
+	if of.Bytes = read; read == nil { // what a driver makes of empty bytes is its own affair
+		of.Bytes = []byte{}
 	}
-	p.Bytes = o.redact(of)
+	p.Bytes = o.redactor.Bytes(of)
 	return p
 }
 
@@ -206,13 +207,11 @@ func (o *Ops) scanRejectedPreview(rows *sql.Rows, r *RejectedPreview) error {
 		return err
 	}
 	r.Timestamp, r.RejectedAt, r.Size = timestamp.Time, rejected.Time, keySize.Int64+valueSize.Int64
-	of := Redactable{MessageID: r.ID, Channel: r.Channel, Part: PartPayload}
+	of := redact.Value{MessageID: r.ID, Channel: r.Channel, Part: redact.PartPayload}
 	r.Payload = o.preview(of, value, valueSize.Int64, noValue)
-	of.Part = PartKey
+	of.Part = redact.PartKey
 	r.RecordKey = o.preview(of, key, keySize.Int64, noKey)
-	of.Part, of.Value = PartError, []byte(r.Reason)
-	r.Reason = string(o.redact(of))
-	of.Value = nil
+	r.Reason = o.redactor.Error(of, r.Reason)
 	if !headers.Valid {
 		r.HeadersProblem = tooLong(all.Int64)
 		return nil

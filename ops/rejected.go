@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // RejectedFilter narrows a list of rejected messages.
@@ -119,7 +120,7 @@ func (o *Ops) scanRejected(rows *sql.Rows, r *rejectedRow) error {
 	var timestamp, rejected store.Stamp
 	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &r.Size, &r.at)
 	r.Timestamp, r.RejectedAt = timestamp.Time, rejected.Time
-	r.Reason = string(o.redact(Redactable{Part: PartError, MessageID: r.ID, Channel: r.Channel, Value: []byte(r.Reason)}))
+	r.Reason = o.redactor.Error(redact.Value{MessageID: r.ID, Channel: r.Channel}, r.Reason)
 	return err
 }
 
@@ -171,14 +172,13 @@ func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
 	if r.Headers, err = handler.ParseHeaders(headers); err != nil {
 		r.HeadersProblem = err.Error()
 	}
-	of := Redactable{MessageID: r.ID, Channel: r.Channel}
+	of := redact.Value{MessageID: r.ID, Channel: r.Channel}
 	r.Headers = o.redactHeaders(of, r.Headers)
-	of.Part, of.Value = PartKey, r.Key
-	r.Key = o.redact(of)
-	of.Part, of.Value = PartPayload, r.Value
-	r.Value = o.redact(of)
-	of.Part, of.Value = PartError, []byte(r.Reason)
-	r.Reason = string(o.redact(of))
+	of.Part, of.Bytes = redact.PartKey, r.Key
+	r.Key = o.redactor.Bytes(of)
+	of.Part, of.Bytes = redact.PartPayload, r.Value
+	r.Value = o.redactor.Bytes(of)
+	r.Reason = o.redactor.Error(of, r.Reason)
 	return nil
 }
 
@@ -228,9 +228,9 @@ func (o *Ops) redactStillBad(err error) error {
 	if errors.Is(err, ErrNotAudited) {
 		return cmp.Or(errors.Join(others...), ErrNotAudited)
 	}
-	if o.redactor != nil {
-		reason := o.redact(Redactable{Part: PartError, MessageID: still.ID, Channel: still.Channel, Value: []byte(still.Err.Error())})
-		still = &acceptor.StillBadError{ID: still.ID, Channel: still.Channel, Err: errors.New(string(reason))}
+	if o.redacts() {
+		reason := o.redactor.Error(redact.Value{MessageID: still.ID, Channel: still.Channel}, still.Err.Error())
+		still = &acceptor.StillBadError{ID: still.ID, Channel: still.Channel, Err: errors.New(reason)}
 	}
 	if len(others) == 0 {
 		return still

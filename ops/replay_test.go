@@ -9,12 +9,13 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // Contract 11.1: off by default; a new message linked to its original.
 func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.Redact(func(ops.Redactable) []byte { return nil })})
+		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.Redact(func(redact.Value) []byte { return nil })})
 		_, err := r.ib.Accept(t.Context(), letter())
 		require.NoError(t, err)
 		r.process()

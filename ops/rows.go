@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // row is a whole status.
@@ -82,7 +83,7 @@ func (o *Ops) scanRow(rows *sql.Rows, r *row) error {
 	}
 	r.State = stateOf(complete.Time, models.Outcome(outcome), poisoned, processing.Time)
 	r.Failing = r.State == StatePending && lastError.Valid && r.ErrorCount+r.AbandonedCount > 0
-	r.LastError = o.redactError(r.MessageID, r.Type, r.HandlerKey, lastError.String)
+	r.LastError = o.redactor.Error(redact.Value{MessageID: r.MessageID, Type: r.Type, HandlerKey: r.HandlerKey}, lastError.String)
 	r.Fingerprint = fingerprintOf(r.HandlerKey, r.LastError, r.State == StatePoisoned || r.Failing)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // place is where a walk is: the last row it has looked at.
@@ -210,7 +211,8 @@ func (k *keyed) fill(ctx context.Context, each *keyRows) error {
 	_, err := look(ctx, k.o, k.statement, func(found *sql.Rows, _ *struct{}) error {
 		g := glimpse{key: each.key}
 		err := k.o.scanGlimpse(found, &g)
-		g.lastError = k.o.redactError(g.messageID, g.typ, g.key, g.lastError)
+		of := redact.Value{MessageID: g.messageID, Type: g.typ, HandlerKey: g.key}
+		g.lastError = k.o.redactor.Error(of, g.lastError)
 		rows = append(rows, g)
 		return err
 	}, args...)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // By messages_received_at, newest first, from the place on: the row there is
@@ -154,7 +155,8 @@ func (o *Ops) rowsOf(ctx context.Context, f *filter, messages []message, after p
 			}
 			g.messageID, g.typ, g.receivedAt = m.id, m.typ, m.receivedAt
 			g.place = place{At: string(m.at), Number: m.number, Key: g.key, Done: i == len(of)-1}
-			g.lastError = o.redactError(g.messageID, g.typ, g.key, g.lastError)
+			of := redact.Value{MessageID: g.messageID, Type: g.typ, HandlerKey: g.key}
+			g.lastError = o.redactor.Error(of, g.lastError)
 			rows = append(rows, g)
 		}
 	}

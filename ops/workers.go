@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // AliveFor is how young a worker's last heartbeat must be for it to count as
@@ -165,7 +166,7 @@ func (o *Ops) reasons(stored string) (reasons []HealthReason, err error) {
 	for i := range reasons {
 		r := &reasons[i]
 		r.Workers = 1
-		r.Detail = string(o.redact(Redactable{Part: PartError, Channel: r.Channel, HandlerKey: r.HandlerKey, Value: []byte(r.Detail)}))
+		r.Detail = o.redactor.Error(redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey}, r.Detail)
 	}
 	return reasons, nil
 }

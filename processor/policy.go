@@ -5,6 +5,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -17,6 +18,8 @@ type policy struct {
 	share int
 	// lanes says how its lanes run; nil if it is not ordered.
 	lanes *store.LaneRule
+	// redactor is the inbox's.
+	redactor redaction.Redactor
 }
 
 func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string)) *policy {

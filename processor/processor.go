@@ -19,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -67,8 +68,8 @@ type Processor struct {
 	warned    map[string]bool // unknown handler keys that drains have warned of
 }
 
-// Config is what a Processor works with; Running, Hooks, Instruments, Middleware and
-// Backoff may be left out.
+// Config is what a Processor works with; Running, Hooks, Instruments, Middleware,
+// Backoff and Redactor may be left out.
 type Config struct {
 	// DB is where handlers get their sessions and transactions from.
 	DB       *gorm.DB
@@ -91,6 +92,8 @@ type Config struct {
 	// Backoff replaces the exponential backoff of handlers without one of
 	// their own, see handler.Backoff.
 	Backoff func(errorCount int) time.Duration
+	// Redactor redacts errors before they are stored.
+	Redactor redaction.Redactor
 }
 
 // New makes a Processor. It fails only on invalid options, joined.
@@ -120,6 +123,7 @@ func New(cfg Config) (*Processor, error) {
 	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog, p.listenLog, p.cutLog}}
 	for _, h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
+		p.policies[h].redactor = cfg.Redactor
 	}
 	p.fleet = newFleet(p.opts, cfg.Registry.Keys(), cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, now: cfg.Clock.Now,

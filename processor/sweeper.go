@@ -215,7 +215,9 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 			s.counters.OfHandler(telemetry.Poisoned, refs[i].HandlerKey, 1)
 			s.log.Error("inbox: message poisoned", zap.String(telemetry.FieldHandlerKey, refs[i].HandlerKey), zap.String(telemetry.FieldMessageID, refs[i].MessageID),
 				zap.Stringp(telemetry.FieldLastError, settlements[i].LastError))
-			s.poisoned(ctx, result{attempt: &attempt{claim: store.Claim{Ref: refs[i]}}, verdict: poisonedBy(settlements[i], errors.New(*settlements[i].LastError))})
+			text := settlements[i].LastError
+			s.poisoned(ctx, result{attempt: &attempt{claim: store.Claim{Ref: refs[i]}},
+				verdict: poisonedBy(settlements[i], text, errors.New(*text))})
 		} else {
 			s.counters.OfHandler(telemetry.Recovered, refs[i].HandlerKey, 1)
 			if next := settlements[i].NextAttemptAt; next != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // Outcomes of an attempt, as hooks and logs name them.
@@ -88,10 +89,10 @@ func judge(a *attempt, err error, cause error, now time.Time) verdict {
 	)
 	switch {
 	case errors.As(err, &beyond), handler.Undecodable(err):
-		return poisonedBy(settle, err)
+		return poisonedBy(settle, a.lastError(err), err)
 	case errors.As(err, &poison):
 		settle.ErrorCount++
-		return poisonedBy(settle, err)
+		return poisonedBy(settle, a.lastError(err), err)
 	case errors.As(err, &snooze):
 		// At least a microsecond ahead: a drain with a clock that stands
 		// still never meets the status again.
@@ -102,8 +103,7 @@ func judge(a *attempt, err error, cause error, now time.Time) verdict {
 	case errors.As(err, &cut) && !errors.Is(cause, errTimeout):
 		settle.AbandonedCount = c.AbandonedCount
 		if cut.visible {
-			text := store.SanitizeError(err.Error())
-			settle.LastError = &text
+			settle.LastError = a.lastError(err)
 		}
 		return putOff(released, settle, err, now.Add(cut.delay))
 	}
@@ -112,7 +112,7 @@ func judge(a *attempt, err error, cause error, now time.Time) verdict {
 	}
 	settle.ErrorCount++
 	if settle.ErrorCount >= max(a.policy.MaxRetries, 1) {
-		return poisonedBy(settle, err)
+		return poisonedBy(settle, a.lastError(err), err)
 	}
 	var delay time.Duration
 	if errors.As(err, &retryAfter) {
@@ -121,14 +121,23 @@ func judge(a *attempt, err error, cause error, now time.Time) verdict {
 		delay = a.policy.Delay(settle.ErrorCount)
 	}
 	delay = max(delay, time.Microsecond)
-	text := store.SanitizeError(err.Error())
-	settle.LastError = &text
+	settle.LastError = a.lastError(err)
 	return putOff(failed, settle, err, now.Add(delay))
 }
 
-func poisonedBy(settle store.Settlement, err error) verdict {
-	text := store.SanitizeError(err.Error())
-	settle.Poisoned, settle.LastError = true, &text
+// lastError is an error's text as the status keeps it: redacted before it is cut, so
+// that no half of a secret is left (contract 3.6, 11.6).
+func (a *attempt) lastError(err error) *string {
+	about := redact.Value{HandlerKey: a.claim.HandlerKey, MessageID: a.claim.MessageID}
+	if a.claim.Message != nil {
+		about.Type = a.claim.Message.Type
+	}
+	text := store.SanitizeError(a.policy.redactor.Error(about, err.Error()))
+	return &text
+}
+
+func poisonedBy(settle store.Settlement, text *string, err error) verdict {
+	settle.Poisoned, settle.LastError = true, text
 	return verdict{outcome: poisoned, failure: err, settlement: settle}
 }
 

@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/gorm-inbox/inbox/internal/redaction"
 )
 
 // Config is what Instruments work with. Each of the two providers may be nil:
@@ -22,6 +24,8 @@ type Config struct {
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 	Propagator     propagation.TextMapPropagator
+	// Redactor redacts errors before they are part of a span.
+	Redactor redaction.Redactor
 }
 
 // Instruments measure and trace one inbox. They are safe for concurrent use. Nil

@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // maxText bounds, in characters, what of a text that came from outside is part of
@@ -40,9 +42,10 @@ func text(s string) string {
 // handler's panic.
 type stacked interface{ Trace() []byte }
 
-// explain is what an error says, and apart from it the stack it carries. The error
-// is the application's: its methods may panic, whatever they have done before.
-func explain(err error) (said, stack string) {
+// explain is what an error says, and apart from it the stack it carries, redacted before
+// they are cut. The error is the application's: its methods may panic, whatever they
+// have done before.
+func (i *Instruments) explain(of redact.Value, err error) (said, stack string) {
 	defer func() {
 		if v := recover(); v != nil {
 			said, stack = text(fmt.Sprintf("%T, which panics when it is asked for its text", err)), ""
@@ -54,16 +57,16 @@ func explain(err error) (said, stack string) {
 		stack = string(panicked.Trace())
 		said = strings.Replace(said, "\n\n"+stack, "", 1)
 	}
-	return text(said), text(stack)
+	return text(i.cfg.Redactor.Error(of, said)), text(i.cfg.Redactor.Error(of, stack))
 }
 
 // fail gives a span error status, and the error as an event, as
 // trace.Span.RecordError would.
-func fail(span trace.Span, err error, errorType string) {
+func (i *Instruments) fail(span trace.Span, of redact.Value, err error, errorType string) {
 	if err == nil || !span.IsRecording() {
 		return
 	}
-	said, stack := explain(err)
+	said, stack := i.explain(of, err)
 	event := []attribute.KeyValue{attrExceptionType.String(fmt.Sprintf("%T", err)), attrExceptionMessage.String(said)}
 	if stack != "" {
 		event = append(event, attrExceptionStack.String(stack))

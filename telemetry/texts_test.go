@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // exporting notes what an exporter would be given.
@@ -136,7 +137,7 @@ func (e *moody) Error() string {
 func TestErrorsAreToldOnceAndTheirPanicsAreNot(t *testing.T) {
 	told := func(err error) []string {
 		var seen []string
-		fail(span{seen: &seen}, err, Other)
+		(&Instruments{}).fail(span{seen: &seen}, redact.Value{}, err, Other)
 		return seen
 	}
 	require.Equal(t, []string{"_OTHER", "exception", "*telemetry.panicked", "handler panicked: no stock", "goroutine 1", "handler panicked: no stock"},

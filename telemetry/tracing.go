@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // maxLinks bounds the links of one span, as OpenTelemetry's SDK does by default.
@@ -50,7 +51,9 @@ func idle(provider trace.TracerProvider) bool {
 
 // Accepting is the span of one accept. Nil is none.
 type Accepting struct {
-	span trace.Span
+	span        trace.Span
+	instruments *Instruments
+	channel     string
 	// Traceparent is what the messages are stored with, so that their attempts
 	// can name the accept; empty if it is not sampled.
 	Traceparent string
@@ -90,7 +93,7 @@ func (i *Instruments) StartAccept(ctx context.Context, channel string, messages 
 		}
 	}
 	ctx, span := provider.Tracer(Scope).Start(ctx, operationAccept+" "+channel, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...), trace.WithLinks(producers...))
-	return ctx, &Accepting{span, traceparent(span.SpanContext())}
+	return ctx, &Accepting{span, i, channel, traceparent(span.SpanContext())}
 }
 
 // Stored is the traceparent to store; empty for nil.
@@ -106,12 +109,16 @@ func (a *Accepting) End(err error) {
 	if a == nil {
 		return
 	}
-	fail(a.span, err, Other)
+	a.instruments.fail(a.span, redact.Value{Channel: a.channel}, err, Other)
 	a.span.End()
 }
 
 // Attempt is the span of one call of a handler. Nil is none.
-type Attempt struct{ span trace.Span }
+type Attempt struct {
+	span        trace.Span
+	instruments *Instruments
+	handlerKey  string
+}
 
 // StartAttempt begins the span of a call of a handler with these messages. A call
 // with one message goes on in its producer's trace, or in the accept's if the
@@ -150,7 +157,7 @@ func (i *Instruments) StartAttempt(ctx context.Context, handlerKey string, messa
 	}
 	options = append(options, trace.WithAttributes(attributes...), trace.WithLinks(i.links(ctx, messages)...))
 	ctx, span := provider.Tracer(Scope).Start(ctx, operationProcess+" "+handlerKey, options...)
-	return ctx, &Attempt{span}
+	return ctx, &Attempt{span, i, handlerKey}
 }
 
 func (i *Instruments) links(ctx context.Context, messages []handler.Metadata) []trace.Link {
@@ -180,7 +187,7 @@ func (a *Attempt) Came(outcome, errorType string, err error) {
 	}
 	a.span.SetAttributes(attrOutcome.String(outcome))
 	if outcome == outcomeFailed || outcome == outcomePoisoned {
-		fail(a.span, err, errorType)
+		a.instruments.fail(a.span, redact.Value{HandlerKey: a.handlerKey}, err, errorType)
 	}
 }
 

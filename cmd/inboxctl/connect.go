@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/sqlitefile"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // maxConnections is all that one command needs.
@@ -191,8 +192,10 @@ func (a *app) withDatabase(ctx context.Context, work func(ctx context.Context, o
 	return errors.Join(err, d.close())
 }
 
+// ops hides what is a secret in most applications: the hook of this one is not here.
 func (a *app) ops(d *database, options ...ops.Option) (*ops.Ops, error) {
-	return ops.New(d.DB, append([]ops.Option{ops.Naming(d.naming), ops.StatementTimeout(a.timeout)}, options...)...)
+	all := append([]ops.Option{ops.Naming(d.naming), ops.StatementTimeout(a.timeout)}, options...)
+	return ops.New(d.DB, append(all, ops.Redact(redact.Common))...)
 }
 
 // print prints a result: as JSON, or by the function that is for people.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // payloads keeps payloads from being shown, unless asked for.
@@ -24,11 +24,11 @@ func (p *payloads) bind(cmd *cobra.Command) {
 
 // redact is a hook of ops, within which payloads are hidden: they never get
 // further.
-func (p *payloads) redact(r ops.Redactable) []byte {
-	if p.show || r.Part != ops.PartPayload || r.Value == nil {
-		return r.Value
+func (p *payloads) redact(v redact.Value) []byte {
+	if p.show || v.Part != redact.PartPayload || v.Bytes == nil {
+		return v.Bytes
 	}
-	p.size = len(r.Value)
+	p.size = len(v.Bytes)
 	return []byte{}
 }
 

@@ -45,6 +45,10 @@ workers" if nothing moves. Nothing is changed by looking. Each action, and each
 look at a message or a rejected record, leaves an audit row with the name of the
 actor, in the transaction of what it does; "inboxctl audit" shows them.
 
+Card numbers, passwords, tokens and the like are replaced by [redacted] wherever
+they are recognized: in errors, headers, attributes, keys and payloads. What only
+the application knows to be secret is not.
+
 Every query is bounded: a count may say 10000+, and a list that would have to
 look at too many rows says so and how to go on.`
 

@@ -19,9 +19,8 @@ func newShow(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show MESSAGE-ID", Short: "One message: its handlers, where it came from, its payload",
 		Long: `Shows a message with one entry per handler: its state, attempts and last error,
-and, if it has an ordering key, what is before it in its lane. Headers, the
-ordering key and the transport's coordinates are shown as they are, the payload
-only with --show-payload. The look leaves an audit row in either case.
+and, if it has an ordering key, what is before it in its lane. The payload is
+shown only with --show-payload. The look leaves an audit row in either case.
 
 JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 --show-payload.`,

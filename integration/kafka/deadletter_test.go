@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,7 +38,7 @@ func (j judge) AcceptRecords(_ context.Context, _ string, received []envelope.Re
 	results := make([]envelope.Result, len(received))
 	for i, r := range received {
 		if results[i].Disposition = j(r.Record); results[i].Disposition != envelope.Durable {
-			results[i].Err = errBad
+			results[i].Err, results[i].Reason = errBad, errBad.Error()
 		}
 	}
 	return results, nil
@@ -421,28 +420,4 @@ func TestDeadLetterWithTooManyHeadersHasThemInOne(t *testing.T) {
 	letter := read(t, r.client(), letters)[0]
 	require.Equal(t, "\x06\x02a\x021\x02b\x022\x02c\x023", header(letter, kafkaconsumer.HeaderHeaders))
 	require.Len(t, letter.Headers, 8)
-}
-
-func TestReasonOfADeadLetterIsCut(t *testing.T) {
-	t.Parallel()
-	r := newDead(t, 1, kafkatest.Topic(letters, 1))
-	r.produce(1, 0)
-	long := errors.New(strings.Repeat("é", 1500) + "x")
-	c := consumer(t, config(r.kafka.Brokers(), topic), reasoned{reason: long}, func(c *kafkaconsumer.Config) { withLetters(c, letters) })
-	require.NoError(t, c.Start(t.Context()))
-	eventually(t, "committed", func() bool { return r.committed(0) == 1 })
-	require.Equal(t, strings.Repeat("é", 1000), header(read(t, r.client(), letters)[0], kafkaconsumer.HeaderReason))
-}
-
-type reasoned struct {
-	haltAtGaps
-	reason error
-}
-
-func (a reasoned) AcceptRecords(_ context.Context, _ string, received []envelope.Received) ([]envelope.Result, error) {
-	results := make([]envelope.Result, len(received))
-	for i := range results {
-		results[i] = envelope.Result{Disposition: envelope.DeadLetter, Err: a.reason}
-	}
-	return results, nil
 }

@@ -15,8 +15,8 @@ var inboxctlMutants = []mutant{
 		Name: "inboxctl shows payloads unasked",
 		Why:  "card numbers would be on the screen and in scripts' logs of whoever looks at a message (contract 11.3)",
 		File: "cmd/inboxctl/payload.go",
-		Old:  "if p.show || r.Part != ops.PartPayload || r.Value == nil {",
-		New:  "if r.Part != \"\" {",
+		Old:  "if p.show || v.Part != redact.PartPayload || v.Bytes == nil {",
+		New:  "if v.Part != \"\" {",
 		Test: commanding("^TestPayloadsAreHidden"),
 	},
 	{

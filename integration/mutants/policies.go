@@ -210,7 +210,7 @@ var policiesMutants = []mutant{
 		Name: "a rejected record that is still bad keeps its old reason",
 		Why:  "operators would mend what is mended (contract 7.4)",
 		File: "acceptor/rejected.go",
-		Old:  "err := a.store.SetRejectedReason(ctx, row.ID, reason.Error(), audit)",
+		Old:  "err := a.store.SetRejectedReason(ctx, row.ID, a.reason(row.Channel, row.ID, reason), audit)",
 		New:  "err := ctx.Err()",
 		Test: accepting("TestRejectedRecordThatIsStillBadStaysWithItsNewReason"),
 	},

@@ -202,8 +202,8 @@ var telemetryMutants = []mutant{
 		Name: "what handlers say is part of spans as it is",
 		Why:  "an error that is no UTF-8 would cost all spans of its batch (contract 12)",
 		File: "telemetry/texts.go",
-		Old:  "	return text(said), text(stack)\n",
-		New:  "	return said, text(stack)\n",
+		Old:  "	return text(i.cfg.Redactor.Error(of, said)),",
+		New:  "	return i.cfg.Redactor.Error(of, said),",
 		Test: test{Package: "./telemetry", Run: "^TestWhateverComesWithMessagesAndErrorsIsValidAndBoundedInSpans$"},
 	},
 	{

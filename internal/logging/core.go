@@ -1,24 +1,32 @@
 package logging
 
 import (
+	"fmt"
+	"io"
 	"os"
+	"slices"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/redact"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// core passes lines on as far as the limiter admits them.
+// core passes lines on as far as the limiter admits them, with their errors redacted:
+// it is the one place that all of an inbox's lines pass (contract 11.6).
 type core struct {
 	zapcore.Core
-	limiter *Limiter
-	bound   kind // what its fields say of the lines' kind
+	limiter  *Limiter
+	redactor redaction.Redactor
+	bound    kind // what its fields say of the lines' kind
 }
 
 // With implements zapcore.Core.
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	return &core{Core: c.Core.With(fields), limiter: c.limiter, bound: c.bound.with(fields)}
+	bound := c.bound.with(fields)
+	return &core{Core: c.Core.With(c.redacted(bound, fields)), limiter: c.limiter, redactor: c.redactor, bound: bound}
 }
 
 // Check implements zapcore.Core. What the application's core leaves out by
@@ -55,8 +63,71 @@ var failures = zapcore.Lock(os.Stderr)
 func (c *core) pass(entry zapcore.Entry, fields []zapcore.Field) {
 	if checked := c.Core.Check(entry, nil); checked != nil {
 		checked.ErrorOutput = failures
-		checked.Write(fields...)
+		checked.Write(c.redacted(c.bound.with(fields), fields)...)
 	}
+}
+
+// redacted are the fields with what errors say replaced; fields itself if nothing is.
+// An error that says nothing to hide stays the application's own.
+func (c *core) redacted(of kind, fields []zapcore.Field) []zapcore.Field {
+	about := redact.Value{HandlerKey: of.handlerKey, Channel: of.channel}
+	for _, f := range fields {
+		if f.Key == telemetry.FieldMessageID {
+			about.MessageID = f.String
+		}
+	}
+	var replaced []zapcore.Field
+	for i, f := range fields {
+		if f.Type != zapcore.ErrorType {
+			continue
+		}
+		text, details := texts(f.Interface)
+		safe := said{c.redactor.Error(about, text), c.redactor.Error(about, details)}
+		if safe.text == text && safe.details == details {
+			continue
+		}
+		if replaced == nil {
+			replaced = slices.Clone(fields)
+		}
+		replaced[i] = zap.NamedError(f.Key, safe)
+	}
+	if replaced == nil {
+		return fields
+	}
+	return replaced
+}
+
+// texts are what zap writes of an error: its text and, if it formats itself, its
+// details. The error is the application's: its methods may panic.
+func texts(of any) (text, details string) {
+	defer func() {
+		if recover() != nil {
+			text, details = fmt.Sprintf("%T, which panics when it is asked for its text", of), ""
+		}
+	}()
+	err, ok := of.(error)
+	if !ok {
+		return "", ""
+	}
+	text = err.Error()
+	if _, formats := err.(fmt.Formatter); formats {
+		details = fmt.Sprintf("%+v", err)
+	}
+	return text, details
+}
+
+// said is an error of which nothing is left but its redacted texts.
+type said struct{ text, details string }
+
+func (s said) Error() string { return s.text }
+
+// Format implements fmt.Formatter, by which zap finds the details.
+func (s said) Format(f fmt.State, _ rune) {
+	if f.Flag('+') && s.details != "" {
+		_, _ = io.WriteString(f, s.details)
+		return
+	}
+	_, _ = io.WriteString(f, s.text)
 }
 
 // with is the kind of a line with these fields.

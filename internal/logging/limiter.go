@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -51,10 +52,13 @@ type count struct {
 	core    *core
 }
 
-// Limit returns log without stacks, with its lines summed up by the Limiter.
-func Limit(log *zap.Logger) (*zap.Logger, *Limiter) {
+// Limit returns log without stacks, with its lines summed up by the Limiter, and errors
+// redacted.
+func Limit(log *zap.Logger, redactor redaction.Redactor) (*zap.Logger, *Limiter) {
 	l := &Limiter{kinds: map[kind]*count{}, now: time.Now}
-	return WithoutStacks(log).WithOptions(zap.WrapCore(func(inner zapcore.Core) zapcore.Core { return &core{Core: inner, limiter: l} })), l
+	return WithoutStacks(log).WithOptions(zap.WrapCore(func(inner zapcore.Core) zapcore.Core {
+		return &core{Core: inner, limiter: l, redactor: redactor}
+	})), l
 }
 
 // Run writes what was counted at the end of each window, until ctx ends.

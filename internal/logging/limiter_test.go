@@ -1,7 +1,9 @@
 package logging_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,6 +13,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gorm-inbox/inbox/internal/logging"
+	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/redact"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -23,7 +27,7 @@ func (c *clock) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(
 func limited(options ...zap.Option) (*zap.Logger, *logging.Limiter, *observer.ObservedLogs, *clock) {
 	core, logs := observer.New(zap.DebugLevel)
 	c := &clock{time.Now()}
-	log, limiter := logging.Limit(zap.New(core, append(options, zap.WithClock(c), zap.AddStacktrace(zap.WarnLevel))...))
+	log, limiter := logging.Limit(zap.New(core, append(options, zap.WithClock(c), zap.AddStacktrace(zap.WarnLevel))...), redaction.Redactor{})
 	return log, limiter, logs, c
 }
 
@@ -63,7 +67,7 @@ func TestRepeatedLinesAreSummedUpByHandlerAndChannel(t *testing.T) {
 
 func TestTheApplicationsLevelAndSamplerStillDecide(t *testing.T) {
 	core, logs := observer.New(zap.ErrorLevel)
-	log, _ := logging.Limit(zap.New(zapcore.NewSamplerWithOptions(core, time.Hour, 2, 0)))
+	log, _ := logging.Limit(zap.New(zapcore.NewSamplerWithOptions(core, time.Hour, 2, 0)), redaction.Redactor{})
 	for range 5 {
 		log.Warn("warned")
 		log.Error("failed")
@@ -73,7 +77,49 @@ func TestTheApplicationsLevelAndSamplerStillDecide(t *testing.T) {
 }
 
 func TestNoLoggerWritesNothing(t *testing.T) {
-	log, limiter := logging.Limit(nil)
+	log, limiter := logging.Limit(nil, redaction.Redactor{})
 	log.Error("nowhere")
 	limiter.Flush()
+}
+
+// detailed is an error as those with a stack are: it has more to say than its text.
+type detailed struct{ text string }
+
+func (d detailed) Error() string                 { return d.text }
+func (d detailed) Format(f fmt.State, verb rune) { fmt.Fprintf(f, "%s at %s", d.text, d.text) }
+
+// pointed panics when it is asked for its text and is nil.
+type pointed struct{ text string }
+
+func (p *pointed) Error() string { return p.text }
+
+// Contract 11.6.
+func TestErrorsAreRedactedInEveryLine(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	var seen []redact.Value
+	log, _ := logging.Limit(zap.New(core), redaction.New(func(v redact.Value) []byte {
+		seen = append(seen, v)
+		return bytes.ReplaceAll(v.Bytes, []byte("secret"), []byte("***"))
+	}))
+	plain := errors.New("boom")
+	log = log.With(zap.String(telemetry.FieldChannel, "c"), zap.NamedError("bound", errors.New("secret")))
+	for _, level := range []zapcore.Level{zap.DebugLevel, zap.InfoLevel, zap.WarnLevel, zap.ErrorLevel} {
+		log.Log(level, "line", zap.String(telemetry.FieldHandlerKey, "h"), zap.String(telemetry.FieldMessageID, "m"),
+			zap.Error(fmt.Errorf("a secret: %w", plain)))
+		log.Log(level, "detailed", zap.Error(detailed{"secret"}))
+	}
+	log.Error("plain", zap.Error(plain), zap.NamedError("none", nil))
+	log.Error("broken", zap.Error((*pointed)(nil)))
+	for _, entry := range logs.All() {
+		encoded, err := zapcore.NewJSONEncoder(zapcore.EncoderConfig{}).EncodeEntry(entry.Entry, entry.Context)
+		require.NoError(t, err)
+		require.NotContains(t, encoded.String(), "secret")
+	}
+	require.Equal(t, "a ***: boom", logs.FilterMessage("line").All()[0].ContextMap()["error"])
+	require.Equal(t, "*** at ***", logs.FilterMessage("detailed").All()[0].ContextMap()["errorVerbose"])
+	kept := logs.FilterMessage("plain").All()[0].Context[2].Interface
+	require.Same(t, plain, kept, "what hides nothing stays the application's own")
+	require.Equal(t, "<nil>", logs.FilterMessage("broken").All()[0].ContextMap()["error"])
+	require.Contains(t, seen, redact.Value{Part: redact.PartError, HandlerKey: "h", Channel: "c", MessageID: "m",
+		Bytes: []byte("a secret: boom")})
 }

@@ -1,7 +1,10 @@
 // Package secrets hides passwords in texts for people.
 package secrets
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+)
 
 // The user part of a URL ends at its last @, which a password that nobody encoded
 // may hold.
@@ -15,6 +18,11 @@ const mask = "xxxxx"
 // Mask returns text with what may be a password in it masked: errors quote DSNs
 // and URLs, also mistyped ones.
 func Mask(text string) string {
-	text = urlPassword.ReplaceAllString(text, "${1}:"+mask+"@")
-	return namedPassword.ReplaceAllString(text, "${1}"+mask)
+	if strings.Contains(text, "://") {
+		text = urlPassword.ReplaceAllString(text, "${1}:"+mask+"@")
+	}
+	if strings.Contains(text, "=") && strings.Contains(strings.ToLower(text), "password") {
+		text = namedPassword.ReplaceAllString(text, "${1}"+mask)
+	}
+	return text
 }

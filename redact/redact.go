@@ -1,0 +1,49 @@
+// Package redact hides card numbers, credentials and the like in what an inbox
+// stores, logs, traces, publishes and shows (contract 11.6).
+//
+// A Hook is declared once, by inbox.Redact. Common is one that is ready to use;
+// a hook of the application's own can call it:
+//
+//	inbox.Redact(func(v redact.Value) []byte {
+//		v.Bytes = customerNumber.ReplaceAll(v.Bytes, []byte("[customer]"))
+//		return redact.Common(v)
+//	})
+package redact
+
+// Part says what a Value is.
+type Part string
+
+// What is stored, logged or shown of messages and records beside names, numbers
+// and times.
+const (
+	// PartPayload is a message's content or a rejected record's value.
+	PartPayload Part = "payload"
+	// PartKey is an ordering key or a record's key.
+	PartKey Part = "key"
+	// PartHeader is the value of a header, whose name is Name.
+	PartHeader Part = "header"
+	// PartAttribute is the value of an attribute, whose name is Name.
+	PartAttribute Part = "attribute"
+	// PartError is the text of an error: a handler's, with the stack if it panicked,
+	// the reason of a rejection, or a reason of Health.
+	PartError Part = "error"
+)
+
+// Value is one value before anybody sees it. What is not known is empty: lists know
+// neither headers nor channels, logs not every message.
+type Value struct {
+	Part       Part
+	MessageID  string // or the rejected message's ID
+	Type       string
+	Channel    string
+	HandlerKey string // of errors
+	Name       string // of headers and attributes
+	Bytes      []byte
+}
+
+// Hook returns what is used in place of a value; nil shows nothing of it. It must not
+// change v.Bytes. It must be safe for concurrent use and quick: it runs for every
+// error, and for every row of an operator's search. It must leave alone what it
+// has returned once: a stored error passes it again when it is shown. If it
+// panics, a note that says so takes the value's place.
+type Hook func(v Value) []byte
