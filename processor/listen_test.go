@@ -121,9 +121,13 @@ func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
 		handler, got := arrivals()
 		proxy := pgproxy.New(t, d.DSN())
 		const workerTimeout = 3 * time.Second
-		worker := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), listening(inbox.WorkerTimeout(workerTimeout), inboxtest.Handlers(handler))...)
+		// A connection that is only being made when the partition begins is given up
+		// after StatementTimeout.
+		worker := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), listening(inbox.WorkerTimeout(workerTimeout),
+			inbox.StatementTimeout(inboxtest.Patience/10), inboxtest.Handlers(handler))...)
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.DB, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
 		awaitListening(t, other, got)
 		proxy.Partition() // which neither end hears of
 		inboxtest.Eventually(t, func() bool { return listeningTrouble(worker) != nil }, "the silence is noticed")

@@ -75,9 +75,12 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 			})))
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "it registered")
-		allowResults, allowHeartbeats := refuseResults(t, d, "NEW.id IS NOT NULL"), refuseHeartbeats(t, d)
+		allowResults := refuseResults(t, d, "NEW.id IS NOT NULL")
 		inboxtest.Accept(t, ib, "1", "2", "3")
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
+		// Only now: a worker that is fenced before it has run anything has no
+		// results to store.
+		allowHeartbeats := refuseHeartbeats(t, d)
 		inboxtest.Receive(t, fenced, "its fence, behind which it cannot return")
 		close(fell)
 		allowResults()

@@ -177,7 +177,8 @@ func (r *rig) progress() (workload.Progress, error) {
 	return workload.ReadProgress(ctx, r.db)
 }
 
-// awaitSettled waits until everything produced has come to its end.
+// awaitSettled waits until everything produced has come to its end, for as long as
+// more of it does: how much there is depends on the machine.
 func (r *rig) awaitSettled() {
 	r.t.Helper()
 	var last workload.Progress
@@ -188,6 +189,9 @@ func (r *rig) awaitSettled() {
 			return
 		}
 		if err == nil {
+			if p.Ended() > last.Ended() {
+				deadline = time.Now().Add(patience)
+			}
 			last = p
 		}
 		if time.Now().After(deadline) {

@@ -48,6 +48,9 @@ type Progress struct {
 	Messages, Completed, Poisoned, Pending, Processing, Rejected int
 }
 
+// Ended counts what has come to its end.
+func (p Progress) Ended() int { return p.Completed + p.Poisoned + p.Rejected }
+
 const progressQuery = `
 SELECT (SELECT count(*) FROM inbox_messages), count(*) FILTER (WHERE completed_at IS NOT NULL), count(*) FILTER (WHERE is_poisoned),
 	count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned), count(*) FILTER (WHERE processing_started_at IS NOT NULL),
