@@ -30,6 +30,8 @@ type (
 	Deleted = cleanup.Deleted
 	// Archived is what the function given to Archive gets, see cleanup.Archived.
 	Archived = cleanup.Archived
+	// DifferingContentPolicy says what happens to other content under a known ID.
+	DifferingContentPolicy = acceptor.DifferingContentPolicy
 	// UnroutedPolicy says what happens to messages no handler takes.
 	UnroutedPolicy = acceptor.UnroutedPolicy
 	// BadRecordPolicy says what happens to bad records.
@@ -47,10 +49,12 @@ type (
 // The policies of Unrouted, BadRecords and OnGap, the modes, and the outcomes of
 // Accept.
 const (
-	UnroutedIgnore = acceptor.UnroutedIgnore
-	UnroutedReject = acceptor.UnroutedReject
-	UnroutedHalt   = acceptor.UnroutedHalt
-	BadRecordStore = acceptor.BadRecordStore
+	DifferingContentLog    = acceptor.DifferingContentLog
+	DifferingContentReject = acceptor.DifferingContentReject
+	UnroutedIgnore         = acceptor.UnroutedIgnore
+	UnroutedReject         = acceptor.UnroutedReject
+	UnroutedHalt           = acceptor.UnroutedHalt
+	BadRecordStore         = acceptor.BadRecordStore
 	// BadRecordDeadLetter publishes the record, see kafkaconsumer.Config.DeadLetterTopic.
 	BadRecordDeadLetter = acceptor.BadRecordDeadLetter
 	BadRecordHalt       = acceptor.BadRecordHalt

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // channel is a stream of messages as it was declared: where they come from
@@ -21,6 +23,7 @@ type channel struct {
 	delivery      delivery
 	modes         []delivery // as declared; more than one is an error
 	inline        *inlining  // nil unless it is in Inline mode
+	namespaces    []string   // as declared by IDNamespace; more than one is an error
 	withoutInbox  bool       // ConsumeChannelInboxRequirement does not apply
 }
 
@@ -61,6 +64,59 @@ func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
 // start: it is logged, shown by Health and waited for.
 func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 	return func(c *channel) { c.kafka = append(c.kafka, cfg) }
+}
+
+// IDNamespace has the channel share its message IDs with every channel that names
+// the same namespace: a message that came on one of them is a duplicate on the
+// others, which adds their handlers, and those run the content that came first.
+// Every channel that shares has to say so. By default each channel has IDs of its
+// own, and the same ID on two channels is two messages (contract 4.4).
+//
+// Do not share IDs between channels that different parties may write to: who
+// writes to one chooses what the other's handlers run, and has the true message
+// taken for a duplicate. Do not change a channel's namespace later: what comes
+// again is then new.
+func IDNamespace(name string) ChannelOption {
+	return func(c *channel) { c.namespaces = append(c.namespaces, name) }
+}
+
+// idNamespace is where the channel's message IDs are unique.
+func (c *channel) idNamespace() string {
+	if len(c.namespaces) > 0 {
+		return c.namespaces[0]
+	}
+	return c.name
+}
+
+// sharedNamespaces are those of the channels whose IDs are not their own.
+func sharedNamespaces(channels []*channel) map[string]string {
+	shared := map[string]string{}
+	for _, c := range channels {
+		if len(c.namespaces) > 0 {
+			shared[c.name] = c.namespaces[0]
+		}
+	}
+	return shared
+}
+
+// namespaceProblems lists what is wrong with IDNamespace. That a channel shares
+// IDs is never another's declaration alone: named is every channel by its name.
+func (c *channel) namespaceProblems(named map[string]*channel) []error {
+	var problems []error
+	if len(c.namespaces) > 1 {
+		problems = append(problems, fmt.Errorf("channel %q has inbox.IDNamespace twice", c.name))
+	}
+	for _, name := range c.namespaces {
+		if n := utf8.RuneCountInString(name); n < 1 || n > models.MaxChannel || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
+			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not 1 to %d characters of valid UTF-8 without NUL",
+				c.name, name, models.MaxChannel))
+		}
+		if other := named[name]; other != nil && other != c && len(other.namespaces) == 0 {
+			problems = append(problems, fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
+				c.name, name, name))
+		}
+	}
+	return problems
 }
 
 // HandlerSpec declares one handler: made by Func, Tx, Batch or TxBatch, or for
@@ -152,8 +208,12 @@ func (cfg *config) validateChannels() error {
 		return errors.New("it has no channels: declare them with inbox.Channel")
 	}
 	var problems []error
-	seen := map[string]bool{}
+	seen, named := map[string]bool{}, map[string]*channel{}
 	for _, c := range cfg.channels {
+		named[c.name] = c
+	}
+	for _, c := range cfg.channels {
+		problems = append(problems, c.namespaceProblems(named)...)
 		if n := utf8.RuneCountInString(c.name); n < 1 || n > 200 || !utf8.ValidString(c.name) {
 			problems = append(problems, fmt.Errorf("channel %q: the name is not 1 to 200 characters of valid UTF-8", c.name))
 		}

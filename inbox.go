@@ -102,7 +102,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
-	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry, Channels: channelNames(cfg.channels), NotStored: deliveredInPlace(cfg.channels),
+	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry,
+		Channels: channelNames(cfg.channels), Namespaces: sharedNamespaces(cfg.channels), NotStored: deliveredInPlace(cfg.channels),
 		Decoders: ib.decoders(), Options: cfg.options.Acceptor, Redactor: cfg.redactor,
 		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) },
 		Reserve: func(wanted map[string]int) acceptor.Reservation {

@@ -75,7 +75,7 @@ func (ib *Inbox) newGuard(c *channel, naming models.Naming) (*inline.Guard, erro
 
 // inlineDefaults are the options of a channel's receiver.
 func (ib *Inbox) inlineDefaults(c *channel, store idempotent.Store) []idempotent.Option {
-	opts := []idempotent.Option{idempotent.Channel(c.name)}
+	opts := []idempotent.Option{idempotent.Channel(c.name), idempotent.IDNamespace(c.idNamespace())}
 	if store != nil { // that there is none is said at start
 		opts = append(opts, idempotent.WithLogger(ib.log))
 	}

@@ -11,6 +11,17 @@ func Unrouted(policy UnroutedPolicy) Option {
 	return func(c *config) { c.options.Acceptor.Unrouted = policy }
 }
 
+// DifferingContent says what happens to a message whose ID, type and source are
+// known with other content: DifferingContentLog (default), which takes it for a
+// duplicate, or DifferingContentReject, which makes its record bad, to be treated by
+// BadRecords. The content stored first counts in either case, and each is counted
+// and logged with its ID. Do not use Reject where a producer may build a message
+// anew when it sends it again, with a time of sending in it, say: each would be
+// kept (contract 4.3).
+func DifferingContent(policy DifferingContentPolicy) Option {
+	return func(c *config) { c.options.Acceptor.DifferingContent = policy }
+}
+
 // BadRecords says what happens to records of which no message can be made:
 // BadRecordStore (default), BadRecordDeadLetter, which needs a DeadLetterTopic
 // in the Kafka config of every channel, or BadRecordHalt. Do not use Halt

@@ -210,15 +210,3 @@ func TestAcceptFailsAsAWholeWithoutADatabase(t *testing.T) {
 		require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, ib, "1")[0].Outcome, "the same again is safe")
 	})
 }
-
-func TestOneIDOnTwoChannelsReachesTheHandlersOfBoth(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")), inbox.Channel("other", inbox.On("t", nothing("b"))))
-		other := inboxtest.Message("1")
-		other.Channel = "other"
-		results, err := ib.Accept(context.Background(), inboxtest.Message("1"), other)
-		require.NoError(t, err)
-		require.Equal(t, []any{inbox.OutcomeAccepted, inbox.OutcomeDuplicate}, []any{results[0].Outcome, results[1].Outcome})
-		require.Len(t, inboxtest.Statuses(t, ib), 2)
-	})
-}

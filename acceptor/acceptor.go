@@ -29,16 +29,18 @@ type Acceptor struct {
 	registry *handler.Registry
 	channels map[string]bool
 	unstored map[string]bool // channels that are delivered without an inbox
-	opts     Options
-	clock    clock.Clock
-	log      *zap.Logger
-	counters *telemetry.Counters
-	measure  *telemetry.Instruments
-	hooks    handler.Hooks
-	wake     func(handlerKeys []string)
-	reserve  func(wanted map[string]int) Reservation
-	decoders map[string]*envelope.Decoder
-	redactor redaction.Redactor
+	// namespaces of channels whose message IDs are not their own.
+	namespaces map[string]string
+	opts       Options
+	clock      clock.Clock
+	log        *zap.Logger
+	counters   *telemetry.Counters
+	measure    *telemetry.Instruments
+	hooks      handler.Hooks
+	wake       func(handlerKeys []string)
+	reserve    func(wanted map[string]int) Reservation
+	decoders   map[string]*envelope.Decoder
+	redactor   redaction.Redactor
 
 	warned      sync.Map // channel and type of unrouted messages, told once
 	emptied     sync.Map // channels whose first empty record is logged
@@ -53,6 +55,9 @@ type Config struct {
 	Registry *handler.Registry
 	// Channels are the declared channels; a message for another is invalid.
 	Channels []string
+	// Namespaces are those of channels whose message IDs are not their own; every
+	// other channel is its own namespace (contract 4.4).
+	Namespaces map[string]string
 	// Decoders make messages of rejected records again, by channel; a channel
 	// without one gets the default decoder.
 	Decoders map[string]*envelope.Decoder
@@ -85,7 +90,7 @@ func New(cfg Config) (*Acceptor, error) {
 	a := &Acceptor{
 		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
 		log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake, reserve: cfg.Reserve,
-		decoders: map[string]*envelope.Decoder{}, redactor: cfg.Redactor,
+		decoders: map[string]*envelope.Decoder{}, namespaces: cfg.Namespaces, redactor: cfg.Redactor,
 	}
 	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)
 	if err != nil {
@@ -226,6 +231,7 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 		m := p.messages[i]
 		if r.ContentDiffers {
 			a.counters.OfChannel(telemetry.DuplicateContentDiffers, m.Channel, 1)
+			a.log.Warn("inbox: message ID is known with other content, the content stored first counts", differs(m)...)
 		}
 		switch r.Outcome {
 		case Accepted:
@@ -243,6 +249,15 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 			a.counters.OfChannel(telemetry.Invalid, m.Channel, 1)
 		}
 	}
+}
+
+// differs says of which message a log line is, and where it came from.
+func differs(m handler.RawMessage) []zap.Field {
+	fields := []zap.Field{zap.String(telemetry.FieldChannel, m.Channel), zap.String(telemetry.FieldMessageID, m.ID)}
+	if k := m.Properties.Kafka; k != nil {
+		fields = append(fields, zap.String(telemetry.FieldTopic, k.Topic), zap.Int(telemetry.FieldPartition, k.Partition), zap.Int64(telemetry.FieldOffset, k.Offset))
+	}
+	return fields
 }
 
 // maxWarnedTypes bounds what is remembered of types that come from outside.

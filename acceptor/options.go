@@ -19,6 +19,19 @@ const (
 	UnroutedHalt UnroutedPolicy = "halt"
 )
 
+// DifferingContentPolicy says what happens to a message whose ID, type and source
+// are known with other content (contract 4.3).
+type DifferingContentPolicy string
+
+// The policies for differing content. The content stored first counts in either
+// case, and each is counted and logged with its ID.
+const (
+	// DifferingContentLog takes it for a duplicate.
+	DifferingContentLog DifferingContentPolicy = "log"
+	// DifferingContentReject makes its record bad, to be treated by BadRecords.
+	DifferingContentReject DifferingContentPolicy = "reject"
+)
+
 // BadRecordPolicy says what happens to bad records (contract 7.4).
 type BadRecordPolicy string
 
@@ -54,6 +67,9 @@ type Options struct {
 	// Unrouted is what to do with messages no handler takes.
 	// Default UnroutedIgnore.
 	Unrouted UnroutedPolicy `yaml:"unrouted" env:"UNROUTED"`
+	// DifferingContent is what to do with other content under a known ID.
+	// Default DifferingContentLog.
+	DifferingContent DifferingContentPolicy `yaml:"differing_content" env:"DIFFERING_CONTENT"`
 	// BadRecords is what to do with bad records. Default BadRecordStore.
 	BadRecords BadRecordPolicy `yaml:"bad_records" env:"BAD_RECORDS"`
 	// HaltAtBadRecords is how many records of one partition in one accept must
@@ -76,7 +92,8 @@ type Options struct {
 
 // DefaultOptions returns the defaults of the contract.
 func DefaultOptions() Options {
-	return Options{Unrouted: UnroutedIgnore, BadRecords: BadRecordStore, HaltAtBadRecords: 20, OnGap: GapHalt, StatementTimeout: 10 * time.Second}
+	return Options{Unrouted: UnroutedIgnore, DifferingContent: DifferingContentLog, BadRecords: BadRecordStore, HaltAtBadRecords: 20, OnGap: GapHalt,
+		StatementTimeout: 10 * time.Second}
 }
 
 // Validate reports every option that is out of range, joined, each by name with
@@ -87,6 +104,11 @@ func (o Options) Validate() error {
 	case UnroutedIgnore, UnroutedReject, UnroutedHalt:
 	default:
 		all = append(all, fmt.Errorf("option Unrouted is %q, allowed are ignore, reject and halt", o.Unrouted))
+	}
+	switch o.DifferingContent {
+	case DifferingContentLog, DifferingContentReject:
+	default:
+		all = append(all, fmt.Errorf("option DifferingContent is %q, allowed are log and reject", o.DifferingContent))
 	}
 	switch o.BadRecords {
 	case BadRecordStore, BadRecordDeadLetter, BadRecordHalt:

@@ -16,7 +16,8 @@ type plan struct {
 	batch    store.AcceptBatch
 	// rows maps each row of the batch to its message.
 	rows []int
-	// repeats maps messages to the row of an earlier one with the same ID.
+	// repeats maps messages to the row of an earlier one with the same ID in the
+	// same namespace.
 	repeats map[int]int
 	// keys are the handlers that may get new statuses.
 	keys map[string]bool
@@ -28,9 +29,11 @@ type plan struct {
 // at (contract 4.6). They are stored with traceparent.
 func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan {
 	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
+	p.batch.RejectDiffering = a.opts.DifferingContent == DifferingContentReject
 	p.batch.Messages, p.rows = make([]store.NewMessage, 0, len(messages)), make([]int, 0, len(messages))
-	row := make(map[string]int, len(messages)) // message ID to its row
-	var handlers []*handler.Handler            // of one message after the other
+	type identity struct{ namespace, id string }
+	row := make(map[identity]int, len(messages))
+	var handlers []*handler.Handler // of one message after the other
 	for i, m := range messages {
 		r := &p.results[i]
 		r.MessageID = m.ID
@@ -56,11 +59,12 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 			r.Outcome, r.Err = Invalid, err
 			continue
 		}
-		if first, known := row[m.ID]; known {
+		this := identity{checked.Namespace, m.ID}
+		if first, known := row[this]; known {
 			p.repeat(i, first, checked.Handlers)
 			continue
 		}
-		row[m.ID] = len(p.batch.Messages)
+		row[this] = len(p.batch.Messages)
 		p.batch.Messages = append(p.batch.Messages, checked)
 		p.rows = append(p.rows, i)
 		for _, h := range handlers {
@@ -88,6 +92,10 @@ func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
 		return
 	}
 	r.Outcome, r.ContentDiffers = Duplicate, string(a.Content) != string(b.Content)
+	if r.ContentDiffers && p.batch.RejectDiffering {
+		r.Outcome, r.Err = Invalid, differing(a.ID)
+		return
+	}
 	p.repeats[i] = row
 	first := &p.batch.Messages[row]
 	for _, h := range handlers {
@@ -107,7 +115,7 @@ func (p *plan) take(stored []store.Accepted) {
 		case s.Inserted:
 			r.Outcome = Accepted
 		case s.Conflict:
-			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
+			r.Outcome, r.Err = Invalid, conflicting(r.MessageID, s)
 		default:
 			r.Outcome = Duplicate
 		}
@@ -115,9 +123,21 @@ func (p *plan) take(stored []store.Accepted) {
 	for i, row := range p.repeats { // what is wrong with the first is wrong with them
 		if s := stored[row]; s.Conflict {
 			r := &p.results[i]
-			r.Outcome, r.Err = Invalid, conflict(r.MessageID, s.StoredType, s.StoredSource)
+			r.Outcome, r.Err = Invalid, conflicting(r.MessageID, s)
 		}
 	}
+}
+
+// conflicting says what the ID is known with.
+func conflicting(id string, s store.Accepted) error {
+	if s.ContentDiffers {
+		return differing(id)
+	}
+	return conflict(id, s.StoredType, s.StoredSource)
+}
+
+func differing(id string) error {
+	return &InvalidError{MessageID: id, Reason: ReasonContentDiffers, Detail: "the ID is known with other content"}
 }
 
 func conflict(id, typ, source string) error {

@@ -50,6 +50,7 @@ const (
 	ReasonBadProperties  Reason = "bad_properties"
 	ReasonBadOrderingKey Reason = "bad_ordering_key" // OrderedBy panicked
 	ReasonIDConflict     Reason = "id_conflict"
+	ReasonContentDiffers Reason = "content_differs"
 	ReasonRefused        Reason = "refused_by_database"
 	ReasonNoMessage      Reason = "no_message" // a rejected record that holds none
 )

@@ -54,7 +54,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		content = []byte{} // the column is not null; a nil body decodes like an empty one
 	}
 	row := store.NewMessage{Message: models.Message{
-		ID: m.ID, TransportName: transport, Type: m.Type, Source: m.Source, Content: content, ContentType: m.ContentType,
+		ID: m.ID, Namespace: cmp.Or(a.namespaces[m.Channel], m.Channel), TransportName: transport, Type: m.Type, Source: m.Source, Content: content, ContentType: m.ContentType,
 		SerializedProperties: properties, OrderingKey: m.OrderingKey,
 	}}
 	row.Handlers = make([]store.NewStatus, 0, len(handlers))

@@ -178,7 +178,7 @@ func TestArchiveThatIsDownEndsTheWalk(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
 		ib := old(t, d, func(context.Context, []inbox.Archived) error { calls++; return errors.New("down") }, 15, inbox.CleanupBatchSize(1), inbox.SweepMarkers())
-		inboxtest.Exec(t, d.DB, "INSERT INTO inbox_markers VALUES ('1', 'h', 't', '2020-01-01 00:00:00.000000+00:00', '2020-01-01 00:00:00.000000+00:00')")
+		inboxtest.Exec(t, d.DB, "INSERT INTO inbox_markers VALUES ('1', 'h', '', 't', '2020-01-01 00:00:00.000000+00:00', '2020-01-01 00:00:00.000000+00:00')")
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
 		require.Equal(t, inbox.Deleted{Unarchived: 10, Markers: 1}, deleted, "what needs no archive is pruned all the same")

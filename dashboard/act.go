@@ -129,12 +129,12 @@ type typedBody struct {
 }
 
 func (q *request) confirmDelete() error {
-	id := q.query.Get("id")
-	if id == "" {
-		return badInput("The address names no message.")
+	ref, err := q.messageRef()
+	if err != nil {
+		return err
 	}
 	return q.render("typed", "Delete a message", "messages", typedBody{
-		ID: id, Form: "./delete", Back: "./message?" + url.Values{"id": {id}}.Encode(), Heading: "Delete this message?", Button: "Delete it for good",
+		ID: ref.ID, Form: "./delete?" + addressOf(ref).Encode(), Back: "./message?" + addressOf(ref).Encode(), Heading: "Delete this message?", Button: "Delete it for good",
 		Warning: "The message and the statuses of all its handlers are removed, whatever their state. Nothing remembers it: a redelivery is a new message and runs again. To end a poisoned one, discard it instead.",
 	})
 }
@@ -144,7 +144,7 @@ func (q *request) deleteMessage() error {
 	if err != nil {
 		return err
 	}
-	if err := q.d.ops.Delete(q.r.Context(), q.actor(), id, id); err != nil {
+	if err := q.d.ops.Delete(q.r.Context(), q.actor(), refIn(q.given()), id); err != nil {
 		return err
 	}
 	q.d.forget()
@@ -158,7 +158,7 @@ func (q *request) confirmDeleteRejected() error {
 		return badInput("The address names no rejected message.")
 	}
 	return q.render("typed", "Delete a rejected message", "rejected", typedBody{
-		ID: id, Form: "./delete-rejected", Back: "./rejected-message?" + url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete it for good",
+		ID: id, Form: "./delete-rejected?" + url.Values{"id": {id}}.Encode(), Back: "./rejected-message?" + url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete it for good",
 		Warning: "The record and its reason are removed. It was never accepted, so no handler has seen it, and none will. If it can be mended, have it accepted again instead.",
 	})
 }

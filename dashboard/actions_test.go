@@ -145,7 +145,7 @@ func TestMessagesAreDeletedAndReplayed(t *testing.T) {
 		page := r.follow(r.post("replay", url.Values{"id": {"m1"}, "new-id": {"m1-again"}, "change-content": {"1"}, "content": {"better\r\nlines"}, "type": {"not ticked"}}))
 		require.Contains(t, page, "Replayed: this is the new message.")
 		require.Contains(t, page, "better\nlines")
-		require.Contains(t, page, `a replay of <a class="data" href="./message?id=m1">`)
+		require.Contains(t, page, `a replay of <a class="data" href="./message?id=m1&amp;namespace=c">`)
 		require.Equal(t, http.StatusBadRequest, r.post("delete", url.Values{"id": {"m1"}, "confirmation": {"m2"}}).Status)
 		require.Contains(t, r.follow(r.post("delete", url.Values{"id": {"m1"}, "confirmation": {"m1"}})), "Deleted.")
 		require.Equal(t, http.StatusNotFound, r.get("message?id=m1").Status)

@@ -57,6 +57,8 @@ func problemOf(err error) *problem {
 		return is(http.StatusServiceUnavailable, "Nothing was done", "The audit row could not be written, so the action, or the look, was refused.")
 	case errors.Is(err, ops.ErrNotFound):
 		return is(http.StatusNotFound, "It is not there", "There is nothing of that name, or not any more: it may have been cleaned up or deleted meanwhile.")
+	case errors.Is(err, ops.ErrAmbiguous):
+		return is(http.StatusConflict, "Several messages have that ID", "An ID is unique within its channel. Find the one you mean under Messages, by its ID.")
 	case errors.Is(err, ops.ErrStale):
 		return is(http.StatusConflict, "Somebody was faster", "It has changed since you looked, and was left alone. Look again before you decide.")
 	case errors.Is(err, ops.ErrNotPoisoned):

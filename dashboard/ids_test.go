@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -126,5 +127,30 @@ func TestHandlersOfAnyKeyArePaused(t *testing.T) {
 		for _, h := range paused {
 			require.Equal(t, h.HandlerKey == key, h.Paused, "%q", h.HandlerKey)
 		}
+	})
+}
+
+// Contract 4.4: an ID is unique within its channel.
+func TestMessagesOfOneIDHavePagesOfTheirOwn(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "m1")
+		other := inboxtest.New(t, r.d.Another(t), inbox.Channel("partners", inbox.On("t", inboxtest.Do("import", inboxtest.Nothing))))
+		_, err := other.Accept(t.Context(), inbox.RawMessage{Channel: "partners", Type: "t", ID: "m1", Content: []byte("another's")})
+		require.NoError(t, err)
+
+		got := r.get("message?id=m1")
+		require.Equal(t, http.StatusConflict, got.Status)
+		require.Contains(t, got.Body, "Several messages have that ID")
+		list := html.UnescapeString(r.page("messages?id=m1"))
+		for _, namespace := range []string{"c", "partners"} {
+			require.Contains(t, list, "./message?id=m1&namespace="+namespace)
+		}
+		require.Contains(t, r.page("message?id=m1&namespace=partners"), "another&#39;s")
+		page := r.page("delete?id=m1&namespace=partners")
+		require.Equal(t, http.StatusSeeOther, r.submit(page, "./delete", url.Values{"confirmation": {"m1"}}).Status)
+		var left []models.Message
+		require.NoError(t, r.d.DB.Find(&left).Error)
+		require.Len(t, left, 1)
+		require.Equal(t, "c", left[0].Namespace)
 	})
 }

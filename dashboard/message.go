@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,11 +64,11 @@ type headerList struct {
 type attribute struct{ Name, Value string }
 
 func (q *request) message() error {
-	id := q.query.Get("id")
-	if id == "" {
-		return badInput("The address names no message.")
+	ref, err := q.messageRef()
+	if err != nil {
+		return err
 	}
-	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), id, q.previewBounds())
+	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), ref, q.previewBounds())
 	if err != nil {
 		return err
 	}
@@ -91,6 +92,29 @@ func (q *request) message() error {
 		b.Attributes = append(b.Attributes, attribute{name, m.Properties.Attributes[name]})
 	}
 	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", b)
+}
+
+// messageRef is the message that the address names. Without a namespace it is the
+// only one of its ID.
+func (q *request) messageRef() (ops.MessageRef, error) {
+	ref := refIn(q.query)
+	if ref.ID == "" {
+		return ref, badInput("The address names no message.")
+	}
+	return ref, nil
+}
+
+func refIn(values url.Values) ops.MessageRef {
+	return ops.MessageRef{ID: values.Get("id"), Namespace: values.Get("namespace")}
+}
+
+// addressOf are the parameters that name a message.
+func addressOf(ref ops.MessageRef) url.Values {
+	address := url.Values{"id": {ref.ID}}
+	if ref.Namespace != "" {
+		address.Set("namespace", ref.Namespace)
+	}
+	return address
 }
 
 // previewBounds is what of a message is read: what the page shows of it to who asks.

@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"bytes"
-	"net/url"
 
 	"go.uber.org/zap"
 
@@ -19,11 +18,11 @@ type replayBody struct {
 // editReplay asks for what a copy changes. Nothing that is shown is taken over:
 // it may be redacted.
 func (q *request) editReplay() error {
-	id := q.query.Get("id")
-	if id == "" {
-		return badInput("The address names no message.")
+	ref, err := q.messageRef()
+	if err != nil {
+		return err
 	}
-	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), id, ops.PreviewBounds{})
+	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), ref, ops.PreviewBounds{})
 	if err != nil {
 		return err
 	}
@@ -52,15 +51,18 @@ func (q *request) replay() error {
 	if edit.Content != nil { // browsers send the line ends of a text area as two characters
 		*edit.Content = bytes.ReplaceAll(*edit.Content, []byte("\r\n"), []byte("\n"))
 	}
-	accepted, err := q.d.ops.Replay(q.r.Context(), q.actor(), q.given().Get("id"), edit)
+	ref := refIn(q.given())
+	accepted, err := q.d.ops.Replay(q.r.Context(), q.actor(), ref, edit)
 	if err != nil {
 		return err
 	}
 	q.d.forget()
-	q.log("replayed", zap.String(telemetry.FieldMessageID, q.given().Get("id")), zap.String(telemetry.FieldCopyID, accepted.MessageID))
+	q.log("replayed", zap.String(telemetry.FieldMessageID, ref.ID), zap.String(telemetry.FieldCopyID, accepted.MessageID))
 	said := "replayed"
 	if accepted.Outcome == "unrouted" {
 		said = "unrouted"
 	}
-	return q.redirect("./message?" + url.Values{"id": {accepted.MessageID}, "said": {said}}.Encode())
+	address := addressOf(ops.MessageRef{ID: accepted.MessageID, Namespace: ref.Namespace}) // its channel's, as the original's
+	address.Set("said", said)
+	return q.redirect("./message?" + address.Encode())
 }

@@ -113,7 +113,7 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run, err := c.find(t)
 			require.NoError(t, err)
-			require.Equal(t, idempotent.Key{MessageID: c.want, HandlerKey: "billing"}, run.Key)
+			require.Equal(t, [2]string{c.want, "billing"}, [2]string{run.Key.MessageID, run.Key.HandlerKey})
 			require.Equal(t, c.typ, run.MessageType)
 		})
 	}

@@ -1,17 +1,36 @@
 package idempotent
 
 import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Check reports what keeps k from being a key: a message ID that is missing, too
 // long (*envelope.IDTooLongError) or no valid UTF-8 without NUL, or a handler key
-// of which the same is true. The wrapper checks before it asks a store; call it
+// or a namespace of which the same is true; a namespace may be empty. The wrapper checks before it asks a store; call it
 // where a Store is used without.
 func (k Key) Check() error {
 	if err := handler.CheckKey(k.HandlerKey); err != nil {
 		return err
 	}
+	if err := checkNamespace(k.Namespace); err != nil {
+		return err
+	}
 	return envelope.CheckID(k.MessageID)
+}
+
+func checkNamespace(name string) error {
+	switch n := utf8.RuneCountInString(name); {
+	case n > models.MaxChannel:
+		return fmt.Errorf("namespace of IDs has %d characters, at most %d are allowed: give a shorter one to IDNamespace", n, models.MaxChannel)
+	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+		return fmt.Errorf("namespace of IDs %q is no valid UTF-8 without NUL: give another to IDNamespace", name)
+	default:
+		return nil
+	}
 }

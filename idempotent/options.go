@@ -68,9 +68,10 @@ func (o Options) Validate() error {
 // config is everything that is declared about a handler.
 type config struct {
 	Options
-	channel string
-	id      envelope.IDStrategy
-	hasID   bool // id was set, perhaps to the zero strategy
+	channel   string
+	namespace string // of IDs; empty: the channel
+	id        envelope.IDStrategy
+	hasID     bool // id was set, perhaps to the zero strategy
 	// composite: the handler's key stands where the channel's name would.
 	composite bool
 	keyBy     any // func(T) (string, error)
@@ -126,9 +127,16 @@ func RequireStore() Option { return func(c *config) { c.RequireStore = true } }
 // Channel names the channel that messages come from, in logs and as the prefix of
 // IDs that are only unique in it (envelope.CorrelationID, envelope.KafkaKey).
 // Without it that is the channel of the message's properties, or the record's
-// topic. Do not change it later: what was processed before would be handled
-// again.
+// topic. It is the namespace of the handler's IDs, too, unless IDNamespace names
+// another: what was processed for one channel is not known for another. Do not
+// change it later: what was processed before would be handled again.
 func Channel(name string) Option { return func(c *config) { c.channel = name } }
+
+// IDNamespace names where message IDs are unique, instead of Channel: handlers of
+// several channels that name the same share what was processed. Do not share one
+// where somebody may write to one of the channels and not to the other: a message
+// of his has another's message of the same ID skipped.
+func IDNamespace(name string) Option { return func(c *config) { c.namespace = name } }
 
 // WithLogger sets the zap logger. Without it nothing is logged, also not that
 // there is no store: do not leave it out in production.

@@ -1,6 +1,7 @@
 package idempotent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ func isNil(store Store) bool {
 func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	cfg := r.cfg.with(opts)
 	identity, identityErr := identityOf[T](cfg, handlerKey)
-	all := []error{handler.CheckKey(handlerKey), cfg.Validate(), identityErr}
+	all := []error{handler.CheckKey(handlerKey), checkNamespace(cmp.Or(cfg.namespace, cfg.channel)), cfg.Validate(), identityErr}
 	if fn == nil {
 		all = append(all, errors.New("its function is nil"))
 	}

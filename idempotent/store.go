@@ -14,6 +14,10 @@ import (
 type Key struct {
 	MessageID  string // 1 to 200 characters
 	HandlerKey string // 1 to 200 characters
+	// Namespace is where the message ID is unique: the channel, or what IDNamespace
+	// says; empty, or up to 200 characters. The same ID in two namespaces is two
+	// messages.
+	Namespace string
 }
 
 // Run is one call of Store.Run.

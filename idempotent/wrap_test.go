@@ -41,6 +41,28 @@ func TestMessageIsHandledOnceByEachHandler(t *testing.T) {
 	require.Zero(t, r.CountsOf("unknown"))
 }
 
+// Contract 8.3.
+func TestMessageOfOneChannelIsNoDuplicateOnAnother(t *testing.T) {
+	store := memory(t)
+	calls := map[string]int{}
+	handler := func(name string, opts ...idempotent.Option) func(context.Context, message) error {
+		handle, err := idempotent.Wrap(store, "transfer", func(context.Context, message) error { calls[name]++; return nil }, opts...)
+		require.NoError(t, err)
+		return handle
+	}
+	for range 2 {
+		for _, handle := range []func(context.Context, message) error{
+			handler("none"), handler("core", idempotent.Channel("core")), handler("partners", idempotent.Channel("partners")),
+			handler("shared", idempotent.Channel("eu"), idempotent.IDNamespace("world")), handler("its other", idempotent.Channel("us"), idempotent.IDNamespace("world")),
+		} {
+			require.NoError(t, handle(t.Context(), withID("m1")))
+		}
+	}
+	require.Equal(t, map[string]int{"none": 1, "core": 1, "partners": 1, "shared": 1}, calls)
+	_, err := idempotent.Wrap(store, "transfer", func(context.Context, message) error { return nil }, idempotent.IDNamespace(strings.Repeat("n", 201)))
+	require.ErrorContains(t, err, "namespace of IDs has 201 characters, at most 200 are allowed: give a shorter one to IDNamespace")
+}
+
 func TestMessageThatWasNotHandledIsHandledWhenItComesAgain(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error":            func() error { return errHandler },

@@ -1,6 +1,7 @@
 package idempotent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func (w *wrapped[T]) handle(ctx context.Context, message T) error {
 		w.counters.invalidKey.Add(1)
 		return &IDError{HandlerKey: w.handlerKey, Err: err}
 	}
-	run := Run{Key: Key{MessageID: id, HandlerKey: w.handlerKey}, MessageType: text(typeOf(message)), Retention: w.Retention}
+	run := Run{Key: Key{MessageID: id, HandlerKey: w.handlerKey, Namespace: cmp.Or(w.namespace, w.channel)}, MessageType: text(typeOf(message)), Retention: w.Retention}
 	duplicate, err := w.once(ctx, run, message)
 	if err != nil || !duplicate {
 		return err

@@ -14,7 +14,7 @@ import (
 )
 
 func newMessage(id string) *models.Message {
-	return &models.Message{ID: id, Content: []byte("x"), SerializedProperties: "{}", ReceivedAt: time.Now()}
+	return &models.Message{ID: id, Namespace: "shop", Content: []byte("x"), SerializedProperties: "{}", ReceivedAt: time.Now()}
 }
 
 func newStatus(m *models.Message) *models.HandlerStatus {

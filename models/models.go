@@ -35,11 +35,14 @@ const (
 	OutcomeSuperseded Outcome = "superseded"
 )
 
-// Message is one accepted message (contract 3.1). Number is assigned by the
+// Message is one accepted message (contract 3.1). ID and Namespace together name
+// it: the namespace is its channel's name, or what the channel shares its IDs
+// under (contract 4.4). Number is assigned by the
 // database when it is accepted, ascending and with gaps: it is what statuses
 // refer to, because an index on IDs, which are anything, is written all over.
 type Message struct {
 	ID                   string        `gorm:"column:id;primaryKey;not null;type:varchar(200)"`
+	Namespace            string        `gorm:"column:namespace;primaryKey;not null;type:varchar(200)"`
 	Number               MessageNumber `gorm:"column:number;<-:create;not null;uniqueIndex:inbox_messages_number;index:inbox_messages_received_at,priority:2"`
 	TransportName        string        `gorm:"column:transport_name;type:varchar(50);not null"`
 	Type                 string        `gorm:"column:type;type:varchar(255);not null"`
@@ -58,7 +61,7 @@ type Message struct {
 // MessageID is there to be read and has no index of its own: find a message's
 // statuses by its number, as in
 //
-//	db.Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ?", id)
+//	db.Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ? AND m.namespace = ?", id, channel)
 //
 // The index "due" is what claims walk: one handler key's pending rows, oldest
 // due first. Claiming itself touches no indexed column, so that PostgreSQL
@@ -162,10 +165,12 @@ type Handler struct {
 	UpdatedAt  time.Time `gorm:"column:updated_at;not null;autoUpdateTime:false"`
 }
 
-// Marker says that a message was handled inline (contract 8).
+// Marker says that a message was handled inline (contract 8). Namespace is the
+// message's, as Message has it; empty outside an inbox's channels.
 type Marker struct {
 	MessageID   string    `gorm:"column:message_id;primaryKey;not null;type:varchar(200)"`
 	HandlerKey  string    `gorm:"column:handler_key;primaryKey;not null;type:varchar(200)"`
+	Namespace   string    `gorm:"column:namespace;primaryKey;not null;type:varchar(200)"`
 	MessageType string    `gorm:"column:message_type;type:varchar(255);not null"`
 	ProcessedAt time.Time `gorm:"column:processed_at;not null"`
 	ExpiresAt   time.Time `gorm:"column:expires_at;not null;index:inbox_markers_expires_at"`

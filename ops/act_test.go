@@ -188,13 +188,13 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 	const rejected = "00000000-0000-7000-8000-000000000007"
 	poisoned := ops.Filter{HandlerKeys: []string{"mail"}}
 	return map[string]func() error{
-		"view":            func() error { _, err := o.Message(ctx, actor, "1"); return err },
+		"view":            func() error { _, err := o.Message(ctx, actor, ops.MessageRef{ID: "1"}); return err },
 		"retry":           func() error { return o.Retry(ctx, actor, ref) },
 		"discard":         func() error { return o.Discard(ctx, actor, ref) },
 		"retry all":       func() error { _, err := o.RetryMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
 		"discard all":     func() error { _, err := o.DiscardMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
-		"delete":          func() error { return o.Delete(ctx, actor, "1", "1") },
-		"replay":          func() error { _, err := o.Replay(ctx, actor, "1", ops.Edit{}); return err },
+		"delete":          func() error { return o.Delete(ctx, actor, ops.MessageRef{ID: "1"}, "1") },
+		"replay":          func() error { _, err := o.Replay(ctx, actor, ops.MessageRef{ID: "1"}, ops.Edit{}); return err },
 		"view rejected":   func() error { _, err := o.Rejected(ctx, actor, rejected); return err },
 		"re-accept":       func() error { _, err := o.ReAccept(ctx, actor, rejected); return err },
 		"delete rejected": func() error { return o.DeleteRejected(ctx, actor, rejected, rejected) },
@@ -234,7 +234,7 @@ func TestEveryActionLeavesItsAuditRow(t *testing.T) {
 		ids := []string{"view", "retry", "discard", "retry all", "discard all", "pause", "resume", "replay", "view rejected", "re-accept", "cleanup", "delete", "delete rejected"}
 		for i, name := range ids {
 			if i > 0 {
-				require.NoError(t, r.ops.Delete(t.Context(), "janitor", "1", "1"))
+				require.NoError(t, r.ops.Delete(t.Context(), "janitor", ops.MessageRef{ID: "1"}, "1"))
 			}
 			r.poison("mail", "no", "1")
 			r.accept("1")

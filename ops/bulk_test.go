@@ -209,7 +209,7 @@ func TestOperatorsFreeALane(t *testing.T) {
 			return r.ops.Retry(r.t.Context(), ada, r.ref("mail", "1"))
 		}, []string{"mail/1", "mail/2", "mail/3"}},
 		"discarded, it lets the others go": {func(r *rig) error { return r.ops.Discard(r.t.Context(), ada, r.ref("mail", "1")) }, []string{"mail/2", "mail/3"}},
-		"deleted, too":                     {func(r *rig) error { return r.ops.Delete(r.t.Context(), ada, "1", "1") }, []string{"mail/2", "mail/3"}},
+		"deleted, too":                     {func(r *rig) error { return r.ops.Delete(r.t.Context(), ada, ops.MessageRef{ID: "1"}, "1") }, []string{"mail/2", "mail/3"}},
 		"all at once": {func(r *rig) error {
 			_, err := r.ops.DiscardMatching(r.t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{})
 			return err

@@ -7,34 +7,36 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // Delete deletes a message and all of its statuses, whatever their state:
 // ErrProcessing while any is being processed. Nothing remembers it: a redelivery
 // is a new message. confirmation repeats the message ID, else it is ErrBadInput.
 // To end a poisoned status, Discard it instead.
-func (o *Ops) Delete(ctx context.Context, actor Actor, messageID, confirmation string) error {
-	err := checkText("message ID", messageID, 1, models.MaxMessageID)
-	if err == nil && confirmation != messageID {
+func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmation string) error {
+	err := ref.check()
+	if err == nil && confirmation != ref.ID {
 		err = badInput("confirmation", "it is not the message ID")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", ActionDelete, err)
 	}
 	var gone []changed
-	err = o.audited(ctx, actor, ActionDelete, "message "+messageID, func(ctx context.Context, tx *gorm.DB) (any, error) {
+	err = o.audited(ctx, actor, ActionDelete, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		pool := tx.Statement.ConnPool
 		// Locked first, as accepts and cleanup do: an accept that adds statuses
 		// waits, and then finds no message.
-		messages, err := query(ctx, o, pool, lockMessage, scanMessage, messageID)
+		number, err := o.numberOf(ctx, pool, ref)
+		if err != nil {
+			return nil, err
+		}
+		messages, err := query(ctx, o, pool, lockMessage, scanMessage, number)
 		if err != nil {
 			return nil, err
 		}
 		if len(messages) == 0 {
 			return nil, ErrNotFound
 		}
-		number := messages[0].number
 		// A claim of one of them that is being committed is waited for, and
 		// then seen.
 		if gone, err = query(ctx, o, pool, deleteStatuses, scanChanged, number); err != nil {
@@ -47,7 +49,7 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, messageID, confirmation s
 		if err == nil {
 			_, err = o.exec(ctx, pool, deleteMessage, number)
 		}
-		detail := map[string]any{"type": messages[0].typ, "received_at": messages[0].receivedAt, "handlers": handlerKeys(gone)}
+		detail := map[string]any{"namespace": messages[0].namespace, "type": messages[0].typ, "received_at": messages[0].receivedAt, "handlers": handlerKeys(gone)}
 		return detail, err
 	})
 	if err != nil {
@@ -57,11 +59,11 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, messageID, confirmation s
 	return nil
 }
 
-// By the messages' primary key, then by their number, and statuses by the unique
+// Messages by their number, and statuses by the unique
 // index on (message_number, handler_key).
 const (
 	lockMessage = `
-SELECT number, id, type, received_at, {received as stored} FROM {messages} WHERE id = $1 {for update}`
+SELECT number, id, namespace, type, received_at, {received as stored} FROM {messages} WHERE number = $1 {for update}`
 
 	deleteStatuses = `
 DELETE FROM {statuses} AS s WHERE s.message_number = $1 AND s.processing_started_at IS NULL RETURNING {changed}`

@@ -53,7 +53,7 @@ func TestReplayThatIsOffIsDenied(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
 		for range 3 {
-			_, err := r.ops.Replay(t.Context(), ada, "1", ops.Edit{})
+			_, err := r.ops.Replay(t.Context(), ada, ops.MessageRef{ID: "1"}, ops.Edit{})
 			require.ErrorIs(t, err, ops.ErrReplayOff)
 		}
 		require.Equal(t, []string{"ada denied replay"}, r.audit())
@@ -64,7 +64,7 @@ func TestReplayThatIsOffIsDenied(t *testing.T) {
 func TestAuditTellsTheDatabaseRole(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
-		_, err := r.ops.Message(t.Context(), ada, "1")
+		_, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})
 		require.NoError(t, err)
 		role := ""
 		if r.d.Dialect == "postgres" {

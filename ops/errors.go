@@ -10,6 +10,8 @@ import (
 var (
 	// ErrNotFound: there is nothing of that ID or handler key, or not any more.
 	ErrNotFound = errors.New("not found")
+	// ErrAmbiguous: several namespaces have a message of that ID, see MessageRef.
+	ErrAmbiguous = errors.New("in several namespaces")
 	// ErrStale: the status is at another version than the caller saw, or
 	// changed while the action looked: look again.
 	ErrStale = errors.New("changed meanwhile")

@@ -10,8 +10,10 @@ type Filter struct {
 	States []State `json:"states,omitempty"`
 	// HandlerKeys: any of them, at most 1,000.
 	HandlerKeys []string `json:"handler_keys,omitempty"`
-	// MessageID: this one exactly.
+	// MessageID: this one exactly, in Namespace or, if that is empty, in all.
 	MessageID string `json:"message_id,omitempty"`
+	// Namespace is of the MessageID; ErrBadInput without one.
+	Namespace string `json:"namespace,omitempty"`
 	// Type: this message type exactly.
 	Type string `json:"type,omitempty"`
 	// From and To bound when the message was received: not before From, before

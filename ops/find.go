@@ -52,10 +52,13 @@ func (f Filter) checked() (*filter, error) {
 	for _, each := range []struct {
 		name, text string
 		most       int
-	}{{"message ID", f.MessageID, models.MaxMessageID}, {"type", f.Type, models.MaxType}, {"error text", f.ErrorText, models.MaxLastError}, {"fingerprint", f.Fingerprint, 100}} {
+	}{{"message ID", f.MessageID, models.MaxMessageID}, {"namespace", f.Namespace, models.MaxChannel}, {"type", f.Type, models.MaxType}, {"error text", f.ErrorText, models.MaxLastError}, {"fingerprint", f.Fingerprint, 100}} {
 		if err := checkText(each.name, each.text, 0, each.most); err != nil {
 			return nil, err
 		}
+	}
+	if f.Namespace != "" && f.MessageID == "" {
+		return nil, badInput("namespace", "it is given without a message ID")
 	}
 	return p, checkAges(f.From, f.To)
 }

@@ -234,7 +234,7 @@ func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
 		r.accept("1")
 		for range 30 {
 			r.clock.Advance(time.Hour)
-			_, err := r.ops.Message(t.Context(), ada, "1")
+			_, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})
 			require.NoError(t, err)
 		}
 		now := r.clock.Now()
@@ -247,7 +247,7 @@ func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
 		require.Len(t, page.Entries, 2)
 		require.LessOrEqual(t, page.Looked, 5)
 		r.clock.Advance(-10 * time.Minute)
-		_, err = r.ops.Message(t.Context(), "bob", "1")
+		_, err = r.ops.Message(t.Context(), "bob", ops.MessageRef{ID: "1"})
 		require.NoError(t, err)
 		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{To: now, From: now.Add(-time.Hour)}, "", 0)
 		require.NoError(t, err)
@@ -296,7 +296,7 @@ func TestCanTellsWhatTheMethodsSay(t *testing.T) {
 		} {
 			o, err := c.open(c.options...)
 			require.NoError(t, err, name)
-			_, replay := o.Replay(t.Context(), ada, "nothing", ops.Edit{})
+			_, replay := o.Replay(t.Context(), ada, ops.MessageRef{ID: "nothing"}, ops.Edit{})
 			id := uuid.NewString()
 			if c.reAccept != nil {
 				id = "whatever it is"
@@ -329,7 +329,7 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 		_, err = o.Cleanup(t.Context(), ada)
 		require.ErrorIs(t, err, ops.ErrNeedsApplication)
 		require.ErrorContains(t, err, "Inbox.Ops")
-		_, err = o.Replay(t.Context(), ada, "1", ops.Edit{})
+		_, err = o.Replay(t.Context(), ada, ops.MessageRef{ID: "1"}, ops.Edit{})
 		require.ErrorIs(t, err, ops.ErrNeedsApplication)
 		_, err = o.ReAccept(t.Context(), ada, r.reject(1, "bad"))
 		require.ErrorIs(t, err, ops.ErrNeedsApplication)
@@ -385,11 +385,11 @@ func TestDeleteTakesAMessageWithAllItsStatuses(t *testing.T) {
 		r.accept("1", "2")
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = '1' AND handler_key = 'ship'`)
 		before := r.rows()
-		require.ErrorIs(t, r.ops.Delete(t.Context(), ada, "1", "1"), ops.ErrProcessing)
+		require.ErrorIs(t, r.ops.Delete(t.Context(), ada, ops.MessageRef{ID: "1"}, "1"), ops.ErrProcessing)
 		require.Equal(t, before, r.rows(), "the other handler's status, too")
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = NULL`)
 		r.process()
-		require.NoError(t, r.ops.Delete(t.Context(), ada, "1", "1"))
+		require.NoError(t, r.ops.Delete(t.Context(), ada, ops.MessageRef{ID: "1"}, "1"))
 		require.Len(t, inboxtest.Statuses(t, r.ib), 2)
 		require.Equal(t, 1, inboxtest.CountMessages(t, r.ib))
 		require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, r.ib, "1")[0].Outcome, "nothing remembers it")
@@ -402,7 +402,7 @@ func TestAuditIsListedAndSearched(t *testing.T) {
 		r.accept("1", "2", "3")
 		for i, id := range []string{"1", "2", "3"} {
 			r.clock.Advance(time.Minute)
-			_, err := r.ops.Message(t.Context(), []ops.Actor{"ada", "bob"}[i%2], id)
+			_, err := r.ops.Message(t.Context(), []ops.Actor{"ada", "bob"}[i%2], ops.MessageRef{ID: id})
 			require.NoError(t, err)
 		}
 		find := func(filter ops.AuditFilter) (targets []string) {
@@ -441,7 +441,7 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 		count, err := theirs.Count(t.Context(), ops.Filter{})
 		require.NoError(t, err)
 		require.Zero(t, count)
-		require.ErrorIs(t, theirs.Delete(t.Context(), ada, "1", "1"), ops.ErrNotFound)
+		require.ErrorIs(t, theirs.Delete(t.Context(), ada, ops.MessageRef{ID: "1"}, "1"), ops.ErrNotFound)
 		byHand, err := ops.New(d.DB, ops.Naming(models.Naming{Prefix: "other_"}))
 		require.NoError(t, err)
 		overview, err := byHand.Overview(t.Context())
@@ -463,7 +463,7 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 		o, err := ops.New(d.Another(t))
 		require.NoError(t, err)
 		inboxtest.Eventually(t, func() bool {
-			m, err := o.Message(t.Context(), ada, "1")
+			m, err := o.Message(t.Context(), ada, ops.MessageRef{ID: "1"})
 			return err == nil && len(m.Statuses) == 1 && m.Statuses[0].Obstacle == "circuit breaker open"
 		}, "the message says what it waits for")
 		overview, err := o.Overview(t.Context())
@@ -495,7 +495,7 @@ func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 		o, err := ops.New(d.Another(t))
 		require.NoError(t, err)
 		obstacle := func(id string) string {
-			m, err := o.Message(t.Context(), ada, id)
+			m, err := o.Message(t.Context(), ada, ops.MessageRef{ID: id})
 			require.NoError(t, err)
 			return m.Statuses[0].Obstacle
 		}

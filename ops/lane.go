@@ -21,7 +21,8 @@ SELECT count(*) FROM (
 ) a`
 
 	laneHead = `
-SELECT id, message_id, sequence, is_poisoned, processing_started_at IS NOT NULL FROM {statuses}
+SELECT id, message_id, (SELECT namespace FROM {messages} WHERE number = message_number), sequence, is_poisoned, processing_started_at IS NOT NULL
+FROM {statuses}
 WHERE lane_handler = $1 AND lane_key = $2 AND is_poisoned = $3 AND completed_at IS NULL
 ORDER BY sequence, id LIMIT 1`
 )
@@ -36,7 +37,7 @@ func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
 	if err != nil || len(sequences) == 0 {
 		return nil, err
 	}
-	place := &LanePlace{HeadMessageID: r.MessageID, HeadStatusID: r.ID, HeadState: r.State}
+	place := &LanePlace{HeadMessageID: r.MessageID, HeadNamespace: r.Namespace, HeadStatusID: r.ID, HeadState: r.State}
 	head := sequences[0]
 	for _, poisoned := range []bool{false, true} {
 		counts, err := look(ctx, o, laneAhead, store.Value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID, laneCap+1)
@@ -45,14 +46,15 @@ func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
 		}
 		place.Ahead.N += counts[0]
 		heads, err := look(ctx, o, laneHead, func(rows *sql.Rows, h *laneFirst) error {
-			return rows.Scan(&h.id, &h.messageID, &h.sequence, &h.poisoned, &h.processing)
+			return rows.Scan(&h.id, &h.messageID, &h.namespace, &h.sequence, &h.poisoned, &h.processing)
 		}, r.lane.Handler, r.lane.Key, poisoned)
 		if err != nil {
 			return nil, err
 		}
 		if len(heads) == 1 && heads[0].sequence < head {
 			h := heads[0]
-			head, place.HeadMessageID, place.HeadStatusID, place.HeadState = h.sequence, h.messageID, h.id, h.state()
+			head, place.HeadMessageID, place.HeadNamespace = h.sequence, h.messageID, h.namespace
+			place.HeadStatusID, place.HeadState = h.id, h.state()
 		}
 	}
 	if place.Ahead.N > laneCap {
@@ -63,6 +65,7 @@ func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
 
 type laneFirst struct {
 	id, messageID        string
+	namespace            string
 	sequence             int64
 	poisoned, processing bool
 }

@@ -20,7 +20,9 @@ import (
 
 // Message is a message with all of its statuses.
 type Message struct {
-	ID          string
+	ID string
+	// Namespace is where the ID is unique, see MessageRef.
+	Namespace   string
 	Number      int64
 	Transport   string
 	Type        string
@@ -58,56 +60,102 @@ type StatusDetail struct {
 type LanePlace struct {
 	// Ahead counts the open statuses before it, poisoned ones included.
 	Ahead Count
-	// HeadMessageID, HeadStatusID and HeadState are of the first open status of
-	// the lane: itself if nothing is ahead.
+	// HeadMessageID, HeadNamespace, HeadStatusID and HeadState are of the first open
+	// status of the lane: itself if nothing is ahead.
 	HeadMessageID string
+	HeadNamespace string
 	HeadStatusID  string
 	HeadState     State
 }
 
 // Message returns a message and leaves an audit row of the look, because it
-// shows a payload (contract 11.3). ErrNotFound if there is none of that ID.
-func (o *Ops) Message(ctx context.Context, actor Actor, id string) (Message, error) {
+// shows a payload (contract 11.3). ErrNotFound if there is no such message.
+func (o *Ops) Message(ctx context.Context, actor Actor, ref MessageRef) (Message, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	if err := checkText("message ID", id, 1, models.MaxMessageID); err != nil {
+	if err := ref.check(); err != nil {
 		return Message{}, err
 	}
 	var m Message
-	err := o.audited(ctx, actor, ActionView, "message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		stored, err := o.loadMessage(ctx, tx.Statement.ConnPool, id)
+	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		stored, err := o.loadMessage(ctx, tx.Statement.ConnPool, ref)
 		if err == nil {
 			m = o.shown(stored)
 		}
-		return nil, err
+		return inNamespace(m.Namespace), err
 	})
 	if err != nil {
 		return Message{}, err
 	}
 	if m.Statuses, err = o.statusesIn(ctx, m); err != nil {
-		return Message{}, fmt.Errorf("show message %q: %w", id, err)
+		return Message{}, fmt.Errorf("show message %q: %w", ref.ID, err)
 	}
 	return m, nil
 }
 
-// By the messages' primary key. An empty ordering key is told from none by a
-// column of its own: what a driver makes of an empty blob is its own affair.
-const loadMessage = `
-SELECT id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
-FROM {messages} WHERE id = $1`
+// check reports what no message goes by.
+func (r MessageRef) check() error {
+	if err := checkText("message ID", r.ID, 1, models.MaxMessageID); err != nil {
+		return err
+	}
+	return checkText("namespace", r.Namespace, 0, models.MaxChannel)
+}
 
-func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, id string) (models.Message, error) {
+// inNamespace is the detail of an audit row.
+func inNamespace(name string) map[string]any { return map[string]any{"namespace": name} }
+
+// By the messages' primary key.
+const namesakes = `
+SELECT number, namespace FROM {messages} WHERE id = $1 AND (CAST($2 AS text) = '' OR namespace = $2) ORDER BY namespace LIMIT 10`
+
+type namesake struct {
+	number    int64
+	namespace string
+}
+
+// numberOf returns the number of a message.
+func (o *Ops) numberOf(ctx context.Context, pool gorm.ConnPool, ref MessageRef) (int64, error) {
+	found, err := query(ctx, o, pool, namesakes, func(rows *sql.Rows, n *namesake) error {
+		return rows.Scan(&n.number, &n.namespace)
+	}, ref.ID, ref.Namespace)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(found) == 0:
+		return 0, fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
+	case len(found) > 1:
+		names := make([]string, len(found))
+		for i, n := range found {
+			names[i] = n.namespace
+		}
+		return 0, fmt.Errorf("message %q: %w, name one: %q", ref.ID, ErrAmbiguous, names)
+	}
+	return found[0].number, nil
+}
+
+// By the unique index on the messages' numbers. An empty ordering key is told from
+// none by a column of its own: what a driver makes of an empty blob is its own
+// affair.
+const loadMessage = `
+SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
+FROM {messages} WHERE number = $1`
+
+func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRef) (models.Message, error) {
+	number, err := o.numberOf(ctx, pool, ref)
+	if err != nil {
+		return models.Message{}, err
+	}
 	messages, err := query(ctx, o, pool, loadMessage, func(rows *sql.Rows, m *models.Message) error {
 		var received store.Stamp
 		var ordered bool
-		err := rows.Scan(&m.ID, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType, &m.SerializedProperties, &ordered, &m.OrderingKey, &received)
+		err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType, &m.SerializedProperties, &ordered, &m.OrderingKey, &received)
 		if m.ReceivedAt = received.Time; ordered && m.OrderingKey == nil {
 			m.OrderingKey = []byte{}
 		}
 		return err
-	}, id)
+	}, number)
 	if err == nil && len(messages) == 0 {
-		err = fmt.Errorf("message %q: %w", id, ErrNotFound)
+		err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 	}
 	if err != nil {
 		return models.Message{}, err
@@ -117,7 +165,7 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, id string) (m
 
 // shown is a message as operators see it, without its statuses.
 func (o *Ops) shown(stored models.Message) Message {
-	m := Message{ID: stored.ID, Number: int64(stored.Number), Transport: stored.TransportName, Type: stored.Type, Source: stored.Source,
+	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName, Type: stored.Type, Source: stored.Source,
 		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
 	p, err := handler.ParseProperties(stored.SerializedProperties)
 	if err != nil {

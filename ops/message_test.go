@@ -36,7 +36,7 @@ func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
 		_, err := r.ib.Accept(t.Context(), letter())
 		require.NoError(t, err)
 		r.process()
-		m, err := r.ops.Message(t.Context(), ada, "1")
+		m, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})
 		require.NoError(t, err)
 		sent := letter()
 		require.Equal(t, sent.Content, m.Content)
@@ -56,12 +56,12 @@ func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
 		require.Nil(t, mail.Lane)
 		require.Equal(t, []string{"ada view message 1"}, r.audit())
 
-		_, err = r.ops.Message(t.Context(), ada, "2")
+		_, err = r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "2"})
 		require.ErrorIs(t, err, ops.ErrNotFound)
 		require.Len(t, r.audit(), 1, "nothing was shown")
 
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_messages SET serialized_properties = '{', ordering_key = NULL`)
-		m, err = r.ops.Message(t.Context(), ada, "1")
+		m, err = r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})
 		require.NoError(t, err)
 		require.Contains(t, m.PropertiesProblem, "unreadable")
 		require.Nil(t, m.OrderingKey)
@@ -81,7 +81,7 @@ func TestMessageTellsThePlaceInItsLane(t *testing.T) {
 			require.NoError(t, err)
 		}
 		r.process()
-		m, err := r.ops.Message(t.Context(), ada, "third")
+		m, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "third"})
 		require.NoError(t, err)
 		for i, expected := range []ops.State{ops.StatePoisoned, ops.StatePending} {
 			lane := m.Statuses[i].Lane
@@ -90,9 +90,9 @@ func TestMessageTellsThePlaceInItsLane(t *testing.T) {
 			require.Equal(t, "head", lane.HeadMessageID)
 			require.Equal(t, expected, lane.HeadState)
 		}
-		m, err = r.ops.Message(t.Context(), ada, "head")
+		m, err = r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "head"})
 		require.NoError(t, err)
-		require.Equal(t, ops.LanePlace{HeadMessageID: "head", HeadStatusID: m.Statuses[0].ID, HeadState: ops.StatePoisoned}, *m.Statuses[0].Lane)
+		require.Equal(t, ops.LanePlace{HeadMessageID: "head", HeadNamespace: "c", HeadStatusID: m.Statuses[0].ID, HeadState: ops.StatePoisoned}, *m.Statuses[0].Lane)
 	})
 }
 
@@ -116,7 +116,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		_, err := r.ib.Accept(t.Context(), letter())
 		require.NoError(t, err)
 		r.process()
-		m, err := r.ops.Message(t.Context(), ada, "1")
+		m, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})
 		require.NoError(t, err)
 		require.Equal(t, "payload  c of 1", string(m.Content))
 		require.Equal(t, "key  c of 1", string(m.OrderingKey))

@@ -26,7 +26,7 @@ var million = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 func loadMillion(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	sqltest.Load(t, db,
-		`INSERT INTO inbox_messages SELECT 'm' || n, n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+		`INSERT INTO inbox_messages SELECT 'm' || n, '', n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
 		'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(1, 1040200) n`,
 		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome, next_attempt_at, is_poisoned,
 			last_error, error_count, lane_handler, lane_key, is_waiting)

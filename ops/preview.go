@@ -49,28 +49,32 @@ type MessagePreview struct {
 
 // PreviewMessage is Message for those who show only the beginning of it: it reads
 // no more than is asked for, however large the message is.
-func (o *Ops) PreviewMessage(ctx context.Context, actor Actor, id string, bounds PreviewBounds) (MessagePreview, error) {
+func (o *Ops) PreviewMessage(ctx context.Context, actor Actor, ref MessageRef, bounds PreviewBounds) (MessagePreview, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	if err := checkText("message ID", id, 1, models.MaxMessageID); err != nil {
+	if err := ref.check(); err != nil {
 		return MessagePreview{}, err
 	}
 	var m MessagePreview
-	err := o.audited(ctx, actor, ActionView, "message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		previews, err := query(ctx, o, tx.Statement.ConnPool, previewMessage, o.scanPreview, append([]any{id}, o.cuts(bounds)...)...)
+	err := o.audited(ctx, actor, ActionView, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		number, err := o.numberOf(ctx, tx.Statement.ConnPool, ref)
+		if err != nil {
+			return nil, err
+		}
+		previews, err := query(ctx, o, tx.Statement.ConnPool, previewMessage, o.scanPreview, append([]any{number}, o.cuts(bounds)...)...)
 		if err == nil && len(previews) == 0 {
-			err = fmt.Errorf("message %q: %w", id, ErrNotFound)
+			err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 		}
 		if err == nil {
 			m = previews[0]
 		}
-		return nil, err
+		return inNamespace(m.Namespace), err
 	})
 	if err != nil {
 		return MessagePreview{}, err
 	}
 	if m.Statuses, err = o.statusesIn(ctx, m.Message); err != nil {
-		return MessagePreview{}, fmt.Errorf("show message %q: %w", id, err)
+		return MessagePreview{}, fmt.Errorf("show message %q: %w", ref.ID, err)
 	}
 	return m, nil
 }
@@ -93,15 +97,15 @@ func (o *Ops) cuts(bounds PreviewBounds) []any {
 	return []any{content, contentHead, key, keyHead, PreviewLimit}
 }
 
-// By the messages' primary key. Lengths are known without the bytes, on PostgreSQL
+// By the unique index on the messages' numbers. Lengths are known without the bytes, on PostgreSQL
 // without those of compressed ones.
 const previewMessage = `
-SELECT id, number, transport_name, type, source, content_type, received_at,
+SELECT id, namespace, number, transport_name, type, source, content_type, received_at,
 	length(content), CASE WHEN length(content) <= $2 THEN content WHEN $3 > 0 THEN substr(content, 1, $3) END,
 	ordering_key IS NULL, length(ordering_key),
 	CASE WHEN length(ordering_key) <= $4 THEN ordering_key WHEN $5 > 0 THEN substr(ordering_key, 1, $5) END,
 	{octets}serialized_properties{/octets}, CASE WHEN {octets}serialized_properties{/octets} <= $6 THEN serialized_properties END
-FROM {messages} WHERE id = $1`
+FROM {messages} WHERE number = $1`
 
 func (o *Ops) scanPreview(rows *sql.Rows, m *MessagePreview) error {
 	var (
@@ -112,7 +116,7 @@ func (o *Ops) scanPreview(rows *sql.Rows, m *MessagePreview) error {
 		noKey                     bool
 		properties                sql.NullString
 	)
-	err := rows.Scan(&stored.ID, &stored.Number, &stored.TransportName, &stored.Type, &stored.Source, &stored.ContentType, &received,
+	err := rows.Scan(&stored.ID, &stored.Namespace, &stored.Number, &stored.TransportName, &stored.Type, &stored.Source, &stored.ContentType, &received,
 		&contentSize, &content, &noKey, &keySize, &key, &all, &properties)
 	if err != nil {
 		return err

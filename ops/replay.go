@@ -38,7 +38,7 @@ type Edit struct {
 // no such message; ErrBadInput if the copy's ID is known already, or what the
 // acceptor says against the copy. With any error of the database the result has
 // the copy's ID: repeat it with that ID, for the copy may have been accepted.
-func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Edit) (Accepted, error) {
+func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (Accepted, error) {
 	if err := o.Can(ActionReplay); err != nil {
 		if errors.Is(err, ErrReplayOff) {
 			if missing := o.Denied(ctx, actor, string(ActionReplay)); missing != nil {
@@ -47,18 +47,18 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Ed
 		}
 		return Accepted{}, err
 	}
-	if err := checkText("message ID", messageID, 1, models.MaxMessageID); err != nil {
+	if err := ref.check(); err != nil {
 		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, err)
 	}
 	// Made here and told also with an error: after a commit whose outcome is not
 	// known, a repeat with the same ID is a duplicate and no second copy.
 	if edit.MessageID == "" {
-		edit.MessageID = CopyID(messageID)
+		edit.MessageID = CopyID(ref.ID)
 	}
 	result := Accepted{MessageID: edit.MessageID}
 	var wake func()
-	err := o.audited(ctx, actor, ActionReplay, "message "+messageID, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		original, err := o.loadMessage(ctx, tx.Statement.ConnPool, messageID)
+	err := o.audited(ctx, actor, ActionReplay, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		original, err := o.loadMessage(ctx, tx.Statement.ConnPool, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, messageID string, edit Ed
 		if result.Outcome != "accepted" {
 			return nil, badInput("copy", "message %q is %s", copied.ID, result.Outcome)
 		}
-		return map[string]any{"copy_id": copied.ID, "edited": edited}, nil
+		return map[string]any{"namespace": original.Namespace, "copy_id": copied.ID, "edited": edited}, nil
 	})
 	if err != nil {
 		return Accepted{MessageID: edit.MessageID}, err

@@ -91,8 +91,8 @@ func (r *rig) accept(ids ...string) {
 // the race detector. Accept nothing afterwards, numbers are not counted up.
 func (r *rig) copies(messageType string, n int) {
 	r.t.Helper()
-	inboxtest.Exec(r.t, r.d.DB, `INSERT INTO inbox_messages (id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-		SELECT m.id || '-' || c.n, m.number * 10000 + c.n, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at
+	inboxtest.Exec(r.t, r.d.DB, `INSERT INTO inbox_messages (id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+		SELECT m.id || '-' || c.n, m.namespace, m.number * 10000 + c.n, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at
 		FROM inbox_messages m, `+numbers(n)+` c WHERE m.type = ?`, messageType)
 	inboxtest.Exec(r.t, r.d.DB, `INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, sequence, created_at)
 		SELECT `+r.statusID("m.number", "c.n")+`, m.number * 10000 + c.n, m.id || '-' || c.n, s.handler_key, s.sequence * 10000 + c.n, s.created_at

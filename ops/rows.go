@@ -23,6 +23,7 @@ type row struct {
 const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.requeued_count, s.last_error,
 	s.created_at, s.processing_started_at, CAST(s.worker_id AS text), s.next_attempt_at, s.is_poisoned, s.completed_at, s.outcome, s.is_waiting,
 	s.lane_handler, s.lane_key,
+	(SELECT namespace FROM {messages} WHERE number = s.message_number),
 	(SELECT type FROM {messages} WHERE number = s.message_number),
 	(SELECT source FROM {messages} WHERE number = s.message_number),
 	(SELECT received_at FROM {messages} WHERE number = s.message_number)`
@@ -65,19 +66,19 @@ func (o *Ops) whole(ctx context.Context, glimpses []glimpse) ([]row, error) {
 // scanRow scans rowColumns.
 func (o *Ops) scanRow(rows *sql.Rows, r *row) error {
 	var (
-		lastError, worker, messageType, source        sql.NullString
-		created, processing, next, complete, received store.Stamp
-		poisoned                                      bool
-		outcome                                       string
-		laneHandler, laneKey                          sql.NullInt64
+		lastError, worker, namespace, messageType, source sql.NullString
+		created, processing, next, complete, received     store.Stamp
+		poisoned                                          bool
+		outcome                                           string
+		laneHandler, laneKey                              sql.NullInt64
 	)
 	err := rows.Scan(&r.ID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount, &r.RequeuedCount, &lastError,
-		&created, &processing, &worker, &next, &poisoned, &complete, &outcome, &r.Waiting, &laneHandler, &laneKey, &messageType, &source, &received)
+		&created, &processing, &worker, &next, &poisoned, &complete, &outcome, &r.Waiting, &laneHandler, &laneKey, &namespace, &messageType, &source, &received)
 	if err != nil {
 		return err
 	}
 	r.WorkerID, r.CreatedAt, r.ProcessingStartedAt, r.NextAttemptAt, r.CompletedAt = worker.String, created.Time, processing.Time, next.Time, complete.Time
-	r.Type, r.Source, r.ReceivedAt = messageType.String, source.String, received.Time
+	r.Namespace, r.Type, r.Source, r.ReceivedAt = namespace.String, messageType.String, source.String, received.Time
 	if laneHandler.Valid && laneKey.Valid {
 		r.lane, r.InLane = &store.Lane{Handler: laneHandler.Int64, Key: laneKey.Int64}, true
 	}

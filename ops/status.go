@@ -32,6 +32,7 @@ func States() []State {
 type Status struct {
 	ID         string
 	MessageID  string
+	Namespace  string // of the message's ID, see MessageRef
 	HandlerKey string
 	State      State
 	// Failing: pending after a failed attempt, see StateFailing.
@@ -64,6 +65,14 @@ type Status struct {
 	Source     string
 	ReceivedAt time.Time
 }
+
+// Message names the status's message.
+func (s Status) Message() MessageRef { return MessageRef{ID: s.MessageID, Namespace: s.Namespace} }
+
+// MessageRef names a message. Its ID is unique within its namespace alone, which is
+// its channel's name unless channels share their IDs (contract 4.4). An empty
+// Namespace is any: ErrAmbiguous if several have a message of that ID.
+type MessageRef struct{ ID, Namespace string }
 
 // Ref returns the status at the version seen.
 func (s Status) Ref() Ref { return Ref{StatusID: s.ID, Version: s.Version} }

@@ -14,25 +14,26 @@ import (
 // By messages_received_at, newest first, from the place on: the row there is
 // given once more, its statuses may not all have been looked at.
 const walkMessages = `
-SELECT number, CASE WHEN $5 THEN id ELSE '' END, type, received_at, {received as stored} FROM {messages}
+SELECT number, CASE WHEN $5 THEN id ELSE '' END, '', type, received_at, {received as stored} FROM {messages}
 WHERE (received_at, number) <= ($1, $2) AND received_at >= $3
 ORDER BY received_at DESC, number DESC LIMIT $4`
 
 // By the messages' primary key.
 const oneMessage = `
-SELECT number, id, type, received_at, {received as stored} FROM {messages} WHERE id = $1`
+SELECT number, id, namespace, type, received_at, {received as stored} FROM {messages}
+WHERE id = $1 AND (CAST($2 AS text) = '' OR namespace = $2) LIMIT 1000`
 
 // message is a message without its content.
 type message struct {
-	number     int64
-	id, typ    string
-	receivedAt time.Time
-	at         stored
+	number             int64
+	id, namespace, typ string
+	receivedAt         time.Time
+	at                 stored
 }
 
 func scanMessage(rows *sql.Rows, m *message) error {
 	var received store.Stamp
-	err := rows.Scan(&m.number, &m.id, &m.typ, &received, &m.at)
+	err := rows.Scan(&m.number, &m.id, &m.namespace, &m.typ, &received, &m.at)
 	m.receivedAt = received.Time
 	return err
 }
@@ -174,7 +175,8 @@ func (o *Ops) scanOfMessage(rows *sql.Rows, g *glimpse) error {
 	return err
 }
 
-// ofMessage is the source of one message's statuses.
+// ofMessage is the source of the statuses of one message ID, the latest message
+// first.
 type ofMessage struct {
 	o      *Ops
 	filter *filter
@@ -186,12 +188,20 @@ type ofMessage struct {
 func (w *ofMessage) next(ctx context.Context) (glimpse, bool, error) {
 	if !w.read {
 		w.read = true
-		messages, err := look(ctx, w.o, oneMessage, scanMessage, w.filter.MessageID)
-		if err == nil && len(messages) > 0 {
-			w.rows, _, err = w.o.rowsOf(ctx, w.filter, messages, w.after)
-		}
+		messages, err := look(ctx, w.o, oneMessage, scanMessage, w.filter.MessageID, w.filter.Namespace)
 		if err != nil {
 			return glimpse{}, false, err
+		}
+		slices.SortFunc(messages, func(a, b message) int { return cmp.Compare(b.number, a.number) })
+		for _, m := range messages { // one for each namespace that has the ID
+			if w.after.Number != 0 && m.number > w.after.Number {
+				continue
+			}
+			rows, _, err := w.o.rowsOf(ctx, w.filter, []message{m}, w.after)
+			if err != nil {
+				return glimpse{}, false, err
+			}
+			w.rows = append(w.rows, rows...)
 		}
 	}
 	if len(w.rows) == 0 {

@@ -25,18 +25,19 @@ import (
 // other's as processing and put theirs off by random times, until one of them
 // claims alone.
 func (c *claimer) resolveSiblings(ctx context.Context, attempts []*attempt) ([]*attempt, error) {
-	var ids, keys []string
+	var numbers []int64
+	var keys []string
 	for _, a := range attempts {
-		if len(a.handler.LegacyKeys()) > 0 {
-			ids = append(ids, a.claim.MessageID)
+		if len(a.handler.LegacyKeys()) > 0 && a.claim.Message != nil {
+			numbers = append(numbers, int64(a.claim.Message.Number))
 			keys = append(keys, a.handler.Keys()...)
 		}
 	}
-	if len(ids) == 0 {
+	if len(numbers) == 0 {
 		return attempts, nil
 	}
 	slices.Sort(keys)
-	siblings, err := c.store.Siblings(ctx, ids, slices.Compact(keys))
+	siblings, err := c.store.Siblings(ctx, numbers, slices.Compact(keys))
 	if err != nil {
 		c.giveBack(attempts, fmt.Errorf("look for siblings: %w", err))
 		return nil, fmt.Errorf("claim: look for siblings: %w", err)
@@ -48,14 +49,18 @@ func (c *claimer) resolveSiblings(ctx context.Context, attempts []*attempt) ([]*
 	of := map[pair][]store.Sibling{}
 	for _, s := range siblings {
 		if h, known := c.registry.Lookup(s.HandlerKey); known {
-			at := pair{s.MessageID, h}
+			at := pair{s.MessageNumber, h}
 			of[at] = append(of[at], s)
 		}
 	}
 	chosen := map[pair]bool{}
 	kept := attempts[:0]
 	for _, a := range attempts {
-		run, err := c.choose(ctx, a, of[pair{a.claim.MessageID, a.handler}], own, chosen)
+		if a.claim.Message == nil { // deleted, and its statuses with it
+			kept = append(kept, a)
+			continue
+		}
+		run, err := c.choose(ctx, a, of[pair{int64(a.claim.Message.Number), a.handler}], own, chosen)
 		if err != nil {
 			c.giveBack([]*attempt{a}, err)
 			continue
@@ -68,8 +73,8 @@ func (c *claimer) resolveSiblings(ctx context.Context, attempts []*attempt) ([]*
 }
 
 type pair struct {
-	messageID string
-	handler   *handler.Handler
+	messageNumber int64
+	handler       *handler.Handler
 }
 
 // choose decides whether a runs, given all rows of its message and handler.
@@ -79,7 +84,7 @@ type pair struct {
 // was discarded says nothing about it, and a poisoned one is superseded by it. If
 // that one is retried meanwhile it has another version, and ours is put off.
 func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, own map[string]bool, chosen map[pair]bool) (run bool, err error) {
-	this := pair{a.claim.MessageID, a.handler}
+	this := pair{int64(a.claim.Message.Number), a.handler}
 	retried := a.claim.RequeuedCount > 0
 	if chosen[this] { // both rows came in this very claim
 		c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})

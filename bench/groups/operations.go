@@ -90,7 +90,7 @@ var looks = []look{
 		return len(failures.Groups), err
 	}},
 	{"one message, with its audit row", 1, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
-		m, err := o.Message(ctx, benchOperator, s.message)
+		m, err := o.Message(ctx, benchOperator, ops.MessageRef{ID: s.message})
 		return len(m.Statuses), err
 	}},
 	{"rejected messages", 50, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {

@@ -10,7 +10,7 @@ import (
 )
 
 func newDelete(a *app) *cobra.Command {
-	var confirmation string
+	var confirmation, namespace string
 	cmd := &cobra.Command{
 		Use: "delete MESSAGE-ID", Short: "Delete a message and all of its statuses",
 		Long: `Deletes a message with the statuses of all of its handlers, whatever their state.
@@ -25,10 +25,13 @@ JSON: {"MessageID", "Outcome"}.`,
   inboxctl delete 7f9c2ba4 --confirm 7f9c2ba4`,
 		Args: oneArg("message ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.delete(cmd, "message", args[0], confirmation, (*ops.Ops).Delete)
+			return a.delete(cmd, "message", args[0], confirmation, func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error {
+				return o.Delete(ctx, actor, ops.MessageRef{ID: id, Namespace: namespace}, confirmation)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID once more")
+	bindNamespace(cmd, &namespace)
 	return cmd
 }
 

@@ -13,20 +13,22 @@ import (
 
 // filterFlags narrow which statuses a command is about.
 type filterFlags struct {
-	states, handlers                     []string
-	message, typ, errorText, fingerprint string
+	states, handlers            []string
+	message, namespace          string
+	typ, errorText, fingerprint string
 }
 
 // receivedWhen begins the help of --from and --to where they bound messages.
 const receivedWhen = "of messages received "
 
 // statusFilters are the flags that bind adds; --state is one more.
-var statusFilters = []string{"handler", "message", "type", "from", "to", "error", "fingerprint"}
+var statusFilters = []string{"handler", "message", "namespace", "type", "from", "to", "error", "fingerprint"}
 
 func (f *filterFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.handlers, "handler", nil, "of this handler key; may be repeated")
 	flags.StringVar(&f.message, "message", "", "of the message with this ID")
+	flags.StringVar(&f.namespace, "namespace", "", "of that ID, mostly the channel (default all)")
 	flags.StringVar(&f.typ, "type", "", "of messages of this type")
 	flags.StringVar(&f.errorText, "error", "", "whose last error contains this, whatever the case")
 	flags.StringVar(&f.fingerprint, "fingerprint", "", "of this failure group, see \"inboxctl failures\"")
@@ -42,7 +44,7 @@ func (f *filterFlags) bindStates(cmd *cobra.Command, states ...ops.State) {
 }
 
 func (f *filterFlags) filter(from, to time.Time) ops.Filter {
-	filter := ops.Filter{From: from, To: to, HandlerKeys: f.handlers, MessageID: f.message, Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint}
+	filter := ops.Filter{From: from, To: to, HandlerKeys: f.handlers, MessageID: f.message, Namespace: f.namespace, Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint}
 	for _, state := range f.states {
 		filter.States = append(filter.States, ops.State(state))
 	}

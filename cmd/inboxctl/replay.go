@@ -16,6 +16,7 @@ const whyApplication = "which handlers take the message, and how its channel rea
 
 func newReplay(a *app) *cobra.Command {
 	var allow bool
+	var namespace string
 	cmd := &cobra.Command{
 		Use: "replay MESSAGE-ID", Short: "Says where a message can be replayed",
 		Long: `A replay is an edited copy of a message that is accepted as a new one, for all
@@ -25,7 +26,7 @@ database. It is refused with code 4, after the checks that inboxctl can make. Do
 it in the application's dashboard, or by
 
   o, err := ib.Ops(ops.AllowReplay())
-  accepted, err := o.Replay(ctx, actor, messageID, ops.Edit{})
+  accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})
 
 To run only what is poisoned once more use "inboxctl retry".`,
 		Example: `  inboxctl replay 7f9c2ba4 --allow-replay
@@ -36,7 +37,7 @@ To run only what is poisoned once more use "inboxctl retry".`,
 				if !allow {
 					return fmt.Errorf("%s: %w: a replay may make the application do anything that a message can; --allow-replay says that you mean it", ops.ActionReplay, ops.ErrReplayOff)
 				}
-				accepted, err := o.Replay(ctx, a.who(), args[0], ops.Edit{})
+				accepted, err := o.Replay(ctx, a.who(), ops.MessageRef{ID: args[0], Namespace: namespace}, ops.Edit{})
 				if err != nil {
 					return explained(err)
 				}
@@ -45,6 +46,7 @@ To run only what is poisoned once more use "inboxctl retry".`,
 		},
 	}
 	cmd.Flags().BoolVar(&allow, "allow-replay", false, "allow it: replays are off by default")
+	bindNamespace(cmd, &namespace)
 	return cmd
 }
 

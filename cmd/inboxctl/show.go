@@ -16,6 +16,7 @@ import (
 
 func newShow(a *app) *cobra.Command {
 	var payload payloads
+	var namespace string
 	cmd := &cobra.Command{
 		Use: "show MESSAGE-ID", Short: "One message: its handlers, where it came from, its payload",
 		Long: `Shows a message with one entry per handler: its state, attempts and last error,
@@ -30,7 +31,7 @@ JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 		Args: oneArg("message ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				m, err := o.Message(ctx, a.who(), args[0])
+				m, err := o.Message(ctx, a.who(), ops.MessageRef{ID: args[0], Namespace: namespace})
 				if err != nil {
 					return err
 				}
@@ -43,7 +44,13 @@ JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 		},
 	}
 	payload.bind(cmd)
+	bindNamespace(cmd, &namespace)
 	return cmd
+}
+
+// bindNamespace lets the user say which message of an ID is meant.
+func bindNamespace(cmd *cobra.Command, namespace *string) {
+	cmd.Flags().StringVar(namespace, "namespace", "", "of the message ID, mostly the channel: needed where several have that ID")
 }
 
 func writeMessage(w io.Writer, m ops.Message, payload *payloads, now time.Time) {
@@ -54,6 +61,7 @@ func writeMessage(w io.Writer, m ops.Message, payload *payloads, now time.Time) 
 	fact(w, "received", fmt.Sprintf("%s, %s ago", instant(m.ReceivedAt), ago(now, m.ReceivedAt)))
 	fact(w, "transport", m.Transport)
 	fact(w, "channel", m.Properties.Channel)
+	fact(w, "namespace", m.Namespace)
 	if k := m.Properties.Kafka; k != nil {
 		fact(w, "record", fmt.Sprintf("topic %s, partition %d, offset %d, %s", k.Topic, k.Partition, k.Offset, instant(k.Timestamp)))
 		fact(w, "record key", bytesText(k.Key))

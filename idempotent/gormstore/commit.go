@@ -37,7 +37,7 @@ func (s *Store) lookAgain(ctx context.Context, key idempotent.Key) (bool, error)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey)
+		found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey, key.Namespace)
 		if err == nil || !store.IsTransient(err) || !pause(ctx, attempt) {
 			return found, err
 		}

@@ -84,7 +84,7 @@ func (s *Store) Check(ctx context.Context) error {
 func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
-	found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey)
+	found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey, key.Namespace)
 	if err != nil {
 		return false, naming(key, err)
 	}
@@ -126,7 +126,7 @@ func (s *Store) marker(run idempotent.Run) models.Marker {
 	if run.Retention == 0 {
 		run.Retention = idempotent.DefaultRetention
 	}
-	return models.Marker{MessageID: run.Key.MessageID, HandlerKey: run.Key.HandlerKey, MessageType: run.MessageType,
+	return models.Marker{MessageID: run.Key.MessageID, HandlerKey: run.Key.HandlerKey, Namespace: run.Key.Namespace, MessageType: run.MessageType,
 		ProcessedAt: now, ExpiresAt: now.Add(run.Retention)}
 }
 

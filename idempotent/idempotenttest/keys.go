@@ -29,6 +29,13 @@ var keys = []promise{
 			separate(t, f, idempotent.Key{MessageID: "x" + s, HandlerKey: "y"}, idempotent.Key{MessageID: "x", HandlerKey: s + "y"})
 		}
 	}},
+	{"one message ID in two namespaces is two messages", func(t *testing.T, f Fixture) {
+		separate(t, f, idempotent.Key{MessageID: "m", HandlerKey: "h"}, idempotent.Key{MessageID: "m", HandlerKey: "h", Namespace: "partners"},
+			idempotent.Key{MessageID: "m", HandlerKey: "h", Namespace: strings.Repeat("語", 200)}, idempotent.Key{MessageID: "h", HandlerKey: "partners", Namespace: "m"})
+		for _, s := range []string{":", "{", "}", "%3A", "%"} {
+			separate(t, f, idempotent.Key{MessageID: "m", HandlerKey: "y", Namespace: "x" + s}, idempotent.Key{MessageID: "m", HandlerKey: s + "y", Namespace: "x"})
+		}
+	}},
 	{"case, white space and the form of a character tell keys apart", func(t *testing.T, f Fixture) {
 		variants := []string{"Order", "order", "ORDER", "order ", " order", "order\t", "order\n", "órder", "o\u0301rder", "ｏrder", "order\u200b", "straße", "strasse", "NULL", "null", "0", "00", "0.0", "*", "?", "%", "[a]"}
 		var ids, handlers []idempotent.Key
@@ -54,6 +61,7 @@ func separate(t *testing.T, f Fixture, keys ...idempotent.Key) {
 			require.Failf(t, "a key is taken for another", "%q is processed before it was handled; before it came %s", key, describe(keys[:i]))
 		}
 		r := run(key.MessageID, key.HandlerKey)
+		r.Key = key
 		handled(t, f, r)
 		skipped(t, f, r)
 	}

@@ -121,8 +121,8 @@ var processingMutants = []mutant{
 		Name: "siblings under a legacy key are not looked at",
 		Why:  "a renamed handler would run a message twice (contract 4.2)",
 		File: "processor/siblings.go",
-		Old:  "if len(a.handler.LegacyKeys()) > 0 {",
-		New:  "if len(a.handler.LegacyKeys()) > 99 {",
+		Old:  "if len(a.handler.LegacyKeys()) > 0 && a.claim.Message != nil {",
+		New:  "if len(a.handler.LegacyKeys()) > 99 && a.claim.Message != nil {",
 		Test: processing("TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded"),
 	},
 	{

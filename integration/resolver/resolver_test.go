@@ -223,7 +223,7 @@ func operate(t *testing.T, o *ops.Ops, poisoned ops.Status) {
 		t.Helper()
 		require.NoError(t, err)
 	}
-	must(o.Message(ctx, ada, poisoned.MessageID))
+	must(o.Message(ctx, ada, poisoned.Message()))
 	must(o.Count(ctx, ops.Filter{ErrorText: "bad"}))
 	must(o.Failures(ctx, ops.Filter{}))
 	must(o.Workers(ctx))

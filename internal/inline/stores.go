@@ -97,7 +97,9 @@ func (s around) Run(ctx context.Context, run idempotent.Run, body func(ctx conte
 	}
 	a.id = run.Key.MessageID
 	for _, key := range a.legacyKeys {
-		done, err := s.Processed(ctx, idempotent.Key{MessageID: run.Key.MessageID, HandlerKey: key})
+		old := run.Key
+		old.HandlerKey = key
+		done, err := s.Processed(ctx, old)
 		if err != nil || done {
 			return done, err
 		}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,6 +31,7 @@ type statusRow struct {
 	id         string
 	number     int64 // the message's, not known before the message is stored
 	messageID  string
+	namespace  string // the message's
 	handlerKey string
 	lane       *Lane
 	claim      bool
@@ -37,9 +39,14 @@ type statusRow struct {
 	position   int
 }
 
+// identity is what names a message (contract 4.4).
+type identity struct{ id, namespace string }
+
+func (m *NewMessage) identity() identity { return identity{m.ID, m.Namespace} }
+
 // storedNumber is a message that is stored.
 type storedNumber struct {
-	id     string
+	identity
 	number int64
 }
 
@@ -52,7 +59,7 @@ type known struct {
 }
 
 // accepting is what the dialects do differently. Every slice of messages is
-// sorted by ID.
+// sorted by ID and namespace.
 type accepting interface {
 	// insertNew inserts the messages not known yet, and their statuses if
 	// insertsStatuses says so, and returns what it inserted and the
@@ -113,19 +120,21 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 		return nil, err
 	}
 	results := make([]Accepted, len(batch.Messages))
-	index := make(map[string]int, len(batch.Messages))
+	index := make(map[identity]int, len(batch.Messages))
 	waiting := make([]*NewMessage, len(batch.Messages))
 	for i := range batch.Messages {
 		message := &batch.Messages[i]
-		if _, twice := index[message.ID]; twice {
-			return nil, fmt.Errorf("message ID %q twice in one batch", message.ID)
+		if _, twice := index[message.identity()]; twice {
+			return nil, fmt.Errorf("message ID %q twice in one batch, in namespace %q", message.ID, message.Namespace)
 		}
-		index[message.ID] = i
+		index[message.identity()] = i
 		waiting[i] = message
 	}
 	// One order for everybody, so that overlapping batches wait for each
 	// other instead of deadlocking.
-	slices.SortFunc(waiting, func(a, b *NewMessage) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(waiting, func(a, b *NewMessage) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Namespace, b.Namespace))
+	})
 	all, statuses, err := statusRows(batch.Messages)
 	if err != nil {
 		return nil, err
@@ -148,12 +157,12 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 			return nil, err
 		}
 		for _, message := range inserted {
-			i := index[message.id]
+			i := index[message.identity]
 			results[i].Inserted = true
 			setNumber(statuses[i], message.number)
 		}
 		claimed = append(claimed, taken...)
-		waiting = slices.DeleteFunc(waiting, func(m *NewMessage) bool { return results[index[m.ID]].Inserted })
+		waiting = slices.DeleteFunc(waiting, func(m *NewMessage) bool { return results[index[m.identity()]].Inserted })
 		if len(waiting) == 0 {
 			break
 		}
@@ -170,11 +179,11 @@ func accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch Ac
 		}
 		missing = append(missing, late...)
 		rejected = append(rejected, conflicts...)
-		seen := make(map[string]bool, len(found))
+		seen := make(map[identity]bool, len(found))
 		for _, message := range found {
-			seen[message.id] = true
+			seen[message.identity] = true
 		}
-		waiting = slices.DeleteFunc(waiting, func(m *NewMessage) bool { return seen[m.ID] })
+		waiting = slices.DeleteFunc(waiting, func(m *NewMessage) bool { return seen[m.identity()] })
 		vanished = vanished || len(waiting) > 0
 	}
 	late, err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch, vanished)
@@ -214,8 +223,8 @@ func statusRows(messages []NewMessage) (all []statusRow, statuses [][]statusRow,
 			if err != nil {
 				return nil, nil, fmt.Errorf("make a status ID: %w", err)
 			}
-			all = append(all, statusRow{id: id.String(), messageID: messages[i].ID, handlerKey: handler.HandlerKey, lane: handler.Lane,
-				claim: handler.Claim, message: i, position: len(all)})
+			all = append(all, statusRow{id: id.String(), messageID: messages[i].ID, namespace: messages[i].Namespace,
+				handlerKey: handler.HandlerKey, lane: handler.Lane, claim: handler.Claim, message: i, position: len(all)})
 		}
 		statuses[i] = all[first:len(all):len(all)]
 	}
@@ -230,10 +239,10 @@ func setNumber(statuses []statusRow, number int64) {
 }
 
 // rowsOf lists the statuses of some messages in the order of acceptance.
-func rowsOf(messages []*NewMessage, index map[string]int, statuses [][]statusRow) []statusRow {
+func rowsOf(messages []*NewMessage, index map[identity]int, statuses [][]statusRow) []statusRow {
 	rows := make([]statusRow, 0, len(messages))
 	for _, message := range messages {
-		rows = append(rows, statuses[index[message.ID]]...)
+		rows = append(rows, statuses[index[message.identity()]]...)
 	}
 	slices.SortFunc(rows, func(a, b statusRow) int { return a.position - b.position })
 	return rows

@@ -6,10 +6,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// AcceptBatch is what one accept persists. Message IDs are distinct.
+// AcceptBatch is what one accept persists. Message IDs are distinct within each
+// namespace.
 type AcceptBatch struct {
 	Messages []NewMessage
 	Rejected []models.RejectedMessage
+	// RejectDiffering makes a known ID with other content a conflict, too
+	// (contract 4.3).
+	RejectDiffering bool
 	// Now becomes received_at and created_at.
 	Now time.Time
 	// Claimer is the worker for which statuses with Claim are claimed as they
@@ -25,8 +29,7 @@ type NewMessage struct {
 	models.Message // Number and ReceivedAt are ignored
 	Handlers       []NewStatus
 	// Rejection is stored, with its Reason completed, if the ID turns out to
-	// be known with another type or source (contract 4.3, 7.4); nil stores
-	// nothing.
+	// be known with another message (contract 4.3, 7.4); nil stores nothing.
 	Rejection *models.RejectedMessage
 }
 
@@ -52,12 +55,13 @@ type Accepted struct {
 	Inserted bool
 	// StatusesAdded counts the status rows this accept inserted.
 	StatusesAdded int
-	// Conflict is true if the ID is known with another type or source;
-	// StoredType and StoredSource are what is known. Nothing was added.
+	// Conflict is true if the ID is known with another type or source, of which
+	// StoredType and StoredSource tell, or under RejectDiffering with other
+	// content, and then ContentDiffers is true. Nothing was added.
 	Conflict                 bool
 	StoredType, StoredSource string
-	// ContentDiffers is true for a duplicate whose content is not the
-	// stored one.
+	// ContentDiffers is true for a message of a known ID, type and source whose
+	// content is not the stored one.
 	ContentDiffers bool
 	// Claims are those of its statuses that were inserted claimed, each as a
 	// claim would have returned it. Once they are committed somebody has to

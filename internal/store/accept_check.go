@@ -23,6 +23,7 @@ func checkBatch(batch AcceptBatch) error {
 			limit      int
 		}{
 			{"message ID", m.ID, models.MaxMessageID},
+			{"namespace", m.Namespace, models.MaxChannel},
 			{"transport name", m.TransportName, models.MaxTransportName},
 			{"type", m.Type, models.MaxType},
 			{"source", m.Source, models.MaxSource},

@@ -14,21 +14,22 @@ import (
 // judge compares what is known with what came again and says which statuses
 // are missing and what is to be rejected (contract 4.2, 4.3).
 func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []known, batch AcceptBatch,
-	index map[string]int, statuses [][]statusRow, results []Accepted,
+	index map[identity]int, statuses [][]statusRow, results []Accepted,
 ) (missing []statusRow, conflicts []models.RejectedMessage, err error) {
 	var numbers []int64
 	for _, stored := range found {
-		i := index[stored.id]
+		i := index[stored.identity]
 		setNumber(statuses[i], stored.number)
 		message, result := batch.Messages[i], &results[i]
-		if stored.messageType == message.Type && stored.source == message.Source {
-			result.ContentDiffers = stored.contentDiffers
+		alike := stored.messageType == message.Type && stored.source == message.Source
+		result.ContentDiffers = alike && stored.contentDiffers
+		if alike && !(stored.contentDiffers && batch.RejectDiffering) {
 			numbers = append(numbers, stored.number)
 			continue
 		}
 		result.Conflict, result.StoredType, result.StoredSource = true, stored.messageType, stored.source
 		if message.Rejection != nil {
-			conflicts = append(conflicts, conflict(*message.Rejection, stored))
+			conflicts = append(conflicts, conflict(*message.Rejection, stored, alike))
 		}
 	}
 	if len(numbers) == 0 {
@@ -43,7 +44,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []k
 		has[status] = true
 	}
 	for _, stored := range found {
-		i := index[stored.id]
+		i := index[stored.identity]
 		if results[i].Conflict {
 			continue
 		}
@@ -64,7 +65,9 @@ type handledBy struct {
 
 func scanHandledBy(rows *sql.Rows, h *handledBy) error { return rows.Scan(&h.number, &h.handlerKey) }
 
-func scanStoredNumber(rows *sql.Rows, m *storedNumber) error { return rows.Scan(&m.id, &m.number) }
+func scanStoredNumber(rows *sql.Rows, m *storedNumber) error {
+	return rows.Scan(&m.id, &m.namespace, &m.number)
+}
 
 // hasRow: under its own key or one of its legacy keys (contract 4.2).
 func (n NewStatus) hasRow(has map[handledBy]bool, number int64) bool {

@@ -12,7 +12,7 @@ import (
 )
 
 // errConflict rolls back an accept that is all or nothing.
-var errConflict = errors.New("a message ID is known with another type or source")
+var errConflict = errors.New("a message ID is known with another type, source or content")
 
 // rejectedRows are the statements on one rejected message by its ID.
 type rejectedRows struct{ load, remove, reason string }

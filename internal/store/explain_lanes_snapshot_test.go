@@ -25,7 +25,7 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 	const completed, due = 3000, 1500
 	first := 0
 	load := func(key string, names []int64, lanes int) {
-		require.NoError(t, db.Exec(`INSERT INTO inbox_messages SELECT ? || n, n + ?::bigint, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+		require.NoError(t, db.Exec(`INSERT INTO inbox_messages SELECT ? || n, '', n + ?::bigint, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
 			'2026-01-01 12:00:00+00'::timestamptz + n * interval '1 second' FROM generate_series(1, ?::bigint) n`, key, first, completed+due).Error)
 		require.NoError(t, db.Exec(fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
 			SELECT gen_random_uuid(), n + %[7]d, '%[1]s' || n, '%[1]s', '2026-01-01 12:00:00+00'::timestamptz + n * interval '1 second',

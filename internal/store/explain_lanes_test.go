@@ -27,7 +27,7 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 		// The first row of lane 1 of "mail" is poisoned, 100,000 wait behind it;
 		// 1,000 more lanes have five rows each, as do 1,000 of "stock"; 2,000
 		// rows have no lane.
-		`INSERT INTO inbox_messages SELECT 'm' || n, n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+		`INSERT INTO inbox_messages SELECT 'm' || n, '', n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
 			'2026-01-01 12:00:00+00'::timestamptz + n * interval '100 milliseconds' FROM generate_series(1, 112001) n`,
 		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, is_poisoned, lane_handler, lane_key)
 			SELECT gen_random_uuid(), n, 'm' || n, CASE WHEN n <= 105001 THEN 'mail' WHEN n <= 110001 THEN 'stock' ELSE 'plain' END,

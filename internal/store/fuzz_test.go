@@ -37,7 +37,7 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 		for _, table := range []string{"handler_statuses", "messages", "rejected_messages"} {
 			require.NoError(t, db.Exec("DELETE FROM inbox_"+table).Error)
 		}
-		m := models.Message{ID: id, TransportName: "t", Type: typ, Source: source, Content: content, SerializedProperties: "{}", OrderingKey: orderingKey}
+		m := models.Message{ID: id, Namespace: id, TransportName: "t", Type: typ, Source: source, Content: content, SerializedProperties: "{}", OrderingKey: orderingKey}
 		batch := store.AcceptBatch{Now: at, Messages: []store.NewMessage{{Message: m, Handlers: []store.NewStatus{{HandlerKey: key}}}},
 			Rejected: []models.RejectedMessage{{Channel: "c", Topic: "t", Key: orderingKey, Value: content, Headers: headers, Reason: failure}}}
 		_, err := s.Accept(ctx, batch)
@@ -60,12 +60,12 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 		claims := claimed.Claims
 		require.Len(t, claims, 1)
 		found := claims[0].Message
-		require.Equal(t, [5]string{id, id, typ, source, key}, [5]string{claims[0].MessageID, found.ID, found.Type, found.Source, claims[0].HandlerKey})
+		require.Equal(t, [6]string{id, id, id, typ, source, key}, [6]string{claims[0].MessageID, found.ID, found.Namespace, found.Type, found.Source, claims[0].HandlerKey})
 		require.Equal(t, string(content), string(found.Content))
 		require.Equal(t, orderingKey == nil, found.OrderingKey == nil)
 		require.Equal(t, string(orderingKey), string(found.OrderingKey))
 
-		siblings, err := s.Siblings(ctx, []string{id}, []string{key})
+		siblings, err := s.Siblings(ctx, []int64{int64(found.Number)}, []string{key})
 		require.NoError(t, err)
 		require.Len(t, siblings, 1)
 		applied, err := s.Settle(ctx, []store.Settlement{{StatusID: claims[0].StatusID, Version: claims[0].Version, LastError: &failure}})

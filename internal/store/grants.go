@@ -33,7 +33,7 @@ func privilegesOn(n models.Naming) []privileges {
 	const everything = `SELECT, INSERT, UPDATE, DELETE`
 	return []privileges{
 		{n.Messages(), `SELECT, INSERT, UPDATE ("transport_name"), DELETE`, `SELECT, UPDATE ("transport_name"), DELETE`,
-			`SELECT ("id", "number", "transport_name", "type", "source", "content_type", "received_at")`},
+			`SELECT ("id", "namespace", "number", "transport_name", "type", "source", "content_type", "received_at")`},
 		{n.HandlerStatuses(), everything, `SELECT, UPDATE, DELETE`, `SELECT`},
 		{n.RejectedMessages(), `SELECT, INSERT, UPDATE ("reason"), DELETE`, `SELECT, DELETE`,
 			`SELECT ("id", "channel", "topic", "partition", "record_offset", "record_timestamp", "reason", "rejected_at")`},

@@ -20,6 +20,7 @@ func checkMarker(m models.Marker) error {
 	}{
 		{"message ID", m.MessageID, 1, models.MaxMessageID},
 		{"handler key", m.HandlerKey, 1, models.MaxHandlerKey},
+		{"namespace", m.Namespace, 0, models.MaxChannel},
 		{"message type", m.MessageType, 0, models.MaxType},
 	} {
 		if len(column.text) < column.least {

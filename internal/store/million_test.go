@@ -28,7 +28,7 @@ var million = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 func loadMillion(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	sqltest.Load(t, db,
-		`INSERT INTO inbox_messages SELECT 'm' || n, n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
+		`INSERT INTO inbox_messages SELECT 'm' || n, '', n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
 		'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(1, 1000000) n`,
 		`SELECT setval(pg_get_serial_sequence('inbox_messages', 'number'), 1000000)`,
 		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome, next_attempt_at, is_poisoned,
@@ -41,7 +41,7 @@ func loadMillion(t *testing.T, db *gorm.DB) {
 			CASE WHEN n BETWEEN 970001 AND 990000 THEN 1 WHEN n BETWEEN 990001 AND 995000 THEN 2 + n %% 1000 END,
 			n BETWEEN 970001 AND 990000
 		FROM generate_series(1, 1000000) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`, LaneHandler("lanes")),
-		`INSERT INTO inbox_markers SELECT 'm' || n, 'hot', 't', '2026-01-01 12:00:00+00', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
+		`INSERT INTO inbox_markers SELECT 'm' || n, 'hot', '', 't', '2026-01-01 12:00:00+00', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds'
 		FROM generate_series(1, 20000) n`,
 		`INSERT INTO inbox_audit SELECT gen_random_uuid(), 'a', 'retry', '', '', '2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds', ''
 		FROM generate_series(1, 20000) n`,

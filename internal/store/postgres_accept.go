@@ -23,21 +23,21 @@ import (
 // set it, and the database's says nothing about it: {latest} is NULL then.
 //
 // The first row of the result, without an ID, is how many messages are new; they
-// themselves follow if they are fewer than $17. Mostly all are, and nothing has
+// themselves follow if they are fewer than $19. Mostly all are, and nothing has
 // to be read to know which.
 var postgresAcceptNew = `
-WITH ` + postgresAcceptFresh("$18") + `, added AS (
+WITH ` + postgresAcceptFresh("$20") + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
 	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key
-	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[])
-		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, position)
-	JOIN fresh ON fresh.id = s.message_id
+	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $18::text[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
+	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($18::text[])[1])
 	ORDER BY s.position
 	RETURNING handler_key, worker_id
 )` + postgresTold("$14") + `
-SELECT '' AS id, count(*) AS number FROM fresh, told
+SELECT '' AS id, '' AS namespace, count(*) AS number FROM fresh, told
 UNION ALL
-SELECT id, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $17::bigint`
+SELECT id, namespace, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $19::bigint`
 
 // The contents come in one piece, and are cut: as an array, each of them would be
 // copied four times more on its way. They are the last parameter of each
@@ -46,14 +46,15 @@ SELECT id, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $17::bigint`
 // the shorter array up with NULL.
 func postgresAcceptFresh(contents string) string {
 	return `fresh AS (
-	INSERT INTO {messages} (id, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-	SELECT m.id, COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
+	INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+	SELECT m.id, COALESCE(m.namespace, ($17::text[])[1]),
+		COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
 		substring(` + contents + `::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($5::text[])[1]), COALESCE(m.properties, ($6::text[])[1]),
 		m.ordering_key, $8::timestamptz
-	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $15::integer[], $16::integer[], $5::text[], $6::text[], $7::bytea[])
-		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key)
-	ON CONFLICT (id) DO NOTHING
-	RETURNING id, number
+	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $15::integer[], $16::integer[], $5::text[], $6::text[], $7::bytea[], $17::text[])
+		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key, namespace)
+	ON CONFLICT (id, namespace) DO NOTHING
+	RETURNING id, namespace, number
 )`
 }
 
@@ -62,9 +63,9 @@ func postgresAcceptFresh(contents string) string {
 // NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the
 // foreign key checks of statuses.
 const postgresAcceptLock = `
-SELECT m.id, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
-FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS k(id, hash, position)
-JOIN {messages} m ON m.id = k.id
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
+FROM unnest($1::text[], $2::bytea[], $3::text[]) WITH ORDINALITY AS k(id, hash, namespace, position)
+JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
 ORDER BY k.position
 FOR NO KEY UPDATE OF m`
 
@@ -120,17 +121,24 @@ func (p *postgres) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch)
 
 func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage, statuses []statusRow, worker string, numbers bool, now time.Time) ([]storedNumber, []claimedRow, error) {
 	n := len(messages)
-	ids, transports, types, sources := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	ids, namespaces := make([]string, n), make([]string, n)
+	transports, types, sources := make([]string, n), make([]string, n), make([]string, n)
 	contentTypes, properties, orderings := make([]string, n), make([]string, n), make([][]byte, n)
 	for i, m := range messages {
-		ids[i], transports[i], types[i], sources[i] = m.ID, m.TransportName, m.Type, m.Source
+		ids[i], namespaces[i] = m.ID, m.Namespace
+		transports[i], types[i], sources[i] = m.TransportName, m.Type, m.Source
 		contentTypes[i], properties[i], orderings[i] = m.ContentType, m.SerializedProperties, m.OrderingKey
 	}
 	contents, places, lengths, done := inOnePiece(messages)
 	defer done()
 	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
+	statusNamespaces := make([]string, len(statuses))
+	for i, row := range statuses {
+		statusNamespaces[i] = row.namespace
+	}
 	args := []any{listed(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties), orNone(orderings), now.UTC(),
-		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, p.origin, places, lengths}
+		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, p.origin, places, lengths,
+		once(namespaces), once(statusNamespaces)}
 	if worker != "" {
 		return p.insertClaimed(ctx, pool, args, contents, worker, statuses)
 	}
@@ -138,7 +146,7 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 	if numbers {
 		tellBelow = n + 1
 	}
-	inserted, err := queryWith(ctx, pool, contents, p.text(postgresAcceptNew), func(r row, m *storedNumber) error { return r.Scan(&m.id, &m.number) }, append(args, tellBelow)...)
+	inserted, err := queryWith(ctx, pool, contents, p.text(postgresAcceptNew), func(r row, m *storedNumber) error { return r.Scan(&m.id, &m.namespace, &m.number) }, append(args, tellBelow)...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -146,7 +154,7 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 	if inserted[count].number > 0 && len(inserted) == 1 {
 		inserted = inserted[:0]
 		for _, m := range messages {
-			inserted = append(inserted, storedNumber{id: m.ID})
+			inserted = append(inserted, storedNumber{identity: m.identity()})
 		}
 		return inserted, nil, nil
 	}
@@ -156,14 +164,14 @@ func (p *postgres) insertNew(ctx context.Context, pool gorm.ConnPool, messages [
 func (p *postgres) insertsStatuses() bool { return true }
 
 func (p *postgres) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage) ([]known, error) {
-	ids, hashes := make([]string, len(messages)), make([][]byte, len(messages))
+	ids, namespaces, hashes := make([]string, len(messages)), make([]string, len(messages)), make([][]byte, len(messages))
 	for i, message := range messages {
 		hash := sha256.Sum256(message.Content)
-		ids[i], hashes[i] = message.ID, hash[:]
+		ids[i], namespaces[i], hashes[i] = message.ID, message.Namespace, hash[:]
 	}
 	return Query(ctx, pool, p.text(postgresAcceptLock), func(rows *sql.Rows, k *known) error {
-		return rows.Scan(&k.id, &k.number, &k.messageType, &k.source, &k.receivedAt, &k.contentDiffers)
-	}, ids, hashes)
+		return rows.Scan(&k.id, &k.namespace, &k.number, &k.messageType, &k.source, &k.receivedAt, &k.contentDiffers)
+	}, ids, hashes, namespaces)
 }
 
 func (p *postgres) handlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]handledBy, error) {

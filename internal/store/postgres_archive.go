@@ -16,7 +16,7 @@ SELECT number, octet_length(content)::bigint + octet_length(serialized_propertie
 
 // By the unique index on the messages' numbers.
 const postgresExpiredMessages = `
-SELECT id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
+SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number = ANY ($1::bigint[])`
 
 // By the unique index on (message_number, handler_key), see postgresAcceptKeys.
@@ -61,7 +61,7 @@ func scanSized(rows *sql.Rows, s *sized) error { return rows.Scan(&s.number, &s.
 func scanMessage(rows *sql.Rows, m *models.Message) error {
 	var received anyTime
 	var ordered bool
-	err := rows.Scan(&m.ID, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType, &m.SerializedProperties, &m.OrderingKey, &ordered, &received)
+	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType, &m.SerializedProperties, &m.OrderingKey, &ordered, &received)
 	m.ReceivedAt = received.Time
 	if m.Content == nil { // some drivers read an empty blob as nil
 		m.Content = []byte{}

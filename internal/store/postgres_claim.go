@@ -75,7 +75,7 @@ const postgresClaimColumns = `id, message_number, message_id, handler_key, versi
 const postgresClaimResult = `
 SELECT c.id, c.message_id, c.handler_key, c.version, c.place, c.error_count, c.abandoned_count, c.requeued_count, c.created_at, c.due,
 	c.lane_handler, c.lane_key,
-	m.number, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
+	m.number, m.namespace, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
 
 // By the due index: per key the first row behind now.
 const postgresNextDue = `
@@ -88,14 +88,16 @@ CROSS JOIN LATERAL (
 	LIMIT 1
 ) s`
 
-// Messages by messages_pkey, their statuses by the unique index on
-// (message_number, handler_key).
+// By the unique index on (message_number, handler_key). LATERAL, with OFFSET to
+// keep it, as in postgresAcceptKeys.
 const postgresSiblings = `
-SELECT s.id, s.message_id, s.handler_key, s.version, s.ctid::text, s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
-	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
-FROM {messages} m JOIN {statuses} s ON s.message_number = m.number
-WHERE m.id = ANY ($1::text[]) AND s.handler_key = ANY ($2::text[])
-ORDER BY s.message_id, s.handler_key`
+SELECT s.* FROM unnest($1::bigint[]) AS k(number)
+CROSS JOIN LATERAL (
+	SELECT message_number, id, message_id, handler_key, version, ctid::text, error_count, abandoned_count, lane_handler, lane_key,
+		processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
+	FROM {statuses} WHERE message_number = k.number AND handler_key = ANY ($2::text[]) OFFSET 0
+) s
+ORDER BY s.message_number, s.handler_key`
 
 func (p *postgres) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	if req.ordered() {
@@ -133,7 +135,7 @@ func scanClaim(rows *sql.Rows, c *Claim) error {
 	var lane laneColumns
 	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.Locator, &c.ErrorCount, &c.AbandonedCount,
 		&c.RequeuedCount, &c.CreatedAt, &c.Due, &lane.handler, &lane.key,
-		&m.number, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &m.receivedAt)
+		&m.number, &m.namespace, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &m.receivedAt)
 	c.CreatedAt, c.Due = c.CreatedAt.UTC(), c.Due.UTC()
 	c.Lane, c.Message = lane.lane(), m.message(c.MessageID)
 	return err
@@ -147,14 +149,14 @@ func (p *postgres) NextDue(ctx context.Context, keys []string, now time.Time) (t
 	return found[0].Time.UTC(), true, nil
 }
 
-func (p *postgres) Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error) {
-	siblings, err := Query(ctx, p.pool(ctx), p.text(postgresSiblings), scanSibling, messageIDs, keys)
+func (p *postgres) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]Sibling, error) {
+	siblings, err := Query(ctx, p.pool(ctx), p.text(postgresSiblings), scanSibling, messageNumbers, keys)
 	return siblings, doing("read sibling statuses", err)
 }
 
 func scanSibling(rows *sql.Rows, s *Sibling) error {
 	var lane laneColumns
-	err := rows.Scan(&s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount, &s.AbandonedCount,
+	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount, &s.AbandonedCount,
 		&lane.handler, &lane.key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
 	s.Lane = lane.lane()
 	return err

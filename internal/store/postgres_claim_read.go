@@ -76,6 +76,7 @@ type claimRow struct {
 	id                                                                      pgtype.UUID
 	messageID, place                                                        string
 	handlerKey, transportName, messageType, source, contentType, properties repeated
+	namespace                                                               repeated
 	version                                                                 int64
 	errorCount, abandonedCount, requeuedCount                               int
 	createdAt, due, receivedAt                                              pgtype.Timestamptz
@@ -88,7 +89,7 @@ func (r *claimRow) targets() []any {
 	return []any{
 		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.place, &r.errorCount, &r.abandonedCount, &r.requeuedCount, &r.createdAt, &r.due,
 		&r.laneHandler, &r.laneKey,
-		&r.number, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties, &r.orderingKey, &r.receivedAt,
+		&r.number, &r.namespace, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties, &r.orderingKey, &r.receivedAt,
 	}
 }
 
@@ -103,7 +104,7 @@ func (r *claimRow) claim() Claim {
 	}
 	if r.number.Valid {
 		c.Message = &models.Message{
-			ID: r.messageID, Number: models.MessageNumber(r.number.Int64), TransportName: r.transportName.text, Type: r.messageType.text,
+			ID: r.messageID, Namespace: r.namespace.text, Number: models.MessageNumber(r.number.Int64), TransportName: r.transportName.text, Type: r.messageType.text,
 			Source: r.source.text, Content: filled(r.content), ContentType: r.contentType.text, SerializedProperties: r.properties.text,
 			OrderingKey: r.orderingKey, ReceivedAt: r.receivedAt.Time.UTC(),
 		}

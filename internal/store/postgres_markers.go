@@ -27,16 +27,16 @@ WITH before AS MATERIALIZED (
 ), bounded AS MATERIALIZED (
 	SELECT lock_timeout, set_config('lock_timeout', $6::text, true) AS bound FROM before
 ), added AS (
-	INSERT INTO {markers} (message_id, handler_key, message_type, processed_at, expires_at)
-	SELECT $1::text, $2::text, $3::text, $4::timestamptz, $5::timestamptz FROM bounded WHERE bound IS NOT NULL
-	ON CONFLICT (message_id, handler_key) DO UPDATE SET message_type = EXCLUDED.message_type WHERE false
+	INSERT INTO {markers} (message_id, handler_key, namespace, message_type, processed_at, expires_at)
+	SELECT $1::text, $2::text, $7::text, $3::text, $4::timestamptz, $5::timestamptz FROM bounded WHERE bound IS NOT NULL
+	ON CONFLICT (message_id, handler_key, namespace) DO UPDATE SET message_type = EXCLUDED.message_type WHERE false
 	RETURNING 1
 )
 SELECT counted.added, set_config('lock_timeout', bounded.lock_timeout, true)
 FROM bounded, (SELECT count(*) AS added FROM added) AS counted`
 
 	// By the primary key.
-	postgresHasMarker = `SELECT 1 FROM {markers} WHERE message_id = $1 AND handler_key = $2`
+	postgresHasMarker = `SELECT 1 FROM {markers} WHERE message_id = $1 AND handler_key = $2 AND namespace = $3`
 
 	// Likewise.
 	postgresLockMarker = postgresHasMarker + ` FOR KEY SHARE`
@@ -54,17 +54,17 @@ func (p *postgres) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.M
 	added, err := Query(ctx, pool, p.text(postgresAddMarker), func(rows *sql.Rows, added *int64) error {
 		var restored string
 		return rows.Scan(added, &restored)
-	}, marker.MessageID, marker.HandlerKey, marker.MessageType, marker.ProcessedAt.UTC(), marker.ExpiresAt.UTC(), bound)
+	}, marker.MessageID, marker.HandlerKey, marker.MessageType, marker.ProcessedAt.UTC(), marker.ExpiresAt.UTC(), bound, marker.Namespace)
 	if sqlState(err) == "55P03" { // lock not available
 		err = fmt.Errorf("%w for %s: %w", ErrMarkerBusy, bound, err)
 	}
 	return len(added) == 1 && added[0] == 1, doing("add marker", err)
 }
 
-func (p *postgres) HasMarker(ctx context.Context, messageID, handlerKey string) (bool, error) {
-	found, err := Query(ctx, p.pool(ctx), p.text(postgresHasMarker), Value[int], messageID, handlerKey)
+func (p *postgres) HasMarker(ctx context.Context, messageID, handlerKey, namespace string) (bool, error) {
+	found, err := Query(ctx, p.pool(ctx), p.text(postgresHasMarker), Value[int], messageID, handlerKey, namespace)
 	if err == nil && len(found) > 0 {
-		found, err = confirmed(ctx, p, postgresLockMarker, messageID, handlerKey)
+		found, err = confirmed(ctx, p, postgresLockMarker, messageID, handlerKey, namespace)
 	}
 	return len(found) > 0, doing("look for marker", err)
 }

@@ -13,7 +13,12 @@ import (
 )
 
 // conflict completes the reason of a rejection: what the ID is known as.
-func conflict(rejection models.RejectedMessage, stored known) models.RejectedMessage {
+func conflict(rejection models.RejectedMessage, stored known, contentDiffers bool) models.RejectedMessage {
+	if contentDiffers {
+		reason := cmp.Or(rejection.Reason, "content_differs")
+		rejection.Reason = fmt.Sprintf("%s: message ID %q is known with other content", reason, stored.id)
+		return rejection
+	}
 	reason := cmp.Or(rejection.Reason, "id_conflict")
 	rejection.Reason = fmt.Sprintf("%s: message ID %q is known with type %q and source %q", reason, stored.id, stored.messageType, stored.source)
 	return rejection

@@ -10,10 +10,10 @@ import (
 
 // storedMessage is the message's half of a claim, all NULL if its row is gone.
 type storedMessage struct {
-	number                                                      sql.NullInt64
-	transportName, messageType, source, contentType, properties sql.NullString
-	content, orderingKey                                        []byte
-	receivedAt                                                  anyTime
+	number                                                                 sql.NullInt64
+	namespace, transportName, messageType, source, contentType, properties sql.NullString
+	content, orderingKey                                                   []byte
+	receivedAt                                                             anyTime
 }
 
 func (m storedMessage) message(id string) *models.Message {
@@ -21,7 +21,7 @@ func (m storedMessage) message(id string) *models.Message {
 		return nil
 	}
 	return &models.Message{
-		ID: id, Number: models.MessageNumber(m.number.Int64), TransportName: m.transportName.String, Type: m.messageType.String, Source: m.source.String,
+		ID: id, Namespace: m.namespace.String, Number: models.MessageNumber(m.number.Int64), TransportName: m.transportName.String, Type: m.messageType.String, Source: m.source.String,
 		Content: filled(m.content), ContentType: m.contentType.String, SerializedProperties: m.properties.String,
 		OrderingKey: m.orderingKey, ReceivedAt: m.receivedAt.Time,
 	}

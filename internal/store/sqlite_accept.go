@@ -26,16 +26,17 @@ var sqliteChunks = []int{64, 16, 4, 1}
 
 const (
 	sqliteAcceptNew = `
-INSERT INTO {messages} (id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-VALUES %s ON CONFLICT (id) DO NOTHING RETURNING id, number`
+INSERT INTO {messages} (id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+VALUES %s ON CONFLICT (id, namespace) DO NOTHING RETURNING id, namespace, number`
 
-	sqliteAcceptRow = `(?, max((SELECT COALESCE(max(number), 0) FROM {messages}), ` +
+	sqliteAcceptRow = `(?, ?, max((SELECT COALESCE(max(number), 0) FROM {messages}), ` +
 		`COALESCE((SELECT CAST("value" AS INTEGER) FROM {meta} WHERE "key" = 'number'), 0)) + %d, ?, ?, ?, ?, ?, ?, ?, ?)`
 )
 
 // By the messages' primary key. No lock: there is one writer, and it is us.
 const sqliteAcceptKnown = `
-SELECT m.id, m.number, m.type, m.source, m.received_at, m.content FROM json_each(?1) k JOIN {messages} m ON m.id = k.value`
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content FROM json_each(?1) k
+JOIN {messages} m ON m.id = json_extract(k.value, '$[0]') AND m.namespace = json_extract(k.value, '$[1]')`
 
 // By the unique index on (message_number, handler_key).
 const sqliteAcceptKeys = `
@@ -118,16 +119,16 @@ func (s *sqlite) AcceptTx(ctx context.Context, tx *gorm.DB, batch AcceptBatch) (
 
 func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage, _ []statusRow, _ string, _ bool, now time.Time) ([]storedNumber, []claimedRow, error) {
 	received := SQLiteTime(now)
-	handled := make(map[string]bool, len(messages))
+	handled := make(map[identity]bool, len(messages))
 	for _, m := range messages {
-		handled[m.ID] = len(m.Handlers) > 0
+		handled[m.identity()] = len(m.Handlers) > 0
 	}
 	var inserted []storedNumber
 	for _, size := range sqliteChunks {
 		for len(messages) >= size {
-			args := make([]any, 0, size*9)
+			args := make([]any, 0, size*10)
 			for _, m := range messages[:size] {
-				args = append(args, m.ID, m.TransportName, m.Type, m.Source, filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
+				args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
 			}
 			rows, err := Query(ctx, pool, s.text(sqliteAcceptTexts[size]), scanStoredNumber, args...)
 			if err != nil {
@@ -138,7 +139,7 @@ func (s *sqlite) insertNew(ctx context.Context, pool gorm.ConnPool, messages []*
 		}
 	}
 	// Where statuses follow, the counters move with them.
-	if len(inserted) > 0 && !slices.ContainsFunc(inserted, func(m storedNumber) bool { return handled[m.id] }) {
+	if len(inserted) > 0 && !slices.ContainsFunc(inserted, func(m storedNumber) bool { return handled[m.identity] }) {
 		if _, err := s.takeSequence(ctx, pool, 0); err != nil {
 			return nil, nil, err
 		}
@@ -159,21 +160,21 @@ func orNull(key []byte) any {
 func (s *sqlite) insertsStatuses() bool { return false }
 
 func (s *sqlite) lockKnown(ctx context.Context, pool gorm.ConnPool, messages []*NewMessage) ([]known, error) {
-	ids, contents := make([]string, len(messages)), make(map[string][]byte, len(messages))
+	keys, contents := make([][2]string, len(messages)), make(map[identity][]byte, len(messages))
 	for i, message := range messages {
-		ids[i], contents[message.ID] = message.ID, message.Content
+		keys[i], contents[message.identity()] = [2]string{message.ID, message.Namespace}, message.Content
 	}
-	list, err := jsonList(ids)
+	list, err := jsonList(keys)
 	if err != nil {
 		return nil, err
 	}
 	return Query(ctx, pool, s.text(sqliteAcceptKnown), func(rows *sql.Rows, k *known) error {
 		var received anyTime
 		var content sql.RawBytes // compared here, kept nowhere
-		if err := rows.Scan(&k.id, &k.number, &k.messageType, &k.source, &received, &content); err != nil {
+		if err := rows.Scan(&k.id, &k.namespace, &k.number, &k.messageType, &k.source, &received, &content); err != nil {
 			return err
 		}
-		k.receivedAt, k.contentDiffers = received.Time, !bytes.Equal(content, contents[k.id])
+		k.receivedAt, k.contentDiffers = received.Time, !bytes.Equal(content, contents[k.identity])
 		return nil
 	}, list)
 }

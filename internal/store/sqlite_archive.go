@@ -12,7 +12,7 @@ SELECT number, length(content) + length(serialized_properties) FROM {messages} W
 
 // By the unique index on the messages' numbers.
 const sqliteExpiredMessages = `
-SELECT id, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
+SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 
 // By the unique index on (message_number, handler_key).

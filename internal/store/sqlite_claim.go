@@ -41,7 +41,7 @@ var sqliteAnyDue = `SELECT EXISTS (SELECT 1 FROM {statuses} WHERE ` + strings.Re
 
 // By the unique index on the messages' numbers.
 const sqliteMessages = `
-SELECT m.number, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.ordering_key IS NOT NULL, m.received_at
+SELECT m.number, m.namespace, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.ordering_key IS NOT NULL, m.received_at
 FROM json_each(?1) k JOIN {messages} m ON m.number = k.value`
 
 // By the due index: the first row behind now.
@@ -52,14 +52,13 @@ WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_w
 ORDER BY COALESCE(next_attempt_at, created_at), id
 LIMIT 1`
 
-// Messages by their primary key, their statuses by the unique index on
-// (message_number, handler_key).
+// By the unique index on (message_number, handler_key).
 const sqliteSiblings = `
-SELECT s.id, s.message_id, s.handler_key, s.version, '', s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
+SELECT s.message_number, s.id, s.message_id, s.handler_key, s.version, '', s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
 	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
-FROM json_each(?1) k CROSS JOIN {messages} m ON m.id = k.value CROSS JOIN {statuses} s ON s.message_number = m.number
+FROM json_each(?1) k CROSS JOIN {statuses} s ON s.message_number = k.value
 WHERE s.handler_key IN (SELECT value FROM json_each(?2))
-ORDER BY s.message_id, s.handler_key`
+ORDER BY s.message_number, s.handler_key`
 
 func (s *sqlite) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	limits := slices.DeleteFunc(slices.Clone(req.Limits), func(l KeyLimit) bool { return l.Limit <= 0 })
@@ -148,7 +147,7 @@ func (s *sqlite) attachMessages(ctx context.Context, pool gorm.ConnPool, claims 
 	}
 	stored, err := Query(ctx, pool, s.text(sqliteMessages), func(rows *sql.Rows, m *storedMessage) error {
 		var ordered bool
-		err := rows.Scan(&m.number, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &ordered, &m.receivedAt)
+		err := rows.Scan(&m.number, &m.namespace, &m.transportName, &m.messageType, &m.source, &m.content, &m.contentType, &m.properties, &m.orderingKey, &ordered, &m.receivedAt)
 		if ordered && m.orderingKey == nil { // some drivers read an empty blob as nil
 			m.orderingKey = []byte{}
 		}
@@ -181,8 +180,8 @@ func (s *sqlite) NextDue(ctx context.Context, keys []string, now time.Time) (tim
 	return earliest, !earliest.IsZero(), nil
 }
 
-func (s *sqlite) Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error) {
-	messageList, err := jsonList(messageIDs)
+func (s *sqlite) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]Sibling, error) {
+	messageList, err := jsonList(messageNumbers)
 	if err != nil {
 		return nil, doing("read sibling statuses", err)
 	}

@@ -21,7 +21,7 @@ func TestSQLitePlans(t *testing.T) {
 	const (
 		due        = "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>"
 		statusID   = "USING INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"
-		messageID  = "USING INDEX sqlite_autoindex_inbox_messages_1 (id=?)"
+		messageID  = "USING INDEX sqlite_autoindex_inbox_messages_1 (id=? AND namespace=?)"
 		number     = "INDEX inbox_messages_number (number=?)"
 		byMessage  = "INDEX inbox_handler_statuses_message_handler (message_number=?"
 		lane       = "INDEX inbox_handler_statuses_lane (lane_handler=? AND lane_key=?"
@@ -55,7 +55,6 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteRejected.load", sqliteRejected.load, []any{"id"}, rejectedID},
 		{"sqliteRejected.remove", sqliteRejected.remove, []any{"id"}, rejectedID},
 		{"sqliteRejected.reason", sqliteRejected.reason, []any{"id", "bad"}, rejectedID},
-		{"sqliteSiblings", sqliteSiblings, []any{"[]", "[]"}, messageID},
 		{"sqliteSiblings", sqliteSiblings, []any{"[]", "[]"}, byMessage},
 		{"sqliteComplete", sqliteComplete, []any{now, "[]"}, statusID},
 		{"sqliteSettle", sqliteSettle, []any{"[]"}, statusID},
@@ -78,7 +77,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"sqliteExpiredMessages", sqliteExpiredMessages, []any{"[]"}, number},
 		{"sqliteExpiredStatuses", sqliteExpiredStatuses, []any{"[]"}, byMessage},
 		{"sqliteDeleteStatuses", sqliteDeleteStatuses, []any{"[]"}, statusID},
-		{"sqliteHasMarker", sqliteHasMarker, []any{"m", "h"}, "INDEX sqlite_autoindex_inbox_markers_1 (message_id=? AND handler_key=?)"},
+		{"sqliteHasMarker", sqliteHasMarker, []any{"m", "h", ""}, "INDEX sqlite_autoindex_inbox_markers_1 (message_id=? AND handler_key=? AND namespace=?)"},
 		{"sqliteDeleteMarkers", sqliteDeleteMarkers, []any{now, 10}, "INDEX inbox_markers_expires_at (expires_at<?)"},
 		{"sqliteDeleteAudit", sqliteDeleteAudit, []any{now, 10}, "INDEX inbox_audit_occurred_at (occurred_at<?)"},
 		{"sqliteDeleteRejected", sqliteDeleteRejected, []any{now, 10}, "INDEX inbox_rejected_messages_rejected_at"},

@@ -22,7 +22,7 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 	}
 	const rows = 40000
 	insert := func(from, until int, next *time.Time) {
-		execute(`INSERT INTO inbox_messages SELECT 'm' || n, n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL, ?::timestamptz
+		execute(`INSERT INTO inbox_messages SELECT 'm' || n, '', n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL, ?::timestamptz
 			FROM generate_series(?::bigint, ?::bigint) n`, now.Add(-time.Hour), from, until)
 		execute(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, next_attempt_at)
 			SELECT gen_random_uuid(), n, 'm' || n, 'hot', ?::timestamptz, ?::timestamptz FROM generate_series(?::bigint, ?::bigint) n`,

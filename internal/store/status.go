@@ -24,10 +24,11 @@ type Ref struct {
 // Sibling is a status of the same message under another key.
 type Sibling struct {
 	Ref
-	Processing bool
-	Poisoned   bool
-	Completed  bool
-	Outcome    models.Outcome
+	MessageNumber int64
+	Processing    bool
+	Poisoned      bool
+	Completed     bool
+	Outcome       models.Outcome
 }
 
 // Completion ends a status that is at Version.

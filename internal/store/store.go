@@ -124,8 +124,9 @@ type Store interface {
 	// after now among unclaimed pending statuses of these keys that are not
 	// waiting behind others; ok is false if there is none.
 	NextDue(ctx context.Context, keys []string, now time.Time) (due time.Time, ok bool, err error)
-	// Siblings returns the statuses of these messages under these keys.
-	Siblings(ctx context.Context, messageIDs, keys []string) ([]Sibling, error)
+	// Siblings returns the statuses of the messages of these numbers under these
+	// keys.
+	Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]Sibling, error)
 
 	// Complete ends statuses; applied is aligned with the argument. One row's
 	// stale version never keeps the others from completing.
@@ -242,7 +243,7 @@ type Store interface {
 	// lock_timeout is what it was when this returns.
 	AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (added bool, err error)
 	// HasMarker reports whether there is a marker of that key.
-	HasMarker(ctx context.Context, messageID, handlerKey string) (bool, error)
+	HasMarker(ctx context.Context, messageID, handlerKey, namespace string) (bool, error)
 	// DeleteMarkers removes up to limit markers that expired before the given
 	// time (contract 6.6), as do its siblings by their own times: rows in use
 	// by another transaction are passed over.

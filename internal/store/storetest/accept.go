@@ -27,7 +27,7 @@ var acceptTests = []test{
 		twin.ID, twin.Message, twin.Sequence = uuid.NewString(), nil, 1000
 		require.True(s, store.IsUniqueViolation(db.Create(&twin).Error), "one status per message and handler (3.2)")
 		if s.postgres() { // SQLite obeys foreign keys where they are switched on
-			require.NoError(s, db.Delete(&models.Message{ID: "m1"}).Error)
+			require.NoError(s, db.Delete(&models.Message{ID: "m1", Namespace: "orders"}).Error)
 			require.Equal(s, []string{"m2/mail"}, pairs(s.statuses()))
 		}
 	}},
@@ -151,6 +151,43 @@ var acceptTests = []test{
 		s.accept(m)
 		s.accept(m)
 		require.Zero(s, s.rejectedCount())
+	}},
+	{"one ID in two namespaces is two messages, each with its own handlers and content", func(s *suite) {
+		ours, theirs := message("m1", "transfer"), message("m1", "import")
+		theirs.Namespace, theirs.Content, theirs.Source = "partners", []byte("forged"), "/elsewhere"
+		later := message("m1", "transfer") // a handler of both
+		later.Namespace = "partners"
+		later.Content, later.Source = theirs.Content, theirs.Source
+		s.accept(theirs)
+		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 1}}, s.accept(ours), "it is no duplicate")
+		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {}}, s.accept(later, ours))
+		for _, claim := range append(s.claim(noon, 5, "import"), s.claim(noon, 5, "transfer")...) {
+			require.Equal(s, claim.Message.Namespace == "partners", string(claim.Message.Content) == "forged", claim)
+		}
+		require.Equal(s, []string{"m1/import", "m1/transfer", "m1/transfer"}, pairs(s.statuses()))
+		siblings, err := s.store.Siblings(s.ctx, s.numbersIn("partners", "m1"), []string{"transfer", "import"})
+		require.NoError(s, err)
+		require.Len(s, siblings, 2)
+	}},
+	{"one batch holds an ID of several namespaces, and each message's statuses are its own", func(s *suite) {
+		batch := make([]store.NewMessage, 0, 6)
+		for _, namespace := range []string{"a", "b", "c"} {
+			for _, id := range []string{"m1", "m2"} {
+				m := message(id, "of "+namespace)
+				m.Namespace = namespace
+				batch = append(batch, m)
+			}
+		}
+		s.accept(batch[2]) // b's m1 is known before
+		results := s.accept(batch...)
+		for i, result := range results {
+			require.Equal(s, i != 2, result.Inserted, i)
+		}
+		var strays int
+		require.NoError(s, s.db.Raw(`SELECT count(*) FROM inbox_handler_statuses s JOIN inbox_messages m ON m.number = s.message_number
+			WHERE s.handler_key <> 'of ' || m.namespace OR m.id <> s.message_id`).Scan(&strays).Error)
+		require.Zero(s, strays)
+		require.Len(s, s.statuses(), len(batch))
 	}},
 	{"a redelivery adds rows for handlers registered since", func(s *suite) {
 		s.accept(message("m1", "mail"))

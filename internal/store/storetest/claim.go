@@ -257,7 +257,7 @@ var claimTests = []test{
 		poisoned.Poisoned = true
 		s.settle(poisoned)
 		claims := s.claim(noon, 1, "old")
-		found, err := s.store.Siblings(s.ctx, []string{"m1", "m2"}, []string{"new", "old"})
+		found, err := s.store.Siblings(s.ctx, s.numbers("m1", "m2"), []string{"new", "old"})
 		require.NoError(s, err)
 		require.Len(s, found, 3)
 		require.True(s, found[0].Completed)

@@ -163,7 +163,7 @@ var laneTests = []test{
 		refs, err = s.store.StuckClaims(s.ctx, noon, 5)
 		require.NoError(s, err)
 		require.Equal(s, store.LaneOf("mail", []byte("k2")), refs[0].Lane)
-		siblings, err := s.store.Siblings(s.ctx, []string{"m1"}, []string{"mail"})
+		siblings, err := s.store.Siblings(s.ctx, s.numbers("m1"), []string{"mail"})
 		require.NoError(s, err)
 		require.Equal(s, store.LaneOf("mail", []byte("k")), siblings[0].Lane)
 	}},

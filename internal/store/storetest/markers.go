@@ -33,7 +33,7 @@ var markerTests = []test{
 	{"a marker is added once, with its transaction, and as it is", func(s *suite) {
 		undone := errors.New("undone")
 		has := func(m models.Marker) bool {
-			is, err := s.store.HasMarker(s.ctx, m.MessageID, m.HandlerKey)
+			is, err := s.store.HasMarker(s.ctx, m.MessageID, m.HandlerKey, m.Namespace)
 			require.NoError(s, err)
 			return is
 		}
@@ -46,13 +46,15 @@ var markerTests = []test{
 		again := first
 		again.MessageType = "other"
 		require.False(s, s.addMarker(again, nil))
-		for _, other := range []models.Marker{marker("1", "H"), marker("1 ", "h"), marker("2", "h"), marker(strings.Repeat("語", 200), strings.Repeat("🙂", 200))} {
+		elsewhere := first
+		elsewhere.Namespace = "partners"
+		for _, other := range []models.Marker{elsewhere, marker("1", "H"), marker("1 ", "h"), marker("2", "h"), marker(strings.Repeat("語", 200), strings.Repeat("🙂", 200))} {
 			require.False(s, has(other))
 			require.True(s, s.addMarker(other, nil))
 			require.True(s, has(other))
 		}
 		var stored models.Marker
-		require.NoError(s, s.db.Take(&stored, "message_id = '1' AND handler_key = 'h'").Error)
+		require.NoError(s, s.db.Take(&stored, "message_id = '1' AND handler_key = 'h' AND namespace = ''").Error)
 		require.Equal(s, "order.placed", stored.MessageType)
 		require.True(s, stored.ProcessedAt.Equal(noon), stored.ProcessedAt)
 		require.True(s, stored.ExpiresAt.Equal(noon.Add(time.Hour)), stored.ExpiresAt)
@@ -70,7 +72,8 @@ var markerTests = []test{
 	{"a marker that cannot be stored is refused and leaves the transaction", func(s *suite) {
 		long := strings.Repeat("x", 256)
 		require.NoError(s, s.db.Transaction(func(tx *gorm.DB) error {
-			for _, m := range []models.Marker{marker("", "h"), marker("1", ""), marker(long, "h"), marker("1", long), marker("\xff", "h"), {MessageID: "1", HandlerKey: "h", MessageType: long}} {
+			for _, m := range []models.Marker{marker("", "h"), marker("1", ""), marker(long, "h"), marker("1", long), marker("\xff", "h"), {MessageID: "1", HandlerKey: "h", MessageType: long},
+				{MessageID: "1", HandlerKey: "h", Namespace: long}} {
 				_, err := s.store.AddMarkerTx(s.ctx, tx, m, patience)
 				require.ErrorIs(s, err, store.ErrUnstorable)
 			}

@@ -93,13 +93,19 @@ func (l lookStep) lookAtPending(m *machine) {
 }
 
 func (l lookStep) lookAtRows(m *machine) {
-	siblings, err := m.store.Siblings(m.ctx, l.Messages, l.Keys)
+	var numbers []int64
+	for _, id := range l.Messages {
+		if message, stored := m.model.messages[id]; stored {
+			numbers = append(numbers, int64(message.Number))
+		}
+	}
+	siblings, err := m.store.Siblings(m.ctx, numbers, l.Keys)
 	require.NoError(m, err)
 	rows := m.model.sorted(func(row models.HandlerStatus) bool {
 		return slices.Contains(l.Messages, row.MessageID) && slices.Contains(l.Keys, row.HandlerKey)
 	})
 	slices.SortFunc(rows, func(a, b models.HandlerStatus) int {
-		return cmp.Or(cmp.Compare(a.MessageID, b.MessageID), cmp.Compare(a.HandlerKey, b.HandlerKey))
+		return cmp.Or(cmp.Compare(m.model.messages[a.MessageID].Number, m.model.messages[b.MessageID].Number), cmp.Compare(a.HandlerKey, b.HandlerKey))
 	})
 	require.Len(m, siblings, len(rows))
 	ids, states := []string{}, map[string]store.State{}
@@ -108,7 +114,7 @@ func (l lookStep) lookAtRows(m *machine) {
 		sibling.Locator = ""
 		row := rows[i]
 		require.Equal(m, store.Sibling{
-			Ref: refOf(row), Processing: row.ProcessingStartedAt != nil, Poisoned: row.IsPoisoned, Completed: row.CompletedAt != nil, Outcome: row.Outcome,
+			Ref: refOf(row), MessageNumber: int64(m.model.messages[row.MessageID].Number), Processing: row.ProcessingStartedAt != nil, Poisoned: row.IsPoisoned, Completed: row.CompletedAt != nil, Outcome: row.Outcome,
 		}, sibling)
 		state := store.State{Version: int64(row.Version), Completed: row.CompletedAt != nil, Poisoned: row.IsPoisoned, Processing: row.ProcessingStartedAt != nil}
 		if row.WorkerID != nil {

@@ -114,7 +114,7 @@ type suite struct {
 // message is one for the given handlers.
 func message(id string, handlers ...string) store.NewMessage {
 	m := store.NewMessage{Message: models.Message{
-		ID: id, TransportName: "kafka", Type: "order.placed", Source: "/shop", Content: []byte(`{"id":"` + id + `"}`),
+		ID: id, Namespace: "orders", TransportName: "kafka", Type: "order.placed", Source: "/shop", Content: []byte(`{"id":"` + id + `"}`),
 		ContentType: "application/json", SerializedProperties: `{"k":"v"}`,
 	}}
 	for _, handler := range handlers {
@@ -240,9 +240,15 @@ func (s *suite) messageIDs() []string {
 // numbers are those of stored messages, in the order of the IDs.
 func (s *suite) numbers(ids ...string) []int64 {
 	s.Helper()
+	return s.numbersIn("orders", ids...)
+}
+
+func (s *suite) numbersIn(namespace string, ids ...string) []int64 {
+	s.Helper()
 	numbers := make([]int64, len(ids))
 	for i, id := range ids {
-		require.NoError(s, s.db.WithContext(s.ctx).Model(&models.Message{}).Where("id = ?", id).Select("number").Take(&numbers[i]).Error, id)
+		require.NoError(s, s.db.WithContext(s.ctx).Model(&models.Message{}).Where("id = ? AND namespace = ?", id, namespace).Select("number").
+			Take(&numbers[i]).Error, id)
 	}
 	return numbers
 }

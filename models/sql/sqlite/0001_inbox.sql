@@ -2,7 +2,8 @@
 -- Every statement ends with a semicolon at the end of a line.
 
 CREATE TABLE IF NOT EXISTS "${prefix}messages" (
-    "id" varchar(200) NOT NULL PRIMARY KEY,
+    "id" varchar(200) NOT NULL,
+    "namespace" varchar(200) NOT NULL,
     "number" integer NOT NULL,
     "transport_name" varchar(50) NOT NULL,
     "type" varchar(255) NOT NULL,
@@ -11,7 +12,8 @@ CREATE TABLE IF NOT EXISTS "${prefix}messages" (
     "content_type" varchar(255) NOT NULL,
     "serialized_properties" text NOT NULL,
     "ordering_key" blob,
-    "received_at" datetime NOT NULL
+    "received_at" datetime NOT NULL,
+    PRIMARY KEY ("id", "namespace")
 );
 
 -- What statuses refer to: narrow, and ascending where IDs are random, so that
@@ -134,10 +136,11 @@ CREATE TABLE IF NOT EXISTS "${prefix}handlers" (
 CREATE TABLE IF NOT EXISTS "${prefix}markers" (
     "message_id" varchar(200) NOT NULL,
     "handler_key" varchar(200) NOT NULL,
+    "namespace" varchar(200) NOT NULL,
     "message_type" varchar(255) NOT NULL,
     "processed_at" datetime NOT NULL,
     "expires_at" datetime NOT NULL,
-    PRIMARY KEY ("message_id", "handler_key")
+    PRIMARY KEY ("message_id", "handler_key", "namespace")
 );
 
 CREATE INDEX IF NOT EXISTS "${prefix}markers_expires_at" ON "${prefix}markers" ("expires_at");

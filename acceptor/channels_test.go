@@ -1,0 +1,151 @@
+package acceptor_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// handled notes what came to each handler.
+type handled struct {
+	mu sync.Mutex
+	by map[string][]string
+}
+
+func (h *handled) note(key string, opts ...handler.Option) *inbox.HandlerSpec {
+	return inboxtest.Do(key, func(_ context.Context, m inboxtest.Bytes) error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.by == nil {
+			h.by = map[string][]string{}
+		}
+		h.by[key] = append(h.by[key], m.Properties.Channel+": "+string(m.Payload))
+		return nil
+	}, opts...)
+}
+
+// from is a message that came on a channel.
+func from(channel, content string) inbox.RawMessage {
+	return inbox.RawMessage{Channel: channel, Type: "t", Source: "/bank", ID: "payment-1", Content: []byte(content)}
+}
+
+func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...inbox.RawMessage) (outcomes []acceptor.Outcome) {
+	t.Helper()
+	results, err := ib.Accept(t.Context(), messages...)
+	require.NoError(t, err)
+	for _, r := range results {
+		outcomes = append(outcomes, r.Outcome)
+	}
+	return outcomes
+}
+
+// Contract 4.2, 4.4: whoever may write to one channel's topic says nothing to
+// another channel's handlers, whatever ID he chooses.
+func TestMessageOfOneChannelNeverRunsAnothersHandlers(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var ran handled
+		ib := inboxtest.New(t, d.DB,
+			inbox.Channel("partners", inbox.On("t", ran.note("import"))),
+			inbox.Channel("core", inbox.On("t", ran.note("transfer"))))
+		require.Equal(t, []acceptor.Outcome{inbox.OutcomeAccepted}, acceptAll(t, ib, from("partners", "forged")))
+		require.Equal(t, []acceptor.Outcome{inbox.OutcomeAccepted, inbox.OutcomeDuplicate},
+			acceptAll(t, ib, from("core", "genuine"), from("partners", "forged")), "another's message is no duplicate")
+		inboxtest.Process(t, ib)
+		require.Equal(t, map[string][]string{"import": {"partners: forged"}, "transfer": {"core: genuine"}}, ran.by)
+		require.Equal(t, 2, inboxtest.CountMessages(t, ib))
+		require.Zero(t, ib.Counters().DuplicateContentDiffers)
+	})
+}
+
+// A renamed handler's other row is looked for among those of the same message, not
+// of the same ID.
+func TestRenamedHandlerOnAnotherChannelRunsTheMessagesOfBoth(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var ran handled
+		old := inboxtest.New(t, d.DB, inbox.Channel("a", inbox.On("t", ran.note("old"))))
+		acceptAll(t, old, from("a", "of a"))
+		ib := inboxtest.New(t, d.Another(t), inbox.Channel("b", inbox.On("t", ran.note("new", inbox.LegacyKeys("old")))))
+		require.Equal(t, []acceptor.Outcome{inbox.OutcomeAccepted}, acceptAll(t, ib, from("b", "of b")))
+		inboxtest.Process(t, ib)
+		require.ElementsMatch(t, []string{"a: of a", "b: of b"}, ran.by["new"], "neither is superseded by the other's row")
+	})
+}
+
+func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var ran handled
+		ib := inboxtest.New(t, d.DB,
+			inbox.Channel("eu", inbox.IDNamespace("payments"), inbox.On("t", ran.note("book"))),
+			inbox.Channel("us", inbox.IDNamespace("payments"), inbox.On("t", ran.note("report"))))
+		require.Equal(t, []acceptor.Outcome{inbox.OutcomeAccepted, inbox.OutcomeDuplicate}, acceptAll(t, ib, from("eu", "first"), from("us", "second")))
+		require.Equal(t, []acceptor.Outcome{inbox.OutcomeDuplicate}, acceptAll(t, ib, from("us", "third")))
+		inboxtest.Process(t, ib)
+		require.Equal(t, map[string][]string{"book": {"eu: first"}, "report": {"eu: first"}}, ran.by, "what came first is what all of them run")
+		var stored models.Message
+		require.NoError(t, d.DB.Take(&stored).Error)
+		require.Equal(t, "payments", stored.Namespace)
+	})
+}
+
+func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
+	d := inboxtest.Do("h", inboxtest.Nothing)
+	for _, c := range []struct {
+		options []inbox.ChannelOption
+		problem string
+	}{
+		{[]inbox.ChannelOption{inbox.IDNamespace("core")}, `channel "b" shares the IDs of channel "core", which does not say so: give both inbox.IDNamespace("core")`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("x"), inbox.IDNamespace("x")}, `channel "b" has inbox.IDNamespace twice`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("")}, `channel "b": inbox.IDNamespace "" is not 1 to 200 characters`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("a\x00")}, `is not 1 to 200 characters of valid UTF-8 without NUL`},
+	} {
+		_, err := inbox.New("test", nil, inbox.Channel("core", inbox.On("t", d)), inbox.Channel("b", append(c.options, inbox.On("t", d))...))
+		require.ErrorContains(t, err, c.problem)
+	}
+}
+
+// Contract 4.3.
+func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		log, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
+		acceptAll(t, ib, inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("10 EUR")})
+		require.Equal(t, []acceptor.Outcome{inbox.OutcomeDuplicate}, acceptAll(t, ib, inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}))
+		said := logs.FilterMessage("inbox: message ID is known with other content, the content stored first counts").FilterField(zap.String("message_id", "1"))
+		require.Len(t, said.All(), 1)
+		require.NotContains(t, said.All()[0].ContextMap(), "content")
+		require.EqualValues(t, 1, ib.Counters().DuplicateContentDiffers)
+	})
+}
+
+func TestOtherContentUnderAKnownIDIsRejectedByPolicy(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, func(o *acceptor.Options) { o.DifferingContent = acceptor.DifferingContentReject })
+		other := func(offset int64) envelope.Received {
+			record := at(offset, "1")
+			record.Messages[0].Content = []byte("other")
+			return record
+		}
+		results := r.accept(at(0, "1"), other(1), at(2, "1"))
+		require.Equal(t, 1, results[0].Accepted)
+		require.ErrorContains(t, results[1].Err, "content_differs")
+		require.Equal(t, 1, results[2].Duplicates, "the same content is a duplicate")
+		require.ErrorContains(t, r.accept(other(3))[0].Err, "content_differs")
+		for i, row := range r.rejected() {
+			require.EqualValues(t, 2*i+1, row.Offset)
+			require.Contains(t, row.Reason, `"1"`)
+			require.Contains(t, row.Reason, "known with other content")
+		}
+		require.Len(t, r.rejected(), 2)
+		require.Equal(t, []string{"1"}, r.messages())
+	})
+}
