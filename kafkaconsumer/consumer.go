@@ -97,7 +97,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 	if err != nil {
 		return nil, fmt.Errorf("channel %q: kafka consumer: %w", channel, err)
 	}
-	network, err := newNetwork(cfg)
+	network, err := newNetwork(cfg, log, clk)
 	if err != nil {
 		return nil, fmt.Errorf("channel %q: kafka consumer: %w", channel, err)
 	}
@@ -206,6 +206,7 @@ func (c *Consumer) Health() Health {
 	session := c.session
 	c.mu.Unlock()
 	_, h.GroupErr = c.grouping.Current()
+	_, h.ClusterErr = c.network.refreshing.Current()
 	if h.GroupErr == nil && h.State == StateJoining && c.clock.Now().Sub(h.StateSince) >= c.cfg.ProgressTimeout {
 		h.GroupErr = fmt.Errorf("%w since %s", errJoining, h.StateSince.Format(time.RFC3339))
 	}

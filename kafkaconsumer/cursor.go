@@ -1,6 +1,9 @@
 package kafkaconsumer
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // cursor reads the fields of Kafka's protocol from bytes of which nothing is
 // known. What is not there reads as zero and is noted in short, which whoever
@@ -85,7 +88,9 @@ func (c *cursor) compact() []byte {
 // tags passes over tagged fields.
 func (c *cursor) tags() {
 	for n := c.uvarint(); n > 0 && !c.short; n-- {
-		c.uvarint() // tag
+		if c.uvarint() > math.MaxInt32 { // kafka-go would take it for one of its own
+			c.short = true
+		}
 		c.take(int64(min(c.uvarint(), 1<<31)))
 	}
 }

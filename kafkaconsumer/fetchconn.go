@@ -67,7 +67,7 @@ func (n *network) dialLeader(ctx context.Context, topic string, partition int) (
 			}
 			// kafka-go authenticates without a context.
 			hangUp = context.AfterFunc(ctx, c.hangUp)
-			return c.Conn, nil
+			return &checkedConn{Conn: c.Conn, network: n, address: address}, nil
 		},
 	}
 	_, err = dialer.DialContext(ctx, "tcp", address)

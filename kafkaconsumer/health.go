@@ -44,6 +44,10 @@ type Health struct {
 	// GroupErr is why it has none: the last error of reaching the brokers or
 	// of joining, or that joining takes longer than ProgressTimeout.
 	GroupErr error
+	// ClusterErr is why what is known of the cluster (its brokers, topics and
+	// leaders) is not refreshed: an answer was refused (contract 7.2). Nil while
+	// it is.
+	ClusterErr error
 	// MissingTopics are configured and do not exist; the others are consumed.
 	MissingTopics []string
 	// DeniedTopics are configured and this client may not see them: brokers do
@@ -74,6 +78,10 @@ func (h Health) Err() error {
 	var problems []error
 	if h.GroupErr != nil {
 		problems = append(problems, fmt.Errorf("group %q: no member since %s: %w", h.GroupID, h.DownSince.Format(time.RFC3339), h.GroupErr))
+	}
+	if h.ClusterErr != nil && h.GroupErr == nil {
+		const what = "group %q: what is known of the cluster cannot be refreshed: %w"
+		problems = append(problems, fmt.Errorf(what, h.GroupID, h.ClusterErr))
 	}
 	if len(h.MissingTopics) > 0 {
 		problems = append(problems, fmt.Errorf("topics %q do not exist", h.MissingTopics))

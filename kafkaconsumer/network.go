@@ -6,9 +6,14 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
 )
 
 // network owns every connection of a consumer. kafka-go waits for some answers
@@ -20,6 +25,10 @@ type network struct {
 	transport *kafka.Transport // for everything else but fetching
 	client    *kafka.Client    // requests on the transport
 	inflater  *inflater
+	// refreshing is met while answers about the cluster are refused of which
+	// something is known already.
+	refreshing *condition.Condition
+	known      atomic.Bool
 
 	cutting  context.Context // ends with cut
 	endDials context.CancelFunc
@@ -33,22 +42,27 @@ type network struct {
 const metadataTTL = time.Second
 
 // newNetwork makes no connection yet; cfg is valid.
-func newNetwork(cfg Config) (*network, error) {
+func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) {
 	mechanism, err := cfg.SASL.mechanism()
 	if err != nil {
 		return nil, err
 	}
 	cfg.SASL = cfg.SASL.withoutSecrets()
-	n := &network{cfg: cfg, inflater: &inflater{limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{}}
+	n := &network{
+		cfg: cfg, inflater: &inflater{limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{},
+		refreshing: condition.New(log, clk, "what is known of the cluster cannot be refreshed"),
+	}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
 	topics := cfg.Topics
 	if cfg.DeadLetterTopic != "" {
 		topics = append(slices.Clone(topics), cfg.DeadLetterTopic)
 	}
 	// Neither is given TLS: dial has done it.
-	n.dialer = &kafka.Dialer{ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialGroup, SASLMechanism: mechanism}
+	n.dialer = &kafka.Dialer{
+		ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialChecked, SASLMechanism: mechanism,
+	}
 	n.transport = &kafka.Transport{
-		Dial: n.dial, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, SASL: mechanism,
+		Dial: n.dialChecked, DialTimeout: cfg.DialTimeout, ClientID: cfg.ClientID, SASL: mechanism,
 		MetadataTTL: metadataTTL, MetadataTopics: topics,
 	}
 	n.client = &kafka.Client{Addr: kafka.TCP(cfg.Brokers...), Timeout: cfg.RequestTimeout, Transport: n.transport}

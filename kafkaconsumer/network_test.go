@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -25,7 +27,7 @@ func TestSilentBrokerNeverHoldsAnAuthentication(t *testing.T) {
 		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", SASL: SASL{Mechanism: "PLAIN", Username: "u", Password: "p"},
 		DialTimeout: 200 * time.Millisecond, RequestTimeout: 200 * time.Millisecond,
 	}.withDefaults()
-	n, err := newNetwork(cfg)
+	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
 	require.NoError(t, err)
 	defer n.cut()
 	returned := make(chan error, 1)
@@ -49,7 +51,7 @@ func TestFailedHandshakesLeaveNoConnectionOpen(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	cfg := Config{Brokers: []string{server.Listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", TLS: &tls.Config{}}.withDefaults()
-	n, err := newNetwork(cfg)
+	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
 	require.NoError(t, err)
 	defer n.cut()
 	for range 3 {
@@ -70,7 +72,7 @@ func TestSilentBrokerNeverHoldsAHandshake(t *testing.T) {
 	cfg := Config{
 		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", TLS: &tls.Config{}, DialTimeout: 200 * time.Millisecond,
 	}.withDefaults()
-	n, err := newNetwork(cfg)
+	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
 	require.NoError(t, err)
 	defer n.cut()
 	_, err = n.dial(t.Context(), "tcp", cfg.Brokers[0])
@@ -82,7 +84,8 @@ func TestCutNetworkRefusesConnections(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close()) }()
-	n, err := newNetwork(Config{Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g"}.withDefaults())
+	cfg := Config{Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g"}.withDefaults()
+	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
 	require.NoError(t, err)
 	open, err := n.dial(t.Context(), "tcp", listener.Addr().String())
 	require.NoError(t, err)

@@ -68,10 +68,9 @@ func structured(n int) []byte {
 	return out.Bytes()
 }
 
-// Contract 4.5 and 7.2: whoever may write to a topic must not be able to take the
-// memory of its consumers, nor to stop a partition for good. Each record is kept as
-// rejected, and what is behind it is handled.
-func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
+// hostileProgram builds the program that consumes what is hostile.
+func hostileProgram(t *testing.T) string {
+	t.Helper()
 	if runtime.GOOS == "windows" {
 		testenv.LeaveOutFor(t, "a limit on a process's memory (no ulimit)")
 	}
@@ -80,6 +79,23 @@ func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // no 8 MiB of stack for each thread
 	output, err := build.CombinedOutput()
 	require.NoError(t, err, string(output))
+	return program
+}
+
+// hostile is the program with its memory limited.
+func hostile(t *testing.T, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	script := fmt.Sprintf(`ulimit -d %d && exec "$@"`, hostileLimit<<10)
+	command := exec.CommandContext(t.Context(), "/bin/sh", append([]string{"-c", script, "sh", program}, args...)...)
+	command.Env = append(os.Environ(), fmt.Sprintf("GOMEMLIMIT=%dMiB", hostileLimit*3/4))
+	return command
+}
+
+// Contract 4.5 and 7.2: whoever may write to a topic must not be able to take the
+// memory of its consumers, nor to stop a partition for good. Each record is kept as
+// rejected, and what is behind it is handled.
+func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
+	program := hostileProgram(t)
 	var events bytes.Buffer
 	for i := range 1_000_000 {
 		fmt.Fprintf(&events, `,{"specversion":"1.0","id":"%d","source":"s","type":"event"}`, i)
@@ -114,9 +130,7 @@ func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 			r := newRig(t, 1)
 			wire := h.batch(t)
 			r.serve([]craftedBatch{{base: 0, last: 0, raw: wire}, {base: 1, last: 1, offsets: []int64{1}}})
-			script := fmt.Sprintf(`ulimit -d %d && exec "$@"`, hostileLimit<<10)
-			command := exec.CommandContext(t.Context(), "/bin/sh", "-c", script, "sh", program, "-broker", r.kafka.Brokers()[0], "-topic", topic, "-db", h.database(t), "-last", "1")
-			command.Env = append(os.Environ(), fmt.Sprintf("GOMEMLIMIT=%dMiB", hostileLimit*3/4))
+			command := hostile(t, program, "-broker", r.kafka.Brokers()[0], "-topic", topic, "-db", h.database(t), "-last", "1")
 			output, err := command.CombinedOutput()
 			t.Logf("%d bytes on the wire: %s", len(wire), output[:min(len(output), 600)]) // the first lines of a panic
 			require.NoError(t, err)

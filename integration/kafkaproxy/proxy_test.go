@@ -63,3 +63,33 @@ func TestAnswersAreCutInTheirMiddle(t *testing.T) {
 	p.CutAnswers(0, 0)
 	require.Equal(t, 104, ask(100))
 }
+
+// A forged answer keeps the correlation ID of its request.
+func TestAnswersAreForgedByTheirRequests(t *testing.T) {
+	p, err := kafkaproxy.Start(echo(t))
+	require.NoError(t, err)
+	defer p.Close()
+	conn, err := net.Dial("tcp", p.Address())
+	require.NoError(t, err)
+	defer conn.Close()
+	ask := func(key byte) []byte {
+		_, err := conn.Write([]byte{0, 0, 0, 9, 0, key, 0, 0, 1, 2, 3, 4, 5})
+		require.NoError(t, err)
+		size := make([]byte, 4)
+		_, err = io.ReadFull(conn, size)
+		require.NoError(t, err)
+		answer := make([]byte, binary.BigEndian.Uint32(size))
+		_, err = io.ReadFull(conn, answer)
+		require.NoError(t, err)
+		return answer
+	}
+	echoed := func(key byte) []byte { return []byte{0, key, 0, 0, 1, 2, 3, 4, 5} }
+	require.Equal(t, echoed(3), ask(3))
+	p.Forge(3, []byte("forged"))
+	require.Equal(t, append([]byte{0, 3, 0, 0}, "forged"...), ask(3), "the first four bytes are the correlation ID")
+	require.Equal(t, echoed(4), ask(4))
+	p.Forge(3, nil)
+	require.Equal(t, echoed(3), ask(3))
+	p.Redirect("127.0.0.1:1")
+	require.Equal(t, echoed(3), ask(3), "this connection was made before")
+}

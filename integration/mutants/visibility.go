@@ -16,7 +16,7 @@ var visibilityMutants = []mutant{
 	{
 		Name: "a group's leader lets the broker create topics",
 		Why:  "a topic that is deleted while it is consumed would come back with the broker's defaults (contract 7.5)",
-		File: "kafkaconsumer/autocreate.go",
+		File: "kafkaconsumer/requests.go",
 		Old:  "			out[i-1] = allowNoTopicCreation\n",
 		New:  "			_ = allowNoTopicCreation\n",
 		Test: throughConsumers("^TestDiscovery$/^in-process$/^a_rebalance"),

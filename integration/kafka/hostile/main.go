@@ -1,5 +1,6 @@
 // Command hostile consumes a topic with the defaults into a new SQLite file, for a
-// test that limits its memory. It ends once the record it is told of has been
+// test that limits its memory. It prints what the consumer's health says once that
+// contains the text it is given. It ends once the record it is told of has been
 // handled, and says how many messages and rejected records are stored then, and
 // how much memory it had at most.
 package main
@@ -26,16 +27,17 @@ import (
 )
 
 func main() {
-	brokers, topic, dsn := flag.String("broker", "", "host:port"), flag.String("topic", "", "what to consume"), flag.String("db", "", "DSN of an empty database")
+	broker, topic, dsn := flag.String("broker", "", "host:port"), flag.String("topic", "", "what to consume"), flag.String("db", "", "DSN of an empty database")
 	last := flag.String("last", "", "content of the record to wait for")
+	says := flag.String("says", "", "text to wait for in the consumer's health; empty does not wait")
 	flag.Parse()
-	if err := run(*brokers, *topic, *dsn, *last); err != nil {
+	if err := run(*broker, *topic, *dsn, *last, *says); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(broker, topic, dsn, last string) error {
+func run(broker, topic, dsn, last, says string) error {
 	dialector := gorm.Dialector(sqlite.Dialector{DriverName: "sqlite", DSN: dsn})
 	if strings.HasPrefix(dsn, "postgres") {
 		dialector = postgres.Open(dsn)
@@ -64,10 +66,13 @@ func run(broker, topic, dsn, last string) error {
 	if err := ib.Start(context.Background()); err != nil {
 		return err
 	}
+	if says != "" {
+		err = awaitHealth(ib, says)
+	}
 	select {
 	case <-handled:
 	case <-time.After(2 * time.Minute):
-		err = errors.New("the record behind the hostile one was not handled")
+		err = errors.Join(err, errors.New("the record behind the hostile one was not handled"))
 	}
 	stopping, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -80,6 +85,27 @@ func run(broker, topic, dsn, last string) error {
 	err = errors.Join(err, db.Model(&models.RejectedMessage{}).Select("reason").Limit(1).Scan(&reason).Error)
 	fmt.Printf("messages=%d rejected=%d peak=%q took=%s stop=%s reason=%q\n", messages, rejected, peak(), took.Round(time.Millisecond), stop.Round(time.Millisecond), reason)
 	return err
+}
+
+// awaitHealth prints what the consumer's health says once that contains text.
+func awaitHealth(ib *inbox.Inbox, text string) error {
+	often := time.NewTicker(10 * time.Millisecond)
+	defer often.Stop()
+	timeout := time.After(time.Minute)
+	for {
+		var said error
+		for _, c := range ib.Health().Consumers {
+			if said = errors.Join(said, c.Err()); said != nil && strings.Contains(said.Error(), text) {
+				fmt.Printf("channel=%s state=%s health: %s\n", c.Channel, c.State, strings.ReplaceAll(said.Error(), "\n", "; "))
+				return nil
+			}
+		}
+		select {
+		case <-often.C:
+		case <-timeout:
+			return fmt.Errorf("health never said %q, the last was: %w", text, said)
+		}
+	}
 }
 
 // peak is the most memory that was in use, where the system says so (Linux).

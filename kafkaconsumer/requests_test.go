@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/segmentio/kafka-go/protocol"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,26 +21,28 @@ func (s *sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// request makes a request of an API key, a version and a body.
-func request(key, version uint16, body ...byte) []byte {
-	out := binary.BigEndian.AppendUint32(nil, uint32(4+len(body)))
+const metadataRequest = uint16(protocol.Metadata)
+
+// requested makes a request of an API key, a version and a body.
+func requested(key, version uint16, body ...byte) []byte {
+	out := binary.BigEndian.AppendUint32(nil, uint32(2+2+4+len(body)))
 	out = binary.BigEndian.AppendUint16(out, key)
 	out = binary.BigEndian.AppendUint16(out, version)
-	return append(out, body...)
+	return append(append(out, 0, 0, 0, 1), body...)
 }
 
 func TestGroupConnectionsForbidCreatingTopicsHoweverTheyAreWritten(t *testing.T) {
 	stream := bytes.Join([][]byte{
-		request(18, 0, 1, 1, 1), request(metadataKey, 6, 7, 7, 1), request(metadataKey, 6, 1), request(9, 6, 1), request(metadataKey, 1, 1),
-		request(metadataKey, 8, 1), {0, 0, 0, 0}, {0, 0, 0, 1, 1}, request(metadataKey, 4, 0), request(metadataKey, 6), request(metadataKey, 6, bytes.Repeat([]byte{1}, 9000)...),
+		requested(18, 0, 1, 1, 1), requested(metadataRequest, 6, 7, 7, 1), requested(metadataRequest, 6, 1), requested(9, 6, 1), requested(metadataRequest, 1, 1),
+		requested(metadataRequest, 8, 1), {0, 0, 0, 0}, {0, 0, 0, 1, 1}, requested(metadataRequest, 4, 0), requested(metadataRequest, 6), requested(metadataRequest, 6, bytes.Repeat([]byte{1}, 9000)...),
 	}, nil)
 	want := bytes.Join([][]byte{
-		request(18, 0, 1, 1, 1), request(metadataKey, 6, 7, 7, 0), request(metadataKey, 6, 0), request(9, 6, 1), request(metadataKey, 1, 1),
-		request(metadataKey, 8, 1), {0, 0, 0, 0}, {0, 0, 0, 1, 1}, request(metadataKey, 4, 0), request(metadataKey, 6), request(metadataKey, 6, append(bytes.Repeat([]byte{1}, 8999), 0)...),
+		requested(18, 0, 1, 1, 1), requested(metadataRequest, 6, 7, 7, 0), requested(metadataRequest, 6, 0), requested(9, 6, 1), requested(metadataRequest, 1, 1),
+		requested(metadataRequest, 8, 1), {0, 0, 0, 0}, {0, 0, 0, 1, 1}, requested(metadataRequest, 4, 0), requested(metadataRequest, 6), requested(metadataRequest, 6, append(bytes.Repeat([]byte{1}, 8999), 0)...),
 	}, nil)
 	for _, size := range []int{1, 2, 3, 5, 8, 11, 4096, len(stream)} {
 		kept, given := &sink{}, bytes.Clone(stream)
-		c := &creatingNothing{Conn: kept}
+		c := &checkedConn{Conn: kept}
 		for rest := given; len(rest) > 0; {
 			n := min(size, len(rest))
 			written, err := c.Write(rest[:n])
@@ -53,14 +56,14 @@ func TestGroupConnectionsForbidCreatingTopicsHoweverTheyAreWritten(t *testing.T)
 }
 
 func FuzzGroupConnectionsPassEverythingElse(f *testing.F) {
-	f.Add(request(metadataKey, 6, 1), 3)
+	f.Add(requested(metadataRequest, 6, 1), 3)
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0, 3, 0, 6}, 1)
 	f.Fuzz(func(t *testing.T, stream []byte, size int) {
 		if size < 1 {
 			return
 		}
 		kept := &sink{}
-		c := &creatingNothing{Conn: kept}
+		c := &checkedConn{Conn: kept}
 		for rest := stream; len(rest) > 0; {
 			n := min(size, len(rest))
 			written, err := c.Write(rest[:n])

@@ -1,0 +1,156 @@
+package kafkaconsumer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// Bounds of the answers that kafka-go reads (contract 7.2).
+const (
+	// smallAnswer bounds answers that list API versions, mechanisms or nothing.
+	smallAnswer = 64 << 10
+	// largeAnswer bounds answers that list brokers, partitions or members. The
+	// metadata of 100,000 partitions has 6 MB.
+	largeAnswer = 16 << 20
+	// mostListed bounds what all lists of an answer hold, where a number counts as
+	// one and anything else as otherListed: a few bytes on the wire become a
+	// hundred in memory. The metadata of 100,000 partitions with three replicas
+	// each counts as 1.5 million.
+	mostListed  = 2 << 20
+	otherListed = 8
+	// mostAssigned bounds the partitions of one assignment. Each has a connection
+	// of its own, and kafka-go compares each with each.
+	mostAssigned = 10_000
+)
+
+// checkedConn is a connection for kafka-go, which takes as much memory as an
+// answer claims to need and decodes on goroutines of its own, where a panic ends
+// the process. It reads each answer whole, in bounds, and hands it on if every
+// length and count in it is true. It knows by the requests that pass what is
+// answered. After an answer that it refused it only returns that error.
+type checkedConn struct {
+	net.Conn
+	network *network
+	address string
+
+	// Of the request that is being written.
+	header [requestHeader]byte
+	seen   int64 // bytes, its length field included
+	length int64 // its length field included
+	tokens bool  // SASL tokens may come without a request around them
+
+	mu    sync.Mutex
+	asked []request
+
+	answer bytes.Buffer // what of it is not handed on yet
+	failed error
+}
+
+// answerError is why kafka-go does not get an answer.
+type answerError struct {
+	address string
+	key     protocol.ApiKey
+	reason  string
+}
+
+func (e *answerError) Error() string {
+	return fmt.Sprintf("the answer of %s to %s is refused: %s", e.address, e.key, e.reason)
+}
+
+// Read implements net.Conn. It is called by one goroutine at a time.
+func (c *checkedConn) Read(p []byte) (int, error) {
+	if c.answer.Len() == 0 && c.failed == nil {
+		c.failed = c.next()
+	}
+	if c.failed != nil {
+		return 0, c.failed
+	}
+	n, _ := c.answer.Read(p)
+	if c.answer.Len() == 0 && c.answer.Cap() > smallAnswer {
+		c.answer = bytes.Buffer{}
+	}
+	return n, nil
+}
+
+// next reads an answer and checks it.
+func (c *checkedConn) next() error {
+	prefix := make([]byte, lengthField)
+	if _, err := io.ReadFull(c.Conn, prefix); err != nil {
+		return err
+	}
+	r, expected := c.answered()
+	kind, known := answerKinds[r.key]
+	if !expected || !known {
+		return c.refuse(r, "nobody knows what it is to")
+	}
+	size := int64(int32(binary.BigEndian.Uint32(prefix)))
+	if size < 0 || size > kind.most {
+		return c.refuse(r, fmt.Sprintf("it claims to have %d bytes, of %d at most%s", size, kind.most, guess(prefix)))
+	}
+	c.answer.Write(prefix)
+	// The buffer takes memory for what has come and as much again.
+	if _, err := io.CopyN(&c.answer, c.Conn, size); errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	} else if err != nil {
+		return err
+	}
+	if reason := r.check(c.answer.Bytes()[lengthField:]); reason != "" {
+		return c.refuse(r, reason)
+	}
+	c.network.passed(r.key)
+	return nil
+}
+
+func (c *checkedConn) refuse(r request, reason string) error {
+	c.answer = bytes.Buffer{}
+	err := &answerError{c.address, r.key, reason}
+	c.network.refused(err)
+	return err
+}
+
+// guess says what it may be that has answered, by its first bytes.
+func guess(prefix []byte) string {
+	const tlsAlert, tlsHandshake, tlsMajor = 21, 22, 3
+	switch {
+	case string(prefix) == "HTTP":
+		return " (it speaks HTTP: this is no Kafka broker)"
+	case (prefix[0] == tlsAlert || prefix[0] == tlsHandshake) && prefix[1] == tlsMajor:
+		return " (the broker appears to be expecting TLS)"
+	default:
+		return ""
+	}
+}
+
+// refused notes an answer with which what is known of the cluster was to be
+// refreshed. Once kafka-go knows something it says nothing of that, and goes on
+// with what it knows. Of all other answers it returns the error.
+func (n *network) refused(err *answerError) {
+	if !n.known.Load() {
+		return
+	}
+	switch err.key {
+	case protocol.ApiVersions, protocol.SaslHandshake, protocol.SaslAuthenticate: // come before metadata
+		if !slices.Contains(n.cfg.Brokers, err.address) {
+			return
+		}
+	case protocol.Metadata:
+	default:
+		return
+	}
+	n.refreshing.Begin(nil, err)
+}
+
+func (n *network) passed(key protocol.ApiKey) {
+	if key == protocol.Metadata {
+		n.known.Store(true)
+		n.refreshing.End(nil)
+	}
+}
