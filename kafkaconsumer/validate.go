@@ -139,7 +139,7 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 			// The error itself quotes what it is about, also a password.
 			return nil, fmt.Errorf("option SASL username or password cannot be used with %s, allowed are characters that SASLprep (RFC 4013) does not prohibit", s.Mechanism)
 		}
-		return mechanism, nil
+		return boundedSCRAM{mechanism}, nil
 	default:
 		return nil, fmt.Errorf("option SASL mechanism is %q, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512", s.Mechanism)
 	}

@@ -93,6 +93,14 @@ var fetchMutants = []mutant{
 		Test: decoding("TestAnswersBeyondTheirBoundsAreRefusedByName"),
 	},
 	{
+		Name: "a broker asks for any number of SCRAM iterations",
+		Why:  "whoever plays the broker would keep clients computing for hours (contract 7.5)",
+		File: "kafkaconsumer/scram.go",
+		Old:  "err != nil || n > mostIterations {",
+		New:  "err != nil || n < 0 {",
+		Test: hanging(decoding("TestSCRAMComputesNoMoreThanItsBound")),
+	},
+	{
 		Name: "a batch's checksum is not compared",
 		Why:  "a flipped bit would be stored as if a producer had sent it (contract 7.1)",
 		File: "kafkaconsumer/batch.go",
