@@ -111,8 +111,8 @@ var inboxctlMutants = []mutant{
 		Name: "inboxctl makes the SQLite file it was to look at",
 		Why:  "a mistyped path would show an empty inbox where another is stuck",
 		File: "cmd/inboxctl/connect.go",
-		Old:  "!create && errors.Is(err, fs.ErrNotExist)",
-		New:  "create && errors.Is(err, fs.ErrNotExist)",
+		Old:  "errors.Is(err, fs.ErrNotExist) && !memory",
+		New:  "errors.Is(err, fs.ErrNotExist) && memory",
 		Test: commanding("^TestErrorsSayWhatIsWrongWithTheDatabase$"),
 	},
 	{

@@ -168,7 +168,7 @@ var opsMutants = []mutant{
 		Name: "a bulk action goes on when its context has ended",
 		Why:  "an operator could not stop what he began (contract 11.1)",
 		File: "ops/matching.go",
-		Old:  "		if err := ctx.Err(); err != nil {\n			return fail(err)\n		}",
+		Old:  "		if err := ctx.Err(); err != nil {\n			return result, err\n		}",
 		New:  "		ctx = context.WithoutCancel(ctx)",
 		Test: operating("TestBulkActionEndsBetweenChunksAndTellsWhatWasDone"),
 	},
