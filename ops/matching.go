@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // Bulk says how an action on all matching statuses goes.
@@ -101,7 +103,7 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 	result, err = o.actOnChunks(ctx, actor, action, f, filter, chunk, bulk)
 	end := endDetail{Event: "ended", Filter: filter, Done: result.Done, Skipped: result.Skipped, More: result.More}
 	if err != nil {
-		end.Error = err.Error()
+		end.Error = o.redactor.Error(redact.Value{}, err.Error())
 	}
 	if err = errors.Join(err, o.noteAnyway(ctx, actor, action, allMatching, end)); err != nil {
 		return fail(err)
