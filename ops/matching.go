@@ -89,6 +89,8 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 	if bulk.Most < 0 {
 		return fail(badInput("most", "%d, allowed is 0 and more", bulk.Most))
 	}
+	// f keeps the filter as it was given; what follows tells the audit of it.
+	filter.ErrorText = o.redactor.Error(redact.Value{}, filter.ErrorText)
 	if bulk.DryRun {
 		matched, err := o.Count(ctx, f.Filter)
 		if err == nil {

@@ -212,3 +212,22 @@ func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 		require.Equal(t, []string{"ship/2"}, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}}, 10))
 	})
 }
+
+// Contract 11.6: an operator who looks for a card number does not put it on record.
+func TestErrorTextOfAFilterIsRedactedInTheAudit(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, []ops.Option{ops.Redact(redact.Common)})
+		filter := ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "card 4111 1111 1111 1111"}
+		for _, bulk := range []ops.Bulk{{DryRun: true}, {}} {
+			_, err := r.ops.RetryMatching(t.Context(), ada, filter, bulk)
+			require.NoError(t, err)
+		}
+		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 2)
+		for _, entry := range page.Entries {
+			require.Contains(t, entry.Detail, "card [redacted]")
+			require.NotContains(t, entry.Detail, "1111")
+		}
+	})
+}
