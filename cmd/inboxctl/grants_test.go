@@ -31,6 +31,7 @@ func newGranted(t *testing.T) granted {
 	reader, asReader := testenv.Role(t, dsn)
 	lena, asLena := testenv.Role(t, dsn) // an operator with a login of her own
 	testenv.Grant(t, dsn, operator, lena)
+	testenv.Run(t, dsn, fmt.Sprintf("ALTER ROLE %s SET role = %s", lena, operator)) // she acts as the other, and is told by her own
 	testenv.Run(t, dsn, "CREATE SCHEMA orders AUTHORIZATION "+owner)
 	g := granted{t, asOwner, asApplication, asOperator, asReader, asLena, lena}
 	require.Zero(t, g.run(asOwner, "migrate", "up", "--inbox", "test").code)
