@@ -11,8 +11,8 @@ const Mask = "[redacted]"
 
 // Common is a Hook that replaces what is a secret in most applications by Mask:
 //
-//   - card numbers of the usual networks that pass the Luhn check, whole or in
-//     groups with spaces or dashes;
+//   - card numbers of the usual networks that pass the Luhn check: whole, in groups
+//     with spaces or dashes, or as fmt prints a float64 (4.111111111111111e+15);
 //   - the value of each header, attribute, JSON or XML member, form field and
 //     "name=value" or "name: value" whose name, in any case of letters, ends in
 //     password, secret, token, apikey, authorization, cookie and the like, with or
@@ -108,7 +108,7 @@ func (s *scanner) cards(from, to int) int {
 			i++
 			continue
 		}
-		if n := card(s.text, i); n > 0 {
+		if n := max(card(s.text, i), cardAsFloat(s.text, i)); n > 0 {
 			if i = s.replace(i, i+n); i > to {
 				return i
 			}
@@ -307,6 +307,34 @@ func card(text []byte, at int) int {
 		between = separator
 		end += len(separator)
 	}
+}
+
+// cardAsFloat is card for a number as Go prints it once JSON has made a float64 of it:
+// 4.111111111111111e+15.
+func cardAsFloat(text []byte, at int) int {
+	const fewest = 10 // digits before the zeros at the end, which are not printed
+	if at > 0 && (isWord(text[at-1]) && text[at-1] != '-' && text[at-1] != '_') || at+2 >= len(text) || text[at+1] != '.' {
+		return 0
+	}
+	var digits [19]byte
+	digits[0] = text[at] - '0'
+	n, end := 1, at+2
+	for end < len(text) && isDigit(text[end]) && n < len(digits) {
+		digits[n] = text[end] - '0'
+		n, end = n+1, end+1
+	}
+	if n < fewest || end+4 > len(text) || text[end] != 'e' || text[end+1] != '+' || !isDigit(text[end+2]) || !isDigit(text[end+3]) {
+		return 0
+	}
+	length := int(text[end+2]-'0')*10 + int(text[end+3]-'0') + 1
+	end += 4
+	if length < n || length > len(digits) || end < len(text) && isLetterOrDigit(text[end]) {
+		return 0
+	}
+	if !issued(digits[:length]) || !luhn(digits[:length]) {
+		return 0
+	}
+	return end - at
 }
 
 // afterEscape reports whether the character before text[at] ends an escape such as \n

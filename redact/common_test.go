@@ -1,6 +1,8 @@
 package redact_test
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -46,6 +48,17 @@ func TestCommonHidesCardNumbers(t *testing.T) {
 				require.Contains(t, redacted, redact.Mask, text)
 			}
 		}
+	}
+}
+
+// Contract 11.6: fmt prints a number of a JSON document so.
+func TestCommonHidesCardNumbersThatBecameFloats(t *testing.T) {
+	for _, c := range cards {
+		n, err := strconv.ParseFloat(c, 64)
+		require.NoError(t, err)
+		text := fmt.Sprint(map[string]any{"amount": 4.5, "card": n})
+		require.Contains(t, text, "e+", c)
+		require.Equal(t, "map[amount:4.5 card:[redacted]]", common(text), text)
 	}
 }
 
@@ -95,7 +108,8 @@ func TestCommonHidesWhatIsNamedASecret(t *testing.T) {
 // What operators need to find a message, and to tell failures apart.
 func TestCommonLeavesEverythingElse(t *testing.T) {
 	for _, text := range []string{
-		"", "connection refused", "status 503: Service Unavailable", "SQLSTATE 23505",
+		"4.111111111111112e+15", "1.763863256411154e+15", "4.1e+15", "4.111111111111111e+150", "4.111111111111111e-15", "4.111111111111111",
+		"4.111111111111111e+", "v14.111111111111111e+15", "", "connection refused", "status 503: Service Unavailable", "SQLSTATE 23505",
 		"ERROR: duplicate key value violates unique constraint \"users_email_key\"",
 		"2026-11-23T02:16:08.411154Z", "2026-11-23 02:16:08.411154111111111+00", "at 411111111.1111111", "1763863256",
 		"1763863256411", "1763863256411154", "1763863256411154111",
