@@ -38,6 +38,10 @@ type ChannelOption func(*channel)
 // Channel declares a channel: its handlers by On, and its transport, if it
 // has one. A channel without a transport takes what the application accepts
 // by Accept and AcceptTx. A channel needs at least one handler.
+//
+// Message IDs are unique within the channel: whoever may write to one of its topics
+// may take the others' IDs, so give topics of other producers a channel of their
+// own. Do not change the name without IDNamespace, which keeps what is stored known.
 func Channel(name string, opts ...ChannelOption) Option {
 	c := &channel{name: name}
 	for _, o := range opts {
@@ -72,10 +76,17 @@ func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 // Every channel that shares has to say so. By default each channel has IDs of its
 // own, and the same ID on two channels is two messages (contract 4.4).
 //
+// It is also how a channel gets another name: with its old name as the namespace it
+// still knows what it has stored, in Inline mode too. Only channels that store their
+// messages can share: several of a namespace with an Inline channel among them, and
+// Direct, are errors. IDs made of a correlation ID or a Kafka key begin with the
+// channel's name, and are never the same on two channels.
+//
 // Do not share IDs between channels that different parties may write to: who
 // writes to one chooses what the other's handlers run, and has the true message
-// taken for a duplicate. Do not change a channel's namespace later: what comes
-// again is then new.
+// taken for a duplicate. Nor give a namespace that is a channel's name in another
+// program of the inbox: a start sees the channels of its own program alone. Do not
+// change a channel's namespace later: what comes again is then new.
 func IDNamespace(name string) ChannelOption {
 	return func(c *channel) { c.namespaces = append(c.namespaces, name) }
 }
@@ -111,9 +122,22 @@ func (c *channel) namespaceProblems(named map[string]*channel) []error {
 			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not 1 to %d characters of valid UTF-8 without NUL",
 				c.name, name, models.MaxChannel))
 		}
-		if other := named[name]; other != nil && other != c && len(other.namespaces) == 0 {
+		if other := named[name]; other != nil && other != c && other.idNamespace() == name && len(other.namespaces) == 0 {
 			problems = append(problems, fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
 				c.name, name, name))
+		} else if other != nil && other.idNamespace() != name {
+			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
+				c.name, name, other.idNamespace()))
+		}
+		if c.delivery == direct {
+			problems = append(problems, fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, direct))
+			continue
+		}
+		for _, other := range named {
+			if other.name < c.name && other.idNamespace() == name && (other.delivery == inlined || c.delivery == inlined) {
+				problems = append(problems, fmt.Errorf("channels %q and %q name the namespace %q, and one of them is in %s mode, whose handlers share nothing with another channel: give it a namespace of its own",
+					other.name, c.name, name, inlined))
+			}
 		}
 	}
 	return problems

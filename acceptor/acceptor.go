@@ -151,6 +151,7 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 		return nil, err
 	}
 	if err := invalid(p.results); err != nil {
+		a.tellDiffering(p)
 		return nil, err
 	}
 	receipt := &Receipt{Results: p.results, acceptor: a, plan: p}
@@ -227,12 +228,9 @@ func (a *Acceptor) wakeFor(p *plan) {
 // report wakes the processor, counts and calls hooks, all after the commit.
 func (a *Acceptor) report(ctx context.Context, p *plan) {
 	a.wakeFor(p)
+	a.tellDiffering(p)
 	for i, r := range p.results {
 		m := p.messages[i]
-		if r.ContentDiffers {
-			a.counters.OfChannel(telemetry.DuplicateContentDiffers, m.Channel, 1)
-			a.log.Warn("inbox: message ID is known with other content, the content stored first counts", differs(m)...)
-		}
 		switch r.Outcome {
 		case Accepted:
 			a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)
@@ -251,13 +249,24 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 	}
 }
 
-// differs says of which message a log line is, and where it came from.
-func differs(m handler.RawMessage) []zap.Field {
-	fields := []zap.Field{zap.String(telemetry.FieldChannel, m.Channel), zap.String(telemetry.FieldMessageID, m.ID)}
-	if k := m.Properties.Kafka; k != nil {
-		fields = append(fields, zap.String(telemetry.FieldTopic, k.Topic), zap.Int(telemetry.FieldPartition, k.Partition), zap.Int64(telemetry.FieldOffset, k.Offset))
+// mostDiffering bounds how many message IDs one line names.
+const mostDiffering = 20
+
+// tellDiffering counts and logs what came under a known ID with other content: in
+// one line for each channel, so that a flood of them takes no line from the rest.
+func (a *Acceptor) tellDiffering(p *plan) {
+	ids := map[string][]string{}
+	for i, r := range p.results {
+		if r.ContentDiffers {
+			channel := p.messages[i].Channel
+			ids[channel] = append(ids[channel], r.MessageID)
+		}
 	}
-	return fields
+	for channel, found := range ids {
+		a.counters.OfChannel(telemetry.DuplicateContentDiffers, channel, len(found))
+		a.log.Warn("inbox: message IDs are known with other content, the content stored first counts", zap.String(telemetry.FieldChannel, channel),
+			zap.Strings(telemetry.FieldMessageIDs, found[:min(len(found), mostDiffering)]), zap.Int(telemetry.FieldMessages, len(found)))
+	}
 }
 
 // maxWarnedTypes bounds what is remembered of types that come from outside.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
@@ -97,6 +98,20 @@ func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
 	})
 }
 
+// docs/renaming.md: under its old name the channel's messages are still known.
+func TestRenamedChannelKnowsItsMessagesByItsOldNamespace(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var ran handled
+		old := inboxtest.New(t, d.DB, inbox.Channel("core", inbox.On("t", ran.note("transfer"))))
+		acceptAll(t, old, from("core", "once"))
+		inboxtest.Process(t, old)
+		ib := inboxtest.New(t, d.Another(t), inbox.Channel("core.payments", inbox.IDNamespace("core"), inbox.On("t", ran.note("transfer"))))
+		require.Equal(t, []acceptor.Outcome{inbox.OutcomeDuplicate}, acceptAll(t, ib, from("core.payments", "once")))
+		inboxtest.Process(t, ib)
+		require.Equal(t, []string{"core: once"}, ran.by["transfer"])
+	})
+}
+
 func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 	d := inboxtest.Do("h", inboxtest.Nothing)
 	for _, c := range []struct {
@@ -104,11 +119,15 @@ func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 		problem string
 	}{
 		{[]inbox.ChannelOption{inbox.IDNamespace("core")}, `channel "b" shares the IDs of channel "core", which does not say so: give both inbox.IDNamespace("core")`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("core"), inbox.Direct()}, `channel "b" is in Direct mode, where inbox.IDNamespace has nothing to share`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("a"), inbox.Inline()}, `channels "a" and "b" name the namespace "a", and one of them is in Inline mode`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("moved")}, `channel "b": inbox.IDNamespace is the name of channel "moved", whose IDs are in namespace "elsewhere": give another`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("x"), inbox.IDNamespace("x")}, `channel "b" has inbox.IDNamespace twice`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("")}, `channel "b": inbox.IDNamespace "" is not 1 to 200 characters`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("a\x00")}, `is not 1 to 200 characters of valid UTF-8 without NUL`},
 	} {
-		_, err := inbox.New("test", nil, inbox.Channel("core", inbox.On("t", d)), inbox.Channel("b", append(c.options, inbox.On("t", d))...))
+		_, err := inbox.New("test", nil, inbox.Channel("core", inbox.On("t", d)),
+			inbox.Channel("a", inbox.IDNamespace("a")), inbox.Channel("moved", inbox.IDNamespace("elsewhere")), inbox.Channel("b", append(c.options, inbox.On("t", d))...))
 		require.ErrorContains(t, err, c.problem)
 	}
 }
@@ -120,9 +139,28 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
 		acceptAll(t, ib, inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("10 EUR")})
 		require.Equal(t, []acceptor.Outcome{inbox.OutcomeDuplicate}, acceptAll(t, ib, inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}))
-		said := logs.FilterMessage("inbox: message ID is known with other content, the content stored first counts").FilterField(zap.String("message_id", "1"))
+		said := logs.FilterMessage("inbox: message IDs are known with other content, the content stored first counts").FilterField(zap.Strings("message_ids", []string{"1"}))
 		require.Len(t, said.All(), 1)
 		require.NotContains(t, said.All()[0].ContextMap(), "content")
+		require.EqualValues(t, 1, ib.Counters().DuplicateContentDiffers)
+		other := inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}
+		acceptAll(t, ib, other, other)
+		require.EqualValues(t, 3, ib.Counters().DuplicateContentDiffers, "each of those that come together")
+	})
+}
+
+// An outbox's relay hears of it, too.
+func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		log, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.DB, log, inbox.DifferingContent(inbox.DifferingContentReject), inboxtest.Handlers(nothing("a")))
+		inboxtest.Accept(t, ib, "1")
+		err := d.DB.Transaction(func(tx *gorm.DB) error {
+			_, err := ib.AcceptTx(t.Context(), tx, inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("other")})
+			return err
+		})
+		require.ErrorContains(t, err, "content_differs")
+		require.Len(t, logs.FilterMessageSnippet("known with other content").All(), 1)
 		require.EqualValues(t, 1, ib.Counters().DuplicateContentDiffers)
 	})
 }

@@ -121,8 +121,9 @@ func (p *plan) take(stored []store.Accepted) {
 		}
 	}
 	for i, row := range p.repeats { // what is wrong with the first is wrong with them
-		if s := stored[row]; s.Conflict {
-			r := &p.results[i]
+		s, r := stored[row], &p.results[i]
+		r.ContentDiffers = r.ContentDiffers || s.ContentDiffers
+		if s.Conflict {
 			r.Outcome, r.Err = Invalid, conflicting(r.MessageID, s)
 		}
 	}

@@ -102,7 +102,7 @@ func (q *request) confirmBulk() error {
 	return q.render("confirm", actionTitle(action)+" all that match", section, b)
 }
 
-var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains", "fingerprint": "Failure group"}
+var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "namespace": "Namespace of the ID", "type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains", "fingerprint": "Failure group"}
 
 // bulkFilter reads a filter for an action on all that match. Its end is now if
 // it has none.

@@ -12,17 +12,20 @@ import (
 var pageSizes = []int{50, 100, 200}
 
 // filterFields are the parameters of an address that are a filter of statuses.
-var filterFields = []string{"state", "handler", "id", "type", "from", "to", "error", "fingerprint"}
+var filterFields = []string{"state", "handler", "id", "namespace", "type", "from", "to", "error", "fingerprint"}
 
 // filterOf reads a filter from an address, so that it can be bookmarked and
 // passed on.
 func filterOf(query url.Values) (ops.Filter, error) {
 	f := ops.Filter{
-		MessageID: query.Get("id"), Type: query.Get("type"), ErrorText: query.Get("error"), Fingerprint: query.Get("fingerprint"),
+		MessageID: query.Get("id"), Namespace: query.Get("namespace"), Type: query.Get("type"), ErrorText: query.Get("error"), Fingerprint: query.Get("fingerprint"),
 		HandlerKeys: present(query["handler"]),
 	}
 	for _, state := range present(query["state"]) {
 		f.States = append(f.States, ops.State(state))
+	}
+	if f.MessageID == "" {
+		f.Namespace = "" // it says nothing of other IDs
 	}
 	var err error
 	if f.From, err = timeOf(query.Get("from")); err != nil {

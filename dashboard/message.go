@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"net/url"
 	"slices"
@@ -69,6 +70,13 @@ func (q *request) message() error {
 		return err
 	}
 	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), ref, q.previewBounds())
+	if errors.Is(err, ops.ErrAmbiguous) { // the list tells them apart
+		list := url.Values{"id": {ref.ID}}
+		if said := q.query.Get("said"); said != "" {
+			list.Set("said", said)
+		}
+		return q.redirect("./messages?" + list.Encode())
+	}
 	if err != nil {
 		return err
 	}

@@ -126,10 +126,12 @@ func RequireStore() Option { return func(c *config) { c.RequireStore = true } }
 
 // Channel names the channel that messages come from, in logs and as the prefix of
 // IDs that are only unique in it (envelope.CorrelationID, envelope.KafkaKey).
-// Without it that is the channel of the message's properties, or the record's
+// Without it the prefix is the channel of the message's properties, or the record's
 // topic. It is the namespace of the handler's IDs, too, unless IDNamespace names
-// another: what was processed for one channel is not known for another. Do not
-// change it later: what was processed before would be handled again.
+// another: what was processed for one channel is not known for another. Without
+// either all that the handler gets is one namespace, whatever topics it comes from:
+// wrap a handler once for each of its topics where others may write to one of them.
+// Do not change it later: what was processed before would be handled again.
 func Channel(name string) Option { return func(c *config) { c.channel = name } }
 
 // IDNamespace names where message IDs are unique, instead of Channel: handlers of

@@ -69,8 +69,9 @@ type Config struct {
 	// Name several: the rest of a cluster is asked for only while one of them
 	// answers (contract 7.8).
 	Brokers []string `yaml:"brokers" env:"BROKERS"`
-	// Topics are consumed together. One that does not exist is said, waited
-	// for and never created (contract 7.5).
+	// Topics are consumed together, and share their message IDs: a topic that
+	// others may write to belongs in a channel of its own (contract 4.4). One that
+	// does not exist is said, waited for and never created (contract 7.5).
 	Topics []string `yaml:"topics" env:"TOPICS"`
 	// GroupID names the consumer group. All its members must consume the
 	// same topics: another channel needs another group, which the start checks.

@@ -21,7 +21,7 @@ SELECT count(*) FROM (
 ) a`
 
 	laneHead = `
-SELECT id, message_id, (SELECT namespace FROM {messages} WHERE number = message_number), sequence, is_poisoned, processing_started_at IS NOT NULL
+SELECT id, message_id, COALESCE((SELECT namespace FROM {messages} WHERE number = message_number), ''), sequence, is_poisoned, processing_started_at IS NOT NULL
 FROM {statuses}
 WHERE lane_handler = $1 AND lane_key = $2 AND is_poisoned = $3 AND completed_at IS NULL
 ORDER BY sequence, id LIMIT 1`

@@ -46,7 +46,7 @@ const (
 type Counters struct {
 	Accepted                atomic.Int64 // messages stored for the first time
 	Duplicates              atomic.Int64 // known messages received again
-	DuplicateContentDiffers atomic.Int64 // of these, with other content (contract 4.3)
+	DuplicateContentDiffers atomic.Int64 // known IDs that came with other content (contract 4.3)
 	Unrouted                atomic.Int64 // messages no handler takes (contract 4.6)
 	Rejected                atomic.Int64 // bad records kept or halted at (contract 7.4)
 	DeadLettered            atomic.Int64 // bad records that a dead-letter topic acknowledged (contract 7.4)

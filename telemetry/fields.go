@@ -13,6 +13,7 @@ const (
 
 	// A message and its attempts.
 	FieldMessageID     = "message_id"
+	FieldMessageIDs    = "message_ids"
 	FieldMessageType   = "message_type"
 	FieldAttempt       = "attempt"
 	FieldNextAttemptAt = "next_attempt_at"

@@ -50,3 +50,11 @@ func prepared(fulfilOrder fulfil) inbox.Option {
 func forgotten(fulfilOrder fulfil) inbox.Option {
 	return inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", fulfilOrder)))
 }
+
+// renamed has given the channel another name.
+func renamed(fulfilOrder fulfil) inbox.Option {
+	//page:begin channel
+	return inbox.Channel("orders.placed", inbox.IDNamespace("orders.events"), inbox.On("order.placed",
+		inbox.Func("fulfil-order", fulfilOrder)))
+	//page:end
+}

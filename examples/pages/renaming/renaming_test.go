@@ -119,3 +119,15 @@ func TestOpenStatusesOfAKeyAreFound(t *testing.T) {
 	}
 	require.Equal(t, 3, strings.Count(string(query), "'order-handler'"))
 }
+
+func TestChannelUnderAnotherNameKnowsWhatItHasStored(t *testing.T) {
+	db := fxtest.OpenDB(t)
+	runs := newRan()
+	old := deployed(t, db, before(runs.handle))
+	accept(t, old, "1")
+	process(t, old)
+	other := deployed(t, db, renamed(runs.handle))
+	results, err := other.Accept(t.Context(), fxtest.JSON("orders.placed", "order.placed", "1", OrderPlaced{OrderID: "1"}))
+	require.NoError(t, err)
+	require.Equal(t, inbox.OutcomeDuplicate, results[0].Outcome)
+}

@@ -37,7 +37,9 @@ func options(fulfilOrder, reportTax handle, archive *gorm.DB) []inbox.Option {
 // ArchivedMessage and ArchivedStatus are the application's own tables, in
 // whichever database has room.
 type ArchivedMessage struct {
-	ID         string `gorm:"primaryKey"`
+	Number     int64 `gorm:"primaryKey;autoIncrement:false"` // an ID is unique within its channel only
+	ID         string
+	Namespace  string
 	Type       string
 	Content    []byte
 	Properties string
@@ -45,12 +47,12 @@ type ArchivedMessage struct {
 }
 
 type ArchivedStatus struct {
-	ID          string `gorm:"primaryKey"`
-	MessageID   string `gorm:"index"`
-	HandlerKey  string
-	Outcome     models.Outcome
-	ErrorCount  int
-	CompletedAt *time.Time
+	ID            string `gorm:"primaryKey"`
+	MessageNumber int64  `gorm:"index"`
+	HandlerKey    string
+	Outcome       models.Outcome
+	ErrorCount    int
+	CompletedAt   *time.Time
 }
 
 func intoTables(archive *gorm.DB) func(ctx context.Context, messages []inbox.Archived) error {
@@ -58,9 +60,10 @@ func intoTables(archive *gorm.DB) func(ctx context.Context, messages []inbox.Arc
 		var rows []ArchivedMessage
 		var statuses []ArchivedStatus
 		for _, m := range messages {
-			rows = append(rows, ArchivedMessage{m.Message.ID, m.Message.Type, m.Message.Content, m.Message.SerializedProperties, m.Message.ReceivedAt})
+			rows = append(rows, ArchivedMessage{int64(m.Message.Number), m.Message.ID, m.Message.Namespace,
+				m.Message.Type, m.Message.Content, m.Message.SerializedProperties, m.Message.ReceivedAt})
 			for _, s := range m.Statuses {
-				statuses = append(statuses, ArchivedStatus{s.ID, s.MessageID, s.HandlerKey, s.Outcome, s.ErrorCount, s.CompletedAt})
+				statuses = append(statuses, ArchivedStatus{s.ID, s.MessageNumber, s.HandlerKey, s.Outcome, s.ErrorCount, s.CompletedAt})
 			}
 		}
 		return archive.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
