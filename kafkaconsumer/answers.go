@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
 )
@@ -20,6 +23,9 @@ const (
 	// largeAnswer bounds answers that list brokers, partitions or members. The
 	// metadata of 100,000 partitions has 6 MB.
 	largeAnswer = 16 << 20
+	// largeAtOnce is how many answers larger than smallAnswer all connections of a
+	// consumer read and hand on at a time.
+	largeAtOnce = 2
 	// mostListed bounds what all lists of an answer hold, where a number counts as
 	// one and anything else as otherListed: a few bytes on the wire become a
 	// hundred in memory. The metadata of 100,000 partitions with three replicas
@@ -50,8 +56,9 @@ type checkedConn struct {
 	mu    sync.Mutex
 	asked []request
 
-	answer bytes.Buffer // what of it is not handed on yet
-	failed error
+	answer   bytes.Buffer // what of it is not handed on yet
+	failed   error
+	reserved atomic.Bool // it is one of largeAtOnce
 }
 
 // answerError is why kafka-go does not get an answer.
@@ -71,13 +78,42 @@ func (c *checkedConn) Read(p []byte) (int, error) {
 		c.failed = c.next()
 	}
 	if c.failed != nil {
+		c.release()
 		return 0, c.failed
 	}
 	n, _ := c.answer.Read(p)
 	if c.answer.Len() == 0 && c.answer.Cap() > smallAnswer {
 		c.answer = bytes.Buffer{}
+		c.release()
 	}
 	return n, nil
+}
+
+// Close implements net.Conn.
+func (c *checkedConn) Close() error {
+	c.release()
+	return c.Conn.Close()
+}
+
+// reserve waits until one more large answer may be read.
+func (c *checkedConn) reserve() error {
+	timeout := time.NewTimer(c.network.cfg.RequestTimeout)
+	defer timeout.Stop()
+	select {
+	case c.network.large <- struct{}{}:
+		c.reserved.Store(true)
+		return nil
+	case <-c.network.cutting.Done():
+		return net.ErrClosed
+	case <-timeout.C:
+		return fmt.Errorf("wait for other large answers to be read: %w", os.ErrDeadlineExceeded)
+	}
+}
+
+func (c *checkedConn) release() {
+	if c.reserved.CompareAndSwap(true, false) {
+		<-c.network.large
+	}
 }
 
 // next reads an answer and checks it.
@@ -94,6 +130,11 @@ func (c *checkedConn) next() error {
 	size := int64(int32(binary.BigEndian.Uint32(prefix)))
 	if size < 0 || size > kind.most {
 		return c.refuse(r, fmt.Sprintf("it claims to have %d bytes, of %d at most%s", size, kind.most, guess(prefix)))
+	}
+	if size > smallAnswer {
+		if err := c.reserve(); err != nil {
+			return err
+		}
 	}
 	c.answer.Write(prefix)
 	// The buffer takes memory for what has come and as much again.

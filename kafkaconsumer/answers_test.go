@@ -27,6 +27,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // source is a connection from which this is read.
@@ -237,6 +238,44 @@ func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 	_, err = io.ReadAll(unasked)
 	require.ErrorContains(t, err, "nobody knows what it is to")
 }
+
+// Each partition may ask at once, and an answer takes some times its size while it
+// is decoded (contract 7.2).
+func TestLargeAnswersAreReadSomeAtATime(t *testing.T) {
+	wire := encoded(t, 6, 1, &metadata.Response{Topics: make([]metadata.ResponseTopic, smallAnswer/9+1)})
+	n := checked(t, request{}, nil).network
+	n.cfg.RequestTimeout = testenv.Patience
+	var conns []*checkedConn
+	for range largeAtOnce + 1 {
+		conns = append(conns, &checkedConn{
+			Conn: closing{source{Reader: bytes.NewReader(wire)}}, network: n,
+			asked: []request{{key: protocol.Metadata, version: 6, id: 1}},
+		})
+	}
+	for _, c := range conns[:largeAtOnce] {
+		_, err := c.Read(make([]byte, 1))
+		require.NoError(t, err)
+	}
+	require.Len(t, n.large, largeAtOnce)
+	read := make(chan error, 1)
+	go func() {
+		passed, err := io.ReadAll(conns[largeAtOnce])
+		if err == nil && !bytes.Equal(wire, passed) {
+			err = fmt.Errorf("%d bytes instead of %d", len(passed), len(wire))
+		}
+		read <- err
+	}()
+	require.NoError(t, conns[0].Close(), "who has given up makes room")
+	require.NoError(t, <-read)
+	_, err := io.ReadAll(conns[1])
+	require.NoError(t, err)
+	require.Empty(t, n.large, "who has read all does too")
+}
+
+// closing is a connection that can be closed.
+type closing struct{ source }
+
+func (closing) Close() error { return nil }
 
 // Health says what is wrong with refreshing, which kafka-go does not once it knows
 // something.

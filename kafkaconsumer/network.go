@@ -29,6 +29,7 @@ type network struct {
 	// something is known already.
 	refreshing *condition.Condition
 	known      atomic.Bool
+	large      chan struct{} // has as many as large answers are being read
 
 	cutting  context.Context // ends with cut
 	endDials context.CancelFunc
@@ -50,6 +51,7 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 	cfg.SASL = cfg.SASL.withoutSecrets()
 	n := &network{
 		cfg: cfg, inflater: &inflater{limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{},
+		large:      make(chan struct{}, largeAtOnce),
 		refreshing: condition.New(log, clk, "what is known of the cluster cannot be refreshed"),
 	}
 	n.cutting, n.endDials = context.WithCancel(context.Background())

@@ -44,8 +44,9 @@ var answerKinds = map[protocol.ApiKey]answerKind{
 	protocol.DescribeGroups:   {reflect.TypeFor[describegroups.Response](), largeAnswer},
 	protocol.OffsetFetch:      {reflect.TypeFor[offsetfetch.Response](), largeAnswer},
 	protocol.OffsetCommit:     {reflect.TypeFor[offsetcommit.Response](), largeAnswer},
-	protocol.ListOffsets:      {reflect.TypeFor[listoffsets.Response](), largeAnswer},
-	protocol.Produce:          {reflect.TypeFor[produce.Response](), largeAnswer},
+	// kafka-go asks for the offsets of one partition at a time.
+	protocol.ListOffsets: {reflect.TypeFor[listoffsets.Response](), smallAnswer},
+	protocol.Produce:     {reflect.TypeFor[produce.Response](), largeAnswer},
 }
 
 // check says why what follows the length of an answer to the request is refused;

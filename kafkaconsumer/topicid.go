@@ -77,7 +77,7 @@ func (c *fetchConn) topicID(ctx context.Context, topic string) (id topicID, err 
 	kept := c.memory
 	c.memory = nil
 	defer func() { c.memory = kept }()
-	const most = 16 << 20 // it lists all brokers, and all partitions of the topic
+	const most = 4 << 20 // it lists all brokers, and all partitions of the topic: 90,000 are less
 	answer, err := c.exchange(ctx, func() error { return c.writeTopicIDRequest(topic) }, 0, most, nil)
 	if err != nil {
 		return id, err

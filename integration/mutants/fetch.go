@@ -69,6 +69,14 @@ var fetchMutants = []mutant{
 		Test: decoding("TestAnswersBeyondTheirBoundsAreRefusedByName"),
 	},
 	{
+		Name: "large answers are read however many there are",
+		Why:  "a broker could have each partition take megabytes at once (contract 7.2)",
+		File: "kafkaconsumer/answers.go",
+		Old:  "	if size > smallAnswer {\n",
+		New:  "	if size < 0 {\n",
+		Test: decoding("TestLargeAnswersAreReadSomeAtATime"),
+	},
+	{
 		Name: "what members of a group send is only bytes",
 		Why:  "any of them could end the others' processes with six bytes (contract 7.2)",
 		File: "kafkaconsumer/shapes.go",
