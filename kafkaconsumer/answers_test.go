@@ -210,6 +210,7 @@ func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 		"12 bytes of metadata":        {protocol.Metadata, 6, framed(make([]byte, 4), huge), "do not fit its 12 bytes"},
 		"API versions without end":    {protocol.ApiVersions, 0, framed(make([]byte, 2), huge), "do not fit"},
 		"less than no API versions":   {protocol.ApiVersions, 0, framed(make([]byte, 2), []byte{0xff, 0xff, 0xff, 0xf0}), "do not fit"},
+		"a null list of API versions": {protocol.ApiVersions, 0, framed(make([]byte, 2), []byte{0xff, 0xff, 0xff, 0xff}), "its list is null"},
 		"as many topics as may":       {protocol.Metadata, 6, listed(mostListed / otherListed), ""},
 		"one topic more":              {protocol.Metadata, 6, listed(mostListed/otherListed + 1), "it lists more than"},
 		"a member's topics":           {protocol.JoinGroup, 2, encoded(t, 2, 1, &joingroup.Response{Members: members}), "it lists more than"},
@@ -432,6 +433,11 @@ func FuzzGroupAnswers(f *testing.F) {
 	f.Add(int16(protocol.SyncGroup), []byte{0, 0, 0, 0, 0, 6, 0, 1, 0x7f, 0xff, 0xff, 0xff})
 	f.Add(int16(protocol.SyncGroup), []byte{0, 0, 0, 0, 0, 0})
 	f.Add(int16(protocol.ApiVersions), []byte{0, 0, 0xff, 0xff, 0xff, 0xf0})
+	null := []byte{0xff, 0xff, 0xff, 0xff}
+	f.Add(int16(protocol.ApiVersions), append([]byte{0, 0}, null...))
+	f.Add(int16(protocol.SyncGroup), append([]byte{0, 0, 0, 0, 0, 10, 0, 1}, append(null, null...)...))
+	f.Add(int16(protocol.OffsetFetch), null)
+	f.Add(int16(protocol.Metadata), bytes.Repeat(null, 6))
 	f.Fuzz(func(t *testing.T, hostile int16, content []byte) {
 		if len(content) > 4096 {
 			return

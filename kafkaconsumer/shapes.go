@@ -176,9 +176,15 @@ func listOf(element reflect.Type, version int16, flexible bool) (s shape, least 
 	if isNumber(element) {
 		listed = 1
 	}
+	// A group's connection makes a slice of this many and panics where it is null;
+	// kafka-go's other decoders take a null list for an empty one.
+	nullable := element != reflect.TypeFor[apiversions.ApiKeyResponse]()
 	s = func(w *walk) {
 		n := 0
 		if !flexible {
+			if ahead := w.cursor; !nullable && ahead.int32() == -1 {
+				w.refuse("its list is null")
+			}
 			n = w.count(size)
 		} else if count := w.uvarint(); count > 0 && count-1 <= uint64(len(w.rest)/size) {
 			n = int(count - 1)

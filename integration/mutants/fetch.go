@@ -69,6 +69,14 @@ var fetchMutants = []mutant{
 		Test: decoding("TestAnswersBeyondTheirBoundsAreRefusedByName"),
 	},
 	{
+		Name: "a list of API versions may be null",
+		Why:  "kafka-go would panic, and the process end, at six bytes of whatever is at a broker's address (contract 7.2)",
+		File: "kafkaconsumer/shapes.go",
+		Old:  "!nullable && ahead.int32() == -1 {",
+		New:  "!nullable && ahead.int32() == -2 {",
+		Test: decoding("TestAnswersBeyondTheirBoundsAreRefusedByName"),
+	},
+	{
 		Name: "large answers are read however many there are",
 		Why:  "a broker could have each partition take megabytes at once (contract 7.2)",
 		File: "kafkaconsumer/answers.go",
