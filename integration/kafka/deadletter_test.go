@@ -57,8 +57,12 @@ func always(envelope.Record) envelope.Disposition { return envelope.DeadLetter }
 // read reads all there is on a topic, by partition and offset.
 func read(t *testing.T, client *kgo.Client, topic string) (records []*kgo.Record) {
 	t.Helper()
-	ends, err := kadm.NewClient(client).ListEndOffsets(t.Context(), topic)
-	require.NoError(t, err)
+	var ends kadm.ListedOffsets
+	eventually(t, "the client knows of the topic", func() bool { // which may be new
+		var err error
+		ends, err = kadm.NewClient(client).ListEndOffsets(t.Context(), topic)
+		return err == nil && ends.Error() == nil
+	})
 	from, left := map[int32]kgo.Offset{}, int64(0)
 	ends.Each(func(o kadm.ListedOffset) {
 		require.NoError(t, o.Err)
