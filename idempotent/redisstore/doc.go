@@ -66,8 +66,9 @@
 //
 // # Keys
 //
-// A key is "{prefix}:{" handler key ":" message ID "}" with the characters %, :,
-// { and } of the two percent-encoded: inbox:{orders.bill:0190f3c4}. The braces
+// A key is "{prefix}:{" handler key ":" message ID "}", with ":" and the namespace
+// of the ID behind it if it has one, and the characters %, :, { and } of each
+// percent-encoded: inbox:{orders.bill:0190f3c4}. The braces
 // are Redis Cluster's hash tag: the keys of all messages spread over all slots.
 // A value is "claimed" with the claim's token or "processed" with that, the time
 // and the message type.

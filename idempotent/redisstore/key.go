@@ -18,13 +18,17 @@ const (
 var errForeignValue = errors.New("its key in Redis holds something that is no claim and no marker: give the store a KeyPrefix of its own")
 
 // escaped are the characters that have a meaning in a key. With them encoded
-// the last "{" ends the prefix, whatever that holds, and the two ":" behind it end
-// the namespace and the handler key: no two keys are the same, of other prefixes
-// neither.
+// the last "{" ends the prefix, whatever that holds, and each ":" behind it ends one
+// of handler key, message ID and, if there is one, namespace: no two keys are the
+// same, of other prefixes neither.
 var escaped = strings.NewReplacer("%", "%25", ":", "%3A", "{", "%7B", "}", "%7D")
 
 func (s *Store) key(key idempotent.Key) string {
-	return s.options.KeyPrefix + ":{" + escaped.Replace(key.Namespace) + ":" + escaped.Replace(key.HandlerKey) + ":" + escaped.Replace(key.MessageID) + "}"
+	of := escaped.Replace(key.HandlerKey) + ":" + escaped.Replace(key.MessageID)
+	if key.Namespace != "" {
+		of += ":" + escaped.Replace(key.Namespace)
+	}
+	return s.options.KeyPrefix + ":{" + of + "}"
 }
 
 // newToken is unique to a call: a call must not take another's claim of the same
