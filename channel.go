@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -111,37 +110,42 @@ func sharedNamespaces(channels []*channel) map[string]string {
 }
 
 // namespaceProblems lists what is wrong with IDNamespace. That a channel shares
-// IDs is never another's declaration alone: named is every channel by its name.
-func (c *channel) namespaceProblems(named map[string]*channel) []error {
+// IDs is never another's declaration alone.
+func (c *channel) namespaceProblems(channels []*channel) []error {
 	var problems []error
 	if len(c.namespaces) > 1 {
 		problems = append(problems, fmt.Errorf("channel %q has inbox.IDNamespace twice", c.name))
 	}
 	for _, name := range c.namespaces {
-		if n := utf8.RuneCountInString(name); n < 1 || n > models.MaxChannel || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not 1 to %d characters of valid UTF-8 without NUL",
-				c.name, name, models.MaxChannel))
-		}
-		if other := named[name]; other != nil && other != c && other.idNamespace() == name && len(other.namespaces) == 0 {
-			problems = append(problems, fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
-				c.name, name, name))
-		} else if other != nil && other.idNamespace() != name {
-			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
-				c.name, name, other.idNamespace()))
+		if !isName(name) {
+			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule))
 		}
 		if c.delivery == direct {
 			problems = append(problems, fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, direct))
 			continue
 		}
-		for _, other := range named {
-			if other.name < c.name && other.idNamespace() == name && (other.delivery == inlined || c.delivery == inlined) {
-				problems = append(problems, fmt.Errorf("channels %q and %q name the namespace %q, and one of them is in %s mode, whose handlers share nothing with another channel: give it a namespace of its own",
-					other.name, c.name, name, inlined))
+		for _, other := range channels {
+			switch {
+			case other == c:
+			case other.name == name && len(other.namespaces) == 0:
+				problems = append(problems, fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
+					c.name, name, name))
+			case other.name == name && other.idNamespace() != name:
+				problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
+					c.name, name, other.idNamespace()))
+			case other.idNamespace() == name && c.delivery == inlined:
+				problems = append(problems, fmt.Errorf("channel %q is in %s mode and names the namespace %q, as channel %q does: it shares nothing with another channel, give it a namespace of its own",
+					c.name, inlined, name, other.name))
 			}
 		}
 	}
 	return problems
 }
+
+// nameRule is what isName holds a name to: it is stored with every message.
+const nameRule = "1 to 200 characters of valid UTF-8 without NUL"
+
+func isName(name string) bool { return name != "" && store.CheckText(name, models.MaxChannel) == nil }
 
 // HandlerSpec declares one handler: made by Func, Tx, Batch or TxBatch, or for
 // a value of the Fx graph by From, FromTx, FromBatch or FromTxBatch.
@@ -232,14 +236,11 @@ func (cfg *config) validateChannels() error {
 		return errors.New("it has no channels: declare them with inbox.Channel")
 	}
 	var problems []error
-	seen, named := map[string]bool{}, map[string]*channel{}
+	seen := map[string]bool{}
 	for _, c := range cfg.channels {
-		named[c.name] = c
-	}
-	for _, c := range cfg.channels {
-		problems = append(problems, c.namespaceProblems(named)...)
-		if n := utf8.RuneCountInString(c.name); n < 1 || n > 200 || !utf8.ValidString(c.name) {
-			problems = append(problems, fmt.Errorf("channel %q: the name is not 1 to 200 characters of valid UTF-8", c.name))
+		problems = append(problems, c.namespaceProblems(cfg.channels)...)
+		if !isName(c.name) {
+			problems = append(problems, fmt.Errorf("channel %q: the name is not %s", c.name, nameRule))
 		}
 		if seen[c.name] {
 			problems = append(problems, fmt.Errorf("channel %q is declared twice", c.name))

@@ -120,7 +120,7 @@ func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 	}{
 		{[]inbox.ChannelOption{inbox.IDNamespace("core")}, `channel "b" shares the IDs of channel "core", which does not say so: give both inbox.IDNamespace("core")`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("core"), inbox.Direct()}, `channel "b" is in Direct mode, where inbox.IDNamespace has nothing to share`},
-		{[]inbox.ChannelOption{inbox.IDNamespace("a"), inbox.Inline()}, `channels "a" and "b" name the namespace "a", and one of them is in Inline mode`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("a"), inbox.Inline()}, `channel "b" is in Inline mode and names the namespace "a", as channel "a" does`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("moved")}, `channel "b": inbox.IDNamespace is the name of channel "moved", whose IDs are in namespace "elsewhere": give another`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("x"), inbox.IDNamespace("x")}, `channel "b" has inbox.IDNamespace twice`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("")}, `channel "b": inbox.IDNamespace "" is not 1 to 200 characters`},
@@ -130,6 +130,9 @@ func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 			inbox.Channel("a", inbox.IDNamespace("a")), inbox.Channel("moved", inbox.IDNamespace("elsewhere")), inbox.Channel("b", append(c.options, inbox.On("t", d))...))
 		require.ErrorContains(t, err, c.problem)
 	}
+	// It is stored with every message: no accept could succeed.
+	_, err := inbox.New("test", nil, inbox.Channel("a\x00", inbox.On("t", d)))
+	require.ErrorContains(t, err, "the name is not 1 to 200 characters of valid UTF-8 without NUL")
 }
 
 // Contract 4.3.
