@@ -41,6 +41,7 @@ type Acceptor struct {
 	reserve    func(wanted map[string]int) Reservation
 	decoders   map[string]*envelope.Decoder
 	redactor   redaction.Redactor
+	size       size
 
 	warned      sync.Map // channel and type of unrouted messages, told once
 	emptied     sync.Map // channels whose first empty record is logged

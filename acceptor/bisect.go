@@ -57,7 +57,7 @@ type bisection struct {
 func (b *bisection) stop(r envelope.Record) { b.stopped[partitionOf(r)] = true }
 
 // mostlyRefused: the verdict is known before every record was tried, and must
-// be, or a wrong schema would cost more time than an accept has.
+// be, or a wrong schema would cost the time of hundreds of transactions.
 func (b *bisection) mostlyRefused() bool {
 	return len(b.refused) >= mostlyRefused && len(b.refused) > len(b.received)/2
 }

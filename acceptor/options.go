@@ -37,7 +37,7 @@ type BadRecordPolicy string
 
 // The policies for bad records.
 const (
-	// BadRecordStore keeps the raw record as rejected, in the transaction
+	// BadRecordStore keeps the raw record as rejected, in the last transaction
 	// that stores its batch.
 	BadRecordStore BadRecordPolicy = "store"
 	// BadRecordDeadLetter publishes the raw record to the channel's dead-letter

@@ -17,12 +17,13 @@ import (
 )
 
 // AcceptRecords persists what a channel received: messages with their
-// statuses, and bad records as rejected, in one transaction (contract 7.1,
-// 7.4). The results are in the order of the records; each says whether the
-// record's offset may be committed.
+// statuses, and bad records as rejected (contract 7.1, 7.4). That is one
+// transaction, or several, one after the other, where it makes some thousand
+// rows (contract 7.2); each has StatementTimeout. The results are in the order of
+// the records; each says whether the record's offset may be committed.
 //
-// An error means that the database could not be used and that nothing is
-// known to be stored: retry the same records. Data that the database refuses
+// An error means that the database could not be used and that part of it may be
+// stored: retry the same records, as often as it takes. Data that the database refuses
 // (SQLSTATE classes 22, 23, 54) is no such error: it is narrowed down to its
 // records, which are then bad. If most of a batch is refused (3 at least) its
 // partitions halt, and a partition does if most of what the batch has of it is
@@ -100,7 +101,7 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 			p.batch.Messages[row].Rejection = rejections[of]
 		}
 	}
-	if err := a.persist(ctx, p); err != nil {
+	if err := a.persistParts(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := in.rejectRepeats(ctx, received, p, owner); err != nil {

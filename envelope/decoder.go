@@ -80,9 +80,8 @@ type DecoderConfig struct {
 	// MaxHeaders bounds a record's headers. Default 1,000; producers write tens. The
 	// headers of a record with more are not read, and are kept in one piece.
 	MaxHeaders int `yaml:"max_headers" env:"MAX_HEADERS"`
-	// MaxEvents bounds the events of a batch of CloudEvents, which one accept stores
-	// together. Default 10,000. Do not raise it beyond what the database accepts well
-	// within AcceptTimeout.
+	// MaxEvents bounds the events of a batch of CloudEvents. Default 10,000. A record
+	// is committed once all of them are stored, in as many transactions as that takes.
 	MaxEvents int `yaml:"max_events" env:"MAX_EVENTS"`
 	// MaxAttributes bounds the attributes of one event, extensions included.
 	// Default 100; CloudEvents itself has nine.

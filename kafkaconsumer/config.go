@@ -108,9 +108,6 @@ type Config struct {
 	// own partitions; each needs a database connection. Default 2. Do not
 	// raise it above the number of partitions.
 	AcceptConcurrency int `yaml:"accept_concurrency" env:"ACCEPT_CONCURRENCY"`
-	// AcceptTimeout bounds one accept; it is then retried. Default 10 s. Keep
-	// it shorter than DrainTimeout, or a rebalance interrupts a slow one.
-	AcceptTimeout time.Duration `yaml:"accept_timeout" env:"ACCEPT_TIMEOUT"`
 	// BufferBytes bounds what has been fetched and not yet accepted, of all
 	// partitions together, as it is in memory: decompressed. While it is used
 	// up nothing more is fetched, decompressed or decoded, but for one partition
@@ -207,7 +204,6 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.BatchBytes, 4<<20)
 	orNumber(&c.Linger, 10*time.Millisecond)
 	orNumber(&c.AcceptConcurrency, 2)
-	orNumber(&c.AcceptTimeout, 10*time.Second)
 	orNumber(&c.BufferBytes, 64<<20)
 	orNumber(&c.MaxBatchBytes, 128<<20)
 	orNumber(&c.CommitInterval, 100*time.Millisecond)

@@ -30,7 +30,6 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	require.Equal(t, 100*time.Millisecond, c.CommitInterval)
 	require.Equal(t, kafkaconsumer.ReadCommitted, c.Isolation)
 	require.Equal(t, kafkaconsumer.First, c.StartOffset)
-	require.Less(t, c.AcceptTimeout, c.DrainTimeout)
 	require.NoError(t, valid().Validate())
 	c.Brokers, c.Topics, c.GroupID = valid().Brokers, valid().Topics, valid().GroupID
 	require.NoError(t, c.Validate())

@@ -18,7 +18,6 @@ import (
 type gapKeeper struct {
 	channel  string
 	acceptor Acceptor
-	timeout  time.Duration
 	trouble  *condition.Condition
 }
 
@@ -29,8 +28,6 @@ func (k gapKeeper) accept(ctx context.Context, gap envelope.Gap) (disposition en
 			err = fmt.Errorf("the acceptor panicked: %v", p)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, k.timeout)
-	defer cancel()
 	return k.acceptor.AcceptGap(ctx, k.channel, gap)
 }
 

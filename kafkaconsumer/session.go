@@ -139,7 +139,7 @@ func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	c := s.consumer
 	return &fetcher{
 		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound, groupOffsets: c.groupOffsets, out: out, halt: c.halt, trouble: c.fetching,
-		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, timeout: c.cfg.AcceptTimeout, trouble: c.accepting},
+		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, trouble: c.accepting},
 	}
 }
 

@@ -170,7 +170,6 @@ func (c Config) validateRanges() error {
 		value, min time.Duration
 	}{
 		{"Linger", c.Linger, 1},
-		{"AcceptTimeout", c.AcceptTimeout, time.Millisecond},
 		{"CommitInterval", c.CommitInterval, time.Millisecond},
 		{"SessionTimeout", c.SessionTimeout, time.Millisecond},
 		{"HeartbeatInterval", c.HeartbeatInterval, time.Millisecond},

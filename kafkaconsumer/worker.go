@@ -16,11 +16,12 @@ import (
 // Acceptor persists what a consumer received; *acceptor.Acceptor is one.
 //
 // AcceptRecords returns one result per record, in their order. Its error means
-// that nothing is known to be stored and the cause may pass: the same records
+// that not all is known to be stored and the cause may pass: the same records
 // are handed in again, with growing pauses, for as long as it takes. Whatever
 // is wrong with the records themselves is therefore no error but a result
-// (contract 7.1, 7.4). It is called by several goroutines, each with
-// partitions of its own, and must end soon after ctx does.
+// (contract 7.1, 7.4). It bounds each of its transactions; the consumer ends ctx
+// only DrainTimeout after it lost the partitions or began to stop, and it must end
+// soon after. It is called by several goroutines, each with partitions of its own.
 //
 // AcceptGap says whether to go on behind a gap: with Durable it has been kept,
 // or need not be, with Halt the partition stops. An error means that it may
@@ -179,8 +180,6 @@ func (w *worker) try(ctx context.Context, received []envelope.Received) (results
 			results, err = nil, fmt.Errorf("the acceptor panicked: %v", p)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.AcceptTimeout)
-	defer cancel()
 	results, err = w.acceptor.AcceptRecords(ctx, w.channel, received)
 	if err == nil && len(results) != len(received) {
 		err = fmt.Errorf("the acceptor returned %d results for %d records", len(results), len(received))

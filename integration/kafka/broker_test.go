@@ -421,7 +421,7 @@ func TestAcceptLongerThanTheSessionKeepsItsCommitOnARealBroker(t *testing.T) {
 	b.produce(b.client, &kgo.Record{Value: []byte("a")}, &kgo.Record{Partition: 1, Value: []byte("b")})
 	patient := func(c *kafkaconsumer.Config) {
 		c.SessionTimeout = 6 * time.Second
-		c.RebalanceTimeout, c.DrainTimeout, c.AcceptTimeout, c.AcceptConcurrency = 30*time.Second, 15*time.Second, 12*time.Second, 1
+		c.RebalanceTimeout, c.DrainTimeout, c.AcceptConcurrency = 30*time.Second, 15*time.Second, 1
 	}
 	b.start(patient)
 	receive(t, entered)

@@ -28,7 +28,7 @@ func TestDirectHandlerSlowerThanTheSessionKeepsItsPartitionAndItsCommit(t *testi
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(2, 0)
 		s := settings{config: []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) {
-			c.SessionTimeout, c.AcceptTimeout, c.FetchMaxWait = 3*time.Second, 100*time.Millisecond, 50*time.Millisecond
+			c.SessionTimeout, c.FetchMaxWait = 3*time.Second, 50*time.Millisecond
 		}}}
 		ib, _ := r.run(t, s, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			select {

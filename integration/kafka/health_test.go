@@ -69,7 +69,7 @@ func TestLagGoesOnBeingKnownWhereNothingIsFetched(t *testing.T) {
 			test.block(t, r.ledger)
 			r.produce(3, 0)
 			c := r.start(func(c *kafkaconsumer.Config) {
-				c.BufferBytes, c.BatchRecords, c.FetchMaxBytes, c.AcceptTimeout = 1, 1, 1, time.Hour
+				c.BufferBytes, c.BatchRecords, c.FetchMaxBytes = 1, 1, 1
 				c.DrainTimeout = 100 * time.Millisecond
 			})
 			eventually(t, "it is known", func() bool { return first(c).Lag == 3 && first(c).State == test.state })
@@ -102,7 +102,6 @@ func TestStallIsSaidOnceAndOver(t *testing.T) {
 		return ctx.Err()
 	}
 	cfg := config(r.kafka.Brokers(), topic)
-	cfg.AcceptTimeout = time.Hour
 	r.produce(3, 0, 1)
 	c, clock, logs := watched(t, cfg, r.ledger)
 	eventually(t, "one partition goes on", func() bool { return r.ledger.accepted(topic) == 3 && len(c.Health().Partitions) == 2 })

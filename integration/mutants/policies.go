@@ -6,6 +6,22 @@ func publishing(run, subtest string) test {
 
 var policiesMutants = []mutant{
 	{
+		Name: "a record with many events is stored in part",
+		Why:  "its offset is committed and the rest of it is lost (contract 7.2)",
+		File: "acceptor/parts.go",
+		Old:  "if to == len(p.batch.Messages) {",
+		New:  "if to <= len(p.batch.Messages) {",
+		Test: accepting("TestRecordOfManyEventsIsStoredInItsOrder"),
+	},
+	{
+		Name: "an accept that fails is tried again as large as it was",
+		Why:  "one record would stop its partition for good (contract 7.2)",
+		File: "acceptor/parts.go",
+		Old:  "max(s.rows()/2, 1)",
+		New:  "max(s.rows(), 1)",
+		Test: accepting("TestRecordThatNoTransactionStoresInTimeIsStoredInSeveral"),
+	},
+	{
 		Name: "offsets of bad records are committed before they are published",
 		Why:  "a crash or a dead-letter topic that is down would lose them (contract 2, 7.4)",
 		File: "kafkaconsumer/settle.go",
@@ -97,8 +113,8 @@ var policiesMutants = []mutant{
 		Name: "rejected rows follow in a transaction of their own",
 		Why:  "the batch would be half stored (contract 7.4)",
 		File: "acceptor/records.go",
-		Old:  "	if err := a.persist(ctx, p); err != nil {\n		return nil, err\n	}\n	if err := in.rejectRepeats",
-		New: "	rejected := &plan{}\n	rejected.batch.Rejected, p.batch.Rejected = p.batch.Rejected, nil\n	if err := a.persist(ctx, p); err != nil {\n		return nil, err\n	}\n" +
+		Old:  "	if err := a.persistParts(ctx, p); err != nil {\n		return nil, err\n	}\n	if err := in.rejectRepeats",
+		New: "	rejected := &plan{}\n	rejected.batch.Rejected, p.batch.Rejected = p.batch.Rejected, nil\n	if err := a.persistParts(ctx, p); err != nil {\n		return nil, err\n	}\n" +
 			"	if err := a.persist(ctx, rejected); err != nil {\n		return nil, err\n	}\n	if err := in.rejectRepeats",
 		Test: accepting("TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll"),
 	},
@@ -146,8 +162,8 @@ var policiesMutants = []mutant{
 		Name: "bad records are told before they are stored",
 		Why:  "each try during an outage would log and count them again (contract 7.8)",
 		File: "acceptor/records.go",
-		Old:  "	if err := a.persist(ctx, p); err != nil {\n		return nil, err\n	}\n	if err := in.rejectRepeats",
-		New:  "	in.tell(received, results)\n	if err := a.persist(ctx, p); err != nil {\n		return nil, err\n	}\n	if err := in.rejectRepeats",
+		Old:  "	if err := a.persistParts(ctx, p); err != nil {\n		return nil, err\n	}\n	if err := in.rejectRepeats",
+		New:  "	in.tell(received, results)\n	if err := a.persistParts(ctx, p); err != nil {\n		return nil, err\n	}\n	if err := in.rejectRepeats",
 		Test: accepting("TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried"),
 	},
 	{

@@ -104,7 +104,7 @@ func (s Settings) consumer() kafkaconsumer.Config {
 	return kafkaconsumer.Config{
 		Brokers: s.Brokers, Topics: []string{s.Topic}, GroupID: s.Group,
 		Decoder:        envelope.DecoderConfig{Type: JobType, Source: "endtoend"},
-		CommitInterval: s.CommitInterval, AcceptTimeout: s.StatementTimeout + time.Second,
+		CommitInterval: s.CommitInterval,
 		SessionTimeout: s.SessionTimeout, HeartbeatInterval: 300 * time.Millisecond, RebalanceTimeout: 10 * time.Second,
 		JoinBackoff: 200 * time.Millisecond, WatchInterval: time.Second, FetchMaxWait: 200 * time.Millisecond,
 		DialTimeout: 2 * time.Second, RequestTimeout: 3 * time.Second,
