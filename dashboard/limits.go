@@ -21,41 +21,73 @@ const (
 // retryAfter is in how many seconds somebody who was refused may ask again.
 const retryAfter = 2
 
+// answeredAtOnce is how many requests of one actor are answered at once. Further ones
+// wait for these, so that one actor leaves others half of the connections that
+// ops.Connections allows by default.
+const answeredAtOnce = 2
+
 // inProgress counts the requests under way, so that a few people, or one script,
 // cannot take the process's memory.
 type inProgress struct {
 	mu  sync.Mutex
 	all int
-	of  map[string]int // by actor
+	of  map[string]*actorsRequests
 }
 
-// admit counts a request of an actor until release is called. It refuses more at
-// once than the option MaxRequests allows.
+type actorsRequests struct {
+	underWay int
+	answered chan struct{} // holds one for each that is being answered
+}
+
+// admit counts a request until release is called, and waits until it may be answered.
+// It refuses more at once than the option MaxRequests allows.
 func (q *request) admit() (release func(), err error) {
+	its, leave, err := q.enter()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case its.answered <- struct{}{}:
+		return func() {
+			<-its.answered
+			leave()
+		}, nil
+	case <-q.r.Context().Done():
+		leave()
+		return nil, q.r.Context().Err()
+	}
+}
+
+// enter is admit without the wait.
+func (q *request) enter() (its *actorsRequests, leave func(), err error) {
 	p, actor := &q.d.inProgress, q.who.Actor
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	refused := func(status int, title, text string) (func(), error) {
+	if its = p.of[actor]; its == nil {
+		its = &actorsRequests{answered: make(chan struct{}, answeredAtOnce)}
+	}
+	refused := func(status int, title, text string) (*actorsRequests, func(), error) {
 		q.w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
-		return nil, &problem{status: status, title: title, text: text, bare: true}
+		return nil, nil, &problem{status: status, title: title, text: text, bare: true}
 	}
 	switch {
-	case p.of[actor] >= q.d.requestsPerActor:
+	case its.underWay >= q.d.requestsPerActor:
 		return refused(http.StatusTooManyRequests, "Too many requests at once",
 			"You have "+strconv.Itoa(q.d.requestsPerActor)+" requests under way. Wait for them, or close other pages of this dashboard.")
 	case p.all >= q.d.requests:
 		return refused(http.StatusServiceUnavailable, "The dashboard is busy", "Too many people are looking at once. Try again in a few seconds.")
 	}
 	if p.of == nil {
-		p.of = map[string]int{}
+		p.of = map[string]*actorsRequests{}
 	}
+	p.of[actor] = its
 	p.all++
-	p.of[actor]++
-	return func() {
+	its.underWay++
+	return its, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.all--
-		if p.of[actor]--; p.of[actor] == 0 {
+		if its.underWay--; its.underWay == 0 {
 			delete(p.of, actor)
 		}
 	}, nil

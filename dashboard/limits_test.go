@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -263,3 +264,57 @@ func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
 type reader func(p []byte) (int, error)
 
 func (r reader) Read(p []byte) (int, error) { return r(p) }
+
+func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		var mu sync.Mutex
+		now, most := 0, 0
+		letGo := make(chan struct{})
+		hook := func(v redact.Value) []byte { // is called amid a statement's rows
+			if v.HandlerKey != "mail" {
+				return v.Bytes
+			}
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			select {
+			case <-letGo:
+			case <-t.Context().Done():
+			}
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return v.Bytes
+		}
+		r := newRig(t, d, []ops.Option{ops.Redact(hook), ops.Connections(4), ops.StatementTimeout(inboxtest.Patience)})
+		r.poison("mail", "smtp said 550", "m1")
+		r.poison("ship", "no stock", "s1")
+		r.serve(dashboard.Clock(r.clock), dashboard.Deadline(5*time.Minute), dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+			return dashboard.Principal{Actor: q.Header.Get("Actor"), Role: dashboard.Viewer}, nil
+		}))
+		get := func(actor, path string) int {
+			q := r.request(http.MethodGet, path, nil)
+			q.Header.Set("Actor", actor)
+			response, err := r.agent.Do(q)
+			if err != nil {
+				return 0
+			}
+			_ = response.Body.Close()
+			return response.StatusCode
+		}
+		answers := make(chan int, 9)
+		for range cap(answers) {
+			go func() { answers <- get("ada", "messages?state=poisoned&handler=mail") }()
+		}
+		require.Equal(t, http.StatusTooManyRequests, inboxtest.Receive(t, answers, "the ninth answer"), "eight are under way")
+		for range 20 {
+			require.Equal(t, http.StatusOK, get("bob", "messages?state=poisoned&handler=ship"))
+		}
+		close(letGo)
+		for range cap(answers) - 1 {
+			require.Equal(t, http.StatusOK, inboxtest.Receive(t, answers, "an answer"))
+		}
+		require.Equal(t, 2, most)
+	})
+}

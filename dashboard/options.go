@@ -77,7 +77,8 @@ func Deadline(d time.Duration) Option { return func(s *settings) { s.deadline = 
 
 // MaxRequests bounds the requests under way at once, of all and of one actor; more
 // are refused with 503 and 429 and a Retry-After. Default 32 and 8, allowed 1 or more,
-// of one actor no more than of all. How many connections to the database they
+// of one actor no more than of all. Two of one actor are answered at a time, the
+// others wait for them. How many connections to the database they
 // share is ops.Connections. Don't raise it for a script: give it package ops.
 func MaxRequests(all, perActor int) Option {
 	return func(s *settings) { s.requests, s.requestsPerActor = all, perActor }

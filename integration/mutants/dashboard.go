@@ -9,9 +9,17 @@ var dashboardMutants = []mutant{
 		Name: "the dashboard admits any number of requests",
 		Why:  "a viewer's script takes the process's memory from the handlers (contract 11.4)",
 		File: "dashboard/limits.go",
-		Old:  "case p.of[actor] >= q.d.requestsPerActor:",
+		Old:  "case its.underWay >= q.d.requestsPerActor:",
 		New:  "case false:",
 		Test: watching("TestRequestsAtOnceAreLimitedPerActorAndInAll"),
+	},
+	{
+		Name: "one actor's requests are answered all at once",
+		Why:  "they would take every connection that operators have (contract 11.4)",
+		File: "dashboard/limits.go",
+		Old:  "const answeredAtOnce = 2",
+		New:  "const answeredAtOnce = 8",
+		Test: watching("TestRequestsOfOneActorLeaveConnectionsToOthers"),
 	},
 	{
 		Name: "the redaction hook is given the beginning of a value",
