@@ -80,7 +80,7 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 				if err := ib.Pause(ctx, "h"); err != nil {
 					return err
 				}
-				pause(t, 150*time.Millisecond) // more than a heartbeat
+				pause(t, time.Second) // many heartbeats
 			}
 			return nil
 		})))

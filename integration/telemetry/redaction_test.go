@@ -253,9 +253,12 @@ func lettersOn(t *testing.T, broker *kafkatest.Kafka, n int) (letters []kafka.Me
 func TestHookThatPanicsChangesNothingButTheText(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		f, options := newFaces(t, d.DB)
+		var mu sync.Mutex
 		var calls []string
 		h := inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			mu.Lock()
 			calls = append(calls, fmt.Sprint(m.ID, m.Attempt))
+			mu.Unlock()
 			return failing(ctx, m)
 		})
 		hook := inbox.Redact(func(redact.Value) []byte { panic(canary) })
