@@ -170,8 +170,8 @@ func choose(all []mutant, pattern string) ([]mutant, error) {
 	var selected []mutant
 	for _, m := range all {
 		switch {
-		case m.Name == "" || m.Why == "" || m.File == "" || m.Old == "" || m.Test.Package == "" || m.Test.Run == "":
-			return nil, fmt.Errorf("mutant %q: name, why, file, old text, package and run are all required", m.Name)
+		case m.Name == "" || m.Why == "" || m.Package == "" || m.In == "" || m.Old == "" || m.Test.Package == "" || m.Test.Run == "":
+			return nil, fmt.Errorf("mutant %q: name, why, package, place, old text and test are all required", m.Name)
 		case m.Old == m.New:
 			return nil, fmt.Errorf("mutant %q: old and new text are the same", m.Name)
 		case names[m.Name]:

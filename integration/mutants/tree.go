@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -90,15 +89,10 @@ func (t *tree) check(ctx context.Context, m mutant, baselines map[string]baselin
 	if whole.err != nil {
 		return whole.err
 	}
-	path := filepath.Join(t.path, filepath.FromSlash(m.File))
-	original, err := os.ReadFile(path)
+	path, original, mutated, err := m.apply(t.path)
 	if err != nil {
 		return fmt.Errorf("does not apply: %w", err)
 	}
-	if found := bytes.Count(original, []byte(m.Old)); found != 1 {
-		return fmt.Errorf("does not apply: the old text occurs %d times in %s, not once", found, m.File)
-	}
-	mutated := bytes.Replace(original, []byte(m.Old), []byte(m.New), 1)
 	if err := os.WriteFile(path, mutated, 0o644); err != nil {
 		return err
 	}

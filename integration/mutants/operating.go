@@ -1,0 +1,32 @@
+package main
+
+// operatingMutants: operators act on what they saw, within their rights, and leave a trace.
+var operatingMutants = []mutant{
+	{
+		Name:    "an operator retries a status that has changed",
+		Why:     "operators would act on what they have not seen (contract 11.1)",
+		Package: "ops",
+		In:      "isRef",
+		Old:     "(c.version = 0 OR s.version = c.version) AND ",
+		New:     "",
+		Test:    test{Package: "./ops", Run: "^TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded$"},
+	},
+	{
+		Name:    "an operator's action goes without its audit row",
+		Why:     "nobody would know who did it (contract 11.3)",
+		Package: "ops",
+		In:      "Ops.audited",
+		Old:     "return o.store.AddAuditTx(ctx, tx, entry)",
+		New:     "_ = entry\n\t\treturn nil",
+		Test:    test{Package: "./ops", Run: "^TestEveryActionLeavesItsAuditRow$"},
+	},
+	{
+		Name:    "the dashboard does not compare roles",
+		Why:     "viewers could discard (contract 11.4)",
+		Package: "dashboard",
+		In:      "request.answer",
+		Old:     "found.role:",
+		New:     "found.role && found.method == http.MethodGet:",
+		Test:    test{Package: "./dashboard", Run: "^TestEveryRouteIsRefusedToWhoMayNot$/^sqlite"},
+	},
+}
