@@ -90,15 +90,9 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 			p.batch.Rejected = append(p.batch.Rejected, a.rejection(channel, received[i].Record, r.Err))
 		}
 	}
-	rejections := map[int]*models.RejectedMessage{} // one for all messages of a record: it holds all headers
 	for row := range p.batch.Messages {
-		of := owner[p.rows[row]]
-		if record := received[of].Record; in.policyOf(record) == BadRecordStore {
-			if rejections[of] == nil {
-				rejected := a.rejection(channel, record, nil)
-				rejections[of] = &rejected
-			}
-			p.batch.Messages[row].Rejection = rejections[of]
+		if record := &received[owner[p.rows[row]]].Record; in.policyOf(*record) == BadRecordStore {
+			p.batch.Messages[row].Rejection = func() models.RejectedMessage { return a.rejection(channel, *record, nil) }
 		}
 	}
 	if err := a.persistParts(ctx, p); err != nil {

@@ -28,9 +28,10 @@ type AcceptBatch struct {
 type NewMessage struct {
 	models.Message // Number and ReceivedAt are ignored
 	Handlers       []NewStatus
-	// Rejection is stored, with its Reason completed, if the ID turns out to
-	// be known with another message (contract 4.3, 7.4); nil stores nothing.
-	Rejection *models.RejectedMessage
+	// Rejection makes the row that is stored, with its Reason completed, if the ID
+	// turns out to be known with another message (contract 4.3, 7.4). It is called
+	// only then: the row holds the whole record. Nil stores nothing.
+	Rejection func() models.RejectedMessage
 }
 
 // NewStatus asks for one handler's status row.

@@ -29,7 +29,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []k
 		}
 		result.Conflict, result.StoredType, result.StoredSource = true, stored.messageType, stored.source
 		if message.Rejection != nil {
-			conflicts = append(conflicts, conflict(*message.Rejection, stored, alike))
+			conflicts = append(conflicts, conflict(message.Rejection(), stored, alike))
 		}
 	}
 	if len(numbers) == 0 {

@@ -129,8 +129,7 @@ var acceptTests = []test{
 		s.accept(message("m1", "mail"))
 		byType, bySource := message("m1", "mail", "new"), message("m1", "mail", "new")
 		byType.Type, bySource.Source = "order.shipped", "/other"
-		byType.Rejection = rejection(5)
-		byType.Rejection.Reason = "id_conflict"
+		byType.Rejection = rejecting(5)
 		conflict := store.Accepted{Conflict: true, StoredType: "order.placed", StoredSource: "/shop"}
 		require.Equal(s, []store.Accepted{conflict}, s.accept(byType))
 		require.Equal(s, []store.Accepted{conflict}, s.accept(bySource))
@@ -147,7 +146,7 @@ var acceptTests = []test{
 	}},
 	{"a rejection is not stored where there is no conflict", func(s *suite) {
 		m := message("m1", "mail")
-		m.Rejection = rejection(5)
+		m.Rejection = rejecting(5)
 		s.accept(m)
 		s.accept(m)
 		require.Zero(s, s.rejectedCount())
@@ -293,6 +292,15 @@ func rejection(offset int64) *models.RejectedMessage {
 	return &models.RejectedMessage{
 		Channel: "orders", Topic: "orders.events", Partition: 3, Offset: offset, Timestamp: noon.Add(-time.Minute),
 		Key: []byte("key"), Value: []byte("value"), Headers: "[]", Reason: "missing_id",
+	}
+}
+
+// rejecting makes the row of a message whose ID is a conflict.
+func rejecting(offset int64) func() models.RejectedMessage {
+	return func() models.RejectedMessage {
+		row := *rejection(offset)
+		row.Reason = "id_conflict"
+		return row
 	}
 }
 

@@ -62,7 +62,7 @@ func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added
 		case stored.Type != each.Type || stored.Source != each.Source:
 			result.Conflict, result.StoredType, result.StoredSource = true, stored.Type, stored.Source
 			if each.Rejection != nil {
-				rejected = append(rejected, each.Rejection.Offset)
+				rejected = append(rejected, each.Rejection().Offset)
 			}
 			results = append(results, result)
 			continue

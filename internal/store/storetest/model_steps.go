@@ -101,10 +101,10 @@ func (a acceptStep) run(m *machine) {
 			arrived.Content = []byte("other")
 		case "type":
 			arrived.Type = "order.shipped"
-			arrived.Rejection = rejection(int64(i)) // may be known already
+			arrived.Rejection = rejecting(int64(i)) // may be known already
 		case "source":
 			arrived.Source = "/other"
-			arrived.Rejection = rejection(int64(100 + m.steps))
+			arrived.Rejection = rejecting(int64(100 + m.steps))
 		}
 		if each.Key != "" {
 			arrived.OrderingKey = []byte(each.Key)
