@@ -9,8 +9,7 @@ import (
 )
 
 // batch is a record batch as it lies in the log: records that were written
-// together, or, in the formats before 0.11, one message, which may be a
-// compressed set of messages.
+// together.
 type batch struct {
 	// base and last are the first and the last offset it is about. Compaction
 	// may have removed any of its records, also all.
@@ -28,8 +27,6 @@ type batch struct {
 	count              int
 	// content are the records, compressed by codec.
 	content []byte
-	// magic is the format: 2, or 0 and 1, whose content is one message.
-	magic int8
 }
 
 // Attributes of a batch.
@@ -47,8 +44,6 @@ const (
 	magicAt = 16
 	// batchHeader is what a batch without records has behind its prefix.
 	batchHeader = 49
-	// oldHeader is what the shortest message of the old formats has there.
-	oldHeader = 14
 	// leastRecord is the length of the shortest record.
 	leastRecord = 7
 )
@@ -71,7 +66,7 @@ func cutBatch(from []byte) (b batch, rest []byte, err error) {
 		return b, nil, &cutError{batchPrefix + batchHeader}
 	}
 	base, size := int64(binary.BigEndian.Uint64(from)), int64(int32(binary.BigEndian.Uint32(from[8:])))
-	if size < oldHeader || base < 0 {
+	if size <= magicAt-batchPrefix || base < 0 {
 		return b, nil, fmt.Errorf("%w: a batch at offset %d claims to have %d bytes", ErrUndecodable, base, size)
 	}
 	if size > int64(len(from)-batchPrefix) {
@@ -79,10 +74,11 @@ func cutBatch(from []byte) (b batch, rest []byte, err error) {
 	}
 	whole, rest := from[:batchPrefix+size], from[batchPrefix+size:]
 	switch magic := whole[magicAt]; magic {
-	case 0, 1:
-		b, err = oldBatch(base, whole)
 	case 2:
 		b, err = newBatch(base, whole)
+	case 0, 1:
+		err = fmt.Errorf("%w: offset %d is in message format %d, which brokers before Kafka 0.11 wrote: copy the topic with a newer client, or move the group's offset past it",
+			ErrUndecodable, base, magic)
 	default:
 		err = fmt.Errorf("%w: the batch at offset %d has the unknown format %d", ErrUndecodable, base, magic)
 	}
@@ -95,7 +91,8 @@ func newBatch(base int64, whole []byte) (b batch, err error) {
 		return b, fmt.Errorf("%w: the batch at offset %d has only %d bytes", ErrUndecodable, base, len(whole))
 	}
 	c := cursor{rest: whole[batchPrefix:]}
-	b.base, b.epoch, b.magic = base, c.int32(), c.int8()
+	b.base, b.epoch = base, c.int32()
+	c.int8() // the format, which is known
 	if sum, found := uint32(c.int32()), crc32.Checksum(c.rest, castagnoli); sum != found {
 		return b, fmt.Errorf("%w: the checksum of the batch at offset %d is %08x, its content's %08x", ErrUndecodable, base, sum, found)
 	}

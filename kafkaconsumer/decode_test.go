@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"runtime"
 	"testing"
 	"time"
@@ -15,41 +14,6 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 )
-
-// oldSet is a message set of the formats 0 and 1 whose last offset is last; a
-// compressed one of format 1 counts its own offsets from 0.
-func oldSet(t testing.TB, magic byte, codec compress.Compression, count, last int64) []byte {
-	t.Helper()
-	var set []byte
-	for i := range count {
-		offset := last - count + 1 + i
-		if codec != compress.None && magic == 1 {
-			offset = i
-		}
-		set = append(set, oldBytes(offset, magic, 0, 1000+i, nil, fmt.Append(nil, last-count+1+i))...)
-	}
-	if codec == compress.None {
-		return set
-	}
-	return oldBytes(last, magic, byte(codec), 2000, nil, compressed(t, codec, set))
-}
-
-func oldBytes(offset int64, magic, attributes byte, at int64, key, value []byte) []byte {
-	content := []byte{magic, attributes}
-	if magic == 1 {
-		content = binary.BigEndian.AppendUint64(content, uint64(at))
-	}
-	for _, b := range [][]byte{key, value} {
-		size := uint32(len(b))
-		if b == nil {
-			size = 1<<32 - 1
-		}
-		content = append(binary.BigEndian.AppendUint32(content, size), b...)
-	}
-	out := binary.BigEndian.AppendUint64(nil, uint64(offset))
-	out = binary.BigEndian.AppendUint32(out, uint32(len(content)+4))
-	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(content)), content...)
-}
 
 // Contract 4.5: the number that a record claims never sizes an allocation, and
 // nothing of the record is lost for it.
@@ -77,36 +41,15 @@ func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
 	}
 }
 
-func TestOldMessageFormatsAreRead(t *testing.T) {
+func TestMessageFormatsOfBeforeRecordBatchesHaltByName(t *testing.T) {
 	for magic := range byte(2) {
-		for codec := range compress.Compression(4) { // zstd is younger
-			t.Run(fmt.Sprint(magic, codec), func(t *testing.T) {
-				content := append(oldSet(t, magic, codec, 4, 13), oldSet(t, magic, codec, 3, 20)...) // 14 to 17 were compacted away
-				out := deliver(t, content, 11, nil, nil)
-				require.NoError(t, out.err)
-				var offsets []int64
-				for i, r := range out.records {
-					offsets = append(offsets, r.Offset)
-					require.Equal(t, fmt.Sprint(r.Offset), string(r.Value))
-					require.Nil(t, r.Key)
-					at := int64(-1)
-					if magic == 1 {
-						at = 1000 + []int64{1, 2, 3, 0, 1, 2}[i]
-					}
-					require.Equal(t, at, r.Timestamp.UnixMilli())
-				}
-				require.Equal(t, []int64{11, 12, 13, 18, 19, 20}, offsets)
-				require.Equal(t, int64(21), out.next)
-			})
-		}
+		message := make([]byte, 34) // its checksum is not looked at
+		message[7], message[11], message[magicAt] = 9, 22, magic
+		out := deliver(t, message, 0, nil, nil)
+		require.ErrorIs(t, out.err, ErrUndecodable)
+		require.ErrorContains(t, out.err, fmt.Sprintf("offset 9 is in message format %d, which brokers before Kafka 0.11 wrote", magic))
+		require.Empty(t, out.records)
 	}
-	t.Run("the broker's time", func(t *testing.T) {
-		inner := oldBytes(0, 1, 0, 5, nil, []byte("v"))
-		out := deliver(t, oldBytes(9, 1, byte(compress.Gzip)|appendTimeFlag, 77, nil, compressed(t, compress.Gzip, inner)), 0, nil, nil)
-		require.NoError(t, out.err)
-		require.Equal(t, int64(9), out.records[0].Offset)
-		require.Equal(t, int64(77), out.records[0].Timestamp.UnixMilli())
-	})
 }
 
 // claim is a batch that says this of its records, and nothing is behind it.

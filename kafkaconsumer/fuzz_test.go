@@ -248,8 +248,6 @@ func FuzzResponseOfAnyBytes(f *testing.F) {
 		}
 		f.Add(w.bytes(f), int64(5), false)
 		f.Add(w.bytes(f), int64(6), true)
-		f.Add(oldSet(f, 1, codec, 3, 8), int64(7), true)
-		f.Add(oldSet(f, 0, codec, 3, 8), int64(0), false)
 	}
 	for _, bomb := range bombs() {
 		f.Add(bomb, int64(0), false)
@@ -288,16 +286,11 @@ func FuzzResponseOfAnyBytes(f *testing.F) {
 // repaired gives the bytes the length and checksum of one batch, without which
 // nothing behind them would ever be looked at.
 func repaired(content []byte) {
-	if len(content) < batchPrefix+oldHeader {
+	if len(content) < batchPrefix+batchHeader {
 		return
 	}
 	binary.BigEndian.PutUint32(content[8:], uint32(len(content)-batchPrefix))
-	switch {
-	case content[magicAt] != 2:
-		binary.BigEndian.PutUint32(content[12:], crc32.ChecksumIEEE(content[16:]))
-	case len(content) >= batchPrefix+batchHeader:
-		binary.BigEndian.PutUint32(content[17:], crc32.Checksum(content[21:], castagnoli))
-	}
+	binary.BigEndian.PutUint32(content[17:], crc32.Checksum(content[21:], castagnoli))
 }
 
 // Answers that are none are errors and take no memory for what they claim.

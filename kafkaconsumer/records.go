@@ -14,9 +14,6 @@ import (
 // ErrUndecodable. Of a record with more headers than maxHeaders they are left
 // unread.
 func (b batch) walk(content []byte, maxHeaders int, each func(envelope.Record) error) error {
-	if b.magic < 2 {
-		return b.walkMessages(content, each)
-	}
 	// A count that is too low would hide records.
 	if int64(b.count)*leastRecord > int64(len(content)) || b.count == 0 && len(content) > 0 {
 		return fmt.Errorf("%w: the batch at offset %d claims to have %d records in %d bytes", ErrUndecodable, b.base, b.count, len(content))
