@@ -160,10 +160,10 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	if err := ib.prepareInline(ctx); err != nil {
 		return err
 	}
-	if err := ib.warnOrphans(ctx); err != nil {
+	if err := ib.warnForeignKeys(ctx); err != nil {
 		return err
 	}
-	if err := ib.warnForeignKeys(ctx); err != nil {
+	if err := ib.warnOrphans(ctx); err != nil {
 		return err
 	}
 	return ib.warnStrayLanes(ctx)
@@ -220,9 +220,9 @@ func (ib *Inbox) warnIsolation(ctx context.Context) error {
 	return nil
 }
 
-// warnOrphans says when a message deleted by hand would leave its statuses
+// warnForeignKeys says when a message deleted by hand would leave its statuses
 // behind (contract 3.2).
-func (ib *Inbox) warnOrphans(ctx context.Context) error {
+func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
 	obeyed, err := store.ObeysForeignKeys(ctx, ib.db)
@@ -236,9 +236,9 @@ func (ib *Inbox) warnOrphans(ctx context.Context) error {
 	return nil
 }
 
-// warnForeignKeys says which stored handler keys nobody here registers: a
+// warnOrphans says which stored handler keys nobody here registers: a
 // forgotten legacy key, perhaps (contract 5.16).
-func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
+func (ib *Inbox) warnOrphans(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
 	keys, err := ib.store.PendingKeys(ctx)
