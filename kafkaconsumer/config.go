@@ -154,11 +154,9 @@ type Config struct {
 	// in Inline and Direct channels than a handler and its retries may.
 	ProgressTimeout time.Duration `yaml:"progress_timeout" env:"PROGRESS_TIMEOUT"`
 
-	// FetchMaxWait is how long a broker holds an unanswered fetch, and
-	// FetchMinBytes what it waits for. Defaults 500 ms and 1, which answers
-	// at once when there is anything.
-	FetchMaxWait  time.Duration `yaml:"fetch_max_wait" env:"FETCH_MAX_WAIT"`
-	FetchMinBytes int           `yaml:"fetch_min_bytes" env:"FETCH_MIN_BYTES"`
+	// FetchMaxWait is how long a broker holds a fetch for which it has nothing;
+	// it answers at once when there is anything. Default 500 ms.
+	FetchMaxWait time.Duration `yaml:"fetch_max_wait" env:"FETCH_MAX_WAIT"`
 	// FetchMaxBytes bounds a response per partition, but for a first record
 	// batch that is larger. Default 1 MiB.
 	FetchMaxBytes int `yaml:"fetch_max_bytes" env:"FETCH_MAX_BYTES"`
@@ -215,7 +213,6 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.WatchInterval, 10*time.Second)
 	orNumber(&c.ProgressTimeout, 2*time.Minute)
 	orNumber(&c.FetchMaxWait, 500*time.Millisecond)
-	orNumber(&c.FetchMinBytes, 1)
 	orNumber(&c.FetchMaxBytes, 1<<20)
 	orNumber(&c.DialTimeout, 5*time.Second)
 	orNumber(&c.RequestTimeout, 5*time.Second)

@@ -177,7 +177,7 @@ func (f *fetcher) fetch(offset int64, held *hold) (*response, error) {
 	// for the whole response some brokers leave out the aborted transactions
 	// when it cuts the response short.
 	response, err := f.conn.fetch(p.ctx, &fetch.Request{
-		ReplicaID: -1, MaxWaitTime: int32(f.cfg.FetchMaxWait.Milliseconds()), MinBytes: int32(f.cfg.FetchMinBytes), MaxBytes: math.MaxInt32,
+		ReplicaID: -1, MaxWaitTime: int32(f.cfg.FetchMaxWait.Milliseconds()), MinBytes: 1, MaxBytes: math.MaxInt32,
 		IsolationLevel: int8(isolation), SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: p.topic, Partitions: []fetch.RequestPartition{{
 			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: int32(max(f.ask, f.cfg.FetchMaxBytes)),

@@ -158,7 +158,6 @@ func (c Config) validateRanges() error {
 		{"AcceptConcurrency", c.AcceptConcurrency, 1000},
 		{"BufferBytes", c.BufferBytes, math.MaxInt},
 		{"MaxBatchBytes", c.MaxBatchBytes, 1 << 30},
-		{"FetchMinBytes", c.FetchMinBytes, protocolLimit},
 		{"FetchMaxBytes", c.FetchMaxBytes, protocolLimit},
 	} {
 		if f.value < 1 || f.value > f.max {
