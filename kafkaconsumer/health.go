@@ -72,7 +72,7 @@ type Health struct {
 }
 
 // Err joins everything that keeps the consumer from consuming; nil if nothing
-// does. Just started is no error, nor is a rebalance before DownSince is older
+// does. Of partitions with a problem it names 20 and counts the others. Just started is no error, nor is a rebalance before DownSince is older
 // than the caller accepts: compare it to the clock.
 func (h Health) Err() error {
 	var problems []error
@@ -95,15 +95,30 @@ func (h Health) Err() error {
 	if h.DeadLetterErr != nil {
 		problems = append(problems, fmt.Errorf("bad records cannot be published since %s: %w", h.DeadLetterFailingSince.Format(time.RFC3339), h.DeadLetterErr))
 	}
-	for _, p := range h.Partitions {
-		if problem := p.problem(); problem != nil {
-			problems = append(problems, problem)
-		}
-	}
+	problems = append(problems, h.partitionProblems()...)
 	if i := h.Idle; i != nil && i.Unassigned > 0 {
 		problems = append(problems, fmt.Errorf("group %q: %d of %d partitions are assigned to none of its %d members", h.GroupID, i.Unassigned, i.Partitions, i.Members))
 	}
 	return errors.Join(problems...)
+}
+
+// namedPartitions bounds how many partitions a text names: a member may have thousands,
+// and what is wrong with one is often wrong with all.
+const namedPartitions = 20
+
+func (h Health) partitionProblems() (problems []error) {
+	more := 0
+	for _, p := range h.Partitions {
+		if problem := p.problem(); problem != nil && len(problems) < namedPartitions {
+			problems = append(problems, problem)
+		} else if problem != nil {
+			more++
+		}
+	}
+	if more > 0 {
+		problems = append(problems, fmt.Errorf("%d more partitions have problems", more))
+	}
+	return problems
 }
 
 // Lag is the sum of the lags of the assigned partitions, in offsets, and since

@@ -2,6 +2,7 @@ package kafkaconsumer
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -226,6 +227,18 @@ func TestPartitionHealthSaysStateAndSinceWhen(t *testing.T) {
 	h = now(p)
 	require.Equal(t, PartitionHalted, h.State)
 	require.Equal(t, halted, h.HaltedAt)
+}
+
+func TestProblemsOfThousandsOfPartitionsAreNamedUpToABound(t *testing.T) {
+	h := Health{Partitions: make([]PartitionHealth, 10_000)}
+	for i := range h.Partitions {
+		h.Partitions[i] = PartitionHealth{Topic: "orders", Partition: i, Halted: errors.New("a bad record")}
+	}
+	text := h.Err().Error()
+	require.Contains(t, text, "orders/19 ")
+	require.NotContains(t, text, "orders/20 ")
+	require.Contains(t, text, "9980 more partitions have problems")
+	require.Less(t, len(text), 4<<10)
 }
 
 func TestLagIsTheSumOfPartitionsAndUnknownIfOnesIs(t *testing.T) {
