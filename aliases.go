@@ -22,12 +22,12 @@ type (
 	Receipt = acceptor.Receipt
 	// InvalidError is why a message cannot be accepted, see acceptor.InvalidError.
 	InvalidError = acceptor.InvalidError
-	// StillBadError is why a rejected record cannot be accepted, see acceptor.StillBadError.
-	StillBadError = acceptor.StillBadError
+	// StillBadError is why a rejected record cannot be accepted, see handler.StillBadError.
+	StillBadError = handler.StillBadError
 	// Drained is what ProcessPending did, see processor.Drained.
 	Drained = processor.Drained
-	// Deleted is what Cleanup deleted, see cleanup.Deleted.
-	Deleted = cleanup.Deleted
+	// Deleted is what Cleanup deleted, see handler.Deleted.
+	Deleted = handler.Deleted
 	// Archived is what the function given to Archive gets, see cleanup.Archived.
 	Archived = cleanup.Archived
 	// DifferingContentPolicy says what happens to other content under a known ID.

@@ -27,3 +27,47 @@ func TestApplicationsOnPostgreSQLGetNoModuleOfTestsOrOfOtherDatabases(t *testing
 		require.NotContains(t, modules, unwanted)
 	}
 }
+
+// levels are the packages of this module from the top down. Each imports only those of
+// lower levels: what a service says of what it did is in handler or envelope, where
+// others can see it, and no service imports another.
+var levels = []string{
+	"internal/inboxtest",
+	"fxtest",
+	".",
+	"dashboard",
+	"acceptor processor cleanup kafkaconsumer ops internal/inline idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
+	"idempotent internal/inplace internal/store/storetest",
+	"envelope internal/invoke internal/condition internal/lease internal/logging",
+	"internal/store telemetry",
+	"handler internal/redaction",
+	"models redact",
+	"internal/clock internal/keyless internal/loop internal/pages internal/pages/options internal/pages/schema internal/pgxtx internal/problems " +
+		"internal/racetest internal/secrets internal/sqlitefile internal/sqltest internal/testenv internal/testenv/pgproxy internal/txcontrol",
+}
+
+func TestPackagesImportOnlyLowerLevels(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/gorm-inbox/inbox"
+	levelOf := map[string]int{}
+	for level, names := range levels {
+		for name := range strings.FieldsSeq(names) {
+			levelOf[strings.TrimSuffix(module+"/"+name, "/.")] = level
+		}
+	}
+	listed, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...").Output()
+	require.NoError(t, err)
+	packages := 0
+	for line := range strings.Lines(string(listed)) {
+		paths := strings.Fields(line)
+		level, known := levelOf[paths[0]]
+		require.True(t, known, "%s has no level", paths[0])
+		packages++
+		for _, imported := range paths[1:] {
+			if imported == module || strings.HasPrefix(imported, module+"/") {
+				require.Greater(t, levelOf[imported], level, "%s imports %s", paths[0], imported)
+			}
+		}
+	}
+	require.Len(t, levelOf, packages, "each package of the table is there")
+}

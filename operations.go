@@ -10,7 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/acceptor"
-	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -72,9 +72,9 @@ func acceptedOf(results []Result) []ops.Accepted {
 	return accepted
 }
 
-func (l live) Cleanup(ctx context.Context) (cleanup.Deleted, error) {
+func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) {
 	if err := l.ib.tables.ready(ctx); err != nil {
-		return cleanup.Deleted{}, err
+		return handler.Deleted{}, err
 	}
 	return l.ib.cleaner.Clean(ctx)
 }

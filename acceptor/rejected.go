@@ -17,32 +17,13 @@ import (
 // not any more.
 var ErrRejectedNotFound = errors.New("no such rejected message")
 
-// StillBadError says why a rejected record cannot be accepted now either. Its
-// row stays, with this as its reason.
-type StillBadError struct {
-	// ID is the rejected message's.
-	ID string
-	// Channel is the one whose decoder read it.
-	Channel string
-	// Err is the reason: an *InvalidError, or one of package envelope's.
-	Err error
-}
-
-// Error names the ID and the reason.
-func (e *StillBadError) Error() string {
-	return fmt.Sprintf("rejected message %q is still bad: %v", e.ID, e.Err)
-}
-
-// Unwrap returns the reason.
-func (e *StillBadError) Unwrap() error { return e.Err }
-
 // AcceptRejected makes messages of a rejected record again, by its channel's
 // decoder as it is configured now, accepts them and deletes the rejected row,
 // all in one transaction (contract 7.4). The results are those of the record's
 // messages; an ID that is known by now is a duplicate, which is as good.
 //
 // If any message of the record cannot be accepted nothing is stored, whatever
-// the policies: the error is a *StillBadError with the reason, which the row,
+// the policies: the error is a *handler.StillBadError with the reason, which the row,
 // staying where it is, has from now on. An unknown ID, or one that somebody
 // else has just accepted, is ErrRejectedNotFound. A channel that this process
 // does not declare, or delivers without an inbox, is an *InvalidError with
@@ -185,7 +166,7 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 
 // keepRejected notes why the row stays.
 func (a *Acceptor) keepRejected(ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit) error {
-	still := &StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
+	still := &handler.StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
 	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
 	err := a.store.SetRejectedReason(ctx, row.ID, a.reason(row.Channel, row.ID, reason), audit)

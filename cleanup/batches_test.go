@@ -42,7 +42,7 @@ func TestBatchThatTimesOutIsHalvedUntilItDoesNot(t *testing.T) {
 		})
 		deleted, err := c.Clean(context.Background())
 		require.NoError(t, err)
-		require.Equal(t, cleanup.Deleted{Messages: 300, Statuses: 300}, deleted)
+		require.Equal(t, inbox.Deleted{Messages: 300, Statuses: 300}, deleted)
 		require.Equal(t, []int{500, 250, 125, 125, 125}, st.seen)
 		require.Zero(t, stored())
 	})

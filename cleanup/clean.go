@@ -9,34 +9,19 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/lease"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// Deleted counts what one run deleted.
-type Deleted struct {
-	Messages int64
-	Statuses int64
-	// Unarchived are messages whose rows the archive function failed to take,
-	// and which therefore stay (contract 6.3).
-	Unarchived int64
-	// Markers, Audit and Rejected are zero unless their options are set.
-	Markers  int64
-	Audit    int64
-	Rejected int64
-	// Workers and Leases are those of processes that vanished.
-	Workers int64
-	Leases  int64
-}
-
 // byTable is what metrics tell apart.
-func (d Deleted) byTable() []telemetry.Deletions {
+func byTable(d handler.Deleted) []telemetry.Deletions {
 	return []telemetry.Deletions{{Table: "messages", Rows: d.Messages}, {Table: "statuses", Rows: d.Statuses}, {Table: "markers", Rows: d.Markers},
 		{Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected}, {Table: "workers", Rows: d.Workers}, {Table: "leases", Rows: d.Leases}}
 }
 
-func (d Deleted) fields() []zap.Field {
+func fieldsOf(d handler.Deleted) []zap.Field {
 	return []zap.Field{
 		zap.Int64(telemetry.FieldMessages, d.Messages), zap.Int64(telemetry.FieldStatuses, d.Statuses), zap.Int64(telemetry.FieldUnarchived, d.Unarchived), zap.Int64(telemetry.FieldMarkers, d.Markers),
 		zap.Int64(telemetry.FieldAudit, d.Audit), zap.Int64(telemetry.FieldRejected, d.Rejected), zap.Int64(telemetry.FieldWorkers, d.Workers), zap.Int64(telemetry.FieldLeases, d.Leases),
@@ -57,7 +42,7 @@ const (
 // error. ErrLeaseHeld means that another worker is at it, a *WaitingError that
 // consumers of this process have not caught up: it deletes nothing until they
 // have, as the runs in the background do not (contract 6.5).
-func (c *Cleaner) Clean(ctx context.Context) (Deleted, error) {
+func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 	r := &run{Cleaner: c, now: c.clock.Now(), limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, c.opts.CleanupLockName,
 		uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)}
 	if err := c.waiting(); err != nil {
@@ -68,7 +53,7 @@ func (c *Cleaner) Clean(ctx context.Context) (Deleted, error) {
 	}
 	defer c.release(ctx, r.owner)
 	began, failed := time.Now(), true // also if it panics
-	defer func() { c.measure.Cleaned(ctx, time.Since(began), failed, r.deleted.byTable()...) }()
+	defer func() { c.measure.Cleaned(ctx, time.Since(began), failed, byTable(r.deleted)...) }()
 	err := r.walk(ctx)
 	if err == nil || errors.Is(err, ErrArchiveFailed) { // which concerns nothing else
 		err = errors.Join(err, r.prune(ctx))
@@ -83,7 +68,7 @@ type run struct {
 	owner   *lease.Lease
 	now     time.Time
 	limit   int // of a batch; halved on timeouts
-	deleted Deleted
+	deleted handler.Deleted
 
 	passed   int64 // messages that were locked or changed
 	refused  error // the first error of the archive function

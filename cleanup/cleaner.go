@@ -122,8 +122,8 @@ func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 	var waiting *WaitingError
 	if errors.As(err, &waiting) {
 		c.held(err)
-		if deleted != (Deleted{}) { // partitions came while it ran
-			c.log.Info("inbox: cleaned in part", deleted.fields()...)
+		if deleted != (handler.Deleted{}) { // partitions came while it ran
+			c.log.Info("inbox: cleaned in part", fieldsOf(deleted)...)
 		}
 		return min(c.opts.CleanupInterval, recheck)
 	}
@@ -134,13 +134,13 @@ func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 		if err != nil {
 			c.log.Error("inbox: cleanup failed, trying again after its interval", zap.Error(err))
 		}
-		c.log.Info("inbox: cleaned", deleted.fields()...)
+		c.log.Info("inbox: cleaned", fieldsOf(deleted)...)
 	}
 	return c.opts.CleanupInterval
 }
 
 // clean is Clean whose panic is an error: it must not end the process.
-func (c *Cleaner) clean(ctx context.Context) (deleted Deleted, err error) {
+func (c *Cleaner) clean(ctx context.Context) (deleted handler.Deleted, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("cleanup panicked: %v", v)

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -44,7 +44,7 @@ func badInput(text string) error {
 // problemOf says what an error of ops means for who looks at the page.
 func problemOf(err error) *problem {
 	var told *problem
-	var stillBad *acceptor.StillBadError
+	var stillBad *handler.StillBadError
 	is := func(status int, title, text string) *problem {
 		return &problem{status: status, title: title, text: text, cause: err}
 	}

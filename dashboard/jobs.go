@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -45,7 +45,7 @@ type job struct {
 
 	mu      sync.Mutex
 	result  ops.BulkResult
-	deleted cleanup.Deleted
+	deleted handler.Deleted
 	ended   time.Time // zero while under way
 	told    bool      // to end
 	err     error
@@ -57,7 +57,7 @@ func (j *job) progress(result ops.BulkResult) {
 	j.result = result
 }
 
-func (j *job) cleaned(deleted cleanup.Deleted) {
+func (j *job) cleaned(deleted handler.Deleted) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.deleted = deleted

@@ -4,6 +4,7 @@
 package envelope
 
 import (
+	"errors"
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
@@ -60,3 +61,7 @@ type Result struct {
 	// most models.MaxLastError characters (contract 3.6, 11.6). Empty if there is none.
 	Reason string
 }
+
+// ErrInterrupted says that a record was not brought to its end: it is to be
+// delivered again. Nothing is charged for what was cut short (contract 7.6).
+var ErrInterrupted = errors.New("delivery was interrupted")

@@ -10,7 +10,6 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/inplace"
 )
 
 // Deliverer runs the handlers of records while the transport waits. It is
@@ -18,7 +17,7 @@ import (
 type Deliverer interface {
 	// Deliver returns when every handler of the record's messages has come to
 	// its end: nil if all have done their part, the reason why the record is
-	// bad if one has not. inplace.ErrInterrupted means that it had to end
+	// bad if one has not. envelope.ErrInterrupted means that it had to end
 	// before that, which it does soon after ctx has ended; once stopping is
 	// closed it finishes what runs and begins nothing anew.
 	Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error
@@ -111,7 +110,7 @@ func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) 
 				return true
 			}
 		}
-		if reason = w.deliverer.Deliver(acceptCtx, ctx.Done(), r); errors.Is(reason, inplace.ErrInterrupted) {
+		if reason = w.deliverer.Deliver(acceptCtx, ctx.Done(), r); errors.Is(reason, envelope.ErrInterrupted) {
 			return false
 		}
 		if len(unrouted) > 0 && w.unroutedIsBad {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
@@ -13,12 +13,12 @@ import (
 // transactions: its audit row is written before the first, and one with the
 // counts behind the last. Needs a Live, which knows the retentions, or WithCleanup.
 // It may take long; ctx ends it.
-func (o *Ops) Cleanup(ctx context.Context, actor Actor) (cleanup.Deleted, error) {
+func (o *Ops) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error) {
 	if err := o.Can(ActionCleanup); err != nil {
-		return cleanup.Deleted{}, err
+		return handler.Deleted{}, err
 	}
 	if err := o.note(ctx, actor, ActionCleanup, "inbox", map[string]string{"event": "begun"}); err != nil {
-		return cleanup.Deleted{}, err
+		return handler.Deleted{}, err
 	}
 	deleted, err := o.cleanup(ctx)
 	end := map[string]any{"event": "ended", "deleted": deleted}

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -280,7 +279,7 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 
 func TestCanTellsWhatTheMethodsSay(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		clean := ops.WithCleanup(func(context.Context) (cleanup.Deleted, error) { return cleanup.Deleted{}, nil })
+		clean := ops.WithCleanup(func(context.Context) (handler.Deleted, error) { return handler.Deleted{}, nil })
 		alone := func(options ...ops.Option) (*ops.Ops, error) { return ops.New(r.d.DB, options...) }
 		for name, c := range map[string]struct {
 			open                       func(...ops.Option) (*ops.Ops, error)
@@ -344,7 +343,7 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 
 func TestCleanupByAFunctionIsNotedAsWell(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		clean := ops.WithCleanup(func(context.Context) (cleanup.Deleted, error) { return cleanup.Deleted{Messages: 3}, nil })
+		clean := ops.WithCleanup(func(context.Context) (handler.Deleted, error) { return handler.Deleted{Messages: 3}, nil })
 		without, err := ops.New(r.d.DB, clean)
 		require.NoError(t, err)
 		instead, err := r.ib.Ops(clean)

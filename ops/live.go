@@ -6,7 +6,6 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -24,7 +23,7 @@ type Live interface {
 	// keeps the new reason with the audit row.
 	AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]Accepted, error)
 	// Cleanup is Inbox.Cleanup.
-	Cleanup(ctx context.Context) (cleanup.Deleted, error)
+	Cleanup(ctx context.Context) (handler.Deleted, error)
 	// HandlerKeys are all keys of the handler that has this one, the one it goes
 	// by now first. ErrNotFound if none of this process has it.
 	HandlerKeys(key string) ([]string, error)
@@ -65,6 +64,6 @@ func WithLive(l Live) Option { return func(s *settings) { s.live = l } }
 // application that know its retentions; not for the application, whose Live
 // obeys those of single handlers and archives. clean is called by concurrent calls
 // of Cleanup at the same time.
-func WithCleanup(clean func(ctx context.Context) (cleanup.Deleted, error)) Option {
+func WithCleanup(clean func(ctx context.Context) (handler.Deleted, error)) Option {
 	return func(s *settings) { s.cleanup = clean }
 }

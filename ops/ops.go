@@ -17,7 +17,7 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -59,7 +59,7 @@ type settings struct {
 	redactor         redaction.Redactor
 	allowReplay      bool
 	live             Live
-	cleanup          func(context.Context) (cleanup.Deleted, error) // nil if there is nobody who can
+	cleanup          func(context.Context) (handler.Deleted, error) // nil if there is nobody who can
 }
 
 // Naming says where the tables live. Default: the connection's schema and the

@@ -11,7 +11,6 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
@@ -186,7 +185,7 @@ func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
 // and handlers as they are now, and deletes the rejected row, with the audit row
 // in the same transaction. ErrNotFound for an unknown ID; if the record is
 // still bad its row stays with the new reason and the error is a
-// *acceptor.StillBadError, whose reason is redacted. Needs a Live (contract 7.4, 11.1).
+// *handler.StillBadError, whose reason is redacted. Needs a Live (contract 7.4, 11.1).
 func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
 	if err := o.Can(ActionReAccept); err != nil {
 		return nil, err
@@ -213,14 +212,14 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 // redactStillBad redacts why a record is still bad. That its audit row could not
 // be written comes beside it, and is said alone: nothing is shown unaudited.
 func (o *Ops) redactStillBad(err error) error {
-	var still *acceptor.StillBadError
+	var still *handler.StillBadError
 	if !errors.As(err, &still) {
 		return err
 	}
 	var others []error
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, each := range several.Unwrap() {
-			if !errors.As(each, new(*acceptor.StillBadError)) {
+			if !errors.As(each, new(*handler.StillBadError)) {
 				others = append(others, each)
 			}
 		}
@@ -230,7 +229,7 @@ func (o *Ops) redactStillBad(err error) error {
 	}
 	if o.redacts() {
 		reason := o.redactor.Error(redact.Value{MessageID: still.ID, Channel: still.Channel}, still.Err.Error())
-		still = &acceptor.StillBadError{ID: still.ID, Channel: still.Channel, Err: errors.New(reason)}
+		still = &handler.StillBadError{ID: still.ID, Channel: still.Channel, Err: errors.New(reason)}
 	}
 	if len(others) == 0 {
 		return still

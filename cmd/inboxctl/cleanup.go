@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -39,7 +40,7 @@ what you tell it, so it is for inboxes whose application has none:
 
 Ctrl-C ends it between batches; what was deleted is said.
 
-JSON: cleanup.Deleted with "Error".`,
+JSON: handler.Deleted with "Error".`,
 		Example: `  inboxctl cleanup --retention 30d
   inboxctl cleanup --retention 720h --yes`,
 		Args: noArgs,
@@ -105,7 +106,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 	}
 	deleted, err := live.Cleanup(ctx, a.who())
 	report := struct {
-		cleanup.Deleted
+		handler.Deleted
 		Error string
 	}{Deleted: deleted}
 	if err != nil {
@@ -115,7 +116,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 		fmt.Fprintf(a.out, "deleted %d statuses and %d messages, besides %d workers and %d leases of processes that vanished\n",
 			deleted.Statuses, deleted.Messages, deleted.Workers, deleted.Leases)
 	})
-	if err != nil && deleted != (cleanup.Deleted{}) {
+	if err != nil && deleted != (handler.Deleted{}) {
 		err = &codedError{exitPartly, err}
 	}
 	return errors.Join(err, printed)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
@@ -153,7 +152,7 @@ func TestJSONHasTheNamesOfTheAPI(t *testing.T) {
 		Overview ops.Overview
 		Bytes    [][]byte
 		Hidden   hidden
-		Deleted  cleanup.Deleted
+		Deleted  handler.Deleted
 		Map      map[string]string
 		Astral   string
 	}{

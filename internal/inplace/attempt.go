@@ -9,6 +9,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -30,7 +31,7 @@ type run struct {
 // that there was no time to begin it, or that ctx has ended before it was over.
 func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition, t *task) error {
 	if !r.enter(ctx, stopping, at) {
-		return ErrInterrupted
+		return envelope.ErrInterrupted
 	}
 	t.delivery.Attempt = t.failures + 1
 	a := &run{Runner: r, task: t, at: at, hard: ctx}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/inplace"
@@ -55,7 +56,7 @@ func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.
 		inboxtest.Eventually(t, func() bool { return guard.times() > 3 }, "it was asked for several times")
 		require.Empty(t, done)
 		close(stopping)
-		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), inplace.ErrInterrupted)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), envelope.ErrInterrupted)
 
 		go func() { done <- r.Deliver(context.Background(), nil, received(0, "1")) }()
 		asked := guard.times()

@@ -90,10 +90,6 @@ func New(cfg Config) *Runner {
 // resumed. The check reads memory only: the heartbeat reads the database.
 const pausedPoll = 100 * time.Millisecond
 
-// ErrInterrupted says that a record was not brought to its end: it is to be
-// delivered again. Nothing is charged for what was cut short.
-var ErrInterrupted = errors.New("delivery was interrupted")
-
 // FailedError is why a record is bad: handlers gave messages of it up. The
 // others have done theirs.
 type FailedError struct {
@@ -164,7 +160,7 @@ func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 // part, in turn: one that fails is tried again after its backoff, without those
 // that have succeeded. It returns nil when all have, a *FailedError when all
 // have come to their end and some gave up, the first message's error if its ID
-// is unusable, and ErrInterrupted otherwise. Messages that no handler takes are
+// is unusable, and envelope.ErrInterrupted otherwise. Messages that no handler takes are
 // passed over.
 //
 // A paused handler is waited for, and charged nothing; the others of the record run.
@@ -198,7 +194,7 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 			return failures(tasks)
 		}
 		if !wait(ctx, stopping, time.Until(next)) {
-			return ErrInterrupted
+			return envelope.ErrInterrupted
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -57,7 +58,7 @@ func (a *run) settle(ctx context.Context, err error, took time.Duration) error {
 	case ctx.Err() != nil:
 		a.cfg.Counters.OfHandler(telemetry.Released, a.handler.Key(), 1)
 		a.tell(ctx, released, err, took)
-		return ErrInterrupted
+		return envelope.ErrInterrupted
 	case errors.Is(err, ErrInProgress), errors.As(err, &cut) && !errors.Is(a.cause, invoke.ErrTimeout):
 		a.putOff(ctx, err, took)
 		return nil

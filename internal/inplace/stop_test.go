@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/inplace"
@@ -45,9 +46,9 @@ func TestNothingIsBegunOnceItIsStopping(t *testing.T) {
 			ctx, _ := bounded(t)
 			return r.Deliver(ctx, stopping, received(0, "1"))
 		}
-		require.ErrorIs(t, deliver(""), inplace.ErrInterrupted)
+		require.ErrorIs(t, deliver(""), envelope.ErrInterrupted)
 		require.Empty(t, ran)
-		require.ErrorIs(t, deliver("a"), inplace.ErrInterrupted)
+		require.ErrorIs(t, deliver("a"), envelope.ErrInterrupted)
 		require.Equal(t, []string{"a"}, ran, "the running one finished, and the other was not begun")
 		require.NoError(t, deliver("b"), "the record was at its end")
 		require.Equal(t, []string{"a", "b"}, ran)
@@ -77,8 +78,8 @@ func TestStopWaitsForNoSlotAndNoPauseAndBeginsNothingInThem(t *testing.T) {
 		require.Never(t, func() bool { return len(entered)+len(waiting) > 0 }, 100*time.Millisecond, 10*time.Millisecond)
 
 		close(stopping)
-		require.ErrorIs(t, inboxtest.Receive(t, waiting, "the end of one that waits"), inplace.ErrInterrupted)
-		require.ErrorIs(t, inboxtest.Receive(t, waiting, "the end of the other"), inplace.ErrInterrupted)
+		require.ErrorIs(t, inboxtest.Receive(t, waiting, "the end of one that waits"), envelope.ErrInterrupted)
+		require.ErrorIs(t, inboxtest.Receive(t, waiting, "the end of the other"), envelope.ErrInterrupted)
 		close(release)
 		require.NoError(t, inboxtest.Receive(t, running, "the end of the one that ran"))
 		require.Empty(t, entered)
@@ -94,14 +95,14 @@ func TestStopDoesNotWaitForACallLeftBehind(t *testing.T) {
 		go func() { done <- r.Deliver(first, nil, received(0, "1")) }()
 		inboxtest.Receive(t, entered, "the call")
 		cancel()
-		require.ErrorIs(t, inboxtest.Receive(t, done, "the first delivery's end"), inplace.ErrInterrupted)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the first delivery's end"), envelope.ErrInterrupted)
 
 		again, _ := bounded(t)
 		stopping := make(chan struct{})
 		go func() { done <- r.Deliver(again, stopping, received(0, "1")) }()
 		require.Never(t, func() bool { return len(entered)+len(done) > 0 }, 100*time.Millisecond, 10*time.Millisecond)
 		close(stopping)
-		require.ErrorIs(t, inboxtest.Receive(t, done, "the second's"), inplace.ErrInterrupted)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the second's"), envelope.ErrInterrupted)
 		require.Empty(t, entered)
 		close(release)
 		inboxtest.Eventually(t, func() bool { return len(r.Stuck()) == 0 }, "it has returned")

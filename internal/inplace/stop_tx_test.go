@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/inplace"
@@ -33,7 +34,7 @@ func TestBeginEndsWithTheTimeForHandlers(t *testing.T) {
 		go func() { done <- r.Deliver(ctx, nil, received(0, "1")) }()
 		inboxtest.Eventually(t, func() bool { return pool.Stats().WaitCount > 0 }, "it waits for a connection")
 		cancel()
-		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), inplace.ErrInterrupted)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), envelope.ErrInterrupted)
 	})
 }
 
@@ -45,7 +46,7 @@ func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
 				return guard(ctx, cancel, run)
 			})
 		}, h)
-		require.ErrorIs(t, r.Deliver(ctx, nil, received(0, "1")), inplace.ErrInterrupted)
+		require.ErrorIs(t, r.Deliver(ctx, nil, received(0, "1")), envelope.ErrInterrupted)
 		require.Zero(t, counters.Failed.Load())
 	}
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -92,7 +93,7 @@ func TestRollbackThatOutlastsTheTimeForHandlersIsLeftBehindAndFollows(t *testing
 			return db.Scan(&waits).Error == nil && waits == 1
 		}, "its statement is under way")
 		cancel()
-		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), inplace.ErrInterrupted)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), envelope.ErrInterrupted)
 		require.Equal(t, map[string]int{"h": 1}, r.Stuck())
 
 		require.NoError(t, lock.Rollback().Error)

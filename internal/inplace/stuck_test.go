@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/inplace"
@@ -69,7 +70,7 @@ func TestSlotOfAStuckCallBeginsNoOther(t *testing.T) {
 		require.Equal(t, map[string]int{"h": 1}, r.Stuck())
 		cancel()
 		for range 3 {
-			require.ErrorIs(t, inboxtest.Receive(t, done, "a delivery's end"), inplace.ErrInterrupted)
+			require.ErrorIs(t, inboxtest.Receive(t, done, "a delivery's end"), envelope.ErrInterrupted)
 		}
 		close(release)
 		inboxtest.Eventually(t, func() bool { return len(r.Stuck()) == 0 }, "it has returned")
