@@ -129,8 +129,9 @@ func GroupWindow(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.GroupWindow = d }
 }
 
-// StatementTimeout bounds each database call of the inbox. Do not set it
-// below what a full batch needs. Default 10 s.
+// StatementTimeout bounds each database call of the inbox. Do not set it below
+// what a claim of BatchSize needs; accepts from Kafka that exceed it are tried
+// again in smaller transactions. Default 10 s.
 func StatementTimeout(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.StatementTimeout = d }
 }

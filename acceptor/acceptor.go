@@ -41,10 +41,10 @@ type Acceptor struct {
 	reserve    func(wanted map[string]int) Reservation
 	decoders   map[string]*envelope.Decoder
 	redactor   redaction.Redactor
-	size       size
 
 	warned      sync.Map // channel and type of unrouted messages, told once
 	emptied     sync.Map // channels whose first empty record is logged
+	smaller     sync.Map // places whose batch failed, and how many rows its next transactions have
 	warnedCount int
 	warnedMu    sync.Mutex
 }
@@ -230,15 +230,13 @@ func (a *Acceptor) wakeFor(p *plan) {
 func (a *Acceptor) report(ctx context.Context, p *plan) {
 	a.wakeFor(p)
 	a.tellDiffering(p)
+	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout) // for hooks
+	defer cancel()
 	for i, r := range p.results {
 		m := p.messages[i]
 		switch r.Outcome {
 		case Accepted:
-			a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)
-			event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: r.Handlers}
-			if err := handler.CallHook(ctx, a.hooks.OnAccepted, event); err != nil {
-				a.log.Error("inbox hook OnAccepted failed", zap.String(telemetry.FieldMessageID, m.ID), zap.Error(err))
-			}
+			a.reportAccepted(ctx, p, i)
 		case Duplicate:
 			a.counters.OfChannel(telemetry.Duplicates, m.Channel, 1)
 		case Unrouted:
@@ -247,6 +245,31 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 		case Invalid:
 			a.counters.OfChannel(telemetry.Invalid, m.Channel, 1)
 		}
+	}
+}
+
+// reportStored reports what is stored of a plan of which a later part failed. When the
+// plan comes again these are duplicates.
+func (a *Acceptor) reportStored(ctx context.Context, p *plan, rows []int) {
+	if len(rows) == 0 {
+		return
+	}
+	a.wakeFor(p)
+	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	defer cancel()
+	for _, i := range rows {
+		if p.results[i].Outcome == Accepted {
+			a.reportAccepted(ctx, p, i)
+		}
+	}
+}
+
+func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, i int) {
+	m := p.messages[i]
+	a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)
+	event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: p.results[i].Handlers}
+	if err := handler.CallHook(ctx, a.hooks.OnAccepted, event); err != nil {
+		a.log.Error("inbox hook OnAccepted failed", zap.String(telemetry.FieldMessageID, m.ID), zap.Error(err))
 	}
 }
 

@@ -37,8 +37,8 @@ type BadRecordPolicy string
 
 // The policies for bad records.
 const (
-	// BadRecordStore keeps the raw record as rejected, in the last transaction
-	// that stores its batch.
+	// BadRecordStore keeps the raw record as rejected, before the offset of its
+	// batch is committed.
 	BadRecordStore BadRecordPolicy = "store"
 	// BadRecordDeadLetter publishes the raw record to the channel's dead-letter
 	// topic, which must acknowledge it before its offset may be committed.

@@ -1,45 +1,73 @@
 package acceptor
 
 import (
-	"cmp"
 	"context"
-	"sync/atomic"
+	"slices"
 
-	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// mostRows is how many messages and statuses one transaction of AcceptRecords
-// stores. Larger ones are not faster, and one record may hold ten thousand events,
-// each with a status for each of its handlers.
+// mostRows is how many messages and statuses one transaction of AcceptRecords stores.
+// Larger ones are not faster, and one record may hold ten thousand events, each with a
+// status for each of its handlers.
 const mostRows = 5000
 
-// persistParts stores a plan in its order, in as many transactions as it takes, each
-// with StatementTimeout to itself. What is committed stays when a later one fails:
-// the same records come again, find it known, and get further. So no record is too
-// large for a slow database, and the partition behind it goes on.
-func (a *Acceptor) persistParts(ctx context.Context, p *plan) error {
+// place is where a batch of records begins. A batch that could not be stored comes
+// again from the same place.
+type place struct {
+	channel string
+	partition
+}
+
+func placeOf(channel string, received []envelope.Received) (p place) {
+	p.channel = channel
+	if len(received) > 0 {
+		p.partition = partitionOf(received[0].Record)
+	}
+	return p
+}
+
+// rowsAt returns how many rows a transaction stores of a batch that begins there.
+func (a *Acceptor) rowsAt(p place) int {
+	if rows, failed := a.smaller.Load(p); failed {
+		return rows.(int)
+	}
+	return mostRows
+}
+
+// noteFailure halves the rows of the batch's next try, whatever made this one fail: a
+// transaction that takes too long above all. There is an entry for each partition at
+// most; a batch that is stored removes its own.
+func (a *Acceptor) noteFailure(p place, rows int) { a.smaller.Store(p, max(rows/2, 1)) }
+
+// persistInParts stores a plan in its order, in as many transactions as it takes, each
+// with StatementTimeout to itself. What is committed stays when a later one fails: the
+// same records come again, find it known, and get further. So no record is too large
+// for a slow database, and the partition behind it goes on.
+func (in *intake) persistInParts(ctx context.Context, p *plan) error {
 	told := true
 	for from := 0; ; {
-		part, to := p.part(from, a.size.rows())
-		if err := a.persist(ctx, part); err != nil {
-			if !store.IsData(err) {
-				a.size.shrink()
-			}
+		part, to := p.part(from, in.rows)
+		if err := in.persist(ctx, part); err != nil {
+			in.reportStored(ctx, p, p.rows[:from])
 			return err
 		}
-		a.size.grow()
 		told = told && part.told
 		if to == len(p.batch.Messages) {
 			p.told = told
 			return nil
 		}
+		// Only new rows show what the database can take: known ones cost it little.
+		if slices.ContainsFunc(part.rows, func(i int) bool { return p.results[i].Outcome == Accepted }) {
+			in.rows = min(in.rows+in.rows/8+1, mostRows)
+		}
 		from = to
 	}
 }
 
-// part is what of the plan one transaction stores that begins at row from: so many
-// rows, but one message at least. It ends before row to. What was bad before SQL
-// goes with the last part.
+// part cuts off what one transaction stores: the messages from row from on, as many as
+// make at most so many rows with their statuses, but one at least. The next part begins
+// at row to. Records that were bad before SQL go with the last part.
 func (p *plan) part(from, most int) (part *plan, to int) {
 	rows := 0
 	for to = from; to < len(p.batch.Messages); to++ {
@@ -51,7 +79,7 @@ func (p *plan) part(from, most int) (part *plan, to int) {
 	if from == 0 && to == len(p.batch.Messages) {
 		return p, to
 	}
-	part = &plan{messages: p.messages, results: p.results, batch: p.batch, rows: p.rows[from:to], repeats: map[int]int{}, keys: p.keys}
+	part = &plan{messages: p.messages, results: p.results, batch: p.batch, rows: p.rows[from:to], keys: p.keys, repeats: map[int]int{}}
 	part.batch.Messages = p.batch.Messages[from:to]
 	if to < len(p.batch.Messages) {
 		part.batch.Rejected = nil
@@ -62,21 +90,4 @@ func (p *plan) part(from, most int) (part *plan, to int) {
 		}
 	}
 	return part, to
-}
-
-// size is how many rows a transaction of AcceptRecords stores now. Whatever made one
-// fail, an accept that takes too long above all, the next is half as large, down to
-// one message; each that succeeds lets them grow by an eighth again.
-//
-// Accepts at the same time may overwrite each other's change: any of them will do.
-type size struct{ now atomic.Int64 } // 0 is mostRows
-
-func (s *size) rows() int { return cmp.Or(int(s.now.Load()), mostRows) }
-
-func (s *size) shrink() { s.now.Store(int64(max(s.rows()/2, 1))) }
-
-func (s *size) grow() {
-	if rows := s.rows(); rows < mostRows {
-		s.now.Store(int64(min(rows+rows/8+1, mostRows)))
-	}
 }

@@ -1,17 +1,25 @@
 package acceptor_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
-	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
+
+// patient is for many rows in one transaction, on a loaded machine.
+func patient(o *acceptor.Options) { o.StatementTimeout = inboxtest.Patience }
 
 // eventIDs are those of a record with many events.
 func eventIDs(n int) []string {
@@ -31,7 +39,7 @@ func (r *receiving) inOrder() []string {
 
 func TestRecordOfManyEventsIsStoredInItsOrder(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, nil)
+		r := receive(t, d, patient)
 		ids := eventIDs(6000) // more rows than two transactions take
 		twice := at(1, ids[0], ids[5999], "last")
 		results := r.accept(at(0, ids...), twice, bad(2, errMangled))
@@ -52,7 +60,7 @@ func errorAt(t *testing.T, d *inboxtest.Database, id string) {
 
 func TestAcceptThatFailedHalfWayGoesOnFromThere(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, nil)
+		r := receive(t, d, patient)
 		ids := eventIDs(6000)
 		errorAt(t, d, ids[5500])
 		records := []envelope.Received{at(0, ids...), bad(1, errMangled)}
@@ -72,27 +80,53 @@ func TestAcceptThatFailedHalfWayGoesOnFromThere(t *testing.T) {
 	})
 }
 
-// Contract 7.2: however slow the database is, each try gets further.
-func TestRecordThatNoTransactionStoresInTimeIsStoredInSeveral(t *testing.T) {
+// atMost makes the database refuse statements that insert more messages than that, as
+// one does that would need too long for them.
+func atMost(t *testing.T, d *inboxtest.Database, messages int) {
+	t.Helper()
+	inboxtest.Exec(t, d.DB, fmt.Sprintf(`CREATE FUNCTION too_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF (SELECT count(*) FROM added) > %d THEN RAISE EXCEPTION 'too slow' USING ERRCODE = '57014'; END IF; RETURN NULL; END $$`, messages))
+	inboxtest.Exec(t, d.DB, `CREATE TRIGGER too_slow AFTER INSERT ON inbox_messages REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION too_slow()`)
+}
+
+// Contract 7.2: however little the database can take, and whatever else is accepted
+// meanwhile, each try gets further.
+func TestRecordThatNoTransactionCanStoreIsStoredInSeveral(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, func(o *acceptor.Options) { o.StatementTimeout = 500 * time.Millisecond })
-		inboxtest.Exec(t, d.DB, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.001); RETURN NULL; END $$`)
-		inboxtest.Exec(t, d.DB, `CREATE TRIGGER slow AFTER INSERT ON inbox_messages FOR EACH ROW EXECUTE FUNCTION slow()`)
-		ids := eventIDs(2000) // takes over two seconds
-		var err error
-		for range 100 {
-			if _, err = r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, ids...)}); err == nil {
+		r := receive(t, d, patient)
+		atMost(t, d, 20)
+		ids := eventIDs(1000)
+		known := 0
+		for try := 0; known < len(ids); try++ {
+			_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, ids...)})
+			stored := len(r.messages()) - try*5
+			if try > 8 { // it is small enough by then, and grows only while it is
+				require.Greater(t, stored, known)
+			}
+			if known = stored; err == nil {
+				require.Len(t, ids, known)
 				break
 			}
+			require.ErrorContains(t, err, "too slow")
+			for i := range 5 {
+				elsewhere := at(int64(try*5+i), fmt.Sprint("other-", try, "-", i))
+				elsewhere.Record.Partition = 1
+				r.accept(elsewhere)
+			}
 		}
-		require.NoError(t, err, "the last of 100 tries")
-		require.Equal(t, ids, r.inOrder())
+		var all []string
+		for _, id := range r.inOrder() {
+			if strings.HasPrefix(id, "event-") {
+				all = append(all, id)
+			}
+		}
+		require.Equal(t, ids, all)
 	})
 }
 
 func TestSizeOfAcceptsRecoversAfterAnOutage(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, nil)
+		r := receive(t, d, patient)
 		ids := eventIDs(3000)
 		errorAt(t, d, ids[0])
 		for range 20 { // down to one message for each transaction
@@ -100,11 +134,104 @@ func TestSizeOfAcceptsRecoversAfterAnOutage(t *testing.T) {
 			require.ErrorContains(t, err, "disk full")
 		}
 		inboxtest.Exec(t, d.DB, `DROP TRIGGER full_disk ON inbox_messages`)
+		transactions := func(from string) (found []string) {
+			require.NoError(t, d.DB.Raw(`SELECT DISTINCT xmin::text FROM inbox_messages WHERE id >= ?`, from).Scan(&found).Error)
+			return found
+		}
 		r.accept(at(0, ids...))
-		require.Equal(t, ids, r.inOrder())
-		var transactions []string
-		require.NoError(t, d.DB.Raw(`SELECT DISTINCT xmin::text FROM inbox_messages`).Scan(&transactions).Error)
-		require.Greater(t, len(transactions), 20)
-		require.Less(t, len(transactions), 100)
+		require.Greater(t, len(transactions("")), 20)
+		require.Less(t, len(transactions("")), 100)
+		next := at(1)
+		for i := range 1000 {
+			next.Messages = append(next.Messages, at(1, fmt.Sprintf("next-%05d", i)).Messages...)
+		}
+		r.accept(next)
+		require.Len(t, transactions("next"), 1, "what comes next has all again")
+	})
+}
+
+// granting hands everything off, and counts what it is told.
+type granting struct {
+	mu        sync.Mutex
+	delivered int
+	unclaimed map[string]int
+}
+
+func (g *granting) Worker() string     { return uuid.NewString() } // whose row is not there
+func (g *granting) Granted(string) int { return 1 << 20 }
+func (g *granting) Abandon(lost bool)  {}
+func (g *granting) Deliver(claims []store.Claim, unclaimed map[string]int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.delivered++
+	for key, n := range unclaimed {
+		g.unclaimed[key] += n
+	}
+}
+
+func TestEachPartOfARecordIsHandedOff(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		g := &granting{unclaimed: map[string]int{}}
+		r := receiveBy(t, d, func(cfg *acceptor.Config) {
+			patient(&cfg.Options)
+			cfg.Reserve = func(map[string]int) acceptor.Reservation { return g }
+		})
+		require.Equal(t, 6000, r.accept(at(0, eventIDs(6000)...))[0].Accepted)
+		require.Equal(t, 3, g.delivered)
+		require.Equal(t, map[string]int{"a": 6000}, g.unclaimed)
+		require.Zero(t, r.woken, "the processor knows of all of them")
+	})
+}
+
+func TestRepeatOfAConflictInAnotherPartIsBadToo(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, patient)
+		ids := eventIDs(6000)
+		r.accept(at(0, ids[0]))
+		first, second := at(1, ids...), at(2, "last", ids[0])
+		first.Messages[0].Source, second.Messages[1].Source = "elsewhere", "elsewhere"
+		results := r.accept(first, second)
+		require.Equal(t, "durable bad, durable bad", dispositions(results))
+		require.Equal(t, []int{5999, 1}, []int{results[0].Accepted, results[1].Accepted})
+		require.Len(t, r.rejected(), 2)
+	})
+}
+
+// Contract 7.2: what was stored before the database refused the rest stays.
+func TestRecordThatTheDatabaseRefusesInALaterPartIsBad(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, patient)
+		refuse(t, d)
+		ids := eventIDs(3000)
+		ids[2900] = "no-way"
+		results := r.accept(at(0, ids...), at(1, "next"))
+		require.Equal(t, "durable bad, durable", dispositions(results))
+		require.Len(t, r.rejected(), 1)
+		stored := r.messages()
+		require.Contains(t, stored, "next")
+		require.Contains(t, stored, ids[0])
+		require.NotContains(t, stored, "no-way")
+	})
+}
+
+func TestMessagesOfAFailedAcceptAreCountedOnceAsAccepted(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		told := map[string]int{}
+		r := receiveBy(t, d, func(cfg *acceptor.Config) {
+			patient(&cfg.Options)
+			cfg.Hooks.OnAccepted = func(_ context.Context, e handler.AcceptedEvent) { told[e.MessageID]++ }
+		})
+		ids := eventIDs(6000)
+		errorAt(t, d, ids[5500])
+		_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, ids...)})
+		require.ErrorContains(t, err, "disk full")
+		require.EqualValues(t, len(r.messages()), r.counters.Accepted.Load())
+		inboxtest.Exec(t, d.DB, `DROP TRIGGER full_disk ON inbox_messages`)
+		r.accept(at(0, ids...))
+		require.EqualValues(t, 6000, r.counters.Accepted.Load())
+		require.Len(t, told, 6000)
+		for id, n := range told {
+			require.Equal(t, 1, n, id)
+		}
 	})
 }

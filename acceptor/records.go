@@ -31,15 +31,18 @@ import (
 // the data is then taken to be wrong.
 func (a *Acceptor) AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error) {
 	ctx, span := a.tracedRecords(ctx, channel, received)
-	in := &intake{Acceptor: a, channel: channel, traceparent: span.Stored()}
+	at := placeOf(channel, received)
+	in := &intake{Acceptor: a, channel: channel, traceparent: span.Stored(), rows: a.rowsAt(at)}
 	results, err := in.accept(ctx, received)
 	if err != nil && store.IsData(err) {
 		results, err = in.bisect(ctx, received, err)
 	}
 	span.End(err)
 	if err != nil {
+		a.noteFailure(at, in.rows)
 		return nil, err
 	}
+	a.smaller.Delete(at)
 	for i, r := range results {
 		if r.Disposition == envelope.DeadLetter {
 			results[i].Reason = in.reason(channel, "", r.Err)
@@ -54,6 +57,8 @@ type intake struct {
 	*Acceptor
 	channel     string
 	traceparent string
+	// rows is how many one transaction stores at most.
+	rows int
 	// mostlyBad are the partitions most of whose records in the batch are bad,
 	// once the batch is judged.
 	mostlyBad map[partition]share
@@ -95,7 +100,7 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 			p.batch.Messages[row].Rejection = func() models.RejectedMessage { return a.rejection(channel, *record, nil) }
 		}
 	}
-	if err := a.persistParts(ctx, p); err != nil {
+	if err := in.persistInParts(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := in.rejectRepeats(ctx, received, p, owner); err != nil {

@@ -150,8 +150,9 @@ type Config struct {
 	// ProgressTimeout is how long a partition with something to read may make
 	// no progress before Health and the log say so, where nothing else is said
 	// to be wrong with it (contract 7.8); how long joining may take, too.
-	// Default 2 m. Nothing is stopped by it. Do not set it shorter than one accept may take at its slowest, nor
-	// in Inline and Direct channels than a handler and its retries may.
+	// Default 2 m. Nothing is stopped by it. Do not set it shorter than a batch takes
+	// to be accepted at its slowest, nor in Inline and Direct channels than a handler
+	// and its retries may.
 	ProgressTimeout time.Duration `yaml:"progress_timeout" env:"PROGRESS_TIMEOUT"`
 
 	// FetchMaxWait is how long a broker holds a fetch for which it has nothing;

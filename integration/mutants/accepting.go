@@ -78,7 +78,7 @@ var acceptingMutants = []mutant{
 		Name:    "a record with many events is stored in part",
 		Why:     "its offset is committed and the rest of it is lost (contract 7.2)",
 		Package: "acceptor",
-		In:      "Acceptor.persistParts",
+		In:      "intake.persistInParts",
 		Old:     "if to ==",
 		New:     "if to <=",
 		Test:    test{Package: "./acceptor", Run: "^TestRecordOfManyEventsIsStoredInItsOrder$"},
@@ -132,15 +132,7 @@ var orderingMutants = []mutant{
 		New:     "OR k.skips",
 		Test:    test{Package: "./internal/store", Run: "^TestPostgres$/^Lanes$/^a_poisoned_row_parks"},
 	},
-	{
-		Name:    "postgres: lanes: a claim ignores that another row holds the lane",
-		Why:     "a retried message would make claims fail as long as a later one of its lane runs (contract 5.12)",
-		Package: "internal/store",
-		In:      "postgresHead",
-		Old:     "p.holds_lane",
-		New:     "p.holds_lane AND p.version < 0",
-		Test:    test{Package: "./internal/store", Run: "^TestPostgres$/^Lanes$/^a_poisoned_row_is_skipped"},
-	},
+
 	{
 		Name:    "an ordered handler is handed off",
 		Why:     "a message would overtake the head of its lane (contract 5.12, 5.17)",
@@ -154,6 +146,15 @@ var orderingMutants = []mutant{
 
 // cleaningMutants: cleanup deletes what is completed, archived and cannot come again.
 var cleaningMutants = []mutant{
+	{
+		Name:    "rejected messages go without their option",
+		Why:     "nobody else has them (contract 6.4, 6.6)",
+		Package: "cleanup",
+		In:      "run.prune",
+		Old:     "RejectedRetention; age > 0",
+		New:     "RejectedRetention; age >= 0",
+		Test:    test{Package: "./cleanup", Run: "^TestMarkersAuditAndRejectedGoOnlyByTheirOptions$"},
+	},
 	{
 		Name:    "postgres: cleanup deletes what has not completed",
 		Why:     "poisoned and pending statuses are never deleted automatically (contract 6.4)",
