@@ -22,8 +22,7 @@ const (
 const retryAfter = 2
 
 // answeredAtOnce is how many requests of one actor are answered at once. Further ones
-// wait for these, so that one actor leaves others half of the connections that
-// ops.Connections allows by default.
+// wait for these: others then wait for a connection behind two of them at most.
 const answeredAtOnce = 2
 
 // inProgress counts the requests under way, so that a few people, or one script,
@@ -42,40 +41,50 @@ type actorsRequests struct {
 // admit counts a request until release is called, and waits until it may be answered.
 // It refuses more at once than the option MaxRequests allows.
 func (q *request) admit() (release func(), err error) {
-	its, leave, err := q.enter()
+	actor, uncount, err := q.countIn()
 	if err != nil {
 		return nil, err
 	}
+	release = func() {
+		<-actor.answered
+		uncount()
+	}
 	select {
-	case its.answered <- struct{}{}:
-		return func() {
-			<-its.answered
-			leave()
-		}, nil
+	case actor.answered <- struct{}{}:
+		return release, nil
+	default:
+	}
+	select {
+	case actor.answered <- struct{}{}:
+		return release, nil
 	case <-q.r.Context().Done():
-		leave()
-		return nil, q.r.Context().Err()
+		uncount()
+		return nil, q.refused(http.StatusServiceUnavailable, "Your other requests took too long",
+			"They were still being answered when this one's time was over. Nothing was done for it. Wait for them, or close other pages.")
 	}
 }
 
-// enter is admit without the wait.
-func (q *request) enter() (its *actorsRequests, leave func(), err error) {
+// refused is a problem that passes.
+func (q *request) refused(status int, title, text string) error {
+	q.w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+	return &problem{status: status, title: title, text: text, bare: true}
+}
+
+// countIn counts a request, unless there are too many, until uncount is called.
+func (q *request) countIn() (its *actorsRequests, uncount func(), err error) {
 	p, actor := &q.d.inProgress, q.who.Actor
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if its = p.of[actor]; its == nil {
 		its = &actorsRequests{answered: make(chan struct{}, answeredAtOnce)}
 	}
-	refused := func(status int, title, text string) (*actorsRequests, func(), error) {
-		q.w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
-		return nil, nil, &problem{status: status, title: title, text: text, bare: true}
-	}
 	switch {
 	case its.underWay >= q.d.requestsPerActor:
-		return refused(http.StatusTooManyRequests, "Too many requests at once",
+		return nil, nil, q.refused(http.StatusTooManyRequests, "Too many requests at once",
 			"You have "+strconv.Itoa(q.d.requestsPerActor)+" requests under way. Wait for them, or close other pages of this dashboard.")
 	case p.all >= q.d.requests:
-		return refused(http.StatusServiceUnavailable, "The dashboard is busy", "Too many people are looking at once. Try again in a few seconds.")
+		return nil, nil, q.refused(http.StatusServiceUnavailable, "The dashboard is busy",
+			"Too many people are looking at once. Try again in a few seconds.")
 	}
 	if p.of == nil {
 		p.of = map[string]*actorsRequests{}
