@@ -42,6 +42,8 @@ const (
 	batchPrefix = 12
 	// magicAt is where all formats have their number.
 	magicAt = 16
+	// oldSumAt is where formats 0 and 1 have their checksum, of all from magicAt on.
+	oldSumAt = 12
 	// batchHeader is what a batch without records has behind its prefix.
 	batchHeader = 49
 	// leastRecord is the length of the shortest record.
@@ -77,7 +79,11 @@ func cutBatch(from []byte) (b batch, rest []byte, err error) {
 	case 2:
 		b, err = newBatch(base, whole)
 	case 0, 1:
-		err = fmt.Errorf("%w: offset %d is in message format %d, which brokers before Kafka 0.11 wrote: copy the topic with a newer client, or move the group's offset past it",
+		if sum := binary.BigEndian.Uint32(whole[oldSumAt:]); sum != crc32.ChecksumIEEE(whole[magicAt:]) {
+			err = fmt.Errorf("%w: the checksum of the message at offset %d is wrong", ErrUndecodable, base)
+			break
+		}
+		err = fmt.Errorf("%w: the message at offset %d is in format %d, of before Kafka 0.11: copy the topic with a newer client and read the copy",
 			ErrUndecodable, base, magic)
 	default:
 		err = fmt.Errorf("%w: the batch at offset %d has the unknown format %d", ErrUndecodable, base, magic)

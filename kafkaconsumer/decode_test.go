@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"runtime"
 	"testing"
 	"time"
@@ -43,11 +44,15 @@ func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
 
 func TestMessageFormatsOfBeforeRecordBatchesHaltByName(t *testing.T) {
 	for magic := range byte(2) {
-		message := make([]byte, 34) // its checksum is not looked at
+		message := make([]byte, 34)
 		message[7], message[11], message[magicAt] = 9, 22, magic
 		out := deliver(t, message, 0, nil, nil)
 		require.ErrorIs(t, out.err, ErrUndecodable)
-		require.ErrorContains(t, out.err, fmt.Sprintf("offset 9 is in message format %d, which brokers before Kafka 0.11 wrote", magic))
+		require.ErrorContains(t, out.err, "the checksum of the message at offset 9 is wrong", "a flipped bit is not taken for a format")
+		binary.BigEndian.PutUint32(message[oldSumAt:], crc32.ChecksumIEEE(message[magicAt:]))
+		out = deliver(t, message, 0, nil, nil)
+		require.ErrorIs(t, out.err, ErrUndecodable)
+		require.ErrorContains(t, out.err, fmt.Sprintf("the message at offset 9 is in format %d, of before Kafka 0.11", magic))
 		require.Empty(t, out.records)
 	}
 }
