@@ -5,6 +5,15 @@ import "time"
 // receivingMutants: Direct and Inline channels, and the inline receiver, acknowledge what is done.
 var receivingMutants = []mutant{
 	{
+		Name:    "gormstore: a duplicate runs",
+		Why:     "duplicates at the same moment would each have their effect (contract 8.2)",
+		Package: "idempotent/gormstore",
+		In:      "Store.attempt",
+		Old:     "if !added {",
+		New:     "if !added && s == nil {",
+		Test:    test{Package: "./idempotent/gormstore", Run: "^TestDuplicateWaitsInTheIndexForTheFirst$"},
+	},
+	{
 		Name:    "a direct offset moves before its handlers are done",
 		Why:     "a stop or a crash would lose the record (contract 7.6)",
 		Package: "kafkaconsumer",

@@ -130,13 +130,4 @@ var consumingMutants = []mutant{
 		New:     "within.events && n < 0 ",
 		Test:    test{Package: "./envelope", Run: "^TestRecordsAreBadJustBeyondTheirBounds$"},
 	},
-	{
-		Name:    "a broker's answers are not bounded",
-		Why:     "kafka-go would take gigabytes, or end the process, for a few bytes (contract 7.2)",
-		Package: "kafkaconsumer",
-		In:      "checkedConn.next",
-		Old:     `reason != "" {`,
-		New:     `reason != "" && size < 0 {`,
-		Test:    test{Package: "./kafkaconsumer", Run: "^TestAnswersBeyondTheirBoundsAreRefusedByName$"},
-	},
 }

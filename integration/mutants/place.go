@@ -78,7 +78,9 @@ func declarations(file *ast.File) map[string]ast.Node {
 			if d.Recv != nil {
 				name = receiver(d.Recv.List[0].Type) + "." + name
 			}
-			all[name] = d
+			if name != "init" { // there may be several
+				all[name] = d
+			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
 				switch s := spec.(type) {

@@ -5,6 +5,33 @@ import "time"
 // processingMutants: processing runs each status once at a time, and stores what became of it.
 var processingMutants = []mutant{
 	{
+		Name:    "a stop charges what it interrupts",
+		Why:     "deploys would poison slow messages (contract 5.8)",
+		Package: "processor",
+		In:      "judge",
+		Old:     "errors.Is(cause, errStopping), ",
+		New:     "",
+		Test:    test{Package: "./processor", Run: "^TestStopReleasesInterruptedAttemptsUncharged$"},
+	},
+	{
+		Name:    "the claims of dead workers are not released",
+		Why:     "they would wait for ever (contract 5.9)",
+		Package: "processor",
+		In:      "sweeper.sweep",
+		Old:     "s.suspects[w.ID] < 2 {",
+		New:     "s.suspects[w.ID] < 1<<30 {",
+		Test:    test{Package: "./processor", Run: "^TestClaimsOfAVanishedWorkerAreRecovered$", Timeout: 45 * time.Second},
+	},
+	{
+		Name:    "transactions of dead workers are left open",
+		Why:     "their statuses would wait until TCP gives up, for hours (contract 5.9)",
+		Package: "processor",
+		In:      "sweeper.bury",
+		Old:     "if left {",
+		New:     "if left && s.store == nil {",
+		Test:    test{Module: "integration", Package: "./endtoend", Run: "^TestWorkerFrozenPastItsTimeoutChangesNothing$", Timeout: 45 * time.Second},
+	},
+	{
 		Name:    "postgres: completion ignores the version",
 		Why:     "a stale worker would complete what another one runs (contract 3.2, 5.10)",
 		Package: "internal/store",
@@ -13,15 +40,7 @@ var processingMutants = []mutant{
 		New:     "s.completed_at",
 		Test:    test{Package: "./internal/store", Run: "^TestPostgres$/^Complete$"},
 	},
-	{
-		Name:    "sqlite: completion ignores the version",
-		Why:     "a stale worker would complete what another one runs (contract 3.2, 5.10)",
-		Package: "internal/store",
-		In:      "sqliteComplete",
-		Old:     " {statuses}.version = c.version AND",
-		New:     "",
-		Test:    test{Package: "./internal/store", Run: "^TestSQLite$/^Complete$"},
-	},
+
 	{
 		Name:    "postgres: a transactional completion ignores the version",
 		Why:     "a stale worker's transaction would commit its effects (contract 5.10)",
@@ -40,15 +59,7 @@ var processingMutants = []mutant{
 		New:     "",
 		Test:    test{Package: "./internal/store", Run: "^TestPostgres$/^Claim$/^what_is_claimed"},
 	},
-	{
-		Name:    "sqlite: claims see what others have claimed",
-		Why:     "two workers would run one status (contract 5.3)",
-		Package: "internal/store",
-		In:      "sqliteIsPending",
-		Old:     " AND processing_started_at IS NULL",
-		New:     "",
-		Test:    test{Package: "./internal/store", Run: "^TestSQLite$/^Claim$/^what_is_claimed"},
-	},
+
 	{
 		Name:    "a plain status is completed before its handler has run",
 		Why:     "a failure would be taken for success, a crash would lose the message (contract 5.5)",
