@@ -41,7 +41,7 @@ func allocated(do func()) uint64 {
 }
 
 func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnEachAlone(t, func(t *testing.T, d *inboxtest.Database) {
 		// Not to be judged by how fast the machine reads 64 MB.
 		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)}, dashboard.ShowPayloads(), dashboard.Deadline(5*time.Minute))
 		const size = 64 << 20
@@ -58,8 +58,7 @@ func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 			}
 			for _, at := range pages {
 				var page string
-				// Other tests allocate in the same process, though not at each moment.
-				inboxtest.Eventually(t, func() bool { return allocated(func() { page = r.page(at) }) < size/8 }, at+" takes little memory")
+				require.Less(t, allocated(func() { page = r.page(at) }), uint64(size/8), at)
 				require.Less(t, len(page), 1<<20, "%s as %s", at, role)
 				if role != dashboard.Viewer && !strings.HasPrefix(at, "replay") {
 					require.Contains(t, page, "0123456789abcdef")

@@ -43,7 +43,9 @@ func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
 			c.broken.Store(true)
 			inboxtest.Eventually(t, func() bool { return !c.broken.Load() }, "something crashed")
 			inboxtest.Accept(t, ib, id)
-			require.Equal(t, id, inboxtest.Receive(t, ran, "the message"))
+			// An earlier one may run again, if what crashed had its result.
+			for id != inboxtest.Receive(t, ran, "the message") {
+			}
 		}
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
 		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")

@@ -41,6 +41,17 @@ func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	})
 }
 
+// OnEachAlone is OnEach while no other test of the package runs, for what other tests'
+// use of memory would hide.
+func OnEachAlone(t *testing.T, test func(t *testing.T, d *Database)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) {
+		dsn := testenv.SQLiteDSN(t)
+		test(t, &Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn), dsn: dsn})
+	})
+	t.Run("postgres", func(t *testing.T) { test(t, openPostgres(t)) })
+}
+
 // OnPostgres is OnEach for what cannot happen on SQLite, so that no test passes
 // there without having tested anything. Say why.
 func OnPostgres(t *testing.T, test func(t *testing.T, d *Database)) {

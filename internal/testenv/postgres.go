@@ -22,8 +22,8 @@ import (
 // postgres:// URL) of a server on which tests may create databases.
 const PostgresVariable = "INBOX_TEST_POSTGRES"
 
-// adminTimeout bounds creating and dropping one database.
-const adminTimeout = time.Minute
+// adminTimeout bounds creating and dropping one database, which writes a checkpoint.
+const adminTimeout = 5 * time.Minute
 
 // Postgres returns a session on an empty database of the server named by
 // PostgresVariable, see PostgresDSN. The pool is closed when the test ends.

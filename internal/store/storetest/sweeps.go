@@ -159,7 +159,13 @@ var sweepTests = []test{
 				return ended == 0
 			}, testenv.Patience, 10*time.Millisecond, name)
 		}
-		require.Eventually(s, func() bool { return s.store.MarkReleased(s.ctx, dead, noon) == nil }, testenv.Patience, 10*time.Millisecond)
+		require.Eventually(s, func() bool {
+			err := s.store.MarkReleased(s.ctx, dead, noon)
+			if err != nil {
+				require.ErrorIs(s, err, store.ErrWorkerBusy)
+			}
+			return err == nil
+		}, testenv.Patience, 10*time.Millisecond)
 	}},
 	{"CompleteUnlocked passes over what another transaction has locked", func(s *suite) {
 		if !s.postgres() {
