@@ -99,6 +99,9 @@ func (n *normaliser) keep() {
 }
 
 func (n *normaliser) write(r rune) {
+	if n.runes == normalisedRunes {
+		return
+	}
 	n.out.WriteRune(r)
 	n.last = r
 	n.runes++

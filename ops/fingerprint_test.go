@@ -64,6 +64,7 @@ func FuzzNormalise(f *testing.F) {
 	for _, text := range []string{"order 17", "a\"b\"'c'`d`", "1m2s 3:4:5 0x 0xzz [::]:1", "a@b@c", "é1é\xff\x00", "''''", "-.-,:/", "0190b2c3-89ab-7def-8123-456789abcdef0", "1Z1Z1T1", "\f 0"} {
 		f.Add(text, int64(1))
 	}
+	f.Add("\x80\x00"+strings.Repeat("`", 1300), int64(1)) // ends amid what stands in quotes
 	f.Fuzz(func(t *testing.T, text string, seed int64) {
 		normalised := normalise(text)
 		require.True(t, utf8.ValidString(normalised))
