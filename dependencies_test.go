@@ -36,14 +36,16 @@ var levels = []string{
 	"fxtest",
 	".",
 	"dashboard",
-	"acceptor processor cleanup kafkaconsumer ops internal/inline idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
+	"acceptor processor cleanup kafkaconsumer ops internal/inline " +
+		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
 	"idempotent internal/inplace internal/store/storetest",
 	"envelope internal/invoke internal/condition internal/lease internal/logging",
 	"internal/store telemetry",
 	"handler internal/redaction",
 	"models redact",
-	"internal/clock internal/keyless internal/loop internal/pages internal/pages/options internal/pages/schema internal/pgxtx internal/problems " +
-		"internal/racetest internal/secrets internal/sqlitefile internal/sqltest internal/testenv internal/testenv/pgproxy internal/txcontrol",
+	"internal/clock internal/keyless internal/loop internal/pages internal/pages/options internal/pages/schema " +
+		"internal/pgxtx internal/problems internal/racetest internal/secrets internal/sqlitefile internal/sqltest " +
+		"internal/testenv internal/testenv/pgproxy internal/txcontrol",
 }
 
 func TestPackagesImportOnlyLowerLevels(t *testing.T) {
@@ -55,7 +57,8 @@ func TestPackagesImportOnlyLowerLevels(t *testing.T) {
 			levelOf[strings.TrimSuffix(module+"/"+name, "/.")] = level
 		}
 	}
-	listed, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...").Output()
+	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	listed, err := list.Output()
 	require.NoError(t, err)
 	packages := 0
 	for line := range strings.Lines(string(listed)) {

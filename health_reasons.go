@@ -149,18 +149,18 @@ func (h *Health) judgeProcessor() {
 	}
 }
 
-// namedPartitions bounds how many halted partitions of a channel the reasons name.
-const namedPartitions = 20
+// haltReasons bounds how many halted partitions of a channel have a reason of their own.
+const haltReasons = 20
 
 // judgeConsumer: a halted partition stands until somebody acts, and so, for all
 // that is known, does one that has made no progress for long. All else may pass.
 func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o HealthOptions) {
 	halted := c.Halted()
-	for _, p := range halted[:min(len(halted), namedPartitions)] {
+	for _, p := range halted[:min(len(halted), haltReasons)] {
 		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel,
 			Detail: fmt.Sprintf("%s/%d is halted before offset %d since %s: %v", p.Topic, p.Partition, p.Accepted, p.HaltedAt.Format(time.RFC3339), p.Halted)})
 	}
-	if more := len(halted) - namedPartitions; more > 0 {
+	if more := len(halted) - haltReasons; more > 0 {
 		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel, Detail: fmt.Sprintf("%d more partitions are halted", more)})
 	}
 	others := c

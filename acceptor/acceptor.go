@@ -230,13 +230,10 @@ func (a *Acceptor) wakeFor(p *plan) {
 func (a *Acceptor) report(ctx context.Context, p *plan) {
 	a.wakeFor(p)
 	a.tellDiffering(p)
-	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout) // for hooks
-	defer cancel()
+	a.reportAccepted(ctx, p, p.rows)
 	for i, r := range p.results {
 		m := p.messages[i]
 		switch r.Outcome {
-		case Accepted:
-			a.reportAccepted(ctx, p, i)
 		case Duplicate:
 			a.counters.OfChannel(telemetry.Duplicates, m.Channel, 1)
 		case Unrouted:
@@ -248,28 +245,24 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 	}
 }
 
-// reportStored reports what is stored of a plan of which a later part failed. When the
-// plan comes again these are duplicates.
-func (a *Acceptor) reportStored(ctx context.Context, p *plan, rows []int) {
-	if len(rows) == 0 {
-		return
+// reportAccepted counts those of the messages that are stored now, and calls the hook
+// for each, within StatementTimeout for all of them.
+func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) {
+	if a.hooks.OnAccepted != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.opts.StatementTimeout)
+		defer cancel()
 	}
-	a.wakeFor(p)
-	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
-	defer cancel()
-	for _, i := range rows {
-		if p.results[i].Outcome == Accepted {
-			a.reportAccepted(ctx, p, i)
+	for _, i := range messages {
+		m, r := p.messages[i], p.results[i]
+		if r.Outcome != Accepted {
+			continue
 		}
-	}
-}
-
-func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, i int) {
-	m := p.messages[i]
-	a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)
-	event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: p.results[i].Handlers}
-	if err := handler.CallHook(ctx, a.hooks.OnAccepted, event); err != nil {
-		a.log.Error("inbox hook OnAccepted failed", zap.String(telemetry.FieldMessageID, m.ID), zap.Error(err))
+		a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)
+		event := handler.AcceptedEvent{Channel: m.Channel, MessageID: m.ID, Type: m.Type, Handlers: r.Handlers}
+		if err := handler.CallHook(ctx, a.hooks.OnAccepted, event); err != nil {
+			a.log.Error("inbox hook OnAccepted failed", zap.String(telemetry.FieldMessageID, m.ID), zap.Error(err))
+		}
 	}
 }
 

@@ -49,7 +49,9 @@ func (in *intake) persistInParts(ctx context.Context, p *plan) error {
 	for from := 0; ; {
 		part, to := p.part(from, in.rows)
 		if err := in.persist(ctx, part); err != nil {
-			in.reportStored(ctx, p, p.rows[:from])
+			// What is stored comes again as duplicates: this is when it is reported.
+			in.wakeFor(p)
+			in.reportAccepted(ctx, p, p.rows[:from])
 			return err
 		}
 		told = told && part.told
@@ -65,9 +67,9 @@ func (in *intake) persistInParts(ctx context.Context, p *plan) error {
 	}
 }
 
-// part cuts off what one transaction stores: the messages from row from on, as many as
-// make at most so many rows with their statuses, but one at least. The next part begins
-// at row to. Records that were bad before SQL go with the last part.
+// part returns the part of the plan that begins at message from: as many messages as
+// make at most so many rows together with their statuses, and at least one. The next
+// part begins at message to. Records that were bad before SQL are in the last part.
 func (p *plan) part(from, most int) (part *plan, to int) {
 	rows := 0
 	for to = from; to < len(p.batch.Messages); to++ {

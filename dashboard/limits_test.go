@@ -317,3 +317,40 @@ func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
 		require.Equal(t, 2, most)
 	})
 }
+
+func TestRequestThatWaitsForOthersOfItsActorTooLongSaysSo(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		held, letGo := make(chan struct{}, 2), make(chan struct{})
+		hook := func(v redact.Value) []byte {
+			select {
+			case held <- struct{}{}:
+			default: // again, once it was let go
+			}
+			<-letGo
+			return v.Bytes
+		}
+		r := newRig(t, d, []ops.Option{ops.Redact(hook)}, dashboard.Deadline(time.Second))
+		r.poison("mail", "smtp said 550", "m1")
+		r.as(dashboard.Viewer)
+		ended := make(chan error, 2)
+		for range cap(ended) {
+			q := r.request(http.MethodGet, "messages?state=poisoned", nil)
+			go func() {
+				response, err := r.agent.Do(q)
+				if err == nil {
+					err = response.Body.Close()
+				}
+				ended <- err
+			}()
+			inboxtest.Receive(t, held, "a request that reads")
+		}
+		got := r.get("handlers")
+		require.Equal(t, http.StatusServiceUnavailable, got.Status)
+		require.Contains(t, got.Body, "Your other requests took too long")
+		require.Equal(t, "2", got.Header.Get("Retry-After"))
+		close(letGo)
+		for range cap(ended) {
+			require.NoError(t, inboxtest.Receive(t, ended, "its end"))
+		}
+	})
+}

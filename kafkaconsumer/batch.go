@@ -83,8 +83,8 @@ func cutBatch(from []byte) (b batch, rest []byte, err error) {
 			err = fmt.Errorf("%w: the checksum of the message at offset %d is wrong", ErrUndecodable, base)
 			break
 		}
-		err = fmt.Errorf("%w: the message at offset %d is in format %d, of before Kafka 0.11: copy the topic with a newer client and read the copy",
-			ErrUndecodable, base, magic)
+		const what = "%w: the message at offset %d is in format %d, of before Kafka 0.11: copy the topic with a newer client"
+		err = fmt.Errorf(what, ErrUndecodable, base, magic)
 	default:
 		err = fmt.Errorf("%w: the batch at offset %d has the unknown format %d", ErrUndecodable, base, magic)
 	}

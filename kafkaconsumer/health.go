@@ -72,8 +72,9 @@ type Health struct {
 }
 
 // Err joins everything that keeps the consumer from consuming; nil if nothing
-// does. Of partitions with a problem it names 20 and counts the others. Just started is no error, nor is a rebalance before DownSince is older
-// than the caller accepts: compare it to the clock.
+// does. Of partitions with a problem it names 20 and counts the others. Just
+// started is no error, nor is a rebalance before DownSince is older than the caller
+// accepts: compare it to the clock.
 func (h Health) Err() error {
 	var problems []error
 	if h.GroupErr != nil {

@@ -134,7 +134,7 @@ var orderingMutants = []mutant{
 	},
 
 	{
-		Name:    "an ordered handler is handed off",
+		Name:    "an ordered handler's messages skip the claim",
 		Why:     "a message would overtake the head of its lane (contract 5.12, 5.17)",
 		Package: "processor",
 		In:      "share.counted",
@@ -148,7 +148,7 @@ var orderingMutants = []mutant{
 var cleaningMutants = []mutant{
 	{
 		Name:    "rejected messages go without their option",
-		Why:     "nobody else has them (contract 6.4, 6.6)",
+		Why:     "they exist nowhere else (contract 6.4, 6.6)",
 		Package: "cleanup",
 		In:      "run.prune",
 		Old:     "RejectedRetention; age > 0",
@@ -175,7 +175,7 @@ var cleaningMutants = []mutant{
 	},
 	{
 		Name:    "the archive's error is ignored",
-		Why:     "rows would be gone that nobody has (contract 6.3)",
+		Why:     "rows that were never archived would be gone (contract 6.3)",
 		Package: "cleanup",
 		In:      "run.callArchive",
 		Old:     "if err := r.archive(ctx, messages); err != nil {\n\t\treturn err\n\t}",

@@ -51,7 +51,7 @@ var receivingMutants = []mutant{
 	},
 	{
 		Name:    "a guard's marker is written outside the handler's transaction",
-		Why:     "a failed run would leave it, and the message be skipped for ever (contract 8.4)",
+		Why:     "a failed run would leave it, and the message would never run again (contract 8.4)",
 		Package: "internal/inplace",
 		In:      "run.first",
 		Old:     "t.DB.WithContext",
@@ -123,7 +123,7 @@ var receivingMutants = []mutant{
 	},
 	{
 		Name:    "redisstore: a finalise that failed is acknowledged",
-		Why:     "nobody would know that the message may come again (contract 8.2)",
+		Why:     "the message would be acknowledged, although it may come again (contract 8.2)",
 		Package: "idempotent/redisstore",
 		In:      "Store.Run",
 		Old:     "s.retention(run)); err != nil {\n\t\treturn false, failed(err)",

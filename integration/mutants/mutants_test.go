@@ -164,7 +164,7 @@ func TestTableIsSound(t *testing.T) {
 	selected, err := choose(mutants, "")
 	require.NoError(t, err)
 	require.Len(t, selected, len(mutants))
-	require.LessOrEqual(t, len(mutants), most, "one for each guarantee, not for each line")
+	require.LessOrEqual(t, len(mutants), maxMutants, "one for each guarantee, not for each line")
 
 	valid := mutant{Name: "n", Why: "w", Package: ".", In: "f", Old: "a", New: "b", Test: test{Package: ".", Run: "x"}}
 	unfinished, same := valid, valid

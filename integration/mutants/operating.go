@@ -13,7 +13,7 @@ var operatingMutants = []mutant{
 	},
 	{
 		Name:    "an operator's action goes without its audit row",
-		Why:     "nobody would know who did it (contract 11.3)",
+		Why:     "it could not be told who did it (contract 11.3)",
 		Package: "ops",
 		In:      "Ops.audited",
 		Old:     "return o.store.AddAuditTx(ctx, tx, entry)",

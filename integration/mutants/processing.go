@@ -15,7 +15,7 @@ var processingMutants = []mutant{
 	},
 	{
 		Name:    "the claims of dead workers are not released",
-		Why:     "they would wait for ever (contract 5.9)",
+		Why:     "they would never run (contract 5.9)",
 		Package: "processor",
 		In:      "sweeper.sweep",
 		Old:     "s.suspects[w.ID] < 2 {",

@@ -35,8 +35,8 @@ func (t test) limit() time.Duration {
 	return t.Timeout
 }
 
-// most bounds the table: all of it must be checked in the time somebody waits.
-const most = 80
+// maxMutants bounds the table, so that checking all of it takes minutes and not hours.
+const maxMutants = 80
 
 // mutants are checked in this order. There is one for each guarantee, and for each rule
 // whose breach loses, doubles or reorders something: the defect a hurried change could

@@ -249,8 +249,8 @@ var sweepTests = []test{
 	}},
 }
 
-// settledOnceUnlocked settles a claim whose row a session has locked that was told to
-// end: it lets go of it a moment after it has answered.
+// settledOnceUnlocked settles a claim whose row is locked by a session that is being
+// terminated. The server releases the lock shortly after the session has answered.
 func (s *suite) settledOnceUnlocked(claim store.Claim) {
 	require.Eventually(s, func() bool {
 		applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claim)})
