@@ -49,9 +49,10 @@ type fetcher struct {
 
 	conn *fetchConn // nil: to be made
 	// id is the topic's; identified is when it was asked for behind an answer
-	// on this connection.
+	// on this connection, and unsure is set by records delivered since.
 	id         topicID
 	identified time.Time
+	unsure     bool
 	// ask is how much to ask for: more than usual when a batch came cut off.
 	ask   int
 	epoch int32
@@ -150,11 +151,12 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 		return next, false, err
 	}
 	defer f.conn.giveBack() // records are copied out of it
-	if len(response.records) > 0 && time.Since(f.identified) >= identifyEvery {
+	f.unsure = f.unsure || len(response.records) > 0
+	if f.unsure && time.Since(f.identified) >= identifyEvery {
 		if err := f.identify(offset); err != nil {
 			return next, false, err
 		}
-		f.identified = time.Now()
+		f.identified, f.unsure = time.Now(), false
 	}
 	d := &delivery{fetcher: f, held: held, response: response, wanted: offset, next: offset, chunk: &chunk{partition: f.partition}}
 	err = d.run()

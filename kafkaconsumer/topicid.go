@@ -42,8 +42,9 @@ func (f *fetcher) dial(offset int64) error {
 // requests of a connection one by one. So the ID is asked for behind an answer
 // with records and before they are delivered: at first on each connection, so
 // after each error, and then every identifyEvery. What is delivered in between
-// is of no harm: once the ID is seen to have changed, the new log is read from
-// its start.
+// is of no harm: the ID is asked for behind it, too, though no record may come
+// any more, and once it is seen to have changed, the new log is read from its
+// start.
 func (f *fetcher) identify(offset int64) error {
 	p := f.partition
 	id, err := f.conn.topicID(p.ctx, p.topic)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -314,11 +315,11 @@ func (p *Processor) TakePaused(ctx context.Context) error {
 	return err
 }
 
-// protect turns a panic of ours into an error.
+// protect turns a panic of ours into an error that says where it came from.
 func protect(f func()) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
+			err = fmt.Errorf("panic: %v\n\n%s", v, debug.Stack())
 		}
 	}()
 	f()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
@@ -219,16 +220,18 @@ func readAgain(t *testing.T, fresh ...string) {
 		require.NoError(t, k.Produce(topic, records...))
 	}
 	write("a", "b", "c", "d", "e")
+	waiting, goOn := answerNothing(k, 5)
 	accepted := &values{hold: make(chan struct{}), behind: make(chan struct{})}
 	cfg := config(k.Brokers(), topic)
 	cfg.WatchInterval = time.Minute // the member stays while the topic is gone
 	c := consumer(t, cfg, accepted)
 	require.NoError(t, c.Start(t.Context()))
-	eventually(t, "all are fetched", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 5 })
+	<-waiting // all are fetched
 	require.NoError(t, k.DeleteTopic(topic))
 	require.NoError(t, k.CreateTopic(topic, 1))
 	write(fresh...)
 	commits := observeCommits(k)
+	goOn(kerr.UnknownTopicOrPartition.Code)
 	eventually(t, "the gap is met", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Err != nil })
 	close(accepted.hold)
 	// A commit is of what is accepted when it is sent: the new records would come

@@ -3,6 +3,7 @@ package kafka
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -89,6 +90,76 @@ func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) 
 		require.Equal(t, fmt.Sprint(first+i), value)
 	}
 	eventually(t, "it is committed", func() bool { return k.Committed(group, topic)[0] == int64(produced-first) })
+}
+
+// The fetch that meets the new log is answered on the old connection, soon after
+// the topic's ID was asked for, and no record is written after it: what lies
+// before the offset in the new log must be read all the same.
+func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+	waiting, goOn := answerNothing(k, 5)
+	write := func(prefix string, n int) {
+		for i := range n {
+			require.NoError(t, k.Produce(topic, kafkatest.Record{Value: fmt.Append(nil, prefix, i)}))
+		}
+	}
+	write("old", 5)
+	accepted := &values{}
+	cfg := config(k.Brokers(), topic)
+	cfg.WatchInterval = time.Minute
+	c := consumer(t, cfg, accepted)
+	require.NoError(t, c.Start(t.Context()))
+	<-waiting
+	eventually(t, "all is committed", func() bool { return k.Committed(group, topic)[0] == 5 })
+	require.NoError(t, k.DeleteTopic(topic))
+	require.NoError(t, k.CreateTopic(topic, 1))
+	write("new", 7)
+	goOn(0)
+	eventually(t, "the new log is read and committed", func() bool {
+		seen := accepted.seen()
+		return len(seen) > 7 && seen[len(seen)-1] == "new6" && seen[len(seen)-7] == "new0" && k.Committed(group, topic)[0] == 7
+	})
+	gap := len(accepted.seen()) - 8
+	require.Contains(t, accepted.seen()[gap], "->0")
+	stop(t, c)
+}
+
+// answerNothing makes the leader answer fetches from the offset with no records,
+// which it tells of first, until goOn is called: then one with the error, if
+// that is not 0, and all others as they should be.
+func answerNothing(k *kafkatest.Kafka, offset int64) (waiting <-chan struct{}, goOn func(code int16)) {
+	began := make(chan struct{})
+	var once sync.Once
+	var mu sync.Mutex
+	held, last := true, int16(0)
+	k.Cluster().ControlKey(int16(kmsg.Fetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.Cluster().KeepControl()
+		at := request.(*kmsg.FetchRequest).Topics[0]
+		if at.Partitions[0].FetchOffset != offset {
+			return nil, nil, false
+		}
+		once.Do(func() { close(began) })
+		mu.Lock()
+		defer mu.Unlock()
+		if !held && last == 0 {
+			return nil, nil, false
+		}
+		p := kmsg.NewFetchResponseTopicPartition()
+		if !held {
+			p.ErrorCode, last = last, 0
+		}
+		found := kmsg.NewFetchResponseTopic()
+		found.Topic, found.Partitions = at.Topic, append(found.Partitions, p)
+		response := request.ResponseKind().(*kmsg.FetchResponse)
+		response.Topics = append(response.Topics, found)
+		return response, nil, true
+	})
+	return began, func(code int16) {
+		mu.Lock()
+		defer mu.Unlock()
+		held, last = false, code
+	}
 }
 
 // lag makes the leader tell, while lies says so, of a log that ends at offset

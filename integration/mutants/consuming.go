@@ -23,15 +23,6 @@ var consumingMutants = []mutant{
 		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem$", Timeout: 60 * time.Second},
 	},
 	{
-		Name:    "an accept that was abandoned counts as accepted",
-		Why:     "its records would be lost (contract 7.1)",
-		Package: "kafkaconsumer",
-		In:      "worker.accept",
-		Old:     "nil {\n\t\t\t\treturn false\n\t\t\t}\n",
-		New:     "nil {\n\t\t\t\tresults = make([]envelope.Result, len(received))\n\t\t\t\tbreak\n\t\t\t}\n",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered$"},
-	},
-	{
 		Name:    "a halted record is passed over",
 		Why:     "Halt stops the partition before the record (contract 7.4)",
 		Package: "kafkaconsumer",
@@ -111,6 +102,15 @@ var consumingMutants = []mutant{
 		Old:     "!p.settled(offset)",
 		New:     "p.ctx.Err() != nil",
 		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestLogOfAnEarlierEpochIsReadFromItsStart$", Timeout: 60 * time.Second},
+	},
+	{
+		Name:    "a topic's ID is asked for only behind further records",
+		Why:     "the beginning of a log that was created again would never be read if nothing follows (contract 7.5)",
+		Package: "kafkaconsumer",
+		In:      "fetcher.turn",
+		Old:     "f.unsure && time.Since",
+		New:     "len(response.records) > 0 && time.Since",
+		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestTopicCreatedAgainAndQuietThenIsReadFromItsStart$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a partition without an offset begins at its end",
