@@ -7,7 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/inplace"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -140,14 +140,14 @@ func unfit(h *handler.Handler, mode delivery) []string {
 
 // newRunners makes what runs handlers in place, by channel. It outlives starts
 // and stops: calls that were left behind are still known.
-func (ib *Inbox) newRunners() map[string]*inplace.Runner {
-	runners := map[string]*inplace.Runner{}
+func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
+	runners := map[string]*synchronous.Runner{}
 	o := ib.cfg.options
 	for _, c := range ib.cfg.channels {
 		if c.delivery == viaInbox {
 			continue
 		}
-		cfg := inplace.Config{
+		cfg := synchronous.Config{
 			Channel: c.name, Registry: ib.registry, DB: ib.db, Paused: ib.processor.Paused,
 			MaxAttempts: o.Delivery.MaxAttempts, Concurrency: o.Delivery.PartitionConcurrency,
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
@@ -157,9 +157,9 @@ func (ib *Inbox) newRunners() map[string]*inplace.Runner {
 			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments,
 		}
 		if c.delivery == inlined {
-			cfg.Guard, cfg.LateIDs = ib.guards[c.name], ib.lateIDs(c)
+			cfg.Memories = ib.memories[c.name]
 		}
-		runners[c.name] = inplace.New(cfg)
+		runners[c.name] = synchronous.New(cfg)
 	}
 	return runners
 }

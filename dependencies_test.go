@@ -36,12 +36,12 @@ var levels = []string{
 	"fxtest",
 	".",
 	"dashboard",
-	"acceptor processor cleanup kafkaconsumer ops internal/inline " +
+	"acceptor processor cleanup kafkaconsumer ops internal/synchronous " +
 		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
-	"idempotent internal/inplace internal/store/storetest",
-	"envelope internal/invoke internal/condition internal/lease internal/logging",
+	"idempotent internal/store/storetest",
+	"envelope internal/attempt internal/condition internal/lease internal/logging",
 	"internal/store telemetry",
-	"handler internal/redaction",
+	"handler internal/handlertx internal/redaction",
 	"models redact",
 	"internal/clock internal/keyless internal/loop internal/pages internal/pages/options internal/pages/schema " +
 		"internal/pgxtx internal/problems internal/racetest internal/secrets internal/sqlitefile internal/sqltest " +

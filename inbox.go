@@ -21,12 +21,12 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/inline"
-	"github.com/gorm-inbox/inbox/internal/inplace"
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
@@ -47,9 +47,9 @@ type Inbox struct {
 	acceptor    *acceptor.Acceptor
 	processor   *processor.Processor
 	cleaner     *cleanup.Cleaner
-	running     *invoke.Running            // the handlers' calls, in all delivery modes
-	runners     map[string]*inplace.Runner // of channels that are not stored
-	guards      map[string]*inline.Guard   // of those that are inline
+	running     *attempt.Running               // the handlers' calls, in all delivery modes
+	runners     map[string]*synchronous.Runner // of channels that are not stored
+	memories    memories
 	tables      *tables
 	log         *zap.Logger
 	logLimit    *logging.Limiter
@@ -86,7 +86,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	cfg.options = cfg.options.resolve(cfg.name)
 	fail := func(err error) (*Inbox, error) { return nil, cfg.named(err) }
 	var err error
-	if ib.guards, err = ib.newGuards(ib.naming); err != nil {
+	if ib.memories, err = ib.newMemories(ib.naming); err != nil {
 		return fail(err)
 	}
 	if err = ib.instrument(); err != nil {
@@ -95,7 +95,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if ib.store, err = store.New(db, ib.naming, cfg.storeOptions()...); err != nil {
 		return fail(err)
 	}
-	ib.running = invoke.NewRunning(cfg.clock.Now)
+	ib.running = attempt.NewRunning(cfg.clock.Now)
 	ib.processor, err = processor.New(processor.Config{Running: ib.running, DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
 		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff,
 		Health: ib.healthJSON, Redactor: cfg.redactor})
@@ -140,7 +140,7 @@ func (ib *Inbox) validateDB() error {
 		all = append(all, fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications", dialect))
 	}
 	level := ib.cfg.options.Processor.TxIsolation
-	if allowed := invoke.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != invoke.RefusedIsolation("", level) {
+	if allowed := handlertx.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != handlertx.RefusedIsolation("", level) {
 		all = append(all, fmt.Errorf("option TxIsolation is %s, allowed is %s", level, allowed))
 	}
 	naming := ib.naming
@@ -150,7 +150,7 @@ func (ib *Inbox) validateDB() error {
 	if _, err := store.New(ib.db, naming); err != nil {
 		return errors.Join(append(all, err)...)
 	}
-	_, err := ib.newGuards(naming)
+	_, err := ib.newMemories(naming)
 	return errors.Join(append(all, err)...)
 }
 
@@ -179,7 +179,7 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
 	}
 	// In Direct mode there is nothing to deduplicate by it. In Inline mode the
-	// guard judges: coordinates would be remembered, and no resent copy found.
+	// handlers' memories judge: coordinates would be remembered, and no resent copy found.
 	cfg.Decoder.AllowMissingID = c.delivery == direct
 	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name], ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
 }

@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/condition"
-	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -33,7 +33,7 @@ func (ib *Inbox) longRunning(workerID string) []longRunning {
 		return nil
 	}
 	now := ib.cfg.clock.Now()
-	late := map[*handler.Handler][]invoke.RunningCall{}
+	late := map[*handler.Handler][]attempt.RunningCall{}
 	var order []*handler.Handler
 	for _, c := range ib.running.Calls() {
 		if now.Sub(c.Since) < max(limit, ib.timeoutOf(c.Handler)) {
@@ -57,7 +57,7 @@ func (ib *Inbox) longRunning(workerID string) []longRunning {
 }
 
 // describe says what is known of the longest of a handler's calls, and what to do.
-func (ib *Inbox) describe(calls []invoke.RunningCall, workerID string, now time.Time) string {
+func (ib *Inbox) describe(calls []attempt.RunningCall, workerID string, now time.Time) string {
 	longest := calls[0]
 	ids := longest.MessageIDs()
 	text := fmt.Sprintf("a call with message %q", ids[0])

@@ -57,10 +57,6 @@ func countersOf(cfg *config, registry *handler.Registry) *telemetry.Counters {
 // forgotten: what is collected after its stop, when the application ends its
 // provider, has the last counts. So nothing that is observed may refer to ib.
 func (ib *Inbox) instrument() error {
-	for channel, g := range ib.guards {
-		ib.counters.AddSource(telemetry.DuplicateSkipped, channel, func() int64 { duplicates, _ := g.Counts(); return duplicates })
-		ib.counters.AddSource(telemetry.MissingKey, channel, func() int64 { _, missing := g.Counts(); return missing })
-	}
 	var err error
 	ib.instruments, err = telemetry.New(telemetry.Config{Inbox: ib.cfg.name, Counters: ib.counters,
 		MeterProvider: ib.cfg.meterProvider, TracerProvider: ib.cfg.tracerProvider, Propagator: ib.cfg.propagator,

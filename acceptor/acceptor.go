@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -156,7 +156,7 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 		return nil, err
 	}
 	receipt := &Receipt{Results: p.results, acceptor: a, plan: p}
-	invoke.AfterCommit(tx, receipt.committed)
+	handlertx.AfterCommit(tx, receipt.committed)
 	return receipt, nil
 }
 

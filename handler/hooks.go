@@ -22,8 +22,7 @@ type AttemptEvent struct {
 	Type       string
 	// Attempt counts from 1, see Metadata.Attempt.
 	Attempt int
-	// Outcome is "completed", "failed", "poisoned", "snoozed" or "released".
-	Outcome string
+	Outcome AttemptOutcome
 	// Err is what the handler failed with, unredacted (contract 11.6); nil when
 	// completed.
 	Err error

@@ -10,12 +10,38 @@ import (
 )
 
 func TestOptionsAboutIDsAreToldFromOthers(t *testing.T) {
-	require.False(t, idempotent.FindsIDs())
-	require.False(t, idempotent.FindsIDs(nil, idempotent.Retention(1), idempotent.Duplicates(idempotent.FailDuplicates), idempotent.Channel("c"), idempotent.RequireStore()))
+	finds := func(opts ...idempotent.Option) bool {
+		i, err := idempotent.Identify[envelope.Record]("h", opts...)
+		require.NoError(t, err)
+		return i.FindsIDs()
+	}
+	require.False(t, finds())
+	require.False(t, finds(nil, idempotent.Retention(1), idempotent.Duplicates(idempotent.FailDuplicates), idempotent.Channel("c"), idempotent.RequireStore()))
 	for _, o := range []idempotent.Option{
 		idempotent.AllowMissingID(), idempotent.IDFrom(envelope.IDStrategy{}), idempotent.CompositeID(""),
-		idempotent.KeyBy(func(string) (string, error) { return "", nil }), idempotent.RecordBy(func(string) envelope.Record { return envelope.Record{} }),
+		idempotent.KeyBy(func(envelope.Record) (string, error) { return "", nil }), idempotent.RecordBy(func(r envelope.Record) envelope.Record { return r }),
 	} {
-		require.True(t, idempotent.FindsIDs(idempotent.Retention(1), o))
+		require.True(t, finds(idempotent.Retention(1), o))
 	}
+}
+
+// What a message is remembered by is the same whoever asks the store.
+func TestIdentifierFindsWhatTheWrapperAsksFor(t *testing.T) {
+	find := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
+	i, err := idempotent.Identify[string]("h", find, idempotent.Channel("c"), idempotent.Retention(5))
+	require.NoError(t, err)
+	run, err := i.Run("1")
+	require.NoError(t, err)
+	require.Equal(t, idempotent.Run{Key: idempotent.Key{MessageID: "1", HandlerKey: "h", Namespace: "c"}, Retention: 5}, run)
+	var refused *idempotent.IDError
+	_, err = i.Run("")
+	require.ErrorAs(t, err, &refused)
+	require.ErrorIs(t, err, idempotent.ErrMissingID)
+	lenient, err := idempotent.Identify[string]("h", find, idempotent.AllowMissingID())
+	require.NoError(t, err)
+	run, err = lenient.Run("")
+	require.NoError(t, err)
+	require.Empty(t, run.Key.MessageID, "nothing can remember it")
+	_, err = idempotent.Identify[string]("")
+	require.ErrorContains(t, err, "has no ID")
 }

@@ -1,7 +1,6 @@
 package idempotent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -85,8 +83,8 @@ func isNil(store Store) bool {
 // registered with an inbox: it remembers by itself.
 func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	cfg := r.cfg.with(opts)
-	identity, identityErr := identityOf[T](cfg, handlerKey)
-	all := []error{handler.CheckKey(handlerKey), checkNamespace(cmp.Or(cfg.namespace, cfg.channel)), cfg.Validate(), identityErr}
+	identifier, err := newIdentifier[T](handlerKey, cfg)
+	all := []error{err}
 	if fn == nil {
 		all = append(all, errors.New("its function is nil"))
 	}
@@ -96,8 +94,8 @@ func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, 
 	if cfg.Duplicates == LogDuplicates && cfg.silent && r.store != nil {
 		all = append(all, errSilent)
 	}
-	w := &wrapped[T]{store: r.store, identity: identity, fn: fn, counters: &counters{}}
-	err := errors.Join(all...)
+	w := &wrapped[T]{store: r.store, Identifier: identifier, fn: fn, counters: &counters{}}
+	err = errors.Join(all...)
 	if err == nil {
 		err = r.register(handlerKey, w.counters)
 	}

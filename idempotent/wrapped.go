@@ -1,24 +1,20 @@
 package idempotent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"go.uber.org/zap"
 
-	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/keyless"
-	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // wrapped is one handler.
 type wrapped[T any] struct {
-	identity[T]
+	*Identifier[T]
 	store    Store // nil: there is none
 	fn       func(context.Context, T) error
 	counters *counters
@@ -30,26 +26,22 @@ func (w *wrapped[T]) handle(ctx context.Context, message T) error {
 	if w.store == nil {
 		return w.undeduplicated(ctx, message)
 	}
-	id, err := w.find(message)
-	if err == nil {
-		err = envelope.CheckID(id)
-	}
+	run, err := w.Run(message)
 	switch {
 	case errors.Is(err, ErrMissingID):
 		w.counters.missingKey.Add(1)
-		if !w.AllowMissingID {
-			return &IDError{HandlerKey: w.handlerKey, Err: err}
-		}
+		return err
+	case err != nil:
+		w.counters.invalidKey.Add(1)
+		return err
+	case run.Key.MessageID == "":
+		w.counters.missingKey.Add(1)
 		w.told.Do(func() {
 			w.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
 				zap.String(telemetry.FieldHandlerKey, w.handlerKey), zap.String(telemetry.FieldChannel, w.channel), zap.String(telemetry.FieldMessageType, typeOf(message)))
 		})
 		return w.undeduplicated(keyless.With(ctx, true), message)
-	case err != nil:
-		w.counters.invalidKey.Add(1)
-		return &IDError{HandlerKey: w.handlerKey, Err: err}
 	}
-	run := Run{Key: Key{MessageID: id, HandlerKey: w.handlerKey, Namespace: cmp.Or(w.namespace, w.channel)}, MessageType: text(typeOf(message)), Retention: w.Retention}
 	duplicate, err := w.once(ctx, run, message)
 	if err != nil || !duplicate {
 		return err
@@ -133,16 +125,4 @@ func (w *wrapped[T]) duplicate(run Run) error {
 			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, w.channel))
 	}
 	return nil
-}
-
-// text makes a message type fit a store's column: nothing is found by it, so
-// that no message is refused for it.
-func text(s string) string {
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
-	if len(s) > models.MaxType {
-		if runes := []rune(s); len(runes) > models.MaxType {
-			s = string(runes[:models.MaxType])
-		}
-	}
-	return s
 }

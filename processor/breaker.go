@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -76,19 +77,19 @@ func (b *breaker) opensUp() time.Time {
 
 // admit lets the group run, or part of it, and returns the attempts it refuses.
 // A batch is one call, whatever its size.
-func (g *group) admit(b *breaker) (refused []*attempt) {
+func (g *group) admit(b *breaker) (refused []*task) {
 	if b == nil {
 		return nil
 	}
 	if g.handler.BatchSize() > 1 {
 		if g.report = b.allow(); g.report == nil {
-			refused, g.attempts = g.attempts, nil
+			refused, g.tasks = g.tasks, nil
 		}
 		return refused
 	}
-	for i, a := range g.attempts {
+	for i, a := range g.tasks {
 		if a.report = b.allow(); a.report == nil {
-			refused, g.attempts = g.attempts[i:], g.attempts[:i:i]
+			refused, g.tasks = g.tasks[i:], g.tasks[:i:i]
 			break
 		}
 	}
@@ -140,16 +141,16 @@ func (g *group) note(results []result) {
 // verdictOnHandler is nil for a success, errNeutral for what lies in the
 // message, or in nobody.
 func (r *result) verdictOnHandler() error {
-	if r.outcome == completed && !r.fenced {
+	if r.outcome == handler.AttemptCompleted && !r.Stale {
 		return nil
 	}
 	var (
 		undecodable *handler.DecodeError
 		poison      *handler.PoisonError
-		beyond      *unrecoverable
+		beyond      *attempt.Unrecoverable
 	)
 	switch {
-	case r.outcome != failed && r.outcome != poisoned,
+	case r.outcome != handler.AttemptFailed && r.outcome != handler.AttemptPoisoned,
 		errors.As(r.failure, &undecodable), errors.As(r.failure, &poison), errors.As(r.failure, &beyond):
 		return errNeutral
 	default:

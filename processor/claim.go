@@ -48,7 +48,7 @@ func (c *claimer) nextLook() time.Time {
 }
 
 // claim asks for due statuses and sorts out siblings under legacy keys.
-func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handler.Handler]int, at time.Time) ([]*attempt, map[*handler.Handler]bool, error) {
+func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handler.Handler]int, at time.Time) ([]*task, map[*handler.Handler]bool, error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
@@ -74,15 +74,14 @@ func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handle
 	claims := claimed.Claims
 	c.held.add(claims)
 	got := map[string]int{}
-	attempts := make([]*attempt, 0, len(claims))
+	attempts := make([]*task, 0, len(claims))
 	for _, claim := range claims {
 		h, known := c.registry.Lookup(claim.HandlerKey)
 		if !known { // only registered keys are asked for
 			return nil, nil, fmt.Errorf("claim: the database returned unknown handler key %q", claim.HandlerKey)
 		}
 		got[claim.HandlerKey]++
-		policy := c.policies[h]
-		attempts = append(attempts, &attempt{claim: claim, handler: h, policy: policy, timeout: policy.Timeout})
+		attempts = append(attempts, newTask(claim, h, c.policies[h]))
 	}
 	short := map[*handler.Handler]bool{}
 	for h := range limits {

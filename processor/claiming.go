@@ -12,7 +12,7 @@ import (
 
 // claimed is what one round of claiming found.
 type claimed struct {
-	attempts []*attempt
+	attempts []*task
 	short    map[*handler.Handler]bool // had fewer due statuses than asked for
 	asked    []*handler.Handler        // whose next due status is in next
 	next     time.Time                 // when that is due; zero if there is none
@@ -137,7 +137,7 @@ func (l *loop) noteClaimed(c *claimed) {
 		s.claiming, s.blind = 0, false
 	}
 	l.noteLost()
-	found := slices.ContainsFunc(c.attempts, func(a *attempt) bool { return l.polling.finds(a.handler.Key(), a.claim) })
+	found := slices.ContainsFunc(c.attempts, func(a *task) bool { return l.polling.finds(a.Handler.Key(), a.claim) })
 	if l.polling.claimed(found); found {
 		l.poll = time.Now().Add(l.polling.wait)
 	}
@@ -151,7 +151,7 @@ func (l *loop) noteClaimed(c *claimed) {
 		}
 	}
 	for i, a := range c.attempts {
-		l.enqueue(l.board.byHandler[a.handler], c.attempts[i:i+1:i+1], false)
+		l.enqueue(l.board.byHandler[a.Handler], c.attempts[i:i+1:i+1], false)
 	}
 	for _, h := range c.asked {
 		l.board.byHandler[h].asked = true

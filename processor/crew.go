@@ -6,7 +6,7 @@ import "sync"
 // goroutine begins with a small stack, which is copied to a larger one again and
 // again until it holds what an attempt needs; for handlers that take microseconds
 // that costs as much as they do. Handlers themselves are called on goroutines of
-// their own (invoke.Call): what they leave behind on one, a locked thread or
+// their own (attempt.call): what they leave behind on one, a locked thread or
 // labels, must not reach others.
 type crew struct {
 	mu        sync.Mutex

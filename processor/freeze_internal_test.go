@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -20,22 +21,21 @@ func TestNoCallBeginsOnceTheHeartbeatIsTooOld(t *testing.T) {
 	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { calls++; return nil })
 	s := newSession(context.Background(), time.Minute)
 	run := func() verdict {
-		a := &attempt{claim: store.Claim{Ref: store.Ref{StatusID: "1", Version: 2, ErrorCount: 1, AbandonedCount: 3}, Message: &models.Message{SerializedProperties: "{}"}},
-			handler: h, policy: &policy{}}
-		r := &runner{now: time.Now}
-		r.run(s.attempts, &group{handler: h, attempts: []*attempt{a}}, watcher{mayStart: s.mayStart})
-		return judge(a, a.err, a.cause, time.Now())
+		a := newTask(store.Claim{Ref: store.Ref{StatusID: "1", Version: 2, ErrorCount: 1, AbandonedCount: 3}, Message: &models.Message{SerializedProperties: "{}"}}, h, &policy{})
+		r := &runner{now: time.Now, attempts: &attempt.Runner{}}
+		r.run(s.attempts, &group{handler: h, tasks: []*task{a}}, attempt.Call{MayStart: s.mayStart})
+		return a.judge(time.Now())
 	}
-	require.Equal(t, completed, run().outcome)
+	require.Equal(t, handler.AttemptCompleted, run().outcome)
 	require.Equal(t, 1, calls)
 
 	s.last = time.Now().Add(-s.workerTimeout)
 	v := run()
 	require.Equal(t, 1, calls, "another worker may run what comes after it in its lane")
-	require.Equal(t, released, v.outcome)
+	require.Equal(t, handler.AttemptReleased, v.outcome)
 	require.Equal(t, 1, v.settlement.ErrorCount, "nothing is charged")
 	require.Equal(t, 3, v.settlement.AbandonedCount)
 	require.ErrorIs(t, context.Cause(s.attempts), errFenced, "and nothing else begins")
-	require.Equal(t, released, run().outcome)
+	require.Equal(t, handler.AttemptReleased, run().outcome)
 	require.Equal(t, 1, calls)
 }

@@ -98,10 +98,10 @@ func (r *Reservation) Granted(handlerKey string) int { return r.granted[r.loop.s
 // they are recovered like those of any worker that is gone.
 func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	l := r.loop
-	attempts := make([]*attempt, 0, len(claims))
+	attempts := make([]*task, 0, len(claims))
 	for _, c := range claims {
 		s := l.shareOf(c.HandlerKey)
-		attempts = append(attempts, &attempt{claim: c, handler: s.handler, policy: s.policy, timeout: s.policy.Timeout})
+		attempts = append(attempts, newTask(c, s.handler, s.policy))
 	}
 	if !l.take(r, claims, attempts, unclaimed) {
 		l.giveBackLate(attempts)
@@ -116,7 +116,7 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	l.p.wakeup.ring()
 }
 
-func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*attempt, unclaimed map[string]int) bool {
+func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, unclaimed map[string]int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.free()
@@ -125,7 +125,7 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*attempt, u
 	}
 	l.act.claimer.held.add(claims)
 	for _, a := range attempts {
-		l.enqueue(l.board.byHandler[a.handler], []*attempt{a}, false)
+		l.enqueue(l.board.byHandler[a.Handler], []*task{a}, false)
 	}
 	for key, n := range unclaimed {
 		s := l.shareOf(key)
@@ -212,7 +212,7 @@ func (l *loop) noteLost() {
 
 // giveBackLate gives claims back that were delivered when their loop was over.
 // The completer may be, too.
-func (l *loop) giveBackLate(attempts []*attempt) {
+func (l *loop) giveBackLate(attempts []*task) {
 	if len(attempts) == 0 {
 		return
 	}

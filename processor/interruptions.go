@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -37,18 +37,18 @@ const forgetAfter = time.Minute
 
 // again notes one more interruption of a status and returns how long its repeat
 // has to wait.
-func (i *interruptions) again(m member, reason error) time.Duration {
+func (i *interruptions) again(t *task, reason error) time.Duration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.prune()
 	if i.statuses == nil {
 		i.statuses = map[string]interruption{}
 	}
-	times := i.statuses[m.claim.StatusID].times + 1
-	delay := invoke.Backoff(times, i.maxDelay)
-	i.statuses[m.claim.StatusID] = interruption{times: times, expires: time.Now().Add(delay + forgetAfter)}
+	times := i.statuses[t.claim.StatusID].times + 1
+	delay := attempt.Backoff(times, i.maxDelay)
+	i.statuses[t.claim.StatusID] = interruption{times: times, expires: time.Now().Add(delay + forgetAfter)}
 	i.condition.failing("inbox: the database cuts attempts of transactional handlers short, they are repeated uncharged", reason,
-		zap.String(telemetry.FieldHandlerKey, m.claim.HandlerKey), zap.String(telemetry.FieldMessageID, m.claim.MessageID))
+		zap.String(telemetry.FieldHandlerKey, t.claim.HandlerKey), zap.String(telemetry.FieldMessageID, t.claim.MessageID))
 	return delay
 }
 

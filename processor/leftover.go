@@ -46,7 +46,7 @@ func (l *leftover) names() string {
 	defer l.mu.Unlock()
 	var each []string
 	for g := range l.groups {
-		for _, a := range g.attempts {
+		for _, a := range g.tasks {
 			each = append(each, fmt.Sprintf("handler %q with message %q", a.claim.HandlerKey, a.claim.MessageID))
 		}
 	}

@@ -175,7 +175,7 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 
 // sweep runs the sweeper until ctx ends.
 func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, p.wakeup.at, p.tell)
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, p.wakeup.at, func(ctx context.Context, r result) { p.reports.CallHooks(ctx, r.event()) })
 	ticker := time.NewTicker(p.opts.SweepInterval)
 	defer ticker.Stop()
 	for {

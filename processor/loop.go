@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -202,7 +203,7 @@ func (l *loop) noteFinished(g *group) {
 
 // enqueue lets attempts wait for a slot, at the front or the back, or gives
 // them back if no call of their handler may start.
-func (l *loop) enqueue(s *share, attempts []*attempt, front bool) {
+func (l *loop) enqueue(s *share, attempts []*task, front bool) {
 	switch {
 	case len(attempts) == 0: // as after every attempt that has come to its end
 	case !l.board.canRun(s):
@@ -256,7 +257,7 @@ func (l *loop) start() {
 		// The circuit may have opened, or somebody else's probe be out, since
 		// the last look.
 		l.giveBack(g.admit(l.board.byHandler[g.handler].policy.breaker))
-		if len(g.attempts) == 0 {
+		if len(g.tasks) == 0 {
 			l.board.byHandler[g.handler].running--
 			continue
 		}
@@ -266,10 +267,10 @@ func (l *loop) start() {
 }
 
 func (l *loop) attempt(g *group) {
-	l.p.runner.run(l.session.work(), g, watcher{
-		overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
-		returned: func() { l.send(event{returned: g.handler}) },
-		mayStart: l.session.mayStart,
+	l.p.runner.run(l.session.work(), g, attempt.Call{
+		Overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
+		Returned: func() { l.send(event{returned: g.handler}) },
+		MayStart: l.session.mayStart,
 	})
 	for _, r := range l.p.resultsOf(g) {
 		l.act.completer.add(r)
@@ -284,7 +285,7 @@ func (l *loop) releaseQueued() {
 	}
 }
 
-func (l *loop) giveBack(attempts []*attempt) {
+func (l *loop) giveBack(attempts []*task) {
 	for _, a := range attempts {
 		l.act.completer.add(interrupted(a, l.p.clock.Now()))
 	}

@@ -89,16 +89,16 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	}
 }
 
-func (d *Drained) count(outcome string, applied bool) {
+func (d *Drained) count(outcome handler.AttemptOutcome, applied bool) {
 	d.Picked++
 	switch {
 	case !applied:
 		d.Unstored++
-	case outcome == completed, outcome == superseded:
+	case outcome == handler.AttemptCompleted, outcome == superseded:
 		d.Completed++
-	case outcome == failed:
+	case outcome == handler.AttemptFailed:
 		d.Failed++
-	case outcome == poisoned:
+	case outcome == handler.AttemptPoisoned:
 		d.Poisoned++
 	default:
 		d.Released++
@@ -137,8 +137,8 @@ func (m *manual) meet(statusID string) {
 func (m *manual) prepare(ctx context.Context) error {
 	p := m.p
 	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {}, func(ctx context.Context, r result) {
-		m.drained.count(poisoned, true)
-		p.tell(ctx, r)
+		m.drained.count(handler.AttemptPoisoned, true)
+		p.reports.CallHooks(ctx, r.event())
 	})
 	if err := errors.Join(sw.releaseStuck(ctx), p.lanes.check(ctx)); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 )
 
 // runAll runs groups on Concurrency goroutines, within the handlers' own
@@ -47,14 +48,14 @@ func (m *manual) runAll(ctx context.Context, groups []*group, claimedAt time.Tim
 }
 
 // groups puts together what may run together.
-func (m *manual) groups(attempts []*attempt) []*group {
-	byHandler := map[*handler.Handler][]*attempt{}
+func (m *manual) groups(attempts []*task) []*group {
+	byHandler := map[*handler.Handler][]*task{}
 	var order []*handler.Handler
 	for _, a := range attempts {
-		if byHandler[a.handler] == nil {
-			order = append(order, a.handler)
+		if byHandler[a.Handler] == nil {
+			order = append(order, a.Handler)
 		}
-		byHandler[a.handler] = append(byHandler[a.handler], a)
+		byHandler[a.Handler] = append(byHandler[a.Handler], a)
 	}
 	var groups []*group
 	for _, h := range order {
@@ -69,7 +70,7 @@ func (m *manual) groups(attempts []*attempt) []*group {
 
 // finish runs a group, and what of it has to run again, to the end.
 func (m *manual) finish(ctx context.Context, g *group, claimedAt time.Time) {
-	for queue := g.attempts; len(queue) > 0; queue = append(g.again(), queue...) {
+	for queue := g.tasks; len(queue) > 0; queue = append(g.again(), queue...) {
 		g, queue = takeGroup(queue, m.p.policies[g.handler].share)
 		m.run(ctx, g, m.p.opts.StuckMessageThreshold*9/10-time.Since(claimedAt))
 	}
@@ -81,7 +82,7 @@ func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
 	var refused error
 	switch {
 	case ctx.Err() != nil:
-		m.refuse(g.attempts, errStopping, context.Cause(ctx))
+		m.refuse(g.tasks, errStopping, context.Cause(ctx))
 		return
 	case limit <= 0:
 		refused = errors.New("its claim waited too long behind others")
@@ -89,31 +90,31 @@ func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
 		refused = errors.New("its handler's calls do not return")
 	}
 	if refused != nil {
-		m.refuse(g.attempts, &uncharged{reason: refused}, nil)
+		m.refuse(g.tasks, &attempt.Uncharged{Reason: refused}, nil)
 		return
 	}
-	m.refuse(g.admit(m.p.policies[g.handler].breaker), &uncharged{reason: errors.New("its handler's circuit breaker is open")}, nil)
-	if len(g.attempts) == 0 {
+	m.refuse(g.admit(m.p.policies[g.handler].breaker), &attempt.Uncharged{Reason: errors.New("its handler's circuit breaker is open")}, nil)
+	if len(g.tasks) == 0 {
 		return
 	}
 	// Calls one after the other share the time, and what one of them costs the
 	// others by taking too long is left for them to run again alone.
 	own := limit
-	if n := len(g.attempts); n > 1 && g.handler.BatchSize() == 1 {
+	if n := len(g.tasks); n > 1 && g.handler.BatchSize() == 1 {
 		own = limit / time.Duration(n+1)
 	}
-	for _, a := range g.attempts {
-		if a.timeout = a.policy.Timeout; a.timeout == 0 || a.timeout > own {
-			a.timeout = own // a failure, not an interruption
+	for _, a := range g.tasks {
+		if a.Timeout = a.policy.Timeout; a.Timeout == 0 || a.Timeout > own {
+			a.Timeout = own // a failure, not an interruption
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, attempt.ErrTimeout)
 	defer cancel()
 	until := time.Now().Add(limit)
-	m.p.runner.run(ctx, g, watcher{
-		overdue:  func() { m.p.reportOverdue(g); m.stuckCalls(g.handler, 1) },
-		returned: func() { m.stuckCalls(g.handler, -1) },
-		mayStart: func() error { return m.mayStart(until) },
+	m.p.runner.run(ctx, g, attempt.Call{
+		Overdue:  func() { m.p.reportOverdue(g); m.stuckCalls(g.handler, 1) },
+		Returned: func() { m.stuckCalls(g.handler, -1) },
+		MayStart: func() error { return m.mayStart(until) },
 	})
 	for _, r := range m.p.resultsOf(g) {
 		m.completer.add(r)
@@ -133,10 +134,10 @@ func (m *manual) mayStart(until time.Time) error {
 }
 
 // refuse ends attempts that were not run.
-func (m *manual) refuse(attempts []*attempt, err, cause error) {
+func (m *manual) refuse(attempts []*task, err, cause error) {
 	for _, a := range attempts {
-		a.err, a.cause = err, cause
-		m.completer.add(m.p.resultOf(a))
+		a.Err, a.Cause = err, cause
+		m.completer.add(result{task: a, verdict: a.judge(m.p.clock.Now())})
 	}
 }
 

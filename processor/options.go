@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 )
 
 // Options configure a Processor. Start from DefaultOptions: a zero value is
@@ -152,7 +152,7 @@ func (o Options) Validate() []error {
 	if o.Prefetch < -1 {
 		refuse("Prefetch", o.Prefetch, "0 or more, or -1 for as many as Concurrency")
 	}
-	if allowed := invoke.RefusedIsolation("", o.TxIsolation); allowed != "" {
+	if allowed := handlertx.RefusedIsolation("", o.TxIsolation); allowed != "" {
 		refuse("TxIsolation", o.TxIsolation, allowed)
 	}
 	if o.HandlerTimeout < 0 {

@@ -69,7 +69,7 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 				slowCommits(t, d)
 			}
 			var runs atomic.Int64
-			outcomes := make(chan string, 10)
+			outcomes := make(chan handler.AttemptOutcome, 10)
 			ib := lossy(t, proxied, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) { outcomes <- e.Outcome }}),
 				inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 					runs.Add(1)
@@ -121,7 +121,7 @@ func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted
 			if c.slow {
 				slowCommits(t, d)
 			}
-			ended := make(chan string, 10)
+			ended := make(chan handler.AttemptOutcome, 10)
 			var ib *inbox.Inbox
 			ib = lossy(t, proxied, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
 				if e.HandlerKey == "h" {

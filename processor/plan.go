@@ -7,10 +7,10 @@ import "github.com/gorm-inbox/inbox/handler"
 type share struct {
 	handler *handler.Handler
 	policy  *policy
-	queue   []*attempt // claimed, not started
-	alone   int        // of the queue: those that may share a slot with no other
-	running int        // groups
-	stuck   int        // groups that ignore their cancelled context; they hold no slot
+	queue   []*task // claimed, not started
+	alone   int     // of the queue: those that may share a slot with no other
+	running int     // groups
+	stuck   int     // groups that ignore their cancelled context; they hold no slot
 	// more is true while the database may have due statuses for the handler;
 	// few, if positive, at most so many, all of them accepted by this process.
 	more bool
@@ -31,7 +31,7 @@ type share struct {
 func (s *share) queued() int { return s.alone + s.slots(len(s.queue)-s.alone+s.reserved) }
 
 // push lets attempts wait at the front or the back of the queue.
-func (s *share) push(attempts []*attempt, front bool) {
+func (s *share) push(attempts []*task, front bool) {
 	if front {
 		s.queue = append(attempts, s.queue...)
 	} else {
@@ -54,7 +54,7 @@ func (s *share) take(size int) (g *group) {
 }
 
 // drop empties the queue and returns what was in it.
-func (s *share) drop() []*attempt {
+func (s *share) drop() []*task {
 	dropped := s.queue
 	s.queue, s.alone = nil, 0
 	return dropped

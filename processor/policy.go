@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -12,7 +12,7 @@ import (
 // policy is how one handler's attempts are run and tried again: its own
 // options, else the inbox's (contract 5.13).
 type policy struct {
-	invoke.Policy
+	attempt.Policy
 	breaker *breaker // nil: none
 	// share is how many messages may share a call or a transaction.
 	share int
@@ -24,7 +24,7 @@ type policy struct {
 
 func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string)) *policy {
 	p := &policy{
-		Policy: invoke.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
+		Policy: attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
 		share:  max(h.BatchSize(), h.TxGroup()),
 	}
 	if settings, own := h.CircuitBreaker(); own {

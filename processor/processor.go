@@ -1,6 +1,6 @@
 // Package processor runs handlers: it claims due statuses, runs them on a
 // bounded pool, stores their results, and recovers what other workers left
-// behind (contract 5). One file per service: claim, attempt, transaction,
+// behind (contract 5). One file per service: claim, task (an attempt and its status),
 // completer, session (heartbeat and fencing), sweeper; loop ties them together.
 package processor
 
@@ -18,8 +18,8 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -33,8 +33,7 @@ type Processor struct {
 	clock    clock.Clock
 	log      *zap.Logger
 	counters *telemetry.Counters
-	measure  *telemetry.Instruments
-	hooks    handler.Hooks
+	reports  attempt.Reports
 	report   func() string // what Config.Health says; never nil
 
 	policies  map[*handler.Handler]*policy
@@ -81,7 +80,7 @@ type Config struct {
 	Logger   *zap.Logger
 	Counters *telemetry.Counters
 	// Running knows the calls under way.
-	Running *invoke.Running
+	Running *attempt.Running
 	Hooks   handler.Hooks
 	// Health returns what keeps the process from being healthy, as a JSON array; each
 	// heartbeat stores it for operators (contract 11.5). Nil stores none.
@@ -108,7 +107,7 @@ func New(cfg Config) (*Processor, error) {
 		}
 	}
 	p := &Processor{
-		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, report: cfg.Health,
+		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, report: cfg.Health,
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{}, warned: map[string]bool{},
 		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
 		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"), lockLog: newStateLog(cfg.Logger, "lock"),
@@ -129,9 +128,13 @@ func New(cfg Config) (*Processor, error) {
 	p.fleet = newFleet(p.opts, cfg.Registry.Keys(), cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, now: cfg.Clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}
-	p.runner = &runner{db: cfg.DB, store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments, middleware: cfg.Middleware,
-		statementTimeout: cfg.Options.StatementTimeout, txIsolation: cfg.Options.TxIsolation,
-		interruptions: &interruptions{condition: p.cutLog, maxDelay: cfg.Options.MaxRetryDelay}, stuckGrace: cfg.Options.StuckHandlerGrace, running: cfg.Running}
+	p.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}
+	p.runner = &runner{
+		attempts: &attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.Options.StatementTimeout, TxIsolation: cfg.Options.TxIsolation,
+			StuckGrace: cfg.Options.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running, Instruments: cfg.Instruments},
+		store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments,
+		interruptions: &interruptions{condition: p.cutLog, maxDelay: cfg.Options.MaxRetryDelay},
+	}
 	return p, nil
 }
 
@@ -152,131 +155,81 @@ func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
 		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 
-// resultsOf judges those attempts of a group that have come to their end, and
-// tells the circuit breaker. It ends the spans of all.
+// resultsOf judges those tasks of a group whose attempt has come to its end, and reports
+// to the circuit breaker. It ends the spans of all.
 func (p *Processor) resultsOf(g *group) []result {
-	results := make([]result, 0, len(g.attempts))
-	for _, a := range g.attempts {
-		if !a.again {
-			r := p.resultOf(a)
-			a.span.Came(r.outcome, invoke.ErrorType(r.failure, a.cause), r.failure)
-			results = append(results, r)
+	results := make([]result, 0, len(g.tasks))
+	for _, t := range g.tasks {
+		if t.Again {
+			if t.report != nil {
+				t.report(errNeutral)
+				t.report = nil
+			}
+			continue
 		}
+		v := t.judge(p.clock.Now())
+		t.Came(v.outcome, v.failure)
+		results = append(results, result{task: t, verdict: v})
 	}
-	for _, a := range g.attempts { // a call may have been for several
-		a.span.End()
-		a.span = nil
+	for _, t := range g.tasks { // a call may have been for several
+		t.EndSpan()
 	}
 	g.note(results)
 	return results
 }
 
-// resultOf judges a finished attempt. The handler's error is the
-// application's code, too: a nil pointer in an error's clothes panics when it
-// is asked for its text, and that must not end the process.
-func (p *Processor) resultOf(a *attempt) (r result) {
-	judge := func(err error) result {
-		return result{attempt: a, verdict: judge(a, err, a.cause, p.clock.Now())}
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			a.err = invoke.Recovered(fmt.Sprintf("the handler's error: %v", v))
-			r = judge(a.err)
-		}
-	}()
-	if a.err != nil {
-		_ = a.err.Error()
-	}
-	return judge(a.err)
-}
-
 func (p *Processor) reportOverdue(g *group) {
 	p.log.Error("inbox: handler ignores its cancelled context", zap.String(telemetry.FieldHandlerKey, g.handler.Key()),
-		zap.String(telemetry.FieldMessageID, g.attempts[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.attempts)))
+		zap.String(telemetry.FieldMessageID, g.tasks[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.tasks)))
 }
 
 // settled counts a result that has reached the database, or that turned out
 // to be stale, and tells the hooks.
 func (p *Processor) settled(ctx context.Context, r result, applied bool) {
-	if r.outcome != released || !applied {
+	if r.outcome != handler.AttemptReleased || !applied {
 		p.runner.interruptions.over(r.claim.StatusID)
 	}
 	if !applied {
 		p.counters.OfHandler(telemetry.Fenced, r.claim.HandlerKey, 1)
-		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome, r.outcome), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
+		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome, string(r.outcome)), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
 		return
 	}
 	switch {
 	case !r.next.IsZero():
 		p.wakeup.at(r.next)
-	case r.outcome == released: // due now, perhaps for a later session of this very worker
+	case r.outcome == handler.AttemptReleased: // due now, perhaps for a later session of this very worker
 		p.released.Store(true)
-		p.wakeup.wake(r.handler.Key())
+		p.wakeup.wake(r.Handler.Key())
 	}
-	p.count(ctx, r)
 	switch r.outcome {
-	case failed:
+	case handler.AttemptFailed:
 		p.log.Warn("inbox: attempt failed", r.fields(zap.Time(telemetry.FieldNextAttemptAt, r.next), zap.Error(r.failure))...)
-	case poisoned:
+	case handler.AttemptPoisoned:
 		p.log.Error("inbox: message poisoned", r.fields(zap.Error(r.failure))...)
 	case superseded:
+		p.counters.OfHandler(telemetry.Superseded, r.claim.HandlerKey, 1)
 		return
 	}
-	p.tell(ctx, r)
-}
-
-// count counts a result that is stored, and measures the attempt if there was
-// one.
-func (p *Processor) count(ctx context.Context, r result) {
-	key := r.claim.HandlerKey
-	switch r.outcome {
-	case completed:
-		p.counters.OfHandler(telemetry.Processed, key, 1)
-	case failed:
-		p.counters.OfHandler(telemetry.Failed, key, 1)
-	case poisoned:
-		p.counters.OfHandler(telemetry.Failed, key, 1)
-		p.counters.OfHandler(telemetry.Poisoned, key, 1)
-	case snoozed:
-		p.counters.OfHandler(telemetry.Snoozed, key, 1)
-	case released:
-		p.counters.OfHandler(telemetry.Released, key, 1)
-	case superseded:
-		p.counters.OfHandler(telemetry.Superseded, key, 1)
-	}
-	if r.outcome != released && r.outcome != superseded {
+	if r.outcome != handler.AttemptReleased {
 		p.progress.Store(p.clock.Now().UnixNano())
 	}
-	if r.duration > 0 && r.claim.Message != nil {
-		p.measure.Ran(ctx, key, r.claim.Message.TransportName, r.outcome, invoke.ErrorType(r.failure, r.cause), r.duration)
-	}
+	p.reports.Ended(ctx, r.event(), r.Delivery.Transport, r.Cause)
 }
 
 // fields name the attempt in the log.
 func (r *result) fields(more ...zap.Field) []zap.Field {
 	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey), zap.String(telemetry.FieldMessageID, r.claim.MessageID),
-		zap.Int(telemetry.FieldAttempt, r.claim.ErrorCount+r.claim.AbandonedCount+1)}, more...)
+		zap.Int(telemetry.FieldAttempt, r.number())}, more...)
 }
 
-// tell calls the hooks; ctx ends when a stop can wait for them no longer.
-func (p *Processor) tell(ctx context.Context, r result) {
-	if p.hooks.OnAttempt == nil && p.hooks.OnPoisoned == nil {
-		return
-	}
-	e := handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Attempt: r.claim.ErrorCount + r.claim.AbandonedCount + 1,
-		Outcome: r.outcome, Err: r.failure, Duration: r.duration, NextAttemptAt: r.next}
+// event is what the hooks get.
+func (r *result) event() handler.AttemptEvent {
+	e := handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Attempt: r.number(),
+		Outcome: r.outcome, Err: r.failure, Duration: r.Duration, NextAttemptAt: r.next}
 	if r.claim.Message != nil {
 		e.Type = r.claim.Message.Type
 	}
-	if err := handler.CallHook(ctx, p.hooks.OnAttempt, e); err != nil {
-		p.log.Error("inbox hook OnAttempt failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
-	}
-	if r.outcome != poisoned {
-		return
-	}
-	if err := handler.CallHook(ctx, p.hooks.OnPoisoned, e); err != nil {
-		p.log.Error("inbox hook OnPoisoned failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))
-	}
+	return e
 }
 
 func (p *Processor) setPaused(keys []string) {

@@ -6,6 +6,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -13,7 +15,7 @@ import (
 
 // result is a finished attempt with its verdict, on its way to the database.
 type result struct {
-	*attempt
+	*task
 	verdict
 	// tried: an earlier write of it returned an error, and may yet have been
 	// committed.
@@ -25,8 +27,8 @@ type result struct {
 // mayHaveCommitted: its transaction was sent to commit, and had not when the
 // status was read back.
 func (r result) mayHaveCommitted() bool {
-	var cut *uncharged
-	return errors.As(r.failure, &cut) && cut.unknown
+	var cut *attempt.Uncharged
+	return errors.As(r.failure, &cut) && cut.Unknown
 }
 
 // writeGroup stores a batch together or, if the database refuses that, each
@@ -75,10 +77,10 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 	)
 	for i, r := range batch {
 		switch {
-		case r.stored:
+		case r.Stored:
 			applied[i] = true
-		case r.fenced:
-		case r.outcome == completed:
+		case r.Stale:
+		case r.outcome == handler.AttemptCompleted:
 			completions, completes = append(completions, completionOf(r.claim, models.OutcomeProcessed)), append(completes, i)
 		case r.outcome == superseded:
 			completions, completes = append(completions, completionOf(r.claim, models.OutcomeSuperseded)), append(completes, i)
@@ -123,7 +125,7 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 			continue
 		}
 		if r.found { // now that nothing waits for what the application's hooks do
-			r.statements.Committed()
+			r.NotifyCommitted()
 		}
 		c.settled(ctx, r, applied[i])
 	}
@@ -142,7 +144,7 @@ func (c *completer) readBack(ctx context.Context, batch []result, applied []bool
 	waiting = make([]bool, len(batch))
 	var ids []string
 	for i, r := range batch {
-		if !applied[i] && !r.fenced && (careful || r.tried || r.mayHaveCommitted()) {
+		if !applied[i] && !r.Stale && (careful || r.tried || r.mayHaveCommitted()) {
 			ids = append(ids, r.claim.StatusID)
 		}
 	}
@@ -154,7 +156,7 @@ func (c *completer) readBack(ctx context.Context, batch []result, applied []bool
 		return nil, err
 	}
 	for i, r := range batch {
-		if applied[i] || r.fenced {
+		if applied[i] || r.Stale {
 			continue
 		}
 		s, found := states[r.claim.StatusID]
@@ -163,11 +165,11 @@ func (c *completer) readBack(ctx context.Context, batch []result, applied []bool
 		case careful && s.Version == r.claim.Version:
 			waiting[i] = true
 		case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:
-			applied[i], batch[i].verdict = true, verdict{outcome: completed}
+			applied[i], batch[i].verdict = true, verdict{outcome: handler.AttemptCompleted}
 			batch[i].found = true
 		case r.tried:
 			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
-				s.Completed == (r.outcome == completed || r.outcome == superseded) && s.Poisoned == (r.outcome == poisoned)
+				s.Completed == (r.outcome == handler.AttemptCompleted || r.outcome == superseded) && s.Poisoned == (r.outcome == handler.AttemptPoisoned)
 		}
 	}
 	return waiting, nil

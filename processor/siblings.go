@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -24,13 +25,13 @@ import (
 // nothing left to claim. Two new programs that hold one row each both see the
 // other's as processing and put theirs off by random times, until one of them
 // claims alone.
-func (c *claimer) resolveSiblings(ctx context.Context, attempts []*attempt) ([]*attempt, error) {
+func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*task, error) {
 	var numbers []int64
 	var keys []string
 	for _, a := range attempts {
-		if len(a.handler.LegacyKeys()) > 0 && a.claim.Message != nil {
+		if len(a.Handler.LegacyKeys()) > 0 && a.claim.Message != nil {
 			numbers = append(numbers, int64(a.claim.Message.Number))
-			keys = append(keys, a.handler.Keys()...)
+			keys = append(keys, a.Handler.Keys()...)
 		}
 	}
 	if len(numbers) == 0 {
@@ -60,9 +61,9 @@ func (c *claimer) resolveSiblings(ctx context.Context, attempts []*attempt) ([]*
 			kept = append(kept, a)
 			continue
 		}
-		run, err := c.choose(ctx, a, of[pair{int64(a.claim.Message.Number), a.handler}], own, chosen)
+		run, err := c.choose(ctx, a, of[pair{int64(a.claim.Message.Number), a.Handler}], own, chosen)
 		if err != nil {
-			c.giveBack([]*attempt{a}, err)
+			c.giveBack([]*task{a}, err)
 			continue
 		}
 		if run {
@@ -83,11 +84,11 @@ type pair struct {
 // and nothing would be left to decide about if it ended unrun. So a sibling that
 // was discarded says nothing about it, and a poisoned one is superseded by it. If
 // that one is retried meanwhile it has another version, and ours is put off.
-func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, own map[string]bool, chosen map[pair]bool) (run bool, err error) {
-	this := pair{int64(a.claim.Message.Number), a.handler}
+func (c *claimer) choose(ctx context.Context, a *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool) (run bool, err error) {
+	this := pair{int64(a.claim.Message.Number), a.Handler}
 	retried := a.claim.RequeuedCount > 0
 	if chosen[this] { // both rows came in this very claim
-		c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})
+		c.settle(result{task: a, verdict: verdict{outcome: superseded}})
 		return false, nil
 	}
 	var others []store.Completion
@@ -97,7 +98,7 @@ func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, 
 		case s.StatusID == a.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
 		case retried && s.Completed && s.Outcome == models.OutcomeDiscarded:
 		case s.Completed || s.Poisoned && !retried:
-			c.settle(result{attempt: a, verdict: verdict{outcome: superseded}})
+			c.settle(result{task: a, verdict: verdict{outcome: superseded}})
 			return false, nil
 		case own[s.StatusID]:
 			// It came in this claim too and will find this one chosen.
@@ -124,9 +125,10 @@ func (c *claimer) choose(ctx context.Context, a *attempt, rows []store.Sibling, 
 
 // giveBack releases claims that cannot run now; random delays keep two
 // programs from meeting over the same message again and again.
-func (c *claimer) giveBack(attempts []*attempt, reason error) {
+func (c *claimer) giveBack(attempts []*task, reason error) {
 	for _, a := range attempts {
 		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
-		c.settle(result{attempt: a, verdict: judge(a, &uncharged{reason: reason, delay: delay}, nil, c.now())})
+		a.Err = &attempt.Uncharged{Reason: reason, Delay: delay}
+		c.settle(result{task: a, verdict: a.judge(c.now())})
 	}
 }

@@ -159,7 +159,7 @@ func TestPanicIsAFailureWithItsStack(t *testing.T) {
 		require.Contains(t, *s.LastError, "handler panicked: runtime error: index out of range")
 		_, stack, _ := strings.Cut(*s.LastError, "\n\n")
 		require.Regexp(t, `^[^\n]*explode\n`, stack, "the stack begins with the function that panicked")
-		require.NotContains(t, stack, "internal/invoke", "it has no frames of the library")
+		require.NotContains(t, stack, "internal/attempt", "it has no frames of the library")
 	})
 }
 

@@ -216,7 +216,7 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 			s.log.Error("inbox: message poisoned", zap.String(telemetry.FieldHandlerKey, refs[i].HandlerKey), zap.String(telemetry.FieldMessageID, refs[i].MessageID),
 				zap.Stringp(telemetry.FieldLastError, settlements[i].LastError))
 			text := settlements[i].LastError
-			s.poisoned(ctx, result{attempt: &attempt{claim: store.Claim{Ref: refs[i]}},
+			s.poisoned(ctx, result{task: &task{claim: store.Claim{Ref: refs[i]}},
 				verdict: poisonedBy(settlements[i], text, errors.New(*text))})
 		} else {
 			s.counters.OfHandler(telemetry.Recovered, refs[i].HandlerKey, 1)

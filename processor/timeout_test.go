@@ -181,7 +181,7 @@ func TestReleasedAttemptIsToldAsSuch(t *testing.T) {
 		cancel()
 		require.Error(t, inboxtest.Receive(t, ended, "ProcessPending"))
 		e := inboxtest.Receive(t, events, "the event")
-		require.Equal(t, "released", e.Outcome)
+		require.Equal(t, handler.AttemptReleased, e.Outcome)
 		require.True(t, errors.Is(e.Err, context.Canceled))
 	})
 }

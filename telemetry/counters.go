@@ -71,7 +71,6 @@ type Counters struct {
 
 	handlers, channels           parts
 	otherHandlers, otherChannels part // what is not declared
-	sources                      []source
 }
 
 // parts are the counters of what is told apart, by name. Names may share one.
@@ -80,13 +79,6 @@ type parts map[string]*part
 type part struct {
 	label  string
 	counts [events]atomic.Int64
-}
-
-// source counts by itself.
-type source struct {
-	event   Event
-	channel string
-	count   func() int64
 }
 
 // NewCounters makes Counters that tell the channels apart, and the handlers,
@@ -103,12 +95,6 @@ func NewCounters(channels []string, handlerKeys [][]string) *Counters {
 		}
 	}
 	return c
-}
-
-// AddSource has count, which only grows, added to what is counted of a channel's
-// events. Call it before anything is counted.
-func (c *Counters) AddSource(e Event, channel string, count func() int64) {
-	c.sources = append(c.sources, source{e, channel, count})
 }
 
 // OfChannel counts n more events of a channel.
@@ -180,13 +166,7 @@ func (c *Counters) total(e Event) *atomic.Int64 {
 
 // load reads one total.
 func (c *Counters) load(e Event) int64 {
-	n := c.total(e).Load()
-	for _, s := range c.sources {
-		if s.event == e {
-			n += s.count()
-		}
-	}
-	return n
+	return c.total(e).Load()
 }
 
 // each tells, in the order of their labels, how many events each channel or each
@@ -207,13 +187,7 @@ func (c *Counters) each(e Event, tell func(label string, n int64)) {
 			continue
 		}
 		told[its] = true
-		n := its.counts[e].Load()
-		for _, s := range c.sources {
-			if s.event == e && s.channel == its.label {
-				n += s.count()
-			}
-		}
-		tell(its.label, n)
+		tell(its.label, its.counts[e].Load())
 	}
 	if n := other.counts[e].Load(); n > 0 {
 		tell(Other, n)

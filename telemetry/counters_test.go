@@ -42,11 +42,9 @@ func TestPartsAddUpToTheTotal(t *testing.T) {
 	require.Equal(t, map[string]int64{"mail": 3, "stock": 0, Other: 4}, told(c, Processed), "a legacy key is its handler's")
 	require.EqualValues(t, 7, c.Snapshot().Processed)
 
-	var skipped int64 = 5
-	c.AddSource(DuplicateSkipped, "events", func() int64 { return skipped })
 	c.OfChannel(DuplicateSkipped, "orders", 1)
-	require.Equal(t, map[string]int64{"orders": 1, "events": 5}, told(c, DuplicateSkipped))
-	require.EqualValues(t, 6, c.Snapshot().DuplicateSkipped)
+	require.Equal(t, map[string]int64{"orders": 1, "events": 0}, told(c, DuplicateSkipped))
+	require.EqualValues(t, 1, c.Snapshot().DuplicateSkipped)
 	c.LockLost.Add(2)
 	require.Equal(t, map[string]int64{"": 2}, told(c, LockLost))
 

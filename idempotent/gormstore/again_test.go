@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
-	"github.com/gorm-inbox/inbox/internal/invoke"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
@@ -149,7 +149,7 @@ func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
 			proxy.LoseCommits(fault, 1)
 			committed := 0
 			duplicate, err := s.Run(t.Context(), run(fault.String()), func(ctx context.Context) error {
-				require.True(t, invoke.AfterCommit(handler.DB(ctx), func() { committed++ }))
+				require.True(t, handlertx.AfterCommit(handler.DB(ctx), func() { committed++ }))
 				return effect(fault.String(), nil)(ctx)
 			})
 			require.NoError(t, err)

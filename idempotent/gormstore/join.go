@@ -8,7 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/idempotent"
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -103,7 +103,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		return false, naming(w.Key, err)
 	}
 	undo = false
-	invoke.AfterCommit(tx, committed) // where the caller is a handler of an inbox
+	handlertx.AfterCommit(tx, committed) // where the caller is a handler of an inbox
 	return !added, nil
 }
 
@@ -112,7 +112,7 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 func (s *Store) steer(ctx context.Context, tx *gorm.DB, statements string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()
-	return invoke.Steer(ctx, tx, statements)
+	return handlertx.Steer(ctx, tx, statements)
 }
 
 // Mark adds the marker of a run to the caller's transaction, and nothing else:

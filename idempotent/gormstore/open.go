@@ -9,7 +9,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/idempotent"
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -17,7 +17,7 @@ import (
 // the one writer, as long as the connection is told to (busy_timeout), which
 // may be less than LockTimeout: then again. A pool's only connection is waited
 // for in the same way.
-func (s *Store) open(ctx context.Context, w work) (tx *invoke.Tx, added bool, err error) {
+func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool, err error) {
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
 		tx, added, err = s.tryOpen(ctx, w, s.opts.LockTimeout-time.Since(began))
@@ -39,13 +39,13 @@ func inProgress(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", idempotent.ErrInProgress, err)
 }
 
-func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*invoke.Tx, bool, error) {
+func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handlertx.Tx, bool, error) {
 	begin, cancel := ctx, context.CancelFunc(func() {})
 	if s.markers.SingleWriter() {
 		begin, cancel = context.WithTimeout(ctx, left)
 	}
 	defer cancel()
-	tx, err := invoke.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.opts.Isolation)
+	tx, err := handlertx.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.opts.Isolation)
 	if err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.Canceled) { // begin was given up, not by the caller
 			limit := "StatementTimeout of " + s.opts.StatementTimeout.String()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/idempotent"
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 )
 
 // Options configure a Store. Start from DefaultOptions.
@@ -128,7 +128,7 @@ func (c *config) validate(dialect string) error {
 	if o.MaxAttempts < 1 {
 		refuse("MaxAttempts", o.MaxAttempts, "1 or more")
 	}
-	if allowed := invoke.RefusedIsolation(dialect, o.Isolation); allowed != "" {
+	if allowed := handlertx.RefusedIsolation(dialect, o.Isolation); allowed != "" {
 		refuse("Isolation", o.Isolation, allowed)
 	}
 	if c.clock == nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
-	"github.com/gorm-inbox/inbox/internal/invoke"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -101,8 +101,8 @@ func (s *Store) attempt(ctx context.Context, w work) (duplicate, collided bool, 
 }
 
 // call runs body with the transaction. What it returns is returned as it is.
-func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*invoke.WatchedTx, error) {
-	session, statements := invoke.Watch(ctx, tx, s.opts.StatementTimeout)
+func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*handlertx.WatchedTx, error) {
+	session, statements := handlertx.Watch(ctx, tx, s.opts.StatementTimeout)
 	err := w.body(context.WithValue(handler.ContextWithDB(ctx, session), bodyKey{}, running{s, session}))
 	if err == nil {
 		err = statements.Swallowed()

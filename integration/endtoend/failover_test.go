@@ -23,9 +23,8 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/integration/servers"
 	times "github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/inline"
-	"github.com/gorm-inbox/inbox/internal/inplace"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -156,11 +155,9 @@ func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, 
 	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error { return effect(tx, m.ID) })
 	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(f.t, err)
-	guard := inline.New()
-	receiver, err := guard.Receiver(f.db, remembers)
+	memory, err := synchronous.NewMemory(f.db, remembers, h, zaptest.NewLogger(f.t), nil, nil)
 	require.NoError(f.t, err)
-	require.NoError(f.t, guard.Add(receiver, h))
-	runner := inplace.New(inplace.Config{Channel: "c", Registry: registry, DB: f.db, Guard: guard, MaxAttempts: 1, Concurrency: 1, MaxRetryDelay: time.Second,
+	runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: f.db, Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 1, MaxRetryDelay: time.Second,
 		StatementTimeout: limit, StuckHandlerGrace: time.Minute, Clock: times.System{}, Logger: zaptest.NewLogger(f.t), Counters: &telemetry.Counters{}})
 	return func(ctx context.Context, id string) error {
 		return runner.Deliver(ctx, nil, envelope.Received{Record: envelope.Record{Topic: "t"}, Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id}}})

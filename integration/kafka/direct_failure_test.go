@@ -67,7 +67,7 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
 		require.Equal(t, rows, r.rejected(t, ib), "and keeps its reason")
 		require.Len(t, told, 4)
-		require.Equal(t, []any{"fails", "bad", 3, "poisoned"}, []any{told[0].MessageID, told[0].HandlerKey, told[0].Attempt, told[0].Outcome})
+		require.Equal(t, []any{"fails", "bad", 3, handler.AttemptPoisoned}, []any{told[0].MessageID, told[0].HandlerKey, told[0].Attempt, told[0].Outcome})
 		counted := ib.Counters()
 		require.EqualValues(t, []int64{4, 4, 3 + 1 + 2 + 3}, []int64{counted.Rejected, counted.Poisoned, counted.Failed})
 	})

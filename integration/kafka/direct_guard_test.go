@@ -12,39 +12,43 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
-	"github.com/gorm-inbox/inbox/internal/inplace"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
-// once is a guard that remembers, in memory, what was done.
+// once is a store that remembers, in memory, what was done.
 type once struct {
+	idempotent.Store // which is never called
+
 	mu    sync.Mutex
 	done  map[string]bool
 	held  string // the ID that somebody else is at
 	asked atomic.Int32
 }
 
-func (g *once) Run(ctx context.Context, _ *handler.Handler, d handler.Delivery, run inplace.Attempt) error {
+func (g *once) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+	id := run.Key.MessageID
 	g.mu.Lock()
-	done, held := g.done[d.ID], g.held == d.ID
+	done, held := g.done[id], g.held == id
 	g.mu.Unlock()
 	switch {
 	case held:
 		g.asked.Add(1)
-		return inplace.ErrInProgress
+		return false, idempotent.ErrInProgress
 	case done:
-		return nil
+		return true, nil
 	}
-	err := run(ctx, "", nil)
+	err = body(ctx)
 	if err == nil {
 		g.mu.Lock()
-		g.done[d.ID] = true
+		g.done[id] = true
 		g.mu.Unlock()
 	}
-	return err
+	return false, err
 }
 
 func (g *once) hold(id string) {
@@ -55,7 +59,7 @@ func (g *once) hold(id string) {
 
 // Contract 8 can be built on what delivers in place: a redelivered duplicate is
 // skipped, one in progress elsewhere is not acknowledged.
-func TestGuardedDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *testing.T) {
+func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.ledger.sparse = true // duplicates are in the books once
 		h := handler.New("h", func(ctx context.Context, m inboxtest.Bytes) error {
@@ -64,9 +68,11 @@ func TestGuardedDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *
 		})
 		registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
 		require.NoError(t, err)
-		guard := &once{done: map[string]bool{}, held: "c"}
+		store := &once{done: map[string]bool{}, held: "c"}
+		memory, err := synchronous.NewMemory(r.database.DB, store, h, logger(t), nil, nil)
+		require.NoError(t, err)
 		start := func() *kafkaconsumer.Consumer {
-			runner := inplace.New(inplace.Config{Channel: "c", Registry: registry, DB: r.database.DB, Guard: guard, MaxAttempts: 1, Concurrency: 10,
+			runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: r.database.DB, Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 10,
 				MaxRetryDelay: time.Minute, StatementTimeout: patience, StuckHandlerGrace: time.Minute,
 				Clock: clock.System{}, Logger: logger(t), Counters: &telemetry.Counters{}})
 			cfg := config(r.kafka.Brokers(), topic)
@@ -82,17 +88,17 @@ func TestGuardedDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *
 		first := start()
 		eventually(t, "all before it is done", func() bool {
 			partitions := first.Health().Partitions // none while it joins again, as it does for each lost commit
-			return guard.asked.Load() > 2 && len(partitions) == 1 && partitions[0].Accepted == 3
+			return store.asked.Load() > 2 && len(partitions) == 1 && partitions[0].Accepted == 3
 		})
 		stop(t, first)
 		lost.Remove()
 		require.Zero(t, r.committed(0), "its commits were lost")
 
-		asked := guard.asked.Load()
+		asked := store.asked.Load()
 		second := start()
-		eventually(t, "it waits there again", func() bool { return guard.asked.Load() > asked+2 && r.committed(0) == 3 })
+		eventually(t, "it waits there again", func() bool { return store.asked.Load() > asked+2 && r.committed(0) == 3 })
 		require.Equal(t, int64(3), second.Health().Partitions[0].Accepted)
-		guard.hold("")
+		store.hold("")
 		r.awaitCommitted(t)
 		var ids []string
 		for _, c := range r.of("h") {

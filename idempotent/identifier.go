@@ -1,0 +1,73 @@
+package idempotent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/problems"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Identifier finds what the messages of one handler are remembered by. It is for those
+// who call a Store themselves, such as gormstore.Store.Mark in a transaction of their
+// own; Handle and Wrap have theirs. It is safe for concurrent use.
+type Identifier[T any] struct{ identity[T] }
+
+// Identify makes an Identifier. The error joins all that is wrong, see Handle.
+func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) {
+	i, err := newIdentifier[T](handlerKey, config{Options: DefaultOptions()}.with(opts))
+	if err != nil {
+		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", handlerKey), err)
+	}
+	return i, nil
+}
+
+func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
+	i, err := identityOf[T](c, handlerKey)
+	return &Identifier[T]{i}, errors.Join(handler.CheckKey(handlerKey), checkNamespace(cmp.Or(c.namespace, c.channel)), c.Validate(), err)
+}
+
+// Run returns what to ask a store for. A message without a usable ID is an *IDError;
+// one without any that AllowMissingID lets pass has an empty MessageID in the key:
+// nothing can remember it.
+func (i *Identifier[T]) Run(message T) (Run, error) {
+	id, err := i.find(message)
+	if err == nil {
+		err = envelope.CheckID(id)
+	}
+	if errors.Is(err, ErrMissingID) && i.config.AllowMissingID {
+		id, err = "", nil
+	}
+	if err != nil {
+		return Run{}, &IDError{HandlerKey: i.handlerKey, Err: err}
+	}
+	key := Key{MessageID: id, HandlerKey: i.handlerKey, Namespace: cmp.Or(i.namespace, i.channel)}
+	return Run{Key: key, MessageType: storable(typeOf(message)), Retention: i.config.Retention}, nil
+}
+
+// Settings returns the options that Identify was given.
+func (i *Identifier[T]) Settings() Options { return i.config.Options }
+
+// FindsIDs reports whether the options say where the ID of a message comes from, or
+// that one without ID may pass. Where they do not, the ID that the transport found
+// counts, and messages without one can be refused before any handler is asked.
+func (i *Identifier[T]) FindsIDs() bool {
+	c := i.config
+	return c.AllowMissingID || c.hasID || c.keyBy != nil || c.recordBy != nil
+}
+
+// storable makes a message type fit a store's column: nothing is found by it, so that no
+// message is refused for it.
+func storable(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+	if len(s) > models.MaxType {
+		if runes := []rune(s); len(runes) > models.MaxType {
+			s = string(runes[:models.MaxType])
+		}
+	}
+	return s
+}

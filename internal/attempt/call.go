@@ -1,0 +1,97 @@
+package attempt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// ErrStuck is the failure of an attempt whose handler ignored its cancelled
+// context until it was given up. The handler may still be running.
+var ErrStuck = errors.New("handler ignores its cancelled context")
+
+var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
+
+// ErrTimeout is the cause of a context that ended because an attempt may not
+// take longer.
+var ErrTimeout = errors.New("handler timeout")
+
+// limited applies an attempt's timeout; 0 is none.
+func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
+}
+
+// patience is what to do about a handler that ignores its cancelled context
+// (contract 5.4). The functions are called from the call's goroutines.
+type patience struct {
+	// Grace is how long it is waited for once it is overdue.
+	Grace time.Duration
+	// GiveUp, if not nil, ends the grace early.
+	GiveUp <-chan struct{}
+	// Overdue: it did not return within a second.
+	Overdue func()
+	// Returned: it did so at last, after it was given up.
+	Returned func()
+}
+
+// overdueTolerance is how long a handler may take to return once its context
+// is cancelled before it is reported as ignoring it.
+const overdueTolerance = time.Second
+
+// call runs the handler's own code in a goroutine of its own: neither Goexit
+// nor a handler that never returns can be recovered from in ours. Running, which
+// may be nil, knows the call until it returns. The results are aligned with the
+// deliveries.
+func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running, p patience, deliveries ...handler.Delivery) []error {
+	results := make(chan []error, 1)
+	number := running.begin(h, deliveries)
+	go func() {
+		var errs []error
+		defer func() {
+			if v := recover(); v != nil {
+				errs = slices.Repeat([]error{Recovered(v)}, len(deliveries))
+			} else if errs == nil {
+				errs = slices.Repeat([]error{errGoexit}, len(deliveries))
+			}
+			running.end(number)
+			results <- errs
+		}()
+		errs = h.Run(ctx, tx, outer, deliveries...)
+	}()
+	select {
+	case errs := <-results:
+		return errs
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(overdueTolerance)
+	defer timer.Stop()
+	select {
+	case errs := <-results:
+		return errs
+	case <-timer.C:
+		p.Overdue()
+	}
+	began, waited := time.Now(), p.Grace
+	timer.Reset(p.Grace)
+	select {
+	case errs := <-results:
+		return errs
+	case <-timer.C:
+	case <-p.GiveUp:
+		waited = time.Since(began)
+	}
+	go func() { // ends when the handler does
+		<-results
+		p.Returned()
+	}()
+	return slices.Repeat([]error{fmt.Errorf("%w for %s", ErrStuck, waited)}, len(deliveries))
+}

@@ -1,0 +1,78 @@
+package attempt
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+)
+
+// PanicError is the failure of an attempt whose handler panicked; its text,
+// with the stack, is kept as last error.
+type PanicError struct {
+	Value any
+	// Stack begins where the handler panicked and ends before the library's frames.
+	Stack []byte
+}
+
+// Recovered makes the failure of what recover returned. Only a deferred function
+// may call it, while the stack of the panic is still there.
+func Recovered(value any) *PanicError { return &PanicError{Value: value, Stack: panicStack()} }
+
+// Error gives the value and the stack.
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("handler panicked: %v\n\n%s", e.Value, e.Stack)
+}
+
+// Trace returns the stack, for whoever keeps it apart from the rest of the text.
+func (e *PanicError) Trace() []byte { return e.Stack }
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+const (
+	mostFrames = 64
+	// callers are the packages that call handlers; frames from there on say nothing
+	// about the application.
+	callers = "github.com/gorm-inbox/inbox/handler."
+)
+
+// panicStack returns the frames of the panic under way that belong to the
+// application, or all below the panic if none does. The last error keeps 2,000
+// characters and a failure group goes by the first frame: frames of the runtime
+// and of this library would push the application's own out of both.
+func panicStack() []byte {
+	pcs := make([]uintptr, mostFrames)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
+	var all []runtime.Frame
+	for {
+		frame, more := frames.Next()
+		all = append(all, frame)
+		if !more {
+			break
+		}
+	}
+	for i, f := range all {
+		if f.Function == "runtime.gopanic" {
+			all = all[i+1:]
+			break
+		}
+	}
+	for len(all) > 1 && strings.HasPrefix(all[0].Function, "runtime.") {
+		all = all[1:]
+	}
+	end := len(all)
+	for i, f := range all {
+		if strings.HasPrefix(f.Function, callers) && i > 0 {
+			end = i
+			break
+		}
+	}
+	var out strings.Builder
+	for _, f := range all[:end] {
+		fmt.Fprintf(&out, "%s\n\t%s:%d\n", f.Function, f.File, f.Line)
+	}
+	return []byte(out.String())
+}

@@ -1,0 +1,62 @@
+package attempt
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// Policy is how one handler's attempts are limited and tried again: its own
+// options, else the inbox's (contract 5.13).
+type Policy struct {
+	Timeout    time.Duration // of one attempt; 0: none
+	MaxRetries int           // the error count at which it is given up; 0 and 1: on the first failure
+	Delay      func(errorCount int) time.Duration
+}
+
+// NewPolicy puts a handler's policy together: timeout, maxRetries, maxDelay
+// and delay, which may be nil, are the inbox's.
+func NewPolicy(h *handler.Handler, timeout time.Duration, maxRetries int, maxDelay time.Duration, delay func(errorCount int) time.Duration) Policy {
+	usual := func(errorCount int) time.Duration { return Backoff(errorCount, maxDelay) }
+	p := Policy{Timeout: timeout, MaxRetries: maxRetries, Delay: usual}
+	if h.Timeout() > 0 {
+		p.Timeout = h.Timeout()
+	}
+	if n, own := h.MaxRetries(); own {
+		p.MaxRetries = n
+	}
+	if delay != nil {
+		p.Delay = guarded(delay, usual)
+	}
+	if own := h.Backoff(); own != nil {
+		p.Delay = guarded(own, p.Delay)
+	}
+	return p
+}
+
+// guarded keeps an application's backoff from ending the process: a panic
+// falls back to the one it replaces.
+func guarded(own, fallback func(int) time.Duration) func(int) time.Duration {
+	return func(errorCount int) (delay time.Duration) {
+		defer func() {
+			if recover() != nil {
+				delay = fallback(errorCount)
+			}
+		}()
+		return max(own(errorCount), 0)
+	}
+}
+
+// Backoff is the wait before attempt number count+1: half of
+// min(2^count seconds, limit), plus a random part up to the same again, so
+// that messages which failed together drift apart (contract 5.6). It cannot
+// overflow.
+func Backoff(count int, limit time.Duration) time.Duration {
+	base := limit
+	if count < 33 { // 2^33 s is 272 years: beyond that the limit decides
+		base = min(limit, time.Second<<max(count, 0))
+	}
+	half := base / 2
+	return half + rand.N(base-half+1)
+}

@@ -1,0 +1,398 @@
+package attempt
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// Runner runs attempts. It is safe for concurrent use.
+type Runner struct {
+	// DB is where handlers get their sessions and transactions from.
+	DB               *gorm.DB
+	StatementTimeout time.Duration
+	// TxIsolation is that of handlers' transactions; sql.LevelDefault is READ COMMITTED.
+	TxIsolation sql.IsolationLevel
+	// StuckGrace is how long a handler that ignores its cancelled context is waited for.
+	StuckGrace time.Duration
+	Middleware []handler.Middleware
+	// Running knows the calls under way; nil: nobody wants to know.
+	Running *Running
+	// Instruments trace each call; nil: whoever runs attempts does, see StartSpan.
+	Instruments *telemetry.Instruments
+}
+
+// Call is how a group of attempts is run.
+type Call struct {
+	// Steps, if not nil, has the attempts run in a transaction, whatever their handler's
+	// kind: a plain one finds it by handler.DB.
+	Steps *Steps
+	// MayStart is asked right before each call of the handler. With its error the attempt
+	// ends without a call.
+	MayStart func() error
+	// Until, if not nil, ends when there is no more time for handlers. Then no begin and
+	// no rollback is waited for, nor a call that ignores its cancelled context.
+	Until context.Context
+	// Overdue is called when the handler has not returned a second after its context had
+	// ended; Returned, when it did so after it was given up. Both are called from
+	// goroutines of the call.
+	Overdue, Returned func()
+}
+
+// Steps are what a transaction does beside the handler's own writes: what says that the
+// message is handled is committed together with them, or neither is. Each gets the
+// transaction and attempts that share it.
+type Steps struct {
+	// Write writes that the attempts are done, and returns those that may be; the others
+	// are stale. It comes before the handler runs, except in a group of several calls,
+	// where it comes last. Its error cuts the attempts short; with ErrDone, for a single
+	// attempt, the transaction is committed and the handler is not called.
+	Write func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
+	// Check comes first in a group of several calls: it returns those that may run.
+	Check func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
+	// Committed reports whether what Write has written for the attempt is there, after a
+	// commit that was not answered. Nil: only the next attempt finds out.
+	Committed func(ctx context.Context, a *Attempt) (bool, error)
+}
+
+// ErrDone is what Steps.Write returns if the handler has processed the message before.
+// What it has read may be stored on this server alone; the commit waits until a
+// synchronous standby has it, too, if Write has written or locked something.
+var ErrDone = errors.New("the handler has processed the message before")
+
+// Run runs attempts of one handler to their end: one, the messages of one call of a
+// batch handler, or those that share a transaction (contract 5.11). It returns whatever
+// the handler does: panics and runtime.Goexit are failures, and a handler that does not
+// return is given up StuckGrace after its context has ended.
+//
+// A panic that is not the handler's (a driver's, a plugin's) is its failure, too: it
+// must not end the process.
+func (r *Runner) Run(ctx context.Context, group []*Attempt, c Call) {
+	started := time.Now()
+	r.runProtected(ctx, group, c)
+	for _, a := range group {
+		if a.Duration == 0 {
+			a.Duration = time.Since(started)
+		}
+	}
+}
+
+func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		err := Recovered(v)
+		for _, a := range group {
+			a.Stored, a.Again = false, false
+			if len(group) > 1 && a.Handler.TxGroup() > 1 {
+				a.repeat(true)
+			} else {
+				a.Err = err
+			}
+		}
+	}()
+	h := group[0].Handler
+	switch {
+	case h.Kind() != handler.Transactional && c.Steps == nil:
+		r.runPlain(ctx, group, c)
+	case len(group) > 1 && h.TxGroup() > 1:
+		r.runTxGroup(ctx, group, c)
+	default:
+		r.runTx(ctx, group, c)
+	}
+}
+
+// runPlain makes one call outside any transaction.
+func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
+	ctx, cancel := limited(StartSpan(ctx, r.Instruments, group...), group[0].Timeout)
+	defer cancel()
+	errs := r.call(ctx, r.DB, nil, group, c)
+	for i, a := range group {
+		a.Err, a.Cause = errs[i], context.Cause(ctx)
+	}
+}
+
+// runTx makes one call in a transaction (contract 5.11): for one message, or for a
+// batch. The steps come first: a stale claim or a duplicate is found before the handler
+// runs, and the locks of what was written keep others away while it runs. What fails is
+// rolled back as a whole. If only some messages of a batch failed, the others run again
+// without them, so that nothing a failed message wrote is ever committed.
+func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
+	t, err := r.begin(ctx, c)
+	if err != nil {
+		r.cutShort(group, err)
+		return
+	}
+	defer t.RollbackUntil(c.until())
+	current := group
+	if c.Steps != nil {
+		if current, err = c.Steps.Write(ctx, t, group); errors.Is(err, ErrDone) {
+			r.done(t, group, err)
+			return
+		}
+		if err != nil {
+			r.stepFailed(group, err)
+			return
+		}
+		markStale(group, current)
+	}
+	if len(current) == 0 {
+		return
+	}
+
+	within, cancel := limited(StartSpan(ctx, r.Instruments, current...), current[0].Timeout)
+	defer cancel()
+	session, watched := handlertx.Watch(within, t.DB, r.StatementTimeout)
+	errs := r.call(within, session, session, current, c)
+	for _, a := range current {
+		a.Cause, a.watched = context.Cause(within), watched
+	}
+	if fault := databaseFault(watched, errs); fault != nil {
+		r.cutCallShort(current, errs, fault)
+		return
+	}
+	swallowed := watched.Swallowed()
+	if len(current) > 1 && undecided(errs, swallowed) {
+		repeatAlone(current)
+		return
+	}
+	if anyFailed(current, errs, swallowed) {
+		return
+	}
+	committed, err := r.commit(ctx, t, current, c)
+	switch {
+	case committed:
+		watched.Committed()
+	case isUncharged(err):
+	case store.IsDatabaseFault(err):
+		r.cutShort(current, err)
+		return
+	case len(current) > 1: // a deferred constraint does not say whose row it was
+		repeatAlone(current)
+		return
+	}
+	for _, a := range current {
+		a.Stored, a.Err = committed && c.Steps != nil, err
+	}
+}
+
+// done ends the transaction in which Steps.Write found that the message was processed.
+func (r *Runner) done(t *handlertx.Tx, group []*Attempt, err error) {
+	if failed := t.Commit(); failed != nil {
+		r.cutShort(group, fmt.Errorf("commit handler transaction: %w", failed))
+		return
+	}
+	for _, a := range group {
+		a.NotifyCommitted()
+		a.Err = err
+	}
+}
+
+func (r *Runner) begin(ctx context.Context, c Call) (*handlertx.Tx, error) {
+	if c.Until == nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return handlertx.BeginUntil(ctx, r.DB, r.StatementTimeout, r.TxIsolation)
+}
+
+func (c Call) until() context.Context {
+	if c.Until == nil {
+		return context.Background()
+	}
+	return c.Until
+}
+
+// markStale marks those of a group that are not current. Both are in one order.
+func markStale(group, current []*Attempt) {
+	for _, a := range group {
+		if a.Stale = len(current) == 0 || a != current[0]; !a.Stale {
+			current = current[1:]
+		}
+	}
+}
+
+// commit ends the transaction and reports whether it was committed; if not, err says
+// what that means for its attempts.
+//
+// If the database answered, it did not commit, and the handler is to blame (a swallowed
+// SQL error, a deferred constraint). If the connection was lost nobody knows: what
+// Steps.Write has written tells, because it is part of the transaction (contract 5.10),
+// and what is there of one attempt tells for all that share it.
+func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, c Call) (committed bool, err error) {
+	commitErr := t.Commit()
+	if commitErr == nil {
+		return true, nil
+	}
+	err = fmt.Errorf("commit handler transaction: %w", commitErr)
+	if !store.OutcomeUnknown(commitErr) {
+		return false, err
+	}
+	// Between the lost commit and this reading the server may still be working on the
+	// commit. If it is not there yet, what follows carries the version of the claim, or
+	// writes the same marker: if the commit wins the race, that finds it.
+	if c.Steps != nil && c.Steps.Committed != nil {
+		there, readErr := r.readBack(ctx, c.Steps, group[0])
+		if there {
+			return true, nil
+		}
+		err = errors.Join(err, readErr)
+	}
+	for _, a := range group {
+		a.unanswered = a.watched
+	}
+	return false, &Uncharged{Reason: err, Unknown: true}
+}
+
+// readBack asks for as long as a statement may take.
+func (r *Runner) readBack(ctx context.Context, s *Steps, a *Attempt) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.StatementTimeout)
+	defer cancel()
+	for {
+		there, err := s.Committed(ctx, a)
+		if err == nil || !store.IsTransient(err) {
+			return there, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// databaseFault returns the failure of a statement of the handler's transaction for
+// which the database is to blame (contract 5.7); nil if there is none. Then the
+// handler's errors say nothing about the handler, whatever they are: it may have wrapped
+// the failure, returned another one, or ignored it. The exceptions are a call that may
+// still be running, and a handler that poisoned or snoozed its message.
+func databaseFault(watched *handlertx.WatchedTx, errs []error) error {
+	for _, err := range errs {
+		if errors.Is(err, ErrStuck) || len(errs) == 1 && decided(err) {
+			return nil
+		}
+	}
+	return watched.Fault(errors.Join(errs...), store.IsDatabaseFault)
+}
+
+// maxCollisions is how often an attempt is repeated at once because its transaction
+// collided with another. Then it waits, as after any other failure of the database.
+const maxCollisions = 5
+
+// cutShort ends attempts that the database cut short: nothing is charged. They run again
+// at once after a deadlock or a serialization failure, else after a while.
+func (r *Runner) cutShort(group []*Attempt, reason error) {
+	for _, a := range group {
+		if store.IsSerialization(reason) && a.Cause == nil && a.collisions < maxCollisions {
+			a.collisions++
+			a.repeat(false)
+			continue
+		}
+		a.Err = &Uncharged{Reason: reason, Database: true}
+	}
+}
+
+// cutCallShort is cutShort for a call that the handler has returned from: it may have
+// said how long to wait.
+func (r *Runner) cutCallShort(group []*Attempt, errs []error, fault error) {
+	r.cutShort(group, fmt.Errorf("the database failed in the handler transaction: %w", fault))
+	for i, a := range group {
+		var (
+			retryAfter *handler.RetryAfterError
+			cut        *Uncharged
+		)
+		if errors.As(errs[i], &retryAfter) && errors.As(a.Err, &cut) {
+			cut.Delay = max(retryAfter.Delay, time.Microsecond)
+		}
+	}
+}
+
+// stepFailed ends attempts of which a step failed: the database's own failures are not
+// the handler's.
+func (r *Runner) stepFailed(group []*Attempt, err error) {
+	if !isUncharged(err) && store.IsTransient(err) {
+		r.cutShort(group, err)
+		return
+	}
+	fail(group, err)
+}
+
+// undecided reports whether a batch's call failed as a whole, which does not say which
+// message is to blame. All was rolled back, so each can run alone; but not beside a call
+// that may still be running.
+func undecided(errs []error, swallowed error) bool {
+	failed := 0
+	for _, err := range errs {
+		if errors.Is(err, ErrStuck) {
+			return false
+		}
+		if err != nil {
+			failed++
+		}
+	}
+	return failed == len(errs) || failed == 0 && swallowed != nil
+}
+
+// anyFailed gives the attempts of one call their errors and reports whether there are
+// any. Those without are to run again then, without the others.
+func anyFailed(group []*Attempt, errs []error, swallowed error) bool {
+	failed := slices.ContainsFunc(errs, func(err error) bool { return err != nil })
+	if !failed && swallowed != nil {
+		fail(group, swallowed)
+		return true
+	}
+	if !failed {
+		return false
+	}
+	for i, a := range group {
+		if a.Err = errs[i]; a.Err == nil {
+			a.repeat(false)
+		}
+	}
+	return true
+}
+
+// call runs the handler's own code. The errors are aligned with the attempts.
+func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attempt, c Call) []error {
+	if err := c.MayStart(); err != nil {
+		return slices.Repeat([]error{err}, len(group))
+	}
+	deliveries := make([]handler.Delivery, len(group))
+	for i, a := range group {
+		a.Called, deliveries[i] = true, a.Delivery
+	}
+	p := patience{Grace: r.StuckGrace, Overdue: c.Overdue, Returned: c.Returned}
+	if c.Until != nil {
+		p.GiveUp = c.Until.Done()
+	}
+	return call(handler.ContextWithDB(ctx, session), tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
+}
+
+// StartSpan begins the span of a call of some attempts; EndSpan ends it, when it is known
+// what they have come to.
+func StartSpan(ctx context.Context, instruments *telemetry.Instruments, group ...*Attempt) context.Context {
+	if !instruments.Traces() {
+		return ctx
+	}
+	messages := make([]handler.Metadata, len(group))
+	for i, a := range group {
+		messages[i] = a.Delivery.Metadata
+	}
+	ctx, span := instruments.StartAttempt(ctx, group[0].Handler.Key(), messages...)
+	for _, a := range group {
+		a.span.End() // an earlier call of the same attempt
+		a.span = span
+	}
+	return ctx
+}

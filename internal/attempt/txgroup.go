@@ -1,0 +1,117 @@
+package attempt
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// runTxGroup runs a transactional handler for several messages, one call after the
+// other, in one transaction (contract 5.11). Steps.Check looks at their claims first,
+// all in one statement: a stale one is found before its handler runs. Each call has a
+// savepoint of its own: what fails is undone alone. Those that passed are written in one
+// statement before the commit. Until then no row of theirs is locked: a handler that
+// hangs holds up nobody but itself. Should somebody have taken one over meanwhile, all is
+// undone, and each runs alone.
+//
+// The savepoint of a call is released when the next one's begins: with it go those that
+// the handler has set, so that no call can roll back to a savepoint of another. Both
+// travel with the first statement of the next handler.
+//
+// What hurts the transaction itself, or may be due to the company, decides nothing: a
+// timeout, a cancellation (it may have cost the connection), a lost connection, a
+// deadlock, a commit that is refused (a deferred constraint does not say whose row it
+// was). All then run again alone, uncharged, and the culprit fails there.
+func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
+	t, err := r.begin(ctx, c)
+	if err != nil {
+		r.cutShort(all, err)
+		return
+	}
+	defer t.RollbackUntil(c.until())
+	group, err := c.Steps.Check(ctx, t, all)
+	if err != nil {
+		repeatAlone(all)
+		return
+	}
+	markStale(all, group)
+	passed := make([]*Attempt, 0, len(group))
+	for i, a := range group {
+		if ctx.Err() != nil { // what has passed is kept
+			repeatAlone(group[i:])
+			break
+		}
+		switch err := r.runMember(ctx, t, i == 0, a, c); {
+		case errors.Is(err, ErrStuck):
+			// It may still be running: not again beside itself.
+			a.Err = err
+			repeatAlone(group[:i], group[i+1:])
+			return
+		case err != nil:
+			repeatAlone(group)
+			return
+		}
+		if a.Err == nil {
+			passed = append(passed, a)
+		}
+	}
+	if len(passed) == 0 {
+		return
+	}
+	if current, err := c.Steps.Write(ctx, t, passed); err != nil || len(current) < len(passed) {
+		repeatAlone(passed) // whose claim was taken over finds out alone
+		return
+	}
+	committed, err := r.commit(ctx, t, passed, c)
+	for _, a := range passed {
+		switch {
+		case committed:
+			a.Stored = true
+			a.watched.Committed()
+		case isUncharged(err):
+			a.Err, a.Alone = err, true
+		default:
+			a.repeat(true)
+		}
+	}
+}
+
+// runMember makes one call, which has a savepoint of its own. The error is what ends the
+// whole group; the attempt's own failure, undone, is in its Err.
+func (r *Runner) runMember(ctx context.Context, t *handlertx.Tx, first bool, a *Attempt, c Call) error {
+	defer func(started time.Time) { a.Duration = time.Since(started) }(time.Now())
+	begin := []string{"RELEASE SAVEPOINT inbox_member", "SAVEPOINT inbox_member"}
+	if first {
+		begin = begin[1:]
+	}
+	if err := t.Within(func() error { return handlertx.SteerLater(t.Ctx, t.DB, begin...) }); err != nil {
+		return err
+	}
+	one := []*Attempt{a}
+	ctx, cancel := limited(StartSpan(ctx, r.Instruments, a), a.Timeout)
+	defer cancel()
+	session, watched := handlertx.Watch(ctx, t.DB, r.StatementTimeout)
+	a.watched = watched
+	err := r.call(ctx, session, session, one, c)[0]
+	a.Cause = context.Cause(ctx)
+	if fault := databaseFault(watched, []error{err}); fault != nil {
+		return fault
+	}
+	if err == nil {
+		err = watched.Swallowed()
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrStuck) || isInterruption(err) || ctx.Err() != nil || store.IsTransient(err):
+		return err
+	}
+	if err := handlertx.Steered(t.DB); err != nil { // not the handler's fault
+		return err
+	}
+	a.Err = err
+	return t.Within(func() error { return handlertx.Steer(t.Ctx, t.DB, "ROLLBACK TO SAVEPOINT inbox_member") })
+}

@@ -1,0 +1,130 @@
+package attempt
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// Verdict is what becomes of a message for its handler after an attempt.
+type Verdict struct {
+	Outcome handler.AttemptOutcome
+	// Err is what the attempt failed with, or was cut short by.
+	Err error
+	// Charged says that the attempt counts as a failure.
+	Charged bool
+	// Delay is how long the next attempt has to wait; of a message that was released,
+	// what Cut says.
+	Delay time.Duration
+	// Cut, of a message that was released, is why nobody is charged; nil if the inbox
+	// itself interrupted the attempt.
+	Cut *Uncharged
+}
+
+// Verdict decides what becomes of the message (contract 5.5, 5.7, 5.8, 7.6): it is the
+// one place that says what a handler's error means.
+//
+// A handler that returned nil has done its part, even in spite of an ended context.
+// When the inbox interrupted the attempt, an error is taken for the interruption's echo
+// and nothing is charged, unless the handler poisoned or snoozed.
+//
+// The error is the application's code, too: a nil pointer in an error's clothes panics
+// when it is asked for its text. That is a failure, and must not end the process.
+func (a *Attempt) Verdict() (v Verdict) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.Err = Recovered(fmt.Sprintf("the handler's error: %v", p))
+			v = a.verdict(a.Err)
+		}
+	}()
+	if a.Err != nil {
+		_ = a.Err.Error()
+	}
+	return a.verdict(a.Err)
+}
+
+func (a *Attempt) verdict(err error) Verdict {
+	var (
+		beyond     *Unrecoverable
+		poison     *handler.PoisonError
+		snooze     *handler.SnoozeError
+		retryAfter *handler.RetryAfterError
+		cut        *Uncharged
+	)
+	timedOut := errors.Is(a.Cause, ErrTimeout)
+	uncharged := errors.As(err, &cut) && !timedOut
+	switch {
+	case err == nil:
+		return Verdict{Outcome: handler.AttemptCompleted}
+	case !uncharged && (errors.As(err, &beyond) || handler.Undecodable(err)):
+		return Verdict{Outcome: handler.AttemptPoisoned, Err: err}
+	case !uncharged && errors.As(err, &poison):
+		return Verdict{Outcome: handler.AttemptPoisoned, Err: err, Charged: true}
+	case !uncharged && errors.As(err, &snooze):
+		return Verdict{Outcome: handler.AttemptSnoozed, Delay: snooze.Delay}
+	case isInterruption(a.Cause), isInterruption(err):
+		return Verdict{Outcome: handler.AttemptReleased, Err: err}
+	case uncharged:
+		return Verdict{Outcome: handler.AttemptReleased, Err: err, Delay: cut.Delay, Cut: cut}
+	}
+	if timedOut {
+		err = fmt.Errorf("handler timed out after %s: %w", a.Timeout, err)
+	}
+	if a.Failures+1 >= max(a.Policy.MaxRetries, 1) {
+		return Verdict{Outcome: handler.AttemptPoisoned, Err: err, Charged: true}
+	}
+	v := Verdict{Outcome: handler.AttemptFailed, Err: err, Charged: true}
+	if errors.As(err, &retryAfter) {
+		v.Delay = retryAfter.Delay
+	} else {
+		v.Delay = a.Policy.Delay(a.Failures + 1)
+	}
+	return v
+}
+
+// Unrecoverable marks a failure that lies in what is stored, not in the handler: no
+// attempt can ever succeed (contract 5.7).
+type Unrecoverable struct{ Reason error }
+
+func (e *Unrecoverable) Error() string { return e.Reason.Error() }
+
+// Unwrap returns the reason.
+func (e *Unrecoverable) Unwrap() error { return e.Reason }
+
+// Uncharged marks an attempt that was cut short before or after the handler's own part:
+// it is repeated after a while.
+type Uncharged struct {
+	Reason error
+	// Delay is how long the repeat waits at least; 0 leaves that to the caller.
+	Delay time.Duration
+	// Database says that the database is to blame.
+	Database bool
+	// Unknown says that the attempt's transaction may yet be committed.
+	Unknown bool
+}
+
+func (e *Uncharged) Error() string { return e.Reason.Error() }
+
+// Unwrap returns the reason.
+func (e *Uncharged) Unwrap() error { return e.Reason }
+
+func isUncharged(err error) bool {
+	var cut *Uncharged
+	return errors.As(err, &cut)
+}
+
+// Interruption is why the inbox itself ends an attempt, such as a stop: the cause of
+// the handler's context, or the error of Call.MayStart. Each is told by its address.
+type Interruption struct{ reason string }
+
+// NewInterruption makes one that is unlike all others.
+func NewInterruption(reason string) *Interruption { return &Interruption{reason} }
+
+func (i *Interruption) Error() string { return i.reason }
+
+func isInterruption(err error) bool {
+	var i *Interruption
+	return errors.As(err, &i)
+}

@@ -1,0 +1,189 @@
+package handlertx
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
+)
+
+// overPgx has transactions of db begin as a pipedTx wherever pgx can be spoken to:
+// what SteerLater sends goes together with the statement that follows, which saves a
+// round trip each time, and a commit that PostgreSQL did not see confirmed by its
+// synchronous standby fails (pgxtx.ErrUnconfirmed).
+func overPgx(db *gorm.DB) *gorm.DB {
+	if pool, ok := db.Statement.ConnPool.(*sql.DB); ok && db.Dialector.Name() == "postgres" {
+		db.Statement.ConnPool = piping{pool}
+	}
+	return db
+}
+
+// piping begins pipedTx where it can.
+type piping struct{ *sql.DB }
+
+// BeginTx implements gorm.ConnPoolBeginner.
+func (p piping) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPool, error) {
+	tx, err := pgxtx.Begin(ctx, p.DB, options)
+	if errors.Is(err, pgxtx.ErrUnavailable) {
+		return p.DB.BeginTx(ctx, options)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &pipedTx{Tx: tx, pool: p.DB}, nil
+}
+
+// pipedTx keeps what steers it until its next statement.
+type pipedTx struct {
+	*pgxtx.Tx
+	pool *sql.DB
+
+	// mu is held while what is pending is on its way: were it not, another
+	// statement of the handler's, from a goroutine of its own, could overtake a
+	// savepoint that it must stand behind.
+	mu      sync.Mutex
+	pending []string
+	failed  error
+}
+
+// SteerLater is Steer at the latest before tx's next statement. That the server
+// refused it is known from Steered then; the statement that came with it fails, too.
+func SteerLater(ctx context.Context, tx *gorm.DB, statements ...string) error {
+	t, ok := tx.Statement.ConnPool.(*pipedTx)
+	if !ok {
+		return Steer(ctx, tx, strings.Join(statements, "; "))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pending = append(t.pending, statements...)
+	return nil
+}
+
+// Steered returns what the server refused SteerLater's statements with. Where they
+// would have set a savepoint, one of that name may still be an older one.
+func Steered(tx *gorm.DB) error {
+	t, ok := tx.Statement.ConnPool.(*pipedTx)
+	if !ok {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failed
+}
+
+// ExecContext runs a statement, together with what is pending.
+func (t *pipedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.pending) == 0 || !t.Prepares() || !pipeable(args) {
+		if err := t.flush(ctx); err != nil {
+			return nil, err
+		}
+		return t.Tx.ExecContext(ctx, query, args...)
+	}
+	var affected int64
+	err := t.Do(ctx, func(c *pgx.Conn) error {
+		var ran bool
+		var err error
+		affected, ran, err = pgxtx.ExecAfter(ctx, c, t.pending, query, args)
+		t.steered(ran, err)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return driver.RowsAffected(affected), nil
+}
+
+// steered: what is pending has run, or the server has refused it. If neither, it
+// stays: it did not get to the server, or there is no connection any more.
+func (t *pipedTx) steered(ran bool, err error) {
+	var refused *pgconn.PgError
+	switch {
+	case ran:
+	case errors.As(err, &refused):
+		t.failed = fmt.Errorf("%s: %w", strings.ToLower(strings.Join(t.pending, "; ")), err)
+	default:
+		return
+	}
+	t.pending = t.pending[:0]
+}
+
+// pipeable says whether these arguments are a prepared statement's, and nothing
+// that database/sql or pgx has its own ways with. Without arguments it may be
+// several statements in one.
+func pipeable(args []any) bool {
+	for _, arg := range args {
+		switch arg.(type) {
+		case sql.NamedArg, sql.Out, pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID, pgx.QueryRewriter:
+			return false
+		}
+	}
+	return len(args) > 0
+}
+
+// flush sends what is pending by itself.
+func (t *pipedTx) flush(ctx context.Context) error {
+	if len(t.pending) == 0 {
+		return nil
+	}
+	_, err := t.Tx.ExecContext(ctx, strings.Join(t.pending, "; "))
+	t.steered(err == nil, err)
+	return err
+}
+
+func (t *pipedTx) flushed(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.flush(ctx)
+}
+
+// QueryContext runs a query after what is pending.
+func (t *pipedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := t.flushed(ctx); err != nil {
+		return nil, err
+	}
+	return t.Tx.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext runs a query after what is pending, or not at all: a Row cannot be
+// made with an error of ours, so it gets the one of a context that has ended.
+func (t *pipedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if t.flushed(ctx) != nil {
+		ended, end := context.WithCancel(ctx)
+		end()
+		ctx = ended
+	}
+	return t.Tx.QueryRowContext(ctx, query, args...)
+}
+
+// PrepareContext prepares a statement after what is pending.
+func (t *pipedTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	if err := t.flushed(ctx); err != nil {
+		return nil, err
+	}
+	return t.Tx.PrepareContext(ctx, query)
+}
+
+// StmtContext binds a prepared statement after what is pending, or not at all, see
+// QueryRowContext.
+func (t *pipedTx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
+	if t.flushed(ctx) != nil {
+		ended, end := context.WithCancel(ctx)
+		end()
+		ctx = ended
+	}
+	return t.Tx.StmtContext(ctx, stmt)
+}
+
+// GetDBConn lets gorm.DB.DB find the pool.
+func (t *pipedTx) GetDBConn() (*sql.DB, error) { return t.pool, nil }

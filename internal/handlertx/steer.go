@@ -1,0 +1,35 @@
+package handlertx
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/txcontrol"
+)
+
+// Steer sends statements that steer tx's transaction, such as those about
+// savepoints, past the application's GORM logger, and past GORM's cache of
+// prepared statements: two of them cannot be prepared as one.
+func Steer(ctx context.Context, tx *gorm.DB, statements string) error {
+	if err := steer(ctx, tx.Statement.ConnPool, statements); err != nil {
+		return fmt.Errorf("%s: %w", strings.ToLower(statements), err)
+	}
+	return nil
+}
+
+// steer tells whoever watches the transaction.
+func steer(ctx context.Context, pool gorm.ConnPool, statements string) error {
+	switch pool := pool.(type) {
+	case *gorm.PreparedStmtTX:
+		return steer(ctx, pool.Tx, statements)
+	case *WatchedTx:
+		err := steer(ctx, pool.ConnPool, statements)
+		pool.note(txcontrol.Find(statements, pool.dialect), err)
+		return err
+	}
+	_, err := pool.ExecContext(ctx, statements)
+	return err
+}

@@ -1,0 +1,145 @@
+package handlertx
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// Tx is a transaction that handlers run in. It is used by one goroutine.
+//
+// It does not end with the context of an attempt: a handler that returns nil
+// in spite of a cancelled context has completed, so its commit must still be
+// possible. Only the inbox's own statements in it have deadlines.
+type Tx struct {
+	// Ctx ends when one of the inbox's own steps takes too long, and with the
+	// transaction.
+	Ctx context.Context
+	// DB is the session in the transaction.
+	DB *gorm.DB
+
+	cancel  context.CancelFunc
+	timeout time.Duration
+	ended   bool
+}
+
+// Begin begins a transaction; each of the inbox's own steps in it may take as
+// long as timeout.
+func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
+	return BeginUntil(context.WithoutCancel(ctx), db, timeout, isolation)
+}
+
+// BeginUntil is Begin for those who have no time for it once ctx has ended. The
+// transaction, once begun, does not end with ctx.
+func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
+	t := &Tx{timeout: timeout}
+	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	t.DB = overPgx(db.Session(&gorm.Session{NewDB: true, Context: t.Ctx}))
+	detach := context.AfterFunc(ctx, t.cancel)
+	err := t.Within(func() error { t.DB = t.DB.Begin(stated(db, isolation)); return t.DB.Error })
+	if !detach() && err == nil {
+		err = ctx.Err() // it was begun all the same; database/sql undoes it as its own context has ended
+	}
+	if err != nil {
+		t.cancel()
+		return nil, fmt.Errorf("begin handler transaction: %w", err)
+	}
+	return t, nil
+}
+
+// stated says the isolation outright: the role's or the database's default may be any.
+func stated(db *gorm.DB, isolation sql.IsolationLevel) *sql.TxOptions {
+	switch {
+	case db.Dialector.Name() == "sqlite": // one level, by any name
+		isolation = sql.LevelDefault
+	case isolation == sql.LevelDefault:
+		isolation = sql.LevelReadCommitted
+	}
+	return &sql.TxOptions{Isolation: isolation}
+}
+
+// RefusedIsolation returns which levels handlers' transactions can have if this one is
+// none of them, else nothing. Dialect is empty where it is not known yet.
+func RefusedIsolation(dialect string, level sql.IsolationLevel) (allowed string) {
+	switch level {
+	case sql.LevelDefault, sql.LevelSerializable:
+		return ""
+	case sql.LevelReadCommitted, sql.LevelRepeatableRead:
+		if dialect == "sqlite" {
+			return "Default or Serializable on sqlite, whose transactions are always serializable"
+		}
+		return ""
+	}
+	return "Default, Read Committed, Repeatable Read or Serializable"
+}
+
+// Within gives a step of the inbox's own its deadline.
+func (t *Tx) Within(step func() error) error {
+	guard := time.AfterFunc(t.timeout, t.cancel)
+	defer guard.Stop()
+	return step()
+}
+
+// Rollback undoes everything unless the transaction has ended; the connection
+// is discarded if that fails. A handler that was given up as stuck may have a
+// statement under way, for which database/sql waits, whatever its deadline: the
+// rollback is left behind then and follows it.
+func (t *Tx) Rollback() { t.RollbackUntil(context.Background()) }
+
+// lastly is how long a rollback is waited for when there is no more time: one
+// that nothing is in the way of takes less.
+const lastly = 100 * time.Millisecond
+
+// RollbackUntil is Rollback for those who have no time for it once ctx has
+// ended: it is left behind then. Its own context ends with that, so that a
+// database that does not answer does not keep it for ever.
+func (t *Tx) RollbackUntil(ctx context.Context) {
+	defer t.cancel()
+	if t.ended {
+		return
+	}
+	t.ended = true
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = t.DB.Rollback().Error
+	}()
+	patience := time.NewTimer(t.timeout)
+	defer patience.Stop()
+	select {
+	case <-done:
+		return
+	case <-patience.C:
+		return
+	case <-ctx.Done():
+	}
+	patience.Reset(min(lastly, t.timeout))
+	select {
+	case <-done:
+	case <-patience.C:
+	}
+}
+
+// Commit ends the transaction. After an error it may or may not have been
+// committed, see store.OutcomeUnknown.
+func (t *Tx) Commit() error {
+	t.ended = true
+	return t.Within(func() error { return commit(t.Ctx, t.DB) })
+}
+
+// commit ends the handler's transaction. On SQLite a commit that is refused (a
+// deferred constraint) leaves the transaction open. database/sql takes it for
+// ended, and not every driver rolls it back: the connection would go back to
+// the pool with the transaction, and the write lock, on it. So the statement is
+// sent by hand, while a rollback is still possible.
+func commit(ctx context.Context, tx *gorm.DB) error {
+	if tx.Dialector.Name() != "sqlite" {
+		return tx.Commit().Error
+	}
+	_, err := tx.Statement.ConnPool.ExecContext(ctx, "COMMIT")
+	_ = tx.Rollback() // after a commit there is nothing left to roll back
+	return err
+}

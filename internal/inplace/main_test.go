@@ -1,9 +1,0 @@
-package inplace_test
-
-import (
-	"testing"
-
-	"github.com/gorm-inbox/inbox/internal/testenv"
-)
-
-func TestMain(m *testing.M) { testenv.Main(m) }

@@ -1,0 +1,186 @@
+package synchronous
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// run is one attempt under way.
+type run struct {
+	*Runner
+	*task
+	at      partition
+	hard    context.Context // ends when there is no more time for handlers
+	skipped bool            // the handler has processed the message before
+}
+
+// try makes one attempt and notes in the task what came of it. The error says that there
+// was no time to begin it, or that ctx has ended before it was over.
+func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition, t *task) error {
+	if !r.enter(ctx, stopping, at) {
+		return envelope.ErrInterrupted
+	}
+	t.Delivery.Attempt = t.Failures + 1
+	t.Reset()
+	a := &run{Runner: r, task: t, at: at, hard: ctx}
+	started := time.Now()
+	tracing := attempt.StartSpan(ctx, r.cfg.Instruments, &t.Attempt)
+	defer t.EndSpan()
+	t.Err = a.protected(tracing)
+	<-r.slots
+	return a.settle(ctx, time.Since(started))
+}
+
+// enter waits until an attempt may begin and takes a slot for it, or reports false when
+// stopping is closed or ctx has ended first.
+//
+// Both are looked at again once there is a slot, and so are stuck calls: while this one
+// waited, the call that had the slot may have been given up as stuck. It is counted as
+// left behind before it gives its slot back, so whoever gets that slot sees it. Then the
+// slot is given back: nobody is to wait for a stuck call with it.
+func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partition) bool {
+	for r.stuck.await(ctx, stopping, at) {
+		select {
+		case r.slots <- struct{}{}:
+		case <-stopping:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+		if over := closed(stopping) || ctx.Err() != nil; !over && !r.stuck.blocks(at) {
+			return true
+		}
+		<-r.slots
+	}
+	return false
+}
+
+// protected takes a panic that is not the handler's (of a function that finds the ID) for
+// the attempt's failure: it must not end the process.
+func (a *run) protected(ctx context.Context) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = attempt.Recovered(v)
+		}
+	}()
+	if m := a.cfg.Memories[a.Handler]; m != nil {
+		return a.remembered(ctx, m)
+	}
+	return a.call(ctx, nil)
+}
+
+// call runs the handler, again at once after a collision of its transaction.
+func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
+	for again := true; again; again = a.Again {
+		a.Reset()
+		// The body belongs to the handler, which may change it; others get it too, and the
+		// raw record, whose memory it is, may have to be kept.
+		a.Delivery.Content = bytes.Clone(a.content)
+		noted := a.stuck.begin(a.at, a.Handler.Key())
+		a.attempts.Run(ctx, []*attempt.Attempt{&a.Attempt}, attempt.Call{
+			Steps: steps, MayStart: a.hard.Err, Until: a.hard,
+			Overdue: func() {
+				noted.overdue()
+				a.log.Error("inbox: handler ignores its cancelled context", a.fields()...)
+			},
+			Returned: noted.returned,
+		})
+		noted.ended(errors.Is(a.Err, attempt.ErrStuck))
+	}
+	return a.Err
+}
+
+// Pauses after an attempt that charged nothing: they double.
+const (
+	cutFirst = 50 * time.Millisecond
+	cutMost  = 5 * time.Second
+)
+
+// settle does what the verdict says (contract 5.5, 5.7, 7.6), counts and notifies. Once
+// ctx has ended, every error is taken for the echo of that, and the record is delivered
+// again.
+func (a *run) settle(ctx context.Context, took time.Duration) error {
+	v := a.Verdict()
+	if ctx.Err() != nil && v.Outcome != handler.AttemptCompleted {
+		a.ended(ctx, handler.AttemptReleased, v.Err, took)
+		return envelope.ErrInterrupted
+	}
+	if v.Outcome == handler.AttemptReleased {
+		a.putOff(ctx, v.Err, took)
+		return nil
+	}
+	a.outage.End(a.task)
+	if v.Charged {
+		a.Failures++
+	}
+	switch v.Outcome {
+	case handler.AttemptCompleted:
+		a.over = true
+		if a.skipped {
+			a.Came(skipped, nil)
+			return nil
+		}
+	case handler.AttemptPoisoned: // the record is bad when the other handlers have come to their end
+		a.over, a.failure = true, v.Err
+		a.log.Error("inbox: handler gave a message up", append(a.fields(), zap.Error(v.Err))...)
+	default:
+		a.cut, a.due = 0, time.Now().Add(v.Delay)
+		if v.Outcome == handler.AttemptFailed {
+			a.log.Warn("inbox: attempt failed, it is repeated in place", append(a.fields(), zap.Duration(telemetry.FieldTryingAgainAfter, v.Delay), zap.Error(v.Err))...)
+		}
+	}
+	a.ended(ctx, v.Outcome, v.Err, took)
+	return nil
+}
+
+// skipped is the outcome of spans alone: the handler has processed the message before.
+const skipped handler.AttemptOutcome = "skipped"
+
+// putOff repeats what was nobody's fault after a pause.
+func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
+	delay := cutMost
+	if a.cut < 10 {
+		delay = min(cutFirst<<a.cut, cutMost)
+	}
+	delay = delay/2 + rand.N(delay/2+1)
+	a.cut++
+	a.due = time.Now().Add(delay)
+	if errors.Is(err, idempotent.ErrInProgress) {
+		a.outage.End(a.task)
+		return // it was somebody else's attempt
+	}
+	if store.IsSerialization(err) {
+		a.outage.End(a.task) // it was another transaction
+	} else {
+		a.outage.Begin(a.task, err, a.fields()...)
+	}
+	a.ended(ctx, handler.AttemptReleased, err, took)
+}
+
+func (a *run) fields() []zap.Field {
+	return []zap.Field{zap.String(telemetry.FieldHandlerKey, a.Handler.Key()), zap.String(telemetry.FieldMessageID, a.Delivery.ID), zap.Int(telemetry.FieldAttempt, a.Delivery.Attempt),
+		zap.String(telemetry.FieldTopic, a.at.topic), zap.Int(telemetry.FieldPartition, a.at.id)}
+}
+
+// ended reports the attempt.
+func (a *run) ended(ctx context.Context, outcome handler.AttemptOutcome, err error, took time.Duration) {
+	a.Came(outcome, err)
+	e := handler.AttemptEvent{MessageID: a.Delivery.ID, HandlerKey: a.Handler.Key(), Type: a.Delivery.Type, Attempt: a.Delivery.Attempt,
+		Outcome: outcome, Err: err, Duration: took}
+	if !a.over && outcome != handler.AttemptReleased {
+		e.NextAttemptAt = a.cfg.Clock.Now().Add(time.Until(a.due))
+	}
+	a.reports.Ended(context.WithoutCancel(ctx), e, a.Delivery.Transport, a.Cause)
+}

@@ -1,0 +1,139 @@
+package synchronous_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
+)
+
+func TestWhatAHandlerHasDoneIsSkipped(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		runs := map[string]int{}
+		h := func(key string) *handler.Handler {
+			return handler.New(key, func(_ context.Context, m inboxtest.Bytes) error {
+				if runs[key]++; key == "b" && m.Attempt == 1 {
+					return errBoom
+				}
+				return nil
+			})
+		}
+		var outcomes []string
+		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) {
+			remember(t, c, newMemory())
+			c.Hooks.OnAttempt = func(_ context.Context, e handler.AttemptEvent) {
+				outcomes = append(outcomes, e.HandlerKey+" "+string(e.Outcome))
+			}
+		}, h("a"), h("b"))
+		for range 3 {
+			require.NoError(t, deliver(t, r, 0, "1"))
+		}
+		require.Equal(t, map[string]int{"a": 1, "b": 2}, runs, "each handler by itself, and a failed run is no run")
+		require.Equal(t, []string{"a completed", "b failed", "b completed"}, outcomes, "what is skipped is nobody's attempt")
+		require.EqualValues(t, 2, counters.Processed.Load())
+	})
+}
+
+func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		attempts := make(chan int, 10)
+		h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })
+		store := newMemory()
+		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { c.MaxAttempts = 1; remember(t, c, store) }, h)
+		store.set("h 1", "running")
+
+		stopping, done := make(chan struct{}), make(chan error, 1)
+		go func() { done <- r.Deliver(context.Background(), stopping, received(0, "1")) }()
+		inboxtest.Eventually(t, func() bool { return store.times() > 3 }, "it was asked for several times")
+		require.Empty(t, done)
+		close(stopping)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), envelope.ErrInterrupted)
+
+		go func() { done <- r.Deliver(context.Background(), nil, received(0, "1")) }()
+		asked := store.times()
+		inboxtest.Eventually(t, func() bool { return store.times() > asked+1 }, "it was asked for again")
+		store.set("h 1", "") // who was at it has failed
+		require.NoError(t, inboxtest.Receive(t, done, "the delivery's end"))
+		require.Equal(t, 1, inboxtest.Receive(t, attempts, "the attempt"), "nothing was charged")
+		require.Zero(t, counters.Failed.Load())
+		require.Zero(t, counters.Released.Load(), "it was nobody's attempt")
+	})
+}
+
+// The marker is there with what the handler writes, or not at all, so that duplicates in
+// flight at the same moment have their effects once.
+func TestMarkersAreCommittedWithTheHandlersWrites(t *testing.T) {
+	plain := func(fn func(db *gorm.DB, m inboxtest.Bytes) error) *handler.Handler {
+		return handler.New("h", func(ctx context.Context, m inboxtest.Bytes) error { return fn(handler.DB(ctx), m) })
+	}
+	transactional := func(fn func(db *gorm.DB, m inboxtest.Bytes) error) *handler.Handler {
+		return handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return fn(tx, m) })
+	}
+	for name, make := range map[string]func(func(*gorm.DB, inboxtest.Bytes) error) *handler.Handler{"plain": plain, "transactional": transactional} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				written := effects(t, d.DB)
+				runs := atomic.Int32{}
+				h := make(func(db *gorm.DB, m inboxtest.Bytes) error {
+					runs.Add(1)
+					if err := write(db, m.ID); err != nil {
+						return err
+					}
+					if m.Attempt == 1 {
+						return errBoom
+					}
+					return nil
+				})
+				configure := func(c *synchronous.Config) { remember(t, c, tables(t, c.DB)) }
+				one, _ := newRunner(t, d.DB, configure, h)
+				other, _ := newRunner(t, d.Another(t), configure, h)
+				require.NoError(t, deliver(t, one, 0, "1"))
+				require.Equal(t, []string{"1"}, written())
+				require.EqualValues(t, 2, runs.Load(), "the failed attempt left no marker")
+				require.NoError(t, deliver(t, other, 0, "1"))
+				require.EqualValues(t, 2, runs.Load())
+
+				var racing sync.WaitGroup
+				for i, r := range []*synchronous.Runner{one, other, one, other} {
+					racing.Add(1)
+					go func() {
+						defer racing.Done()
+						if err := deliver(t, r, i, "2"); err != nil {
+							t.Error(err)
+						}
+					}()
+				}
+				racing.Wait()
+				require.Equal(t, []string{"1", "2"}, written(), "a second effect would have collided")
+			})
+		})
+	}
+}
+
+func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		find := func(m inboxtest.Bytes) (string, error) {
+			if m.ID == "panics" {
+				panic("ouch")
+			}
+			return "", errBoom
+		}
+		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { t.Error("it must not run"); return nil }, handler.IdempotencyKey(find))
+		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { remember(t, c, newMemory()) }, h)
+		for id, attempts := range map[string]int{"fails": 1, "panics": 3} {
+			var failed *synchronous.FailedError
+			require.ErrorAs(t, deliver(t, r, 0, id), &failed, id)
+			require.Len(t, failed.Failures, 1)
+			require.Equal(t, attempts, failed.Failures[0].Attempts, id)
+		}
+		require.Zero(t, counters.Processed.Load())
+	})
+}

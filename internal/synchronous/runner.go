@@ -1,0 +1,301 @@
+// Package synchronous runs the handlers of a transport's record while the transport
+// waits, without a status row: failures are retried in place (contract 7.6). An Inline
+// channel remembers which handler has processed which message, a Direct one does not.
+package synchronous
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// Config is what a Runner works with; all but Memories, Paused, Running, Backoff,
+// Middleware, Hooks and Instruments is required.
+type Config struct {
+	Channel  string
+	Registry *handler.Registry
+	// DB is where handlers get their sessions and transactions from.
+	DB *gorm.DB
+	// Memories remember what the handlers of an Inline channel have processed.
+	Memories map[*handler.Handler]*Memory
+	// Paused reports whether operators have paused a handler; nil pauses none. The
+	// partition waits before a paused handler (contract 5.13).
+	Paused func(*handler.Handler) bool
+	// Running knows the calls under way.
+	Running *attempt.Running
+
+	// MaxAttempts is after how many failed attempts a handler gives a message
+	// up, unless it has its own MaxRetries; at least 1.
+	MaxAttempts int
+	// Concurrency is how many handlers run at once; at least 1.
+	Concurrency int
+	// HandlerTimeout, MaxRetryDelay, StatementTimeout and StuckHandlerGrace are
+	// the inbox's.
+	HandlerTimeout, MaxRetryDelay, StatementTimeout, StuckHandlerGrace time.Duration
+	// TxIsolation is that of handlers' transactions; sql.LevelDefault is READ COMMITTED.
+	TxIsolation sql.IsolationLevel
+	// Backoff replaces the exponential backoff, see handler.Backoff.
+	Backoff    func(errorCount int) time.Duration
+	Middleware []handler.Middleware
+	Hooks      handler.Hooks
+	Clock      clock.Clock
+	Logger     *zap.Logger
+	Counters   *telemetry.Counters
+	// Instruments measure and trace; nil does neither.
+	Instruments *telemetry.Instruments
+}
+
+// Runner runs the handlers of one channel. It is safe for concurrent use, by
+// one goroutine per partition.
+type Runner struct {
+	cfg      Config
+	log      *zap.Logger
+	policies map[*handler.Handler]attempt.Policy
+	attempts attempt.Runner
+	reports  attempt.Reports
+	// lateIDs leaves it to the handlers' memories to judge a message without ID. Else such
+	// a message makes its record bad before any handler runs, as one with an ID that cannot
+	// be used does always.
+	lateIDs bool
+	slots   chan struct{}
+	stuck   *stuck
+	outage  *condition.Condition
+	heldAt  atomic.Int64 // when a partition last waited for a paused handler, by the clock, in nanoseconds
+}
+
+// New makes a Runner for the handlers that the registry has for the channel.
+func New(cfg Config) *Runner {
+	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)), policies: map[*handler.Handler]attempt.Policy{},
+		slots: make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
+	r.outage = condition.New(r.log, cfg.Clock, "the database, or the store of markers, cannot be used: attempts are repeated in place until it can")
+	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation, StuckGrace: cfg.StuckHandlerGrace,
+		Middleware: cfg.Middleware, Running: cfg.Running}
+	r.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: r.log}
+	for _, m := range cfg.Memories {
+		r.lateIDs = r.lateIDs || m.id.FindsIDs()
+	}
+	for _, h := range cfg.Registry.Handlers() {
+		r.policies[h] = attempt.NewPolicy(h, cfg.HandlerTimeout, cfg.MaxAttempts, cfg.MaxRetryDelay, cfg.Backoff)
+	}
+	return r
+}
+
+// pausedPoll is how often a partition checks whether its paused handler was
+// resumed. The check reads memory only: the heartbeat reads the database.
+const pausedPoll = 100 * time.Millisecond
+
+// FailedError is why a record is bad: handlers gave messages of it up. The
+// others have done theirs.
+type FailedError struct {
+	Failures []Failure
+}
+
+// Failure is one handler's last failure with one message.
+type Failure struct {
+	MessageID  string
+	HandlerKey string
+	Attempts   int
+	Err        error
+}
+
+// Error names handlers, messages and failures.
+func (e *FailedError) Error() string {
+	parts := make([]string, len(e.Failures))
+	for i, f := range e.Failures {
+		parts[i] = fmt.Sprintf("handler %q gave message %q up after %d attempts: %s", f.HandlerKey, f.MessageID, f.Attempts, f.Err)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Unwrap returns the failures' causes.
+func (e *FailedError) Unwrap() []error {
+	causes := make([]error, len(e.Failures))
+	for i, f := range e.Failures {
+		causes[i] = f.Err
+	}
+	return causes
+}
+
+// Stuck counts, by handler key, calls that ignore their cancelled context, those
+// given up included (contract 5.4).
+func (r *Runner) Stuck() map[string]int { return r.stuck.counts() }
+
+// Outage says why attempts cannot be made or finished at present although nobody
+// is at fault: the database, or the store of markers, cannot be used. It is nil
+// if none was met, or the last that met it got on (contract 7.8).
+func (r *Runner) Outage() error {
+	_, err := r.outage.Current()
+	return err
+}
+
+// ExcusedUntil is when the last outage was over, now while one lasts, or when a
+// partition last waited for a paused handler: nothing owes progress before. Zero if
+// neither has happened.
+func (r *Runner) ExcusedUntil() time.Time {
+	over := r.outage.Until()
+	if held := r.heldAt.Load(); held > 0 && time.Unix(0, held).After(over) {
+		return time.Unix(0, held).UTC()
+	}
+	return over
+}
+
+// Unrouted returns those of a record's messages that no handler takes.
+func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
+	var unrouted []handler.RawMessage
+	for _, m := range received.Messages {
+		if len(r.cfg.Registry.Route(r.cfg.Channel, m.Type)) == 0 {
+			unrouted = append(unrouted, m)
+		}
+	}
+	return unrouted
+}
+
+// Deliver runs all handlers of the record's messages until each has done its
+// part, in turn: one that fails is tried again after its backoff, without those
+// that have succeeded. It returns nil when all have, a *FailedError when all
+// have come to their end and some gave up, the first message's error if its ID
+// is unusable, and envelope.ErrInterrupted otherwise. Messages that no handler takes are
+// passed over.
+//
+// A paused handler is waited for, and charged nothing; the others of the record run.
+// Once stopping is closed the running handler may finish, no pause and no slot
+// is waited for, and nothing is begun anew: not even the handlers of the record
+// that have not run yet. Once ctx ends, the running handler is cancelled too.
+func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error {
+	tasks, err := r.tasks(received)
+	if err != nil {
+		return err
+	}
+	defer r.forget(tasks)
+	at := partition{received.Record.Topic, received.Record.Partition}
+	for {
+		open := false
+		var next time.Time
+		for _, t := range tasks {
+			if !t.over && !time.Now().Before(t.due) {
+				if r.cfg.Paused != nil && r.cfg.Paused(t.Handler) {
+					t.due = time.Now().Add(pausedPoll)
+					r.heldAt.Store(r.cfg.Clock.Now().UnixNano())
+				} else if err := r.try(ctx, stopping, at, t); err != nil {
+					return err
+				}
+			}
+			if !t.over && (!open || t.due.Before(next)) {
+				open, next = true, t.due
+			}
+		}
+		if !open {
+			return failures(tasks)
+		}
+		if !wait(ctx, stopping, time.Until(next)) {
+			return envelope.ErrInterrupted
+		}
+	}
+}
+
+// forget notes that the tasks are not delivered here any more, which does not mean
+// that an outage they met is over.
+func (r *Runner) forget(tasks []*task) {
+	for _, t := range tasks {
+		r.outage.Forget(t)
+	}
+	r.outage.Clear()
+}
+
+// task is one handler's part of a record.
+type task struct {
+	attempt.Attempt
+
+	content []byte // the message's body; each call gets a copy
+	cut     int    // tries in a row that charged nothing
+	due     time.Time
+	over    bool
+	failure error // with which it was given up
+}
+
+// tasks makes the handlers' parts of a record, in the order of its messages
+// and of the handlers' declaration.
+func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
+	var tasks []*task
+	now := r.cfg.Clock.Now()
+	for _, m := range received.Messages {
+		handlers := r.cfg.Registry.Route(r.cfg.Channel, m.Type)
+		if len(handlers) > 0 { // routing comes before ID checks (contract 4.6)
+			if err := r.unusable(m); err != nil {
+				return nil, err
+			}
+		}
+		for _, h := range handlers {
+			policy := r.policies[h]
+			tasks = append(tasks, &task{content: m.Content, Attempt: attempt.Attempt{
+				Handler: h, Policy: policy, Timeout: policy.Timeout,
+				Delivery: handler.Delivery{Content: m.Content, Metadata: handler.Metadata{
+					ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.Transport,
+					Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now, HandlerKey: h.Key(),
+				}},
+			}})
+		}
+	}
+	return tasks, nil
+}
+
+// unusable says what is wrong with a message's ID.
+func (r *Runner) unusable(m handler.RawMessage) error {
+	missing := errors.Is(m.IDErr, envelope.ErrMissingID)
+	if m.IDErr == nil || missing && r.lateIDs {
+		return nil
+	}
+	if missing {
+		r.cfg.Counters.OfChannel(telemetry.MissingKey, r.cfg.Channel, 1)
+	}
+	return fmt.Errorf("message %q: %w", m.ID, m.IDErr)
+}
+
+func failures(tasks []*task) error {
+	var failed FailedError
+	for _, t := range tasks {
+		if t.failure != nil {
+			failed.Failures = append(failed.Failures, Failure{MessageID: t.Delivery.ID, HandlerKey: t.Handler.Key(), Attempts: t.Delivery.Attempt, Err: t.failure})
+		}
+	}
+	if len(failed.Failures) == 0 {
+		return nil
+	}
+	return &failed
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait waits for d and reports false at once when there is no time to.
+func wait(ctx context.Context, stopping <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-stopping:
+	case <-ctx.Done():
+	}
+	return false
+}

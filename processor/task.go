@@ -1,0 +1,195 @@
+package processor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
+)
+
+// task is a claimed status on its way through this process: what its attempts need, and
+// what the last one came to.
+type task struct {
+	attempt.Attempt
+
+	claim  store.Claim
+	policy *policy
+	report func(error) // reports to the circuit breaker that has let it run
+	waited bool        // how long it was due is measured
+}
+
+func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
+	return &task{Attempt: attempt.Attempt{Handler: h, Policy: p.Policy, Timeout: p.Timeout, Failures: c.ErrorCount}, claim: c, policy: p}
+}
+
+// number counts the attempts of the status from 1.
+func (t *task) number() int { return t.claim.ErrorCount + t.claim.AbandonedCount + 1 }
+
+// runner runs the attempts of groups.
+type runner struct {
+	attempts      *attempt.Runner
+	store         store.Store
+	now           func() time.Time
+	measure       *telemetry.Instruments
+	interruptions *interruptions
+
+	busy atomic.Int64 // attempts that run
+}
+
+// run runs a group to its end.
+func (r *runner) run(ctx context.Context, g *group, c attempt.Call) {
+	r.busy.Add(int64(len(g.tasks)))
+	defer r.busy.Add(-int64(len(g.tasks)))
+	r.noteWaits(ctx, g)
+	attempts := g.deliverable()
+	if len(attempts) == 0 {
+		return
+	}
+	mayStart := c.MayStart
+	c.MayStart = func() error {
+		if err := mayStart(); err != nil {
+			return err
+		}
+		if cause := context.Cause(ctx); errors.Is(cause, errFenced) || errors.Is(cause, errLockLost) {
+			return cause
+		}
+		return nil
+	}
+	if g.handler.Kind() == handler.Transactional {
+		c.Steps = r.steps(g)
+	}
+	r.attempts.Run(ctx, attempts, c)
+	for _, t := range g.tasks {
+		r.interruptions.note(t)
+	}
+}
+
+// noteWaits measures how long attempts were due before they begin.
+func (r *runner) noteWaits(ctx context.Context, g *group) {
+	if !r.measure.TimesWaits(ctx) {
+		return
+	}
+	now := r.now()
+	for _, t := range g.tasks {
+		if !t.waited { // else it runs again, for others' sake
+			t.waited = true
+			r.measure.Waited(ctx, t.claim.HandlerKey, now.Sub(t.claim.Due))
+		}
+	}
+}
+
+// deliverable makes the input of each attempt and returns those that have one; the
+// others have failed for good.
+func (g *group) deliverable() []*attempt.Attempt {
+	attempts := make([]*attempt.Attempt, 0, len(g.tasks))
+	for _, t := range g.tasks {
+		if err := t.deliver(); err != nil {
+			t.Err = &attempt.Unrecoverable{Reason: err}
+			continue
+		}
+		attempts = append(attempts, &t.Attempt)
+	}
+	return attempts
+}
+
+// deliver makes the handler's input of what is stored. An error means that no attempt
+// can ever succeed.
+func (t *task) deliver() error {
+	m := t.claim.Message
+	if m == nil {
+		return fmt.Errorf("message %q is deleted", t.claim.MessageID)
+	}
+	properties, err := handler.ParseProperties(m.SerializedProperties)
+	if err != nil {
+		return fmt.Errorf("message %q: %w", t.claim.MessageID, err)
+	}
+	t.Delivery = handler.Delivery{
+		Metadata: handler.Metadata{
+			ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.TransportName,
+			Properties: properties, OrderingKey: m.OrderingKey, ReceivedAt: m.ReceivedAt,
+			HandlerKey: t.claim.HandlerKey, Attempt: t.number(),
+		},
+		Content: m.Content,
+	}
+	return nil
+}
+
+// steps complete the statuses of a group in the transaction of their handler (contract
+// 5.11): a stale claim is found before the handler runs, and while it runs the locks of
+// the rows keep recovery away from them.
+func (r *runner) steps(g *group) *attempt.Steps {
+	each := func(doing string, t *handlertx.Tx, attempts []*attempt.Attempt, do func([]store.Completion) ([]bool, error)) ([]*attempt.Attempt, error) {
+		completions := g.completions(attempts)
+		var applied []bool
+		err := t.Within(func() (err error) { applied, err = do(completions); return err })
+		if err != nil {
+			return nil, fmt.Errorf("%s in handler transaction: %w", doing, err)
+		}
+		current := make([]*attempt.Attempt, 0, len(attempts))
+		for i, a := range attempts {
+			if applied[i] {
+				current = append(current, a)
+			}
+		}
+		return current, nil
+	}
+	return &attempt.Steps{
+		Write: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
+			return each("complete", t, attempts, func(c []store.Completion) ([]bool, error) { return r.store.CompleteTx(t.Ctx, t.DB, c, r.now()) })
+		},
+		Check: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
+			return each("check claims", t, attempts, func(c []store.Completion) ([]bool, error) { return r.store.CurrentTx(t.Ctx, t.DB, c) })
+		},
+		Committed: func(ctx context.Context, a *attempt.Attempt) (bool, error) {
+			c := g.completions([]*attempt.Attempt{a})[0]
+			states, err := r.store.States(ctx, []string{c.StatusID})
+			s, found := states[c.StatusID]
+			return found && s.Completed && s.Version == c.Version+1, err
+		},
+	}
+}
+
+// completions are those of some attempts of the group, which are in its order.
+func (g *group) completions(attempts []*attempt.Attempt) []store.Completion {
+	completions := make([]store.Completion, 0, len(attempts))
+	for _, t := range g.tasks {
+		if len(completions) < len(attempts) && &t.Attempt == attempts[len(completions)] {
+			completions = append(completions, completionOf(t.claim, models.OutcomeProcessed))
+		}
+	}
+	return completions
+}
+
+// ErrStuck is the failure of an attempt whose handler ignored its cancelled context for
+// StuckHandlerGrace. The handler may still be running.
+var ErrStuck = attempt.ErrStuck
+
+// PanicError is the failure of an attempt whose handler panicked; its text, with the
+// stack, is kept as last error.
+type PanicError = attempt.PanicError
+
+// unknownDelay is how long an attempt waits whose commit was not answered.
+const unknownDelay = time.Second
+
+// note says how long an attempt that was cut short has to wait for its repeat.
+func (i *interruptions) note(t *task) {
+	var cut *attempt.Uncharged
+	if !errors.As(t.Err, &cut) {
+		return
+	}
+	if cut.Unknown {
+		cut.Delay = unknownDelay
+	}
+	if cut.Database {
+		cut.Delay = cmp.Or(cut.Delay, i.again(t, cut.Reason))
+	}
+}
