@@ -64,10 +64,10 @@ const (
 	ModeCompeting = processor.ModeCompeting
 	ModeExclusive = processor.ModeExclusive
 
-	OutcomeAccepted  = acceptor.Accepted
-	OutcomeDuplicate = acceptor.Duplicate
-	OutcomeUnrouted  = acceptor.Unrouted
-	OutcomeInvalid   = acceptor.Invalid
+	OutcomeAccepted  = handler.OutcomeAccepted
+	OutcomeDuplicate = handler.OutcomeDuplicate
+	OutcomeUnrouted  = handler.OutcomeUnrouted
+	OutcomeInvalid   = handler.OutcomeInvalid
 )
 
 // ErrLockHeld is ProcessPending's error while another worker holds the lock,

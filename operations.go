@@ -67,7 +67,7 @@ func badInput(err error) error {
 func acceptedOf(results []Result) []ops.Accepted {
 	accepted := make([]ops.Accepted, len(results))
 	for i, r := range results {
-		accepted[i] = ops.Accepted{MessageID: r.MessageID, Outcome: string(r.Outcome), Handlers: r.Handlers}
+		accepted[i] = ops.Accepted{MessageID: r.MessageID, Outcome: r.Outcome, Handlers: r.Handlers}
 	}
 	return accepted
 }

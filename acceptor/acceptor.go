@@ -234,12 +234,12 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 	for i, r := range p.results {
 		m := p.messages[i]
 		switch r.Outcome {
-		case Duplicate:
+		case handler.OutcomeDuplicate:
 			a.counters.OfChannel(telemetry.Duplicates, m.Channel, 1)
-		case Unrouted:
+		case handler.OutcomeUnrouted:
 			a.counters.OfChannel(telemetry.Unrouted, m.Channel, 1)
 			a.warnUnrouted(m.Channel, m.Type)
-		case Invalid:
+		case handler.OutcomeInvalid:
 			a.counters.OfChannel(telemetry.Invalid, m.Channel, 1)
 		}
 	}
@@ -255,7 +255,7 @@ func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) 
 	}
 	for _, i := range messages {
 		m, r := p.messages[i], p.results[i]
-		if r.Outcome != Accepted {
+		if r.Outcome != handler.OutcomeAccepted {
 			continue
 		}
 		a.counters.OfChannel(telemetry.Accepted, m.Channel, 1)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // mostRows is how many messages and statuses one transaction of AcceptRecords stores.
@@ -60,7 +61,7 @@ func (in *intake) persistInParts(ctx context.Context, p *plan) error {
 			return nil
 		}
 		// Only new rows show what the database can take: known ones cost it little.
-		if slices.ContainsFunc(part.rows, func(i int) bool { return p.results[i].Outcome == Accepted }) {
+		if slices.ContainsFunc(part.rows, func(i int) bool { return p.results[i].Outcome == handler.OutcomeAccepted }) {
 			in.rows = min(in.rows+in.rows/8+1, mostRows)
 		}
 		from = to

@@ -38,25 +38,25 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 		r := &p.results[i]
 		r.MessageID = m.ID
 		if !a.channels[m.Channel] {
-			r.Outcome, r.Err = Invalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
+			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
 			continue
 		}
 		handlers = a.registry.AppendRoute(handlers[:0], m.Channel, m.Type)
 		if len(handlers) == 0 {
-			r.Outcome = Unrouted
+			r.Outcome = handler.OutcomeUnrouted
 			if a.opts.Unrouted != UnroutedIgnore {
-				r.Outcome, r.Err = Invalid, unroutedError(m)
+				r.Outcome, r.Err = handler.OutcomeInvalid, unroutedError(m)
 			}
 			continue
 		}
 		if a.unstored[m.Channel] {
-			r.Outcome, r.Err = Invalid, notStored(m.ID, m.Channel)
+			r.Outcome, r.Err = handler.OutcomeInvalid, notStored(m.ID, m.Channel)
 			continue
 		}
 		m.Properties.Traceparent = traceparent
 		checked, err := a.check(m, handlers)
 		if err != nil {
-			r.Outcome, r.Err = Invalid, err
+			r.Outcome, r.Err = handler.OutcomeInvalid, err
 			continue
 		}
 		this := identity{checked.Namespace, m.ID}
@@ -88,12 +88,12 @@ func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
 	a, b := p.messages[i], p.messages[p.rows[row]]
 	r := &p.results[i]
 	if a.Type != b.Type || a.Source != b.Source {
-		r.Outcome, r.Err = Invalid, conflict(a.ID, b.Type, b.Source)
+		r.Outcome, r.Err = handler.OutcomeInvalid, conflict(a.ID, b.Type, b.Source)
 		return
 	}
-	r.Outcome, r.ContentDiffers = Duplicate, string(a.Content) != string(b.Content)
+	r.Outcome, r.ContentDiffers = handler.OutcomeDuplicate, string(a.Content) != string(b.Content)
 	if r.ContentDiffers && p.batch.RejectDiffering {
-		r.Outcome, r.Err = Invalid, differing(a.ID)
+		r.Outcome, r.Err = handler.OutcomeInvalid, differing(a.ID)
 		return
 	}
 	p.repeats[i] = row
@@ -113,18 +113,18 @@ func (p *plan) take(stored []store.Accepted) {
 		r.Handlers, r.ContentDiffers = s.StatusesAdded, s.ContentDiffers
 		switch {
 		case s.Inserted:
-			r.Outcome = Accepted
+			r.Outcome = handler.OutcomeAccepted
 		case s.Conflict:
-			r.Outcome, r.Err = Invalid, conflicting(r.MessageID, s)
+			r.Outcome, r.Err = handler.OutcomeInvalid, conflicting(r.MessageID, s)
 		default:
-			r.Outcome = Duplicate
+			r.Outcome = handler.OutcomeDuplicate
 		}
 	}
 	for i, row := range p.repeats { // what is wrong with the first is wrong with them
 		s, r := stored[row], &p.results[i]
 		r.ContentDiffers = r.ContentDiffers || s.ContentDiffers
 		if s.Conflict {
-			r.Outcome, r.Err = Invalid, conflicting(r.MessageID, s)
+			r.Outcome, r.Err = handler.OutcomeInvalid, conflicting(r.MessageID, s)
 		}
 	}
 }

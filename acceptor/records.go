@@ -110,13 +110,13 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 	for i, r := range p.results {
 		result := &results[owner[i]]
 		switch r.Outcome {
-		case Accepted:
+		case handler.OutcomeAccepted:
 			result.Accepted++
-		case Duplicate:
+		case handler.OutcomeDuplicate:
 			result.Duplicates++
-		case Unrouted:
+		case handler.OutcomeUnrouted:
 			result.Unrouted++
-		case Invalid:
+		case handler.OutcomeInvalid:
 			if result.Err == nil { // an ID conflict, which only the store could see
 				result.Err, result.Disposition = r.Err, in.disposition(received[owner[i]].Record, r.Err)
 			}

@@ -135,7 +135,7 @@ func (a *Acceptor) planRejected(channel string, received envelope.Received, trac
 	}
 	p, _ := a.planRecords(channel, []envelope.Received{received}, nil, traceparent)
 	for i, r := range p.results {
-		if r.Outcome == Unrouted { // ignoring it would be losing it
+		if r.Outcome == handler.OutcomeUnrouted { // ignoring it would be losing it
 			p.results[i].Err = unroutedError(p.messages[i])
 		}
 	}

@@ -85,7 +85,7 @@ func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 		m.woken = 0
 		results, err := m.AcceptRejected(context.Background(), strings.ToUpper(id))
 		require.NoError(t, err)
-		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: acceptor.Accepted, Handlers: 1}}, results)
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeAccepted, Handlers: 1}}, results)
 		require.Equal(t, 1, m.woken)
 		require.EqualValues(t, 1, m.counters.Accepted.Load())
 		require.Equal(t, []string{"1"}, m.messages())
@@ -95,7 +95,7 @@ func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 
 		results, err = m.AcceptRejected(context.Background(), other) // of the same message ID
 		require.NoError(t, err)
-		require.Equal(t, acceptor.Duplicate, results[0].Outcome)
+		require.Equal(t, handler.OutcomeDuplicate, results[0].Outcome)
 		require.Empty(t, m.rejected())
 		require.Equal(t, []string{"1"}, m.messages())
 	})
@@ -193,7 +193,7 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 		require.NoError(t, err)
 		results, err := m.AcceptRejected(context.Background(), m.reject(record))
 		require.NoError(t, err)
-		require.Equal(t, []acceptor.Outcome{acceptor.Accepted, acceptor.Duplicate}, []acceptor.Outcome{results[0].Outcome, results[1].Outcome})
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted, handler.OutcomeDuplicate}, []handler.AcceptOutcome{results[0].Outcome, results[1].Outcome})
 		require.Equal(t, []string{"1", "2"}, m.messages())
 	})
 }

@@ -3,28 +3,14 @@ package acceptor
 import (
 	"errors"
 	"fmt"
-)
 
-// Outcome says what became of a message (contract 4.1).
-type Outcome string
-
-// The outcomes of an accept.
-const (
-	// Accepted: stored for the first time.
-	Accepted Outcome = "accepted"
-	// Duplicate: its ID was known; rows for handlers registered since may
-	// have been added.
-	Duplicate Outcome = "duplicate"
-	// Unrouted: no handler takes its type; it was counted, not stored.
-	Unrouted Outcome = "unrouted"
-	// Invalid: it cannot be stored; see Result.Err.
-	Invalid Outcome = "invalid"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Result says what became of one message.
 type Result struct {
 	MessageID string
-	Outcome   Outcome
+	Outcome   handler.AcceptOutcome
 	// Handlers counts the status rows this accept added.
 	Handlers int
 	// ContentDiffers: the duplicate's content is not the stored one

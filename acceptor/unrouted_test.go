@@ -31,11 +31,11 @@ func TestUnroutedMessagesAreCountedAndToldOncePerType(t *testing.T) {
 		results, err := ib.Accept(context.Background(), unrouted("1", "x"), unrouted("2", "x"), unrouted("3", "y"), inboxtest.Message("4"),
 			unrouted("", "x")) // routing comes before the ID is looked at
 		require.NoError(t, err)
-		outcomes := make([]acceptor.Outcome, len(results))
+		outcomes := make([]handler.AcceptOutcome, len(results))
 		for i, r := range results {
 			outcomes[i] = r.Outcome
 		}
-		require.Equal(t, []acceptor.Outcome{inbox.OutcomeUnrouted, inbox.OutcomeUnrouted, inbox.OutcomeUnrouted, inbox.OutcomeAccepted, inbox.OutcomeUnrouted}, outcomes)
+		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeUnrouted, inbox.OutcomeUnrouted, inbox.OutcomeUnrouted, inbox.OutcomeAccepted, inbox.OutcomeUnrouted}, outcomes)
 		require.EqualValues(t, 4, ib.Counters().Unrouted)
 		require.Equal(t, 1, inboxtest.CountMessages(t, ib))
 		require.Equal(t, 2, logs.FilterMessageSnippet("has no handler").Len())

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -108,9 +109,9 @@ func (q *request) reAccept() error {
 	said := "accepted"
 	if len(accepted) > 0 {
 		switch accepted[0].Outcome {
-		case "duplicate":
+		case handler.OutcomeDuplicate:
 			said = "known"
-		case "unrouted":
+		case handler.OutcomeUnrouted:
 			said = "unrouted"
 		}
 		return q.redirect("./message?" + url.Values{"id": {accepted[0].MessageID}, "said": {said}}.Encode())

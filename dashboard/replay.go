@@ -5,6 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -59,7 +60,7 @@ func (q *request) replay() error {
 	q.d.forget()
 	q.log("replayed", zap.String(telemetry.FieldMessageID, ref.ID), zap.String(telemetry.FieldCopyID, accepted.MessageID))
 	said := "replayed"
-	if accepted.Outcome == "unrouted" {
+	if accepted.Outcome == handler.OutcomeUnrouted {
 		said = "unrouted"
 	}
 	address := addressOf(ops.MessageRef{ID: accepted.MessageID, Namespace: ref.Namespace}) // its channel's, as the original's

@@ -1,5 +1,22 @@
 package handler
 
+// AcceptOutcome says what became of a message that was accepted, or was to be
+// (contract 4.1).
+type AcceptOutcome string
+
+// The outcomes of an accept.
+const (
+	// OutcomeAccepted: stored for the first time.
+	OutcomeAccepted AcceptOutcome = "accepted"
+	// OutcomeDuplicate: its ID was known; rows for handlers registered since may have
+	// been added.
+	OutcomeDuplicate AcceptOutcome = "duplicate"
+	// OutcomeUnrouted: no handler takes its type; it was counted, not stored.
+	OutcomeUnrouted AcceptOutcome = "unrouted"
+	// OutcomeInvalid: it cannot be stored; see acceptor.Result.Err.
+	OutcomeInvalid AcceptOutcome = "invalid"
+)
+
 // AttemptOutcome says what an attempt came to, as hooks, logs and metrics name it.
 type AttemptOutcome string
 

@@ -51,8 +51,7 @@ type Ended struct {
 // Accepted says what became of a message that an operator had accepted.
 type Accepted struct {
 	MessageID string
-	// Outcome is "accepted", "duplicate" or "unrouted".
-	Outcome string
+	Outcome   handler.AcceptOutcome
 	// Handlers counts the statuses added.
 	Handlers int
 }

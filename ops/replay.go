@@ -71,7 +71,7 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit
 			return nil, err
 		}
 		result, wake = accepted, awaken
-		if result.Outcome != "accepted" {
+		if result.Outcome != handler.OutcomeAccepted {
 			return nil, badInput("copy", "message %q is %s", copied.ID, result.Outcome)
 		}
 		return map[string]any{"namespace": original.Namespace, "copy_id": copied.ID, "edited": edited}, nil

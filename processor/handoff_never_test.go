@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
@@ -149,7 +148,7 @@ func TestKnownMessageIsNotHandedOffAgain(t *testing.T) {
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		before := ib.Counters().HandedOff
-		require.Equal(t, acceptor.Duplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
+		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
 		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "later").CompletedAt != nil }, "the new handler's row is completed")
 		require.EqualValues(t, 3, inboxtest.Status(t, ib, "1", "later").Version)
 		require.Equal(t, before, ib.Counters().HandedOff)

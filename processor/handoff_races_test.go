@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
@@ -140,7 +140,7 @@ func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
 		_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
 		require.ErrorIs(t, err, errLost)
 		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").WorkerID, "it was claimed, and nobody knows")
-		require.Equal(t, acceptor.Duplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
+		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
 		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is found, and completed")
 		require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount, "nobody is to blame")
 		require.Equal(t, 1, ran.runs["1/h"])
