@@ -61,7 +61,7 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 		"strategy that needs the record": {declaring(inbox.InlineDefaults(idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil })))), []string{
 			`idempotent handler "a"`, "needs a record"}},
 		"store overlooked":           {declaring(inbox.InlineStore(overlooked)), []string{`channel "events": `, "the store is a nil *memstore.Store"}},
-		"handler's store overlooked": {declaring(inbox.InlineHandler("a", overlooked)), []string{`channel "events": handler "a": `, "the store is a nil *memstore.Store"}},
+		"handler's store overlooked": {declaring(inbox.InlineHandler("a", overlooked)), []string{`channel "events": idempotent handler "a": the store is a nil *memstore.Store`}},
 		"store required":             {declaring(inbox.InlineStore(nil), inbox.InlineDefaults(idempotent.RequireStore())), []string{`channel "events": `, idempotent.ErrNoStore.Error()}},
 		"required inbox": {append(declaring(), must), []string{
 			`inbox "orders": channel "events" consumes in Inline mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},

@@ -10,6 +10,9 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
+
+	"go.uber.org/zap"
 )
 
 // Identifier finds what the messages of one handler are remembered by. It is for those
@@ -47,6 +50,19 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 	}
 	key := Key{MessageID: id, HandlerKey: i.handlerKey, Namespace: cmp.Or(i.namespace, i.channel)}
 	return Run{Key: key, MessageType: storable(typeOf(message)), Retention: i.config.Retention}, nil
+}
+
+// Duplicate says what to do with a message that a store knows: nothing, with a line of
+// the log under LogDuplicates, or a *DuplicateError under FailDuplicates.
+func (i *Identifier[T]) Duplicate(run Run) error {
+	switch i.config.Duplicates {
+	case FailDuplicates:
+		return &DuplicateError{Key: run.Key}
+	case LogDuplicates:
+		i.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, run.Key.MessageID), zap.String(telemetry.FieldHandlerKey, run.Key.HandlerKey),
+			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, i.channel))
+	}
+	return nil
 }
 
 // Settings returns the options that Identify was given.

@@ -46,7 +46,7 @@ func (w *wrapped[T]) handle(ctx context.Context, message T) error {
 	if err != nil || !duplicate {
 		return err
 	}
-	return w.duplicate(run)
+	return w.Duplicate(run)
 }
 
 // undeduplicated calls the handler and nothing else.
@@ -114,15 +114,4 @@ func (w *wrapped[T]) count(duplicate, called bool, failure, err error) {
 	default:
 		w.counters.storeFailed.Add(1)
 	}
-}
-
-func (w *wrapped[T]) duplicate(run Run) error {
-	switch w.Duplicates {
-	case FailDuplicates:
-		return &DuplicateError{Key: run.Key}
-	case LogDuplicates:
-		w.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, run.Key.MessageID), zap.String(telemetry.FieldHandlerKey, run.Key.HandlerKey),
-			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, w.channel))
-	}
-	return nil
 }

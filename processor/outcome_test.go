@@ -82,9 +82,9 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 			inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it was completed")
 			require.Zero(t, proxy.Left())
 			if c.runs == 2 {
-				require.Equal(t, "released", inboxtest.Receive(t, outcomes, "the first attempt's outcome"))
+				require.Equal(t, handler.AttemptReleased, inboxtest.Receive(t, outcomes, "the first attempt's outcome"))
 			}
-			require.Equal(t, "completed", inboxtest.Receive(t, outcomes, "the outcome"))
+			require.Equal(t, handler.AttemptCompleted, inboxtest.Receive(t, outcomes, "the outcome"))
 			require.Equal(t, []string{"1"}, written())
 			require.Equal(t, c.runs, runs.Load())
 			s := inboxtest.Status(t, ib, "1", "h")
@@ -137,7 +137,7 @@ func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted
 			proxy.LoseCommits(c.fault, 1) // the next commit is the handler's
 			inboxtest.Accept(t, producer, "1", "2")
 			for range 2 {
-				require.Equal(t, "completed", inboxtest.Receive(t, ended, "an attempt's end"))
+				require.Equal(t, handler.AttemptCompleted, inboxtest.Receive(t, ended, "an attempt's end"))
 			}
 			require.Zero(t, proxy.Left())
 			require.EqualValues(t, 2, ib.Counters().Accepted)

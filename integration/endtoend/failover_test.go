@@ -155,7 +155,7 @@ func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, 
 	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error { return effect(tx, m.ID) })
 	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(f.t, err)
-	memory, err := synchronous.NewMemory(f.db, remembers, h, zaptest.NewLogger(f.t), nil, nil)
+	memory, err := synchronous.NewMemory(f.db, remembers, h, nil, nil)
 	require.NoError(f.t, err)
 	runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: f.db, Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 1, MaxRetryDelay: time.Second,
 		StatementTimeout: limit, StuckHandlerGrace: time.Minute, Clock: times.System{}, Logger: zaptest.NewLogger(f.t), Counters: &telemetry.Counters{}})

@@ -69,7 +69,7 @@ func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *t
 		registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
 		require.NoError(t, err)
 		store := &once{done: map[string]bool{}, held: "c"}
-		memory, err := synchronous.NewMemory(r.database.DB, store, h, logger(t), nil, nil)
+		memory, err := synchronous.NewMemory(r.database.DB, store, h, nil, nil)
 		require.NoError(t, err)
 		start := func() *kafkaconsumer.Consumer {
 			runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: r.database.DB, Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 10,

@@ -33,8 +33,6 @@ type Attempt struct {
 	Err error
 	// Cause is why the handler's context had ended; nil if it had not.
 	Cause error
-	// Called says that the handler's own code was called.
-	Called bool
 	// Stored says that what Steps.Write wrote for it is committed.
 	Stored bool
 	// Stale says that Steps.Write or Steps.Check refused it: nothing has run, or all is
@@ -53,7 +51,7 @@ type Attempt struct {
 
 // Reset readies an attempt that is to run again.
 func (a *Attempt) Reset() {
-	a.Again, a.Err, a.Cause, a.Called, a.Duration = false, nil, nil, false, 0
+	a.Again, a.Err, a.Cause, a.Duration = false, nil, nil, 0
 }
 
 // NotifyCommitted calls what waits for the commit of the attempt's transaction, of

@@ -84,7 +84,26 @@ func (r *Runner) Run(ctx context.Context, group []*Attempt, c Call) {
 		if a.Duration == 0 {
 			a.Duration = time.Since(started)
 		}
+		if a.Err = sound(a.Err); !a.Again {
+			a.collisions = 0
+		}
 	}
+}
+
+// sound returns the error, or a failure in its place if it cannot be used: it is the
+// application's code, and a nil pointer in an error's clothes panics when it is asked for
+// its text.
+func sound(err error) (checked error) {
+	defer func() {
+		if v := recover(); v != nil {
+			checked = Recovered(fmt.Sprintf("the handler's error: %v", v))
+		}
+	}()
+	if err != nil {
+		_ = err.Error()
+		_ = isUncharged(err) || errors.Is(err, ErrStuck)
+	}
+	return err
 }
 
 func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
@@ -93,7 +112,7 @@ func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
 		if v == nil {
 			return
 		}
-		err := Recovered(v)
+		err := fmt.Errorf("panic outside the handler: %v\n\n%s", v, panicStack())
 		for _, a := range group {
 			a.Stored, a.Again = false, false
 			if len(group) > 1 && a.Handler.TxGroup() > 1 {
@@ -370,7 +389,7 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	}
 	deliveries := make([]handler.Delivery, len(group))
 	for i, a := range group {
-		a.Called, deliveries[i] = true, a.Delivery
+		deliveries[i] = a.Delivery
 	}
 	p := patience{Grace: r.StuckGrace, Overdue: c.Overdue, Returned: c.Returned}
 	if c.Until != nil {

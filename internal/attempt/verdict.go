@@ -30,18 +30,15 @@ type Verdict struct {
 // When the inbox interrupted the attempt, an error is taken for the interruption's echo
 // and nothing is charged, unless the handler poisoned or snoozed.
 //
-// The error is the application's code, too: a nil pointer in an error's clothes panics
-// when it is asked for its text. That is a failure, and must not end the process.
+// An error that panics when it is asked what it is must not end the process either.
 func (a *Attempt) Verdict() (v Verdict) {
+	a.Err = sound(a.Err)
 	defer func() {
 		if p := recover(); p != nil {
 			a.Err = Recovered(fmt.Sprintf("the handler's error: %v", p))
 			v = a.verdict(a.Err)
 		}
 	}()
-	if a.Err != nil {
-		_ = a.Err.Error()
-	}
 	return a.verdict(a.Err)
 }
 

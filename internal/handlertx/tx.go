@@ -1,3 +1,6 @@
+// Package handlertx is the transaction that handlers run in: how it begins and ends, the
+// watch for SQL errors that a handler swallows and for statements that would end it, its
+// savepoints, and what waits for its commit.
 package handlertx
 
 import (

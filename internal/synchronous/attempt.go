@@ -87,7 +87,7 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 		a.Reset()
 		// The body belongs to the handler, which may change it; others get it too, and the
 		// raw record, whose memory it is, may have to be kept.
-		a.Delivery.Content = bytes.Clone(a.content)
+		a.Delivery.Content = bytes.Clone(a.received.Content)
 		noted := a.stuck.begin(a.at, a.Handler.Key())
 		a.attempts.Run(ctx, []*attempt.Attempt{&a.Attempt}, attempt.Call{
 			Steps: steps, MayStart: a.hard.Err, Until: a.hard,

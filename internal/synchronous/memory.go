@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"go.uber.org/zap"
@@ -41,8 +42,8 @@ type marker interface {
 // the handler runs each time a message comes. Of the options, those that the handler
 // itself declares come after defaults, and own after them. The error joins all that is
 // wrong.
-func NewMemory(db *gorm.DB, s idempotent.Store, h *handler.Handler, log *zap.Logger, defaults, own []idempotent.Option) (*Memory, error) {
-	opts := append([]idempotent.Option{idempotent.WithLogger(log)}, defaults...)
+func NewMemory(db *gorm.DB, s idempotent.Store, h *handler.Handler, defaults, own []idempotent.Option) (*Memory, error) {
+	opts := slices.Clone(defaults)
 	if d := h.Retention(); d > 0 {
 		opts = append(opts, idempotent.Retention(d))
 	}
@@ -73,7 +74,7 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 	if m.store == nil {
 		return a.call(ctx, nil)
 	}
-	asked, err := m.id.Run(a.Delivery)
+	asked, err := m.id.Run(a.received)
 	missing := errors.Is(err, idempotent.ErrMissingID) || err == nil && asked.Key.MessageID == ""
 	if missing {
 		a.cfg.Counters.OfChannel(telemetry.MissingKey, a.cfg.Channel, 1)
@@ -120,12 +121,8 @@ func unusableID(err error) error {
 // duplicate ends the attempt of a message that was processed before.
 func (a *run) duplicate(m *Memory, asked idempotent.Run) error {
 	a.cfg.Counters.OfChannel(telemetry.DuplicateSkipped, a.cfg.Channel, 1)
-	switch m.id.Settings().Duplicates {
-	case idempotent.FailDuplicates:
-		return handler.Poison(&idempotent.DuplicateError{Key: asked.Key})
-	case idempotent.LogDuplicates:
-		a.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, asked.Key.MessageID), zap.String(telemetry.FieldHandlerKey, asked.Key.HandlerKey),
-			zap.String(telemetry.FieldMessageType, asked.MessageType))
+	if err := m.id.Duplicate(asked); err != nil {
+		return handler.Poison(err)
 	}
 	a.skipped = true
 	return nil
@@ -160,7 +157,7 @@ func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 // marker after the attempt's end. Only what the attempt itself came to can make a record
 // bad. What a store lacks passes, and the message must not be acknowledged before.
 func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (duplicate bool, err error) {
-	called := false
+	var came error = &attempt.Uncharged{Reason: fmt.Errorf("store %T reported success before the handler had returned", m.store)}
 	duplicate, err = protected(m.store, func() (bool, error) {
 		for _, key := range a.Handler.LegacyKeys() {
 			old := asked.Key
@@ -170,9 +167,10 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 			}
 		}
 		return m.store.Run(ctx, asked, func(ctx context.Context) error {
-			called = true
-			if err := a.call(ctx, nil); err != nil {
-				return &failure{err}
+			ctx, cancel := a.underway(ctx)
+			defer cancel()
+			if came = a.call(ctx, nil); came != nil {
+				return &failure{came}
 			}
 			a.Cause = nil // what goes wrong from now on is not for its sake
 			return nil
@@ -182,15 +180,22 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 	switch {
 	case err == nil && duplicate:
 		return true, nil
-	case err == nil && !called:
-		return false, &attempt.Uncharged{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
 	case err == nil:
-		return false, a.Err
+		return false, came
 	case errors.As(err, &failed) && !beside(err, idempotent.ErrLost):
 		return false, failed.reason
 	default: // or the claim was lost, and the handler perhaps cancelled for it
 		return false, &attempt.Uncharged{Reason: err}
 	}
+}
+
+// underway is the context of the handler in a store that has given it one of its own,
+// perhaps not derived from ours: it ends at the latest when there is no more time for
+// handlers.
+func (a *run) underway(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	unlink := context.AfterFunc(a.hard, func() { cancel(context.Cause(a.hard)) })
+	return ctx, func() { unlink(); cancel(nil) }
 }
 
 // protected takes a panic of a store's own for its error. Those of the attempt do not

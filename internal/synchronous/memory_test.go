@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 )
@@ -135,5 +136,48 @@ func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
 			require.Equal(t, attempts, failed.Failures[0].Attempts, id)
 		}
 		require.Zero(t, counters.Processed.Load())
+	})
+}
+
+// The body is the handler's own, which may change it: what the message is remembered by
+// is found in the body as it came.
+func TestIDIsFoundInTheBodyAsItCame(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for name, store := range map[string]idempotent.Store{"markers": tables(t, d.DB), "memory": newMemory()} {
+			runs := 0
+			h := handler.New(name, func(_ context.Context, m inboxtest.Bytes) error {
+				m.Payload[0] = 'x'
+				if runs++; m.Attempt == 1 {
+					return errBoom
+				}
+				return nil
+			}, handler.IdempotencyKey(func(m inboxtest.Bytes) (string, error) { return "order " + string(m.Payload), nil }))
+			r, _ := newRunner(t, d.DB, func(c *synchronous.Config) { remember(t, c, store) }, h)
+			require.NoError(t, deliver(t, r, 0, "1"))
+			require.NoError(t, deliver(t, r, 0, "1"))
+			require.Equal(t, 2, runs, "a failed run and one that is remembered")
+		}
+	})
+}
+
+// unchained gives the body a context that has nothing to do with the one it got.
+type unchained struct{ idempotent.Store }
+
+func (unchained) Run(_ context.Context, _ idempotent.Run, body func(ctx context.Context) error) (bool, error) {
+	return false, body(context.Background())
+}
+
+func TestContextOfAStoresOwnEndsWithTheTimeForHandlers(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ctx, cancel := context.WithCancel(context.Background())
+		h := handler.New("h", func(ctx context.Context, _ inboxtest.Bytes) error {
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { remember(t, c, unchained{newMemory()}) }, h)
+		require.ErrorIs(t, r.Deliver(ctx, nil, received(0, "1")), envelope.ErrInterrupted)
+		require.Zero(t, counters.Failed.Load())
+		require.EqualValues(t, 1, counters.Released.Load())
 	})
 }

@@ -220,11 +220,13 @@ func (r *Runner) forget(tasks []*task) {
 type task struct {
 	attempt.Attempt
 
-	content []byte // the message's body; each call gets a copy
-	cut     int    // tries in a row that charged nothing
-	due     time.Time
-	over    bool
-	failure error // with which it was given up
+	// received is the message as it came: each call gets a copy of its body, and the ID
+	// that the handler remembers it by is found in it again for each.
+	received handler.Delivery
+	cut      int // tries in a row that charged nothing
+	due      time.Time
+	over     bool
+	failure  error // with which it was given up
 }
 
 // tasks makes the handlers' parts of a record, in the order of its messages
@@ -241,13 +243,11 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 		}
 		for _, h := range handlers {
 			policy := r.policies[h]
-			tasks = append(tasks, &task{content: m.Content, Attempt: attempt.Attempt{
-				Handler: h, Policy: policy, Timeout: policy.Timeout,
-				Delivery: handler.Delivery{Content: m.Content, Metadata: handler.Metadata{
-					ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.Transport,
-					Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now, HandlerKey: h.Key(),
-				}},
-			}})
+			received := handler.Delivery{Content: m.Content, Metadata: handler.Metadata{
+				ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.Transport,
+				Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now, HandlerKey: h.Key(),
+			}}
+			tasks = append(tasks, &task{received: received, Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout, Delivery: received}})
 		}
 	}
 	return tasks, nil
