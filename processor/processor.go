@@ -167,15 +167,28 @@ func (p *Processor) resultsOf(g *group) []result {
 			}
 			continue
 		}
-		v := t.judge(p.clock.Now())
-		t.Came(v.outcome, v.failure)
-		results = append(results, result{task: t, verdict: v})
+		r := p.resultOf(t)
+		t.Came(r.outcome, r.failure)
+		results = append(results, r)
 	}
 	for _, t := range g.tasks { // a call may have been for several
 		t.EndSpan()
 	}
 	g.note(results)
 	return results
+}
+
+// resultOf judges one task. A panic, of the application's clock or redaction say, is the
+// attempt's failure: it must not end the process.
+func (p *Processor) resultOf(t *task) (r result) {
+	judge := func() result { return result{task: t, verdict: t.judge(p.clock.Now())} }
+	defer func() {
+		if v := recover(); v != nil {
+			t.Err = fmt.Errorf("panic outside the handler: %v\n\n%s", v, debug.Stack())
+			r = judge()
+		}
+	}()
+	return judge()
 }
 
 func (p *Processor) reportOverdue(g *group) {
