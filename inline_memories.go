@@ -51,9 +51,6 @@ func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Hand
 		}
 		store = own
 	}
-	if _, err := idempotent.New(store, ib.inlineDefaults(c, store)...); err != nil {
-		return nil, err // said once, and not by each handler
-	}
 	memories := map[*handler.Handler]*synchronous.Memory{}
 	var errs []error
 	for _, s := range c.subscriptions {
@@ -66,7 +63,7 @@ func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Hand
 		if declared.store != nil {
 			its = declared.store
 		}
-		m, err := synchronous.NewMemory(ib.db, its, h, ib.inlineDefaults(c, its), declared.opts)
+		m, err := synchronous.NewMemory(ib.db, its, h, ib.inlineDefaults(c), declared.opts)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -77,11 +74,8 @@ func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Hand
 }
 
 // inlineDefaults are the options of a channel's handlers.
-func (ib *Inbox) inlineDefaults(c *channel, store idempotent.Store) []idempotent.Option {
-	opts := []idempotent.Option{idempotent.Channel(c.name), idempotent.IDNamespace(c.idNamespace())}
-	if store != nil { // that there is none is said at start
-		opts = append(opts, idempotent.WithLogger(ib.log))
-	}
+func (ib *Inbox) inlineDefaults(c *channel) []idempotent.Option {
+	opts := []idempotent.Option{idempotent.Channel(c.name), idempotent.IDNamespace(c.idNamespace()), idempotent.WithLogger(ib.log)}
 	if c.allowsMissingID() {
 		opts = append(opts, idempotent.AllowMissingID())
 	}

@@ -123,7 +123,7 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 		wants []string
 	}{
 		"New": {func() error { _, err := inbox.New("orders", fxtest.OpenDB(t), declaration...); return err }(), append(wants, "option Listen is true",
-			`channel "inline": idempotent receiver: option Retention is -1ns`, `channel "inline": idempotent receiver: option Duplicates is "x"`)},
+			`channel "inline": idempotent handler "d": option Retention is -1ns`, `channel "inline": idempotent handler "d": option Duplicates is "x"`)},
 		"Module":      {startError(inbox.Module("orders", declaration...)), wants},
 		"ValidateApp": {fx.ValidateApp(inbox.Module("orders", declaration...)), wants},
 	} {

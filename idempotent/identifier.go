@@ -22,7 +22,11 @@ type Identifier[T any] struct{ identity[T] }
 
 // Identify makes an Identifier. The error joins all that is wrong, see Handle.
 func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) {
-	i, err := newIdentifier[T](handlerKey, config{Options: DefaultOptions()}.with(opts))
+	c := config{Options: DefaultOptions()}.with(opts)
+	i, err := newIdentifier[T](handlerKey, c)
+	if c.Duplicates == LogDuplicates && c.silent {
+		err = errors.Join(err, errSilent)
+	}
 	if err != nil {
 		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", handlerKey), err)
 	}

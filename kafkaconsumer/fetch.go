@@ -48,11 +48,12 @@ type fetcher struct {
 	gaps    gapKeeper
 
 	conn *fetchConn // nil: to be made
-	// id is the topic's; identified is when it was asked for behind an answer
-	// on this connection, and unsure is set by records delivered since.
+	// id is the topic's. It was last asked for behind an answer at identified, zero on a
+	// new connection, and has to be again if unsure. answered is when an answer last came.
 	id         topicID
 	identified time.Time
 	unsure     bool
+	answered   time.Time
 	// ask is how much to ask for: more than usual when a batch came cut off.
 	ask   int
 	epoch int32
@@ -146,11 +147,18 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 			err = fmt.Errorf("%w: reading it panicked: %v", ErrUndecodable, p)
 		}
 	}()
+	if f.conn != nil && time.Since(f.answered) > unaskedFor {
+		f.identified, f.unsure = time.Time{}, true
+	}
 	response, err := f.fetch(offset, held)
+	f.answered = time.Now()
 	if err != nil {
 		return next, false, err
 	}
 	defer f.conn.giveBack() // records are copied out of it
+	if response.nothing {
+		return next, false, nil
+	}
 	f.unsure = f.unsure || len(response.records) > 0
 	if f.unsure && time.Since(f.identified) >= identifyEvery {
 		if err := f.identify(offset); err != nil {

@@ -156,7 +156,13 @@ func (c *fetchConn) ask(ctx context.Context, request protocol.Message, version i
 // exchange writes a request and returns its answer, which the broker may hold
 // back for wait and which is most bytes long. With a hold its memory is taken
 // from the budget. When ctx ends the connection does.
+//
+// Brokers answer at once to a client that has used up its quota, and leave what it
+// sends next unread for as long as they say: so long nothing is sent.
 func (c *fetchConn) exchange(ctx context.Context, write func() error, wait time.Duration, most int64, h *hold) (*cursor, error) {
+	if !pause(ctx, time.Until(c.mutedUntil)) {
+		return nil, ctx.Err()
+	}
 	defer context.AfterFunc(ctx, c.hangUp)()
 	if err := c.SetDeadline(time.Now().Add(wait + c.cfg.RequestTimeout)); err != nil {
 		return nil, err
@@ -240,7 +246,9 @@ func (e *sizeError) Error() string {
 
 // response is the answer to a fetch of one partition.
 type response struct {
-	code int16
+	// nothing is said about the partition: see code and throttle.
+	nothing bool
+	code    int16
 	// throttle is for how long the broker reads no more requests.
 	throttle                            time.Duration
 	highWatermark, lastStable, logStart int64
@@ -259,11 +267,6 @@ func (c *fetchConn) fetch(ctx context.Context, request *fetch.Request, h *hold) 
 	const others = 16 << 20
 	most := min(int64(asked.PartitionMaxBytes)+int64(c.cfg.MaxBatchBytes)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
-	// Brokers answer at once to a client that has used up its quota, and leave
-	// what it sends next unread for as long as they say.
-	if !pause(ctx, time.Until(c.mutedUntil)) {
-		return nil, ctx.Err()
-	}
 	answer, err := c.ask(ctx, request, c.version, wait, most, h)
 	var size *sizeError
 	if errors.As(err, &size) {
@@ -290,7 +293,8 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*res
 		c.int32() // no session is in use
 	}
 	topics := c.count(2)
-	if topics == 0 && !c.short && r.code != 0 {
+	if topics == 0 && !c.short { // an error of the whole, or the client's quota is used up
+		r.nothing = true
 		return r, nil
 	}
 	name, partitions := string(c.take(int64(c.int16()))), c.count(4)

@@ -134,21 +134,28 @@ func (w *wrapping) Error() string { return w.reason.Error() }
 func (w *wrapping) Unwrap() error { return w.reason }
 
 func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(
-			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
-				results := make([]error, len(batch))
-				for i, m := range batch {
-					if m.ID == "culprit" {
-						results[i] = (*wrapping)(nil)
-					}
-				}
-				return inbox.BatchResult(results...)
-			})))
-		inboxtest.Accept(t, ib, "1", "culprit", "3")
-		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
-		require.Contains(t, *inboxtest.Status(t, ib, "culprit", "h").LastError, "the handler's error: ")
-	})
+	judge := func(batch []inboxtest.Bytes) error {
+		results := make([]error, len(batch))
+		for i, m := range batch {
+			if m.ID == "culprit" {
+				results[i] = (*wrapping)(nil)
+			}
+		}
+		return inbox.BatchResult(results...)
+	}
+	for name, h := range map[string]*inbox.HandlerSpec{
+		"plain":         inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error { return judge(batch) }),
+		"transactional": inbox.TxBatch("h", 10, func(_ context.Context, _ *gorm.DB, batch []inboxtest.Bytes) error { return judge(batch) }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(h))
+				inboxtest.Accept(t, ib, "1", "culprit", "3")
+				require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
+				require.Contains(t, *inboxtest.Status(t, ib, "culprit", "h").LastError, "the handler's error: ")
+			})
+		})
+	}
 }
 
 func TestNothingAFailedMessageOfATransactionalBatchWroteIsCommitted(t *testing.T) {

@@ -114,7 +114,7 @@ func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
 	m.p.runner.run(ctx, g, attempt.Call{
 		Overdue:  func() { m.p.reportOverdue(g); m.stuckCalls(g.handler, 1) },
 		Returned: func() { m.stuckCalls(g.handler, -1) },
-		MayStart: func() error { return m.mayStart(until) },
+		MayStart: func(ctx context.Context) error { return m.mayStart(ctx, until) },
 	})
 	for _, r := range m.p.resultsOf(g) {
 		m.completer.add(r)
@@ -123,14 +123,14 @@ func (m *manual) run(ctx context.Context, g *group, limit time.Duration) {
 
 // mayStart returns an error if others may have taken the claims over already, as
 // after a freeze of the whole process.
-func (m *manual) mayStart(until time.Time) error {
+func (m *manual) mayStart(ctx context.Context, until time.Time) error {
 	switch {
 	case !time.Now().Before(until):
 		return errFenced
 	case m.turn.held != nil && !m.turn.held():
 		return errLockLost
 	}
-	return nil
+	return barred(ctx)
 }
 
 // refuse ends attempts that were not run.

@@ -5,10 +5,10 @@
 package processor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -184,7 +184,7 @@ func (p *Processor) resultOf(t *task) (r result) {
 	judge := func() result { return result{task: t, verdict: t.judge(p.clock.Now())} }
 	defer func() {
 		if v := recover(); v != nil {
-			t.Err = fmt.Errorf("panic outside the handler: %v\n\n%s", v, debug.Stack())
+			t.Err = attempt.Recovered(v)
 			r = judge()
 		}
 	}()
@@ -281,11 +281,12 @@ func (p *Processor) TakePaused(ctx context.Context) error {
 	return err
 }
 
-// protect turns a panic of ours into an error that says where it came from.
+// protect turns a panic of ours into an error of one line that says where it was.
 func protect(f func()) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v\n\n%s", v, debug.Stack())
+			place := bytes.Fields(attempt.Recovered(v).Stack)
+			err = fmt.Errorf("panic: %v in %s (%s)", v, place[0], place[1])
 		}
 	}()
 	f()

@@ -53,7 +53,7 @@ func (s *session) beat(at time.Time) (back bool) {
 // or after their successors in a lane. The fence ends everything at that moment.
 // But if the whole process was frozen, an attempt that was about to start may go on
 // before the fence's timer fires, so each call asks here first.
-func (s *session) mayStart() error {
+func (s *session) mayStart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Since(s.last) >= s.workerTimeout {
@@ -62,6 +62,14 @@ func (s *session) mayStart() error {
 	}
 	if s.lock != nil && !s.lock.hold.Held() {
 		return errLockLost
+	}
+	return barred(ctx)
+}
+
+// barred returns why others may have the claims, if the context has ended for that.
+func barred(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errFenced) || errors.Is(cause, errLockLost) {
+		return cause
 	}
 	return nil
 }

@@ -54,16 +54,6 @@ func (r *runner) run(ctx context.Context, g *group, c attempt.Call) {
 	if len(attempts) == 0 {
 		return
 	}
-	mayStart := c.MayStart
-	c.MayStart = func() error {
-		if err := mayStart(); err != nil {
-			return err
-		}
-		if cause := context.Cause(ctx); errors.Is(cause, errFenced) || errors.Is(cause, errLockLost) {
-			return cause
-		}
-		return nil
-	}
 	if g.handler.Kind() == handler.Transactional {
 		c.Steps = r.steps(g)
 	}
@@ -182,6 +172,9 @@ const unknownDelay = time.Second
 
 // note says how long an attempt that was cut short has to wait for its repeat.
 func (i *interruptions) note(t *task) {
+	if t.Err == nil {
+		return
+	}
 	var cut *attempt.Uncharged
 	if !errors.As(t.Err, &cut) {
 		return

@@ -33,7 +33,11 @@ var (
 // microsecond ahead at least: a drain with a clock that stands still never meets the
 // status again.
 func (t *task) judge(now time.Time) verdict {
-	c, v := t.claim, t.Verdict()
+	v := t.Verdict()
+	if v.Outcome == handler.AttemptCompleted {
+		return verdict{outcome: v.Outcome}
+	}
+	c := t.claim
 	settle := store.Settlement{
 		StatusID: c.StatusID, Version: c.Version, Locator: c.Locator,
 		ErrorCount: c.ErrorCount, AbandonedCount: 0, // any finished attempt resets it
@@ -43,8 +47,6 @@ func (t *task) judge(now time.Time) verdict {
 	}
 	next := now.Add(max(v.Delay, time.Microsecond))
 	switch v.Outcome {
-	case handler.AttemptCompleted:
-		return verdict{outcome: v.Outcome}
 	case handler.AttemptPoisoned:
 		return poisonedBy(settle, t.lastError(v.Err), v.Err)
 	case handler.AttemptReleased:

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,18 +74,12 @@ func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) 
 	first := produced
 	produce(8)
 	close(accepted.hold)
-	var behind []string
+	gap := 0 // how many events there are up to it
 	eventually(t, "the gap is met", func() bool {
 		produce(1) // a log that is written goes on to be read
-		for i, event := range accepted.seen() {
-			if strings.HasSuffix(event, "->0") {
-				behind = accepted.seen()[i+1:]
-				return true
-			}
-		}
-		return false
+		gap = 1 + slices.IndexFunc(accepted.seen(), func(event string) bool { return strings.HasSuffix(event, "->0") })
+		return gap > 0
 	})
-	gap := len(accepted.seen()) - len(behind)
 	eventually(t, "the new log is read", func() bool { return len(accepted.seen()) == gap+produced-first })
 	for i, value := range accepted.seen()[gap:] {
 		require.Equal(t, fmt.Sprint(first+i), value)
@@ -122,6 +117,35 @@ func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
 	})
 	gap := len(accepted.seen()) - 8
 	require.Contains(t, accepted.seen()[gap], "->0")
+	stop(t, c)
+}
+
+// The new log ends where the old one did: no answer has a record that could show it.
+func TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+	write := func(prefix string) {
+		for i := range 5 {
+			require.NoError(t, k.Produce(topic, kafkatest.Record{Value: fmt.Append(nil, prefix, i)}))
+		}
+	}
+	write("old")
+	accepted := &values{hold: make(chan struct{})}
+	cfg := config(k.Brokers(), topic)
+	cfg.WatchInterval, cfg.BatchRecords = time.Minute, 1
+	c := consumer(t, cfg, accepted)
+	require.NoError(t, c.Start(t.Context()))
+	eventually(t, "the fetcher waits", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 3 })
+	require.NoError(t, k.DeleteTopic(topic))
+	require.NoError(t, k.CreateTopic(topic, 1))
+	write("new")
+	idle := time.Now()
+	eventually(t, "a time in which a topic can be created again", func() bool { return time.Since(idle) > 300*time.Millisecond })
+	close(accepted.hold)
+	eventually(t, "the new log is read and committed", func() bool {
+		seen := accepted.seen()
+		return len(seen) > 5 && seen[len(seen)-5] == "new0" && seen[len(seen)-1] == "new4" && k.Committed(group, topic)[0] == 5
+	})
 	stop(t, c)
 }
 

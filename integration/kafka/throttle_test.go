@@ -12,7 +12,7 @@ import (
 )
 
 // throttle answers the first fetch at once and with nothing but the order to be
-// quiet, as brokers do by quota (KIP-219). It counts fetches that come too early:
+// quiet, not even the partition, as brokers do by quota (KIP-219). It counts fetches that come too early:
 // these a broker would leave unread until the time is over.
 func (r *rig) throttle(d time.Duration) (throttled *atomic.Bool, early *atomic.Int32) {
 	throttled, early = &atomic.Bool{}, &atomic.Int32{}
@@ -28,10 +28,6 @@ func (r *rig) throttle(d time.Duration) (throttled *atomic.Bool, early *atomic.I
 		}
 		answer := request.ResponseKind().(*kmsg.FetchResponse)
 		answer.ThrottleMillis = int32(d.Milliseconds())
-		of := kmsg.NewFetchResponseTopic()
-		of.Topic = request.(*kmsg.FetchRequest).Topics[0].Topic
-		of.Partitions = append(of.Partitions, kmsg.NewFetchResponseTopicPartition())
-		answer.Topics = append(answer.Topics, of)
 		until = time.Now().Add(d)
 		throttled.Store(true)
 		return answer, nil, true

@@ -8,7 +8,7 @@ var processingMutants = []mutant{
 		Name:    "a stop charges what it interrupts",
 		Why:     "deploys would poison slow messages (contract 5.8)",
 		Package: "internal/attempt",
-		In:      "Attempt.verdict",
+		In:      "Attempt.failed",
 		Old:     "isInterruption(a.Cause), ",
 		New:     "",
 		Test:    test{Package: "./processor", Run: "^TestStopReleasesInterruptedAttemptsUncharged$"},

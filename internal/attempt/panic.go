@@ -6,11 +6,13 @@ import (
 	"strings"
 )
 
-// PanicError is the failure of an attempt whose handler panicked; its text,
-// with the stack, is kept as last error.
+// PanicError is the failure of an attempt whose handler panicked, or something else that
+// ran for it: a driver, a plugin, the application's clock. Its text, with the stack, is
+// kept as last error.
 type PanicError struct {
 	Value any
-	// Stack begins where the handler panicked and ends before the library's frames.
+	// Stack begins where it panicked. It ends before the library's frames, unless there
+	// are no others.
 	Stack []byte
 }
 

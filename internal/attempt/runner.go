@@ -37,9 +37,9 @@ type Call struct {
 	// Steps, if not nil, has the attempts run in a transaction, whatever their handler's
 	// kind: a plain one finds it by handler.DB.
 	Steps *Steps
-	// MayStart is asked right before each call of the handler. With its error the attempt
-	// ends without a call.
-	MayStart func() error
+	// MayStart is asked right before each call of the handler, with the handler's
+	// context. With its error the attempt ends without a call.
+	MayStart func(ctx context.Context) error
 	// Until, if not nil, ends when there is no more time for handlers. Then no begin and
 	// no rollback is waited for, nor a call that ignores its cancelled context.
 	Until context.Context
@@ -84,26 +84,10 @@ func (r *Runner) Run(ctx context.Context, group []*Attempt, c Call) {
 		if a.Duration == 0 {
 			a.Duration = time.Since(started)
 		}
-		if a.Err = sound(a.Err); !a.Again {
+		if !a.Again {
 			a.collisions = 0
 		}
 	}
-}
-
-// sound returns the error, or a failure in its place if it cannot be used: it is the
-// application's code, and a nil pointer in an error's clothes panics when it is asked for
-// its text.
-func sound(err error) (checked error) {
-	defer func() {
-		if v := recover(); v != nil {
-			checked = Recovered(fmt.Sprintf("the handler's error: %v", v))
-		}
-	}()
-	if err != nil {
-		_ = err.Error()
-		_ = isUncharged(err) || errors.Is(err, ErrStuck)
-	}
-	return err
 }
 
 func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
@@ -112,7 +96,7 @@ func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
 		if v == nil {
 			return
 		}
-		err := fmt.Errorf("panic outside the handler: %v\n\n%s", v, panicStack())
+		err := Recovered(v)
 		for _, a := range group {
 			a.Stored, a.Again = false, false
 			if len(group) > 1 && a.Handler.TxGroup() > 1 {
@@ -384,7 +368,7 @@ func anyFailed(group []*Attempt, errs []error, swallowed error) bool {
 
 // call runs the handler's own code. The errors are aligned with the attempts.
 func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attempt, c Call) []error {
-	if err := c.MayStart(); err != nil {
+	if err := c.MayStart(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(group))
 	}
 	deliveries := make([]handler.Delivery, len(group))
@@ -395,7 +379,27 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	if c.Until != nil {
 		p.GiveUp = c.Until.Done()
 	}
-	return call(handler.ContextWithDB(ctx, session), tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
+	errs := call(handler.ContextWithDB(ctx, session), tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
+	for i, err := range errs {
+		errs[i] = sound(err)
+	}
+	return errs
+}
+
+// sound returns the error, or a failure in its place if it cannot be used: it is the
+// application's code, and a nil pointer in an error's clothes panics when it is asked for
+// its text, or for what is in it.
+func sound(err error) (checked error) {
+	defer func() {
+		if v := recover(); v != nil {
+			checked = Recovered(fmt.Sprintf("the handler's error: %v", v))
+		}
+	}()
+	if err != nil {
+		_ = err.Error()
+		_ = isUncharged(err) || errors.Is(err, ErrStuck)
+	}
+	return err
 }
 
 // StartSpan begins the span of a call of some attempts; EndSpan ends it, when it is known

@@ -29,20 +29,14 @@ type Verdict struct {
 // A handler that returned nil has done its part, even in spite of an ended context.
 // When the inbox interrupted the attempt, an error is taken for the interruption's echo
 // and nothing is charged, unless the handler poisoned or snoozed.
-//
-// An error that panics when it is asked what it is must not end the process either.
-func (a *Attempt) Verdict() (v Verdict) {
-	a.Err = sound(a.Err)
-	defer func() {
-		if p := recover(); p != nil {
-			a.Err = Recovered(fmt.Sprintf("the handler's error: %v", p))
-			v = a.verdict(a.Err)
-		}
-	}()
-	return a.verdict(a.Err)
+func (a *Attempt) Verdict() Verdict {
+	if a.Err == nil {
+		return Verdict{Outcome: handler.AttemptCompleted}
+	}
+	return a.failed(sound(a.Err))
 }
 
-func (a *Attempt) verdict(err error) Verdict {
+func (a *Attempt) failed(err error) Verdict {
 	var (
 		beyond     *Unrecoverable
 		poison     *handler.PoisonError
@@ -53,8 +47,6 @@ func (a *Attempt) verdict(err error) Verdict {
 	timedOut := errors.Is(a.Cause, ErrTimeout)
 	uncharged := errors.As(err, &cut) && !timedOut
 	switch {
-	case err == nil:
-		return Verdict{Outcome: handler.AttemptCompleted}
 	case !uncharged && (errors.As(err, &beyond) || handler.Undecodable(err)):
 		return Verdict{Outcome: handler.AttemptPoisoned, Err: err}
 	case !uncharged && errors.As(err, &poison):

@@ -90,7 +90,7 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 		a.Delivery.Content = bytes.Clone(a.received.Content)
 		noted := a.stuck.begin(a.at, a.Handler.Key())
 		a.attempts.Run(ctx, []*attempt.Attempt{&a.Attempt}, attempt.Call{
-			Steps: steps, MayStart: a.hard.Err, Until: a.hard,
+			Steps: steps, MayStart: func(context.Context) error { return a.hard.Err() }, Until: a.hard,
 			Overdue: func() {
 				noted.overdue()
 				a.log.Error("inbox: handler ignores its cancelled context", a.fields()...)

@@ -74,7 +74,9 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 	if m.store == nil {
 		return a.call(ctx, nil)
 	}
-	asked, err := m.id.Run(a.received)
+	message := a.received
+	message.Attempt = a.Delivery.Attempt
+	asked, err := m.id.Run(message)
 	missing := errors.Is(err, idempotent.ErrMissingID) || err == nil && asked.Key.MessageID == ""
 	if missing {
 		a.cfg.Counters.OfChannel(telemetry.MissingKey, a.cfg.Channel, 1)
@@ -156,8 +158,29 @@ func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 // around asks any other store: its claim is there before the attempt begins, and its
 // marker after the attempt's end. Only what the attempt itself came to can make a record
 // bad. What a store lacks passes, and the message must not be acknowledged before.
+//
+// A store that returns while the body still runs, in a goroutine of its own, is waited
+// for: else the next try would run beside this one.
 func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (duplicate bool, err error) {
-	var came error = &attempt.Uncharged{Reason: fmt.Errorf("store %T reported success before the handler had returned", m.store)}
+	var (
+		calls sync.Mutex // held by a call of the body
+		over  bool
+		came  error = &attempt.Uncharged{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
+	)
+	body := func(ctx context.Context) error {
+		calls.Lock()
+		defer calls.Unlock()
+		if over {
+			return fmt.Errorf("store %T called the handler after it had returned", m.store)
+		}
+		ctx, cancel := a.underway(ctx)
+		defer cancel()
+		if came = a.call(ctx, nil); came != nil {
+			return &failure{came}
+		}
+		a.Cause = nil // what goes wrong from now on is not for its sake
+		return nil
+	}
 	duplicate, err = protected(m.store, func() (bool, error) {
 		for _, key := range a.Handler.LegacyKeys() {
 			old := asked.Key
@@ -166,16 +189,11 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 				return done, err
 			}
 		}
-		return m.store.Run(ctx, asked, func(ctx context.Context) error {
-			ctx, cancel := a.underway(ctx)
-			defer cancel()
-			if came = a.call(ctx, nil); came != nil {
-				return &failure{came}
-			}
-			a.Cause = nil // what goes wrong from now on is not for its sake
-			return nil
-		})
+		return m.store.Run(ctx, asked, body)
 	})
+	calls.Lock()
+	over = true
+	calls.Unlock()
 	var failed *failure
 	switch {
 	case err == nil && duplicate:

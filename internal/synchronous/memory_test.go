@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -179,5 +180,43 @@ func TestContextOfAStoresOwnEndsWithTheTimeForHandlers(t *testing.T) {
 		require.ErrorIs(t, r.Deliver(ctx, nil, received(0, "1")), envelope.ErrInterrupted)
 		require.Zero(t, counters.Failed.Load())
 		require.EqualValues(t, 1, counters.Released.Load())
+	})
+}
+
+// hasty returns when the handler has begun, which is before the body does.
+type hasty struct {
+	idempotent.Store
+	began chan struct{}
+}
+
+func (s hasty) Run(ctx context.Context, _ idempotent.Run, body func(ctx context.Context) error) (bool, error) {
+	go func() { _ = body(ctx) }()
+	<-s.began
+	return false, idempotent.ErrInProgress
+}
+
+func TestTriesDoNotOverlapWhateverTheStoreDoes(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var running, runs, most atomic.Int32
+		store := hasty{newMemory(), make(chan struct{})}
+		letGo := make(chan struct{})
+		h := handler.New("h", func(context.Context, inboxtest.Bytes) error {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			runs.Add(1)
+			store.began <- struct{}{}
+			<-letGo
+			return nil
+		})
+		r, _ := newRunner(t, d.DB, func(c *synchronous.Config) { remember(t, c, store) }, h)
+		stopping, done := make(chan struct{}), make(chan error, 1)
+		go func() { done <- r.Deliver(context.Background(), stopping, received(0, "1")) }()
+		began := time.Now()
+		inboxtest.Eventually(t, func() bool { return time.Since(began) > 500*time.Millisecond }, "a time in which it would be tried again")
+		close(letGo)
+		inboxtest.Eventually(t, func() bool { return runs.Load() > 1 }, "what the store reports counts")
+		close(stopping)
+		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), envelope.ErrInterrupted)
+		require.EqualValues(t, 1, most.Load())
 	})
 }
