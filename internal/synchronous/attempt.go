@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -85,9 +87,8 @@ func (a *run) protected(ctx context.Context) (err error) {
 func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 	for again := true; again; again = a.Again {
 		a.Reset()
-		// The body belongs to the handler, which may change it; others get it too, and the
-		// raw record, whose memory it is, may have to be kept.
-		a.Delivery.Content = bytes.Clone(a.received.Content)
+		own := ownCopy(a.received)
+		a.Delivery.Content, a.Delivery.Properties, a.Delivery.OrderingKey = own.Content, own.Properties, own.OrderingKey
 		noted := a.stuck.begin(a.at, a.Handler.Key())
 		a.attempts.Run(ctx, []*attempt.Attempt{&a.Attempt}, attempt.Call{
 			Steps: steps, MayStart: func(context.Context) error { return a.hard.Err() }, Until: a.hard,
@@ -100,6 +101,24 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 		noted.ended(errors.Is(a.Err, attempt.ErrStuck))
 	}
 	return a.Err
+}
+
+// ownCopy copies what a call may change in place: the message belongs to the handler, but
+// other handlers get it, too, and the raw record, whose memory it is, may have to be kept.
+// A call that was given up as stuck may even change it while another reads it.
+func ownCopy(d handler.Delivery) handler.Delivery {
+	d.Content, d.OrderingKey = bytes.Clone(d.Content), bytes.Clone(d.OrderingKey)
+	d.Properties.Attributes = maps.Clone(d.Properties.Attributes)
+	d.Properties.Headers = slices.Clone(d.Properties.Headers)
+	for i, h := range d.Properties.Headers {
+		d.Properties.Headers[i].Value = bytes.Clone(h.Value)
+	}
+	if k := d.Properties.Kafka; k != nil {
+		own := *k
+		own.Key = bytes.Clone(k.Key)
+		d.Properties.Kafka = &own
+	}
+	return d
 }
 
 // Pauses after an attempt that charged nothing: they double.

@@ -2,6 +2,8 @@ package synchronous_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,6 +160,29 @@ func TestIDIsFoundInTheBodyAsItCame(t *testing.T) {
 			require.NoError(t, deliver(t, r, 0, "1"))
 			require.Equal(t, 2, runs, "a failed run and one that is remembered")
 		}
+	})
+}
+
+// What a handler does to its message, no other handler sees, nor its own next attempt.
+func TestEachCallHasTheMessageToItself(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		var seen []string
+		spoil := func(_ context.Context, m inboxtest.Bytes) error {
+			p := m.Properties
+			seen = append(seen, fmt.Sprintf("%s %s %s %s %s %s", m.Payload, p.Headers[0].Value, p.Attributes["a"], p.Kafka.Key, m.OrderingKey, p.Kafka.Topic))
+			m.Payload[0], p.Headers[0].Value[0], p.Attributes["a"], p.Kafka.Key[0], m.OrderingKey[0], p.Kafka.Topic = 'x', 'x', "x", 'x', 'x', "x"
+			if m.Attempt == 1 {
+				return errBoom
+			}
+			return nil
+		}
+		r, _ := newRunner(t, d.DB, nil, handler.New("a", spoil), handler.New("b", spoil))
+		record := received(0, "1")
+		record.Messages[0].OrderingKey = []byte("o")
+		record.Messages[0].Properties = handler.Properties{Headers: []handler.Header{{Key: "k", Value: []byte("h")}}, Attributes: map[string]string{"a": "v"},
+			Kafka: &handler.KafkaCoordinates{Topic: "t", Key: []byte("k")}}
+		require.NoError(t, r.Deliver(t.Context(), nil, record))
+		require.Equal(t, slices.Repeat([]string{"1 h v k o t"}, 4), seen)
 	})
 }
 

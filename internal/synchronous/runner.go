@@ -220,7 +220,7 @@ func (r *Runner) forget(tasks []*task) {
 type task struct {
 	attempt.Attempt
 
-	// received is the message as it came: each call gets a copy of its body, and the ID
+	// received is the message as it came: each call gets a copy of its own, and the ID
 	// that the handler remembers it by is found in it again for each.
 	received handler.Delivery
 	cut      int // tries in a row that charged nothing
