@@ -126,7 +126,7 @@ func (h Health) Live() bool {
 	if slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == ReasonClosedPool }) {
 		return false
 	}
-	if h.Processor.Busy > 0 || len(h.Processor.Troubles) > 0 || len(h.Processor.Stuck) > 0 {
+	if h.Processor.Busy > 0 || len(h.Processor.Conditions) > 0 || len(h.Processor.Stuck) > 0 {
 		return true
 	}
 	return !slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == ReasonNoProgress && r.State == HealthUnhealthy })
@@ -136,7 +136,7 @@ func (h Health) Live() bool {
 // the consumers and cleanup give.
 func (h Health) Degraded() error {
 	var problems []error
-	for what, err := range h.Processor.Troubles {
+	for what, err := range h.Processor.Conditions {
 		problems = append(problems, fmt.Errorf("%s: %w", what, err))
 	}
 	for key, n := range h.Processor.Stuck {

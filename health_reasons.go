@@ -109,7 +109,7 @@ func barred(h processor.Health) string {
 
 // judgePool looks for the pool's end in what the others report.
 func (h *Health) judgePool() {
-	problems := append(slices.Collect(maps.Values(h.Processor.Troubles)), h.SampleErr)
+	problems := append(slices.Collect(maps.Values(h.Processor.Conditions)), h.SampleErr)
 	for _, c := range h.Consumers {
 		problems = append(problems, c.Err())
 	}
@@ -127,8 +127,8 @@ func (h *Health) judgeProcessor() {
 		h.because(HealthReason{Code: ReasonBarredRole, State: HealthDegraded, Detail: barred(h.Processor)})
 	}
 	h.judgePool()
-	for _, what := range slices.Sorted(maps.Keys(h.Processor.Troubles)) {
-		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded, Detail: fmt.Sprintf("%s: %v", what, h.Processor.Troubles[what])})
+	for _, what := range slices.Sorted(maps.Keys(h.Processor.Conditions)) {
+		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded, Detail: fmt.Sprintf("%s: %v", what, h.Processor.Conditions[what])})
 	}
 	for _, stuck := range []map[string]int{h.Processor.Stuck, h.InPlaceStuck} {
 		for _, key := range slices.Sorted(maps.Keys(stuck)) {

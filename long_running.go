@@ -107,7 +107,7 @@ func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
 		late[o.handlerKey] = true
 		if conditions[o.handlerKey] == nil {
 			log := s.ib.log.With(zap.String(telemetry.FieldHandlerKey, o.handlerKey))
-			conditions[o.handlerKey] = condition.New(log, s.ib.cfg.clock, "a handler's call does not return")
+			conditions[o.handlerKey] = condition.New(log, s.ib.cfg.clock, zap.WarnLevel, "handler progress", "a call does not return")
 		}
 		conditions[o.handlerKey].Begin(o.handlerKey, errors.New(o.detail), zap.String(telemetry.FieldMessageID, o.messageIDs[0]),
 			zap.String(telemetry.FieldWorker, workerID))

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -65,7 +66,7 @@ func (s *Sweeper) Stop(ctx context.Context) error {
 func (s *Sweeper) run(ctx context.Context) {
 	timer := time.NewTimer(s.Interval)
 	defer timer.Stop()
-	var failing failing
+	sweeping := condition.New(s.log, s.clock, zap.ErrorLevel, "sweep of processed messages", "it is tried again after its interval")
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,39 +77,14 @@ func (s *Sweeper) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		failing.log(s.sweepConfig.log, s.clock.Now(), forgotten, err)
-		timer.Reset(s.Interval)
-	}
-}
-
-// reminder is the least time between two log lines on sweeps that keep failing.
-const reminder = 5 * time.Minute
-
-// failing logs when sweeps begin to fail, reminds of it, and logs when they
-// succeed again.
-type failing struct {
-	times         int // in a row; 0 while sweeps succeed
-	since, logged time.Time
-}
-
-func (f *failing) log(log *zap.Logger, now time.Time, forgotten int64, err error) {
-	markers := zap.Int64(telemetry.FieldMarkers, forgotten)
-	if err == nil {
-		if f.times > 0 {
-			log.Info("inbox: sweep of processed messages recovered", zap.Duration(telemetry.FieldAfter, now.Sub(f.since)), zap.Int(telemetry.FieldTimes, f.times))
+		markers := zap.Int64(telemetry.FieldMarkers, forgotten)
+		if err != nil {
+			sweeping.Begin(nil, err, markers)
+		} else {
+			sweeping.End(nil)
+			s.log.Info("inbox: swept processed messages", markers)
 		}
-		*f = failing{}
-		log.Info("inbox: swept processed messages", markers)
-		return
-	}
-	f.times++
-	switch {
-	case f.times == 1:
-		f.since, f.logged = now, now
-		log.Error("inbox: sweep of processed messages failed, trying again after its interval", markers, zap.Error(err))
-	case now.Sub(f.logged) >= reminder:
-		f.logged = now
-		log.Error("inbox: sweep of processed messages still failing", markers, zap.Duration(telemetry.FieldAfter, now.Sub(f.since)), zap.Int(telemetry.FieldTimes, f.times), zap.Error(err))
+		timer.Reset(s.Interval)
 	}
 }
 

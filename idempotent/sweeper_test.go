@@ -129,7 +129,7 @@ func TestSweepThatFailsIsTriedAgain(t *testing.T) {
 			inboxtest.Receive(t, store.calls, "a sweep")
 			inboxtest.Receive(t, store.calls, "a sweep")
 			require.NoError(t, s.Stop(t.Context()))
-			failed := logs.FilterMessageSnippet("sweep of processed messages failed")
+			failed := logs.FilterMessageSnippet("sweep of processed messages failing")
 			require.Equal(t, 1, failed.Len())
 			require.Contains(t, failed.All()[0].ContextMap()["error"], "down")
 		})
@@ -265,8 +265,8 @@ func TestSweepsThatFailAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
 		lines = append(lines, entry.Message)
 	}
 	require.Equal(t, []string{
-		"inbox: sweep of processed messages failed, trying again after its interval",
-		"inbox: sweep of processed messages still failing",
+		"inbox: sweep of processed messages failing: it is tried again after its interval",
+		"inbox: sweep of processed messages still failing: it is tried again after its interval",
 		"inbox: sweep of processed messages recovered",
 		"inbox: swept processed messages",
 	}, lines)

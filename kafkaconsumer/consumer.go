@@ -105,13 +105,14 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 	c := &Consumer{
 		channel: channel, cfg: cfg, acceptor: acceptor, decoder: decoder, network: network, log: log, clock: clk,
 		done: make(chan struct{}), state: StateNew,
-		grouping:   condition.New(log, clk, "kafka consumer is in no group"),
-		fetching:   condition.New(log, clk, "fetching from kafka fails"),
-		accepting:  condition.New(log, clk, "accepting fails, the same records are retried"),
-		committing: condition.New(log, clk, "committing offsets fails, what was accepted since may be redelivered"),
-		stalling:   condition.New(log, clk, "a partition has records to read and makes no progress"),
+		grouping:   condition.New(log, clk, zap.WarnLevel, "group membership", "nothing is consumed"),
+		fetching:   condition.New(log, clk, zap.WarnLevel, "kafka fetch", "it is tried again"),
+		accepting:  condition.New(log, clk, zap.WarnLevel, "accept", "the same records are tried again"),
+		committing: condition.New(log, clk, zap.WarnLevel, "offset commit", "what was accepted since may be redelivered"),
+		stalling:   condition.New(log, clk, zap.WarnLevel, "partition progress", "there are records to read"),
 	}
-	c.publishing = condition.New(log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clk, "publishing bad records to the dead-letter topic fails, the same records are retried")
+	c.publishing = condition.New(log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clk, zap.WarnLevel,
+		"dead-letter publish", "the same records are tried again")
 	if cfg.DeadLetterTopic != "" {
 		c.letters = &deadLetters{channel: channel, cfg: cfg, network: network, trouble: c.publishing, log: log}
 	}

@@ -52,7 +52,7 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 	n := &network{
 		cfg: cfg, inflater: &inflater{limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{},
 		large:      make(chan struct{}, largeAtOnce),
-		refreshing: condition.New(log, clk, "what is known of the cluster cannot be refreshed"),
+		refreshing: condition.New(log, clk, zap.WarnLevel, "cluster refresh", "what is known of the brokers gets old"),
 	}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
 	topics := cfg.Topics

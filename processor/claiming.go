@@ -95,9 +95,9 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 	}
 	switch {
 	case c.err == nil:
-		l.p.claimLog.healthy()
+		l.p.claiming.End(nil)
 	case l.session.attempts.Err() == nil:
-		l.p.claimLog.failing("inbox: claiming failed, trying again", c.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.RestartDelay))
+		l.p.claiming.Begin(nil, c.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.RestartDelay))
 	}
 	l.send(event{claimed: &c})
 }

@@ -63,7 +63,7 @@ func TestFailedClaimIsRetriedAfterRestartDelayNotByThePoll(t *testing.T) {
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_messages RENAME TO hidden")
 		require.NoError(t, ib.Resume(context.Background(), "h"))
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["claiming"] != nil }, "a claim failed")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["claiming"] != nil }, "a claim failed")
 		inboxtest.Exec(t, d.DB, "ALTER TABLE hidden RENAME TO inbox_messages")
 		require.Equal(t, "1", inboxtest.Receive(t, ran, "the message"))
 	})

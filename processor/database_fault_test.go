@@ -71,11 +71,11 @@ func TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged(t *testing.T) {
 					require.Greater(t, delays[5], 8*delays[0], "it is repeated ever more seldom")
 				}
 				h := ib.Health().Processor
-				require.Len(t, h.Troubles, 1, "said while it lasts")
+				require.Len(t, h.Conditions, 1, "said while it lasts")
 				full = false
 				require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
 				require.Equal(t, []string{"1"}, written())
-				require.Empty(t, ib.Health().Processor.Troubles)
+				require.Empty(t, ib.Health().Processor.Conditions)
 			})
 		})
 	}

@@ -63,7 +63,7 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	err := l.hold.Try(ctx)
 	switch {
 	case err == nil:
-		p.lockLog.healthy()
+		p.locking.End(nil)
 		p.wakeup.ring()                                                  // claiming may have stopped because the renewal was late
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
 		if standsBy && !l.told {
@@ -72,7 +72,7 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 		}
 		l.told = standsBy
 	case ctx.Err() == nil && !p.awaits(err):
-		p.lockLog.failing("inbox: the lock can be neither taken nor renewed", err)
+		p.locking.Begin(nil, err)
 	}
 }
 

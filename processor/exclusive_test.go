@@ -226,7 +226,7 @@ func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
 		worker := workers(t, d)[0].ID
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_locks RENAME TO hidden")
 		require.ErrorContains(t, inboxtest.Receive(t, causes, "the cancellation"), "lost the lock")
-		require.ErrorContains(t, ib.Health().Processor.Troubles["lock"], "lease")
+		require.ErrorContains(t, ib.Health().Processor.Conditions["lock"], "lease")
 		require.False(t, holdsLock(ib))
 		inboxtest.Accept(t, ib, "meanwhile")
 		require.Empty(t, running, "nothing is claimed without the lock")
@@ -239,7 +239,7 @@ func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
 		require.EqualValues(t, 1, ib.Counters().LockLost)
 		require.Equal(t, worker, workers(t, d)[0].ID, "its heartbeat was never lost")
 		require.Len(t, workers(t, d), 1)
-		require.Equal(t, 1, logs.FilterMessageSnippet("neither taken nor renewed").Len())
+		require.Equal(t, 1, logs.FilterMessageSnippet("lock failing").Len())
 		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
 	})
 }
@@ -275,7 +275,7 @@ func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
 		claim(t, d, system, self, 1, "h") // of which it does not know
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_messages RENAME TO hidden")
 		require.NoError(t, ib.Resume(context.Background(), "h"))
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["claiming"] != nil }, "a claim failed")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["claiming"] != nil }, "a claim failed")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00' WHERE name = ?", vanishing, lockName)
 		inboxtest.Eventually(t, func() bool { return !holdsLock(ib) }, "it noticed")
 		inboxtest.Exec(t, d.DB, "ALTER TABLE hidden RENAME TO inbox_messages")

@@ -3,11 +3,13 @@ package processor
 import (
 	"sync"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/condition"
 )
 
 // health gathers what is wrong at the moment.
 type health struct {
-	logs []*stateLog
+	conditions []*condition.Condition
 
 	mu      sync.Mutex
 	ignored map[string]int
@@ -39,8 +41,8 @@ type Health struct {
 	// Queued is how many statuses the started processor has claimed that do not
 	// run: they wait for a slot, or for their result to be stored.
 	Queued int
-	// Troubles are the errors that last, by what they concern.
-	Troubles map[string]error
+	// Conditions are the errors that last, by what fails.
+	Conditions map[string]error
 	// Stuck counts, by handler key, calls that ignore their cancelled context.
 	Stuck map[string]int
 	// OpenCircuits are the keys of handlers whose circuit breaker is open, or
@@ -57,7 +59,7 @@ type Health struct {
 
 // Degraded is true if anything is wrong.
 func (h Health) Degraded() bool {
-	return len(h.Troubles) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0 || len(h.BarredRoles) > 0
+	return len(h.Conditions) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0 || len(h.BarredRoles) > 0
 }
 
 // Health tells how the processor is (contract 5.15).
@@ -65,7 +67,7 @@ func (p *Processor) Health() Health {
 	p.mu.Lock()
 	now := p.now
 	p.mu.Unlock()
-	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Troubles: map[string]error{}, Stuck: map[string]int{}}
+	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Conditions: map[string]error{}, Stuck: map[string]int{}}
 	if now != nil {
 		h.ClockSkew = p.fleet.clockSkew()
 		h.BarredRoles, h.DatabaseRole = p.fleet.barredRoles()
@@ -81,9 +83,9 @@ func (p *Processor) Health() Health {
 		h.ProgressAt = time.Unix(0, at).UTC()
 	}
 	p.runner.interruptions.check()
-	for _, log := range p.health.logs {
-		if err := log.trouble(); err != nil {
-			h.Troubles[log.what] = err
+	for _, c := range p.health.conditions {
+		if _, err := c.Current(); err != nil {
+			h.Conditions[c.Name()] = err
 		}
 	}
 	for _, registered := range p.registry.Handlers() {

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -18,7 +19,7 @@ import (
 // The counts are of this process alone. A status that another worker goes on with
 // is forgotten some time after its repeat was due.
 type interruptions struct {
-	condition *stateLog
+	condition *condition.Condition
 	maxDelay  time.Duration
 
 	mu       sync.Mutex
@@ -47,7 +48,7 @@ func (i *interruptions) again(t *task, reason error) time.Duration {
 	times := i.statuses[t.claim.StatusID].times + 1
 	delay := attempt.Backoff(times, i.maxDelay)
 	i.statuses[t.claim.StatusID] = interruption{times: times, expires: time.Now().Add(delay + forgetAfter)}
-	i.condition.failing("inbox: the database cuts attempts of transactional handlers short, they are repeated uncharged", reason,
+	i.condition.Begin(nil, reason,
 		zap.String(telemetry.FieldHandlerKey, t.claim.HandlerKey), zap.String(telemetry.FieldMessageID, t.claim.MessageID))
 	return delay
 }
@@ -79,6 +80,6 @@ func (i *interruptions) prune() {
 		}
 	}
 	if len(i.statuses) == 0 {
-		i.condition.healthy()
+		i.condition.End(nil)
 	}
 }

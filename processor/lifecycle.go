@@ -73,7 +73,7 @@ func (p *Processor) Start(context.Context) error {
 		defer close(a.storing)
 		for storing.Err() == nil {
 			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
-				p.storeLog.failing("inbox: storing results crashed, restarting", err)
+				p.storing.Begin(nil, err)
 				sleep(storing, p.opts.RestartDelay)
 				ring(completer.arrived) // the signal for what is queued may be used up
 			}
@@ -103,7 +103,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 	for work.Err() == nil {
 		s := newSession(alive, p.opts.WorkerTimeout)
 		s.lock = p.sessionLock(s)
-		h := newHeart(p.store, p.opts, p.registry.Keys(), p.report, p.clock.Now, p.beatLog, p.setPaused, func() { p.wakeup.wake() })
+		h := newHeart(p.store, p.opts, p.registry.Keys(), p.report, p.clock.Now, p.beating, p.setPaused, func() { p.wakeup.wake() })
 		// Known before its first heartbeat: that may be stored although a stop
 		// cuts it short, and then the stop has to mark the worker, too.
 		a.use(s)
@@ -112,7 +112,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 			return
 		}
 		a.completer.hurry()
-		p.loopLog.healthy()
+		p.looping.End(nil)
 		services, end := context.WithCancel(alive)
 		a.services.Add(2)
 		var ended sync.WaitGroup
@@ -121,7 +121,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 			defer a.services.Done()
 			defer ended.Done()
 			if err := protect(run); err != nil {
-				p.loopLog.failing("inbox: a service of the processor crashed, restarting", err)
+				p.looping.Begin(nil, err)
 				s.end(errFenced)
 			}
 		}
@@ -134,7 +134,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		}
 		err := protect(func() { newLoop(p, a, s).run(work, a.giveUp) })
 		if err != nil {
-			p.loopLog.failing("inbox: processing loop crashed, restarting", err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
+			p.looping.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
 			s.end(errFenced)
 			sleep(work, p.opts.RestartDelay)
 		}
@@ -162,13 +162,13 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 			err = crash
 		}
 		if err == nil {
-			p.beatLog.healthy()
+			p.beating.End(nil)
 			return true
 		}
 		if work.Err() != nil {
 			return false
 		}
-		p.beatLog.failing("inbox: worker cannot register", err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
+		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
 		sleep(work, p.opts.RestartDelay)
 	}
 }
@@ -193,9 +193,9 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 		}
 		switch {
 		case err == nil:
-			p.sweepLog.healthy()
+			p.recovering.End(nil)
 		case ctx.Err() == nil && !errors.Is(err, store.ErrWorkerReleased):
-			p.sweepLog.failing("inbox: sweep failed", err)
+			p.recovering.Begin(nil, err)
 		}
 	}
 }

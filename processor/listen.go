@@ -29,7 +29,7 @@ func (p *Processor) listen(ctx context.Context) {
 		if time.Since(began) > longest { // it worked for a while
 			pause = first
 		}
-		p.listenLog.failing("inbox: other processes' wake-ups do not arrive, polling goes on", err, zap.Duration(telemetry.FieldTryingAgainAfter, pause))
+		p.listening.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, pause))
 		sleep(ctx, pause)
 		pause = min(2*pause, longest)
 	}
@@ -45,7 +45,7 @@ func (p *Processor) hear(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
-	p.listenLog.healthy()
+	p.listening.End(nil)
 	// What was announced before it listened is not repeated. It looks after it
 	// has begun to listen, so that what commits after the look is heard.
 	p.wakeup.wake()

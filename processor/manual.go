@@ -57,7 +57,7 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var d Drained
 	h := newHeld()
 	m := &manual{p: p, drained: &d, met: map[string]bool{}, idle: map[*handler.Handler]bool{}, stuck: map[*handler.Handler]int{}}
-	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, p.lanes, func(ctx context.Context, r result, applied bool) {
+	m.completer = newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
 		d.count(r.outcome, applied)
@@ -240,7 +240,8 @@ func (m *manual) flush(ctx context.Context) error {
 	defer done()
 	if n := m.completer.flushLast(last); n > 0 {
 		m.drained.Picked, m.drained.Unstored = m.drained.Picked+n, m.drained.Unstored+n
-		return errors.Join(fmt.Errorf("process pending: %d results could not be stored", n), m.p.storeLog.trouble())
+		_, reason := m.p.storing.Current()
+		return errors.Join(fmt.Errorf("process pending: %d results could not be stored", n), reason)
 	}
 	return nil
 }

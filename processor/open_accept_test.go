@@ -38,7 +38,7 @@ func TestDeadWorkersOpenAcceptIsEndedAndHoldsNobodyUp(t *testing.T) {
 		}, "both are marked released")
 		require.Error(t, tx.Commit().Error)
 		require.Equal(t, 1, logs.FilterMessageSnippet("ended transactions that a dead worker left open").Len())
-		require.Zero(t, logs.FilterMessageSnippet("sweep failed").Len())
-		require.Empty(t, ib.Health().Processor.Troubles)
+		require.Zero(t, logs.FilterMessageSnippet("recovery failing").Len())
+		require.Empty(t, ib.Health().Processor.Conditions)
 	})
 }

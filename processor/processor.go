@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -36,21 +37,21 @@ type Processor struct {
 	reports  attempt.Reports
 	report   func() string // what Config.Health says; never nil
 
-	policies  map[*handler.Handler]*policy
-	runner    *runner
-	lanes     *lanes
-	wakeup    *wakeup
-	health    *health
-	fleet     *fleet
-	claimLog  *stateLog
-	beatLog   *stateLog
-	sweepLog  *stateLog
-	storeLog  *stateLog
-	loopLog   *stateLog
-	lockLog   *stateLog
-	listenLog *stateLog
-	cutLog    *stateLog
-	released  atomic.Bool // claims, since the last stop
+	policies   map[*handler.Handler]*policy
+	runner     *runner
+	lanes      *lanes
+	wakeup     *wakeup
+	health     *health
+	fleet      *fleet
+	claiming   *condition.Condition
+	beating    *condition.Condition
+	recovering *condition.Condition
+	storing    *condition.Condition
+	looping    *condition.Condition
+	locking    *condition.Condition
+	listening  *condition.Condition
+	cutting    *condition.Condition
+	released   atomic.Bool // claims, since the last stop
 
 	progress atomic.Int64 // when an attempt last came to its end, by the clock, in nanoseconds; 0 if none has
 
@@ -109,18 +110,27 @@ func New(cfg Config) (*Processor, error) {
 	p := &Processor{
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, report: cfg.Health,
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{}, warned: map[string]bool{},
-		claimLog: newStateLog(cfg.Logger, "claiming"), beatLog: newStateLog(cfg.Logger, "heartbeat"), sweepLog: newStateLog(cfg.Logger, "recovery"),
-		storeLog: newStateLog(cfg.Logger, "storing results"), loopLog: newStateLog(cfg.Logger, "processing loop"), lockLog: newStateLog(cfg.Logger, "lock"),
-		listenLog: newStateLog(cfg.Logger, "listening"), cutLog: newStateLog(cfg.Logger, "handlers' transactions"),
-		lockFreed: make(chan struct{}, 1),
+		lockFreed: make(chan struct{}, 1), health: &health{},
 	}
+	failing := func(name, meaning string) *condition.Condition {
+		c := condition.New(cfg.Logger, cfg.Clock, zap.ErrorLevel, name, meaning)
+		p.health.conditions = append(p.health.conditions, c)
+		return c
+	}
+	p.claiming = failing("claiming", "it is tried again")
+	p.beating = failing("heartbeat", "without one for WorkerTimeout others take the claims over")
+	p.recovering = failing("recovery", "claims of workers that have vanished stay with them")
+	p.storing = failing("storing results", "they are kept and tried again")
+	p.looping = failing("processing loop", "it starts again")
+	p.locking = failing("lock", "it can be neither taken nor renewed")
+	p.listening = failing("listening", "polling goes on")
+	p.cutting = failing("handlers' transactions", "attempts are repeated uncharged")
 	if p.report == nil {
 		p.report = func() string { return "" }
 	}
 	if p.opts.Mode == "" {
 		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())
 	}
-	p.health = &health{logs: []*stateLog{p.claimLog, p.beatLog, p.sweepLog, p.storeLog, p.loopLog, p.lockLog, p.listenLog, p.cutLog}}
 	for _, h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
 		p.policies[h].redactor = cfg.Redactor
@@ -133,7 +143,7 @@ func New(cfg Config) (*Processor, error) {
 		attempts: &attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.Options.StatementTimeout, TxIsolation: cfg.Options.TxIsolation,
 			StuckGrace: cfg.Options.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running, Instruments: cfg.Instruments},
 		store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments,
-		interruptions: &interruptions{condition: p.cutLog, maxDelay: cfg.Options.MaxRetryDelay},
+		interruptions: &interruptions{condition: p.cutting, maxDelay: cfg.Options.MaxRetryDelay},
 	}
 	return p, nil
 }
@@ -144,7 +154,7 @@ func New(cfg Config) (*Processor, error) {
 func (p *Processor) Wake(handlerKeys ...string) { p.wakeup.wake(handlerKeys...) }
 
 func (p *Processor) newCompleter(h *held) *completer {
-	return newCompleter(p.store, p.opts, p.clock.Now, p.storeLog, p.lanes, func(ctx context.Context, r result, applied bool) {
+	return newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
 	}, p.wakeup.ring)

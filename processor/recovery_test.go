@@ -163,7 +163,7 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 		inboxtest.Receive(t, ran, "the handler")
 		before := workers(t, d)[0].ID
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_workers RENAME TO hidden")
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["heartbeat"] != nil }, "health told of the heartbeat")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["heartbeat"] != nil }, "health told of the heartbeat")
 		require.ErrorContains(t, inboxtest.Receive(t, causes, "the handler's cancellation"), "lost its heartbeat")
 		inboxtest.Accept(t, ib, "meanwhile")
 		require.Empty(t, ran, "nothing is claimed without a heartbeat")
@@ -194,7 +194,7 @@ func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
 		hide, show := "ALTER TABLE inbox_messages RENAME TO hidden", "ALTER TABLE hidden RENAME TO inbox_messages"
 		inboxtest.Exec(t, d.DB, hide)
 		require.NoError(t, ib.Resume(context.Background(), "h"))
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["claiming"] != nil }, "a claim failed")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["claiming"] != nil }, "a claim failed")
 		require.Error(t, ib.Health().Degraded())
 		inboxtest.Exec(t, d.DB, show)
 		both := []string{inboxtest.Receive(t, ran, "the lost claim or the other"), inboxtest.Receive(t, ran, "the lost claim or the other")}

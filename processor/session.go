@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -99,13 +100,13 @@ type heart struct {
 	keys    []string
 	report  func() string // the process's health
 	now     func() time.Time
-	log     *stateLog
+	log     *condition.Condition
 	host    string
 	onPause func(keys []string)
 	onBack  func() // it may claim again
 }
 
-func newHeart(st store.Store, opts Options, keys []string, report func() string, now func() time.Time, log *stateLog, onPause func([]string), onBack func()) *heart {
+func newHeart(st store.Store, opts Options, keys []string, report func() string, now func() time.Time, log *condition.Condition, onPause func([]string), onBack func()) *heart {
 	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, log: log, host: hostname(), onPause: onPause, onBack: onBack}
 }
 
@@ -215,13 +216,13 @@ func (h *heart) keep(ctx context.Context, s *session) {
 		}
 		switch {
 		case err == nil:
-			h.log.healthy()
+			h.log.End(nil)
 		case errors.Is(err, store.ErrWorkerReleased):
-			h.log.failing("inbox: this worker was taken for dead, coming back under a new ID", err)
+			h.log.Begin(nil, err)
 			s.end(errFenced)
 			return
 		case ctx.Err() == nil:
-			h.log.failing("inbox: heartbeat failed", err)
+			h.log.Begin(nil, err)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 		defer close(kept)
 		for keep.Err() == nil {
 			if err := protect(func() { p.keepLock(keep, keep, own, nil) }); err != nil {
-				p.lockLog.failing("inbox: keeping the lock crashed, restarting", err)
+				p.locking.Begin(nil, err)
 				sleep(keep, p.opts.RestartDelay)
 			}
 		}

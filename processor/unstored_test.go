@@ -38,7 +38,7 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 		inboxtest.Start(t, one)
 		inboxtest.Start(t, other)
 		for _, ib := range []*inbox.Inbox{one, other} {
-			inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
+			inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["storing results"] != nil }, "health tells")
 		}
 		for end := time.Now().Add(timeout + time.Second); time.Now().Before(end); pause(t, 50*time.Millisecond) {
 			require.LessOrEqual(t, claimed(t, one), int64(2*bound), "claiming goes on without storing")
@@ -77,7 +77,7 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "it registered")
 		allowResults := refuseResults(t, d, "NEW.id IS NOT NULL")
 		inboxtest.Accept(t, ib, "1", "2", "3")
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["storing results"] != nil }, "health tells")
 		// Only now: a worker that is fenced before it has run anything has no
 		// results to store.
 		allowHeartbeats := refuseHeartbeats(t, d)
@@ -142,7 +142,7 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		for range 3 {
 			inboxtest.Receive(t, running, "a deaf handler")
 		}
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Troubles["storing results"] != nil }, "health tells")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["storing results"] != nil }, "health tells")
 		inboxtest.Eventually(t, func() bool { first.mu.Lock(); defer first.mu.Unlock(); return len(first.runs) == 3 }, "the others have run")
 		err := stop(t, ib, 2*time.Second)
 		require.ErrorContains(t, err, "3 handlers still run, their claims are recovered by another worker")

@@ -9,7 +9,7 @@ const (
 	FieldHandlerKey = "handler_key"
 	FieldWorker     = "worker"
 	FieldLock       = "lock"
-	FieldWhat       = "what"
+	FieldCondition  = "condition"
 
 	// A message and its attempts.
 	FieldMessageID     = "message_id"

@@ -2,7 +2,6 @@ package endtoend
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -72,11 +71,7 @@ func (o *observed) quiet(t *testing.T, outage string) {
 		if single(entry) {
 			continue
 		}
-		line := entry.Message
-		if what, ok := entry.ContextMap()["what"]; ok {
-			line += fmt.Sprint(": ", what)
-		}
-		lines[line]++
+		lines[entry.Message]++
 		all++
 	}
 	t.Logf("%s: %d lines were logged: %v", outage, all, lines)

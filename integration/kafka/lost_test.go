@@ -46,7 +46,7 @@ func TestLostConnectionIsToldOnlyIfTheNextIsLostToo(t *testing.T) {
 	r.kafka.LoseAnswers(kafkatest.FetchAPI, 5)
 	r.produce(10, 0)
 	r.awaitAll()
-	require.Equal(t, 1, logs.FilterMessageSnippet("fetching from kafka fails").Len())
+	require.Equal(t, 1, logs.FilterMessageSnippet("kafka fetch failing").Len())
 }
 
 func TestCommitThatIsLostTwiceEndsTheGenerationAndLosesNothing(t *testing.T) {

@@ -22,9 +22,9 @@ func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 	dsn := through + "&default_query_exec_mode=exec"
 	observe, logs := inboxtest.Observe()
 	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn), observe, inbox.PollingInterval(200*time.Millisecond), inbox.StatementTimeout(3*time.Second))
-	inboxtest.Eventually(t, func() bool { return worker.Health().Processor.Troubles["listening"] != nil }, "health says that nothing is heard")
+	inboxtest.Eventually(t, func() bool { return worker.Health().Processor.Conditions["listening"] != nil }, "health says that nothing is heard")
 	require.ErrorContains(t, worker.Health().Degraded(), "pooler in transaction mode")
-	told := logs.FilterMessage("inbox: other processes' wake-ups do not arrive, polling goes on")
+	told := logs.FilterMessage("inbox: listening failing: polling goes on")
 	inboxtest.Accept(t, other, "1")
 	require.Equal(t, "1", inboxtest.Receive(t, got, "what the poll finds"))
 	require.Equal(t, 1, told.Len())
@@ -44,7 +44,7 @@ func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) 
 		require.NoError(t, other.DB().Raw("SELECT pg_listening_channels()").Scan(&channels).Error)
 		require.Empty(t, channels, "what a session of the application listens to")
 	}
-	inboxtest.Eventually(t, func() bool { return worker.Health().Processor.Troubles["listening"] != nil }, "health says that nothing is heard")
+	inboxtest.Eventually(t, func() bool { return worker.Health().Processor.Conditions["listening"] != nil }, "health says that nothing is heard")
 	require.NoError(t, worker.Stop(t.Context()))
 	requireNobodyListens(t, dsn, size)
 }
@@ -94,7 +94,7 @@ func TestListenThroughAPoolerInSessionMode(t *testing.T) {
 		inboxtest.Accept(t, other, id)
 		require.Equal(t, id, inboxtest.Receive(t, got, "what is announced"))
 	}
-	require.NoError(t, worker.Health().Processor.Troubles["listening"])
+	require.NoError(t, worker.Health().Processor.Conditions["listening"])
 }
 
 // pair is a worker that listens and an inbox of another process that accepts.

@@ -49,7 +49,7 @@ func reasonOf(ib *inbox.Inbox, code string) *inbox.HealthReason {
 
 func linesOf(logs *observer.ObservedLogs) []string {
 	var lines []string
-	for _, entry := range logs.FilterMessageSnippet("call does not return").All() {
+	for _, entry := range logs.FilterMessageSnippet("inbox: handler progress").All() {
 		lines = append(lines, entry.Level.String()+" "+entry.Message)
 	}
 	return lines
@@ -110,7 +110,7 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					require.ErrorContains(t, ib.Health().Degraded(), r.MessageIDs[0])
 					require.True(t, ib.Health().Live(), "a restart mends it for no longer than until the next such message")
 
-					const text = "inbox: a handler's call does not return"
+					const text = "inbox: handler progress failing: a call does not return"
 					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) > 0 }, "it is logged")
 					line := logs.FilterMessage(text).All()[0].ContextMap()
 					require.Equal(t, []any{"h", r.MessageIDs[0], worker.ID}, []any{line["handler_key"], line["message_id"], line["worker"]})
@@ -126,8 +126,8 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					require.Nil(t, reasonOf(ib, inbox.ReasonLongRunning))
 					require.Equal(t, map[string]float64{"h": 0, "idle": 0}, ages())
 					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) == 3 }, "its end is logged")
-					require.Equal(t, []string{"warn " + text, "warn inbox: still: a handler's call does not return", "info inbox: over: a handler's call does not return"}, linesOf(logs))
-					require.Equal(t, "h", logs.FilterMessageSnippet("over: a handler's").All()[0].ContextMap()["handler_key"])
+					require.Equal(t, []string{"warn " + text, "warn inbox: handler progress still failing: a call does not return", "info inbox: handler progress recovered"}, linesOf(logs))
+					require.Equal(t, "h", logs.FilterMessageSnippet("progress recovered").All()[0].ContextMap()["handler_key"])
 				})
 			})
 		}

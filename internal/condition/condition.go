@@ -1,5 +1,5 @@
-// Package condition logs what is wrong for a while: once when it begins, now and
-// then while it lasts, and once when it is over (contract 7.8).
+// Package condition logs what fails for a while: once when it begins, now and then
+// while it lasts, and once when it has recovered (contract 5.15, 7.8).
 package condition
 
 import (
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -15,13 +16,15 @@ import (
 // Reminder is how often a condition that lasts is logged again.
 const Reminder = 5 * time.Minute
 
-// Condition is something that can be wrong for a while, with one or several
-// sources: partitions, tasks. It is logged when it begins, every Reminder while it
-// is met, and when the last source is well again. It is safe for concurrent use.
+// Condition is something that can fail for a while, with one or several sources:
+// partitions, tasks, or nil for the only one. It is logged when it begins, every Reminder
+// while it is met, and when the last source is well again. It is safe for concurrent use.
 type Condition struct {
-	log   *zap.Logger
-	clock clock.Clock
-	what  string
+	log     *zap.Logger
+	clock   clock.Clock
+	level   zapcore.Level
+	name    string
+	meaning string
 
 	mu      sync.Mutex
 	sources map[any]struct{}
@@ -33,10 +36,14 @@ type Condition struct {
 	over    time.Time // when it ended last
 }
 
-// New returns a Condition that has not begun; what is its text in the log.
-func New(log *zap.Logger, clock clock.Clock, what string) *Condition {
-	return &Condition{log: log, clock: clock, what: what, sources: map[any]struct{}{}}
+// New returns a Condition that has not begun. Name is what fails, also as a field of the
+// log; meaning is what that brings about.
+func New(log *zap.Logger, clock clock.Clock, level zapcore.Level, name, meaning string) *Condition {
+	return &Condition{log: log.With(zap.String(telemetry.FieldCondition, name)), clock: clock, level: level, name: name, meaning: meaning, sources: map[any]struct{}{}}
 }
+
+// Name returns what fails.
+func (c *Condition) Name() string { return c.name }
 
 // Begin notes that a source meets the condition, and logs it if no source did
 // before, or if it was logged long ago.
@@ -53,10 +60,10 @@ func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
 	switch {
 	case first:
 		c.logged = now
-		c.log.Warn("inbox: "+c.what, append(fields, zap.Error(err))...)
+		c.log.Log(c.level, "inbox: "+c.name+" failing: "+c.meaning, append(fields, zap.Error(err))...)
 	case now.Sub(c.logged) >= Reminder:
 		c.logged = now
-		c.log.Warn("inbox: still: "+c.what, append(fields, zap.Duration(telemetry.FieldAfter, now.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met), zap.Error(err))...)
+		c.log.Log(c.level, "inbox: "+c.name+" still failing: "+c.meaning, append(fields, zap.Duration(telemetry.FieldAfter, now.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met), zap.Error(err))...)
 	}
 }
 
@@ -65,7 +72,7 @@ func (c *Condition) End(source any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sources, source)
-	c.leave("over")
+	c.leave("recovered")
 }
 
 // Forget drops a source that is no more, which does not mean that all is well.
@@ -80,7 +87,7 @@ func (c *Condition) Forget(source any) {
 func (c *Condition) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.leave("no longer met by this process")
+	c.leave("no longer of this process")
 }
 
 // leave ends the condition once no source has it. The lock is held.
@@ -89,7 +96,7 @@ func (c *Condition) leave(how string) {
 		return
 	}
 	c.over = c.clock.Now()
-	c.log.Info("inbox: "+how+": "+c.what, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met))
+	c.log.Info("inbox: "+c.name+" "+how, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met))
 	c.lasts, c.err, c.since = false, nil, time.Time{}
 }
 

@@ -17,7 +17,7 @@ import (
 func TestConditionIsLoggedWhenItBeginsNowAndThenAndWhenItIsOver(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	clock := fxtest.NewClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
-	c := condition.New(zap.New(core), clock, "it fails")
+	c := condition.New(zap.New(core), clock, zap.WarnLevel, "fetch", "nothing comes")
 	said := func() []string {
 		var lines []string
 		for _, entry := range logs.TakeAll() {
@@ -37,19 +37,19 @@ func TestConditionIsLoggedWhenItBeginsNowAndThenAndWhenItIsOver(t *testing.T) {
 		c.Begin("b", boom)
 		clock.Advance(time.Second)
 	}
-	require.Equal(t, []string{"warn inbox: it fails"}, said(), "however often it is met")
+	require.Equal(t, []string{"warn inbox: fetch failing: nothing comes"}, said(), "however often it is met")
 	clock.Set(begun.Add(condition.Reminder))
 	c.Begin("a", other, zap.Int("partition", 3))
 	last := logs.All()[0]
-	require.Equal(t, map[string]any{"partition": int64(3), "after": condition.Reminder, "times": int64(599), "error": "other"}, last.ContextMap())
+	require.Equal(t, map[string]any{"condition": "fetch", "partition": int64(3), "after": condition.Reminder, "times": int64(599), "error": "other"}, last.ContextMap())
 	c.Begin("b", other)
-	require.Equal(t, []string{"warn inbox: still: it fails"}, said(), "a reminder")
+	require.Equal(t, []string{"warn inbox: fetch still failing: nothing comes"}, said(), "a reminder")
 	clock.Set(begun.Add(2*condition.Reminder - time.Nanosecond))
 	c.Begin("a", other)
 	require.Empty(t, said())
 	clock.Set(begun.Add(2 * condition.Reminder))
 	c.Begin("a", other)
-	require.Equal(t, []string{"warn inbox: still: it fails"}, said(), "and another")
+	require.Equal(t, []string{"warn inbox: fetch still failing: nothing comes"}, said(), "and another")
 
 	since, err := c.Current()
 	require.Equal(t, begun, since)
@@ -62,7 +62,7 @@ func TestConditionIsLoggedWhenItBeginsNowAndThenAndWhenItIsOver(t *testing.T) {
 	_, err = c.Current()
 	require.Error(t, err)
 	c.End("b")
-	require.Equal(t, []string{"info inbox: over: it fails"}, said())
+	require.Equal(t, []string{"info inbox: fetch recovered"}, said())
 	_, err = c.Current()
 	require.NoError(t, err)
 	over := clock.Now()
@@ -70,12 +70,12 @@ func TestConditionIsLoggedWhenItBeginsNowAndThenAndWhenItIsOver(t *testing.T) {
 	require.Equal(t, over, c.Until())
 
 	c.Begin("a", boom)
-	require.Equal(t, []string{"warn inbox: it fails"}, said(), "a new one")
+	require.Equal(t, []string{"warn inbox: fetch failing: nothing comes"}, said(), "a new one")
 	c.Forget("a")
 	_, err = c.Current()
 	require.Error(t, err, "a source that went does not mean that all is well")
 	c.Clear()
-	require.Equal(t, []string{"info inbox: no longer met by this process: it fails"}, said())
+	require.Equal(t, []string{"info inbox: fetch no longer of this process"}, said())
 	_, err = c.Current()
 	require.NoError(t, err)
 }

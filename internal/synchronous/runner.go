@@ -81,7 +81,7 @@ type Runner struct {
 func New(cfg Config) *Runner {
 	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)), policies: map[*handler.Handler]attempt.Policy{},
 		slots: make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
-	r.outage = condition.New(r.log, cfg.Clock, "the database, or the store of markers, cannot be used: attempts are repeated in place until it can")
+	r.outage = condition.New(r.log, cfg.Clock, zap.WarnLevel, "database or marker store", "attempts are repeated in place until it can be used")
 	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation, StuckGrace: cfg.StuckHandlerGrace,
 		Middleware: cfg.Middleware, Running: cfg.Running}
 	r.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: r.log}
