@@ -59,7 +59,7 @@ func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) 
 		"it panics":            {func(func() error) error { panic("ouch") }, "panicked: ouch", false, false},
 		"it loses the claim":   {func(body func() error) error { _ = body(); return idempotent.ErrLost }, "claim on the message was lost", true, false},
 		"it loses the claim and says so to the handler": {func(body func() error) error { return fmt.Errorf("%w; %w", idempotent.ErrLost, body()) }, "claim on the message was lost", true, true},
-		"it calls nothing":         {func(func() error) error { return nil }, "it called nothing and reported success", false, false},
+		"it calls nothing":         {func(func() error) error { return nil }, "called nothing and reported success", false, false},
 		"it cannot finish":         {func(body func() error) error { return errors.Join(body(), errDown) }, "connection refused", true, false},
 		"somebody else is at it":   {func(func() error) error { return fmt.Errorf("store: %w", idempotent.ErrInProgress) }, "", false, false},
 		"it is full":               {func(func() error) error { return memstore.ErrFull }, "memory store is full", false, false},
