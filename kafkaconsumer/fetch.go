@@ -49,11 +49,10 @@ type fetcher struct {
 
 	conn *fetchConn // nil: to be made
 	// id is the topic's. It was last asked for behind an answer at identified, zero on a
-	// new connection, and has to be again if unsure. answered is when an answer last came.
+	// new connection, and has to be again if unsure.
 	id         topicID
 	identified time.Time
 	unsure     bool
-	answered   time.Time
 	// ask is how much to ask for: more than usual when a batch came cut off.
 	ask   int
 	epoch int32
@@ -81,6 +80,9 @@ func (f *fetcher) run(committed int64) {
 		}
 		if next > offset {
 			offset, fatals = next, 0
+		}
+		if errors.Is(err, errNothing) {
+			continue // it says nothing about what was wrong, either
 		}
 		if err == nil {
 			f.works()
@@ -136,6 +138,9 @@ func (f *fetcher) hangUp() {
 	}
 }
 
+// errNothing is a broker's answer to a client that has used up its quota.
+var errNothing = errors.New("the broker says nothing but to wait")
+
 // turn fetches once and hands over what came. It returns the offset to go on
 // at, also with an error, and whether there was something.
 func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
@@ -147,17 +152,16 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 			err = fmt.Errorf("%w: reading it panicked: %v", ErrUndecodable, p)
 		}
 	}()
-	if f.conn != nil && time.Since(f.answered) > unaskedFor {
-		f.identified, f.unsure = time.Time{}, true
-	}
 	response, err := f.fetch(offset, held)
-	f.answered = time.Now()
 	if err != nil {
 		return next, false, err
 	}
 	defer f.conn.giveBack() // records are copied out of it
 	if response.nothing {
-		return next, false, nil
+		return next, false, errNothing
+	}
+	if f.conn.idle > unaskedFor {
+		f.identified, f.unsure = time.Time{}, true
 	}
 	f.unsure = f.unsure || len(response.records) > 0
 	if f.unsure && time.Since(f.identified) >= identifyEvery {

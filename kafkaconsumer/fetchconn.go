@@ -33,6 +33,10 @@ type fetchConn struct {
 	correlationID int32
 	// mutedUntil is when the broker reads from the connection again.
 	mutedUntil time.Time
+	// answered is when the last answer began to come, and idle how long after the one
+	// before it the last request was sent.
+	answered time.Time
+	idle     time.Duration
 	// memory is where the next answer goes.
 	memory []byte
 }
@@ -168,6 +172,9 @@ func (c *fetchConn) exchange(ctx context.Context, write func() error, wait time.
 		return nil, err
 	}
 	c.correlationID++
+	if !c.answered.IsZero() {
+		c.idle = time.Since(c.answered)
+	}
 	if err := write(); err != nil {
 		return nil, err
 	}
@@ -189,6 +196,7 @@ func (c *fetchConn) read(ctx context.Context, most int64, h *hold) (*cursor, err
 	if _, err := io.ReadFull(c, prefix); err != nil {
 		return nil, err
 	}
+	c.answered = time.Now()
 	size := int64((&cursor{rest: prefix}).int32())
 	if size < 4 || size > most {
 		return nil, &sizeError{size, most}
@@ -285,7 +293,8 @@ func (c *fetchConn) fetch(ctx context.Context, request *fetch.Request, h *hold) 
 // readResponse reads what a broker answers to a fetch of one partition.
 func readResponse(c *cursor, version int16, topic string, partition int32) (*response, error) {
 	r := &response{logStart: -1}
-	if throttled := c.int32(); version >= 8 { // before, brokers did not answer until it was over
+	throttled := c.int32()
+	if version >= 8 { // before, brokers did not answer until it was over
 		r.throttle = time.Duration(throttled) * time.Millisecond
 	}
 	if version >= 7 {
@@ -293,7 +302,7 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*res
 		c.int32() // no session is in use
 	}
 	topics := c.count(2)
-	if topics == 0 && !c.short { // an error of the whole, or the client's quota is used up
+	if topics == 0 && !c.short && (r.code != 0 || throttled > 0) { // else it is no answer to a fetch
 		r.nothing = true
 		return r, nil
 	}

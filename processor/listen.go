@@ -11,8 +11,8 @@ import (
 
 // listen wakes the loop with what other processes announce, until ctx ends
 // (contract 4.7). Polling goes on beside it, so nothing depends on a
-// notification: while it cannot listen, the log says so once and health all the
-// time.
+// notification: while it cannot listen, the log says so now and then and health all
+// the time.
 func (p *Processor) listen(ctx context.Context) {
 	first := max(p.opts.RestartDelay/50, time.Millisecond)
 	longest := 12 * p.opts.RestartDelay

@@ -291,12 +291,17 @@ func (p *Processor) TakePaused(ctx context.Context) error {
 	return err
 }
 
-// protect turns a panic of ours into an error of one line that says where it was.
+// mostPlaces is how many functions an error of protect names.
+const mostPlaces = 8
+
+// protect turns a panic of ours into an error of one line that says where it was, the
+// innermost function first.
 func protect(f func()) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			place := bytes.Fields(attempt.Recovered(v).Stack)
-			err = fmt.Errorf("panic: %v in %s (%s)", v, place[0], place[1])
+			lines := bytes.Split(bytes.TrimSpace(attempt.Recovered(v).Stack), []byte("\n"))
+			place := bytes.ReplaceAll(bytes.Join(lines[:min(len(lines), 2*mostPlaces)], []byte(" ")), []byte("\t"), nil)
+			err = fmt.Errorf("panic: %v in %s", v, place)
 		}
 	}()
 	f()

@@ -140,7 +140,9 @@ func TestWorkerTakenForDeadComesBackUnderANewID(t *testing.T) {
 		}
 		delete(ids, first[0].ID)
 		require.Len(t, ids, 1)
-		require.Equal(t, 1, logs.FilterMessageSnippet("was taken for dead").Len())
+		failing := logs.FilterMessageSnippet("heartbeat failing").All()
+		require.Len(t, failing, 1)
+		require.Contains(t, failing[0].ContextMap()["error"], "declared dead")
 		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
 	})
 }

@@ -163,8 +163,8 @@ func (g *group) completions(attempts []*attempt.Attempt) []store.Completion {
 // StuckHandlerGrace. The handler may still be running.
 var ErrStuck = attempt.ErrStuck
 
-// PanicError is the failure of an attempt whose handler panicked; its text, with the
-// stack, is kept as last error.
+// PanicError is the failure of an attempt whose handler panicked, or something else that
+// ran for it.
 type PanicError = attempt.PanicError
 
 // unknownDelay is how long an attempt waits whose commit was not answered.

@@ -95,7 +95,7 @@ func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) 
 				for _, c := range r.of("h") {
 					require.Equal(t, 1, c.attempt)
 				}
-				said := logs.FilterMessageSnippet("cannot be used").Len()
+				said := logs.FilterMessageSnippet("database or marker store").Len()
 				require.Equal(t, map[bool]int{true: 2, false: 0}[tc.shows != ""], said, "once when it began, once when it was over")
 			})
 		})

@@ -127,7 +127,7 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					require.Equal(t, map[string]float64{"h": 0, "idle": 0}, ages())
 					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) == 3 }, "its end is logged")
 					require.Equal(t, []string{"warn " + text, "warn inbox: handler progress still failing: a call does not return", "info inbox: handler progress recovered"}, linesOf(logs))
-					require.Equal(t, "h", logs.FilterMessageSnippet("progress recovered").All()[0].ContextMap()["handler_key"])
+					require.Equal(t, "h", logs.FilterMessageSnippet("handler progress recovered").All()[0].ContextMap()["handler_key"])
 				})
 			})
 		}

@@ -96,7 +96,7 @@ func (r *Runner) runProtected(ctx context.Context, group []*Attempt, c Call) {
 		if v == nil {
 			return
 		}
-		err := Recovered(v)
+		err := sound(Recovered(v))
 		for _, a := range group {
 			a.Stored, a.Again = false, false
 			if len(group) > 1 && a.Handler.TxGroup() > 1 {

@@ -29,10 +29,15 @@ type Verdict struct {
 // A handler that returned nil has done its part, even in spite of an ended context.
 // When the inbox interrupted the attempt, an error is taken for the interruption's echo
 // and nothing is charged, unless the handler poisoned or snoozed.
-func (a *Attempt) Verdict() Verdict {
+func (a *Attempt) Verdict() (v Verdict) {
 	if a.Err == nil {
 		return Verdict{Outcome: handler.AttemptCompleted}
 	}
+	defer func() { // an error's own Is and As may panic for any target
+		if p := recover(); p != nil {
+			v = a.failed(Recovered(fmt.Sprintf("the handler's error: %v", p)))
+		}
+	}()
 	return a.failed(sound(a.Err))
 }
 

@@ -51,7 +51,7 @@ func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sources[source] = struct{}{}
-	now, first := c.clock.Now(), !c.lasts
+	now, first := c.now(), !c.lasts
 	c.lasts, c.err = true, err
 	if first {
 		c.since, c.met = now, 0
@@ -95,9 +95,19 @@ func (c *Condition) leave(how string) {
 	if !c.lasts || len(c.sources) > 0 {
 		return
 	}
-	c.over = c.clock.Now()
+	c.over = c.now()
 	c.log.Info("inbox: "+c.name+" "+how, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met))
 	c.lasts, c.err, c.since = false, nil, time.Time{}
+}
+
+// now is the application's clock, whose panic must not end whoever notes a failure.
+func (c *Condition) now() (t time.Time) {
+	defer func() {
+		if recover() != nil {
+			t = time.Now()
+		}
+	}()
+	return c.clock.Now()
 }
 
 // Current returns the last error and since when the condition lasts; zero and nil
@@ -114,7 +124,7 @@ func (c *Condition) Until() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lasts {
-		return c.clock.Now()
+		return c.now()
 	}
 	return c.over
 }

@@ -35,6 +35,7 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 		return envelope.ErrInterrupted
 	}
 	t.Delivery.Attempt = t.Failures + 1
+	t.Delivery.Content, t.Delivery.Properties, t.Delivery.OrderingKey = t.received.Content, t.received.Properties, t.received.OrderingKey
 	t.Reset()
 	a := &run{Runner: r, task: t, at: at, hard: ctx}
 	started := time.Now()

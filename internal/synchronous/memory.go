@@ -163,18 +163,20 @@ func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 // for: else the next try would run beside this one.
 func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (duplicate bool, err error) {
 	var (
-		calls sync.Mutex // held by a call of the body
-		over  bool
-		came  error = &attempt.Uncharged{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
+		calls  sync.Mutex // held by a call of the body
+		called bool
+		came   error = &attempt.Uncharged{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
 	)
+	until, left := context.WithCancel(a.hard)
+	defer left()
 	body := func(ctx context.Context) error {
-		calls.Lock()
-		defer calls.Unlock()
-		if over {
-			return fmt.Errorf("store %T called the handler after it had returned", m.store)
+		if !calls.TryLock() {
+			return fmt.Errorf("store %T called the handler while it ran, or after the store had returned", m.store)
 		}
-		ctx, cancel := a.underway(ctx)
+		defer calls.Unlock()
+		ctx, cancel := joined(ctx, until)
 		defer cancel()
+		called = true
 		if came = a.call(ctx, nil); came != nil {
 			return &failure{came}
 		}
@@ -191,12 +193,11 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		}
 		return m.store.Run(ctx, asked, body)
 	})
-	calls.Lock()
-	over = true
-	calls.Unlock()
+	left()
+	calls.Lock() // for good
 	var failed *failure
 	switch {
-	case err == nil && duplicate:
+	case err == nil && duplicate && !(called && came != nil):
 		return true, nil
 	case err == nil:
 		return false, came
@@ -207,12 +208,10 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 	}
 }
 
-// underway is the context of the handler in a store that has given it one of its own,
-// perhaps not derived from ours: it ends at the latest when there is no more time for
-// handlers.
-func (a *run) underway(ctx context.Context) (context.Context, context.CancelFunc) {
+// joined is a context that ends with another, too, from which it need not be derived.
+func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	unlink := context.AfterFunc(a.hard, func() { cancel(context.Cause(a.hard)) })
+	unlink := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return ctx, func() { unlink(); cancel(nil) }
 }
 
