@@ -84,18 +84,36 @@ func (t *Tx) Commit() error {
 		return t.end(t.Tx.Commit()) // the context has ended, the connection is on its way back
 	}
 	var own *commit
-	_ = t.conn.Raw(func(driverConn any) error {
-		own = startCommit(t.ctx, driverConn.(*stdlib.Conn).Conn())
-		return nil
-	})
+	lend(t.conn, func(driverConn any) { own = startCommit(t.ctx, driverConn.(*stdlib.Conn).Conn()) })
 	err := t.Tx.Commit()
 	if own != nil {
 		// That has sent nothing, as pgx refuses a busy connection. It has ended
 		// the transaction for database/sql: whoever writes on gets sql.ErrTxDone.
 		err = own.err
-		_ = t.conn.Raw(func(any) error { own.finish(); return nil })
+		lend(t.conn, func(any) { own.finish() })
 	}
 	return t.end(err)
+}
+
+// lend calls work with the driver's connection, unless it is closed.
+//
+// The transaction's context may end meanwhile, and then database/sql closes conn beside
+// us: Raw sees that conn is open; the other goroutine marks it as closed, closes the
+// driver's connection and leaves nil in its place; Raw goes on with that nil and panics.
+// Nothing was lent then, and conn is closed, as if it had been a moment before.
+func lend(conn *sql.Conn, work func(driverConn any)) {
+	lent := false
+	defer func() {
+		if lent {
+			return
+		}
+		_ = recover()
+	}()
+	_ = conn.Raw(func(driverConn any) error {
+		lent = true
+		work(driverConn)
+		return nil
+	})
 }
 
 // Rollback undoes the transaction and gives the connection back.
