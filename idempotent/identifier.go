@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
@@ -18,7 +19,10 @@ import (
 // Identifier finds what the messages of one handler are remembered by. It is for those
 // who call a Store themselves, such as gormstore.Store.Mark in a transaction of their
 // own; Handle and Wrap have theirs. It is safe for concurrent use.
-type Identifier[T any] struct{ identity[T] }
+type Identifier[T any] struct {
+	identity[T]
+	told sync.Once // of messages without ID
+}
 
 // Identify makes an Identifier. The error joins all that is wrong, see Handle.
 func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) {
@@ -35,12 +39,12 @@ func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) 
 
 func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
 	i, err := identityOf[T](c, handlerKey)
-	return &Identifier[T]{i}, errors.Join(handler.CheckKey(handlerKey), checkNamespace(cmp.Or(c.namespace, c.channel)), c.Validate(), err)
+	return &Identifier[T]{identity: i}, errors.Join(handler.CheckKey(handlerKey), checkNamespace(cmp.Or(c.namespace, c.channel)), c.Validate(), err)
 }
 
 // Run returns what to ask a store for. A message without a usable ID is an *IDError;
 // one without any that AllowMissingID lets pass has an empty MessageID in the key:
-// nothing can remember it.
+// nothing can remember it, which is logged once.
 func (i *Identifier[T]) Run(message T) (Run, error) {
 	id, err := i.find(message)
 	if err == nil {
@@ -48,6 +52,10 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 	}
 	if errors.Is(err, ErrMissingID) && i.config.AllowMissingID {
 		id, err = "", nil
+		i.told.Do(func() {
+			i.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
+				zap.String(telemetry.FieldHandlerKey, i.handlerKey), zap.String(telemetry.FieldChannel, i.channel), zap.String(telemetry.FieldMessageType, typeOf(message)))
+		})
 	}
 	if err != nil {
 		return Run{}, &IDError{HandlerKey: i.handlerKey, Err: err}
@@ -69,8 +77,9 @@ func (i *Identifier[T]) Duplicate(run Run) error {
 	return nil
 }
 
-// Settings returns the options that Identify was given.
-func (i *Identifier[T]) Settings() Options { return i.config.Options }
+// CheckStore says what is wrong with a store, nil included: ErrNoStore under RequireStore,
+// or a nil pointer in a store's clothes.
+func (i *Identifier[T]) CheckStore(s Store) error { return i.config.checkStore(s) }
 
 // FindsIDs reports whether the options say where the ID of a message comes from, or
 // that one without ID may pass. Where they do not, the ID that the transport found

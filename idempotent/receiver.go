@@ -37,14 +37,7 @@ func New(store Store, opts ...Option) (*Receiver, error) {
 
 func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, error) {
 	r := &Receiver{store: store, cfg: config{Options: DefaultOptions()}.with(opts), handlers: map[string]*counters{}}
-	all := []error{r.cfg.Validate()}
-	switch {
-	case store == nil && r.cfg.RequireStore:
-		all = append(all, ErrNoStore)
-	case store != nil && isNil(store): // a constructor's error overlooked
-		all = append(all, fmt.Errorf("the store is a nil %T", store))
-	}
-	if err := errors.Join(all...); err != nil {
+	if err := errors.Join(r.cfg.Validate(), r.cfg.checkStore(store)); err != nil {
 		return nil, err
 	}
 	if store == nil {
@@ -56,6 +49,20 @@ func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, err
 
 // errSilent: nobody would miss what is never logged.
 var errSilent = fmt.Errorf("option Duplicates is %q, but there is no logger: set WithLogger", LogDuplicates)
+
+// checkStore says what is wrong with a store, which may be nil.
+func (c config) checkStore(store Store) error {
+	if store == nil {
+		if c.RequireStore {
+			return ErrNoStore
+		}
+		return nil
+	}
+	if isNil(store) { // a constructor's error overlooked
+		return fmt.Errorf("the store is a nil %T", store)
+	}
+	return nil
+}
 
 func isNil(store Store) bool {
 	v := reflect.ValueOf(store)
@@ -84,12 +91,9 @@ func isNil(store Store) bool {
 func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
 	cfg := r.cfg.with(opts)
 	identifier, err := newIdentifier[T](handlerKey, cfg)
-	all := []error{err}
+	all := []error{err, cfg.checkStore(r.store)}
 	if fn == nil {
 		all = append(all, errors.New("its function is nil"))
-	}
-	if cfg.RequireStore && r.store == nil {
-		all = append(all, ErrNoStore)
 	}
 	if cfg.Duplicates == LogDuplicates && cfg.silent && r.store != nil {
 		all = append(all, errSilent)

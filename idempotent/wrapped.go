@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-
-	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/keyless"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // wrapped is one handler.
@@ -18,7 +14,6 @@ type wrapped[T any] struct {
 	store    Store // nil: there is none
 	fn       func(context.Context, T) error
 	counters *counters
-	told     sync.Once // of messages without ID
 }
 
 func (w *wrapped[T]) handle(ctx context.Context, message T) error {
@@ -36,10 +31,6 @@ func (w *wrapped[T]) handle(ctx context.Context, message T) error {
 		return err
 	case run.Key.MessageID == "":
 		w.counters.missingKey.Add(1)
-		w.told.Do(func() {
-			w.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
-				zap.String(telemetry.FieldHandlerKey, w.handlerKey), zap.String(telemetry.FieldChannel, w.channel), zap.String(telemetry.FieldMessageType, typeOf(message)))
-		})
 		return w.undeduplicated(keyless.With(ctx, true), message)
 	}
 	duplicate, err := w.once(ctx, run, message)

@@ -37,7 +37,7 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	buffer.add(cfg.BufferBytes - 1) // another worker's
 	w := &worker{
 		cfg: cfg, acceptor: databaseAway{}, in: make(chan *chunk, 1), buffer: buffer, clock: clock.System{}, stopped: map[*partition]bool{},
-		trouble: condition.New(zap.NewNop(), clock.System{}, zap.WarnLevel, "accept", "nothing is accepted"),
+		accepting: condition.New(zap.NewNop(), clock.System{}, zap.WarnLevel, "accept", "nothing is accepted"),
 	}
 	var records []envelope.Record
 	for i := range 8 {

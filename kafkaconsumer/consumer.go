@@ -114,7 +114,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 	c.publishing = condition.New(log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clk, zap.WarnLevel,
 		"dead-letter publish", "the same records are tried again")
 	if cfg.DeadLetterTopic != "" {
-		c.letters = &deadLetters{channel: channel, cfg: cfg, network: network, trouble: c.publishing, log: log}
+		c.letters = &deadLetters{channel: channel, cfg: cfg, network: network, publishing: c.publishing, log: log}
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.hardCtx, c.hardStop = context.WithCancel(context.Background())

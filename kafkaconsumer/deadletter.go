@@ -68,11 +68,11 @@ type deadLetter struct {
 // deadLetters publishes to a consumer's dead-letter topic. It is safe for
 // concurrent use.
 type deadLetters struct {
-	channel string
-	cfg     Config
-	network *network
-	trouble *condition.Condition
-	log     *zap.Logger
+	channel    string
+	cfg        Config
+	network    *network
+	publishing *condition.Condition
+	log        *zap.Logger
 }
 
 // publish writes the letters of one partition in their order and returns how
@@ -93,21 +93,21 @@ func (d *deadLetters) publish(ctx, session context.Context, p *partition, letter
 				d.tell(l)
 			}
 			acknowledged += len(next)
-			d.trouble.End(p)
+			d.publishing.End(p)
 			retry.reset()
 			continue
 		case refusedForGood(err) && len(next) > 1:
 			limit = 0 // one of them: find out which
 			continue
 		case refusedForGood(err):
-			d.trouble.End(p) // the halt says it
+			d.publishing.End(p) // the halt says it
 			return acknowledged, &DeadLetterError{Topic: d.cfg.DeadLetterTopic, Reason: next[0].reason, Refusal: err}
 		}
 		if ctx.Err() == nil {
-			d.trouble.Begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
+			d.publishing.Begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
 		}
 		if !retry.wait(session) { // which ends before ctx does
-			d.trouble.Forget(p)
+			d.publishing.Forget(p)
 			return acknowledged, session.Err()
 		}
 	}

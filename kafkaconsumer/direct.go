@@ -59,7 +59,7 @@ type directWorker struct {
 }
 
 func (w *directWorker) run(ctx, acceptCtx context.Context) {
-	defer w.trouble.Forget(w.worker)
+	defer w.accepting.Forget(w.worker)
 	for {
 		select {
 		case c := <-w.in:

@@ -43,9 +43,9 @@ type fetcher struct {
 	// keeps the fetcher from fetching.
 	out  chan<- *chunk
 	halt func(*partition, error)
-	// trouble is shared by all partitions.
-	trouble *condition.Condition
-	gaps    gapKeeper
+	// fetching is shared by all partitions.
+	fetching *condition.Condition
+	gaps     gapKeeper
 
 	conn *fetchConn // nil: to be made
 	// id is the topic's. It was last asked for behind an answer at identified, zero on a
@@ -64,7 +64,7 @@ type fetcher struct {
 
 func (f *fetcher) run(committed int64) {
 	p := f.partition
-	defer f.trouble.Forget(p)
+	defer f.fetching.Forget(p)
 	defer f.hangUp()
 	offset, ok := f.begin(committed)
 	if !ok {
@@ -123,12 +123,12 @@ func (f *fetcher) failed(err error, fields ...zap.Field) {
 	}
 	err = f.cfg.explain(err)
 	p.failing(err)
-	f.trouble.Begin(p, err, append(fields, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id))...)
+	f.fetching.Begin(p, err, append(fields, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id))...)
 }
 
 func (f *fetcher) works() {
 	f.losses = 0
-	f.trouble.End(f.partition)
+	f.fetching.End(f.partition)
 }
 
 func (f *fetcher) hangUp() {

@@ -16,9 +16,9 @@ import (
 
 // gapKeeper is where a fetcher asks what to do about a gap, and has it kept.
 type gapKeeper struct {
-	channel  string
-	acceptor Acceptor
-	trouble  *condition.Condition
+	channel   string
+	acceptor  Acceptor
+	accepting *condition.Condition
 }
 
 // accept calls the acceptor once.
@@ -71,7 +71,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 			return 0, false
 		}
 	}
-	defer f.gaps.trouble.Forget(f)
+	defer f.gaps.accepting.Forget(f)
 	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
 	for {
 		gap, now, err := f.confirm(offset, reason)
@@ -90,14 +90,14 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 				return 0, false
 			}
 			if err == nil {
-				f.gaps.trouble.End(f)
+				f.gaps.accepting.End(f)
 				if disposition == envelope.Halt {
 					f.halt(p, reason)
 					return 0, false
 				}
 				return f.restart(gap.To, reason)
 			}
-			f.gaps.trouble.Begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, offset))
+			f.gaps.accepting.Begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, offset))
 		}
 		if !retry.wait(p.ctx) {
 			return 0, false

@@ -130,7 +130,7 @@ func (s *session) makeWorkers() []consumingWorker {
 func (s *session) makeWorker(in chan *chunk) *worker {
 	c := s.consumer
 	return &worker{
-		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, trouble: c.accepting, letters: c.letters, session: s.ctx, clock: c.clock,
+		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, accepting: c.accepting, letters: c.letters, session: s.ctx, clock: c.clock,
 		in: in, stopped: map[*partition]bool{},
 	}
 }
@@ -138,8 +138,8 @@ func (s *session) makeWorker(in chan *chunk) *worker {
 func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	c := s.consumer
 	return &fetcher{
-		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound, groupOffsets: c.groupOffsets, out: out, halt: c.halt, trouble: c.fetching,
-		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, trouble: c.accepting},
+		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound, groupOffsets: c.groupOffsets, out: out, halt: c.halt, fetching: c.fetching,
+		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, accepting: c.accepting},
 	}
 }
 

@@ -41,16 +41,16 @@ const (
 // worker accepts the chunks of its partitions, many to one accept. One worker
 // per partition keeps each partition's order.
 type worker struct {
-	channel  string
-	cfg      Config
-	acceptor Acceptor
-	in       chan *chunk
-	buffer   *budget
-	halt     func(*partition, error)
-	trouble  *condition.Condition
-	letters  *deadLetters // nil without a DeadLetterTopic
-	session  context.Context
-	clock    clock.Clock
+	channel   string
+	cfg       Config
+	acceptor  Acceptor
+	in        chan *chunk
+	buffer    *budget
+	halt      func(*partition, error)
+	accepting *condition.Condition
+	letters   *deadLetters // nil without a DeadLetterTopic
+	session   context.Context
+	clock     clock.Clock
 
 	// carry is a chunk that was taken and did not fit.
 	carry *chunk
@@ -61,7 +61,7 @@ type worker struct {
 // run works until ctx ends and what is being accepted then is done; acceptCtx
 // ends when that takes too long.
 func (w *worker) run(ctx, acceptCtx context.Context) {
-	defer w.trouble.Forget(w)
+	defer w.accepting.Forget(w)
 	defer w.drop()
 	for {
 		batch := w.gather(ctx)
@@ -163,12 +163,12 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 			if ctx.Err() != nil {
 				return false
 			}
-			w.trouble.Begin(w, err, zap.Int(telemetry.FieldRecords, len(received)))
+			w.accepting.Begin(w, err, zap.Int(telemetry.FieldRecords, len(received)))
 			if !retry.wait(ctx) {
 				return false
 			}
 		}
-		w.trouble.End(w)
+		w.accepting.End(w)
 	}
 	return w.settle(ctx, live, results)
 }

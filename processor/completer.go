@@ -23,7 +23,7 @@ type completer struct {
 	batchSize        int
 	statementTimeout time.Duration
 	now              func() time.Time
-	log              *condition.Condition
+	storing          *condition.Condition
 	lanes            *lanes
 	// settled is told of each stored result; applied is false for a stale one.
 	settled func(ctx context.Context, r result, applied bool)
@@ -46,11 +46,11 @@ type completer struct {
 	asideNext time.Time
 }
 
-func newCompleter(st store.Store, opts Options, now func() time.Time, log *condition.Condition, lanes *lanes,
+func newCompleter(st store.Store, opts Options, now func() time.Time, storing *condition.Condition, lanes *lanes,
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
 	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
-		now: now, log: log, lanes: lanes, settled: settled, drained: drained, arrived: make(chan struct{}, 1), full: make(chan struct{}, 1), hurried: make(chan struct{}, 1)}
+		now: now, storing: storing, lanes: lanes, settled: settled, drained: drained, arrived: make(chan struct{}, 1), full: make(chan struct{}, 1), hurried: make(chan struct{}, 1)}
 }
 
 // add queues a result; it never blocks.
@@ -165,7 +165,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 			healthy := c.refused == 0
 			c.mu.Unlock()
 			if healthy {
-				c.log.End(nil)
+				c.storing.End(nil)
 			}
 			c.drained()
 			continue
@@ -175,7 +175,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 			c.queue[i].tried = true
 		}
 		c.mu.Unlock()
-		c.log.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)))
+		c.storing.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)))
 		// If one row is locked by a transaction that does not end (a lost
 		// connection the server still waits for), the others must not wait.
 		careful = true
@@ -213,7 +213,7 @@ func (c *completer) flushLast(hard context.Context) (left int) {
 		left, refused, err := c.writeGroup(hard, batch, true)
 		if err == nil {
 			if refused == 0 {
-				c.log.End(nil)
+				c.storing.End(nil)
 			}
 			c.drained()
 			c.aside = left
@@ -222,7 +222,7 @@ func (c *completer) flushLast(hard context.Context) (left int) {
 				batch[i].tried = true
 			}
 			c.aside = batch
-			c.log.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)))
+			c.storing.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)))
 		}
 		if len(c.aside) > 0 {
 			sleep(hard, 100*time.Millisecond)

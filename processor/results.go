@@ -51,11 +51,11 @@ func (c *completer) writeGroup(ctx context.Context, batch []result, careful bool
 			left = append(left, waiting...)
 			continue
 		case store.IsTransient(err): // and so it would be for the others
-			c.log.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)-i))
+			c.storing.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)-i))
 			return append(left, batch[i:]...), refused + len(batch) - i, nil
 		}
 		left, refused = append(left, r), refused+1
-		c.log.Begin(nil, err, zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey), zap.String(telemetry.FieldMessageID, r.claim.MessageID))
+		c.storing.Begin(nil, err, zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey), zap.String(telemetry.FieldMessageID, r.claim.MessageID))
 	}
 	return left, refused, nil
 }

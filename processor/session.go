@@ -100,14 +100,14 @@ type heart struct {
 	keys    []string
 	report  func() string // the process's health
 	now     func() time.Time
-	log     *condition.Condition
+	beating *condition.Condition
 	host    string
 	onPause func(keys []string)
 	onBack  func() // it may claim again
 }
 
-func newHeart(st store.Store, opts Options, keys []string, report func() string, now func() time.Time, log *condition.Condition, onPause func([]string), onBack func()) *heart {
-	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, log: log, host: hostname(), onPause: onPause, onBack: onBack}
+func newHeart(st store.Store, opts Options, keys []string, report func() string, now func() time.Time, beating *condition.Condition, onPause func([]string), onBack func()) *heart {
+	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, beating: beating, host: hostname(), onPause: onPause, onBack: onBack}
 }
 
 func hostname() string {
@@ -216,13 +216,13 @@ func (h *heart) keep(ctx context.Context, s *session) {
 		}
 		switch {
 		case err == nil:
-			h.log.End(nil)
+			h.beating.End(nil)
 		case errors.Is(err, store.ErrWorkerReleased):
-			h.log.Begin(nil, err)
+			h.beating.Begin(nil, err)
 			s.end(errFenced)
 			return
 		case ctx.Err() == nil:
-			h.log.Begin(nil, err)
+			h.beating.Begin(nil, err)
 		}
 	}
 }

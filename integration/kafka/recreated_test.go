@@ -94,12 +94,7 @@ func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 	waiting, goOn := answerNothing(k, 5)
-	write := func(prefix string, n int) {
-		for i := range n {
-			require.NoError(t, k.Produce(topic, kafkatest.Record{Value: fmt.Append(nil, prefix, i)}))
-		}
-	}
-	write("old", 5)
+	writeNumbered(t, k, "old", 5)
 	accepted := &values{}
 	cfg := config(k.Brokers(), topic)
 	cfg.WatchInterval = time.Minute
@@ -109,7 +104,7 @@ func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
 	eventually(t, "all is committed", func() bool { return k.Committed(group, topic)[0] == 5 })
 	require.NoError(t, k.DeleteTopic(topic))
 	require.NoError(t, k.CreateTopic(topic, 1))
-	write("new", 7)
+	writeNumbered(t, k, "new", 7)
 	goOn(0)
 	eventually(t, "the new log is read and committed", func() bool {
 		seen := accepted.seen()
@@ -124,12 +119,7 @@ func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
 func TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
-	write := func(prefix string) {
-		for i := range 5 {
-			require.NoError(t, k.Produce(topic, kafkatest.Record{Value: fmt.Append(nil, prefix, i)}))
-		}
-	}
-	write("old")
+	writeNumbered(t, k, "old", 5)
 	accepted := &values{hold: make(chan struct{})}
 	cfg := config(k.Brokers(), topic)
 	cfg.WatchInterval, cfg.BatchRecords = time.Minute, 1
@@ -138,7 +128,7 @@ func TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart(
 	eventually(t, "the fetcher waits", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 3 })
 	require.NoError(t, k.DeleteTopic(topic))
 	require.NoError(t, k.CreateTopic(topic, 1))
-	write("new")
+	writeNumbered(t, k, "new", 5)
 	idle := time.Now()
 	eventually(t, "a time in which a topic can be created again", func() bool { return time.Since(idle) > 300*time.Millisecond })
 	close(accepted.hold)
@@ -147,6 +137,14 @@ func TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart(
 		return len(seen) > 5 && seen[len(seen)-5] == "new0" && seen[len(seen)-1] == "new4" && k.Committed(group, topic)[0] == 5
 	})
 	stop(t, c)
+}
+
+// writeNumbered writes n records, with the values prefix0, prefix1 and so on.
+func writeNumbered(t *testing.T, k *kafkatest.Kafka, prefix string, n int) {
+	t.Helper()
+	for i := range n {
+		require.NoError(t, k.Produce(topic, kafkatest.Record{Value: fmt.Append(nil, prefix, i)}))
+	}
 }
 
 // answerNothing makes the leader answer fetches from the offset with no records,

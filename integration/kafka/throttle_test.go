@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -59,5 +60,29 @@ func TestThrottledFetcherStopsAtOnce(t *testing.T) {
 	throttled, _ := r.throttle(time.Hour)
 	c := r.start()
 	eventually(t, "throttled", throttled.Load)
+	stop(t, c)
+}
+
+// An answer that says nothing but to wait does not say that what was wrong is over.
+func TestGapIsFoundAmongThrottledAnswers(t *testing.T) {
+	t.Parallel()
+	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
+	require.NoError(t, k.Produce(topic, kafkatest.Record{Value: []byte("a")}))
+	commit(t, k, 100)
+	var fetches atomic.Int32
+	k.Cluster().ControlKey(int16(kmsg.Fetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		k.Cluster().KeepControl()
+		if fetches.Add(1)%2 == 0 {
+			return nil, nil, false
+		}
+		answer := request.ResponseKind().(*kmsg.FetchResponse)
+		answer.ThrottleMillis = 1
+		return answer, nil, true
+	})
+	accepted := &values{}
+	c := consumer(t, config(k.Brokers(), topic), accepted)
+	require.NoError(t, c.Start(t.Context()))
+	eventually(t, "the log is read from its start", func() bool { seen := accepted.seen(); return len(seen) > 1 && seen[len(seen)-1] == "a" })
+	require.Equal(t, []string{"100->0", "a"}, accepted.seen())
 	stop(t, c)
 }

@@ -1,8 +1,8 @@
 // Package attempt runs handlers. An attempt is one run of one handler for one message:
 // the call with all that may go wrong in it, its deadline, the transaction around it,
 // and what its error means for the message. The processor, which runs what an inbox
-// stores, and package synchronous, which runs what a transport holds, use it; nobody
-// else calls a handler.
+// stores, and package synchronous, which runs what a transport holds, use it; no
+// other package calls a handler.
 package attempt
 
 import (

@@ -95,3 +95,39 @@ func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.
 	}()
 	return slices.Repeat([]error{fmt.Errorf("%w for %s", ErrStuck, waited)}, len(deliveries))
 }
+
+// call runs the handler's own code. The errors are aligned with the attempts.
+func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attempt, c Call) []error {
+	if err := c.MayStart(ctx); err != nil {
+		return slices.Repeat([]error{err}, len(group))
+	}
+	deliveries := make([]handler.Delivery, len(group))
+	for i, a := range group {
+		deliveries[i] = a.Delivery
+	}
+	p := patience{Grace: r.StuckGrace, Overdue: c.Overdue, Returned: c.Returned}
+	if c.Until != nil {
+		p.GiveUp = c.Until.Done()
+	}
+	errs := call(handler.ContextWithDB(ctx, session), tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
+	for i, err := range errs {
+		errs[i] = sound(err)
+	}
+	return errs
+}
+
+// sound returns the error, or a failure in its place if it cannot be used: it is the
+// application's code, and a nil pointer in an error's clothes panics when it is asked for
+// its text, or for what is in it.
+func sound(err error) (checked error) {
+	defer func() {
+		if v := recover(); v != nil {
+			checked = Recovered(fmt.Sprintf("the handler's error: %v", v))
+		}
+	}()
+	if err != nil {
+		_ = err.Error()
+		_ = isUncharged(err) || errors.Is(err, ErrStuck)
+	}
+	return err
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -26,7 +25,7 @@ type Runner struct {
 	// StuckGrace is how long a handler that ignores its cancelled context is waited for.
 	StuckGrace time.Duration
 	Middleware []handler.Middleware
-	// Running knows the calls under way; nil: nobody wants to know.
+	// Running knows the calls under way; nil: they are not tracked.
 	Running *Running
 	// Instruments trace each call; nil: whoever runs attempts does, see StartSpan.
 	Instruments *telemetry.Instruments
@@ -191,18 +190,6 @@ func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	}
 }
 
-// done ends the transaction in which Steps.Write found that the message was processed.
-func (r *Runner) done(t *handlertx.Tx, group []*Attempt, err error) {
-	if failed := t.Commit(); failed != nil {
-		r.cutShort(group, fmt.Errorf("commit handler transaction: %w", failed))
-		return
-	}
-	for _, a := range group {
-		a.NotifyCommitted()
-		a.Err = err
-	}
-}
-
 func (r *Runner) begin(ctx context.Context, c Call) (*handlertx.Tx, error) {
 	if c.Until == nil {
 		ctx = context.WithoutCancel(ctx)
@@ -224,111 +211,6 @@ func markStale(group, current []*Attempt) {
 			current = current[1:]
 		}
 	}
-}
-
-// commit ends the transaction and reports whether it was committed; if not, err says
-// what that means for its attempts.
-//
-// If the database answered, it did not commit, and the handler is to blame (a swallowed
-// SQL error, a deferred constraint). If the connection was lost nobody knows: what
-// Steps.Write has written tells, because it is part of the transaction (contract 5.10),
-// and what is there of one attempt tells for all that share it.
-func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, c Call) (committed bool, err error) {
-	commitErr := t.Commit()
-	if commitErr == nil {
-		return true, nil
-	}
-	err = fmt.Errorf("commit handler transaction: %w", commitErr)
-	if !store.OutcomeUnknown(commitErr) {
-		return false, err
-	}
-	// Between the lost commit and this reading the server may still be working on the
-	// commit. If it is not there yet, what follows carries the version of the claim, or
-	// writes the same marker: if the commit wins the race, that finds it.
-	if c.Steps != nil && c.Steps.Committed != nil {
-		there, readErr := r.readBack(ctx, c.Steps, group[0])
-		if there {
-			return true, nil
-		}
-		err = errors.Join(err, readErr)
-	}
-	for _, a := range group {
-		a.unanswered = a.watched
-	}
-	return false, &Uncharged{Reason: err, Unknown: true}
-}
-
-// readBack asks for as long as a statement may take.
-func (r *Runner) readBack(ctx context.Context, s *Steps, a *Attempt) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.StatementTimeout)
-	defer cancel()
-	for {
-		there, err := s.Committed(ctx, a)
-		if err == nil || !store.IsTransient(err) {
-			return there, err
-		}
-		select {
-		case <-ctx.Done():
-			return false, err
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// databaseFault returns the failure of a statement of the handler's transaction for
-// which the database is to blame (contract 5.7); nil if there is none. Then the
-// handler's errors say nothing about the handler, whatever they are: it may have wrapped
-// the failure, returned another one, or ignored it. The exceptions are a call that may
-// still be running, and a handler that poisoned or snoozed its message.
-func databaseFault(watched *handlertx.WatchedTx, errs []error) error {
-	for _, err := range errs {
-		if errors.Is(err, ErrStuck) || len(errs) == 1 && decided(err) {
-			return nil
-		}
-	}
-	return watched.Fault(errors.Join(errs...), store.IsDatabaseFault)
-}
-
-// maxCollisions is how often an attempt is repeated at once because its transaction
-// collided with another. Then it waits, as after any other failure of the database.
-const maxCollisions = 5
-
-// cutShort ends attempts that the database cut short: nothing is charged. They run again
-// at once after a deadlock or a serialization failure, else after a while.
-func (r *Runner) cutShort(group []*Attempt, reason error) {
-	for _, a := range group {
-		if store.IsSerialization(reason) && a.Cause == nil && a.collisions < maxCollisions {
-			a.collisions++
-			a.repeat(false)
-			continue
-		}
-		a.Err = &Uncharged{Reason: reason, Database: true}
-	}
-}
-
-// cutCallShort is cutShort for a call that the handler has returned from: it may have
-// said how long to wait.
-func (r *Runner) cutCallShort(group []*Attempt, errs []error, fault error) {
-	r.cutShort(group, fmt.Errorf("the database failed in the handler transaction: %w", fault))
-	for i, a := range group {
-		var (
-			retryAfter *handler.RetryAfterError
-			cut        *Uncharged
-		)
-		if errors.As(errs[i], &retryAfter) && errors.As(a.Err, &cut) {
-			cut.Delay = max(retryAfter.Delay, time.Microsecond)
-		}
-	}
-}
-
-// stepFailed ends attempts of which a step failed: the database's own failures are not
-// the handler's.
-func (r *Runner) stepFailed(group []*Attempt, err error) {
-	if !isUncharged(err) && store.IsTransient(err) {
-		r.cutShort(group, err)
-		return
-	}
-	fail(group, err)
 }
 
 // undecided reports whether a batch's call failed as a whole, which does not say which
@@ -364,42 +246,6 @@ func anyFailed(group []*Attempt, errs []error, swallowed error) bool {
 		}
 	}
 	return true
-}
-
-// call runs the handler's own code. The errors are aligned with the attempts.
-func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attempt, c Call) []error {
-	if err := c.MayStart(ctx); err != nil {
-		return slices.Repeat([]error{err}, len(group))
-	}
-	deliveries := make([]handler.Delivery, len(group))
-	for i, a := range group {
-		deliveries[i] = a.Delivery
-	}
-	p := patience{Grace: r.StuckGrace, Overdue: c.Overdue, Returned: c.Returned}
-	if c.Until != nil {
-		p.GiveUp = c.Until.Done()
-	}
-	errs := call(handler.ContextWithDB(ctx, session), tx, group[0].Handler, r.Middleware, r.Running, p, deliveries...)
-	for i, err := range errs {
-		errs[i] = sound(err)
-	}
-	return errs
-}
-
-// sound returns the error, or a failure in its place if it cannot be used: it is the
-// application's code, and a nil pointer in an error's clothes panics when it is asked for
-// its text, or for what is in it.
-func sound(err error) (checked error) {
-	defer func() {
-		if v := recover(); v != nil {
-			checked = Recovered(fmt.Sprintf("the handler's error: %v", v))
-		}
-	}()
-	if err != nil {
-		_ = err.Error()
-		_ = isUncharged(err) || errors.Is(err, ErrStuck)
-	}
-	return err
 }
 
 // StartSpan begins the span of a call of some attempts; EndSpan ends it, when it is known

@@ -14,7 +14,7 @@ import (
 // all in one statement: a stale one is found before its handler runs. Each call has a
 // savepoint of its own: what fails is undone alone. Those that passed are written in one
 // statement before the commit. Until then no row of theirs is locked: a handler that
-// hangs holds up nobody but itself. Should somebody have taken one over meanwhile, all is
+// hangs holds up only itself. If another worker has taken one over meanwhile, all is
 // undone, and each runs alone.
 //
 // The savepoint of a call is released when the next one's begins: with it go those that

@@ -18,7 +18,7 @@ type Verdict struct {
 	// Delay is how long the next attempt has to wait; of a message that was released,
 	// what Cut says.
 	Delay time.Duration
-	// Cut, of a message that was released, is why nobody is charged; nil if the inbox
+	// Cut, of a message that was released, is why it is not charged; nil if the inbox
 	// itself interrupted the attempt.
 	Cut *Uncharged
 }

@@ -87,7 +87,7 @@ func (c *Condition) Forget(source any) {
 func (c *Condition) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.leave("no longer of this process")
+	c.leave("no longer watched by this process")
 }
 
 // leave ends the condition once no source has it. The lock is held.

@@ -75,7 +75,7 @@ func TestConditionIsLoggedWhenItBeginsNowAndThenAndWhenItIsOver(t *testing.T) {
 	_, err = c.Current()
 	require.Error(t, err, "a source that went does not mean that all is well")
 	c.Clear()
-	require.Equal(t, []string{"info inbox: fetch no longer of this process"}, said())
+	require.Equal(t, []string{"info inbox: fetch no longer watched by this process"}, said())
 	_, err = c.Current()
 	require.NoError(t, err)
 }

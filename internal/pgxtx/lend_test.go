@@ -24,7 +24,7 @@ func (nowhere) Rollback() error                                              { r
 
 // The steps are Commit's. Without lend, about one of 2,000 tries panics under the race
 // detector: in database/sql, with a nil connection.
-func TestConnectionThatItsTransactionClosesMeanwhileIsLentToNobody(t *testing.T) {
+func TestConnectionClosedByItsTransactionMeanwhileIsNotLent(t *testing.T) {
 	db := sql.OpenDB(nowhere{})
 	defer db.Close()
 	for range 20_000 {
@@ -40,7 +40,7 @@ func TestConnectionThatItsTransactionClosesMeanwhileIsLentToNobody(t *testing.T)
 	}
 }
 
-func TestPanicOfWhomAConnectionIsLentToIsHisOwn(t *testing.T) {
+func TestPanicOfTheWorkIsPassedOn(t *testing.T) {
 	db := sql.OpenDB(nowhere{})
 	defer db.Close()
 	conn, err := db.Conn(t.Context())

@@ -34,8 +34,8 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 	if !r.enter(ctx, stopping, at) {
 		return envelope.ErrInterrupted
 	}
+	t.Delivery = t.received
 	t.Delivery.Attempt = t.Failures + 1
-	t.Delivery.Content, t.Delivery.Properties, t.Delivery.OrderingKey = t.received.Content, t.received.Properties, t.received.OrderingKey
 	t.Reset()
 	a := &run{Runner: r, task: t, at: at, hard: ctx}
 	started := time.Now()
@@ -52,7 +52,7 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 // Both are looked at again once there is a slot, and so are stuck calls: while this one
 // waited, the call that had the slot may have been given up as stuck. It is counted as
 // left behind before it gives its slot back, so whoever gets that slot sees it. Then the
-// slot is given back: nobody is to wait for a stuck call with it.
+// slot is given back: no waiter may hold it beside a stuck call.
 func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partition) bool {
 	for r.stuck.await(ctx, stopping, at) {
 		select {
@@ -89,7 +89,8 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 	for again := true; again; again = a.Again {
 		a.Reset()
 		own := ownCopy(a.received)
-		a.Delivery.Content, a.Delivery.Properties, a.Delivery.OrderingKey = own.Content, own.Properties, own.OrderingKey
+		own.ID, own.Attempt = a.Delivery.ID, a.Delivery.Attempt
+		a.Delivery = own
 		noted := a.stuck.begin(a.at, a.Handler.Key())
 		a.attempts.Run(ctx, []*attempt.Attempt{&a.Attempt}, attempt.Call{
 			Steps: steps, MayStart: func(context.Context) error { return a.hard.Err() }, Until: a.hard,
@@ -168,7 +169,7 @@ func (a *run) settle(ctx context.Context, took time.Duration) error {
 // skipped is the outcome of spans alone: the handler has processed the message before.
 const skipped handler.AttemptOutcome = "skipped"
 
-// putOff repeats what was nobody's fault after a pause.
+// putOff repeats an uncharged attempt after a pause.
 func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 	delay := cutMost
 	if a.cut < 10 {
@@ -179,7 +180,7 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 	a.due = time.Now().Add(delay)
 	if errors.Is(err, idempotent.ErrInProgress) {
 		a.outage.End(a.task)
-		return // it was somebody else's attempt
+		return // another process makes the attempt
 	}
 	if store.IsSerialization(err) {
 		a.outage.End(a.task) // it was another transaction

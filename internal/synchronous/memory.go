@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"runtime/debug"
 	"slices"
 	"sync"
 
-	"go.uber.org/zap"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
@@ -27,7 +25,6 @@ type Memory struct {
 	id    *idempotent.Identifier[handler.Delivery]
 	store idempotent.Store // nil: nothing is remembered
 	marks marker           // the store, if its markers can be in the handler's transaction
-	told  sync.Once        // of messages without ID
 }
 
 // marker is a store whose markers can be written in a transaction of the handlers'
@@ -54,19 +51,14 @@ func NewMemory(db *gorm.DB, s idempotent.Store, h *handler.Handler, defaults, ow
 	if err != nil {
 		return nil, err
 	}
-	m := &Memory{id: id, store: s}
-	switch {
-	case s == nil && id.Settings().RequireStore:
-		err = idempotent.ErrNoStore
-	case s != nil && reflect.ValueOf(s).Kind() == reflect.Pointer && reflect.ValueOf(s).IsNil(): // a constructor's error overlooked
-		err = fmt.Errorf("the store is a nil %T", s)
-	default:
-		if joining, ok := s.(marker); ok && joining.Joins(db) {
-			m.marks = joining
-		}
-		return m, nil
+	if err := id.CheckStore(s); err != nil {
+		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", h.Key()), err)
 	}
-	return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", h.Key()), err)
+	m := &Memory{id: id, store: s}
+	if joining, ok := s.(marker); ok && joining.Joins(db) {
+		m.marks = joining
+	}
+	return m, nil
 }
 
 // remembered makes the attempt unless the handler has processed the message before.
@@ -74,9 +66,7 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 	if m.store == nil {
 		return a.call(ctx, nil)
 	}
-	message := a.received
-	message.Attempt = a.Delivery.Attempt
-	asked, err := m.id.Run(message)
+	asked, err := m.id.Run(a.Delivery)
 	missing := errors.Is(err, idempotent.ErrMissingID) || err == nil && asked.Key.MessageID == ""
 	if missing {
 		a.cfg.Counters.OfChannel(telemetry.MissingKey, a.cfg.Channel, 1)
@@ -85,10 +75,6 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 	case err != nil:
 		return unusableID(err)
 	case missing:
-		m.told.Do(func() {
-			a.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
-				zap.String(telemetry.FieldHandlerKey, a.Handler.Key()), zap.String(telemetry.FieldMessageType, a.Delivery.Type))
-		})
 		return a.call(ctx, nil)
 	}
 	if a.Delivery.ID == "" {
@@ -194,10 +180,10 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		return m.store.Run(ctx, asked, body)
 	})
 	left()
-	calls.Lock() // for good
+	calls.Lock() // and never unlocked: a call that comes later is refused
 	var failed *failure
 	switch {
-	case err == nil && duplicate && !(called && came != nil):
+	case err == nil && duplicate && (!called || came == nil):
 		return true, nil
 	case err == nil:
 		return false, came

@@ -41,7 +41,7 @@ func TestWhatAHandlerHasDoneIsSkipped(t *testing.T) {
 			require.NoError(t, deliver(t, r, 0, "1"))
 		}
 		require.Equal(t, map[string]int{"a": 1, "b": 2}, runs, "each handler by itself, and a failed run is no run")
-		require.Equal(t, []string{"a completed", "b failed", "b completed"}, outcomes, "what is skipped is nobody's attempt")
+		require.Equal(t, []string{"a completed", "b failed", "b completed"}, outcomes, "what is skipped is no attempt")
 		require.EqualValues(t, 2, counters.Processed.Load())
 	})
 }
@@ -68,7 +68,7 @@ func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.
 		require.NoError(t, inboxtest.Receive(t, done, "the delivery's end"))
 		require.Equal(t, 1, inboxtest.Receive(t, attempts, "the attempt"), "nothing was charged")
 		require.Zero(t, counters.Failed.Load())
-		require.Zero(t, counters.Released.Load(), "it was nobody's attempt")
+		require.Zero(t, counters.Released.Load(), "it was no attempt of this process")
 	})
 }
 

@@ -1,0 +1,72 @@
+package attempt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// commit ends the transaction and reports whether it was committed; if not, err says
+// what that means for its attempts.
+//
+// If the database answered, it did not commit, and the handler is to blame (a swallowed
+// SQL error, a deferred constraint). If the connection was lost, the outcome is unknown: what
+// Steps.Write has written tells, because it is part of the transaction (contract 5.10),
+// and what is there of one attempt tells for all that share it.
+func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, c Call) (committed bool, err error) {
+	commitErr := t.Commit()
+	if commitErr == nil {
+		return true, nil
+	}
+	err = fmt.Errorf("commit handler transaction: %w", commitErr)
+	if !store.OutcomeUnknown(commitErr) {
+		return false, err
+	}
+	// Between the lost commit and this reading the server may still be working on the
+	// commit. If it is not there yet, what follows carries the version of the claim, or
+	// writes the same marker: if the commit wins the race, that finds it.
+	if c.Steps != nil && c.Steps.Committed != nil {
+		there, readErr := r.readBack(ctx, c.Steps, group[0])
+		if there {
+			return true, nil
+		}
+		err = errors.Join(err, readErr)
+	}
+	for _, a := range group {
+		a.unanswered = a.watched
+	}
+	return false, &Uncharged{Reason: err, Unknown: true}
+}
+
+// readBack asks for as long as a statement may take.
+func (r *Runner) readBack(ctx context.Context, s *Steps, a *Attempt) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.StatementTimeout)
+	defer cancel()
+	for {
+		there, err := s.Committed(ctx, a)
+		if err == nil || !store.IsTransient(err) {
+			return there, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// done ends the transaction in which Steps.Write found that the message was processed.
+func (r *Runner) done(t *handlertx.Tx, group []*Attempt, err error) {
+	if failed := t.Commit(); failed != nil {
+		r.cutShort(group, fmt.Errorf("commit handler transaction: %w", failed))
+		return
+	}
+	for _, a := range group {
+		a.NotifyCommitted()
+		a.Err = err
+	}
+}
