@@ -40,7 +40,7 @@ test: ## all tests and a part of the mutants, with real servers that it starts a
 # arithmetic, of which SQLite translated from C has so much that it would be a third
 # of what some packages take: in all other code it is checked. The longest packages
 # of the first module begin first: at its end none is alone.
-LONGEST := processor internal/store
+LONGEST := processor internal/store/postgres
 
 # All mutants take about as long as all tests. Each commit has its turn at a part.
 TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 8 + 1)))/8

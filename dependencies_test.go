@@ -39,7 +39,9 @@ var levels = []string{
 	"acceptor processor cleanup kafkaconsumer ops internal/synchronous " +
 		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
 	"idempotent internal/store/storetest",
-	"envelope internal/attempt internal/condition internal/lease internal/logging",
+	"internal/store/dialects",
+	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
+	"internal/store/shared",
 	"internal/store telemetry",
 	"handler internal/handlertx internal/redaction",
 	"models redact",

@@ -26,6 +26,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/loop"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -92,7 +93,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err = ib.instrument(); err != nil {
 		return fail(err)
 	}
-	if ib.store, err = store.New(db, ib.naming, cfg.storeOptions()...); err != nil {
+	if ib.store, err = dialects.New(db, ib.naming, cfg.storeOptions()); err != nil {
 		return fail(err)
 	}
 	ib.running = attempt.NewRunning(cfg.clock.Now)
@@ -147,7 +148,7 @@ func (ib *Inbox) validateDB() error {
 	if naming.Validate() != nil { // which the options report
 		naming = models.Naming{Prefix: models.DefaultPrefix}
 	}
-	if _, err := store.New(ib.db, naming); err != nil {
+	if _, err := dialects.New(ib.db, naming, store.Options{}); err != nil {
 		return errors.Join(append(all, err)...)
 	}
 	_, err := ib.newMemories(naming)

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -173,7 +174,7 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 func (ib *Inbox) checkFile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
-	inMemory, err := store.InMemory(ctx, ib.db)
+	inMemory, err := sqlite.InMemory(ctx, ib.db)
 	if err == nil && inMemory {
 		err = errors.New("the SQLite database is in memory, where connections lock each other out or see a database each: use a file in WAL mode, with a DSN like " +
 			"file:inbox.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate (in tests fxtest.OpenDB), " +
@@ -225,7 +226,7 @@ func (ib *Inbox) warnIsolation(ctx context.Context) error {
 func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
-	obeyed, err := store.ObeysForeignKeys(ctx, ib.db)
+	obeyed, err := sqlite.ObeysForeignKeys(ctx, ib.db)
 	if err != nil {
 		return err
 	}

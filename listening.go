@@ -9,15 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-func (cfg *config) storeOptions() []store.Option {
-	var options []store.Option
-	if cfg.options.Processor.Listen {
-		options = append(options, store.Announcing())
-	}
-	if clock.IsTest(cfg.clock) {
-		options = append(options, store.TestClock())
-	}
-	return options
+func (cfg *config) storeOptions() store.Options {
+	return store.Options{Announces: cfg.options.Processor.Listen, TestClock: clock.IsTest(cfg.clock)}
 }
 
 // checkListen looks at the pool's driver. Whether notifications arrive shows

@@ -25,7 +25,7 @@ import (
 
 // Acceptor persists messages for one inbox. It is safe for concurrent use.
 type Acceptor struct {
-	store    store.Store
+	store    store.Acceptor
 	registry *handler.Registry
 	channels map[string]bool
 	unstored map[string]bool // channels that are delivered without an inbox
@@ -52,7 +52,7 @@ type Acceptor struct {
 // Config is what an Acceptor works with; every field but Decoders, Hooks, Instruments
 // and Redactor is required.
 type Config struct {
-	Store    store.Store
+	Store    store.Acceptor
 	Registry *handler.Registry
 	// Channels are the declared channels; a message for another is invalid.
 	Channels []string

@@ -20,9 +20,18 @@ import (
 // ErrLeaseHeld says that another worker is cleaning this inbox at the moment.
 var ErrLeaseHeld = errors.New("another worker holds the cleanup lease")
 
+// tables are what cleaning needs of an inbox's store.
+type tables interface {
+	lease.Store
+	store.Cleaner
+	store.Markers
+	store.Recoverer
+	store.Workers
+}
+
 // Config is what a Cleaner is made of.
 type Config struct {
-	Store   store.Store
+	Store   tables
 	Options Options
 	// Handlers are all of the inbox's, for their own Retention (contract 6.2).
 	Handlers []*handler.Handler
@@ -48,7 +57,7 @@ type Config struct {
 // Cleaner cleans one inbox, at intervals or by hand. It is safe for
 // concurrent use; of all the processes of an inbox one cleans at a time.
 type Cleaner struct {
-	store            store.Store
+	store            tables
 	opts             Options
 	archive          Archive
 	waiting          func() error

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -32,12 +33,9 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 	if s.cleanup == nil && s.live != nil {
 		s.cleanup = s.live.Cleanup
 	}
-	var announcing []store.Option
 	dialect := db.Dialector.Name()
-	if dialect == "postgres" { // whether anybody listens or not
-		announcing = append(announcing, store.Announcing())
-	}
-	st, err := store.New(db, s.naming, announcing...)
+	// On PostgreSQL it announces whether anybody listens or not.
+	st, err := dialects.New(db, s.naming, store.Options{Announces: dialect == "postgres"})
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
@@ -46,7 +44,7 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 		s.connections = fewConnections(db)
 	}
 	o := &Ops{settings: s, inUse: make(chan struct{}, s.connections), db: db, store: st, singles: store.NewSingles(db), sqlite: dialect == "sqlite"}
-	names := append(tables(s.naming), dialects[dialect]...)
+	names := append(tables(s.naming), dialectTexts[dialect]...)
 	if dialect == "postgres" {
 		names = append(names, "{at}", at(s.clock))
 	}
@@ -98,9 +96,9 @@ func tables(naming models.Naming) []string {
 	}
 }
 
-// dialects are what the statements of this package have of each dialect; all
+// dialectTexts are what the statements of this package have of each dialect; all
 // else is the same text. Lists travel as JSON.
-var dialects = map[string][]string{
+var dialectTexts = map[string][]string{
 	"postgres": {
 		// The first parameter, a list of numbers.
 		"{= any}", `= ANY (ARRAY(SELECT value::text::bigint FROM json_array_elements($1::text::json)))`,

@@ -13,7 +13,11 @@ import (
 
 // claimer turns claims into attempts.
 type claimer struct {
-	store    store.Store
+	store interface {
+		store.Claimer
+		store.Completer
+		store.Recoverer
+	}
 	registry *handler.Registry
 	policies map[*handler.Handler]*policy
 	opts     Options

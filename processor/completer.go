@@ -18,7 +18,7 @@ import (
 // full, further results gather and are stored together (contract 5.1). It retries for as
 // long as the database is away: a result is only given up when a stop ends.
 type completer struct {
-	store            store.Store
+	store            store.Completer
 	window           time.Duration
 	batchSize        int
 	statementTimeout time.Duration
@@ -46,7 +46,7 @@ type completer struct {
 	asideNext time.Time
 }
 
-func newCompleter(st store.Store, opts Options, now func() time.Time, storing *condition.Condition, lanes *lanes,
+func newCompleter(st store.Completer, opts Options, now func() time.Time, storing *condition.Condition, lanes *lanes,
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
 	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,

@@ -17,7 +17,7 @@ import (
 // lanes lets the next row of a lane go when one before it has ended
 // (contract 5.12). The claims' side of it is in the store: see AdvanceLanes.
 type lanes struct {
-	store    store.Store
+	store    store.Lanes
 	registry *handler.Registry
 	policies map[*handler.Handler]*policy
 	timeout  time.Duration // of a statement

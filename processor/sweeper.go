@@ -15,11 +15,18 @@ import (
 // sweepBatch bounds how many claims one recovery statement takes.
 const sweepBatch = 500
 
+// sweptStore is what a sweeper needs of an inbox's store.
+type sweptStore interface {
+	store.Recoverer
+	store.Workers
+	store.Completer
+}
+
 // sweeper recovers what others left behind: claims of dead workers, claims of
 // nobody, statuses of handlers that no longer exist (contract 5.7, 5.9). Any
 // number of workers sweep at once; the versions make that harmless.
 type sweeper struct {
-	store    store.Store
+	store    sweptStore
 	opts     Options
 	now      func() time.Time
 	log      *zap.Logger
@@ -36,7 +43,7 @@ type sweeper struct {
 	lastStuck time.Time
 }
 
-func newSweeper(st store.Store, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters,
+func newSweeper(st sweptStore, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters,
 	lanes *lanes, recovered func(time.Time), poisoned func(context.Context, result),
 ) *sweeper {
 	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, lanes: lanes, recovered: recovered, poisoned: poisoned,

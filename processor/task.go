@@ -37,7 +37,7 @@ func (t *task) number() int { return t.claim.ErrorCount + t.claim.AbandonedCount
 // runner runs the attempts of groups.
 type runner struct {
 	attempts      *attempt.Runner
-	store         store.Store
+	store         store.Completer
 	now           func() time.Time
 	measure       *telemetry.Instruments
 	interruptions *interruptions

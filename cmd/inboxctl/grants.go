@@ -5,11 +5,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres"
 )
 
 func newGrants(a *app) *cobra.Command {
-	var roles store.Roles
+	var roles postgres.Roles
 	cmd := &cobra.Command{
 		Use: "grants", Short: "Print the SQL that gives PostgreSQL roles what they need",
 		Long: `Prints a PostgreSQL script that gives each named role what it needs of the tables,
@@ -29,7 +29,7 @@ JSON: {"SQL"}.`,
   inboxctl grants --schema orders --application app --operator ops --reader grafana`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			script, err := store.Grants(a.naming(), roles)
+			script, err := postgres.Grants(a.naming(), roles)
 			if err != nil {
 				return misuse("%w", err)
 			}

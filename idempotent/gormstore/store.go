@@ -30,16 +30,20 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 // Store keeps markers in one database. It is safe for concurrent use.
 type Store struct {
 	db      *gorm.DB
-	markers store.Store
-	naming  models.Naming
-	opts    Options
-	clock   idempotent.Clock
+	markers interface {
+		store.Markers
+		SingleWriter() bool
+	}
+	naming models.Naming
+	opts   Options
+	clock  idempotent.Clock
 }
 
 var _ idempotent.Store = (*Store)(nil)
@@ -56,7 +60,7 @@ func New(db *gorm.DB, options ...Option) (*Store, error) {
 	}
 	s := &Store{opts: cfg.options, clock: cfg.clock, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}}
 	var err error
-	if s.markers, err = store.New(db, s.naming); err != nil {
+	if s.markers, err = dialects.New(db, s.naming, store.Options{}); err != nil {
 		return nil, fmt.Errorf("gormstore: %w", err)
 	}
 	if err := cfg.validate(db.Dialector.Name()); err != nil {

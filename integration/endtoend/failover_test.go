@@ -24,6 +24,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 	times "github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
@@ -114,7 +115,7 @@ func (f *failover) ways() map[string]way {
 	ib, err := inbox.New("failover", db, inbox.StatementTimeout(limit), inbox.Channel("c", inbox.On("t",
 		inbox.Func("h", func(context.Context, inbox.Message[[]byte]) error { return nil }))))
 	require.NoError(t, err)
-	tables, err := store.New(db, models.Naming{})
+	tables, err := dialects.New(db, models.Naming{}, store.Options{})
 	require.NoError(t, err)
 	key := func(id string) idempotent.Key { return idempotent.Key{MessageID: id, HandlerKey: "h"} }
 	return map[string]way{

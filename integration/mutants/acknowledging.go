@@ -137,8 +137,8 @@ var failoverMutants = []mutant{
 	{
 		Name:    "a marker is looked up without a lock",
 		Why:     "what is on the primary alone would be acknowledged, and a failover undo it (contract 2, 8.2)",
-		Package: "internal/store",
-		In:      "postgres.HasMarker",
+		Package: "internal/store/postgres",
+		In:      "Store.HasMarker",
 		Old:     "&& len(found) > 0",
 		New:     "&& len(found) < 0",
 		Test:    test{Module: "integration", Package: "./endtoend", Run: "^TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary$", Timeout: 180 * time.Second},
@@ -146,8 +146,8 @@ var failoverMutants = []mutant{
 	{
 		Name:    "a completed status is read back without a lock",
 		Why:     "a message would be reported as processed whose effects a failover undoes (contract 2, 5.10)",
-		Package: "internal/store",
-		In:      "postgres.States",
+		Package: "internal/store/postgres",
+		In:      "Store.States",
 		Old:     "len(ended) >",
 		New:     "len(ended) <",
 		Test:    test{Module: "integration", Package: "./endtoend", Run: "^TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary$", Timeout: 180 * time.Second},

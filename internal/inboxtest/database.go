@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -118,7 +118,7 @@ func (d *Database) OperatorDSN(t testing.TB) string {
 	}
 	require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, "test"))
 	role, as := testenv.Role(t, d.dsn)
-	grant(t, d.dsn, store.Roles{Operator: role})
+	grant(t, d.dsn, postgres.Roles{Operator: role})
 	return as
 }
 
@@ -127,13 +127,13 @@ func (d *Database) OperatorDSN(t testing.TB) string {
 func ApplicationRole(t testing.TB, dsn string) (role, as string) {
 	t.Helper()
 	role, as = testenv.Role(t, dsn)
-	grant(t, dsn, store.Roles{Application: role})
+	grant(t, dsn, postgres.Roles{Application: role})
 	return role, as
 }
 
-func grant(t testing.TB, dsn string, roles store.Roles) {
+func grant(t testing.TB, dsn string, roles postgres.Roles) {
 	t.Helper()
-	script, err := store.Grants(models.Naming{}, roles)
+	script, err := postgres.Grants(models.Naming{}, roles)
 	require.NoError(t, err)
 	testenv.Run(t, dsn, script)
 }

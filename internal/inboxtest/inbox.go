@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -188,7 +189,7 @@ func Receive[T any](t testing.TB, signals <-chan T, what string) T {
 // Store is the inbox's store, to bring about what other processes would do.
 func Store(t testing.TB, db *gorm.DB) store.Store {
 	t.Helper()
-	st, err := store.New(db, models.Naming{})
+	st, err := dialects.New(db, models.Naming{}, store.Options{})
 	require.NoError(t, err)
 	return st
 }

@@ -11,9 +11,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
+// Store is what a lease needs of an inbox's store.
+type Store interface {
+	store.Leases
+	SingleWriter() bool
+}
+
 // Lease is one owner's claim to a name. It is safe for concurrent use.
 type Lease struct {
-	store   store.Store
+	store   Store
 	name    string
 	owner   string
 	ttl     time.Duration
@@ -28,7 +34,7 @@ type Lease struct {
 // New makes a lease of owner, a UUID, that lasts ttl from each Acquire; no
 // statement takes longer than timeout. Nothing is sent yet. The clock counts
 // on SQLite only: PostgreSQL judges leases by its own (contract 3.5).
-func New(st store.Store, name, owner string, ttl, timeout time.Duration, now func() time.Time) *Lease {
+func New(st Store, name, owner string, ttl, timeout time.Duration, now func() time.Time) *Lease {
 	return &Lease{store: st, name: name, owner: owner, ttl: ttl, timeout: timeout, now: now, turn: make(chan struct{}, 1)}
 }
 

@@ -4,7 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,19 +15,24 @@ import (
 
 var beginsLikeSQL = regexp.MustCompile(`^\s*(WITH|SELECT|INSERT|UPDATE|DELETE)\b`)
 
-// Statements lists the names of the tested package's SQL statements: every string
-// declared outside functions, alone or as a field, that begins like SQL and is no
-// part of another.
-func Statements(t testing.TB) []string {
+// Statements lists the names of the SQL statements of the tested package, and of those
+// in the directories beside: every string declared outside functions, alone or as a
+// field, that begins like SQL and is no part of another.
+func Statements(t testing.TB, beside ...string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(".")
-	require.NoError(t, err)
+	var files []string
+	for _, directory := range append(beside, ".") {
+		found, err := filepath.Glob(filepath.Join(directory, "*.go"))
+		require.NoError(t, err)
+		require.NotEmpty(t, found, directory)
+		files = append(files, found...)
+	}
 	parts, declared := map[string]bool{}, []string{}
-	for _, entry := range entries {
-		if !strings.HasSuffix(entry.Name(), ".go") || strings.HasSuffix(entry.Name(), "_test.go") {
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), entry.Name(), nil, 0)
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		require.NoError(t, err)
 		for _, declaration := range file.Decls {
 			general, ok := declaration.(*ast.GenDecl)

@@ -42,7 +42,7 @@ var ErrNotHeard = errors.New("a notification sent through the pool did not arriv
 	"a pooler in transaction mode lets none through, and a busy database may be late with it")
 
 // ErrSharedSession says that there is no session of the server for a Listener
-// alone.
+// RunAlone.
 var ErrSharedSession = errors.New("the listening connection has no session of its own: " +
 	"a pooler in transaction mode gives it one for each transaction, and no notification passes")
 
@@ -66,10 +66,10 @@ func IsTransient(err error) bool {
 	if errors.As(err, &network) {
 		return true
 	}
-	if state := sqlState(err); state != "" {
+	if state := SQLState(err); state != "" {
 		return transientState(state)
 	}
-	if code, ok := sqliteCode(err); ok {
+	if code, ok := SQLiteCode(err); ok {
 		switch code & 0xff {
 		case 5, 6, 7, 8, 9, 10, 13, 14, 15: // BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
 			return true
@@ -81,7 +81,7 @@ func IsTransient(err error) bool {
 }
 
 // IsDatabaseFault reports whether a statement of a handler failed because of the
-// database and not of the statement: the same one may succeed later. It is
+// shared.Database and not of the statement: the same one may succeed later. It is
 // IsTransient without what a handler brings about by itself: the end of a context
 // it made, a statement timeout, a second query on a connection that is still read
 // from.
@@ -89,10 +89,10 @@ func IsDatabaseFault(err error) bool {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
 		return false
 	}
-	if sqlState(err) == "57014" || strings.Contains(err.Error(), "conn busy") {
+	if SQLState(err) == "57014" || strings.Contains(err.Error(), "conn busy") {
 		return false
 	}
-	if code, ok := sqliteCode(err); ok && code&0xff == 9 { // INTERRUPT
+	if code, ok := SQLiteCode(err); ok && code&0xff == 9 { // INTERRUPT
 		return false
 	}
 	return IsTransient(err)
@@ -119,7 +119,7 @@ func transientState(state string) bool {
 
 // IsBusy reports whether a SQLite file was locked by another connection.
 func IsBusy(err error) bool {
-	code, ok := sqliteCode(err)
+	code, ok := SQLiteCode(err)
 	return ok && (code&0xff == 5 || code&0xff == 6) // BUSY, LOCKED
 }
 
@@ -128,7 +128,7 @@ func IsBusy(err error) bool {
 // than the statement's deadline lets it, and then does not always say more than
 // that it was interrupted.
 func IsWaiting(err error) bool {
-	code, ok := sqliteCode(err)
+	code, ok := SQLiteCode(err)
 	return IsBusy(err) || ok && code&0xff == 9 || errors.Is(err, context.DeadlineExceeded) // INTERRUPT
 }
 
@@ -137,14 +137,17 @@ func IsWaiting(err error) bool {
 // the database had answered, or it answered before its synchronous standby had the
 // commit. What the database itself refused is known.
 func OutcomeUnknown(err error) bool {
-	if state := sqlState(err); state != "" {
+	if state := SQLState(err); state != "" {
 		return state[:2] == "08" || state[:2] == "58" || strings.HasPrefix(state, "57P")
 	}
-	if code, ok := sqliteCode(err); ok {
+	if code, ok := SQLiteCode(err); ok {
 		return code&0xff == 10 // IOERR
 	}
 	return IsTransient(err)
 }
+
+// FailedCommit marks an error of a transaction's commit, for MayBeCommitted.
+func FailedCommit(err error) error { return &commitError{err} }
 
 // commitError is an error of a transaction's commit, not of what came before.
 type commitError struct{ error }
@@ -154,12 +157,12 @@ func (e *commitError) Unwrap() error { return e.error }
 // MayBeCommitted reports whether the transaction of a Store's method, Accept
 // above all, may have been committed although the method returned err. One that
 // did not come to its commit was rolled back for certain, or never begun: the
-// database refused a statement, the context ended or the connection was lost
+// shared.Database refused a statement, the context ended or the connection was lost
 // before. So was one whose commit PostgreSQL refused. Any other error of the
 // commit counts, whatever it is.
 func MayBeCommitted(err error) bool {
 	var commit *commitError
-	return errors.As(err, &commit) && (sqlState(err) == "" || OutcomeUnknown(err))
+	return errors.As(err, &commit) && (SQLState(err) == "" || OutcomeUnknown(err))
 }
 
 // IsData reports whether what was to be stored is at fault, so that trying
@@ -169,14 +172,14 @@ func IsData(err error) bool {
 	if errors.Is(err, ErrUnstorable) {
 		return true
 	}
-	if state := sqlState(err); state != "" {
+	if state := SQLState(err); state != "" {
 		switch state[:2] {
 		case "22", "23", "54":
 			return true
 		}
 		return false
 	}
-	if code, ok := sqliteCode(err); ok {
+	if code, ok := SQLiteCode(err); ok {
 		switch code & 0xff {
 		case 18, 19, 20: // TOOBIG, CONSTRAINT, MISMATCH
 			return true
@@ -188,16 +191,16 @@ func IsData(err error) bool {
 // IsUniqueViolation reports whether a unique index or primary key refused a
 // row, whether or not the user's GORM translates errors.
 func IsUniqueViolation(err error) bool {
-	if errors.Is(err, gorm.ErrDuplicatedKey) || sqlState(err) == "23505" {
+	if errors.Is(err, gorm.ErrDuplicatedKey) || SQLState(err) == "23505" {
 		return true
 	}
-	code, ok := sqliteCode(err)
+	code, ok := SQLiteCode(err)
 	return ok && (code == 2067 || code == 1555) // CONSTRAINT_UNIQUE, CONSTRAINT_PRIMARYKEY
 }
 
-// collided reports whether two transactions got in each other's way and one
+// Collided reports whether two transactions got in each other's way and one
 // was rolled back for it: trying again at once is the answer.
-func collided(err error) bool {
+func Collided(err error) bool {
 	return IsSerialization(err) || IsBusy(err)
 }
 
@@ -205,16 +208,16 @@ func collided(err error) bool {
 // it got in another's way, as a serialization failure or a deadlock: the whole
 // transaction, run again, may pass.
 func IsSerialization(err error) bool {
-	state := sqlState(err)
+	state := SQLState(err)
 	return state == serializationFailure || state == "40P01"
 }
 
 // serializationFailure is the SQLSTATE that READ COMMITTED knows nothing of.
 const serializationFailure = "40001"
 
-// sqlState is empty for errors that are not PostgreSQL's. Both pgx's and
+// SQLState is empty for errors that are not PostgreSQL's. Both pgx's and
 // lib/pq's errors have the method.
-func sqlState(err error) string {
+func SQLState(err error) string {
 	var stated interface{ SQLState() string }
 	if errors.As(err, &stated) && len(stated.SQLState()) == 5 {
 		return stated.SQLState()

@@ -8,16 +8,16 @@ import (
 	"gorm.io/gorm"
 )
 
-// readCommitted is how our transactions begin on PostgreSQL, whose default may be another,
+// ReadCommitted is how our transactions begin on PostgreSQL, whose default may be another,
 // by the role's or the database's default_transaction_isolation. Everything here is written
 // for it: whoever has waited for a row's lock goes on with the row as it is now. A
 // transaction with a snapshot fails instead (40001).
-var readCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
 // Singles runs statements outside any transaction, for Query and Exec. Such a statement is a
 // transaction of the session's default isolation. Where that is known not to be READ
 // COMMITTED, each gets a transaction that states it, which costs three round trips more. It is
-// known from StateIsolation, or from a serialization failure: the statement, which has done
+// shared.Known from StateIsolation, or from a serialization failure: the statement, which has done
 // nothing, then runs again at once, so that none ever reaches a caller.
 //
 // We don't set the session's default instead: the pool is the application's.
@@ -56,7 +56,7 @@ type single struct {
 func (s single) run(ctx context.Context, statement func(gorm.ConnPool) error) error {
 	if !s.of.state.Load() {
 		err := statement(s.ConnPool)
-		if sqlState(err) != serializationFailure {
+		if SQLState(err) != serializationFailure {
 			return err
 		}
 		s.of.state.Store(true)
@@ -66,21 +66,17 @@ func (s single) run(ctx context.Context, statement func(gorm.ConnPool) error) er
 			return err
 		}
 		return statement(tx.Statement.ConnPool)
-	}, readCommitted)
+	}, ReadCommitted)
 	return WithContextError(ctx, err)
 }
 
-// alone runs one statement on whatever pool it is given.
-func alone(ctx context.Context, pool gorm.ConnPool, statement func(gorm.ConnPool) error) error {
+// RunAlone runs one statement on whatever pool it is given.
+func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(gorm.ConnPool) error) error {
 	if s, ok := pool.(single); ok {
 		return s.run(ctx, statement)
 	}
 	return statement(pool)
 }
-
-// Changes nothing, reads no table.
-const postgresDefaultIsolation = `
-SELECT current_user, current_database(), setting, source FROM pg_settings WHERE name = 'default_transaction_isolation'`
 
 // DefaultIsolation is the isolation of transactions that do not state theirs.
 type DefaultIsolation struct {
@@ -89,19 +85,4 @@ type DefaultIsolation struct {
 	// Source is where it was set, as PostgreSQL names it: user, database, database
 	// user, configuration file, client.
 	Source string
-}
-
-// DefaultIsolation implements Store.
-func (d database) DefaultIsolation(ctx context.Context) (found DefaultIsolation, other bool, err error) {
-	if d.isolation == nil {
-		return DefaultIsolation{}, false, nil
-	}
-	all, err := Query(ctx, d.pool(ctx), postgresDefaultIsolation, func(rows *sql.Rows, d *DefaultIsolation) error {
-		return rows.Scan(&d.Role, &d.Database, &d.Level, &d.Source)
-	})
-	if err != nil || len(all) == 0 || all[0].Level == "read committed" {
-		return DefaultIsolation{}, false, doing("read the default isolation", err)
-	}
-	d.singles.StateIsolation()
-	return all[0], true, nil
 }

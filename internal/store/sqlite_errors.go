@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// sqliteCode finds SQLite's extended result code in an error. It knows the
+// SQLiteCode finds SQLite's extended result code in an error. It knows the
 // drivers by shape: importing mattn's error type needs a C compiler, and a
 // user of one driver should not have to link the others.
-func sqliteCode(err error) (code int, found bool) {
+func SQLiteCode(err error) (code int, found bool) {
 	if err == nil {
 		return 0, false
 	}
@@ -17,10 +17,10 @@ func sqliteCode(err error) (code int, found bool) {
 	}
 	switch wrapped := err.(type) {
 	case interface{ Unwrap() error }:
-		return sqliteCode(wrapped.Unwrap())
+		return SQLiteCode(wrapped.Unwrap())
 	case interface{ Unwrap() []error }:
 		for _, each := range wrapped.Unwrap() {
-			if code, found := sqliteCode(each); found {
+			if code, found := SQLiteCode(each); found {
 				return code, true
 			}
 		}

@@ -19,21 +19,35 @@ import (
 //
 // Every method wraps what the driver said with the name of the operation.
 // Use IsTransient, IsData and IsUniqueViolation to classify an error.
-// Transitions (Complete, CompleteTx, Settle, SettleUnlocked) are conditional
-// on the version the caller saw and raise it by one; a row whose version has
-// moved on is left alone and reported as not applied (contract 3.2, 5.10).
 type Store interface {
+	Acceptor
+	Announcer
+	Claimer
+	Handlers
+	Lanes
+	Completer
+	Workers
+	Recoverer
+	Leases
+	Cleaner
+	Markers
+
 	// SingleWriter reports whether one open transaction that has written keeps
 	// everybody else from writing anything, and nobody from reading, as on
 	// SQLite: silence there may be that of somebody who waits for his turn.
 	SingleWriter() bool
-
 	// DefaultIsolation asks PostgreSQL which isolation transactions have that do
 	// not state theirs; other is false if that is READ COMMITTED, and on SQLite.
 	// If it is true, statements of the store's outside of transactions state READ
 	// COMMITTED from now on, as its transactions always do.
 	DefaultIsolation(ctx context.Context) (found DefaultIsolation, other bool, err error)
+	// AddAuditTx adds an operator's action to the audit in the transaction of
+	// that action (contract 11.3).
+	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error
+}
 
+// Acceptor stores what comes in.
+type Acceptor interface {
 	// Accept persists messages, their statuses and rejected records in one
 	// transaction (contract 4.1-4.3) and says, in the order of
 	// batch.Messages, what became of each. Deadlocks and serialization
@@ -55,29 +69,31 @@ type Store interface {
 	// that is not nil is added in the same transaction, and if the row is gone it
 	// is ErrRejectedGone.
 	SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error
-	// AddAuditTx adds an operator's action to the audit in the transaction of
-	// that action (contract 11.3).
-	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error
-
 	// KeepGap stores a gap and reports whether it was not known before: one of
 	// the same channel, topic, partition and offsets is the same (contract
 	// 7.5). Its Reason may be any text.
 	KeepGap(ctx context.Context, gap models.Gap) (added bool, err error)
+}
 
+// Announcer tells other processes of statuses that are due.
+type Announcer interface {
 	// Notify announces that statuses of these handler keys are due, or of any
 	// without keys, to the Listeners of other processes, as accepts do with the
 	// statuses they add without a claim: when they commit, once for all, and
 	// AcceptTx to this process as well. Nothing unless the store was made with
-	// Announcing.
+	// Announcer.
 	Notify(ctx context.Context, handlerKeys ...string) error
 	// Listen connects to hear that, and returns once it has heard itself.
 	// ErrSharedSession behind a pooler that gives each transaction another
 	// session, where it leaves nothing behind; ErrNotHeard if ctx ends before;
 	// ErrCannotListen if the pool's driver is not pgx, and on SQLite.
-	Listen(ctx context.Context) (*Listener, error)
+	Listen(ctx context.Context) (Listener, error)
 	// CanListen is Listen's ErrCannotListen without a Listener.
 	CanListen(ctx context.Context) error
+}
 
+// Claimer finds what is due and makes it a worker's.
+type Claimer interface {
 	// Claim marks due statuses as processing and returns them with their
 	// messages, ordered by key and, within one, oldest due first. A status is
 	// due from its next_attempt_at, else from its created_at: retries and new
@@ -90,6 +106,26 @@ type Store interface {
 	// over more rows behind others than it may claim, it marks them as waiting:
 	// no claim meets them again before AdvanceLanes lets them go.
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
+	// NextDue returns the earliest due time (next_attempt_at, else created_at)
+	// after now among unclaimed pending statuses of these keys that are not
+	// waiting behind others; ok is false if there is none.
+	NextDue(ctx context.Context, keys []string, now time.Time) (due time.Time, ok bool, err error)
+}
+
+// Handlers tells of what belongs to a handler key.
+type Handlers interface {
+	// Backlog tells what there is to do under these keys, none of which is
+	// looked at beyond its Limit: with lanes each row costs a look into its lane,
+	// so ask for fewer.
+	Backlog(ctx context.Context, keys []KeyLimit, now time.Time) ([]Backlog, error)
+	// Paused returns the handler keys operators have paused.
+	Paused(ctx context.Context) ([]string, error)
+	// SetPaused pauses or resumes a handler key.
+	SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error
+}
+
+// Lanes keeps the rows of a lane in their order.
+type Lanes interface {
 	// AdvanceLanes lets the first row of each lane be claimed if it is marked
 	// as waiting, and returns the handler keys of those that became free or
 	// are due now, marked or not: wake these handlers. NextDue tells of the
@@ -120,14 +156,12 @@ type Store interface {
 	// ReleaseWaiting lets up to limit waiting rows of these keys be claimed,
 	// whatever is before them: for handlers that are not ordered any more.
 	ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (released int64, err error)
-	// NextDue returns the earliest due time (next_attempt_at, else created_at)
-	// after now among unclaimed pending statuses of these keys that are not
-	// waiting behind others; ok is false if there is none.
-	NextDue(ctx context.Context, keys []string, now time.Time) (due time.Time, ok bool, err error)
-	// Siblings returns the statuses of the messages of these numbers under these
-	// keys.
-	Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]Sibling, error)
+}
 
+// Completer ends claims. Its transitions (Complete, CompleteTx, Settle, SettleUnlocked) are
+// conditional on the version the caller saw and raise it by one; a row whose version has
+// moved on is left alone and reported as not applied (contract 3.2, 5.10).
+type Completer interface {
 	// Complete ends statuses; applied is aligned with the argument. One row's
 	// stale version never keeps the others from completing.
 	Complete(ctx context.Context, completions []Completion, at time.Time) (applied []bool, err error)
@@ -150,7 +184,13 @@ type Store interface {
 	// States reads statuses back, to find out what became of a write whose
 	// answer was lost. IDs without a row are missing in the result.
 	States(ctx context.Context, statusIDs []string) (map[string]State, error)
+	// Siblings returns the statuses of the messages of these numbers under these
+	// keys.
+	Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]Sibling, error)
+}
 
+// Workers says which workers live.
+type Workers interface {
 	// Heartbeat inserts or refreshes a worker's row. It returns
 	// ErrWorkerReleased if the row is marked released: that worker is taken
 	// for dead and must come back under a new ID (contract 5.9).
@@ -166,6 +206,10 @@ type Store interface {
 	// Workers lists all worker rows, silence judged by the database's clock
 	// on PostgreSQL and by now on SQLite (contract 3.5).
 	Workers(ctx context.Context, now time.Time) ([]WorkerState, error)
+}
+
+// Recoverer finds what dead workers have left, and what nobody works on.
+type Recoverer interface {
 	// MarkReleased marks a worker as dead with its claims released: it can
 	// neither claim nor heartbeat under this ID again. It returns
 	// ErrWorkerBusy, at once, while a transaction holds a lock on its row.
@@ -173,7 +217,6 @@ type Store interface {
 	// DeleteWorkers removes worker rows that are stopped or released and have
 	// no claims left.
 	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
-
 	// ClaimsOf returns up to limit statuses that workerID has claimed. It
 	// reads every pending status: for sweeps, not for loops.
 	ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error)
@@ -195,15 +238,10 @@ type Store interface {
 	// PendingOf returns up to limit unclaimed pending statuses of one key,
 	// waiting ones last.
 	PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error)
-	// Backlog tells what there is to do under these keys, none of which is
-	// looked at beyond its Limit: with lanes each row costs a look into its lane,
-	// so ask for fewer.
-	Backlog(ctx context.Context, keys []KeyLimit, now time.Time) ([]Backlog, error)
-	// Paused returns the handler keys operators have paused.
-	Paused(ctx context.Context) ([]string, error)
-	// SetPaused pauses or resumes a handler key.
-	SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error
+}
 
+// Leases lets one process at a time do what only one must.
+type Leases interface {
 	// AcquireLease takes or renews the named lease for ttl and reports
 	// whether owner holds it now (contract 5.3).
 	AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error)
@@ -212,7 +250,12 @@ type Store interface {
 	LeaseOwner(ctx context.Context, name string) (owner string, err error)
 	// ReleaseLease gives the lease up if owner holds it.
 	ReleaseLease(ctx context.Context, name, owner string) error
+	// DeleteExpiredLeases removes leases that ended more than age ago.
+	DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error)
+}
 
+// Cleaner deletes what is old.
+type Cleaner interface {
 	// Cleanup walks one batch of messages received before req.Until, in order
 	// of (received_at, number) from req.After: statuses completed before their
 	// cutoff are deleted, and messages without any status left (contract 6.1,
@@ -232,7 +275,15 @@ type Store interface {
 	// which have gained no status since (contract 6.3). What an accept has
 	// locked stays.
 	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
+	// DeleteAudit removes up to limit audit rows of actions before that time.
+	DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error)
+	// DeleteRejected removes rejected messages that were rejected before that
+	// time, of the limit ones stored first.
+	DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error)
+}
 
+// Markers remembers what inline handlers have processed.
+type Markers interface {
 	// AddMarkerTx adds a marker inside the caller's open transaction and reports
 	// whether there was none of its key (contract 8.2). For one that another
 	// transaction has added and not yet committed it waits, at most as long as
@@ -248,11 +299,25 @@ type Store interface {
 	// time (contract 6.6), as do its siblings by their own times: rows in use
 	// by another transaction are passed over.
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
-	// DeleteAudit removes up to limit audit rows of actions before that time.
-	DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error)
-	// DeleteRejected removes rejected messages that were rejected before that
-	// time, of the limit ones stored first.
-	DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error)
-	// DeleteExpiredLeases removes leases that ended more than age ago.
-	DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error)
+}
+
+// Listener hears the announcements of other processes. It is not safe for concurrent use.
+type Listener interface {
+	// Next waits until other processes announce statuses, and returns the handler
+	// keys; none means any. When nothing is heard for as long as quiet, it looks
+	// whether the connection lives, for quiet at most. After an error the Listener
+	// is of no use: close it.
+	Next(ctx context.Context, quiet time.Duration) ([]string, error)
+	// Close stops listening and ends the connection.
+	Close()
+}
+
+// Options adjust a store.
+type Options struct {
+	// Announces: accepts tell the Listeners of other processes. PostgreSQL only.
+	Announces bool
+	// TestClock: the batches' times are those of a test's clock, which the database's
+	// clock does not bound. A status is then created at AcceptBatch.Now. Otherwise it is
+	// created no later than the database's clock (contract 3.5).
+	TestClock bool
 }

@@ -1,6 +1,8 @@
 package store
 
-import "time"
+import (
+	"time"
+)
 
 // Worker is what a worker says of itself with each heartbeat.
 type Worker struct {

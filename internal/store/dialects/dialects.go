@@ -1,0 +1,36 @@
+// Package dialects knows which store belongs to which database.
+package dialects
+
+import (
+	"errors"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// New returns the store of the inbox whose tables live under naming in db. It
+// touches no database. Statements go straight to db's connection pool, so the
+// user's logger and plugins are not involved and everything reaches the
+// primary (contract 3.7). Another dialect than PostgreSQL or SQLite, a db that
+// is inside a transaction, or a bad naming is an error.
+func New(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
+	if db == nil {
+		return nil, errors.New("store: no database")
+	}
+	if db.Dialector.Name() == "sqlite" {
+		return checked(sqlite.New(db, naming, options))
+	}
+	return checked(postgres.New(db, naming, options))
+}
+
+// checked keeps a nil pointer out of the interface.
+func checked[S store.Store](made S, err error) (store.Store, error) {
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
+}

@@ -1,0 +1,279 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"slices"
+	"sync"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// The usual case in one statement: what is new, with its statuses.
+// messages_pkey decides what is new, and is the only index whose order is the
+// producers'; the foreign key looks the message up by its number. The statuses'
+// sequence follows their position: PostgreSQL evaluates an identity after the
+// ORDER BY. A status is never created in the database's future: it is due at
+// once for everybody, also when the clock of the process that accepts it is
+// ahead of the claimers' (contract 5.1). A test's clock stands where the test has
+// set it, and the database's says nothing about it: {latest} is NULL then.
+//
+// The first row of the result, without an ID, is how many messages are new; they
+// themselves follow if they are fewer than $19. Mostly all are, and nothing has
+// to be read to know which.
+var acceptNewSQL = `
+WITH ` + acceptFresh("$20") + `, added AS (
+	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key
+	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $18::text[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
+	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($18::text[])[1])
+	ORDER BY s.position
+	RETURNING handler_key, worker_id
+)` + told("$14") + `
+SELECT '' AS id, '' AS namespace, count(*) AS number FROM fresh, told
+UNION ALL
+SELECT id, namespace, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $19::bigint`
+
+// The contents come in one piece, and are cut: as an array, each of them would be
+// copied four times more on its way. They are the last parameter of each
+// statement: the driver's buffer, which has grown by their size, would be copied
+// for what follows them. What all messages have alike comes once: unnest fills
+// the shorter array up with NULL.
+func acceptFresh(contents string) string {
+	return `fresh AS (
+	INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+	SELECT m.id, COALESCE(m.namespace, ($17::text[])[1]),
+		COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
+		substring(` + contents + `::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($5::text[])[1]), COALESCE(m.properties, ($6::text[])[1]),
+		m.ordering_key, $8::timestamptz
+	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $15::integer[], $16::integer[], $5::text[], $6::text[], $7::bytea[], $17::text[])
+		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key, namespace)
+	ON CONFLICT (id, namespace) DO NOTHING
+	RETURNING id, namespace, number
+)`
+}
+
+// By messages_pkey, in the order of the array, which is everybody's order: two
+// accepts of the same messages wait for each other instead of deadlocking.
+// NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the
+// foreign key checks of statuses.
+const acceptLockSQL = `
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
+FROM unnest($1::text[], $2::bytea[], $3::text[]) WITH ORDINALITY AS k(id, hash, namespace, position)
+JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
+ORDER BY k.position
+FOR NO KEY UPDATE OF m`
+
+// By the unique index on (message_number, handler_key). A statement of its own
+// after the lock, so that its snapshot shows what the accept that held the
+// lock before has added. LATERAL, with OFFSET to keep it: by a list of numbers
+// the planner might read the table where it has no statistics.
+const acceptKeysSQL = `
+SELECT s.message_number, s.handler_key FROM unnest($1::bigint[]) AS k(number)
+CROSS JOIN LATERAL (SELECT message_number, handler_key FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
+
+// Conflicts by the unique index on (message_number, handler_key).
+var acceptStatusesSQL = `
+WITH added AS (
+	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, s.message_number, s.message_id, s.handler_key, LEAST($4::timestamptz, {latest}), s.lane_handler, s.lane_key
+	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $8::bigint[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, position)
+	ORDER BY s.position
+	ON CONFLICT (message_number, handler_key) DO NOTHING
+	RETURNING id, handler_key, worker_id
+)` + told("$7") + `
+SELECT id FROM added, told`
+
+// By handler_statuses_pkey.
+const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
+
+// Conflicts by the unique index on the coordinates. What is there is locked, so
+// that a batch in which nothing is new waits for the synchronous standby, too (see
+// confirmed). No two of the rows may have the same coordinates.
+const acceptRejectedSQL = `
+INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
+SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::timestamptz[],
+	$7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::timestamptz[]) AS r
+ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
+
+func (p *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
+	return shared.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
+}
+
+func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
+	pool, err := shared.Joined(tx)
+	if err != nil {
+		return nil, shared.Doing("accept", err)
+	}
+	// Told at the caller's commit, of which this process does not learn: its
+	// own listener must hear it, too.
+	toAll := *p
+	toAll.origin.String = ""
+	results, err := shared.Accept(ctx, pool, &toAll, batch)
+	return results, shared.Doing("accept", err)
+}
+
+func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []shared.StatusRow, worker string, numbers bool, now time.Time) ([]shared.StoredNumber, []shared.ClaimedRow, error) {
+	n := len(messages)
+	ids, namespaces := make([]string, n), make([]string, n)
+	transports, types, sources := make([]string, n), make([]string, n), make([]string, n)
+	contentTypes, properties, orderings := make([]string, n), make([]string, n), make([][]byte, n)
+	for i, m := range messages {
+		ids[i], namespaces[i] = m.ID, m.Namespace
+		transports[i], types[i], sources[i] = m.TransportName, m.Type, m.Source
+		contentTypes[i], properties[i], orderings[i] = m.ContentType, m.SerializedProperties, m.OrderingKey
+	}
+	contents, places, lengths, done := inOnePiece(messages)
+	defer done()
+	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
+	statusNamespaces := make([]string, len(statuses))
+	for i, row := range statuses {
+		statusNamespaces[i] = row.Namespace
+	}
+	args := []any{listed(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties), orNone(orderings), now.UTC(),
+		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, p.origin, places, lengths,
+		once(namespaces), once(statusNamespaces)}
+	if worker != "" {
+		return p.insertClaimed(ctx, pool, args, contents, worker, statuses)
+	}
+	tellBelow := n
+	if numbers {
+		tellBelow = n + 1
+	}
+	inserted, err := queryWith(ctx, pool, contents, p.Text(acceptNewSQL), func(r row, m *shared.StoredNumber) error { return r.Scan(&m.ID, &m.Namespace, &m.Number) }, append(args, tellBelow)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	count := slices.IndexFunc(inserted, func(m shared.StoredNumber) bool { return m.ID == "" })
+	if inserted[count].Number > 0 && len(inserted) == 1 {
+		inserted = inserted[:0]
+		for _, m := range messages {
+			inserted = append(inserted, shared.StoredNumber{Identity: shared.IdentityOf(m)})
+		}
+		return inserted, nil, nil
+	}
+	return slices.Delete(inserted, count, count+1), nil, nil
+}
+
+func (p *Store) InsertsStatuses() bool { return true }
+
+func (p *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]shared.Known, error) {
+	ids, namespaces, hashes := make([]string, len(messages)), make([]string, len(messages)), make([][]byte, len(messages))
+	for i, message := range messages {
+		hash := sha256.Sum256(message.Content)
+		ids[i], namespaces[i], hashes[i] = message.ID, message.Namespace, hash[:]
+	}
+	return store.Query(ctx, pool, p.Text(acceptLockSQL), func(rows *sql.Rows, k *shared.Known) error {
+		return rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.ContentDiffers)
+	}, ids, hashes, namespaces)
+}
+
+func (p *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]shared.HandledBy, error) {
+	return store.Query(ctx, pool, p.Text(acceptKeysSQL), shared.ScanHandledBy, numbers)
+}
+
+func (p *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []shared.StatusRow, _ string, now time.Time) ([]string, []shared.ClaimedRow, error) {
+	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
+	numbers := make([]int64, len(statuses))
+	for i, row := range statuses {
+		numbers[i] = row.Number
+	}
+	added, err := store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin, numbers)
+	return added, nil, err
+}
+
+func (p *Store) DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
+	_, err := store.Exec(ctx, pool, p.Text(acceptDeleteSQL), ids)
+	return err
+}
+
+func (p *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
+	n := len(rejected)
+	ids, channels, topics, headers, reasons := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	partitions, offsets := make([]int32, n), make([]int64, n)
+	timestamps, times := make([]time.Time, n), make([]time.Time, n)
+	keys, values := make([][]byte, n), make([][]byte, n)
+	for i, r := range rejected {
+		ids[i], channels[i], topics[i], headers[i], reasons[i] = r.ID, r.Channel, r.Topic, r.Headers, r.Reason
+		partitions[i], offsets[i] = r.Partition, r.Offset
+		timestamps[i], times[i] = r.Timestamp.UTC(), r.RejectedAt.UTC()
+		keys[i], values[i] = r.Key, r.Value
+	}
+	_, err := store.Exec(ctx, pool, p.Text(acceptRejectedSQL),
+		ids, channels, topics, partitions, offsets, timestamps, keys, values, headers, reasons, times)
+	return err
+}
+
+// pieces are the buffers contents are joined in. They are the largest thing an
+// shared.Accept needs memory for, and drivers copy them before they return.
+var pieces = sync.Pool{New: func() any { return &[]byte{} }} // never nil, which would be NULL
+
+// maxPiece bounds what is kept of them.
+const maxPiece = 8 << 20
+
+// inOnePiece joins the contents, for use until done is called; their places
+// count from 1, as SQL does.
+func inOnePiece(messages []*store.NewMessage) (contents []byte, places, lengths []int32, done func()) {
+	total := 0
+	for _, m := range messages {
+		total += len(m.Content)
+	}
+	piece := pieces.Get().(*[]byte)
+	contents, places, lengths = slices.Grow((*piece)[:0], total), make([]int32, len(messages)), make([]int32, len(messages))
+	for i, m := range messages {
+		places[i], lengths[i] = int32(len(contents)+1), int32(len(m.Content))
+		contents = append(contents, m.Content...)
+	}
+	return contents, places, lengths, func() {
+		if cap(contents) <= maxPiece {
+			*piece = contents
+			pieces.Put(piece)
+		}
+	}
+}
+
+// once reduces values that are all alike to one.
+func once(values []string) []string {
+	for _, v := range values {
+		if v != values[0] {
+			return values
+		}
+	}
+	return values[:min(len(values), 1)]
+}
+
+// orNone reduces values that are all NULL to none.
+func orNone(values [][]byte) [][]byte {
+	for _, v := range values {
+		if v != nil {
+			return values
+		}
+	}
+	return [][]byte{}
+}
+
+// columns turns rows into arrays.
+func columns(statuses []shared.StatusRow) (ids, messageIDs, handlerKeys []string, laneHandlers, laneKeys []*int64) {
+	n := len(statuses)
+	ids, messageIDs, handlerKeys = make([]string, n), make([]string, n), make([]string, n)
+	laneHandlers, laneKeys = []*int64{}, []*int64{} // none, unless there is one
+	for i, row := range statuses {
+		ids[i], messageIDs[i], handlerKeys[i] = row.ID, row.MessageID, row.HandlerKey
+		if row.Lane == nil {
+			continue
+		}
+		if len(laneKeys) == 0 {
+			laneHandlers, laneKeys = make([]*int64, n), make([]*int64, n)
+		}
+		laneHandlers[i], laneKeys[i] = &row.Lane.Handler, &row.Lane.Key
+	}
+	return ids, messageIDs, handlerKeys, laneHandlers, laneKeys
+}

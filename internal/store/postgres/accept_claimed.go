@@ -1,0 +1,54 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// acceptNewSQL with statuses that are claimed as they are inserted, for
+// hand-off (contract 5.17).
+//
+// The worker's row, by workers_pkey, is locked as in claimSQL and for the
+// same reason, but with a lock that heartbeats do not wait for: this one lasts
+// until the transaction has ended, and one accept may follow another without a
+// gap for as long as a worker lives. MarkReleased does nothing beside it, and is
+// waited for: if it came first, its row is read anew, and nothing is claimed.
+var acceptClaimedSQL = `
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $19::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
+), ` + acceptFresh("$21") + `, added AS (
+	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key,
+		CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id
+	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $18::text[], $20::boolean[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, claim, position)
+	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($18::text[])[1])
+	LEFT JOIN worker ON s.claim
+	ORDER BY s.position
+	RETURNING id, message_number, handler_key, ctid, created_at, worker_id
+)` + told("$14") + `
+SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
+
+// insertClaimed takes the arguments that acceptNewSQL has, too.
+func (p *Store) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, contents []byte, worker string, statuses []shared.StatusRow) (inserted []shared.StoredNumber, claimed []shared.ClaimedRow, err error) {
+	claims := make([]bool, len(statuses))
+	for i, row := range statuses {
+		claims[i] = row.Claim
+	}
+	inserted, err = queryWith(ctx, pool, contents, p.Text(acceptClaimedSQL), func(r row, m *shared.StoredNumber) error {
+		var status, place sql.NullString
+		var created sql.NullTime
+		if err := r.Scan(&m.ID, &m.Namespace, &m.Number, &status, &place, &created); err != nil {
+			return err
+		}
+		if status.Valid {
+			claimed = append(claimed, shared.ClaimedRow{ID: status.String, Place: place.String, CreatedAt: created.Time.UTC()})
+		}
+		return nil
+	}, append(args, worker, claims)...)
+	return inserted, claimed, err
+}

@@ -1,0 +1,89 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// By the unique index on the messages' numbers. The lengths are in the rows' headers, nothing is unpacked.
+const expiredSizesSQL = `
+SELECT number, octet_length(content)::bigint + octet_length(serialized_properties) FROM {messages} WHERE number = ANY ($1::bigint[])`
+
+// By the unique index on the messages' numbers.
+const expiredMessagesSQL = `
+SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
+FROM {messages} WHERE number = ANY ($1::bigint[])`
+
+// By the unique index on (message_number, handler_key), see acceptKeysSQL.
+const expiredStatusesSQL = `
+SELECT id::text, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
+	processing_started_at, worker_id::text, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
+FROM unnest($1::bigint[]) AS k(number)
+CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
+
+// By handler_statuses_pkey, at the version that was handed over.
+const deleteStatusesSQL = `
+DELETE FROM {statuses} s USING unnest($1::text[]::uuid[], $2::bigint[]) AS a(id, version)
+WHERE s.id = a.id AND s.version = a.version AND s.completed_at IS NOT NULL`
+
+// Messages by the unique index on their numbers, their statuses by that on
+// (message_number, handler_key), which also serves the cascade that has nothing
+// left to do. The statement's snapshot is younger than the locks, so it shows
+// whatever an accept has added.
+const deleteMessagesSQL = `
+DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
+	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
+
+func (p *Store) LoadExpired(ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64) ([]store.ExpiredMessage, int, error) {
+	sizes, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSizesSQL), shared.ScanSized, numbers)
+	if err != nil {
+		return nil, 0, shared.Doing("size expired messages", err)
+	}
+	numbers = shared.FitBytes(numbers, sizes, maxBytes)
+	messages, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredMessagesSQL), shared.ScanMessage, numbers)
+	if err != nil {
+		return nil, 0, shared.Doing("load expired messages", err)
+	}
+	statuses, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredStatusesSQL), shared.ScanStatus, numbers)
+	if err != nil {
+		return nil, 0, shared.Doing("load expired statuses", err)
+	}
+	return shared.Assemble(req, numbers, messages, statuses), len(numbers), nil
+}
+
+// DeleteExpired works like Cleanup: locks first, then snapshots that show what
+// was added before them.
+func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
+	var result store.CleanupResult
+	err := p.transaction(ctx, func(pool gorm.ConnPool) error {
+		numbers := make([]int64, len(expired))
+		for i, e := range expired {
+			numbers[i] = int64(e.Message.Number)
+		}
+		locked, err := store.Query(ctx, pool, p.Text(cleanupLockSQL), store.Value[int64], numbers)
+		if err != nil {
+			return err
+		}
+		slices.Sort(locked)
+		ours := slices.DeleteFunc(slices.Clone(expired), func(e store.ExpiredMessage) bool {
+			_, found := slices.BinarySearch(locked, int64(e.Message.Number))
+			return !found
+		})
+		whole, statuses, versions := shared.Deletions(ours)
+		if result.Statuses, err = store.Exec(ctx, pool, p.Text(deleteStatusesSQL), statuses, versions); err != nil {
+			return err
+		}
+		result.Messages, err = store.Exec(ctx, pool, p.Text(deleteMessagesSQL), whole)
+		result.Passed = int64(len(expired)-len(ours)+len(whole)) - result.Messages
+		return err
+	})
+	if err != nil {
+		return store.CleanupResult{}, shared.Doing("delete archived messages", err)
+	}
+	return result, nil
+}

@@ -1,0 +1,174 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// The claim where some handlers are ordered (contract 5.12): "plain" is what
+// claimSQL does, "heads" the same for keys with lanes, "passed" what heads
+// passed over.
+//
+// Heads read a window of the key's due rows by the due index, judge the first
+// of each lane in it by the index on lanes, lock by place what is first of all
+// and stop as soon as they have enough; most find that in the near part of the
+// window, and the far one is not read. Nothing is locked before it is
+// judged: another claimer takes the next row instead of waiting, and a row that
+// was changed since it was judged is at another version and place, and left.
+// NOT EXISTS stays inside OR on purpose: on its own it could be planned as a
+// join over whole tables, after the lock.
+//
+// No lane is judged once per row of the window. A question to the index on
+// lanes begins at the front of the lane, where the rows that have completed
+// were, and as long as some transaction of the database is older than their
+// ends (a dump's, for hours) it passes each of them.
+//
+// Two claimers can judge by different snapshots. A lane without SkipPoisoned
+// has one first row in both, and its lock decides. With it, an operator's retry
+// can put a row before one that is claimed at this moment, and both look first
+// to somebody. Then the second claim meets the unique index on claimed lanes,
+// waits for the first one's commit, fails, and is tried again: the next
+// snapshot shows it.
+//
+// Rows passed over stay where they are as long as they are no more than what
+// may be claimed: they cost a look each. If they are more, they are marked as
+// waiting and are in no claim's way any more (AdvanceLanes lets them go).
+const claimLanesSQL = `
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
+), plain AS MATERIALIZED (
+	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
+	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
+	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
+), keys AS MATERIALIZED (
+	SELECT handler_key, quota, names::bigint[] AS names, skips, true AS poisoned, 2 * quota + $9::bigint AS reach
+	FROM unnest($5::text[], $6::bigint[], $7::text[], $8::boolean[]) AS k(handler_key, quota, names, skips)
+	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
+), heads AS MATERIALIZED (
+	SELECT k.handler_key, h.place, h.position FROM keys k
+	CROSS JOIN LATERAL (
+		SELECT l.place, w.position FROM (VALUES (0, 2 * k.quota), (2 * k.quota, k.reach)) AS part(known, reach)
+		CROSS JOIN LATERAL (` + windowSQL + `) w
+		CROSS JOIN LATERAL (` + lockSeenSQL + `) l
+		WHERE w.position > part.known AND ` + headSQL + `
+		LIMIT k.quota
+	) h
+), reached AS MATERIALIZED (
+	SELECT k.handler_key, k.quota, k.names, k.skips, k.poisoned,
+		CASE WHEN h.found < k.quota THEN k.reach WHEN h.last - h.found > k.quota THEN h.last ELSE 0 END AS reach
+	FROM keys k
+	CROSS JOIN LATERAL (SELECT count(*) AS found, max(position) AS last FROM heads WHERE handler_key = k.handler_key) h
+), passed AS MATERIALIZED (
+	SELECT w.place, w.version, k.quota, count(*) OVER (PARTITION BY k.handler_key) AS passed FROM reached k
+	CROSS JOIN LATERAL (VALUES (k.reach)) AS part(reach)
+	CROSS JOIN LATERAL (` + windowSQL + `) w
+	WHERE NOT ` + headSQL + `
+), waiting AS MATERIALIZED (
+	SELECT l.place FROM passed w CROSS JOIN LATERAL (` + lockSeenSQL + `) l WHERE w.passed > w.quota
+), claimed AS (
+	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1,
+		holds_lane = lane_key IS NOT NULL AND handler_key = ANY ($5::text[])
+	WHERE ctid = ANY (ARRAY(SELECT place FROM plain UNION ALL SELECT place FROM heads))
+	RETURNING ` + claimColumnsSQL + `
+), marked AS (
+	UPDATE {statuses} SET is_waiting = true, version = version + 1
+	WHERE ctid = ANY (ARRAY(SELECT place FROM waiting))
+	RETURNING handler_key, lane_handler, lane_key
+)` + claimResultSQL + `
+FROM (
+	SELECT * FROM claimed
+	UNION ALL
+	SELECT DISTINCT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, '', 0, 0, 0,
+		'epoch'::timestamptz, 'epoch'::timestamptz, lane_handler, lane_key FROM marked
+) c LEFT JOIN {messages} m ON m.number = c.message_number`
+
+// By the due index, as far as part.reach. Which row leads its lane within the
+// window is told without another look at the table: the others are behind it,
+// whatever else is in the lane. All names of the handler are one lane.
+const windowSQL = `
+			SELECT d.*, lane_key IS NULL OR 1 = row_number() OVER (
+				PARTITION BY lane_key, CASE WHEN lane_handler = ANY (k.names) THEN NULL ELSE lane_handler END ORDER BY sequence, id
+			) AS leads
+			FROM (
+				SELECT ctid AS place, version, id, sequence, lane_handler, lane_key,
+					row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
+				FROM {statuses}
+				WHERE ` + isDueSQL + `
+				ORDER BY COALESCE(next_attempt_at, created_at), id
+				LIMIT part.reach
+			) d
+			ORDER BY position`
+
+// By the row's place.
+const lockSeenSQL = `
+			SELECT ctid AS place FROM {statuses} WHERE ctid = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED`
+
+// Whether row w is first in its lane, under any of the handler's names, and
+// none is claimed there. By the index on lanes and the one on claimed lanes.
+// k.poisoned is true: said outright, the index on poisoned rows would look fit
+// where they are few, and they need not stay few. Each question is one range of
+// the index on lanes, which ends at w: rows behind it are not looked at.
+const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
+			EXISTS (
+				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
+					AND NOT p.is_poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)
+			) OR NOT k.skips AND EXISTS (
+				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
+					AND p.is_poisoned = k.poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)
+			) OR EXISTS (
+				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key AND p.holds_lane
+			)
+		))`
+
+func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.Claimed, error) {
+	var keys, orderedKeys, names []string
+	var quotas, orderedQuotas []int64
+	var skips []bool
+	rules := map[string]store.LaneRule{}
+	for _, limit := range req.Limits {
+		switch {
+		case limit.Limit <= 0:
+		case limit.Lanes == nil:
+			keys, quotas = append(keys, limit.HandlerKey), append(quotas, int64(limit.Limit))
+		default:
+			rules[limit.HandlerKey] = *limit.Lanes
+			orderedKeys, orderedQuotas = append(orderedKeys, limit.HandlerKey), append(orderedQuotas, int64(limit.Limit))
+			names, skips = append(names, numbers(limit.Lanes.Handlers)), append(skips, limit.Lanes.SkipPoisoned)
+		}
+	}
+	var worker *string
+	if req.WorkerID != "" {
+		worker = &req.WorkerID
+	}
+	var rows []store.Claim
+	for attempt := 1; ; attempt++ {
+		var err error
+		rows, err = readClaims(ctx, p.Pool(ctx), p.Text(claimLanesSQL),
+			keys, quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, shared.LaneWindow)
+		if err == nil {
+			break
+		}
+		if attempt == shared.ClaimAttempts || ctx.Err() != nil || !store.IsUniqueViolation(err) && !store.Collided(err) {
+			return store.Claimed{}, err
+		}
+	}
+	shared.SortClaims(rows)
+	var result store.Claimed
+	var turns []store.LaneTurn
+	for _, row := range rows {
+		if row.Version == 0 { // a lane with marked rows
+			turns = append(turns, rules[row.HandlerKey].Turn(*row.Lane))
+			result.Behind = append(result.Behind, row.HandlerKey)
+			continue
+		}
+		result.Claims = append(result.Claims, row)
+	}
+	// What was before the marked rows may have ended since the statement's
+	// snapshot, and who ended it may have looked before the marks were there.
+	free, err := p.AdvanceLanes(ctx, turns, req.Now)
+	result.Unlooked = err
+	result.Behind = shared.Distinct(append(result.Behind, free...))
+	return result, nil
+}

@@ -1,0 +1,127 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/stdlib"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// errNotPgx says that a pool's connections are not simply pgx's.
+var errNotPgx = errors.New("not a connection of pgx")
+
+// readClaims runs a claim. Claims are what most rows are read for, and
+// shared.Database/sql copies each of their columns twice and allocates for nearly every
+// one: where a connection is pgx's and nobody has put anything around it (that
+// should see the statement: tracing, say, or GORM's prepared statements), pgx
+// reads them itself. What it does is the same; a statement that has not reached
+// the server is run once more the other way, as database/sql would.
+func readClaims(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (claims []store.Claim, err error) {
+	err = store.RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
+		claims, err = readOn(ctx, pool, statement, args)
+		return err
+	})
+	return claims, err
+}
+
+func readOn(ctx context.Context, pool gorm.ConnPool, statement string, args []any) ([]store.Claim, error) {
+	if db, ok := pool.(*sql.DB); ok {
+		claims, err := readNative(ctx, db, statement, args)
+		if !errors.Is(err, errNotPgx) && !pgconn.SafeToRetry(err) {
+			return claims, store.WithContextError(ctx, err)
+		}
+	}
+	return store.Query(ctx, pool, statement, scanClaim, args...)
+}
+
+func readNative(ctx context.Context, db *sql.DB, statement string, args []any) (claims []store.Claim, err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	err = conn.Raw(func(driverConn any) error {
+		c, ok := driverConn.(*stdlib.Conn)
+		if !ok {
+			return errNotPgx
+		}
+		rows, err := c.Conn().Query(ctx, statement, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		var row claimRow
+		targets := row.targets()
+		for rows.Next() {
+			if err := rows.Scan(targets...); err != nil {
+				return err
+			}
+			claims = append(claims, row.claim())
+		}
+		return rows.Err()
+	})
+	return claims, err
+}
+
+// claimRow is what a row of a claim is read into, one after the other. What
+// rows have in common is one string for all of them.
+type claimRow struct {
+	id                                                                      pgtype.UUID
+	messageID, place                                                        string
+	handlerKey, transportName, messageType, source, contentType, properties repeated
+	namespace                                                               repeated
+	version                                                                 int64
+	errorCount, abandonedCount, requeuedCount                               int
+	createdAt, due, receivedAt                                              pgtype.Timestamptz
+	laneHandler, laneKey, number                                            pgtype.Int8
+	content, orderingKey                                                    []byte
+}
+
+// targets are in the order of claimResultSQL.
+func (r *claimRow) targets() []any {
+	return []any{
+		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.place, &r.errorCount, &r.abandonedCount, &r.requeuedCount, &r.createdAt, &r.due,
+		&r.laneHandler, &r.laneKey,
+		&r.number, &r.namespace, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties, &r.orderingKey, &r.receivedAt,
+	}
+}
+
+func (r *claimRow) claim() store.Claim {
+	c := store.Claim{
+		Ref: store.Ref{
+			StatusID: uuid.UUID(r.id.Bytes).String(), MessageID: r.messageID, HandlerKey: r.handlerKey.text, Version: r.version, Locator: r.place,
+			ErrorCount: r.errorCount, AbandonedCount: r.abandonedCount,
+			Lane: shared.LaneColumns{Handler: sql.NullInt64(r.laneHandler), Key: sql.NullInt64(r.laneKey)}.Lane(),
+		},
+		RequeuedCount: r.requeuedCount, CreatedAt: r.createdAt.Time.UTC(), Due: r.due.Time.UTC(),
+	}
+	if r.number.Valid {
+		c.Message = &models.Message{
+			ID: r.messageID, Namespace: r.namespace.text, Number: models.MessageNumber(r.number.Int64), TransportName: r.transportName.text, Type: r.messageType.text,
+			Source: r.source.text, Content: shared.Filled(r.content), ContentType: r.contentType.text, SerializedProperties: r.properties.text,
+			OrderingKey: r.orderingKey, ReceivedAt: r.receivedAt.Time.UTC(),
+		}
+	}
+	return c
+}
+
+// repeated is a column of text whose value is mostly that of the row before.
+// NULL is empty.
+type repeated struct{ text string }
+
+// ScanBytes implements pgtype.BytesScanner.
+func (r *repeated) ScanBytes(value []byte) error {
+	if string(value) != r.text {
+		r.text = string(value)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// Messages by the index on (received_at, number); their statuses by the unique
+// index on (message_number, handler_key), message by message: LATERAL, or else the
+// planner might read the whole table for a large batch. It locks nothing, so
+// that a message of which nothing goes costs no write, however often it is
+// looked at.
+const expiredSQL = `
+WITH walked AS MATERIALIZED (
+	SELECT number, received_at FROM {messages}
+	WHERE received_at < $1::timestamptz AND (received_at, number) > ($2::timestamptz, $3::bigint)
+	ORDER BY received_at, number
+	LIMIT $4
+)
+SELECT w.number, w.received_at, found.expired > 0 OR found.statuses = 0
+FROM walked w CROSS JOIN LATERAL (
+	SELECT count(*) AS statuses, count(*) FILTER (WHERE s.completed_at < COALESCE((
+		SELECT own.cutoff FROM unnest($6::text[], $7::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
+	), $5::timestamptz)) AS expired
+	FROM {statuses} s WHERE s.message_number = w.number
+) found
+ORDER BY w.received_at, w.number`
+
+// By the unique index on the messages' numbers. What an accept or another cleanup has locked is passed
+// over: its turn comes with the next run.
+const cleanupLockSQL = `
+SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
+
+// Statuses by the unique index on (message_number, handler_key), message by
+// message, messages by the one on their numbers; the statuses go with their message (ON DELETE CASCADE).
+const cleanupMessagesSQL = `
+WITH finished AS MATERIALIZED (
+	SELECT c.number, count(s.id) AS statuses
+	FROM unnest($1::bigint[]) AS c(number)
+	LEFT JOIN LATERAL (SELECT id, handler_key, completed_at FROM {statuses} WHERE message_number = c.number OFFSET 0) s ON true
+	LEFT JOIN unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) ON own.handler_key = s.handler_key
+	GROUP BY c.number
+	HAVING count(*) FILTER (WHERE s.id IS NOT NULL AND NOT COALESCE(s.completed_at < COALESCE(own.cutoff, $2::timestamptz), false)) = 0
+), deleted AS (
+	DELETE FROM {messages} WHERE number = ANY (ARRAY(SELECT number FROM finished)) RETURNING number
+)
+SELECT count(*), COALESCE(sum(f.statuses), 0)::bigint FROM deleted d JOIN finished f ON f.number = d.number`
+
+// By the unique index on (message_number, handler_key).
+const cleanupStatusesSQL = `
+DELETE FROM {statuses} s
+WHERE s.message_number = ANY ($1::bigint[])
+	AND s.completed_at < COALESCE((
+		SELECT own.cutoff FROM unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
+	), $2::timestamptz)`
+
+func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
+	keys, cutoffs := ownCutoffs(req)
+	candidates, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSQL), func(rows *sql.Rows, c *shared.Candidate) error {
+		return rows.Scan(&c.MessageNumber, &c.ReceivedAt, &c.Expired)
+	}, shared.WalkEnd(req).UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys, cutoffs)
+	if err != nil {
+		return store.ExpiredBatch{Next: req.After}, shared.Doing("find expired messages", err)
+	}
+	return shared.Walked(req, candidates), nil
+}
+
+func ownCutoffs(r store.CleanupRequest) ([]string, []time.Time) {
+	keys, cutoffs := make([]string, len(r.HandlerCutoffs)), make([]time.Time, len(r.HandlerCutoffs))
+	for i, own := range r.HandlerCutoffs {
+		keys[i], cutoffs[i] = own.HandlerKey, own.Cutoff.UTC()
+	}
+	return keys, cutoffs
+}
+
+// Cleanup works in statements with a snapshot each, because one would not do:
+// an accept that adds a status to a known message only locks the message's
+// row, which leaves no new version of it. A single statement that selects and
+// deletes would take its snapshot, wait for that lock, check the message's row
+// once more (unchanged, so: go on), not look at the statuses again, and the
+// cascade would take the new status along. Here the locks are taken first, or
+// messages that an accept holds are passed over. From then on every accept of
+// these messages waits for us, and whatever an accept added before has been
+// committed, so the next statement's snapshot shows it.
+func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
+	found, err := p.Expired(ctx, req)
+	if err != nil {
+		return store.CleanupResult{Next: req.After}, err
+	}
+	result := store.CleanupResult{Next: found.Next, Done: found.Done}
+	if len(found.MessageNumbers) == 0 {
+		return result, nil
+	}
+	keys, cutoffs := ownCutoffs(req)
+	err = p.transaction(ctx, func(pool gorm.ConnPool) error {
+		numbers, err := store.Query(ctx, pool, p.Text(cleanupLockSQL), store.Value[int64], found.MessageNumbers)
+		result.Passed = int64(len(found.MessageNumbers) - len(numbers))
+		if err != nil || len(numbers) == 0 {
+			return err
+		}
+		counts, err := store.Query(ctx, pool, p.Text(cleanupMessagesSQL), func(rows *sql.Rows, c *[2]int64) error {
+			return rows.Scan(&c[0], &c[1])
+		}, numbers, req.Cutoff.UTC(), keys, cutoffs)
+		if err != nil {
+			return err
+		}
+		result.Messages, result.Statuses = counts[0][0], counts[0][1]
+		if result.Messages == int64(len(numbers)) {
+			return nil
+		}
+		deleted, err := store.Exec(ctx, pool, p.Text(cleanupStatusesSQL), numbers, req.Cutoff.UTC(), keys, cutoffs)
+		result.Statuses += deleted
+		return err
+	})
+	if err != nil {
+		return store.CleanupResult{Next: req.After}, shared.Doing("cleanup", err)
+	}
+	return result, nil
+}

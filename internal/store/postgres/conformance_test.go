@@ -1,0 +1,128 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	postgresdriver "gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres"
+	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+)
+
+func TestPostgres(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) { return storetest.Migrated(t, testenv.Postgres(t)) })
+}
+
+// As behind a transaction pooler, which keeps no prepared statements.
+func TestPostgresBySimpleProtocol(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		return storetest.Migrated(t, storetest.Open(t, postgresdriver.New(postgresdriver.Config{DSN: testenv.PostgresDSN(t), PreferSimpleProtocol: true}), gorm.Config{}))
+	})
+}
+
+// As accepts of large contents do it, with small and empty ones, too.
+func TestPostgresSpeakingToPgx(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.RunAccepts(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		db, opened := storetest.Migrated(t, testenv.Postgres(t))
+		postgres.SpeakToPgxFrom(opened, 0)
+		return db, opened
+	})
+}
+
+// As with GORM's own cache of prepared statements.
+func TestPostgresByPreparedStatements(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		return storetest.Migrated(t, storetest.Open(t, postgresdriver.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}))
+	})
+}
+
+// Of a role whose transactions are serializable unless they state their isolation; those
+// of the suite are not.
+func TestPostgresBySerializableRole(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		dsn := testenv.PostgresDSN(t)
+		db, _ := storetest.Migrated(t, testenv.OpenPostgres(t, dsn))
+		_, opened := storetest.Migrated(t, testenv.OpenPostgres(t, testenv.RoleIsolation(t, dsn, "serializable")))
+		found, other, err := opened.DefaultIsolation(t.Context())
+		require.NoError(t, err)
+		require.True(t, other)
+		require.Equal(t, "serializable", found.Level)
+		return db, opened
+	})
+}
+
+// As a role that may do what the printed grants say and nothing else, on tables of another's.
+func TestPostgresByGrantedRole(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		dsn := testenv.PostgresDSN(t)
+		owner, asOwner := testenv.Role(t, dsn)
+		testenv.Grant(t, dsn, "CREATE ON SCHEMA public", owner)
+		db, _ := storetest.Migrated(t, testenv.OpenPostgres(t, asOwner))
+		role, as := inboxtest.ApplicationRole(t, dsn)
+		testenv.Grant(t, dsn, "pg_read_all_stats, pg_signal_backend", role+", "+owner)
+		testenv.Grant(t, dsn, "DELETE ON inbox_audit", role) // as AuditRetention needs it
+		_, opened := storetest.Migrated(t, testenv.OpenPostgres(t, as))
+		return db, opened
+	})
+}
+
+// A store that was not told of the default isolation learns it from the first collision,
+// of which its caller sees nothing.
+func TestStatementThatCollidesRunsAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"serializable", "repeatable read"} {
+		dsn := testenv.PostgresDSN(t)
+		db, _ := storetest.Migrated(t, testenv.OpenPostgres(t, dsn))
+		_, opened := storetest.Migrated(t, testenv.OpenPostgres(t, testenv.RoleIsolation(t, dsn, level)))
+		me, at := uuid.NewString(), time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+		_, err := opened.AcquireLease(t.Context(), "lease", me, time.Hour, at)
+		require.NoError(t, err)
+
+		other := db.Begin()
+		t.Cleanup(func() { other.Rollback() })
+		require.NoError(t, other.Exec("UPDATE inbox_locks SET owner_id = owner_id").Error)
+		renewed := make(chan error, 1)
+		go func() {
+			_, err := opened.AcquireLease(t.Context(), "lease", me, time.Hour, at)
+			renewed <- err
+		}()
+		require.Eventually(t, func() bool {
+			var waiting int
+			return db.Raw("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting).Error == nil && waiting == 1
+		}, testenv.Patience, 10*time.Millisecond)
+		require.NoError(t, other.Commit().Error)
+		require.NoError(t, <-renewed)
+	}
+}
+
+// A client that vanishes between the statement and the COMMIT must not keep, say, a lease
+// locked until TCP gives its connection up.
+func TestStatementThatStatesItsIsolationIsEndedByTheServer(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	singles := store.NewSingles(db)
+	timeout := func() string {
+		values, err := store.Query(t.Context(), singles.Pool(t.Context()), "SELECT current_setting('idle_in_transaction_session_timeout')", store.Value[string])
+		require.NoError(t, err)
+		require.Len(t, values, 1)
+		return values[0]
+	}
+	before := timeout()
+	singles.StateIsolation()
+	require.Equal(t, "10s", timeout())
+	singles = store.NewSingles(db)
+	require.Equal(t, before, timeout(), "the session's own setting is as it was")
+}

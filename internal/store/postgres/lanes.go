@@ -1,0 +1,102 @@
+package postgres
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// numbers writes a list as PostgreSQL reads an array: lists of different
+// lengths cannot travel in one array of arrays.
+func numbers(list []int64) string {
+	texts := make([]string, len(list))
+	for i, n := range list {
+		texts[i] = strconv.FormatInt(n, 10)
+	}
+	return "{" + strings.Join(texts, ",") + "}"
+}
+
+// The first row of each lane by the index on lanes, poisoned ones apart from
+// the others; that none is claimed by the index on claimed lanes; the row
+// itself by handler_statuses_pkey, not by its place: should it be changed at
+// this moment, PostgreSQL looks at its new version.
+const advanceSQL = `
+WITH turns AS (
+	SELECT names::bigint[] AS names, lane_key, CASE WHEN skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting
+	FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS t(names, lane_key, skips)
+), free AS MATERIALIZED (
+	SELECT f.* FROM turns t
+	CROSS JOIN LATERAL (
+		SELECT s.* FROM unnest(t.names) AS n(lane_handler)
+		CROSS JOIN unnest(t.counting) AS c(poisoned)
+		CROSS JOIN LATERAL (
+			SELECT id, handler_key, sequence, is_poisoned, is_waiting, processing_started_at IS NOT NULL AS processing,
+				next_attempt_at IS NULL OR next_attempt_at <= $4::timestamptz AS is_due
+			FROM {statuses}
+			WHERE lane_handler = n.lane_handler AND lane_key = t.lane_key AND is_poisoned = c.poisoned AND completed_at IS NULL
+			ORDER BY sequence, id LIMIT 1
+		) s
+		ORDER BY s.sequence, s.id LIMIT 1
+	) f
+	WHERE NOT f.is_poisoned AND NOT f.processing AND NOT (t.lane_key IS NOT NULL AND EXISTS (
+		SELECT FROM {statuses} h WHERE h.lane_handler = ANY (t.names) AND h.lane_key = t.lane_key AND h.holds_lane
+	))
+), freed AS (
+	UPDATE {statuses} SET is_waiting = false, version = version + 1
+	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE is_waiting)) AND is_waiting
+	RETURNING handler_key
+)
+SELECT handler_key FROM freed
+UNION
+SELECT handler_key FROM free WHERE NOT is_waiting AND is_due
+ORDER BY handler_key`
+
+// By the index on waiting rows. What another transaction has locked is changing
+// anyway.
+const releaseWaitingSQL = `
+WITH released AS MATERIALIZED (
+	SELECT s.place FROM unnest($1::text[]) AS k(handler_key)
+	CROSS JOIN LATERAL (
+		SELECT ctid AS place FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting ORDER BY id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+	) s
+	LIMIT $2
+)
+UPDATE {statuses} SET is_waiting = false, version = version + 1 WHERE ctid = ANY (ARRAY(SELECT place FROM released))`
+
+func (p *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now time.Time) ([]string, error) {
+	if len(turns) == 0 {
+		return nil, nil
+	}
+	names, lanes, skips := make([]string, len(turns)), make([]int64, len(turns)), make([]bool, len(turns))
+	for i, turn := range turns {
+		names[i], lanes[i], skips[i] = numbers(turn.Handlers), turn.Key, turn.SkipPoisoned
+	}
+	for attempt := 1; ; attempt++ {
+		keys, err := store.Query(ctx, p.Pool(ctx), p.Text(advanceSQL), store.Value[string], names, lanes, skips, now.UTC())
+		if err == nil || !store.Collided(err) || attempt == shared.ClaimAttempts || ctx.Err() != nil {
+			return keys, shared.Doing("advance lanes", err)
+		}
+	}
+}
+
+func (p *Store) CheckLanes(ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time) (*store.Lane, []string, error) {
+	return shared.CheckLanes(ctx, p, rule, after, limit, now)
+}
+
+func (p *Store) WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error) {
+	return store.Query(ctx, p.Pool(ctx), p.Text(shared.WaitingLanesSQL), shared.ScanLaneOf(name), name, after, limit)
+}
+
+func (p *Store) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
+	names, err := store.Query(ctx, p.Pool(ctx), p.Text(shared.WaitingLaneHandlersSQL), store.Value[int64])
+	return names, shared.Doing("find lanes with waiting statuses", err)
+}
+
+func (p *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
+	released, err := store.Exec(ctx, p.Pool(ctx), p.Text(releaseWaitingSQL), handlerKeys, limit)
+	return released, shared.Doing("release waiting statuses", err)
+}

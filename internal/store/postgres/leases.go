@@ -1,0 +1,62 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// All by primary key or over the whole of a table with a few rows. Leases are
+// judged by clock_timestamp(), the time now (contract 3.5).
+const (
+	acquireLeaseSQL = `
+INSERT INTO {locks} AS l (name, owner_id, expires_at)
+VALUES ($1, $2::text::uuid, clock_timestamp() + $3::bigint * interval '1 microsecond')
+ON CONFLICT (name) DO UPDATE SET owner_id = EXCLUDED.owner_id, expires_at = clock_timestamp() + $3::bigint * interval '1 microsecond'
+WHERE l.owner_id = EXCLUDED.owner_id OR l.expires_at <= clock_timestamp()
+RETURNING true`
+
+	leaseOwnerSQL = `SELECT owner_id::text FROM {locks} WHERE name = $1`
+
+	releaseLeaseSQL = `DELETE FROM {locks} WHERE name = $1 AND owner_id = $2::text::uuid`
+
+	deleteLeasesSQL = `DELETE FROM {locks} WHERE expires_at < clock_timestamp() - $1::bigint * interval '1 microsecond'`
+
+	pausedSQL = `SELECT handler_key FROM {handlers} WHERE paused ORDER BY handler_key`
+
+	setPausedSQL = `
+INSERT INTO {handlers} (handler_key, paused, updated_at) VALUES ($1, $2, $3::timestamptz)
+ON CONFLICT (handler_key) DO UPDATE SET paused = EXCLUDED.paused, updated_at = EXCLUDED.updated_at`
+)
+
+func (p *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (bool, error) {
+	held, err := store.Query(ctx, p.Pool(ctx), p.Text(acquireLeaseSQL), store.Value[bool], name, owner, ttl.Microseconds())
+	return len(held) == 1, shared.Doing("acquire lease "+name, err)
+}
+
+func (p *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
+	owners, err := store.Query(ctx, p.Pool(ctx), p.Text(leaseOwnerSQL), store.Value[string], name)
+	return shared.OnlyOwner(owners), shared.Doing("look at lease "+name, err)
+}
+
+func (p *Store) ReleaseLease(ctx context.Context, name, owner string) error {
+	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(releaseLeaseSQL), name, owner)
+	return shared.Doing("release lease "+name, err)
+}
+
+func (p *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, _ time.Time) (int64, error) {
+	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteLeasesSQL), age.Microseconds())
+	return deleted, shared.Doing("delete expired leases", err)
+}
+
+func (p *Store) Paused(ctx context.Context) ([]string, error) {
+	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(pausedSQL), store.Value[string])
+	return keys, shared.Doing("list paused handler keys", err)
+}
+
+func (p *Store) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
+	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(setPausedSQL), handlerKey, paused, now.UTC())
+	return shared.Doing("set paused", err)
+}

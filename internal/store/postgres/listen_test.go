@@ -1,0 +1,238 @@
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+	postgresdriver "gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// announcing makes another store of the inbox under this prefix.
+func announcing(t *testing.T, db *gorm.DB, naming models.Naming) store.Store {
+	t.Helper()
+	require.NoError(t, models.Migrate(t.Context(), db, naming, "test"))
+	s, err := dialects.New(db, naming, store.Options{Announces: true})
+	require.NoError(t, err)
+	return s
+}
+
+var errBoom = errors.New("boom")
+
+// hearing is a store's listener.
+func hearing(t *testing.T, s store.Store) store.Listener {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+	defer cancel()
+	l, err := s.Listen(ctx)
+	require.NoError(t, err)
+	t.Cleanup(l.Close)
+	return l
+}
+
+// heard is what a listener gets before the end that somebody else announces.
+func heard(t *testing.T, l store.Listener, by store.Store) (all [][]string) {
+	t.Helper()
+	require.NoError(t, by.Notify(t.Context(), "the end"))
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+	defer cancel()
+	for {
+		keys, err := l.Next(ctx, time.Second)
+		require.NoError(t, err)
+		if len(keys) == 1 && keys[0] == "the end" {
+			return all
+		}
+		all = append(all, keys)
+	}
+}
+
+func batch(handlers []string, ids ...string) store.AcceptBatch {
+	b := store.AcceptBatch{Now: time.Now()}
+	for _, id := range ids {
+		m := store.NewMessage{Message: models.Message{ID: id, Type: "t", SerializedProperties: "{}"}}
+		for _, h := range handlers {
+			m.Handlers = append(m.Handlers, store.NewStatus{HandlerKey: h})
+		}
+		b.Messages = append(b.Messages, m)
+	}
+	return b
+}
+
+// Contract 4.7.
+func TestAcceptsAnnounceOnceWhatTheyAdd(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	db := testenv.OpenPostgres(t, dsn)
+	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, testenv.OpenPostgres(t, dsn), models.Naming{})
+	l := hearing(t, here)
+	accept := func(s store.Store, b store.AcceptBatch) {
+		_, err := s.Accept(t.Context(), b)
+		require.NoError(t, err)
+	}
+	inTx := func(s store.Store, end error, b store.AcceptBatch) {
+		require.ErrorIs(t, db.Transaction(func(tx *gorm.DB) error {
+			_, err := s.AcceptTx(t.Context(), tx, b)
+			require.NoError(t, err)
+			return end
+		}), end)
+	}
+	for _, tc := range []struct {
+		name string
+		act  func()
+		want [][]string
+	}{
+		{"a batch", func() { accept(elsewhere, batch([]string{"b", "a"}, "1", "2", "3")) }, [][]string{{"a", "b"}}},
+		{"duplicates", func() { accept(elsewhere, batch([]string{"b", "a"}, "1", "2", "3")) }, nil},
+		{"a handler registered since", func() { accept(elsewhere, batch([]string{"c", "b", "a"}, "1", "2")) }, [][]string{{"c"}}},
+		{"duplicates and a new one", func() { accept(elsewhere, batch([]string{"a"}, "1", "4", "2")) }, [][]string{{"a"}}},
+		{"no handler at all", func() { accept(elsewhere, batch(nil, "5")) }, nil},
+		{"one's own", func() { accept(here, batch([]string{"a"}, "6")) }, nil},
+		{"in one's own transaction", func() { inTx(here, nil, batch([]string{"a"}, "7")) }, [][]string{{"a"}}},
+		{"in a transaction elsewhere", func() { inTx(elsewhere, nil, batch([]string{"a"}, "8")) }, [][]string{{"a"}}},
+		{"in a transaction that is rolled back", func() { inTx(elsewhere, errBoom, batch([]string{"a"}, "9")) }, nil},
+	} {
+		tc.act()
+		require.Equal(t, tc.want, heard(t, l, elsewhere), tc.name)
+	}
+}
+
+func TestAnnouncementOfMoreKeysThanFitIsForAll(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{})
+	l := hearing(t, here)
+	var keys []string
+	for i := range 60 {
+		keys = append(keys, strings.Repeat("é", 190)+fmt.Sprint(i))
+	}
+	_, err := elsewhere.Accept(t.Context(), batch(keys, "1"))
+	require.NoError(t, err)
+	require.NoError(t, elsewhere.Notify(t.Context(), keys...))
+	require.Equal(t, [][]string{nil, nil}, heard(t, l, elsewhere))
+}
+
+// Whatever schema the tables are said to be in, and by whatever search path.
+func TestOnlyUsersOfTheSameTablesHearEachOther(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	plain, named := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{Schema: "public"})
+	other, elsewhere := announcing(t, db, models.Naming{Prefix: "other_"}), announcing(t, db, models.Naming{Schema: "elsewhere"})
+	l, theirs := hearing(t, plain), hearing(t, other)
+	for _, s := range []store.Store{named, other, elsewhere} {
+		_, err := s.Accept(t.Context(), batch([]string{"a"}, "1"))
+		require.NoError(t, err)
+	}
+	require.Equal(t, [][]string{{"a"}}, heard(t, l, named))
+	require.Empty(t, heard(t, theirs, announcing(t, db, models.Naming{Prefix: "other_"})))
+}
+
+func TestStoreThatDoesNotAnnounceTellsNobody(t *testing.T) {
+	t.Parallel()
+	db, silent := storetest.Migrated(t, testenv.Postgres(t))
+	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{})
+	l := hearing(t, here)
+	_, err := silent.Accept(t.Context(), batch([]string{"a"}, "1"))
+	require.NoError(t, err)
+	require.NoError(t, silent.Notify(t.Context(), "a"))
+	require.Empty(t, heard(t, l, elsewhere))
+}
+
+func TestListenerLeavesThePoolAlone(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	pool, err := db.DB()
+	require.NoError(t, err)
+	pool.SetMaxOpenConns(1)
+	l := hearing(t, announcing(t, db, models.Naming{}))
+	require.Empty(t, heard(t, l, announcing(t, db, models.Naming{})))
+	require.Zero(t, pool.Stats().InUse)
+}
+
+// wrapping is a driver around pgx, as those for tracing are.
+type wrapping struct {
+	driver.Driver
+	wrap func(driver.Conn) driver.Conn
+}
+
+func (w wrapping) Open(dsn string) (driver.Conn, error) {
+	conn, err := w.Driver.Open(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return w.wrap(conn), nil
+}
+
+type hidden struct{ driver.Conn }
+
+type shown struct{ driver.Conn }
+
+// Raw is what drivers of this kind have by convention.
+func (s shown) Raw() driver.Conn { return s.Conn }
+
+func init() {
+	sql.Register("pgx hidden", wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn { return hidden{c} }})
+	sql.Register("pgx shown", wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn { return shown{c} }})
+}
+
+// counting is what a tracing driver does with the statements.
+type counting struct {
+	*stdlib.Conn
+	claims *atomic.Int32
+}
+
+func (c counting) QueryContext(ctx context.Context, statement string, args []driver.NamedValue) (driver.Rows, error) {
+	if strings.Contains(statement, "SKIP LOCKED") {
+		c.claims.Add(1)
+	}
+	return c.Conn.QueryContext(ctx, statement, args)
+}
+
+// pgx below is not asked behind the back of what is around it.
+func TestClaimsAreSeenByADriverAroundPgx(t *testing.T) {
+	t.Parallel()
+	var claims atomic.Int32
+	name := "pgx counting " + t.Name()
+	sql.Register(name, wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn { return counting{c.(*stdlib.Conn), &claims} }})
+	pool, err := sql.Open(name, testenv.PostgresDSN(t))
+	require.NoError(t, err)
+	defer pool.Close()
+	_, s := storetest.Migrated(t, storetest.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}))
+	claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: time.Now(), Limits: []store.KeyLimit{{HandlerKey: "h", Limit: 1}}})
+	require.NoError(t, err)
+	require.Empty(t, claimed.Claims)
+	require.EqualValues(t, 1, claims.Load())
+}
+
+func TestListenNeedsAPoolOfPgx(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	through := func(driverName string) error {
+		pool, err := sql.Open(driverName, dsn)
+		require.NoError(t, err)
+		defer pool.Close()
+		return announcing(t, storetest.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}), models.Naming{}).CanListen(t.Context())
+	}
+	require.NoError(t, through("pgx"))
+	require.NoError(t, through("pgx shown"))
+	err := through("pgx hidden")
+	require.ErrorIs(t, err, store.ErrCannotListen)
+	require.ErrorContains(t, err, "store_test.hidden")
+
+	_, err = dialects.New(testenv.SQLite(t), models.Naming{}, store.Options{Announces: true})
+	require.ErrorContains(t, err, "SQLite has no notifications")
+}

@@ -1,0 +1,92 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// listener implements store.Listener on a connection of its own.
+type listener struct {
+	conn     *pgx.Conn
+	listen   string // the statement
+	unlisten string
+	session  string // that listens; empty if none does
+	origin   string
+}
+
+// begin listens, and notes where.
+func (l *listener) begin(ctx context.Context) (err error) {
+	// As one transaction, which a pooler does not tear apart.
+	l.session, err = l.inSession(ctx, l.listen)
+	return err
+}
+
+// inSession runs a statement and returns which session it ran in.
+func (l *listener) inSession(ctx context.Context, statement string) (session string, err error) {
+	results, err := l.conn.PgConn().Exec(ctx, statement+"; "+sessionSQL).ReadAll()
+	if err != nil {
+		return "", err
+	}
+	return string(results[len(results)-1].Rows[0][0]), nil
+}
+
+func (l *listener) Next(ctx context.Context, quiet time.Duration) ([]string, error) {
+	for {
+		wait, cancel := context.WithTimeout(ctx, quiet)
+		heard, err := l.conn.WaitForNotification(wait)
+		if err != nil && ctx.Err() == nil && wait.Err() != nil && !l.conn.IsClosed() {
+			heard, err = nil, l.ping(ctx, quiet)
+		}
+		cancel()
+		if err != nil {
+			return nil, shared.Doing("listen", store.WithContextError(ctx, err))
+		}
+		if heard == nil {
+			continue
+		}
+		var a announcement
+		if err := json.Unmarshal([]byte(heard.Payload), &a); err != nil {
+			return nil, nil // somebody else's, or of another version: whoever sent it means something
+		}
+		if a.From == "" || a.From != l.origin {
+			return a.Keys, nil
+		}
+	}
+}
+
+// ping listens once more, which changes nothing.
+func (l *listener) ping(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, err := l.conn.Exec(ctx, l.listen)
+	return err
+}
+
+// end stops listening. The connection's end does so, too, but for a session
+// that a pooler keeps, should alone have been mistaken about it: that one is
+// searched for, as well as that goes.
+func (l *listener) end(ctx context.Context) {
+	for range 10 * rounds {
+		if session, err := l.inSession(ctx, l.unlisten); err != nil || session == l.session {
+			return // of no use any more, or done
+		}
+	}
+}
+
+// closeTimeout bounds the farewell to the server.
+const closeTimeout = time.Second
+
+func (l *listener) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if l.session != "" && !l.conn.IsClosed() {
+		l.end(ctx)
+	}
+	_ = l.conn.Close(ctx) // the connection is gone either way
+}

@@ -1,0 +1,205 @@
+package postgres
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/sqltest"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// Which index serves what among a million rows, statement by statement: a
+// statement that is not listed here fails the test. The plans are those of a
+// generic prepared statement, which never sees its arguments, as well as those
+// made for them, right after the rows came and once they are analyzed. None
+// scans a table that grows; without statistics that is all one can ask for.
+func TestPostgresPlans(t *testing.T) {
+	t.Parallel() // much of it waits for disks
+	x := openExplainer(t)
+	p, db := x.store, x.db
+	now := million
+	loadMillion(t, db)
+
+	claims, err := p.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "hot", Limit: 100}}})
+	require.NoError(t, err)
+	require.Len(t, claims.Claims, 100)
+	var ids, places, outcomes, messageIDs, newIDs, keys []string
+	var versions, messages []int64
+	for _, c := range claims.Claims {
+		ids, places, messageIDs = append(ids, c.StatusID), append(places, c.Locator), append(messageIDs, c.MessageID)
+		messages = append(messages, int64(c.Message.Number))
+		versions, outcomes = append(versions, c.Version), append(outcomes, "processed")
+		newIDs, keys = append(newIDs, uuid.NewString()), append(keys, "new")
+	}
+	worker := uuid.NewString()
+	require.NoError(t, p.Heartbeat(t.Context(), store.Worker{ID: worker, Host: "h"}, now))
+	n := len(ids)
+	hashes, contents, numbersOf := make([][]byte, n), make([][]byte, n), make([]*int64, n)
+	for i := range hashes {
+		hashes[i], contents[i] = []byte{0}, []byte{0}
+	}
+	counts, flags, errors, times := make([]int32, n), make([]bool, n), make([]*string, n), make([]*time.Time, n)
+	claimed := make([]bool, n)
+	for i := range claimed {
+		claimed[i] = i%2 == 0
+	}
+	texts, stamps := make([]string, n), make([]time.Time, n)
+	own, cutoffs := []string{"hot"}, []time.Time{now}
+	lanes := store.LaneHandler("lanes")
+	names := []string{numbers([]int64{lanes})}
+
+	const (
+		due       = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
+		place     = "Tid Scan inbox_handler_statuses"
+		statusID  = "inbox_handler_statuses_pkey"
+		messageID = "inbox_messages_pkey"
+		number    = "inbox_messages_number"
+		byMessage = "inbox_handler_statuses_message_handler"
+		pending   = "inbox_handler_statuses_due" // all that is, for sweeps
+		lane      = "inbox_handler_statuses_lane\n"
+		holder    = "inbox_handler_statuses_lane_holder"
+		waiting   = "inbox_handler_statuses_waiting"
+
+		rejectedID = "inbox_rejected_messages_pkey"
+	)
+	plans := []struct {
+		name, statement string
+		args            []any
+		expected        []string // each must serve some scan
+		most            float64  // rows looked at
+	}{
+		{"acceptNewSQL", acceptNewSQL, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, worker, counts, counts, texts, texts, n, contents[0]}, nil, 400},
+		{"acceptNewSQL", acceptNewSQL, []any{listed(messageIDs), texts, texts, texts, texts, texts, contents, now, listed(newIDs), listed(messageIDs), keys, numbersOf, numbersOf, worker, counts, counts, texts, texts, n, contents[0]}, nil, 400},
+		{"acceptClaimedSQL", acceptClaimedSQL, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, nil, counts, counts, texts, texts, worker, claimed, contents[0]}, nil, 600},
+		{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, texts}, []string{messageID}, 300},
+		{"acceptKeysSQL", acceptKeysSQL, []any{messages}, []string{byMessage}, 300},
+		{"acceptStatusesSQL", acceptStatusesSQL, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, nil, messages}, nil, 300},
+		{"acceptDeleteSQL", acceptDeleteSQL, []any{ids}, []string{statusID}, 300},
+		{"acceptRejectedSQL", acceptRejectedSQL, []any{newIDs, texts, texts, counts, messages, stamps, contents, contents, texts, texts, stamps}, nil, 300},
+		{"rejectedSQL.Load", rejectedSQL.Load, []any{worker}, []string{rejectedID}, 1},
+		{"rejectedSQL.Remove", rejectedSQL.Remove, []any{worker}, []string{rejectedID}, 1},
+		{"rejectedSQL.Reason", rejectedSQL.Reason, []any{worker, "bad"}, []string{rejectedID}, 1},
+		{"addAuditSQL", addAuditSQL, []any{worker, "a", "retry", "t", "{}", now}, nil, 1},
+		{"keepGapSQL", keepGapSQL, []any{worker, "c", "t", 0, 1, 2, "gone", now}, nil, 1},
+
+		{"channelSQL", channelSQL, nil, nil, 0},
+		{"sessionSQL", sessionSQL, nil, nil, 1},
+		{"notifySQL", notifySQL, []any{"{}"}, nil, 0},
+
+		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker}, []string{due, place, number}, 600},
+		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil}, []string{due, place, number}, 600},
+		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names, []bool{false}, shared.LaneWindow},
+			[]string{due, place, lane, holder, number}, 5000},
+		{"nextDueSQL", nextDueSQL, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
+		{"siblingsSQL", siblingsSQL, []any{messages, []string{"hot", "cold"}}, []string{byMessage}, 400},
+		{"completeSQL", completeSQL, []any{now, listed(ids), versions, listed(outcomes), listedOrNull(places)}, []string{place}, 200},
+		{"completeMovedSQL", completeMovedSQL, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 300},
+		{"completeUnlockedSQL", completeUnlockedSQL, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 500},
+		{"completeOneSQL", completeOneSQL, []any{now, ids[0], versions[0], "processed"}, []string{statusID}, 2},
+		{"currentSQL", currentSQL, []any{ids, versions}, []string{statusID}, 300},
+		{"settleSQL", settleSQL, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 300},
+		{"settleUnlockedSQL", settleUnlockedSQL, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 500},
+		{"statesSQL", statesSQL, []any{ids}, []string{statusID}, 300},
+		{"lockStateSQL", lockStateSQL, []any{ids}, []string{statusID}, 300},
+
+		{"advanceSQL", advanceSQL, []any{names, []int64{1}, []bool{false}, now}, []string{lane}, 20},
+		{"WaitingLanesSQL", shared.WaitingLanesSQL, []any{lanes, int64(store.BeforeAllLanes), 100}, []string{"inbox_handler_statuses_waiting_lane"}, 10},
+		{"WaitingLaneHandlersSQL", shared.WaitingLaneHandlersSQL, nil, []string{"inbox_handler_statuses_waiting_lane"}, 10},
+		{"LaneHandlersSQL", shared.LaneHandlersSQL, nil, []string{lane}, 10},
+		{"LaneHandlerKeysSQL", shared.LaneHandlerKeysSQL, []any{lanes, shared.StrayWindow}, []string{"inbox_handler_statuses_lane"}, shared.StrayWindow},
+		{"releaseWaitingSQL", releaseWaitingSQL, []any{[]string{"lanes", "hot"}, 100}, []string{waiting}, 400},
+		{"PendingKeysSQL", shared.PendingKeysSQL, nil, []string{pending, waiting}, 20},
+		{"backlogSQL", backlogSQL, []any{[]string{"hot", "lanes", "idle"}, []int64{100, 100, 100}, now, []*string{nil, &names[0], nil}, []bool{false, false, false}},
+			[]string{due, waiting, "inbox_handler_statuses_poisoned", lane}, 1500},
+		{"pendingOfSQL", pendingOfSQL, []any{"paused", 10}, []string{due, waiting}, 30},
+
+		{"claimsOfSQL", claimsOfSQL, []any{worker, 100}, []string{pending}, 90000},
+		{"oldestClaimsOfSQL", oldestClaimsOfSQL, []any{worker, []string{"hot", "paused", "idle"}, 100}, []string{due}, 300},
+		{"stuckClaimsSQL", stuckClaimsSQL, []any{now, 100}, []string{pending}, 90000},
+		{"evictSQL", evictSQL, []any{worker}, []string{pending}, 90000},
+		{"deleteWorkersSQL", deleteWorkersSQL, []any{[]string{worker}}, nil, 90000},
+		{"heartbeatSQL", heartbeatSQL, []any{worker, "h", 1, "[]", "[]"}, nil, 1},
+		{"recordDrainSQL", recordDrainSQL, []any{worker, "h", 1, "[]", "[]"}, nil, 1},
+		{"workerLivesSQL", workerLivesSQL, []any{worker}, nil, 1},
+		{"stopWorkerSQL", stopWorkerSQL, []any{worker}, nil, 2},
+		{"workersSQL", workersSQL, nil, nil, 200}, // and the roles of the server
+		{"markReleasedSQL", markReleasedSQL, []any{worker}, nil, 2},
+		{"defaultIsolationSQL", defaultIsolationSQL, nil, nil, 1},
+		{"pausedSQL", pausedSQL, nil, nil, 1},
+		{"setPausedSQL", setPausedSQL, []any{"hot", true, now}, nil, 1},
+		{"acquireLeaseSQL", acquireLeaseSQL, []any{"l", worker, 1000}, nil, 1},
+		{"leaseOwnerSQL", leaseOwnerSQL, []any{"l"}, nil, 1},
+		{"releaseLeaseSQL", releaseLeaseSQL, []any{"l", worker}, nil, 1},
+		{"deleteLeasesSQL", deleteLeasesSQL, []any{1000}, nil, 1},
+
+		{"expiredSQL", expiredSQL, []any{now, time.Time{}, 0, 1000, now, own, cutoffs}, []string{"inbox_messages_received_at", byMessage}, 5000},
+		{"expiredSQL", expiredSQL, []any{now, now.Add(-12 * time.Hour), messages[0], 1000, now, own, cutoffs}, []string{"inbox_messages_received_at", byMessage}, 5000},
+		{"cleanupLockSQL", cleanupLockSQL, []any{messages}, []string{number}, 300},
+		{"cleanupMessagesSQL", cleanupMessagesSQL, []any{messages, now, []string{}, []time.Time{}}, []string{byMessage}, 700},
+		{"cleanupStatusesSQL", cleanupStatusesSQL, []any{messages, now, []string{}, []time.Time{}}, []string{byMessage}, 300},
+		{"expiredSizesSQL", expiredSizesSQL, []any{messages}, []string{number}, 300},
+		{"expiredMessagesSQL", expiredMessagesSQL, []any{messages}, []string{number}, 300},
+		{"expiredStatusesSQL", expiredStatusesSQL, []any{messages}, []string{byMessage}, 300},
+		{"deleteStatusesSQL", deleteStatusesSQL, []any{ids, versions}, []string{statusID}, 300},
+		{"deleteMessagesSQL", deleteMessagesSQL, []any{messages}, []string{number, byMessage}, 500},
+		{"addMarkerSQL", addMarkerSQL, []any{"m1", "hot", "t", now, now, "10s", ""}, nil, 10},
+		{"hasMarkerSQL", hasMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 1},
+		{"lockMarkerSQL", lockMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 2},
+		{"deleteMarkersSQL", deleteMarkersSQL, []any{now, 100}, []string{"inbox_markers_expires_at", "Tid Scan inbox_markers"}, 300},
+		{"deleteAuditSQL", deleteAuditSQL, []any{now, 100}, []string{"inbox_audit_occurred_at", "Tid Scan inbox_audit"}, 300},
+		{"deleteRejectedSQL", deleteRejectedSQL, []any{now, 100}, []string{"inbox_rejected_messages_rejected_at", "Tid Scan inbox_rejected_messages"}, 300},
+	}
+	var listed []string
+	for _, each := range plans {
+		listed = append(listed, each.name)
+	}
+	unlisted := slices.DeleteFunc(sqltest.Statements(t, "../shared"), func(name string) bool { return slices.Contains(listed, name) })
+	require.Empty(t, unlisted, "statements whose plan nobody looks at")
+
+	look := func(t *testing.T, mode string, analyzed bool) {
+		for _, each := range plans {
+			t.Run(each.name, func(t *testing.T) {
+				explained := x.explain(t, mode, each.statement, each.args...)
+				scans := strings.Join(explained.Scans(), "\n") + "\n"
+				for _, table := range growing[:2] {
+					require.NotContains(t, scans, "Seq Scan inbox_"+table)
+				}
+				t.Logf("%.0f rows, %.0f pages by\n%s", explained.Looked(), explained.Hit+explained.Read, scans)
+				if !analyzed {
+					return
+				}
+				for _, table := range growing {
+					require.NotContains(t, scans, "Seq Scan inbox_"+table)
+				}
+				for _, expected := range each.expected {
+					require.Contains(t, scans, expected)
+				}
+				require.LessOrEqual(t, explained.Looked(), each.most, scans)
+			})
+		}
+	}
+	modes := []string{"force_custom_plan", "force_generic_plan"}
+	for _, mode := range modes {
+		t.Run("without statistics by "+mode, func(t *testing.T) { look(t, mode, false) })
+	}
+	for _, table := range growing {
+		require.NoError(t, db.Exec(`ANALYZE inbox_`+table).Error)
+	}
+	for _, mode := range modes {
+		t.Run("by "+mode, func(t *testing.T) { look(t, mode, true) })
+	}
+}
+
+func uuids(n int) []string {
+	made := make([]string, n)
+	for i := range made {
+		made[i] = uuid.NewString()
+	}
+	return made
+}

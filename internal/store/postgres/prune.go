@@ -1,0 +1,44 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// Each by the index its ORDER BY names, rows by their place: they are locked,
+// so they stay there. What another transaction uses is passed over. Audit rows need no lock,
+// which would take the right to update them: nobody changes one, so each stays in its place.
+const (
+	deleteMarkersSQL = `
+DELETE FROM {markers} WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM {markers} WHERE expires_at < $1::timestamptz ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+))`
+
+	deleteAuditSQL = `
+DELETE FROM {audit} WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM {audit} WHERE occurred_at < $1::timestamptz ORDER BY occurred_at LIMIT $2
+))`
+
+	deleteRejectedSQL = `
+DELETE FROM {rejected} WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM {rejected} WHERE rejected_at < $1::timestamptz ORDER BY rejected_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+))`
+)
+
+func (p *Store) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteMarkersSQL), before.UTC(), limit)
+	return deleted, shared.Doing("delete expired markers", err)
+}
+
+func (p *Store) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteAuditSQL), before.UTC(), limit)
+	return deleted, shared.Doing("delete old audit rows", err)
+}
+
+func (p *Store) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
+	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteRejectedSQL), before.UTC(), limit)
+	return deleted, shared.Doing("delete old rejected messages", err)
+}

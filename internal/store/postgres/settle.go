@@ -1,0 +1,72 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// By handler_statuses_pkey. A poisoned row waits for no attempt.
+const settleSQL = `
+UPDATE {statuses} s SET ` + settledSQL + `
+WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+RETURNING c.position - 1`
+
+// The same for rows that nobody has locked. What was locked meanwhile and is
+// free again has another version, which PostgreSQL checks after locking.
+const settleUnlockedSQL = `
+WITH free AS MATERIALIZED (
+	SELECT id FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {statuses} s SET ` + settledSQL + `
+WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
+RETURNING c.position - 1`
+
+const settledSQL = `error_count = c.error_count, abandoned_count = c.abandoned_count,
+	last_error = COALESCE(c.last_error, s.last_error), is_poisoned = c.poisoned,
+	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
+	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1
+FROM unnest($1::text[]::uuid[], $2::bigint[], $3::integer[], $4::integer[], $5::text[], $6::timestamptz[], $7::boolean[]) WITH ORDINALITY
+	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, position)`
+
+func (p *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]bool, error) {
+	applied, err := p.settle(ctx, settleSQL, settlements)
+	return applied, shared.Doing("settle", err)
+}
+
+func (p *Store) SettleUnlocked(ctx context.Context, settlements []store.Settlement) ([]bool, error) {
+	applied, err := p.settle(ctx, settleUnlockedSQL, settlements)
+	return applied, shared.Doing("settle unlocked", err)
+}
+
+func (p *Store) settle(ctx context.Context, statement string, settlements []store.Settlement) ([]bool, error) {
+	n := len(settlements)
+	applied := make([]bool, n)
+	if n == 0 {
+		return applied, nil
+	}
+	ids, versions := make([]string, n), make([]int64, n)
+	errorCounts, abandonedCounts := make([]int32, n), make([]int32, n)
+	lastErrors, next, poisoned := make([]*string, n), make([]*time.Time, n), make([]bool, n)
+	for i, s := range settlements {
+		ids[i], versions[i] = s.StatusID, s.Version
+		errorCounts[i], abandonedCounts[i] = int32(s.ErrorCount), int32(s.AbandonedCount)
+		lastErrors[i], next[i], poisoned[i] = shared.Sanitized(s.LastError), inUTC(s.NextAttemptAt), s.Poisoned
+	}
+	positions, err := store.Query(ctx, p.Pool(ctx), p.Text(statement), store.Value[int],
+		ids, versions, errorCounts, abandonedCounts, lastErrors, next, poisoned)
+	for _, position := range positions {
+		applied[position] = true
+	}
+	return applied, err
+}
+
+func inUTC(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	utc := t.UTC()
+	return &utc
+}

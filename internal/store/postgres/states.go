@@ -1,0 +1,114 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// By handler_statuses_pkey.
+const statesSQL = `
+SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id::text
+FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
+
+// Likewise. One lock confirms all that was read before it.
+const lockStateSQL = `SELECT 1 FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) LIMIT 1 FOR KEY SHARE SKIP LOCKED`
+
+// errUnconfirmed: the next time may find a row that can be locked.
+var errUnconfirmed = errors.New("their rows are locked by others, and without a lock it is open whether the synchronous standby has them")
+
+func (p *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
+	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(statesSQL), shared.ScanState, statusIDs)
+	var ended []string
+	for _, row := range rows {
+		if !row.Processing {
+			ended = append(ended, row.ID)
+		}
+	}
+	if err == nil && len(ended) > 0 {
+		var locked []int
+		if locked, err = confirmed(ctx, p, lockStateSQL, ended); err == nil && len(locked) == 0 {
+			err = errUnconfirmed
+		}
+	}
+	if err != nil {
+		return nil, shared.Doing("read statuses back", err)
+	}
+	return shared.ByID(rows), nil
+}
+
+// Pending rows by the due index, which holds nothing else. There is no index
+// on worker_id, so every pending row is read: a claim would have to maintain
+// one, and claims are a thousand times as frequent. The order is the index's:
+// without it a plan made before the arguments are known may read the table, in
+// the belief that many rows match.
+const claimsOfSQL = `
+SELECT ` + refColumns + ` FROM {statuses}
+WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
+ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
+LIMIT $2`
+
+// By the due index, a window of each key: bounded, however much is pending.
+const oldestClaimsOfSQL = `
+SELECT ` + refColumnsSQL + ` FROM unnest($2::text[]) AS k(key)
+CROSS JOIN LATERAL (
+	SELECT ctid AS place, * FROM {statuses}
+	WHERE handler_key = k.key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT $3
+) s
+WHERE processing_started_at IS NOT NULL AND worker_id = $1::text::uuid`
+
+// Like the claims of a worker.
+const stuckClaimsSQL = `
+SELECT ` + refColumns + ` FROM {statuses}
+WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
+ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
+LIMIT $2`
+
+// By the due index, oldest due first, then what waits behind others, by the
+// index on waiting rows.
+const pendingOfSQL = `
+SELECT ` + refColumnsSQL + ` FROM (
+	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, ctid AS place, * FROM {statuses}
+	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND ` + unclaimedSQL + `
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT $2)
+	UNION ALL
+	(SELECT 2, NULL, ctid, * FROM {statuses} WHERE handler_key = $1 AND is_waiting ORDER BY id LIMIT $2)
+) s
+ORDER BY part, due, id
+LIMIT $2`
+
+const (
+	refColumnsSQL = `id, message_id, handler_key, version, place::text, error_count, abandoned_count, lane_handler, lane_key`
+	refColumns    = `id, message_id, handler_key, version, ctid::text, error_count, abandoned_count, lane_handler, lane_key`
+)
+
+func (p *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {
+	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(claimsOfSQL), shared.ScanRef, workerID, limit)
+	return refs, shared.Doing("find the claims of a worker", err)
+}
+
+func (p *Store) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]store.Ref, error) {
+	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(oldestClaimsOfSQL), shared.ScanRef, workerID, handlerKeys, window)
+	return refs, shared.Doing("find the oldest claims of a worker", err)
+}
+
+func (p *Store) StuckClaims(ctx context.Context, before time.Time, limit int) ([]store.Ref, error) {
+	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(stuckClaimsSQL), shared.ScanRef, before.UTC(), limit)
+	return refs, shared.Doing("find stuck claims", err)
+}
+
+func (p *Store) PendingKeys(ctx context.Context) ([]string, error) {
+	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(shared.PendingKeysSQL), store.Value[string])
+	return keys, shared.Doing("find pending handler keys", err)
+}
+
+func (p *Store) PendingOf(ctx context.Context, handlerKey string, limit int) ([]store.Ref, error) {
+	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(pendingOfSQL), shared.ScanRef, handlerKey, limit)
+	return refs, shared.Doing("find pending statuses", err)
+}

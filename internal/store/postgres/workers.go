@@ -1,0 +1,163 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// All by workers_pkey or over the whole of a table that has one row per
+// process. clock_timestamp() is the time now: now() would be when the
+// transaction began (contract 3.5).
+const (
+	heartbeatSQL = `
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at)
+VALUES ($1::text::uuid, $2, $3::integer, $4, $5, session_user, clock_timestamp(), clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys, health = EXCLUDED.health,
+	database_role = EXCLUDED.database_role, heartbeat_at = clock_timestamp()
+WHERE w.released_at IS NULL`
+
+	// A row that begins and ends at the same moment is a drain's: one statement
+	// reads the clock once.
+	recordDrainSQL = `
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at, stopped_at)
+SELECT $1::text::uuid, $2, $3::integer, $4, $5, session_user, at, at, at FROM (SELECT clock_timestamp() AS at OFFSET 0) AS now
+ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys,
+	started_at = EXCLUDED.started_at, heartbeat_at = EXCLUDED.heartbeat_at, stopped_at = EXCLUDED.stopped_at, released_at = NULL`
+
+	workerLivesSQL = `SELECT id::text FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL`
+
+	stopWorkerSQL = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
+
+	// The last column says whether EvictWorker can see and end the sessions of the
+	// worker's role: ours is a member of it, or was granted both. Only superusers end
+	// those of superusers.
+	workersSQL = `
+SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
+	stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL, clock_timestamp(),
+	(COALESCE(pg_has_role(r.oid, 'USAGE'), false) OR pg_has_role('pg_read_all_stats', 'USAGE') AND pg_has_role('pg_signal_backend', 'USAGE'))
+		AND (current_setting('is_superuser') = 'on' OR NOT COALESCE(r.rolsuper, false))
+FROM {workers} LEFT JOIN pg_roles r ON r.rolname = database_role ORDER BY started_at, id`
+
+	// With the lock that accepts wait for, and that is not to be had while one
+	// is under way: see acceptClaimedSQL. The update alone would take a
+	// lesser one. Nothing is waited for: an accept whose process is gone may
+	// stay open for hours.
+	markReleasedSQL = `
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL FOR UPDATE SKIP LOCKED
+), marked AS (
+	UPDATE {workers} w SET released_at = clock_timestamp() FROM worker WHERE w.id = worker.id RETURNING w.id
+)
+SELECT EXISTS (SELECT FROM marked) OR NOT EXISTS (SELECT FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL)`
+)
+
+// Claims by the due index, once. A worker that has claims keeps its row:
+// without it nobody would look for them.
+const deleteWorkersSQL = `
+DELETE FROM {workers} w
+WHERE w.id = ANY ($1::text[]::uuid[]) AND (w.stopped_at IS NOT NULL OR w.released_at IS NOT NULL)
+	AND NOT EXISTS (
+		SELECT FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
+			AND s.processing_started_at IS NOT NULL AND s.worker_id = w.id
+	)`
+
+func (p *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) error {
+	keys, err := shared.HandlerKeysJSON(w)
+	if err != nil {
+		return err
+	}
+	written, err := store.Exec(ctx, p.Pool(ctx), p.Text(heartbeatSQL), w.ID, w.Host, w.PID, keys, shared.HealthJSON(w))
+	if err == nil && written == 0 {
+		err = store.ErrWorkerReleased
+	}
+	return shared.Doing("heartbeat", err)
+}
+
+func (p *Store) RecordDrain(ctx context.Context, w store.Worker, _ time.Time) error {
+	keys, err := shared.HandlerKeysJSON(w)
+	if err != nil {
+		return err
+	}
+	_, err = store.Exec(ctx, p.Pool(ctx), p.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, shared.HealthJSON(w))
+	return shared.Doing("record drain", err)
+}
+
+func (p *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
+	found, err := store.Query(ctx, p.Pool(ctx), p.Text(workerLivesSQL), store.Value[string], workerID)
+	return len(found) == 1, shared.Doing("look at worker", err)
+}
+
+func (p *Store) StopWorker(ctx context.Context, workerID string, _ time.Time) error {
+	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(stopWorkerSQL), workerID)
+	return shared.Doing("stop worker", err)
+}
+
+func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, error) {
+	workers, err := store.Query(ctx, p.Pool(ctx), p.Text(workersSQL), func(rows *sql.Rows, w *store.WorkerState) error {
+		var keys string
+		var silent int64
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &w.DatabaseRole, &w.StartedAt, &silent, &w.Stopped, &w.Drains, &w.Released, &w.Read, &w.Evictable); err != nil {
+			return err
+		}
+		w.StartedAt, w.SilentFor = w.StartedAt.UTC(), time.Duration(silent)*time.Microsecond
+		return shared.ParseHandlerKeys(keys, w)
+	})
+	return workers, shared.Doing("list workers", err)
+}
+
+// Claims by the due index, once. A row that an open transaction has changed
+// carries its ID in xmax, and the transaction holds a lock on its own ID. The
+// session waits for its client, between two statements or, where the network ended
+// amid one, for the rest of it; another sweeper's statement runs.
+//
+// The worker's row, by workers_pkey, is locked by its accepts. If these are
+// several, xmax is the number of a group of transactions; whether it is one is
+// not to be seen. So it is taken for both where such a group exists, which is
+// asked first (to ask for the members of one that does not is an error), and
+// only transactions count that have to do with this table.
+const evictSQL = `
+WITH locked AS MATERIALIZED (
+	SELECT w.xmax AS number, CASE WHEN mxid_age(w.xmax) BETWEEN 1 AND (SELECT max(mxid_age(datminmxid)) FROM pg_database) THEN w.xmax END AS several
+	FROM {workers} w WHERE w.id = $1::text::uuid
+), accepts AS (
+	SELECT number AS xid FROM locked
+	UNION ALL
+	SELECT m.xid FROM locked, pg_get_multixact_members(locked.several) m
+)
+SELECT count(*) FILTER (WHERE CASE WHEN (pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+	AND (current_setting('is_superuser') = 'on' OR NOT (SELECT rolsuper FROM pg_roles WHERE oid = usesysid)) THEN pg_terminate_backend(pid) END) FROM (
+	SELECT l.pid, a.usesysid FROM {statuses} s
+	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
+	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')
+	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
+	UNION
+	SELECT l.pid, a.usesysid FROM accepts
+	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = accepts.xid AND l.mode = 'ExclusiveLock' AND l.granted
+	JOIN pg_locks r ON r.pid = l.pid AND r.locktype = 'relation' AND r.relation = '{workers}'::regclass
+	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')
+) holders`
+
+func (p *Store) EvictWorker(ctx context.Context, workerID string) (int, error) {
+	ended, err := store.Query(ctx, p.Pool(ctx), p.Text(evictSQL), store.Value[int], workerID)
+	if err != nil {
+		return 0, shared.Doing("evict worker", err)
+	}
+	return ended[0], nil
+}
+
+func (p *Store) MarkReleased(ctx context.Context, workerID string, _ time.Time) error {
+	done, err := store.Query(ctx, p.Pool(ctx), p.Text(markReleasedSQL), store.Value[bool], workerID)
+	if err == nil && !done[0] {
+		err = store.ErrWorkerBusy
+	}
+	return shared.Doing("mark worker released", err)
+}
+
+func (p *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
+	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteWorkersSQL), workerIDs)
+	return deleted, shared.Doing("delete workers", err)
+}

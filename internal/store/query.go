@@ -1,0 +1,70 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"gorm.io/gorm"
+)
+
+// WithContextError adds the context's end to an error that hides it, such as
+// "transaction has already been committed or rolled back".
+func WithContextError(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), err)
+}
+
+// Query collects the rows of a statement. There is no QueryRowContext here:
+// with PrepareStmt, GORM's returns a row that panics when preparing fails.
+func Query[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) (found []T, err error) {
+	err = RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
+		found, err = collect(ctx, pool, statement, scan, args)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+func collect[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args []any) ([]T, error) {
+	rows, err := pool.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, WithContextError(ctx, err)
+	}
+	defer rows.Close()
+	var found []T
+	for rows.Next() {
+		var row T
+		if err := scan(rows, &row); err != nil {
+			return nil, err
+		}
+		found = append(found, row)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, WithContextError(ctx, err)
+	}
+	return found, WithContextError(ctx, rows.Close())
+}
+
+// Value scans a row of one column.
+func Value[T any](rows *sql.Rows, into *T) error { return rows.Scan(into) }
+
+// Exec returns how many rows a statement affected.
+func Exec(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (affected int64, err error) {
+	err = RunAlone(ctx, pool, func(pool gorm.ConnPool) error {
+		result, err := pool.ExecContext(ctx, statement, args...)
+		if err == nil {
+			affected, err = result.RowsAffected()
+		}
+		return WithContextError(ctx, err)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return affected, nil
+}

@@ -1,0 +1,313 @@
+package shared
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	jitter "math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+const (
+	// acceptAttempts bounds how often a collision is tried again.
+	acceptAttempts = 5
+	// acceptRounds bounds how often messages may vanish under one accept.
+	acceptRounds = 10
+)
+
+// StatusRow is a status to insert. Position orders the rows of one batch as
+// they were accepted.
+type StatusRow struct {
+	ID         string
+	Number     int64 // the message's, not known before the message is stored
+	MessageID  string
+	Namespace  string // the message's
+	HandlerKey string
+	Lane       *store.Lane
+	Claim      bool
+	message    int // index in the batch
+	position   int
+}
+
+// Identity is what names a message (contract 4.4).
+type Identity struct{ ID, Namespace string }
+
+// IdentityOf returns what names a message.
+func IdentityOf(m *store.NewMessage) Identity { return Identity{m.ID, m.Namespace} }
+
+// StoredNumber is a message that is stored.
+type StoredNumber struct {
+	Identity
+	Number int64
+}
+
+// Known is a message that was there before.
+type Known struct {
+	StoredNumber
+	MessageType, Source string
+	ReceivedAt          time.Time
+	ContentDiffers      bool
+}
+
+// accepting is what the dialects do differently. Every slice of messages is
+// sorted by ID and namespace.
+type accepting interface {
+	// InsertNew inserts the messages not known yet, and their statuses if
+	// InsertsStatuses says so, and returns what it inserted and the
+	// statuses it claimed for the worker. It may leave out the numbers of what
+	// it inserted, unless they are asked for, if that was every message.
+	InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []StatusRow, worker string, numbers bool, now time.Time) ([]StoredNumber, []ClaimedRow, error)
+	InsertsStatuses() bool
+	// LockKnown keeps cleanup and other accepts away from these messages
+	// until the transaction ends. Vanished ones are missing in the result.
+	LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]Known, error)
+	// HandlerKeys tells which statuses these messages have.
+	HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]HandledBy, error)
+	// InsertStatuses inserts rows in their order and returns the IDs of those
+	// that were not there yet. It claims rows only if InsertNew inserts none.
+	InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []StatusRow, worker string, now time.Time) ([]string, []ClaimedRow, error)
+	DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error
+	InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error
+}
+
+// Transacting commits what work did unless it fails, as Database.Transaction.
+type Transacting func(ctx context.Context, work func(gorm.ConnPool) error) error
+
+// AcceptRetrying accepts in a transaction of its own, again if two collided.
+// last, if not nil, ends each such transaction; its error rolls it back.
+func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batch store.AcceptBatch, last func(gorm.ConnPool, []store.Accepted) error) ([]store.Accepted, error) {
+	for attempt := 1; ; attempt++ {
+		var results []store.Accepted
+		err := in(ctx, func(pool gorm.ConnPool) (err error) {
+			results, err = Accept(ctx, pool, dialect, batch)
+			if err == nil && last != nil {
+				err = last(pool, results)
+			}
+			return err
+		})
+		if err == nil {
+			return results, nil
+		}
+		if !store.Collided(err) || attempt == acceptAttempts || ctx.Err() != nil {
+			if errors.Is(err, errConflict) {
+				return results, nil
+			}
+			return nil, Doing("accept", err)
+		}
+		pause := time.NewTimer(time.Duration(attempt)*5*time.Millisecond + jitter.N(10*time.Millisecond))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, Doing("accept", store.WithContextError(ctx, err))
+		case <-pause.C:
+		}
+	}
+}
+
+// Accept runs inside a transaction. Most batches are done after the first
+// statement; only messages that were there before cost more.
+func Accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch store.AcceptBatch) ([]store.Accepted, error) {
+	if err := checkBatch(batch); err != nil {
+		return nil, err
+	}
+	results := make([]store.Accepted, len(batch.Messages))
+	index := make(map[Identity]int, len(batch.Messages))
+	waiting := make([]*store.NewMessage, len(batch.Messages))
+	for i := range batch.Messages {
+		message := &batch.Messages[i]
+		if _, twice := index[IdentityOf(message)]; twice {
+			return nil, fmt.Errorf("message ID %q twice in one batch, in namespace %q", message.ID, message.Namespace)
+		}
+		index[IdentityOf(message)] = i
+		waiting[i] = message
+	}
+	// One order for everybody, so that overlapping batches wait for each
+	// other instead of deadlocking.
+	slices.SortFunc(waiting, func(a, b *store.NewMessage) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Namespace, b.Namespace))
+	})
+	all, statuses, err := statusRows(batch.Messages)
+	if err != nil {
+		return nil, err
+	}
+
+	var missing []StatusRow
+	var claimed []ClaimedRow
+	rejected := slices.Clone(batch.Rejected)
+	vanished := false
+	for round := 0; len(waiting) > 0; round++ {
+		rows := all
+		if len(waiting) < len(statuses) {
+			rows = rowsOf(waiting, index, statuses)
+		}
+		if round == acceptRounds {
+			return nil, fmt.Errorf("message %q and %d more keep vanishing", waiting[0].ID, len(waiting)-1)
+		}
+		inserted, taken, err := dialect.InsertNew(ctx, pool, waiting, rows, batch.Claimer, round > 0, batch.Now)
+		if err != nil {
+			return nil, err
+		}
+		for _, message := range inserted {
+			i := index[message.Identity]
+			results[i].Inserted = true
+			setNumber(statuses[i], message.Number)
+		}
+		claimed = append(claimed, taken...)
+		waiting = slices.DeleteFunc(waiting, func(m *store.NewMessage) bool { return results[index[IdentityOf(m)]].Inserted })
+		if len(waiting) == 0 {
+			break
+		}
+		found, err := dialect.LockKnown(ctx, pool, waiting)
+		if err != nil {
+			return nil, err
+		}
+		// Between the two statements cleanup may have deleted a message: it
+		// was there for the insert and is not there for the lock. It goes
+		// round again and is inserted as new.
+		late, conflicts, err := judge(ctx, pool, dialect, found, batch, index, statuses, results)
+		if err != nil {
+			return nil, err
+		}
+		missing = append(missing, late...)
+		rejected = append(rejected, conflicts...)
+		seen := make(map[Identity]bool, len(found))
+		for _, message := range found {
+			seen[message.Identity] = true
+		}
+		waiting = slices.DeleteFunc(waiting, func(m *store.NewMessage) bool { return seen[IdentityOf(m)] })
+		vanished = vanished || len(waiting) > 0
+	}
+	late, err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch, vanished)
+	if err != nil {
+		return nil, err
+	}
+	noteClaims(results, batch, statuses, append(claimed, late.claimed...), late.unclaimed)
+	if len(rejected) > 0 {
+		rows, err := prepareRejected(rejected, batch.Now)
+		if err != nil {
+			return nil, err
+		}
+		if err := dialect.InsertRejected(ctx, pool, rows); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// statusRows gives every status of the batch an ID, ascending in the order of
+// acceptance; statuses[i], a part of all, belong to messages[i].
+func statusRows(messages []store.NewMessage) (all []StatusRow, statuses [][]StatusRow, err error) {
+	total := 0
+	for i := range messages {
+		total += len(messages[i].Handlers)
+	}
+	random := make([]byte, total*len(uuid.UUID{})) // asked for once
+	if _, err := rand.Read(random); err != nil {
+		return nil, nil, fmt.Errorf("make status IDs: %w", err)
+	}
+	source := bytes.NewReader(random)
+	all, statuses = make([]StatusRow, 0, total), make([][]StatusRow, len(messages))
+	for i := range messages {
+		first := len(all)
+		for _, handler := range messages[i].Handlers {
+			id, err := uuid.NewV7FromReader(source)
+			if err != nil {
+				return nil, nil, fmt.Errorf("make a status ID: %w", err)
+			}
+			all = append(all, StatusRow{ID: id.String(), MessageID: messages[i].ID, Namespace: messages[i].Namespace,
+				HandlerKey: handler.HandlerKey, Lane: handler.Lane, Claim: handler.Claim, message: i, position: len(all)})
+		}
+		statuses[i] = all[first:len(all):len(all)]
+	}
+	return all, statuses, nil
+}
+
+// setNumber tells a message's statuses its number.
+func setNumber(statuses []StatusRow, number int64) {
+	for i := range statuses {
+		statuses[i].Number = number
+	}
+}
+
+// rowsOf lists the statuses of some messages in the order of acceptance.
+func rowsOf(messages []*store.NewMessage, index map[Identity]int, statuses [][]StatusRow) []StatusRow {
+	rows := make([]StatusRow, 0, len(messages))
+	for _, message := range messages {
+		rows = append(rows, statuses[index[IdentityOf(message)]]...)
+	}
+	slices.SortFunc(rows, func(a, b StatusRow) int { return a.position - b.position })
+	return rows
+}
+
+// addStatuses inserts what is missing after the new messages. The sequence
+// must follow the batch (contract 5.12): where a known message that lacks a
+// row stands before a new one, the new one's rows, inserted with the message a
+// moment ago and seen by nobody yet, are taken back and follow in their turn.
+// So are all of them if a vanished message was inserted after the others. What
+// was claimed with its message comes back unclaimed then.
+func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []StatusRow, statuses [][]StatusRow, results []store.Accepted, batch store.AcceptBatch, all bool) (late lateStatuses, err error) {
+	insert := slices.Clone(missing)
+	for i := range insert {
+		insert[i].Claim = false // the message was known before
+	}
+	first := len(results)
+	if all {
+		first = -1
+	}
+	for _, row := range missing {
+		first = min(first, row.message)
+	}
+	var again []string
+	for i, rows := range statuses {
+		if !results[i].Inserted {
+			continue
+		}
+		results[i].StatusesAdded = len(rows)
+		if !dialect.InsertsStatuses() {
+			insert = append(insert, rows...)
+			continue
+		}
+		if i > first {
+			for _, row := range rows {
+				again = append(again, row.ID)
+			}
+			insert = append(insert, rows...)
+		}
+	}
+	if len(insert) == 0 {
+		return late, nil
+	}
+	if len(again) > 0 {
+		if err := dialect.DeleteStatuses(ctx, pool, again); err != nil {
+			return late, err
+		}
+		late.unclaimed = again
+	}
+	slices.SortFunc(insert, func(a, b StatusRow) int { return a.position - b.position })
+	added, claimed, err := dialect.InsertStatuses(ctx, pool, insert, batch.Claimer, batch.Now)
+	if err != nil {
+		return late, err
+	}
+	late.claimed = claimed
+	inserted := make(map[string]bool, len(added))
+	for _, id := range added {
+		inserted[id] = true
+	}
+	for _, row := range missing {
+		if inserted[row.ID] {
+			results[row.message].StatusesAdded++
+		}
+	}
+	return late, nil
+}

@@ -1,0 +1,68 @@
+package shared
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// ClaimedRow is a status that was inserted claimed.
+type ClaimedRow struct {
+	ID        string
+	Place     string // see Ref.Locator
+	CreatedAt time.Time
+}
+
+// lateStatuses is what became of statuses that were inserted after their
+// messages.
+type lateStatuses struct {
+	claimed   []ClaimedRow
+	unclaimed []string // IDs that were claimed before, and are not any more
+}
+
+// noteClaims adds to the results what a claim of these rows would have
+// returned, but those of unclaimed.
+func noteClaims(results []store.Accepted, batch store.AcceptBatch, statuses [][]StatusRow, claimed []ClaimedRow, unclaimed []string) {
+	if len(claimed) == 0 {
+		return
+	}
+	taken := make(map[string]ClaimedRow, len(claimed))
+	for _, row := range claimed {
+		taken[row.ID] = row
+	}
+	for _, id := range unclaimed {
+		delete(taken, id)
+	}
+	for i, rows := range statuses {
+		for _, row := range rows {
+			at, ok := taken[row.ID]
+			if !ok {
+				continue
+			}
+			message := asStored(batch.Messages[i], batch.Now)
+			message.Number = models.MessageNumber(row.Number)
+			results[i].Claims = append(results[i].Claims, store.Claim{
+				Ref:       store.Ref{StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: firstVersion, Locator: at.Place, Lane: row.Lane},
+				CreatedAt: at.CreatedAt, Due: at.CreatedAt, Message: message,
+			})
+		}
+	}
+}
+
+// firstVersion is a status's when it is inserted.
+const firstVersion = 1
+
+// asStored is the message as it comes back from its row. Each call returns a
+// copy: handlers get bytes of their own, which they and the one who called
+// Accept may change.
+func asStored(m store.NewMessage, receivedAt time.Time) *models.Message {
+	copied := m.Message
+	copied.Content, copied.OrderingKey = Filled(bytes.Clone(m.Content)), bytes.Clone(m.OrderingKey)
+	copied.ReceivedAt = StoredTime(receivedAt)
+	return &copied
+}
+
+// StoredTime is a time as it comes back: UTC, in microseconds.
+func StoredTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

@@ -1,0 +1,87 @@
+package shared
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// judge compares what is known with what came again and says which statuses
+// are missing and what is to be rejected (contract 4.2, 4.3).
+func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []Known, batch store.AcceptBatch,
+	index map[Identity]int, statuses [][]StatusRow, results []store.Accepted,
+) (missing []StatusRow, conflicts []models.RejectedMessage, err error) {
+	var numbers []int64
+	for _, stored := range found {
+		i := index[stored.Identity]
+		setNumber(statuses[i], stored.Number)
+		message, result := batch.Messages[i], &results[i]
+		alike := stored.MessageType == message.Type && stored.Source == message.Source
+		result.ContentDiffers = alike && stored.ContentDiffers
+		if alike && !(stored.ContentDiffers && batch.RejectDiffering) {
+			numbers = append(numbers, stored.Number)
+			continue
+		}
+		result.Conflict, result.StoredType, result.StoredSource = true, stored.MessageType, stored.Source
+		if message.Rejection != nil {
+			conflicts = append(conflicts, conflict(message.Rejection(), stored, alike))
+		}
+	}
+	if len(numbers) == 0 {
+		return nil, conflicts, nil
+	}
+	stored, err := dialect.HandlerKeys(ctx, pool, numbers)
+	if err != nil {
+		return nil, nil, err
+	}
+	has := make(map[HandledBy]bool, len(stored))
+	for _, status := range stored {
+		has[status] = true
+	}
+	for _, stored := range found {
+		i := index[stored.Identity]
+		if results[i].Conflict {
+			continue
+		}
+		for j, handler := range batch.Messages[i].Handlers {
+			if !hasRow(handler, has, stored.Number) && !cleaned(handler, stored.ReceivedAt, batch.Now) {
+				missing = append(missing, statuses[i][j])
+			}
+		}
+	}
+	return missing, conflicts, nil
+}
+
+// HandledBy is a status: of the message with this number, under this key.
+type HandledBy struct {
+	number     int64
+	handlerKey string
+}
+
+// ScanHandledBy scans a message number and a handler key.
+func ScanHandledBy(rows *sql.Rows, h *HandledBy) error { return rows.Scan(&h.number, &h.handlerKey) }
+
+// ScanStoredNumber scans what names a message, and its number.
+func ScanStoredNumber(rows *sql.Rows, m *StoredNumber) error {
+	return rows.Scan(&m.ID, &m.Namespace, &m.Number)
+}
+
+// hasRow: under its own key or one of its legacy keys (contract 4.2).
+func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {
+	if has[HandledBy{number, n.HandlerKey}] {
+		return true
+	}
+	return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[HandledBy{number, key}] })
+}
+
+// cleaned: the message is older than the handler's retention, so its row is
+// gone because it was cleaned, not because it never was (contract 4.2).
+func cleaned(n store.NewStatus, receivedAt, now time.Time) bool {
+	return n.Retention > 0 && receivedAt.Before(now.Add(-n.Retention))
+}

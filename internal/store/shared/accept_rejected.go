@@ -1,0 +1,83 @@
+package shared
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// errConflict rolls back an accept that is all or nothing.
+var errConflict = errors.New("a message ID is known with another type, source or content")
+
+// RejectedRows are the statements on one rejected message by its ID.
+type RejectedRows struct{ Load, Remove, Reason string }
+
+// LoadRejected tells an empty key or value from none by columns of their own:
+// what a driver makes of an empty blob is its own affair.
+func LoadRejected(ctx context.Context, d Database, rows RejectedRows, id string) (models.RejectedMessage, error) {
+	found, err := store.Query(ctx, d.Pool(ctx), d.Text(rows.Load), scanRejected, id)
+	if err == nil && len(found) == 0 {
+		err = store.ErrRejectedGone
+	}
+	if err != nil {
+		return models.RejectedMessage{}, Doing("load rejected message", err)
+	}
+	return found[0], nil
+}
+
+func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
+	var timestamp, rejectedAt store.Stamp
+	var hasKey, hasValue bool
+	err := rows.Scan(&m.ID, &m.Channel, &m.Topic, &m.Partition, &m.Offset, &timestamp, &hasKey, &m.Key, &hasValue, &m.Value,
+		&m.Headers, &m.Reason, &rejectedAt)
+	m.Timestamp, m.RejectedAt = timestamp.Time, rejectedAt.Time
+	if hasKey {
+		m.Key = Filled(m.Key)
+	}
+	if hasValue {
+		m.Value = Filled(m.Value)
+	}
+	return err
+}
+
+// AcceptRejected deletes the row last, so that everybody locks messages before
+// rejected rows. Two calls at once: the second waits for the first's messages,
+// finds them known and then the row gone, and is rolled back.
+func AcceptRejected(ctx context.Context, d Database, in Transacting, dialect interface {
+	accepting
+	auditing
+}, rows RejectedRows, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
+	return AcceptRetrying(ctx, in, dialect, batch, func(pool gorm.ConnPool, results []store.Accepted) error {
+		if slices.ContainsFunc(results, func(r store.Accepted) bool { return r.Conflict }) {
+			return errConflict
+		}
+		deleted, err := store.Exec(ctx, pool, d.Text(rows.Remove), id)
+		if err == nil && deleted == 0 {
+			err = store.ErrRejectedGone
+		}
+		if err == nil {
+			err = addAny(ctx, pool, dialect, batch.Audit)
+		}
+		return err
+	})
+}
+
+// SetRejectedReason implements Store.SetRejectedReason.
+func SetRejectedReason(ctx context.Context, d Database, in Transacting, dialect auditing, rows RejectedRows, id, reason string, audit *models.Audit) error {
+	return Doing("set the reason of a rejected message", in(ctx, func(pool gorm.ConnPool) error {
+		kept, err := store.Exec(ctx, pool, d.Text(rows.Reason), id, store.SanitizeError(reason))
+		if err == nil && kept == 0 && audit != nil {
+			err = store.ErrRejectedGone // an audit row would tell of what was not done
+		}
+		if err == nil {
+			err = addAny(ctx, pool, dialect, audit)
+		}
+		return err
+	}))
+}

@@ -1,0 +1,149 @@
+package shared
+
+import (
+	"cmp"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// WalkEnd bounds the walk.
+func WalkEnd(r store.CleanupRequest) time.Time {
+	latest := r.Latest()
+	if r.Until.IsZero() || r.Until.After(latest) {
+		return latest
+	}
+	return r.Until
+}
+
+// expired says whether a status goes.
+func expired(r store.CleanupRequest, s models.HandlerStatus) bool {
+	cutoff := r.Cutoff
+	for _, own := range r.HandlerCutoffs {
+		if own.HandlerKey == s.HandlerKey {
+			cutoff = own.Cutoff
+		}
+	}
+	return s.CompletedAt != nil && s.CompletedAt.Before(cutoff)
+}
+
+// Candidate is a message that a walk looked at.
+type Candidate struct {
+	store.CleanupCursor
+	Expired bool
+}
+
+// Walked is what a walk found in one go.
+func Walked(r store.CleanupRequest, candidates []Candidate) store.ExpiredBatch {
+	found := store.ExpiredBatch{Next: r.After, Done: len(candidates) < r.Limit}
+	for _, c := range candidates {
+		if c.Expired {
+			found.MessageNumbers = append(found.MessageNumbers, c.MessageNumber)
+		}
+	}
+	if n := len(candidates); n > 0 {
+		found.Next = candidates[n-1].CleanupCursor
+		found.Next.ReceivedAt = found.Next.ReceivedAt.UTC()
+	}
+	return found
+}
+
+// sized is a message's place in a list and how many bytes it has.
+type sized struct {
+	number int64
+	bytes  int64
+}
+
+// FitBytes cuts a list of numbers so that the messages that exist have maxBytes
+// together at most, or is the first alone.
+func FitBytes(numbers []int64, sizes []sized, maxBytes int64) []int64 {
+	bytes := make(map[int64]int64, len(sizes))
+	for _, s := range sizes {
+		bytes[s.number] = s.bytes
+	}
+	var sum int64
+	for i, number := range numbers {
+		if sum += bytes[number]; i > 0 && sum > maxBytes {
+			return numbers[:i]
+		}
+	}
+	return numbers
+}
+
+// Assemble joins messages and their statuses, in the order of the numbers. A
+// message that has statuses of which none goes is left out.
+func Assemble(r store.CleanupRequest, numbers []int64, messages []models.Message, statuses []models.HandlerStatus) []store.ExpiredMessage {
+	slices.SortFunc(statuses, func(a, b models.HandlerStatus) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	byMessage := map[int64][]models.HandlerStatus{}
+	for _, s := range statuses {
+		byMessage[s.MessageNumber] = append(byMessage[s.MessageNumber], s)
+	}
+	byNumber := make(map[int64]models.Message, len(messages))
+	for _, m := range messages {
+		byNumber[int64(m.Number)] = m
+	}
+	var found []store.ExpiredMessage
+	for _, number := range numbers {
+		message, stored := byNumber[number]
+		if !stored {
+			continue
+		}
+		each := store.ExpiredMessage{Message: message}
+		for _, s := range byMessage[number] {
+			if expired(r, s) {
+				each.Statuses = append(each.Statuses, s)
+			} else {
+				each.Stays = true
+			}
+		}
+		if len(each.Statuses) > 0 || !each.Stays {
+			found = append(found, each)
+		}
+	}
+	return found
+}
+
+// Deletions lists what is to be deleted: messages that go as a whole, and statuses.
+func Deletions(expired []store.ExpiredMessage) (whole []int64, statuses []string, versions []int64) {
+	whole, statuses, versions = []int64{}, []string{}, []int64{} // nil would be NULL
+	for _, e := range expired {
+		if !e.Stays {
+			whole = append(whole, int64(e.Message.Number))
+		}
+		for _, s := range e.Statuses {
+			statuses, versions = append(statuses, s.ID), append(versions, int64(s.Version))
+		}
+	}
+	return whole, statuses, versions
+}
+
+// ScanSized scans a number and a size.
+func ScanSized(rows *sql.Rows, s *sized) error { return rows.Scan(&s.number, &s.bytes) }
+
+// ScanMessage scans a message with its content.
+func ScanMessage(rows *sql.Rows, m *models.Message) error {
+	var received store.Stamp
+	var ordered bool
+	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType, &m.SerializedProperties, &m.OrderingKey, &ordered, &received)
+	m.ReceivedAt = received.Time
+	if m.Content == nil { // some drivers read an empty blob as nil
+		m.Content = []byte{}
+	}
+	if ordered && m.OrderingKey == nil {
+		m.OrderingKey = []byte{}
+	}
+	return err
+}
+
+// ScanStatus scans all of a status.
+func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
+	var created, started, next, completed store.Stamp
+	err := rows.Scan(&s.ID, &s.MessageNumber, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount, &s.RequeuedCount, &s.LastError, &created,
+		&started, &s.WorkerID, &next, &s.IsPoisoned, &completed, &s.Outcome, &s.Version,
+		&s.LaneHandler, &s.LaneKey, &s.IsWaiting, &s.HoldsLane)
+	s.CreatedAt, s.ProcessingStartedAt, s.NextAttemptAt, s.CompletedAt = created.Time, started.Pointer(), next.Pointer(), completed.Pointer()
+	return err
+}

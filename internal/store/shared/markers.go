@@ -1,0 +1,29 @@
+package shared
+
+import (
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// CheckMarker reports what a marker's columns cannot hold unaltered.
+func CheckMarker(m models.Marker) error {
+	for _, column := range []struct {
+		name, text  string
+		least, most int
+	}{
+		{"message ID", m.MessageID, 1, models.MaxMessageID},
+		{"handler key", m.HandlerKey, 1, models.MaxHandlerKey},
+		{"namespace", m.Namespace, 0, models.MaxChannel},
+		{"message type", m.MessageType, 0, models.MaxType},
+	} {
+		if len(column.text) < column.least {
+			return fmt.Errorf("%w: %s: empty", store.ErrUnstorable, column.name)
+		}
+		if err := store.CheckText(column.text, column.most); err != nil {
+			return fmt.Errorf("%s: %w", column.name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package shared
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// conflict completes the reason of a rejection: what the ID is known as.
+func conflict(rejection models.RejectedMessage, stored Known, contentDiffers bool) models.RejectedMessage {
+	if contentDiffers {
+		reason := cmp.Or(rejection.Reason, "content_differs")
+		rejection.Reason = fmt.Sprintf("%s: message ID %q is known with other content", reason, stored.ID)
+		return rejection
+	}
+	reason := cmp.Or(rejection.Reason, "id_conflict")
+	rejection.Reason = fmt.Sprintf("%s: message ID %q is known with type %q and source %q", reason, stored.ID, stored.MessageType, stored.Source)
+	return rejection
+}
+
+// prepareRejected makes rows that no column refuses: what is rejected already
+// must not fail again. They come back ordered by their coordinates, so that
+// concurrent accepts of the same records wait for each other in one order, and of
+// those with the same coordinates only the first.
+func prepareRejected(rejected []models.RejectedMessage, now time.Time) ([]models.RejectedMessage, error) {
+	rows := make([]models.RejectedMessage, len(rejected))
+	for i, row := range rejected {
+		if row.ID == "" {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return nil, fmt.Errorf("make a rejected message's ID: %w", err)
+			}
+			row.ID = id.String()
+		}
+		if row.RejectedAt.IsZero() {
+			row.RejectedAt = now
+		}
+		row.Timestamp = storableTime(row.Timestamp)
+		row.Reason = store.SanitizeError(row.Reason)
+		row.Headers = strings.ReplaceAll(strings.ToValidUTF8(row.Headers, "\uFFFD"), "\x00", "\uFFFD")
+		rows[i] = row
+	}
+	slices.SortStableFunc(rows, byCoordinates)
+	return slices.CompactFunc(rows, func(a, b models.RejectedMessage) bool { return byCoordinates(a, b) == 0 }), nil
+}
+
+func byCoordinates(a, b models.RejectedMessage) int {
+	return cmp.Or(
+		cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition),
+		cmp.Compare(a.Offset, b.Offset), a.Timestamp.Compare(b.Timestamp),
+	)
+}
+
+// storableTime keeps a producer's nonsense within what every dialect stores, which
+// is microseconds.
+func storableTime(t time.Time) time.Time {
+	first := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	switch {
+	case t.Before(first):
+		return first
+	case t.After(last):
+		return last
+	}
+	return t.Truncate(time.Microsecond)
+}

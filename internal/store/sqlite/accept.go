@@ -1,0 +1,270 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Content cannot travel as JSON, so messages go in as rows of values; the
+// number of rows per statement is one of these, so that few texts are ever
+// prepared. Which are new, the primary key decides.
+//
+// The numbers count up from the last one given out or, where somebody has put in
+// rows by hand, from the highest stored, by the index on it. Whether SQLite asks
+// for that before it inserts the first row or again for each, the rows' places
+// among the values keep them apart.
+var chunks = []int{64, 16, 4, 1}
+
+const (
+	acceptNewSQL = `
+INSERT INTO {messages} (id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
+VALUES %s ON CONFLICT (id, namespace) DO NOTHING RETURNING id, namespace, number`
+
+	acceptRowSQL = `(?, ?, max((SELECT COALESCE(max(number), 0) FROM {messages}), ` +
+		`COALESCE((SELECT CAST("value" AS INTEGER) FROM {meta} WHERE "key" = 'number'), 0)) + %d, ?, ?, ?, ?, ?, ?, ?, ?)`
+)
+
+// By the messages' primary key. No lock: there is one writer, and it is us.
+const acceptKnownSQL = `
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content FROM json_each(?1) k
+JOIN {messages} m ON m.id = json_extract(k.value, '$[0]') AND m.namespace = json_extract(k.value, '$[1]')`
+
+// By the unique index on (message_number, handler_key).
+const acceptKeysSQL = `
+SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value`
+
+// The last sequence and the last number given out are kept in rows of their own,
+// by the primary key: an index on the sequence would cost on every insert, rowids
+// may change with VACUUM, and the highest number goes with its message. One that
+// is given out twice would meet the statuses of a message that was deleted where
+// foreign keys are off. The messages are stored already: the highest number is
+// read by its index.
+const countersSQL = `
+UPDATE {meta} SET "value" = CASE "key"
+	WHEN 'sequence' THEN CAST("value" AS INTEGER) + ?1
+	ELSE max(CAST("value" AS INTEGER), (SELECT COALESCE(max(number), 0) FROM {messages})) END
+WHERE "key" IN ('number', 'sequence') RETURNING "key", CAST("value" AS INTEGER) - ?1`
+
+// Made from what is stored where they are missing: once.
+const makeCountersSQL = `
+INSERT INTO {meta} ("key", "value") VALUES
+	('number', (SELECT COALESCE(max(number), 0) FROM {messages})),
+	('sequence', (SELECT COALESCE(max(sequence), 0) FROM {statuses}))
+ON CONFLICT ("key") DO NOTHING`
+
+// Conflicts by the unique index on (message_number, handler_key).
+const acceptStatusesSQL = `
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number)
+SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]')
+FROM json_each(?1) r WHERE true
+ON CONFLICT (message_number, handler_key) DO NOTHING
+RETURNING id, false`
+
+// The same with statuses that are claimed as they are inserted, for hand-off
+// (contract 5.17); the worker by its primary key.
+const acceptClaimedSQL = `
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, processing_started_at, worker_id)
+SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
+FROM json_each(?1) r
+LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[6]')
+WHERE true
+ON CONFLICT (message_number, handler_key) DO NOTHING
+RETURNING id, worker_id IS NOT NULL`
+
+// By the primary key.
+const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
+
+// Conflicts by the unique index on the coordinates. Rare: one by one.
+const acceptRejectedSQL = `
+INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
+
+// acceptTextsSQL are the statements by their number of rows.
+var acceptTextsSQL = func() map[int]string {
+	texts := make(map[int]string, len(chunks))
+	for _, size := range chunks {
+		rows := make([]string, size)
+		for i := range rows {
+			rows[i] = fmt.Sprintf(acceptRowSQL, i+1)
+		}
+		texts[size] = fmt.Sprintf(acceptNewSQL, strings.Join(rows, ", "))
+	}
+	return texts
+}()
+
+func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
+	return shared.AcceptRetrying(ctx, s.Transaction, s, batch, nil)
+}
+
+func (s *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
+	pool, err := shared.Joined(tx)
+	if err != nil {
+		return nil, shared.Doing("accept", err)
+	}
+	results, err := shared.Accept(ctx, pool, s, batch)
+	return results, shared.Doing("accept", err)
+}
+
+func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []shared.StatusRow, _ string, _ bool, now time.Time) ([]shared.StoredNumber, []shared.ClaimedRow, error) {
+	received := store.SQLiteTime(now)
+	handled := make(map[shared.Identity]bool, len(messages))
+	for _, m := range messages {
+		handled[shared.IdentityOf(m)] = len(m.Handlers) > 0
+	}
+	var inserted []shared.StoredNumber
+	for _, size := range chunks {
+		for len(messages) >= size {
+			args := make([]any, 0, size*10)
+			for _, m := range messages[:size] {
+				args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, shared.Filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
+			}
+			rows, err := store.Query(ctx, pool, s.Text(acceptTextsSQL[size]), shared.ScanStoredNumber, args...)
+			if err != nil {
+				return nil, nil, err
+			}
+			inserted = append(inserted, rows...)
+			messages = messages[size:]
+		}
+	}
+	// Where statuses follow, the counters move with them.
+	if len(inserted) > 0 && !slices.ContainsFunc(inserted, func(m shared.StoredNumber) bool { return handled[m.Identity] }) {
+		if _, err := s.takeSequence(ctx, pool, 0); err != nil {
+			return nil, nil, err
+		}
+	}
+	return inserted, nil, nil
+}
+
+// orNull keeps a missing key apart from an empty one: some drivers store a nil
+// slice as an empty blob.
+func orNull(key []byte) any {
+	if key == nil {
+		return nil
+	}
+	return key
+}
+
+// InsertsStatuses is false: they follow in one statement for the whole batch.
+func (s *Store) InsertsStatuses() bool { return false }
+
+func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]shared.Known, error) {
+	keys, contents := make([][2]string, len(messages)), make(map[shared.Identity][]byte, len(messages))
+	for i, message := range messages {
+		keys[i], contents[shared.IdentityOf(message)] = [2]string{message.ID, message.Namespace}, message.Content
+	}
+	list, err := jsonList(keys)
+	if err != nil {
+		return nil, err
+	}
+	return store.Query(ctx, pool, s.Text(acceptKnownSQL), func(rows *sql.Rows, k *shared.Known) error {
+		var received store.Stamp
+		var content sql.RawBytes // compared here, kept nowhere
+		if err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content); err != nil {
+			return err
+		}
+		k.ReceivedAt, k.ContentDiffers = received.Time, !bytes.Equal(content, contents[k.Identity])
+		return nil
+	}, list)
+}
+
+func (s *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]shared.HandledBy, error) {
+	list, err := jsonList(numbers)
+	if err != nil {
+		return nil, err
+	}
+	return store.Query(ctx, pool, s.Text(acceptKeysSQL), shared.ScanHandledBy, list)
+}
+
+func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []shared.StatusRow, worker string, now time.Time) ([]string, []shared.ClaimedRow, error) {
+	before, err := s.takeSequence(ctx, pool, len(statuses))
+	if err != nil {
+		return nil, nil, err
+	}
+	rows := make([][7]any, len(statuses))
+	for i, row := range statuses {
+		rows[i] = [7]any{row.ID, row.MessageID, row.HandlerKey, nil, nil, row.Number, row.Claim}
+		if row.Lane != nil {
+			rows[i][3], rows[i][4] = row.Lane.Handler, row.Lane.Key
+		}
+	}
+	list, err := jsonList(rows)
+	if err != nil {
+		return nil, nil, err
+	}
+	statement, args := acceptStatusesSQL, []any{list, before, store.SQLiteTime(now)}
+	if worker != "" {
+		statement, args = acceptClaimedSQL, append(args, worker)
+	}
+	var claimed []shared.ClaimedRow
+	added, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, id *string) error {
+		var taken bool
+		if err := rows.Scan(id, &taken); err != nil {
+			return err
+		}
+		if taken {
+			claimed = append(claimed, shared.ClaimedRow{ID: *id, CreatedAt: shared.StoredTime(now)})
+		}
+		return nil
+	}, args...)
+	return added, claimed, err
+}
+
+// takeSequence reserves count sequences and returns the one before the first. It
+// also notes which numbers the messages stored so far have taken.
+func (s *Store) takeSequence(ctx context.Context, pool gorm.ConnPool, count int) (int64, error) {
+	for attempt := 0; ; attempt++ {
+		before := map[string]int64{}
+		_, err := store.Query(ctx, pool, s.Text(countersSQL), func(rows *sql.Rows, value *int64) error {
+			var key string
+			err := rows.Scan(&key, value)
+			before[key] = *value
+			return err
+		}, count)
+		if err != nil {
+			return 0, err
+		}
+		if len(before) == 2 {
+			return before["sequence"], nil
+		}
+		if attempt > 0 {
+			return 0, fmt.Errorf("no sequence for %d statuses: the counters were not stored", count)
+		}
+		if _, err := store.Exec(ctx, pool, s.Text(makeCountersSQL)); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (s *Store) DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {
+	list, err := jsonList(ids)
+	if err != nil {
+		return err
+	}
+	_, err = store.Exec(ctx, pool, s.Text(acceptDeleteSQL), list)
+	return err
+}
+
+func (s *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
+	for _, r := range rejected {
+		_, err := store.Exec(ctx, pool, s.Text(acceptRejectedSQL), r.ID, r.Channel, r.Topic, r.Partition, r.Offset,
+			store.SQLiteTime(r.Timestamp), orNull(r.Key), orNull(r.Value), r.Headers, r.Reason, store.SQLiteTime(r.RejectedAt))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

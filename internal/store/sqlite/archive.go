@@ -1,0 +1,90 @@
+package sqlite
+
+import (
+	"context"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// By the unique index on the messages' numbers. Lengths are in the rows' headers.
+const expiredSizesSQL = `
+SELECT number, length(content) + length(serialized_properties) FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
+
+// By the unique index on the messages' numbers.
+const expiredMessagesSQL = `
+SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
+FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
+
+// By the unique index on (message_number, handler_key).
+const expiredStatusesSQL = `
+SELECT id, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
+	processing_started_at, worker_id, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
+FROM {statuses} WHERE message_number IN (SELECT value FROM json_each(?1))`
+
+// By the statuses' primary key, at the version that was handed over. CROSS JOIN
+// keeps the order: each reference once, not each status.
+const deleteStatusesSQL = `
+DELETE FROM {statuses} WHERE rowid IN (
+	SELECT s.rowid FROM json_each(?1) a
+	CROSS JOIN {statuses} s ON s.id = json_extract(a.value, '$[0]') AND s.version = json_extract(a.value, '$[1]')
+	WHERE s.completed_at IS NOT NULL
+)`
+
+func (s *Store) LoadExpired(ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64) ([]store.ExpiredMessage, int, error) {
+	list, err := jsonList(numbers)
+	if err != nil {
+		return nil, 0, shared.Doing("size expired messages", err)
+	}
+	sizes, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSizesSQL), shared.ScanSized, list)
+	if err != nil {
+		return nil, 0, shared.Doing("size expired messages", err)
+	}
+	numbers = shared.FitBytes(numbers, sizes, maxBytes)
+	if list, err = jsonList(numbers); err != nil {
+		return nil, 0, shared.Doing("load expired messages", err)
+	}
+	messages, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredMessagesSQL), shared.ScanMessage, list)
+	if err != nil {
+		return nil, 0, shared.Doing("load expired messages", err)
+	}
+	statuses, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredStatusesSQL), shared.ScanStatus, list)
+	if err != nil {
+		return nil, 0, shared.Doing("load expired statuses", err)
+	}
+	return shared.Assemble(req, numbers, messages, statuses), len(numbers), nil
+}
+
+// DeleteExpired begins with a write and so has the file's only write lock: no
+// shared.Accept comes between the statuses and their messages.
+func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
+	whole, statuses, versions := shared.Deletions(expired)
+	refs := make([][2]any, len(statuses))
+	for i, id := range statuses {
+		refs[i] = [2]any{id, versions[i]}
+	}
+	refList, err := jsonList(refs)
+	if err != nil {
+		return store.CleanupResult{}, shared.Doing("delete archived messages", err)
+	}
+	messageList, err := jsonList(whole)
+	if err != nil {
+		return store.CleanupResult{}, shared.Doing("delete archived messages", err)
+	}
+	var result store.CleanupResult
+	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
+		var err error
+		if result.Statuses, err = store.Exec(ctx, pool, s.Text(deleteStatusesSQL), refList); err != nil {
+			return err
+		}
+		result.Messages, err = store.Exec(ctx, pool, s.Text(cleanupMessagesSQL), messageList)
+		result.Passed = int64(len(whole)) - result.Messages
+		return err
+	})
+	if err != nil {
+		return store.CleanupResult{}, shared.Doing("delete archived messages", err)
+	}
+	return result, nil
+}

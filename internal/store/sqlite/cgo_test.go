@@ -1,0 +1,36 @@
+//go:build cgo
+
+package sqlite_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/mattn/go-sqlite3"
+	"github.com/stretchr/testify/require"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/storetest"
+)
+
+// The driver in C, which GORM's SQLite driver uses by default.
+func TestSQLiteInC(t *testing.T) {
+	t.Parallel() // much of it waits: for disks, for locks
+	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
+		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +
+			"?_journal_mode=WAL&_busy_timeout=5000&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"
+		return storetest.Migrated(t, storetest.Open(t, sqlite.Open(dsn), gorm.Config{}))
+	})
+}
+
+// Its errors can be made; those of the driver in pure Go have the same codes.
+func TestBusyAndInterruptedStatementsOfSQLiteHaveWaited(t *testing.T) {
+	for code, waited := range map[sqlite3.ErrNo]bool{
+		sqlite3.ErrBusy: true, sqlite3.ErrLocked: true, sqlite3.ErrInterrupt: true, sqlite3.ErrFull: false, sqlite3.ErrConstraint: false,
+	} {
+		require.Equal(t, waited, store.IsWaiting(fmt.Errorf("begin: %w", sqlite3.Error{Code: code})), "%v", code)
+	}
+}

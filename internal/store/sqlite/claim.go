@@ -1,0 +1,196 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// By the due index, from the key's oldest due row; the worker by its primary
+// key. One statement per key: they run in this process and cost microseconds.
+const claimSQL = `
+UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1
+WHERE rowid IN (
+	SELECT rowid FROM {statuses}
+	WHERE ` + isDueSQL + `
+		AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT ?4
+)
+RETURNING ` + claimColumnsSQL
+
+const isDueSQL = isPendingSQL + ` AND COALESCE(next_attempt_at, created_at) <= ?1`
+
+const isPendingSQL = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL`
+
+const claimColumnsSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
+	lane_handler, lane_key`
+
+// By the due index. Asked first, outside the transaction: that begins by taking
+// the file's only write lock, which a worker with nothing to do must leave to
+// others. A status that comes due, or is accepted, behind the answer's back is
+// found by the next claim, as it would be behind the claim's.
+var anyDueSQL = `SELECT EXISTS (SELECT 1 FROM {statuses} WHERE ` + strings.ReplaceAll(isDueSQL, "?3", "?2") + `)`
+
+// By the unique index on the messages' numbers.
+const messagesSQL = `
+SELECT m.number, m.namespace, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.ordering_key IS NOT NULL, m.received_at
+FROM json_each(?1) k JOIN {messages} m ON m.number = k.value`
+
+// By the due index: the first row behind now.
+const nextDueSQL = `
+SELECT COALESCE(next_attempt_at, created_at) FROM {statuses}
+WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+	AND COALESCE(next_attempt_at, created_at) > ?2 AND processing_started_at IS NULL
+ORDER BY COALESCE(next_attempt_at, created_at), id
+LIMIT 1`
+
+// By the unique index on (message_number, handler_key).
+const siblingsSQL = `
+SELECT s.message_number, s.id, s.message_id, s.handler_key, s.version, '', s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
+	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
+FROM json_each(?1) k CROSS JOIN {statuses} s ON s.message_number = k.value
+WHERE s.handler_key IN (SELECT value FROM json_each(?2))
+ORDER BY s.message_number, s.handler_key`
+
+func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claimed, error) {
+	limits := slices.DeleteFunc(slices.Clone(req.Limits), func(l store.KeyLimit) bool { return l.Limit <= 0 })
+	if len(limits) == 0 {
+		return store.Claimed{}, nil
+	}
+	slices.SortFunc(limits, func(a, b store.KeyLimit) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) })
+	var worker any
+	if req.WorkerID != "" {
+		worker = req.WorkerID
+	}
+	now := store.SQLiteTime(req.Now)
+	limits, err := s.withDue(ctx, now, limits)
+	if err != nil || len(limits) == 0 {
+		return store.Claimed{}, shared.Doing("claim", err)
+	}
+	var claimed store.Claimed
+	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
+		claimed = store.Claimed{}
+		for _, limit := range limits {
+			if limit.Lanes != nil {
+				claims, marked, err := s.claimHeads(ctx, pool, now, worker, limit)
+				if err != nil {
+					return err
+				}
+				claimed.Claims = append(claimed.Claims, claims...)
+				if marked {
+					claimed.Behind = append(claimed.Behind, limit.HandlerKey)
+				}
+				continue
+			}
+			claims, err := store.Query(ctx, pool, s.Text(claimSQL), func(rows *sql.Rows, c *store.Claim) error { return scanClaim(rows, c) }, now, worker, limit.HandlerKey, limit.Limit)
+			if err != nil {
+				return err
+			}
+			shared.SortClaims(claims) // RETURNING promises no order
+			claimed.Claims = append(claimed.Claims, claims...)
+		}
+		return s.attachMessages(ctx, pool, claimed.Claims)
+	})
+	if err != nil {
+		return store.Claimed{}, shared.Doing("claim", err)
+	}
+	return claimed, nil
+}
+
+// withDue keeps the limits of keys that have due rows.
+func (s *Store) withDue(ctx context.Context, now string, limits []store.KeyLimit) ([]store.KeyLimit, error) {
+	var with []store.KeyLimit
+	for _, limit := range limits {
+		due, err := store.Query(ctx, s.Pool(ctx), s.Text(anyDueSQL), store.Value[bool], now, limit.HandlerKey)
+		if err != nil {
+			return nil, err
+		}
+		if due[0] {
+			with = append(with, limit)
+		}
+	}
+	return with, nil
+}
+
+// scanClaim leaves a message that is but a number for attachMessages.
+func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
+	var created, due store.Stamp
+	var lane shared.LaneColumns
+	c.Message = new(models.Message)
+	err := rows.Scan(append([]any{&c.StatusID, &c.Message.Number, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due,
+		&lane.Handler, &lane.Key}, more...)...)
+	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.Lane()
+	return err
+}
+
+// attachMessages reads each message once, however many handlers it has.
+func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims []store.Claim) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	numbers := make([]models.MessageNumber, len(claims))
+	for i, claim := range claims {
+		numbers[i] = claim.Message.Number
+	}
+	slices.Sort(numbers)
+	list, err := jsonList(slices.Compact(numbers))
+	if err != nil {
+		return err
+	}
+	stored, err := store.Query(ctx, pool, s.Text(messagesSQL), func(rows *sql.Rows, m *shared.StoredMessage) error {
+		var ordered bool
+		err := rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties, &m.OrderingKey, &ordered, &m.ReceivedAt)
+		if ordered && m.OrderingKey == nil { // some drivers read an empty blob as nil
+			m.OrderingKey = []byte{}
+		}
+		return err
+	}, list)
+	if err != nil {
+		return err
+	}
+	byNumber := make(map[models.MessageNumber]shared.StoredMessage, len(stored))
+	for _, message := range stored {
+		byNumber[models.MessageNumber(message.Number.Int64)] = message
+	}
+	for i := range claims {
+		claims[i].Message = byNumber[claims[i].Message.Number].Message(claims[i].MessageID) // each its own
+	}
+	return nil
+}
+
+func (s *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
+	var earliest time.Time
+	for _, key := range keys {
+		found, err := store.Query(ctx, s.Pool(ctx), s.Text(nextDueSQL), store.Value[store.Stamp], key, store.SQLiteTime(now))
+		if err != nil {
+			return time.Time{}, false, shared.Doing("find the next due status", err)
+		}
+		if len(found) == 1 && (earliest.IsZero() || found[0].Before(earliest)) {
+			earliest = found[0].Time
+		}
+	}
+	return earliest, !earliest.IsZero(), nil
+}
+
+func (s *Store) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]store.Sibling, error) {
+	messageList, err := jsonList(messageNumbers)
+	if err != nil {
+		return nil, shared.Doing("read sibling statuses", err)
+	}
+	keyList, err := jsonList(keys)
+	if err != nil {
+		return nil, shared.Doing("read sibling statuses", err)
+	}
+	siblings, err := store.Query(ctx, s.Pool(ctx), s.Text(siblingsSQL), shared.ScanSibling, messageList, keyList)
+	return siblings, shared.Doing("read sibling statuses", err)
+}

@@ -1,0 +1,108 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// By the index on (received_at, number).
+const candidatesSQL = `
+SELECT number, received_at FROM {messages}
+WHERE received_at < ?1 AND (received_at, number) > (?2, ?3)
+ORDER BY received_at, number
+LIMIT ?4`
+
+// What goes: its own cutoff or the common one.
+const cutoffSQL = `COALESCE((
+		SELECT json_extract(own.value, '$[1]') FROM json_each(?6) own WHERE json_extract(own.value, '$[0]') = {statuses}.handler_key
+	), ?5)`
+
+// Messages as above, statuses by the unique index on (message_number, handler_key).
+const expiredSQL = `
+SELECT w.number, w.received_at,
+	NOT EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number)
+	OR EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number AND {statuses}.completed_at < ` + cutoffSQL + `)
+FROM (` + candidatesSQL + `) w`
+
+// First, because a transaction must begin with a write. By the unique index on
+// (message_number, handler_key). Not left to ON DELETE CASCADE, which SQLite obeys
+// only where foreign keys are switched on.
+const cleanupStatusesSQL = `
+DELETE FROM {statuses}
+WHERE message_number IN (SELECT number FROM (` + candidatesSQL + `))
+	AND completed_at < ` + cutoffSQL
+
+// Messages by the unique index on their numbers, statuses by that on
+// (message_number, handler_key).
+const cleanupMessagesSQL = `
+DELETE FROM {messages}
+WHERE number IN (SELECT value FROM json_each(?1))
+	AND NOT EXISTS (SELECT 1 FROM {statuses} s WHERE s.message_number = {messages}.number)`
+
+// walkArgs makes the arguments of a walk: ?1 to ?4 of the candidates, ?5 and
+// ?6 of the cutoffs.
+func walkArgs(req store.CleanupRequest) ([]any, error) {
+	cutoffs := make([][2]string, len(req.HandlerCutoffs))
+	for i, own := range req.HandlerCutoffs {
+		cutoffs[i] = [2]string{own.HandlerKey, store.SQLiteTime(own.Cutoff)}
+	}
+	own, err := jsonList(cutoffs)
+	return []any{store.SQLiteTime(shared.WalkEnd(req)), store.SQLiteTime(req.After.ReceivedAt), req.After.MessageNumber, req.Limit, store.SQLiteTime(req.Cutoff), own}, err
+}
+
+func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
+	walk, err := walkArgs(req)
+	if err != nil {
+		return store.ExpiredBatch{Next: req.After}, shared.Doing("find expired messages", err)
+	}
+	candidates, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSQL), func(rows *sql.Rows, c *shared.Candidate) error {
+		var received store.Stamp
+		err := rows.Scan(&c.MessageNumber, &received, &c.Expired)
+		c.ReceivedAt = received.Time
+		return err
+	}, walk...)
+	if err != nil {
+		return store.ExpiredBatch{Next: req.After}, shared.Doing("find expired messages", err)
+	}
+	return shared.Walked(req, candidates), nil
+}
+
+func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
+	walk, err := walkArgs(req)
+	if err != nil {
+		return store.CleanupResult{Next: req.After}, shared.Doing("cleanup", err)
+	}
+	var result store.CleanupResult
+	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
+		var err error
+		if result.Statuses, err = store.Exec(ctx, pool, s.Text(cleanupStatusesSQL), walk...); err != nil {
+			return err
+		}
+		candidates, err := store.Query(ctx, pool, s.Text(candidatesSQL), func(rows *sql.Rows, c *shared.Candidate) error {
+			var received store.Stamp
+			err := rows.Scan(&c.MessageNumber, &received)
+			c.ReceivedAt, c.Expired = received.Time, true
+			return err
+		}, walk[:4]...)
+		if err != nil {
+			return err
+		}
+		found := shared.Walked(req, candidates)
+		list, err := jsonList(found.MessageNumbers)
+		if err != nil {
+			return err
+		}
+		result.Messages, err = store.Exec(ctx, pool, s.Text(cleanupMessagesSQL), list)
+		result.Next, result.Done = found.Next, found.Done
+		return err
+	})
+	if err != nil {
+		return store.CleanupResult{Next: req.After}, shared.Doing("cleanup", err)
+	}
+	return result, nil
+}

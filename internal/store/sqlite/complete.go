@@ -1,0 +1,89 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// Rows by their primary key.
+const completeSQL = `
+UPDATE {statuses} SET ` + completedSQL + `
+FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS outcome FROM json_each(?2)) AS c
+WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
+RETURNING id, version - 1`
+
+// By the primary key. It changes nothing but takes the file's write lock.
+const currentSQL = `
+UPDATE {statuses} SET version = {statuses}.version
+FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1)) AS c
+WHERE {statuses}.completed_at IS NULL AND {statuses}.id = c.id AND {statuses}.version = c.version
+RETURNING id, version`
+
+const completedSQL = `completed_at = ?1, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
+	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = {statuses}.version + 1`
+
+func (s *Store) Complete(ctx context.Context, completions []store.Completion, at time.Time) ([]bool, error) {
+	applied, err := s.change(ctx, s.Pool(ctx), completeSQL, completions, store.SQLiteTime(at))
+	return applied, shared.Doing("complete", err)
+}
+
+// change runs a statement over the completions and says which it applied to.
+func (s *Store) change(ctx context.Context, pool gorm.ConnPool, statement string, completions []store.Completion, before ...any) ([]bool, error) {
+	applied := make([]bool, len(completions))
+	if len(completions) == 0 {
+		return applied, nil
+	}
+	rows, index := make([][3]any, len(completions)), make(map[versioned]int, len(completions))
+	for i, c := range completions {
+		rows[i], index[versioned{c.StatusID, c.Version}] = [3]any{c.StatusID, c.Version, c.Outcome}, i
+	}
+	list, err := jsonList(rows)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := store.Query(ctx, pool, s.Text(statement), scanVersioned, append(before, list)...)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range changed {
+		applied[index[row]] = true
+	}
+	return applied, nil
+}
+
+// CompleteUnlocked is Complete: SQLite locks no rows.
+func (s *Store) CompleteUnlocked(ctx context.Context, completions []store.Completion, at time.Time) ([]bool, error) {
+	return s.Complete(ctx, completions, at)
+}
+
+// versioned is a row as it was before a transition.
+type versioned struct {
+	id      string
+	version int64
+}
+
+func scanVersioned(rows *sql.Rows, v *versioned) error { return rows.Scan(&v.id, &v.version) }
+
+func (s *Store) CompleteTx(ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time) ([]bool, error) {
+	pool, err := shared.Joined(tx)
+	if err != nil {
+		return nil, shared.Doing("complete", err)
+	}
+	applied, err := s.change(ctx, pool, completeSQL, completions, store.SQLiteTime(at))
+	return applied, shared.Doing("complete", err)
+}
+
+func (s *Store) CurrentTx(ctx context.Context, tx *gorm.DB, completions []store.Completion) ([]bool, error) {
+	pool, err := shared.Joined(tx)
+	if err != nil {
+		return nil, shared.Doing("check claims", err)
+	}
+	current, err := s.change(ctx, pool, currentSQL, completions)
+	return current, shared.Doing("check claims", err)
+}

@@ -1,0 +1,243 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// The claim of a key with lanes (contract 5.12): a window of its due rows by
+// the due index, each judged by the index on lanes, as far as the limit.
+const claimHeadsSQL = `
+UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, holds_lane = lane_key IS NOT NULL
+WHERE rowid IN (
+	SELECT w.place FROM (
+		SELECT rowid AS place, id, sequence, lane_handler, lane_key FROM {statuses}
+		WHERE ` + isDueSQL + `
+		ORDER BY COALESCE(next_attempt_at, created_at), id
+		LIMIT ?5
+	) w
+	WHERE (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL)) AND ` + headSQL + `
+	LIMIT ?4
+)
+RETURNING ` + claimColumnsSQL + `, CAST(COALESCE(next_attempt_at, created_at) AS text)`
+
+// Whether row w is first in its lane, under any of the handler's names, and
+// none is claimed there. By the index on lanes and the one on claimed lanes.
+const headSQL = `(w.lane_key IS NULL OR NOT (
+		EXISTS (
+			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN ` + namesSQL + ` AND p.lane_key = w.lane_key
+				AND p.completed_at IS NULL AND p.is_poisoned = 0 AND (p.sequence, p.id) < (w.sequence, w.id)
+		) OR NOT ?7 AND EXISTS (
+			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN ` + namesSQL + ` AND p.lane_key = w.lane_key
+				AND p.completed_at IS NULL AND p.is_poisoned = 1 AND (p.sequence, p.id) < (w.sequence, w.id)
+		) OR EXISTS (
+			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN ` + namesSQL + ` AND p.lane_key = w.lane_key AND p.holds_lane
+		)
+	))`
+
+const namesSQL = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_handler)`
+
+// What a claim has passed over that did not get all it wanted: the rest of its
+// window, ?4 rows. By the due index. There is one writer, and it is us: none of
+// these rows can be first now. They are marked if they are more than ?5.
+const markWindowSQL = `
+WITH passed AS MATERIALIZED (
+	SELECT rowid AS place FROM {statuses}
+	WHERE ` + isDueSQL + ofLivingWorkerSQL + `
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT ?4
+)` + markSQL
+
+// What a claim has passed over that got all it wanted: what is before the last
+// row it got, which became due at ?1 and is ?4. By the due index, in two ranges
+// that end there: what came due earlier, and what came due at the same time.
+// Said as one condition, it would be a filter over all that is due. ?1 is the
+// time as it is stored: one that users wrote in a zone of theirs stands in the
+// index by its text, and the same moment in our form would reach to rows that
+// this claim has not come to.
+const markPassedSQL = `
+WITH passed AS MATERIALIZED (
+	SELECT rowid AS place FROM {statuses}
+	WHERE ` + isPendingSQL + ` AND COALESCE(next_attempt_at, created_at) < ?1` + ofLivingWorkerSQL + `
+	UNION ALL
+	SELECT rowid FROM {statuses}
+	WHERE ` + isPendingSQL + ` AND COALESCE(next_attempt_at, created_at) = ?1 AND id < ?4` + ofLivingWorkerSQL + `
+)` + markSQL
+
+const (
+	ofLivingWorkerSQL = ` AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))`
+
+	markSQL = `
+UPDATE {statuses} SET is_waiting = true, version = version + 1
+WHERE rowid IN (SELECT place FROM passed) AND (SELECT count(*) FROM passed) > ?5`
+)
+
+// head is a claim and when it became due, as it is stored.
+type head struct {
+	store.Claim
+	stored string
+}
+
+// claimHeads claims rows that are first in their lanes and reports whether it
+// marked others as waiting. It need not look after their lanes: what ended
+// before this transaction was seen by it, and who ends later sees its marks.
+func (s *Store) claimHeads(ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit) (claims []store.Claim, marked bool, err error) {
+	names, err := jsonList(append([]int64{}, limit.Lanes.Handlers...))
+	if err != nil {
+		return nil, false, err
+	}
+	window := 2*limit.Limit + shared.LaneWindow
+	heads, err := store.Query(ctx, pool, s.Text(claimHeadsSQL), func(rows *sql.Rows, h *head) error { return scanClaim(rows, &h.Claim, &h.stored) },
+		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, h := range heads {
+		claims = append(claims, h.Claim)
+	}
+	shared.SortClaims(claims)
+	var changed int64
+	if len(heads) == limit.Limit {
+		last := slices.MaxFunc(heads, func(a, b head) int {
+			return cmp.Or(cmp.Compare(a.stored, b.stored), cmp.Compare(a.StatusID, b.StatusID))
+		})
+		changed, err = store.Exec(ctx, pool, s.Text(markPassedSQL), last.stored, worker, limit.HandlerKey, last.StatusID, limit.Limit)
+	} else {
+		changed, err = store.Exec(ctx, pool, s.Text(markWindowSQL), now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
+	}
+	return claims, changed > 0, err
+}
+
+// The first row of each lane under each of its names, poisoned ones apart from
+// the others, by the index on lanes; whether one is claimed there by the index
+// on claimed lanes.
+const firstsSQL = `
+SELECT t.key, f.id, f.handler_key, f.sequence, f.is_poisoned, f.is_waiting, f.processing_started_at IS NOT NULL, f.next_attempt_at IS NULL OR f.next_attempt_at <= ?2,
+	EXISTS (
+		SELECT 1 FROM {statuses} h WHERE h.lane_handler = n.value AND h.lane_key = json_extract(t.value, '$[1]') AND h.holds_lane
+	)
+FROM json_each(?1) t
+JOIN json_each(t.value, '$[0]') n
+JOIN (SELECT 0 AS is_poisoned UNION ALL SELECT 1) b
+JOIN {statuses} f ON f.rowid = (
+	SELECT p.rowid FROM {statuses} p
+	WHERE p.lane_handler = n.value AND p.lane_key = json_extract(t.value, '$[1]') AND p.is_poisoned = b.is_poisoned AND p.completed_at IS NULL
+	ORDER BY p.sequence, p.id LIMIT 1
+)`
+
+// By the primary key.
+const freeSQL = `
+UPDATE {statuses} SET is_waiting = false, version = version + 1
+WHERE id IN (SELECT value FROM json_each(?1)) AND is_waiting
+RETURNING handler_key`
+
+// first is a row of firstsSQL.
+type first struct {
+	turn                                         int
+	id, handlerKey                               string
+	sequence                                     int64
+	poisoned, waiting, processing, due, laneHeld bool
+}
+
+// AdvanceLanes reads and only then writes, in a transaction each: a row that
+// was let go although it is not first any more is judged again by the claim.
+func (s *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now time.Time) ([]string, error) {
+	if len(turns) == 0 {
+		return nil, nil
+	}
+	list := make([][2]any, len(turns))
+	for i, turn := range turns {
+		list[i] = [2]any{append([]int64{}, turn.Handlers...), turn.Key}
+	}
+	asked, err := jsonList(list)
+	if err != nil {
+		return nil, shared.Doing("advance lanes", err)
+	}
+	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(firstsSQL), func(rows *sql.Rows, f *first) error {
+		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due, &f.laneHeld)
+	}, asked, store.SQLiteTime(now))
+	if err != nil {
+		return nil, shared.Doing("advance lanes", err)
+	}
+	var keys, waiting []string
+	for _, f := range firstOf(rows, turns) {
+		switch {
+		case f.poisoned || f.processing || f.laneHeld:
+		case f.waiting:
+			waiting = append(waiting, f.id)
+		case f.due:
+			keys = append(keys, f.handlerKey)
+		}
+	}
+	if len(waiting) > 0 {
+		ids, err := jsonList(waiting)
+		if err != nil {
+			return nil, shared.Doing("advance lanes", err)
+		}
+		freed, err := store.Query(ctx, s.Pool(ctx), s.Text(freeSQL), store.Value[string], ids)
+		if err != nil {
+			return nil, shared.Doing("advance lanes", err)
+		}
+		keys = append(keys, freed...)
+	}
+	return shared.Distinct(keys), nil
+}
+
+// firstOf chooses each turn's first row among those of its names.
+func firstOf(rows []first, turns []store.LaneTurn) map[int]first {
+	firsts, held := map[int]first{}, map[int]bool{}
+	for _, row := range rows {
+		held[row.turn] = held[row.turn] || row.laneHeld
+		if row.poisoned && turns[row.turn].SkipPoisoned {
+			continue
+		}
+		known, found := firsts[row.turn]
+		if !found || cmp.Or(cmp.Compare(row.sequence, known.sequence), cmp.Compare(row.id, known.id)) < 0 {
+			firsts[row.turn] = row
+		}
+	}
+	for turn, row := range firsts {
+		row.laneHeld = held[turn]
+		firsts[turn] = row
+	}
+	return firsts
+}
+
+func (s *Store) CheckLanes(ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time) (*store.Lane, []string, error) {
+	return shared.CheckLanes(ctx, s, rule, after, limit, now)
+}
+
+// numbered is a statement of both dialects in this one's parameters.
+func numbered(statement string) string { return strings.ReplaceAll(statement, "$", "?") }
+
+func (s *Store) WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error) {
+	return store.Query(ctx, s.Pool(ctx), s.Text(numbered(shared.WaitingLanesSQL)), shared.ScanLaneOf(name), name, after, limit)
+}
+
+func (s *Store) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
+	names, err := store.Query(ctx, s.Pool(ctx), s.Text(shared.WaitingLaneHandlersSQL), store.Value[int64])
+	return names, shared.Doing("find lanes with waiting statuses", err)
+}
+
+// By the index on waiting rows.
+const releaseWaitingSQL = `
+UPDATE {statuses} SET is_waiting = false, version = version + 1
+WHERE rowid IN (SELECT rowid FROM {statuses} WHERE is_waiting AND handler_key IN (SELECT value FROM json_each(?1)) LIMIT ?2)`
+
+func (s *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
+	list, err := jsonList(handlerKeys)
+	if err != nil {
+		return 0, shared.Doing("release waiting statuses", err)
+	}
+	released, err := store.Exec(ctx, s.Pool(ctx), s.Text(releaseWaitingSQL), list, limit)
+	return released, shared.Doing("release waiting statuses", err)
+}

@@ -1,0 +1,61 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// All by primary key or over the whole of a table with a few rows. Leases are
+// judged by the clock the caller gives (contract 3.5).
+const (
+	acquireLeaseSQL = `
+INSERT INTO {locks} (name, owner_id, expires_at) VALUES (?1, ?2, ?3)
+ON CONFLICT (name) DO UPDATE SET owner_id = excluded.owner_id, expires_at = excluded.expires_at
+WHERE owner_id = excluded.owner_id OR expires_at <= ?4
+RETURNING name`
+
+	leaseOwnerSQL = `SELECT owner_id FROM {locks} WHERE name = ?1`
+
+	releaseLeaseSQL = `DELETE FROM {locks} WHERE name = ?1 AND owner_id = ?2`
+
+	deleteLeasesSQL = `DELETE FROM {locks} WHERE expires_at < ?1`
+
+	pausedSQL = `SELECT handler_key FROM {handlers} WHERE paused ORDER BY handler_key`
+
+	setPausedSQL = `
+INSERT INTO {handlers} (handler_key, paused, updated_at) VALUES (?1, ?2, ?3)
+ON CONFLICT (handler_key) DO UPDATE SET paused = excluded.paused, updated_at = excluded.updated_at`
+)
+
+func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
+	held, err := store.Query(ctx, s.Pool(ctx), s.Text(acquireLeaseSQL), store.Value[string], name, owner, store.SQLiteTime(now.Add(ttl)), store.SQLiteTime(now))
+	return len(held) == 1, shared.Doing("acquire lease "+name, err)
+}
+
+func (s *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
+	owners, err := store.Query(ctx, s.Pool(ctx), s.Text(leaseOwnerSQL), store.Value[string], name)
+	return shared.OnlyOwner(owners), shared.Doing("look at lease "+name, err)
+}
+
+func (s *Store) ReleaseLease(ctx context.Context, name, owner string) error {
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(releaseLeaseSQL), name, owner)
+	return shared.Doing("release lease "+name, err)
+}
+
+func (s *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error) {
+	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteLeasesSQL), store.SQLiteTime(now.Add(-age)))
+	return deleted, shared.Doing("delete expired leases", err)
+}
+
+func (s *Store) Paused(ctx context.Context) ([]string, error) {
+	keys, err := store.Query(ctx, s.Pool(ctx), s.Text(pausedSQL), store.Value[string])
+	return keys, shared.Doing("list paused handler keys", err)
+}
+
+func (s *Store) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(setPausedSQL), handlerKey, paused, store.SQLiteTime(now))
+	return shared.Doing("set paused", err)
+}

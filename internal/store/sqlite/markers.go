@@ -1,0 +1,50 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+const (
+	// By the primary key, which decides.
+	addMarkerSQL = `
+INSERT INTO {markers} (message_id, handler_key, message_type, processed_at, expires_at, namespace) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (message_id, handler_key, namespace) DO NOTHING
+RETURNING 1`
+
+	// By the primary key.
+	hasMarkerSQL = `SELECT 1 FROM {markers} WHERE message_id = ?1 AND handler_key = ?2 AND namespace = ?3`
+)
+
+// busySnapshot is SQLITE_BUSY_SNAPSHOT: the transaction has read before and
+// somebody else has written since. No waiting helps against it.
+const busySnapshot = 517
+
+// AddMarkerTx waits as the connection does (busy_timeout), and for ctx.
+func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, _ time.Duration) (bool, error) {
+	pool, err := shared.Joined(tx)
+	if err == nil {
+		err = shared.CheckMarker(marker)
+	}
+	if err != nil {
+		return false, shared.Doing("add marker", err)
+	}
+	added, err := store.Query(ctx, pool, s.Text(addMarkerSQL), store.Value[int],
+		marker.MessageID, marker.HandlerKey, marker.MessageType, store.SQLiteTime(marker.ProcessedAt), store.SQLiteTime(marker.ExpiresAt), marker.Namespace)
+	if code, _ := store.SQLiteCode(err); store.IsBusy(err) && code != busySnapshot {
+		err = fmt.Errorf("%w: %w", store.ErrMarkerBusy, err)
+	}
+	return len(added) == 1, shared.Doing("add marker", err)
+}
+
+func (s *Store) HasMarker(ctx context.Context, messageID, handlerKey, namespace string) (bool, error) {
+	found, err := store.Query(ctx, s.Pool(ctx), s.Text(hasMarkerSQL), store.Value[int], messageID, handlerKey, namespace)
+	return len(found) > 0, shared.Doing("look for marker", err)
+}

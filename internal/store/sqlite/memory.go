@@ -1,0 +1,27 @@
+package sqlite
+
+import (
+	"context"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+const fileSQL = `SELECT coalesce(file, '') FROM pragma_database_list WHERE name = 'main'`
+
+// InMemory reports whether db is a SQLite database without a file. Connections
+// to one see a database each, or with a shared cache fail at random, because
+// busy_timeout does not apply to its table locks. It reads no table.
+func InMemory(ctx context.Context, db *gorm.DB) (bool, error) {
+	if db.Dialector.Name() != "sqlite" {
+		return false, nil
+	}
+	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
+	files, err := store.Query(ctx, pool, fileSQL, store.Value[string])
+	if err != nil {
+		return false, shared.Doing("read the path of the SQLite database", err)
+	}
+	return len(files) == 1 && files[0] == "", nil
+}

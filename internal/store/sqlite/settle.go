@@ -1,0 +1,57 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// Rows by their primary key. A poisoned row waits for no attempt.
+const settleSQL = `
+UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count,
+	last_error = COALESCE(c.last_error, {statuses}.last_error), is_poisoned = c.poisoned,
+	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
+	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = {statuses}.version + 1
+FROM (
+	SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS error_count,
+		json_extract(value, '$[3]') AS abandoned_count, json_extract(value, '$[4]') AS last_error,
+		json_extract(value, '$[5]') AS next_attempt_at, json_extract(value, '$[6]') AS poisoned
+	FROM json_each(?1)
+) AS c
+WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
+RETURNING id, version - 1`
+
+func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]bool, error) {
+	applied := make([]bool, len(settlements))
+	if len(settlements) == 0 {
+		return applied, nil
+	}
+	rows, index := make([][7]any, len(settlements)), make(map[versioned]int, len(settlements))
+	for i, each := range settlements {
+		var next *string
+		if each.NextAttemptAt != nil {
+			text := store.SQLiteTime(*each.NextAttemptAt)
+			next = &text
+		}
+		rows[i] = [7]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, shared.Sanitized(each.LastError), next, each.Poisoned}
+		index[versioned{each.StatusID, each.Version}] = i
+	}
+	list, err := jsonList(rows)
+	if err != nil {
+		return nil, shared.Doing("settle", err)
+	}
+	changed, err := store.Query(ctx, s.Pool(ctx), s.Text(settleSQL), scanVersioned, list)
+	if err != nil {
+		return nil, shared.Doing("settle", err)
+	}
+	for _, row := range changed {
+		applied[index[row]] = true
+	}
+	return applied, nil
+}
+
+// SettleUnlocked is Settle: SQLite locks no rows.
+func (s *Store) SettleUnlocked(ctx context.Context, settlements []store.Settlement) ([]bool, error) {
+	return s.Settle(ctx, settlements)
+}

@@ -1,0 +1,53 @@
+// Package sqlite is the store on SQLite.
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Store implements store.Store for SQLite 3.35 and later, with any driver. Lists go
+// in as JSON. Every transaction begins with a write, so that it waits for its
+// turn by busy_timeout: one that reads first and writes later fails with
+// SQLITE_BUSY_SNAPSHOT, which no timeout helps against.
+//
+// Parameters are numbered ?1, ?2: drivers disagree about the others.
+type Store struct{ shared.Database }
+
+// New makes a store.
+func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
+	if options.Announces {
+		return nil, errors.New("store: SQLite has no notifications")
+	}
+	tables, err := shared.NewDatabase(db, naming, nil, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{tables}, nil
+}
+
+func (s *Store) SingleWriter() bool { return true }
+
+// DefaultIsolation has nothing to find: SQLite's transactions are serializable, and there
+// is one writer.
+func (s *Store) DefaultIsolation(context.Context) (store.DefaultIsolation, bool, error) {
+	return store.DefaultIsolation{}, false, nil
+}
+
+// jsonList makes an argument for json_each. Text must have passed CheckText:
+// JSON would replace invalid UTF-8.
+func jsonList(list any) (string, error) {
+	text, err := json.Marshal(list)
+	if err != nil {
+		return "", fmt.Errorf("encode arguments: %w", err)
+	}
+	return string(text), nil
+}

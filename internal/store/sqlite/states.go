@@ -1,0 +1,97 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// By the primary key.
+const statesSQL = `
+SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id
+FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
+
+// Pending rows by the due index, which holds nothing else.
+const claimsOfSQL = `
+SELECT ` + refColumnsSQL + ` FROM {statuses}
+WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = ?1
+LIMIT ?2`
+
+// By the due index, a window of one key: bounded, however much is pending.
+const oldestClaimsOfSQL = `
+SELECT ` + refColumnsSQL + ` FROM (
+	SELECT * FROM {statuses}
+	WHERE handler_key = ?2 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+	ORDER BY COALESCE(next_attempt_at, created_at), id
+	LIMIT ?3
+)
+WHERE processing_started_at IS NOT NULL AND worker_id = ?1`
+
+// Like the claims of a worker.
+const stuckClaimsSQL = `
+SELECT ` + refColumnsSQL + ` FROM {statuses}
+WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= ?1 AND worker_id IS NULL
+LIMIT ?2`
+
+// By the due index, oldest due first.
+const pendingOfSQL = `
+SELECT ` + refColumnsSQL + ` FROM {statuses}
+WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL
+ORDER BY COALESCE(next_attempt_at, created_at), id
+LIMIT ?2`
+
+// By the index on waiting rows.
+const waitingOfSQL = `
+SELECT ` + refColumnsSQL + ` FROM {statuses} WHERE handler_key = ?1 AND is_waiting ORDER BY id LIMIT ?2`
+
+const refColumnsSQL = `id, message_id, handler_key, version, '', error_count, abandoned_count, lane_handler, lane_key`
+
+func (s *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
+	list, err := jsonList(statusIDs)
+	if err != nil {
+		return nil, shared.Doing("read statuses back", err)
+	}
+	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(statesSQL), shared.ScanState, list)
+	return shared.ByID(rows), shared.Doing("read statuses back", err)
+}
+
+func (s *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {
+	refs, err := store.Query(ctx, s.Pool(ctx), s.Text(claimsOfSQL), shared.ScanRef, workerID, limit)
+	return refs, shared.Doing("find the claims of a worker", err)
+}
+
+func (s *Store) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]store.Ref, error) {
+	var found []store.Ref
+	for _, key := range handlerKeys {
+		refs, err := store.Query(ctx, s.Pool(ctx), s.Text(oldestClaimsOfSQL), shared.ScanRef, workerID, key, window)
+		if err != nil {
+			return nil, shared.Doing("find the oldest claims of a worker", err)
+		}
+		found = append(found, refs...)
+	}
+	return found, nil
+}
+
+func (s *Store) StuckClaims(ctx context.Context, before time.Time, limit int) ([]store.Ref, error) {
+	refs, err := store.Query(ctx, s.Pool(ctx), s.Text(stuckClaimsSQL), shared.ScanRef, store.SQLiteTime(before), limit)
+	return refs, shared.Doing("find stuck claims", err)
+}
+
+func (s *Store) PendingKeys(ctx context.Context) ([]string, error) {
+	keys, err := store.Query(ctx, s.Pool(ctx), s.Text(shared.PendingKeysSQL), store.Value[string])
+	return keys, shared.Doing("find pending handler keys", err)
+}
+
+func (s *Store) PendingOf(ctx context.Context, handlerKey string, limit int) ([]store.Ref, error) {
+	var refs []store.Ref
+	for _, statement := range []string{pendingOfSQL, waitingOfSQL} {
+		found, err := store.Query(ctx, s.Pool(ctx), s.Text(statement), shared.ScanRef, handlerKey, limit-len(refs))
+		if err != nil {
+			return nil, shared.Doing("find pending statuses", err)
+		}
+		refs = append(refs, found...)
+	}
+	return refs, nil
+}

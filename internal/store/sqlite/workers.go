@@ -1,0 +1,108 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/shared"
+)
+
+// All by primary key or over the whole of a table that has one row per
+// process. Silence is judged by the clock the caller gives (contract 3.5).
+const (
+	heartbeatSQL = `
+INSERT INTO {workers} (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at) VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?6)
+ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys, health = excluded.health,
+	heartbeat_at = excluded.heartbeat_at
+WHERE released_at IS NULL
+RETURNING id`
+
+	recordDrainSQL = `
+INSERT INTO {workers} (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at, stopped_at)
+VALUES (?1, ?2, ?3, ?4, ?6, '', ?5, ?5, ?5)
+ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys,
+	started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at, stopped_at = excluded.stopped_at, released_at = NULL`
+
+	workerLivesSQL = `SELECT id FROM {workers} WHERE id = ?1 AND released_at IS NULL`
+
+	stopWorkerSQL = `UPDATE {workers} SET stopped_at = ?2 WHERE id = ?1 AND stopped_at IS NULL`
+
+	workersSQL = `
+SELECT id, host, pid, handler_keys, health, started_at, heartbeat_at, stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL
+FROM {workers} ORDER BY started_at, id`
+
+	markReleasedSQL = `UPDATE {workers} SET released_at = ?2 WHERE id = ?1 AND released_at IS NULL`
+)
+
+// Claims by the due index. A worker that has claims keeps its row: without it
+// nobody would look for them.
+const deleteWorkersSQL = `
+DELETE FROM {workers}
+WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)
+	AND id NOT IN (
+		SELECT worker_id FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+			AND processing_started_at IS NOT NULL AND worker_id IS NOT NULL
+	)`
+
+func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) error {
+	keys, err := shared.HandlerKeysJSON(w)
+	if err != nil {
+		return err
+	}
+	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys, shared.HealthJSON(w), store.SQLiteTime(now))
+	if err == nil && len(written) == 0 {
+		err = store.ErrWorkerReleased
+	}
+	return shared.Doing("heartbeat", err)
+}
+
+func (s *Store) RecordDrain(ctx context.Context, w store.Worker, now time.Time) error {
+	keys, err := shared.HandlerKeysJSON(w)
+	if err != nil {
+		return err
+	}
+	_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now), shared.HealthJSON(w))
+	return shared.Doing("record drain", err)
+}
+
+func (s *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
+	found, err := store.Query(ctx, s.Pool(ctx), s.Text(workerLivesSQL), store.Value[string], workerID)
+	return len(found) == 1, shared.Doing("look at worker", err)
+}
+
+func (s *Store) StopWorker(ctx context.Context, workerID string, now time.Time) error {
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(stopWorkerSQL), workerID, store.SQLiteTime(now))
+	return shared.Doing("stop worker", err)
+}
+
+func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error) {
+	workers, err := store.Query(ctx, s.Pool(ctx), s.Text(workersSQL), func(rows *sql.Rows, w *store.WorkerState) error {
+		var keys string
+		var started, heartbeat store.Stamp
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &started, &heartbeat, &w.Stopped, &w.Drains, &w.Released); err != nil {
+			return err
+		}
+		w.StartedAt, w.SilentFor, w.Evictable = started.Time, now.Sub(heartbeat.Time), true
+		return shared.ParseHandlerKeys(keys, w)
+	})
+	return workers, shared.Doing("list workers", err)
+}
+
+// EvictWorker has nothing to do: a SQLite transaction dies with its process.
+func (s *Store) EvictWorker(context.Context, string) (int, error) { return 0, nil }
+
+func (s *Store) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(markReleasedSQL), workerID, store.SQLiteTime(now))
+	return shared.Doing("mark worker released", err)
+}
+
+func (s *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
+	list, err := jsonList(workerIDs)
+	if err != nil {
+		return 0, shared.Doing("delete workers", err)
+	}
+	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteWorkersSQL), list)
+	return deleted, shared.Doing("delete workers", err)
+}
