@@ -185,7 +185,7 @@ func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (release
 	if len(lost) == 0 {
 		return 0, nil
 	}
-	if _, err := c.store.Settle(stmt, lost); err != nil {
+	if _, err := c.store.Settle(stmt, lost, store.AwaitLocked); err != nil {
 		return 0, fmt.Errorf("release claims that nothing runs: %w", err)
 	}
 	c.lanes.advance(stmt, ended)

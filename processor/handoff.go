@@ -223,7 +223,7 @@ func (l *loop) giveBackLate(attempts []*task) {
 		results[i] = interrupted(a, l.p.clock.Now())
 		settlements[i] = results[i].settlement
 	}
-	applied, err := l.p.store.Settle(stmt, settlements)
+	applied, err := l.p.store.Settle(stmt, settlements, store.AwaitLocked)
 	if err != nil {
 		l.p.log.Warn("inbox: claims accepted for a worker that has ended could not be given back, they are recovered", zap.Int(telemetry.FieldClaims, len(attempts)), zap.Error(err))
 		return

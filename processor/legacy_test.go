@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -61,7 +62,7 @@ func TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded(t *testing.T) 
 			both(t, renamed, old, "x")
 			claimed := claim(t, d, system, "", 1, "old")
 			require.Len(t, claimed, 1)
-			applied, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now())
+			applied, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now(), store.AwaitLocked)
 			require.NoError(t, err)
 			require.Equal(t, []bool{true}, applied)
 			inboxtest.Process(t, renamed)
@@ -83,7 +84,7 @@ func TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded(t *testing.T) 
 			require.Zero(t, s.ErrorCount)
 			require.NotNil(t, s.NextAttemptAt)
 			require.Zero(t, ran.runs["z/new"])
-			_, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now())
+			_, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now(), store.AwaitLocked)
 			require.NoError(t, err)
 		})
 	})

@@ -64,9 +64,9 @@ func (c *completer) writeGroup(ctx context.Context, batch []result, careful bool
 // another. Careful, it passes over rows that others have locked and returns
 // their results.
 func (c *completer) write(ctx context.Context, batch []result, careful bool) (left []result, err error) {
-	complete, settle := c.store.Complete, c.store.Settle
+	locked := store.AwaitLocked
 	if careful {
-		complete, settle = c.store.CompleteUnlocked, c.store.SettleUnlocked
+		locked = store.SkipLocked
 	}
 	var (
 		completions = make([]store.Completion, 0, len(batch))
@@ -91,7 +91,7 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 	stmt, cancel := context.WithTimeout(ctx, c.statementTimeout)
 	defer cancel()
 	if len(completions) > 0 {
-		done, err := complete(stmt, completions, c.now())
+		done, err := c.store.Complete(stmt, completions, c.now(), locked)
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +100,7 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 		}
 	}
 	if len(settlements) > 0 {
-		done, err := settle(stmt, settlements)
+		done, err := c.store.Settle(stmt, settlements, locked)
 		if err != nil {
 			return nil, err
 		}

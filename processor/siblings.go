@@ -110,7 +110,7 @@ func (c *claimer) choose(ctx context.Context, a *task, rows []store.Sibling, own
 		}
 	}
 	if len(others) > 0 {
-		applied, err := c.store.Complete(ctx, others, c.now())
+		applied, err := c.store.Complete(ctx, others, c.now(), store.AwaitLocked)
 		if err != nil {
 			return false, fmt.Errorf("supersede siblings: %w", err)
 		}

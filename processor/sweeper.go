@@ -202,7 +202,7 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 	for i, r := range refs {
 		settlements[i] = to(r)
 	}
-	done, err := s.store.SettleUnlocked(stmt, settlements)
+	done, err := s.store.Settle(stmt, settlements, store.SkipLocked)
 	if err != nil {
 		return len(refs), 0, err
 	}

@@ -112,6 +112,17 @@ type Claimer interface {
 	NextDue(ctx context.Context, keys []string, now time.Time) (due time.Time, ok bool, err error)
 }
 
+// Locked is what becomes of rows that another transaction has locked, such as that of a
+// transactional handler which is still running. SQLite locks no rows.
+type Locked int
+
+const (
+	// AwaitLocked waits for the other transaction's end.
+	AwaitLocked Locked = iota
+	// SkipLocked passes over them: they are reported as not applied. Recovery never waits.
+	SkipLocked
+)
+
 // Handlers tells of what belongs to a handler key.
 type Handlers interface {
 	// Backlog tells what there is to do under these keys, none of which is
@@ -158,16 +169,13 @@ type Lanes interface {
 	ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (released int64, err error)
 }
 
-// Completer ends claims. Its transitions (Complete, CompleteTx, Settle, SettleUnlocked) are
+// Completer ends claims. Its transitions (Complete, CompleteTx, Settle) are
 // conditional on the version the caller saw and raise it by one; a row whose version has
 // moved on is left alone and reported as not applied (contract 3.2, 5.10).
 type Completer interface {
 	// Complete ends statuses; applied is aligned with the argument. One row's
 	// stale version never keeps the others from completing.
-	Complete(ctx context.Context, completions []Completion, at time.Time) (applied []bool, err error)
-	// CompleteUnlocked is Complete that passes over rows another transaction
-	// has locked; they are reported as not applied.
-	CompleteUnlocked(ctx context.Context, completions []Completion, at time.Time) (applied []bool, err error)
+	Complete(ctx context.Context, completions []Completion, at time.Time, locked Locked) (applied []bool, err error)
 	// CompleteTx ends statuses inside a handler's transaction.
 	CompleteTx(ctx context.Context, tx *gorm.DB, completions []Completion, at time.Time) (applied []bool, err error)
 	// CurrentTx tells, inside a handler's transaction, which of the statuses are
@@ -176,11 +184,7 @@ type Completer interface {
 	// that writer, which later could fail.
 	CurrentTx(ctx context.Context, tx *gorm.DB, completions []Completion) (current []bool, err error)
 	// Settle gives claims back: failed, poisoned, snoozed or released.
-	Settle(ctx context.Context, settlements []Settlement) (applied []bool, err error)
-	// SettleUnlocked is Settle that passes over rows another transaction has
-	// locked (a transactional handler that is still running), so that
-	// recovery never waits for them; they are reported as not applied.
-	SettleUnlocked(ctx context.Context, settlements []Settlement) (applied []bool, err error)
+	Settle(ctx context.Context, settlements []Settlement, locked Locked) (applied []bool, err error)
 	// States reads statuses back, to find out what became of a write whose
 	// answer was lost. IDs without a row are missing in the result.
 	States(ctx context.Context, statusIDs []string) (map[string]State, error)

@@ -61,7 +61,7 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 			require.Equal(t, naming.Prefix, claims[0].Message.Type)
 			applied, err := opened.Complete(t.Context(), []store.Completion{{
 				StatusID: claims[0].StatusID, Version: claims[0].Version, Locator: claims[0].Locator, Outcome: models.OutcomeProcessed,
-			}}, now)
+			}}, now, store.AwaitLocked)
 			require.NoError(t, err)
 			require.Equal(t, []bool{true}, applied)
 			result, err := opened.Cleanup(t.Context(), store.CleanupRequest{Cutoff: now.Add(time.Hour), Limit: 5})

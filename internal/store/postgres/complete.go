@@ -54,12 +54,11 @@ SELECT c.position - 1
 FROM unnest($1::text[]::uuid[], $2::bigint[]) WITH ORDINALITY AS c(id, version, position)
 JOIN {statuses} s ON s.id = c.id AND s.version = c.version AND s.completed_at IS NULL`
 
-func (p *Store) Complete(ctx context.Context, completions []store.Completion, at time.Time) ([]bool, error) {
+func (p *Store) Complete(ctx context.Context, completions []store.Completion, at time.Time, locked store.Locked) ([]bool, error) {
+	if locked == store.SkipLocked {
+		return p.complete(ctx, p.Pool(ctx), completions, at, completeUnlockedSQL)
+	}
 	return p.complete(ctx, p.Pool(ctx), completions, at, completeSQL, completeMovedSQL)
-}
-
-func (p *Store) CompleteUnlocked(ctx context.Context, completions []store.Completion, at time.Time) ([]bool, error) {
-	return p.complete(ctx, p.Pool(ctx), completions, at, completeUnlockedSQL)
 }
 
 // complete runs one statement after the other for what is not applied yet.

@@ -31,17 +31,11 @@ const settledSQL = `error_count = c.error_count, abandoned_count = c.abandoned_c
 FROM unnest($1::text[]::uuid[], $2::bigint[], $3::integer[], $4::integer[], $5::text[], $6::timestamptz[], $7::boolean[]) WITH ORDINALITY
 	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, position)`
 
-func (p *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]bool, error) {
-	applied, err := p.settle(ctx, settleSQL, settlements)
-	return applied, shared.Doing("settle", err)
-}
-
-func (p *Store) SettleUnlocked(ctx context.Context, settlements []store.Settlement) ([]bool, error) {
-	applied, err := p.settle(ctx, settleUnlockedSQL, settlements)
-	return applied, shared.Doing("settle unlocked", err)
-}
-
-func (p *Store) settle(ctx context.Context, statement string, settlements []store.Settlement) ([]bool, error) {
+func (p *Store) Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error) {
+	statement := settleSQL
+	if locked == store.SkipLocked {
+		statement = settleUnlockedSQL
+	}
 	n := len(settlements)
 	applied := make([]bool, n)
 	if n == 0 {
@@ -60,7 +54,7 @@ func (p *Store) settle(ctx context.Context, statement string, settlements []stor
 	for _, position := range positions {
 		applied[position] = true
 	}
-	return applied, err
+	return applied, shared.Doing("settle", err)
 }
 
 func inUTC(t *time.Time) *time.Time {

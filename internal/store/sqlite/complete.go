@@ -28,7 +28,7 @@ RETURNING id, version`
 const completedSQL = `completed_at = ?1, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = {statuses}.version + 1`
 
-func (s *Store) Complete(ctx context.Context, completions []store.Completion, at time.Time) ([]bool, error) {
+func (s *Store) Complete(ctx context.Context, completions []store.Completion, at time.Time, _ store.Locked) ([]bool, error) {
 	applied, err := s.change(ctx, s.Pool(ctx), completeSQL, completions, store.SQLiteTime(at))
 	return applied, shared.Doing("complete", err)
 }
@@ -55,11 +55,6 @@ func (s *Store) change(ctx context.Context, pool gorm.ConnPool, statement string
 		applied[index[row]] = true
 	}
 	return applied, nil
-}
-
-// CompleteUnlocked is Complete: SQLite locks no rows.
-func (s *Store) CompleteUnlocked(ctx context.Context, completions []store.Completion, at time.Time) ([]bool, error) {
-	return s.Complete(ctx, completions, at)
 }
 
 // versioned is a row as it was before a transition.

@@ -22,7 +22,7 @@ FROM (
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
 RETURNING id, version - 1`
 
-func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]bool, error) {
+func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ store.Locked) ([]bool, error) {
 	applied := make([]bool, len(settlements))
 	if len(settlements) == 0 {
 		return applied, nil
@@ -49,9 +49,4 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]b
 		applied[index[row]] = true
 	}
 	return applied, nil
-}
-
-// SettleUnlocked is Settle: SQLite locks no rows.
-func (s *Store) SettleUnlocked(ctx context.Context, settlements []store.Settlement) ([]bool, error) {
-	return s.Settle(ctx, settlements)
 }

@@ -59,7 +59,7 @@ func (s *suite) bring(state string, messageID string) {
 	case "superseded":
 		outcome = models.OutcomeSuperseded
 	}
-	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: outcome}}, at)
+	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: outcome}}, at, store.AwaitLocked)
 	require.NoError(s, err)
 	require.Equal(s, []bool{true}, applied)
 }

@@ -44,12 +44,12 @@ var completeTests = []test{
 		claims[1].Locator = refs[0].Locator
 		completions := []store.Completion{completion(claims[0]), completion(claims[1]), completion(claims[2]),
 			{StatusID: uuid.NewString(), Version: 1, Outcome: models.OutcomeProcessed}}
-		applied, err := s.store.Complete(s.ctx, completions, noon)
+		applied, err := s.store.Complete(s.ctx, completions, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true, false, true, false}, applied)
 		require.Equal(s, before, s.status("m2", "mail"))
 
-		again, err := s.store.Complete(s.ctx, completions, noon.Add(time.Hour))
+		again, err := s.store.Complete(s.ctx, completions, noon.Add(time.Hour), store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{false, false, false, false}, again)
 	}},
@@ -75,7 +75,7 @@ var completeTests = []test{
 		applied, err := s.store.Complete(s.ctx, []store.Completion{
 			{StatusID: pending.ID, Version: int64(pending.Version), Outcome: models.OutcomeSuperseded},
 			{StatusID: poisoned.StatusID, Version: poisoned.Version + 1, Outcome: models.OutcomeDiscarded},
-		}, noon)
+		}, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true, true}, applied)
 		require.Equal(s, models.OutcomeSuperseded, s.status("m1", "old").Outcome)
@@ -144,7 +144,7 @@ var completeTests = []test{
 		claim := s.claim(noon, 1, "mail")[0]
 		wins := make([]bool, 10)
 		s.noErrors(racetest.Together(len(wins), func(i int) error {
-			applied, err := s.store.Complete(s.ctx, []store.Completion{completion(claim)}, noon)
+			applied, err := s.store.Complete(s.ctx, []store.Completion{completion(claim)}, noon, store.AwaitLocked)
 			if err == nil {
 				wins[i] = applied[0]
 			}
@@ -178,10 +178,10 @@ var completeTests = []test{
 		}, states)
 	}},
 	{"nothing to do is nothing done", func(s *suite) {
-		applied, err := s.store.Complete(s.ctx, nil, noon)
+		applied, err := s.store.Complete(s.ctx, nil, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Empty(s, applied)
-		applied, err = s.store.Settle(s.ctx, nil)
+		applied, err = s.store.Settle(s.ctx, nil, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Empty(s, applied)
 		states, err := s.store.States(s.ctx, nil)

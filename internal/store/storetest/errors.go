@@ -98,7 +98,7 @@ var errorTests = []test{
 					return err
 				},
 				"complete": func() error {
-					_, err := s.store.Complete(ctx, []store.Completion{{StatusID: s.status("m1", "mail").ID, Version: 1}}, noon)
+					_, err := s.store.Complete(ctx, []store.Completion{{StatusID: s.status("m1", "mail").ID, Version: 1}}, noon, store.AwaitLocked)
 					return err
 				},
 			} {

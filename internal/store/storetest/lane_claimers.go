@@ -131,10 +131,10 @@ func (r *laneRace) end(claim store.Claim) error {
 	completed := false
 	switch back := settlement(claim); rand.N(4) {
 	case 0: // failed or released, due again
-		applied, err = r.store.Settle(r.ctx, []store.Settlement{back})
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
 	case 1: // poisoned, and retried by an operator a moment later
 		back.Poisoned = true
-		applied, err = r.store.Settle(r.ctx, []store.Settlement{back})
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
 		if err == nil {
 			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}, noon); err != nil {
 				return err
@@ -146,7 +146,7 @@ func (r *laneRace) end(claim store.Claim) error {
 		r.last[*claim.Lane] = claim.MessageID
 		r.mu.Unlock()
 		completed = true
-		applied, err = r.store.Complete(r.ctx, []store.Completion{completion(claim)}, noon)
+		applied, err = r.store.Complete(r.ctx, []store.Completion{completion(claim)}, noon, store.AwaitLocked)
 	}
 	if err != nil {
 		return err

@@ -73,7 +73,7 @@ var laneNameTests = []test{
 		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
 		require.Equal(s, []string{"mail"}, stray(dropped), "poisoned, m2 parks a lane that m3 is not in")
 		row := s.status("m2", "mail")
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeDiscarded}}, noon)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeDiscarded}}, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
 		require.Empty(s, stray(dropped), "what has ended is in no lane")

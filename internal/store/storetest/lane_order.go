@@ -56,7 +56,7 @@ var laneOrderTests = []test{
 		require.Equal(s, "m1", claim.MessageID)
 		s.poison(claim)
 		row := s.status("m1", "mail")
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeDiscarded}}, noon)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeDiscarded}}, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
 		require.Equal(s, []string{"mail"}, s.advance(ruleOf("mail"), claim))
@@ -99,7 +99,7 @@ var laneOrderTests = []test{
 		require.Empty(s, s.heads(noon, 1))
 		row := s.status("m1", "mail")
 		require.True(s, row.IsWaiting)
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeSuperseded}}, noon)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeSuperseded}}, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
 		require.Equal(s, []string{"m2"}, s.waiting())
@@ -112,7 +112,7 @@ var laneOrderTests = []test{
 				s.complete(noon, c)
 			},
 			"complete unlocked": func(c store.Claim) {
-				applied, err := s.store.CompleteUnlocked(s.ctx, []store.Completion{completion(c)}, noon)
+				applied, err := s.store.Complete(s.ctx, []store.Completion{completion(c)}, noon, store.SkipLocked)
 				require.NoError(s, err)
 				require.Equal(s, []bool{true}, applied)
 			},
@@ -125,7 +125,7 @@ var laneOrderTests = []test{
 			},
 			"settle": func(c store.Claim) { s.settle(settlement(c)) },
 			"settle unlocked": func(c store.Claim) {
-				applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(c)})
+				applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(c)}, store.SkipLocked)
 				require.NoError(s, err)
 				require.Equal(s, []bool{true}, applied)
 			},

@@ -141,11 +141,11 @@ func (c *caller) complete(ctx context.Context) error {
 		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeProcessed})
 		changes = append(changes, version{ref.StatusID, ref.Version})
 	}
-	complete := c.store.Complete
+	locked := store.AwaitLocked
 	if c.random.IntN(3) == 0 {
-		complete = c.store.CompleteUnlocked
+		locked = store.SkipLocked
 	}
-	applied, err := complete(ctx, completions, noon)
+	applied, err := c.store.Complete(ctx, completions, noon, locked)
 	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
 }
 
@@ -212,11 +212,11 @@ func (c *caller) give(ctx context.Context, refs []store.Ref) error {
 			LastError: &text, NextAttemptAt: &next, Poisoned: c.random.IntN(8) == 0,
 		})
 	}
-	settle := c.store.Settle
+	locked := store.AwaitLocked
 	if c.random.IntN(2) == 0 {
-		settle = c.store.SettleUnlocked
+		locked = store.SkipLocked
 	}
-	applied, err := settle(ctx, settlements)
+	applied, err := c.store.Settle(ctx, settlements, locked)
 	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
 }
 

@@ -45,9 +45,9 @@ func (m *machine) complete(completions []store.Completion, how string, dies bool
 	applied, err := make([]bool, len(completions)), error(nil)
 	switch how {
 	case "together":
-		applied, err = m.store.Complete(m.ctx, completions, m.model.now)
+		applied, err = m.store.Complete(m.ctx, completions, m.model.now, store.AwaitLocked)
 	case "unlocked":
-		applied, err = m.store.CompleteUnlocked(m.ctx, completions, m.model.now)
+		applied, err = m.store.Complete(m.ctx, completions, m.model.now, store.SkipLocked)
 	default:
 		if !m.inTx(how, func(tx *gorm.DB) {
 			applied, err = m.store.CompleteTx(m.ctx, tx, completions, m.model.now)
@@ -108,11 +108,11 @@ func (s settleStep) run(m *machine) {
 
 func (m *machine) settle(settlements []store.Settlement, unlocked, dies bool) {
 	m.Helper()
-	settle := m.store.Settle
+	locked := store.AwaitLocked
 	if unlocked {
-		settle = m.store.SettleUnlocked
+		locked = store.SkipLocked
 	}
-	applied, err := settle(m.ctx, settlements)
+	applied, err := m.store.Settle(m.ctx, settlements, locked)
 	require.NoError(m, err)
 	expected := make([]bool, len(settlements))
 	var ended []string

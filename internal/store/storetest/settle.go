@@ -60,7 +60,7 @@ var settleTests = []test{
 		stale.Version--
 		for _, settle := range []func() ([]bool, error){
 			func() ([]bool, error) {
-				return s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1]), stale})
+				return s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1]), stale}, store.AwaitLocked)
 			},
 		} {
 			applied, err := settle()
@@ -69,7 +69,7 @@ var settleTests = []test{
 		}
 		require.NotNil(s, s.status("m2", "mail").CompletedAt)
 		require.NotNil(s, s.status("m3", "mail").ProcessingStartedAt)
-		applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[2]), stale})
+		applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[2]), stale}, store.SkipLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{false, true, false}, applied)
 	}},
@@ -79,15 +79,15 @@ var settleTests = []test{
 		s.complete(noon, claim)
 		claim.Version++
 		for _, settle := range []func([]store.Settlement) ([]bool, error){
-			func(all []store.Settlement) ([]bool, error) { return s.store.Settle(s.ctx, all) },
-			func(all []store.Settlement) ([]bool, error) { return s.store.SettleUnlocked(s.ctx, all) },
+			func(all []store.Settlement) ([]bool, error) { return s.store.Settle(s.ctx, all, store.AwaitLocked) },
+			func(all []store.Settlement) ([]bool, error) { return s.store.Settle(s.ctx, all, store.SkipLocked) },
 		} {
 			applied, err := settle([]store.Settlement{settlement(claim)})
 			require.NoError(s, err)
 			require.Equal(s, []bool{false}, applied)
 		}
 	}},
-	{"SettleUnlocked does not wait for a handler's transaction", func(s *suite) {
+	{"Settle that skips locked rows does not wait for a handler's transaction", func(s *suite) {
 		if !s.postgres() {
 			s.Log("SQLite locks no rows; writers wait for each other by busy_timeout")
 			return
@@ -98,7 +98,7 @@ var settleTests = []test{
 		applied, err := completeTx(s, tx, completion(claims[0]))
 		require.NoError(s, err)
 		require.True(s, applied)
-		settled, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1])})
+		settled, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1])}, store.SkipLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{false, true}, settled)
 		require.NoError(s, tx.Commit().Error)

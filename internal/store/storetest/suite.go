@@ -184,14 +184,14 @@ func (s *suite) complete(at time.Time, claims ...store.Claim) {
 	for _, claim := range claims {
 		completions = append(completions, completion(claim))
 	}
-	applied, err := s.store.Complete(s.ctx, completions, at)
+	applied, err := s.store.Complete(s.ctx, completions, at, store.AwaitLocked)
 	require.NoError(s, err)
 	require.NotContains(s, applied, false)
 }
 
 func (s *suite) settle(settlements ...store.Settlement) {
 	s.Helper()
-	applied, err := s.store.Settle(s.ctx, settlements)
+	applied, err := s.store.Settle(s.ctx, settlements, store.AwaitLocked)
 	require.NoError(s, err)
 	require.NotContains(s, applied, false)
 }

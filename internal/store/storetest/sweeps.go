@@ -167,7 +167,7 @@ var sweepTests = []test{
 			return err == nil
 		}, testenv.Patience, 10*time.Millisecond)
 	}},
-	{"CompleteUnlocked passes over what another transaction has locked", func(s *suite) {
+	{"Complete that skips locked rows passes over what another transaction has locked", func(s *suite) {
 		if !s.postgres() {
 			s.Log("SQLite locks no rows")
 			return
@@ -177,11 +177,11 @@ var sweepTests = []test{
 		tx := s.begin()
 		_, err := completeTx(s, tx, completion(claims[0]))
 		require.NoError(s, err)
-		applied, err := s.store.CompleteUnlocked(s.ctx, []store.Completion{completion(claims[0]), completion(claims[1])}, noon)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{completion(claims[0]), completion(claims[1])}, noon, store.SkipLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{false, true}, applied)
 		require.NoError(s, tx.Rollback().Error)
-		applied, err = s.store.CompleteUnlocked(s.ctx, []store.Completion{completion(claims[0])}, noon)
+		applied, err = s.store.Complete(s.ctx, []store.Completion{completion(claims[0])}, noon, store.SkipLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
 	}},
@@ -253,7 +253,7 @@ var sweepTests = []test{
 // terminated. The server releases the lock shortly after the session has answered.
 func (s *suite) settledOnceUnlocked(claim store.Claim) {
 	require.Eventually(s, func() bool {
-		applied, err := s.store.SettleUnlocked(s.ctx, []store.Settlement{settlement(claim)})
+		applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claim)}, store.SkipLocked)
 		require.NoError(s, err)
 		return applied[0]
 	}, testenv.Patience, 10*time.Millisecond)
