@@ -45,7 +45,7 @@ var levels = []string{
 	"internal/store telemetry",
 	"handler internal/handlertx internal/redaction",
 	"models redact",
-	"internal/clock internal/keyless internal/loop internal/pages internal/pages/options internal/pages/schema " +
+	"internal/clock internal/keyless internal/routine internal/pages internal/pages/options internal/pages/schema " +
 		"internal/pgxtx internal/problems internal/racetest internal/secrets internal/sqlitefile internal/sqltest " +
 		"internal/testenv internal/testenv/pgproxy internal/txcontrol",
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/logging"
-	"github.com/gorm-inbox/inbox/internal/loop"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
@@ -54,7 +54,7 @@ type Inbox struct {
 	tables      *tables
 	log         *zap.Logger
 	logLimit    *logging.Limiter
-	summing     loop.Loop // of the log, while started
+	summing     routine.Loop // of the log, while started
 
 	ending    sync.Once  // of the application, by ShutdownOnHalt
 	lifecycle sync.Mutex // held by Start and Stop throughout

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
@@ -143,12 +144,8 @@ func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	for {
 		began := time.Now()
 		failed := s.look(ctx, longRunning) != nil
-		timer := time.NewTimer(restAfter(s.ib.cfg.options.Health.SampleInterval, time.Since(began), failed))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !routine.Sleep(ctx, restAfter(s.ib.cfg.options.Health.SampleInterval, time.Since(began), failed)) {
 			return
-		case <-timer.C:
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/lease"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -94,8 +95,8 @@ func (r *run) ready(ctx context.Context) error {
 		if time.Since(began) > patience {
 			return fmt.Errorf("cleanup: %w", err)
 		}
-		if err := pause(ctx, pauseBetweenBatches); err != nil {
-			return err
+		if !routine.Sleep(ctx, pauseBetweenBatches) {
+			return fmt.Errorf("cleanup: %w", ctx.Err())
 		}
 	}
 }
@@ -122,8 +123,8 @@ func (r *run) batches(ctx context.Context, work func(limit int) (deleted int64, 
 		default:
 			return fmt.Errorf("cleanup: %w", err)
 		}
-		if err := pause(ctx, rest); err != nil {
-			return err
+		if !routine.Sleep(ctx, rest) {
+			return fmt.Errorf("cleanup: %w", ctx.Err())
 		}
 	}
 }
@@ -137,15 +138,4 @@ func (r *run) bounded(ctx context.Context, call func(ctx context.Context) error)
 		err = errors.Join(err, ctx.Err())
 	}
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return fmt.Errorf("cleanup: %w", ctx.Err())
-	case <-timer.C:
-		return nil
-	}
 }

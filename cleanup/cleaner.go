@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/lease"
-	"github.com/gorm-inbox/inbox/internal/loop"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -68,7 +68,7 @@ type Cleaner struct {
 	measure          *telemetry.Instruments
 	walked           walked
 	state            state
-	loop             loop.Loop
+	loop             routine.Loop
 }
 
 // New makes a Cleaner. It fails only on invalid options.
@@ -113,15 +113,8 @@ func (c *Cleaner) Stop(ctx context.Context) error {
 
 func (c *Cleaner) run(ctx context.Context) {
 	defer c.state.reset()
-	timer := time.NewTimer(c.opts.CleanupInterval)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		timer.Reset(c.once(ctx))
+	for wait := c.opts.CleanupInterval; routine.Sleep(ctx, wait); {
+		wait = c.once(ctx)
 	}
 }
 

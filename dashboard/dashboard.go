@@ -15,7 +15,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gorm-inbox/inbox/internal/loop"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -35,7 +35,7 @@ type Dashboard struct {
 	samples samples
 	causes  causes
 	jobs    jobs
-	sampler loop.Loop
+	sampler routine.Loop
 
 	inProgress inProgress
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/logging"
-	"github.com/gorm-inbox/inbox/internal/loop"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -22,7 +22,7 @@ import (
 type Sweeper struct {
 	sweepConfig
 	store Store
-	loop  loop.Loop
+	loop  routine.Loop
 }
 
 // NewSweeper makes a Sweeper of store. The error joins all that is wrong: a nil
@@ -64,15 +64,8 @@ func (s *Sweeper) Stop(ctx context.Context) error {
 }
 
 func (s *Sweeper) run(ctx context.Context) {
-	timer := time.NewTimer(s.Interval)
-	defer timer.Stop()
 	sweeping := condition.New(s.log, s.clock, zap.ErrorLevel, "sweep of processed messages", "it is tried again after its interval")
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
+	for routine.Sleep(ctx, s.Interval) {
 		forgotten, err := s.Sweep(ctx)
 		if ctx.Err() != nil {
 			return
@@ -84,7 +77,6 @@ func (s *Sweeper) run(ctx context.Context) {
 			sweeping.End(nil)
 			s.log.Info("inbox: swept processed messages", markers)
 		}
-		timer.Reset(s.Interval)
 	}
 }
 

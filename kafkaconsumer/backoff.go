@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // backoff is a growing pause between tries; its zero value is unusable.
@@ -20,19 +22,7 @@ func (b *backoff) wait(ctx context.Context) bool {
 		delay = min(b.first<<b.tries, b.most)
 	}
 	b.tries++
-	return pause(ctx, delay/2+rand.N(delay/2+1))
+	return routine.Sleep(ctx, delay/2+rand.N(delay/2+1))
 }
 
 func (b *backoff) reset() { b.tries = 0 }
-
-// pause waits for d and reports false at once when ctx ends.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // committer is the only one to commit in its generation, with one request in
@@ -27,7 +29,7 @@ type committer struct {
 // reports whether none failed. A failed commit means that the generation is
 // over or the coordinator gone: the member has to join again.
 func (c *committer) run(ctx context.Context) bool {
-	for pause(ctx, c.interval) {
+	for routine.Sleep(ctx, c.interval) {
 		if !c.flush() {
 			return false
 		}

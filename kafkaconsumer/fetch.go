@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -88,7 +89,7 @@ func (f *fetcher) run(committed int64) {
 			f.works()
 			retry.reset()
 			fatals = 0
-			if !some && time.Since(asked) < emptyPause && !pause(p.ctx, emptyPause) {
+			if !some && time.Since(asked) < emptyPause && !routine.Sleep(p.ctx, emptyPause) {
 				return
 			}
 			continue

@@ -16,6 +16,8 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/apiversions"
 	"github.com/segmentio/kafka-go/protocol/fetch"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // fetchConn is a connection to a partition's leader for one fetch after the
@@ -164,7 +166,7 @@ func (c *fetchConn) ask(ctx context.Context, request protocol.Message, version i
 // Brokers answer at once to a client that has used up its quota, and leave what it
 // sends next unread for as long as they say: so long nothing is sent.
 func (c *fetchConn) exchange(ctx context.Context, write func() error, wait time.Duration, most int64, h *hold) (*cursor, error) {
-	if !pause(ctx, time.Until(c.mutedUntil)) {
+	if !routine.Sleep(ctx, time.Until(c.mutedUntil)) {
 		return nil, ctx.Err()
 	}
 	defer context.AfterFunc(ctx, c.hangUp)()

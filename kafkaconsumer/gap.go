@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -67,7 +68,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 		return 0, false
 	}
 	for !p.settled(offset) {
-		if !pause(p.ctx, settlePause) {
+		if !routine.Sleep(p.ctx, settlePause) {
 			return 0, false
 		}
 	}
@@ -121,7 +122,7 @@ func (f *fetcher) confirm(offset int64, reason error) (gap envelope.Gap, now, er
 		if gap, err = f.describeGap(offset, reason); err != nil || gap.To >= offset || answers == agreeAnswers {
 			return gap, reason, err
 		}
-		if !pause(f.partition.ctx, agreePause) {
+		if !routine.Sleep(f.partition.ctx, agreePause) {
 			return gap, nil, f.partition.ctx.Err()
 		}
 	}

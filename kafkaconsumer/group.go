@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -113,7 +114,7 @@ func (c *Consumer) consume(topics []string) {
 	if err != nil {
 		// Validate lets nothing through that ends here.
 		c.grouping.Begin(nil, fmt.Errorf("join group %q: %w", c.cfg.GroupID, err))
-		pause(c.ctx, c.cfg.JoinBackoff)
+		routine.Sleep(c.ctx, c.cfg.JoinBackoff)
 		return
 	}
 	// Closing the group ends the generation, waits for its session, which then
@@ -143,12 +144,12 @@ func (c *Consumer) consume(topics []string) {
 			if errors.Is(err, kafka.TopicAuthorizationFailed) {
 				// The group's leader may not see one of the topics. Joining without
 				// it keeps the others.
-				pause(c.ctx, c.cfg.JoinBackoff)
+				routine.Sleep(c.ctx, c.cfg.JoinBackoff)
 				return
 			}
 			if c.askAnother(err) {
 				leave()
-				pause(c.ctx, c.cfg.JoinBackoff)
+				routine.Sleep(c.ctx, c.cfg.JoinBackoff)
 				return
 			}
 			continue
@@ -219,7 +220,7 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 // that are missing at first, and makes one missing topic silence all others.
 func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[string]int, end func()) (changed bool) {
 	gone := 0
-	for pause(ctx, c.cfg.WatchInterval) {
+	for routine.Sleep(ctx, c.cfg.WatchInterval) {
 		existing, err := c.existingTopics(ctx)
 		if err != nil {
 			continue // fetching and heartbeats say so

@@ -10,6 +10,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -27,7 +28,7 @@ func (s *session) observe(ctx context.Context) {
 		}
 	}()
 	idle := idleWatch{consumer: s.consumer}
-	for pause(ctx, s.consumer.cfg.WatchInterval) {
+	for routine.Sleep(ctx, s.consumer.cfg.WatchInterval) {
 		if len(s.partitions) == 0 {
 			idle.look(ctx)
 			continue

@@ -9,6 +9,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // session is what a consumer does with one generation: fetchers feed workers,
@@ -149,7 +151,7 @@ func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 // not matter, a rebalance is known to be on.
 func (s *session) stayMember(ctx context.Context) {
 	c := s.consumer
-	for pause(ctx, c.cfg.HeartbeatInterval) {
+	for routine.Sleep(ctx, c.cfg.HeartbeatInterval) {
 		beat, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 		_, err := c.network.client.Heartbeat(beat, &kafka.HeartbeatRequest{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID})
 		cancel()

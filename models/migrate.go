@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // Migrate brings the tables under naming to this module's version by the files
@@ -116,10 +118,8 @@ func beginSQLite(ctx context.Context, conn *sql.Conn, _ Naming) error {
 		if !strings.Contains(text, "locked") && !strings.Contains(text, "busy") {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !routine.Sleep(ctx, 20*time.Millisecond) {
 			return err
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -33,10 +34,10 @@ type completer struct {
 
 	mu      sync.Mutex
 	queue   []result
-	refused int           // of the results put aside
-	arrived chan struct{} // holds one token while queue may have something new
-	full    chan struct{} // holds one token when queue has become a full batch
-	hurried chan struct{} // holds one token when the pause of a retry is to end
+	refused int            // of the results put aside
+	arrived routine.Signal // while queue may have something new
+	full    routine.Signal // when queue has become a full batch
+	hurried routine.Signal // when the pause of a retry is to end
 
 	// Of the goroutine that flushes: room for the batch under way; results put
 	// aside because others have locked their rows or the database refuses to
@@ -50,7 +51,7 @@ func newCompleter(st store.Completer, opts Options, now func() time.Time, storin
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
 	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
-		now: now, storing: storing, lanes: lanes, settled: settled, drained: drained, arrived: make(chan struct{}, 1), full: make(chan struct{}, 1), hurried: make(chan struct{}, 1)}
+		now: now, storing: storing, lanes: lanes, settled: settled, drained: drained, arrived: routine.NewSignal(), full: routine.NewSignal(), hurried: routine.NewSignal()}
 }
 
 // add queues a result; it never blocks.
@@ -60,24 +61,16 @@ func (c *completer) add(r result) {
 	full := len(c.queue) == c.batchSize
 	c.mu.Unlock()
 	if full {
-		ring(c.full)
+		c.full.Ring()
 	}
-	ring(c.arrived)
+	c.arrived.Ring()
 }
 
 // hurry ends the pause of a retry: the database is back. The claims of the
 // results that wait are those of a worker ID that is given up, perhaps, and the
 // next sweeps would release them.
 func (c *completer) hurry() {
-	ring(c.hurried)
-}
-
-// ring leaves a token, unless there is one.
-func ring(bell chan struct{}) {
-	select {
-	case bell <- struct{}{}:
-	default:
-	}
+	c.hurried.Ring()
 }
 
 // gather waits for results to ride together, but not for more than a statement
@@ -225,7 +218,7 @@ func (c *completer) flushLast(hard context.Context) (left int) {
 			c.storing.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)))
 		}
 		if len(c.aside) > 0 {
-			sleep(hard, 100*time.Millisecond)
+			routine.Sleep(hard, 100*time.Millisecond)
 		}
 	}
 	return c.backlog() + len(c.aside)

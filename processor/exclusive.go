@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/lease"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -43,7 +44,7 @@ func (p *Processor) newLock(parent context.Context, workerID string, begun func(
 		p.counters.LockLost.Add(1)
 		p.log.Warn("inbox: this worker lost the lock, its handlers are cancelled",
 			zap.String(telemetry.FieldLock, p.opts.LockName), zap.String(telemetry.FieldWorker, workerID), zap.NamedError(telemetry.FieldReason, why))
-		p.wakeup.ring()
+		p.wakeup.signal.Ring()
 	})}
 }
 
@@ -64,7 +65,7 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	switch {
 	case err == nil:
 		p.locking.End(nil)
-		p.wakeup.ring()                                                  // claiming may have stopped because the renewal was late
+		p.wakeup.signal.Ring()                                                  // claiming may have stopped because the renewal was late
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
 		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",
@@ -188,7 +189,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 	s.lock.hold.End()
 	settled := func() bool { return a.claimer.held.count() == 0 }
 	for end := time.Now().Add(p.opts.WorkerTimeout / 3); a.left.count() == 0 && !settled() && time.Now().Before(end) && work.Err() == nil; {
-		sleep(work, 10*time.Millisecond)
+		routine.Sleep(work, 10*time.Millisecond)
 	}
 	if work.Err() != nil {
 		return // then it is for Stop

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -74,8 +75,8 @@ func (p *Processor) Start(context.Context) error {
 		for storing.Err() == nil {
 			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
 				p.storing.Begin(nil, err)
-				sleep(storing, p.opts.RestartDelay)
-				ring(completer.arrived) // the signal for what is queued may be used up
+				routine.Sleep(storing, p.opts.RestartDelay)
+				completer.arrived.Ring() // the signal for what is queued may be used up
 			}
 		}
 	}()
@@ -136,7 +137,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		if err != nil {
 			p.looping.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
 			s.end(errFenced)
-			sleep(work, p.opts.RestartDelay)
+			routine.Sleep(work, p.opts.RestartDelay)
 		}
 		if work.Err() != nil {
 			context.AfterFunc(alive, end)
@@ -169,7 +170,7 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 			return false
 		}
 		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
-		sleep(work, p.opts.RestartDelay)
+		routine.Sleep(work, p.opts.RestartDelay)
 	}
 }
 

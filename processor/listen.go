@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -30,7 +31,7 @@ func (p *Processor) listen(ctx context.Context) {
 			pause = first
 		}
 		p.listening.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, pause))
-		sleep(ctx, pause)
+		routine.Sleep(ctx, pause)
 		pause = min(2*pause, longest)
 	}
 }

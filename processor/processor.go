@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -57,7 +58,7 @@ type Processor struct {
 
 	loop atomic.Pointer[loop] // the one that accepts may hand off to; nil while there is none
 
-	lockFreed chan struct{} // a ProcessPending of this process has given the lock up
+	lockFreed routine.Signal // a ProcessPending of this process has given the lock up
 
 	pauseMu sync.Mutex
 	paused  map[string]bool
@@ -110,7 +111,7 @@ func New(cfg Config) (*Processor, error) {
 	p := &Processor{
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, report: cfg.Health,
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{}, warned: map[string]bool{},
-		lockFreed: make(chan struct{}, 1), health: &health{},
+		lockFreed: routine.NewSignal(), health: &health{},
 	}
 	failing := func(name, meaning string) *condition.Condition {
 		c := condition.New(cfg.Logger, cfg.Clock, zap.ErrorLevel, name, meaning)
@@ -157,7 +158,7 @@ func (p *Processor) newCompleter(h *held) *completer {
 	return newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
-	}, p.wakeup.ring)
+	}, p.wakeup.signal.Ring)
 }
 
 func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
@@ -266,7 +267,7 @@ func (p *Processor) setPaused(keys []string) {
 	}
 	p.pauseMu.Unlock()
 	if changed {
-		p.wakeup.ring()
+		p.wakeup.signal.Ring()
 	}
 }
 
@@ -306,14 +307,4 @@ func protect(f func()) (err error) {
 	}()
 	f()
 	return nil
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

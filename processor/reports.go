@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // event is what reaches the loop from other goroutines; one field is set.
@@ -18,7 +19,7 @@ type event struct {
 // not wait until the loop takes it, and the loop takes all at once: handlers that
 // need microseconds finish by the dozen.
 type reports struct {
-	arrived chan struct{} // holds one token while there may be some
+	arrived routine.Signal // holds one token while there may be some
 
 	mu     sync.Mutex
 	events []event
@@ -26,7 +27,7 @@ type reports struct {
 	closed bool
 }
 
-func newReports() reports { return reports{arrived: make(chan struct{}, 1)} }
+func newReports() reports { return reports{arrived: routine.NewSignal()} }
 
 // add reports whether the event was taken; it is not once the loop is gone.
 func (r *reports) add(e event) bool {
@@ -37,10 +38,7 @@ func (r *reports) add(e event) bool {
 	}
 	r.events = append(r.events, e)
 	if len(r.events) == 1 {
-		select {
-		case r.arrived <- struct{}{}:
-		default: // there is one of events that were taken with others
-		}
+		r.arrived.Ring()
 	}
 	return true
 }

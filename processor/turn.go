@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -93,7 +94,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 		for keep.Err() == nil {
 			if err := protect(func() { p.keepLock(keep, keep, own, nil) }); err != nil {
 				p.locking.Begin(nil, err)
-				sleep(keep, p.opts.RestartDelay)
+				routine.Sleep(keep, p.opts.RestartDelay)
 			}
 		}
 	}()
@@ -101,10 +102,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 		end()
 		<-kept
 		p.giveUpLock(ctx, own.leave)
-		select {
-		case p.lockFreed <- struct{}{}: // for this process's own worker
-		default:
-		}
+		p.lockFreed.Ring() // for this process's own worker
 	}}
 }
 

@@ -3,12 +3,14 @@ package processor
 import (
 	"sync"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // wakeup gathers reasons to look for work. Signals coalesce and never block
 // their sender (contract 4.7).
 type wakeup struct {
-	signal chan struct{} // holds one token
+	signal routine.Signal
 
 	mu   sync.Mutex
 	keys map[string]bool
@@ -16,7 +18,7 @@ type wakeup struct {
 	due  time.Time
 }
 
-func newWakeup() *wakeup { return &wakeup{signal: make(chan struct{}, 1), keys: map[string]bool{}} }
+func newWakeup() *wakeup { return &wakeup{signal: routine.NewSignal(), keys: map[string]bool{}} }
 
 // wake says that these handlers have new due statuses; none means any may.
 func (w *wakeup) wake(keys ...string) {
@@ -26,7 +28,7 @@ func (w *wakeup) wake(keys ...string) {
 		w.keys[key] = true
 	}
 	w.mu.Unlock()
-	w.ring()
+	w.signal.Ring()
 }
 
 // at says that a status comes due at that time.
@@ -36,14 +38,7 @@ func (w *wakeup) at(due time.Time) {
 		w.due = due
 	}
 	w.mu.Unlock()
-	w.ring()
-}
-
-func (w *wakeup) ring() {
-	select {
-	case w.signal <- struct{}{}:
-	default:
-	}
+	w.signal.Ring()
 }
 
 func (w *wakeup) take() (keys map[string]bool, all bool) {

@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -114,12 +115,5 @@ func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*handlertx.Watch
 // and reports false if ctx ended first.
 func pause(ctx context.Context, attempt int) bool {
 	limit := 10 * time.Millisecond << min(attempt, 5)
-	timer := time.NewTimer(min(limit, 250*time.Millisecond)/2 + rand.N(min(limit, 250*time.Millisecond)/2))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return routine.Sleep(ctx, min(limit, 250*time.Millisecond)/2+rand.N(min(limit, 250*time.Millisecond)/2))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // claim is one call's hold on a key.
@@ -69,14 +70,10 @@ func (s *Store) wait(ctx context.Context, pause time.Duration, until time.Time) 
 		return idempotent.ErrInProgress
 	}
 	pause = min(pause/2+rand.N(pause), left)
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	if !routine.Sleep(ctx, pause) {
 		return fmt.Errorf("%w: %w", idempotent.ErrInProgress, ctx.Err())
 	}
+	return nil
 }
 
 // giveUp releases a claim whose body has not succeeded, so that the message need
@@ -116,11 +113,6 @@ func (s *Store) finalise(ctx context.Context, c *claim, marker string, retention
 		case attempt > 1 && (ctx.Err() != nil || !time.Now().Before(c.until)):
 			return fmt.Errorf("%w: the body succeeded, but finalise failed %d times: %w", idempotent.ErrLost, attempt, err)
 		}
-		timer := time.NewTimer(s.options.Lease / retriesPerLease)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		routine.Sleep(ctx, s.options.Lease/retriesPerLease)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -51,10 +52,8 @@ func (r *Runner) readBack(ctx context.Context, s *Steps, a *Attempt) (bool, erro
 		if err == nil || !store.IsTransient(err) {
 			return there, err
 		}
-		select {
-		case <-ctx.Done():
+		if !routine.Sleep(ctx, 100*time.Millisecond) {
 			return false, err
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

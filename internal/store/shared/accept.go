@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -105,12 +106,8 @@ func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batc
 			}
 			return nil, Doing("accept", err)
 		}
-		pause := time.NewTimer(time.Duration(attempt)*5*time.Millisecond + jitter.N(10*time.Millisecond))
-		select {
-		case <-ctx.Done():
-			pause.Stop()
+		if !routine.Sleep(ctx, time.Duration(attempt)*5*time.Millisecond+jitter.N(10*time.Millisecond)) {
 			return nil, Doing("accept", store.WithContextError(ctx, err))
-		case <-pause.C:
 		}
 	}
 }

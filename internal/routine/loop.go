@@ -1,5 +1,6 @@
-// Package loop owns a goroutine that can be stopped and started again.
-package loop
+// Package routine has what goroutines need: an owner that stops them and starts them again,
+// a sleep that a context ends, a signal.
+package routine
 
 import (
 	"context"
