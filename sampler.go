@@ -158,15 +158,11 @@ func (s *sampler) look(ctx context.Context, longRunning map[string]*condition.Co
 		workers int
 		err     error
 	)
-	func() {
-		defer func() {
-			if v := recover(); v != nil {
-				err = fmt.Errorf("sample: panic: %v", v)
-			}
-		}()
+	err = routine.Protect("the sample", func() (err error) {
 		s.logLongRunning(longRunning)
 		backlog, workers, err = s.ib.processor.Backlog(ctx)
-	}()
+		return err
+	})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

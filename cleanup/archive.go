@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/telemetry"
@@ -187,13 +188,8 @@ func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (refu
 	}
 }
 
-func (r *run) callArchive(ctx context.Context, messages []Archived) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("the archive function panicked: %v", v)
-		}
-	}()
-	if err := r.archive(ctx, messages); err != nil {
+func (r *run) callArchive(ctx context.Context, messages []Archived) error {
+	if err := routine.Protect("the archive function", func() error { return r.archive(ctx, messages) }); err != nil {
 		return err
 	}
 	return ctx.Err() // whatever it says, its time was up: it may not have waited for its writes

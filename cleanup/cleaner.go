@@ -143,12 +143,11 @@ func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 
 // clean is Clean whose panic is an error: it must not end the process.
 func (c *Cleaner) clean(ctx context.Context) (deleted handler.Deleted, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("cleanup panicked: %v", v)
-		}
-	}()
-	return c.Clean(ctx)
+	err = routine.Protect("cleanup", func() (err error) {
+		deleted, err = c.Clean(ctx)
+		return err
+	})
+	return deleted, err
 }
 
 // lease takes or renews the lease; it outlasts a batch and its pause.

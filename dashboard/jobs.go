@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -90,22 +90,12 @@ func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job)
 	go func() {
 		defer close(j.done)
 		defer cancel()
-		err := safely(func() error { return run(ctx, j) })
+		err := routine.Protect("the action", func() error { return run(ctx, j) })
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		j.err, j.ended = err, clock.Now()
 	}()
 	return id, true
-}
-
-// safely keeps a panic, such as one of a user's hook, from ending the process.
-func safely(run func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
-		}
-	}()
-	return run()
 }
 
 func (j *job) endedAt() time.Time {

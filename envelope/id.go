@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // IDStrategy says where a message's ID comes from (contract 4.4). It is an
@@ -127,14 +128,14 @@ func KafkaCoordinates() IDStrategy {
 // it for what another strategy does.
 func Func(find func(Record) (string, error)) IDStrategy {
 	return IDStrategy{name: "function", ofWhole: true, find: func(_ string, r Record, _ *cloudEvent) (id string, err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				id, err = "", fmt.Errorf("the channel's ID function panicked: %v", p)
+		err = routine.Protect("the channel's ID function", func() error {
+			if id, err = find(r); err != nil {
+				return fmt.Errorf("the channel's ID function: %w", err)
 			}
-		}()
-		id, err = find(r)
+			return nil
+		})
 		if err != nil {
-			return "", fmt.Errorf("the channel's ID function: %w", err)
+			return "", err
 		}
 		return id, nil
 	}}

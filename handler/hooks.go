@@ -2,8 +2,9 @@ package handler
 
 import (
 	"context"
-	"fmt"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // AcceptedEvent tells OnAccepted of one message stored for the first time.
@@ -44,15 +45,12 @@ type Hooks struct {
 
 // CallHook runs one hook and turns its panic into an error for the log; it does
 // nothing if hook is nil.
-func CallHook[E any](ctx context.Context, hook func(context.Context, E), event E) (err error) {
+func CallHook[E any](ctx context.Context, hook func(context.Context, E), event E) error {
 	if hook == nil {
 		return nil
 	}
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("hook panicked: %v", r)
-		}
-	}()
-	hook(ctx, event)
-	return nil
+	return routine.Protect("hook", func() error {
+		hook(ctx, event)
+		return nil
+	})
 }

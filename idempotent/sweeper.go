@@ -103,10 +103,9 @@ func (s *Sweeper) Sweep(ctx context.Context) (forgotten int64, err error) {
 func (s *Sweeper) once(ctx context.Context, now time.Time) (n int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("the store panicked: %v", v)
-		}
-	}()
-	return s.store.Cleanup(ctx, now)
+	err = routine.Protect("the store", func() (err error) {
+		n, err = s.store.Cleanup(ctx, now)
+		return err
+	})
+	return n, err
 }

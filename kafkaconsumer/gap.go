@@ -24,12 +24,11 @@ type gapKeeper struct {
 
 // accept calls the acceptor once.
 func (k gapKeeper) accept(ctx context.Context, gap envelope.Gap) (disposition envelope.Disposition, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the acceptor panicked: %v", p)
-		}
-	}()
-	return k.acceptor.AcceptGap(ctx, k.channel, gap)
+	err = routine.Protect("the acceptor", func() (err error) {
+		disposition, err = k.acceptor.AcceptGap(ctx, k.channel, gap)
+		return err
+	})
+	return disposition, err
 }
 
 // settlePause is how often a fetcher looks whether all it sent is committed.

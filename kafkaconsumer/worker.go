@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -175,12 +176,10 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 
 // try calls the acceptor once.
 func (w *worker) try(ctx context.Context, received []envelope.Received) (results []envelope.Result, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			results, err = nil, fmt.Errorf("the acceptor panicked: %v", p)
-		}
-	}()
-	results, err = w.acceptor.AcceptRecords(ctx, w.channel, received)
+	err = routine.Protect("the acceptor", func() (err error) {
+		results, err = w.acceptor.AcceptRecords(ctx, w.channel, received)
+		return err
+	})
 	if err == nil && len(results) != len(received) {
 		err = fmt.Errorf("the acceptor returned %d results for %d records", len(results), len(received))
 	}

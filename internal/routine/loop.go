@@ -1,5 +1,5 @@
 // Package routine has what goroutines need: an owner that stops them and starts them again,
-// a sleep that a context ends, a signal.
+// a sleep that a context ends, a signal, a panic as an error.
 package routine
 
 import (
