@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // longTopic is as long as Kafka allows.
@@ -28,7 +29,7 @@ func TestGapIsKeptOnlyWhereTheChannelGoesOn(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, envelope.Halt, disposition, "the default")
 		require.Empty(t, kept())
-		require.Zero(t, halting.counters.Gaps.Load())
+		require.Zero(t, halting.counters.Load(telemetry.Gaps))
 
 		continuing := receive(t, d, func(o *acceptor.Options) { o.OnGap = acceptor.GapContinue })
 		cancelled, cancel := context.WithCancel(t.Context())
@@ -44,7 +45,7 @@ func TestGapIsKeptOnlyWhereTheChannelGoesOn(t *testing.T) {
 		require.Len(t, rows, 1)
 		require.Equal(t, []any{"c", longTopic, int32(2), int64(20), int64(35), "removed"},
 			[]any{rows[0].Channel, rows[0].Topic, rows[0].Partition, rows[0].FromOffset, rows[0].ToOffset, rows[0].Reason})
-		require.EqualValues(t, 1, continuing.counters.Gaps.Load(), "it is one gap")
+		require.EqualValues(t, 1, continuing.counters.Load(telemetry.Gaps), "it is one gap")
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // patient is for many rows in one transaction, on a loaded machine.
@@ -225,10 +226,10 @@ func TestMessagesOfAFailedAcceptAreCountedOnceAsAccepted(t *testing.T) {
 		errorAt(t, d, ids[5500])
 		_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, ids...)})
 		require.ErrorContains(t, err, "disk full")
-		require.EqualValues(t, len(r.messages()), r.counters.Accepted.Load())
+		require.EqualValues(t, len(r.messages()), r.counters.Load(telemetry.Accepted))
 		inboxtest.Exec(t, d.DB, `DROP TRIGGER full_disk ON inbox_messages`)
 		r.accept(at(0, ids...))
-		require.EqualValues(t, 6000, r.counters.Accepted.Load())
+		require.EqualValues(t, 6000, r.counters.Load(telemetry.Accepted))
 		require.Len(t, told, 6000)
 		for id, n := range told {
 			require.Equal(t, 1, n, id)

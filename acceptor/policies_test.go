@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 func deadLetter(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordDeadLetter }
@@ -41,7 +42,7 @@ func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.
 		require.ErrorContains(t, results[5].Err, string(acceptor.ReasonRefused))
 		require.Equal(t, []string{"1", "2", "3", "4", "5"}, r.messages())
 		require.Empty(t, r.rejected())
-		require.Zero(t, r.counters.Rejected.Load(), "they are counted once they are acknowledged")
+		require.Zero(t, r.counters.Load(telemetry.Rejected), "they are counted once they are acknowledged")
 	})
 }
 
@@ -51,7 +52,7 @@ func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
 		r := receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedReject })
 		require.Equal(t, "durable bad, letter bad, durable", dispositions(r.accept(unroutedAt(0), bad(1, errMangled), at(2, "1"))))
 		require.Len(t, r.rejected(), 1)
-		require.EqualValues(t, 1, r.counters.Rejected.Load())
+		require.EqualValues(t, 1, r.counters.Load(telemetry.Rejected))
 		r = receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedHalt })
 		require.Equal(t, "letter bad, halt bad, halt bad", dispositions(r.accept(bad(3, errMangled), unroutedAt(4), at(5, "2"))))
 		require.Len(t, r.rejected(), 1)
@@ -179,12 +180,12 @@ func TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testin
 			require.Error(t, err)
 		}
 		require.Zero(t, logs.Len())
-		require.Zero(t, r.counters.Rejected.Load())
+		require.Zero(t, r.counters.Load(telemetry.Rejected))
 		r.accept(records...)
 		require.Equal(t, 1, logs.FilterMessageSnippet("most records of a partition are bad").Len())
 		require.Equal(t, 1, logs.FilterMessageSnippet("partition halts before a bad record").Len())
 		require.Equal(t, 1, logs.FilterMessageSnippet("bad record kept as rejected").Len())
-		require.EqualValues(t, 2, r.counters.Rejected.Load())
+		require.EqualValues(t, 2, r.counters.Load(telemetry.Rejected))
 	})
 }
 
@@ -205,7 +206,7 @@ func TestBadRecordsAreToldAndCountedOnceWhereAnOutageInterruptsTheirBisection(t 
 		inboxtest.Exec(t, d.DB, `DROP TRIGGER full_disk ON inbox_messages`)
 		require.Equal(t, "durable bad, durable bad, durable, durable", dispositions(r.accept(records...)))
 		require.Equal(t, 2, logs.Len())
-		require.EqualValues(t, 2, r.counters.Rejected.Load())
+		require.EqualValues(t, 2, r.counters.Load(telemetry.Rejected))
 	})
 }
 

@@ -119,7 +119,7 @@ func TestBadRecordsAreKeptWithTheBatchTheyCameIn(t *testing.T) {
 		require.Equal(t, 1, results[4].Unrouted)
 		require.Equal(t, []string{"0a", "0b"}, r.messages())
 		require.Equal(t, 1, r.woken)
-		require.EqualValues(t, 2, r.counters.Rejected.Load())
+		require.EqualValues(t, 2, r.counters.Load(telemetry.Rejected))
 
 		rows := r.rejected()
 		require.Len(t, rows, 2)

@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // mendable is an acceptor whose decoder can be mended: until then every record
@@ -87,7 +88,7 @@ func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeAccepted, Handlers: 1}}, results)
 		require.Equal(t, 1, m.woken)
-		require.EqualValues(t, 1, m.counters.Accepted.Load())
+		require.EqualValues(t, 1, m.counters.Load(telemetry.Accepted))
 		require.Equal(t, []string{"1"}, m.messages())
 		rows := m.rejected()
 		require.Len(t, rows, 1)
@@ -142,7 +143,7 @@ func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 			require.Contains(t, rows[0].Reason, tc.text, tc.name)
 			require.Equal(t, []string{"known"}, m.messages(), tc.name)
 		}
-		require.EqualValues(t, 1, m.counters.Rejected.Load(), "it was rejected once")
+		require.EqualValues(t, 1, m.counters.Load(telemetry.Rejected), "it was rejected once")
 	})
 }
 

@@ -41,7 +41,7 @@ func (p *Processor) newLock(parent context.Context, workerID string, begun func(
 			begun()
 			return
 		}
-		p.counters.LockLost.Add(1)
+		p.counters.OfInbox(telemetry.LockLost, 1)
 		p.log.Warn("inbox: this worker lost the lock, its handlers are cancelled",
 			zap.String(telemetry.FieldLock, p.opts.LockName), zap.String(telemetry.FieldWorker, workerID), zap.NamedError(telemetry.FieldReason, why))
 		p.wakeup.signal.Ring()

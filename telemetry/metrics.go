@@ -13,8 +13,8 @@ type Metric struct {
 // Metrics lists all instruments there are.
 func Metrics() []Metric {
 	var all []Metric
-	for e, d := range eventInstruments {
-		all = append(all, Metric{d.name, d.unit, d.description, "counter", eventNames[e]})
+	for _, d := range eventInstruments {
+		all = append(all, Metric{d.name, d.unit, d.description, "counter", d.field})
 	}
 	all = append(all, Metric{cleanupDeleted.name, cleanupDeleted.unit, cleanupDeleted.description, "counter", ""})
 	for _, d := range []instrument{acceptDuration, waitDuration, runDuration, cleanupDuration} {
@@ -25,12 +25,4 @@ func Metrics() []Metric {
 		all = append(all, Metric{d.name, d.unit, d.description, "gauge", ""})
 	}
 	return all
-}
-
-// eventNames are those of the fields of Counters and Snapshot.
-var eventNames = [events]string{
-	Accepted: "Accepted", Duplicates: "Duplicates", DuplicateContentDiffers: "DuplicateContentDiffers", Unrouted: "Unrouted", Rejected: "Rejected",
-	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", EmptyRecords: "EmptyRecords", DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
-	HandedOff: "HandedOff", Processed: "Processed", Failed: "Failed", Poisoned: "Poisoned", Snoozed: "Snoozed", Released: "Released",
-	Superseded: "Superseded", Fenced: "Fenced", Recovered: "Recovered", LockLost: "LockLost",
 }

@@ -55,31 +55,32 @@ const (
 
 // eventInstruments are the counters, one for each Event.
 var eventInstruments = [events]struct {
+	field string // of Snapshot
 	instrument
 	by dimension
 }{
-	Accepted:                {instrument{name: "inbox.messages.accepted", unit: "{message}", description: "Messages stored for the first time."}, perChannel},
-	Duplicates:              {instrument{name: "inbox.messages.duplicates", unit: "{message}", description: "Known messages received again."}, perChannel},
-	DuplicateContentDiffers: {instrument{name: "inbox.messages.duplicate_content_differs", unit: "{message}", description: "Known messages received again with other content."}, perChannel},
-	Unrouted:                {instrument{name: "inbox.messages.unrouted", unit: "{message}", description: "Messages that no handler takes."}, perChannel},
-	Invalid:                 {instrument{name: "inbox.messages.invalid", unit: "{message}", description: "Messages refused by Accept."}, perChannel},
-	Rejected:                {instrument{name: "inbox.records.rejected", unit: "{record}", description: "Bad records kept as rejected or halted at."}, perChannel},
-	DeadLettered:            {instrument{name: "inbox.records.dead_lettered", unit: "{record}", description: "Bad records that a dead-letter topic acknowledged."}, perChannel},
-	Gaps:                    {instrument{name: "inbox.gaps", unit: "{gap}", description: "Gaps in partitions that were passed."}, perChannel},
-	EmptyRecords:            {instrument{name: "inbox.records.empty", unit: "{record}", description: "Records that hold no message: empty batches of CloudEvents."}, perChannel},
-	DuplicateSkipped:        {instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}", description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
-	MissingKey:              {instrument{name: "inbox.inline.missing_keys", unit: "{attempt}", description: "Times a message of an Inline channel had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
+	Accepted:                {"Accepted", instrument{name: "inbox.messages.accepted", unit: "{message}", description: "Messages stored for the first time."}, perChannel},
+	Duplicates:              {"Duplicates", instrument{name: "inbox.messages.duplicates", unit: "{message}", description: "Known messages received again."}, perChannel},
+	DuplicateContentDiffers: {"DuplicateContentDiffers", instrument{name: "inbox.messages.duplicate_content_differs", unit: "{message}", description: "Known messages received again with other content."}, perChannel},
+	Unrouted:                {"Unrouted", instrument{name: "inbox.messages.unrouted", unit: "{message}", description: "Messages that no handler takes."}, perChannel},
+	Invalid:                 {"Invalid", instrument{name: "inbox.messages.invalid", unit: "{message}", description: "Messages refused by Accept."}, perChannel},
+	Rejected:                {"Rejected", instrument{name: "inbox.records.rejected", unit: "{record}", description: "Bad records kept as rejected or halted at."}, perChannel},
+	DeadLettered:            {"DeadLettered", instrument{name: "inbox.records.dead_lettered", unit: "{record}", description: "Bad records that a dead-letter topic acknowledged."}, perChannel},
+	Gaps:                    {"Gaps", instrument{name: "inbox.gaps", unit: "{gap}", description: "Gaps in partitions that were passed."}, perChannel},
+	EmptyRecords:            {"EmptyRecords", instrument{name: "inbox.records.empty", unit: "{record}", description: "Records that hold no message: empty batches of CloudEvents."}, perChannel},
+	DuplicateSkipped:        {"DuplicateSkipped", instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}", description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
+	MissingKey:              {"MissingKey", instrument{name: "inbox.inline.missing_keys", unit: "{attempt}", description: "Times a message of an Inline channel had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
 
-	HandedOff:  {instrument{name: "inbox.statuses.handed_off", unit: "{status}", description: "Statuses accepted already claimed and run from memory."}, perHandler},
-	Processed:  {instrument{name: "inbox.attempts.processed", unit: "{attempt}", description: "Attempts completed."}, perHandler},
-	Failed:     {instrument{name: "inbox.attempts.failed", unit: "{attempt}", description: "Attempts failed, those that poisoned included."}, perHandler},
-	Snoozed:    {instrument{name: "inbox.attempts.snoozed", unit: "{attempt}", description: "Attempts put off uncharged."}, perHandler},
-	Poisoned:   {instrument{name: "inbox.statuses.poisoned", unit: "{status}", description: "Statuses poisoned."}, perHandler},
-	Superseded: {instrument{name: "inbox.statuses.superseded", unit: "{status}", description: "Statuses ended in favour of a sibling."}, perHandler},
-	Released:   {instrument{name: "inbox.claims.released", unit: "{claim}", description: "Claims given back uncharged."}, perHandler},
-	Fenced:     {instrument{name: "inbox.claims.fenced", unit: "{claim}", description: "Results of stale claims, which changed nothing."}, perHandler},
-	Recovered:  {instrument{name: "inbox.claims.recovered", unit: "{claim}", description: "Claims of vanished workers released."}, perHandler},
-	LockLost:   {instrument{name: "inbox.lock.lost", unit: "{loss}", description: "Times the lock of Exclusive mode was lost."}, wholeInbox},
+	HandedOff:  {"HandedOff", instrument{name: "inbox.statuses.handed_off", unit: "{status}", description: "Statuses accepted already claimed and run from memory."}, perHandler},
+	Processed:  {"Processed", instrument{name: "inbox.attempts.processed", unit: "{attempt}", description: "Attempts completed."}, perHandler},
+	Failed:     {"Failed", instrument{name: "inbox.attempts.failed", unit: "{attempt}", description: "Attempts failed, those that poisoned included."}, perHandler},
+	Snoozed:    {"Snoozed", instrument{name: "inbox.attempts.snoozed", unit: "{attempt}", description: "Attempts put off uncharged."}, perHandler},
+	Poisoned:   {"Poisoned", instrument{name: "inbox.statuses.poisoned", unit: "{status}", description: "Statuses poisoned."}, perHandler},
+	Superseded: {"Superseded", instrument{name: "inbox.statuses.superseded", unit: "{status}", description: "Statuses ended in favour of a sibling."}, perHandler},
+	Released:   {"Released", instrument{name: "inbox.claims.released", unit: "{claim}", description: "Claims given back uncharged."}, perHandler},
+	Fenced:     {"Fenced", instrument{name: "inbox.claims.fenced", unit: "{claim}", description: "Results of stale claims, which changed nothing."}, perHandler},
+	Recovered:  {"Recovered", instrument{name: "inbox.claims.recovered", unit: "{claim}", description: "Claims of vanished workers released."}, perHandler},
+	LockLost:   {"LockLost", instrument{name: "inbox.lock.lost", unit: "{loss}", description: "Times the lock of Exclusive mode was lost."}, wholeInbox},
 }
 
 // Attributes of metrics and spans. Metrics have only those whose values are

@@ -108,11 +108,11 @@ var steps = []step{
 	}},
 	{name: "between acknowledgement and commit", only: policy.publishes, repeats: true, arrange: func(l *life) func() bool {
 		l.failCommits()
-		return func() bool { return l.counters.DeadLettered.Load() >= 5 }
+		return func() bool { return l.counters.Load(telemetry.DeadLettered) >= 5 }
 	}},
 	{name: "between accept and commit", repeats: true, arrange: func(l *life) func() bool {
 		l.failCommits()
-		return func() bool { return l.counters.Accepted.Load() > 0 }
+		return func() bool { return l.counters.Load(telemetry.Accepted) > 0 }
 	}},
 }
 
@@ -187,7 +187,7 @@ func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	cfg.AcceptConcurrency, cfg.BatchRecords, cfg.Linger, cfg.DrainTimeout = 1, max(r.left(), 1), 10*time.Second, 50*time.Millisecond
 	if p.publishes() {
 		cfg.DeadLetterTopic = letters
-		cfg.OnDeadLetter = func(envelope.Record, error) { l.counters.DeadLettered.Add(1) }
+		cfg.OnDeadLetter = func(envelope.Record, error) { l.counters.OfInbox(telemetry.DeadLettered, 1) }
 	}
 	l.consumer, err = kafkaconsumer.New("c", cfg, l.wrapped, logger(t), nil)
 	require.NoError(t, err)

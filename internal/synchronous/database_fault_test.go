@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 func raise(tx *gorm.DB, state string) error {
@@ -45,12 +46,12 @@ func TestFailureOfTheDatabaseInATransactionIsNotCharged(t *testing.T) {
 					released int64
 				}{"full": {"53100", 4}, "collides": {"40001", 0}} {
 					calls, state = 0, expect.state
-					before := counters.Released.Load()
+					before := counters.Load(telemetry.Released)
 					require.NoError(t, deliver(t, r, 0, id))
 					require.Equal(t, 5, calls)
-					require.Equal(t, expect.released, counters.Released.Load()-before)
+					require.Equal(t, expect.released, counters.Load(telemetry.Released)-before)
 				}
-				require.Zero(t, counters.Failed.Load())
+				require.Zero(t, counters.Load(telemetry.Failed))
 				require.Equal(t, []string{"collides", "full"}, written())
 			})
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Handlers of several partitions change one row: above READ COMMITTED only one of them
@@ -42,7 +43,7 @@ func TestNoAttemptIsRepeatedWhateverTheDefaultIsolation(t *testing.T) {
 			require.NoError(t, inboxtest.Receive(t, results, "a partition"))
 		}
 		require.EqualValues(t, partitions*records, calls.Load())
-		require.Zero(t, counters.Released.Load())
+		require.Zero(t, counters.Load(telemetry.Released))
 	})
 }
 
@@ -94,6 +95,6 @@ func TestSerializationFailureAtTheCommitInPlaceIsRepeatedUncharged(t *testing.T)
 			require.NoError(t, inboxtest.Receive(t, results, "a partition"))
 		}
 		require.GreaterOrEqual(t, calls.Load(), int64(3), "one of them ran again, more than once if the first was not quite over")
-		require.Zero(t, counters.Failed.Load())
+		require.Zero(t, counters.Load(telemetry.Failed))
 	})
 }

@@ -95,7 +95,7 @@ func TestLostCommitHasItsEffectOnce(t *testing.T) {
 			require.Equal(t, tc.runs, runs.Load())
 			require.EqualValues(t, 1, written())
 			require.EqualValues(t, 1, committed.Load(), "what waits for the commit happens once")
-			require.Zero(t, g.counters.Failed.Load())
+			require.Zero(t, g.counters.Load(telemetry.Failed))
 		})
 	}
 }
@@ -116,7 +116,7 @@ func TestMessageWhoseMarkerCannotBeWrittenDoesNotRun(t *testing.T) {
 		close(stopping)
 		require.ErrorIs(t, inboxtest.Receive(t, done, "the delivery's end"), envelope.ErrInterrupted)
 		require.Zero(t, runs.Load())
-		require.Zero(t, g.counters.Failed.Load(), "it is the store's trouble")
+		require.Zero(t, g.counters.Load(telemetry.Failed), "it is the store's trouble")
 		require.NoError(t, g.deliver(t, 0, "2"))
 		require.EqualValues(t, 1, runs.Load())
 	})
@@ -146,7 +146,7 @@ func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
 		require.NoError(t, inboxtest.Receive(t, done, "one"))
 		require.NoError(t, inboxtest.Receive(t, done, "the other"))
 		require.EqualValues(t, 1, written())
-		require.EqualValues(t, 1, renamed.counters.DuplicateSkipped.Load())
+		require.EqualValues(t, 1, renamed.counters.Load(telemetry.DuplicateSkipped))
 		require.NoError(t, renamed.deliver(t, 1, "2"))
 		require.EqualValues(t, 2, written())
 	})
@@ -188,7 +188,7 @@ func TestOneOfManyDuplicatesAtOnceHasItsEffect(t *testing.T) {
 				all.Wait()
 				require.EqualValues(t, 1, written())
 				require.EqualValues(t, 4, runs.Load())
-				require.EqualValues(t, 1, g.counters.Processed.Load())
+				require.EqualValues(t, 1, g.counters.Load(telemetry.Processed))
 			})
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 func TestWhatAHandlerHasDoneIsSkipped(t *testing.T) {
@@ -42,7 +43,7 @@ func TestWhatAHandlerHasDoneIsSkipped(t *testing.T) {
 		}
 		require.Equal(t, map[string]int{"a": 1, "b": 2}, runs, "each handler by itself, and a failed run is no run")
 		require.Equal(t, []string{"a completed", "b failed", "b completed"}, outcomes, "what is skipped is no attempt")
-		require.EqualValues(t, 2, counters.Processed.Load())
+		require.EqualValues(t, 2, counters.Load(telemetry.Processed))
 	})
 }
 
@@ -67,8 +68,8 @@ func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.
 		store.set("h 1", "") // who was at it has failed
 		require.NoError(t, inboxtest.Receive(t, done, "the delivery's end"))
 		require.Equal(t, 1, inboxtest.Receive(t, attempts, "the attempt"), "nothing was charged")
-		require.Zero(t, counters.Failed.Load())
-		require.Zero(t, counters.Released.Load(), "it was no attempt of this process")
+		require.Zero(t, counters.Load(telemetry.Failed))
+		require.Zero(t, counters.Load(telemetry.Released), "it was no attempt of this process")
 	})
 }
 
@@ -138,7 +139,7 @@ func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
 			require.Len(t, failed.Failures, 1)
 			require.Equal(t, attempts, failed.Failures[0].Attempts, id)
 		}
-		require.Zero(t, counters.Processed.Load())
+		require.Zero(t, counters.Load(telemetry.Processed))
 	})
 }
 
@@ -203,8 +204,8 @@ func TestContextOfAStoresOwnEndsWithTheTimeForHandlers(t *testing.T) {
 		})
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { remember(t, c, unchained{newMemory()}) }, h)
 		require.ErrorIs(t, r.Deliver(ctx, nil, received(0, "1")), envelope.ErrInterrupted)
-		require.Zero(t, counters.Failed.Load())
-		require.EqualValues(t, 1, counters.Released.Load())
+		require.Zero(t, counters.Load(telemetry.Failed))
+		require.EqualValues(t, 1, counters.Load(telemetry.Released))
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // A commit whose answer is lost charges nothing: a transactional handler's
@@ -55,8 +56,8 @@ func TestLostCommitIsRepeatedUncharged(t *testing.T) {
 			var written int64
 			require.NoError(t, db.Table("effects").Count(&written).Error)
 			require.EqualValues(t, tc.effects, written)
-			require.Zero(t, counters.Failed.Load())
-			require.EqualValues(t, 1, counters.Released.Load())
+			require.Zero(t, counters.Load(telemetry.Failed))
+			require.EqualValues(t, 1, counters.Load(telemetry.Released))
 		})
 	}
 }
@@ -72,7 +73,7 @@ func TestOutageOfTheDatabaseChargesNoTransactionalHandler(t *testing.T) {
 	proxy.Lose(pgproxy.RequestLost, 5, func(sql string) bool { return strings.HasPrefix(strings.ToLower(sql), "begin") })
 	require.NoError(t, deliver(t, r, 0, "1"))
 	require.Zero(t, proxy.Left())
-	require.GreaterOrEqual(t, counters.Released.Load(), int64(1))
+	require.GreaterOrEqual(t, counters.Load(telemetry.Released), int64(1))
 	require.Equal(t, []string{"1"}, written())
-	require.Zero(t, counters.Failed.Load())
+	require.Zero(t, counters.Load(telemetry.Failed))
 }

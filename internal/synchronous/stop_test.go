@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // bounded ends when it is cancelled, and with the test. That it ends by itself
@@ -52,7 +53,7 @@ func TestNothingIsBegunOnceItIsStopping(t *testing.T) {
 		require.Equal(t, []string{"a"}, ran, "the running one finished, and the other was not begun")
 		require.NoError(t, deliver("b"), "the record was at its end")
 		require.Equal(t, []string{"a", "b"}, ran)
-		require.Zero(t, counters.Failed.Load()+counters.Released.Load())
+		require.Zero(t, counters.Load(telemetry.Failed)+counters.Load(telemetry.Released))
 	})
 }
 

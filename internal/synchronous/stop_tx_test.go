@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // patient databases are waited for longer than a test lasts: only the end of
@@ -68,7 +69,7 @@ func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
 		ctx, cancel := bounded(t)
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { remember(t, c, store(cancel)) }, h)
 		require.ErrorIs(t, r.Deliver(ctx, nil, received(0, "1")), envelope.ErrInterrupted)
-		require.Zero(t, counters.Failed.Load())
+		require.Zero(t, counters.Load(telemetry.Failed))
 	}
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		plain := handler.New("h", func(context.Context, inboxtest.Bytes) error { t.Error("it must not run"); return nil })

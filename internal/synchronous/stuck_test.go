@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Contract 5.4: a call that ignores its timeout is a failure once its grace is
@@ -37,7 +38,7 @@ func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
 		defer cancel()
 		go func() { done <- r.Deliver(ctx, nil, received(0, "1")) }()
 		inboxtest.Receive(t, entered, "the call")
-		inboxtest.Eventually(t, func() bool { return counters.Failed.Load() == 1 }, "it was given up")
+		inboxtest.Eventually(t, func() bool { return counters.Load(telemetry.Failed) == 1 }, "it was given up")
 		require.Equal(t, map[string]int{"h": 1}, r.Stuck())
 		go func() { done <- r.Deliver(ctx, nil, received(1, "2")) }()
 		require.Never(t, func() bool { return len(entered) > 0 || len(done) > 0 }, 200*time.Millisecond, 20*time.Millisecond)
@@ -46,7 +47,7 @@ func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
 		require.NoError(t, inboxtest.Receive(t, done, "a delivery's end"))
 		require.NoError(t, inboxtest.Receive(t, done, "the other's"))
 		inboxtest.Eventually(t, func() bool { return len(r.Stuck()) == 0 }, "nothing is stuck any more")
-		require.EqualValues(t, 2, counters.Processed.Load())
+		require.EqualValues(t, 2, counters.Load(telemetry.Processed))
 	})
 }
 
@@ -65,7 +66,7 @@ func TestSlotOfAStuckCallBeginsNoOther(t *testing.T) {
 			go func() { done <- r.Deliver(ctx, nil, received(partition, "1")) }()
 		}
 		inboxtest.Receive(t, entered, "a call")
-		inboxtest.Eventually(t, func() bool { return counters.Failed.Load() == 1 }, "it was given up")
+		inboxtest.Eventually(t, func() bool { return counters.Load(telemetry.Failed) == 1 }, "it was given up")
 		require.Never(t, func() bool { return len(entered) > 0 }, 200*time.Millisecond, 20*time.Millisecond)
 		require.Equal(t, map[string]int{"h": 1}, r.Stuck())
 		cancel()

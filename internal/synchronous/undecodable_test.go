@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 func TestRecordWithAnUndecodableBodyIsBadAtOnceUnlessTheCodecAsksForARetry(t *testing.T) {
@@ -30,6 +31,6 @@ func TestRecordWithAnUndecodableBodyIsBadAtOnceUnlessTheCodecAsksForARetry(t *te
 		require.Equal(t, "strict", failed.Failures[0].HandlerKey)
 		require.Equal(t, 1, failed.Failures[0].Attempts)
 		require.Equal(t, 3, tries)
-		require.EqualValues(t, 1, counters.Processed.Load())
+		require.EqualValues(t, 1, counters.Load(telemetry.Processed))
 	})
 }
