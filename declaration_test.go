@@ -117,17 +117,12 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		"option RestartDelay is 0s, " + positive:                                                                                        {inbox.RestartDelay(0)},
 		"option LockAcquireTimeout is 0s, " + positive:                                                                                  {inbox.LockAcquireTimeout(0)},
 		`option Mode is "shared", allowed is "competing", "exclusive", or "" for the database's default`:                                {inbox.Mode("shared")},
-		`option LockName is "` + strings.Repeat("x", 201) + `", allowed is 1 to 200 characters that are not all blank`:                  {inbox.LockName(strings.Repeat("x", 201))},
-		`option LockName is " ", allowed is 1 to 200 characters that are not all blank`:                                                 {inbox.LockName(" ")},
-		`option CleanupLockName is "\t", allowed is 1 to 200 characters that are not all blank`:                                         {inbox.CleanupLockName("\t")},
-		`option LockName is "a", allowed is another name than CleanupLockName`:                                                          {inbox.LockName("a"), inbox.CleanupLockName("a")},
 		"option Retention is -1ns, allowed is 0 (for ever) or more":                                                                     {inbox.Retention(-1)},
 		"option CleanupInterval is 0s, " + positive:                                                                                     {inbox.CleanupInterval(0)},
 		"option AuditRetention is -1ns, allowed is 0 (for ever) or more":                                                                {inbox.AuditRetention(-1)},
 		"option RejectedRetention is -1ns, allowed is 0 (for ever) or more":                                                             {inbox.RejectedRetention(-1)},
 		"option ArchiveTimeout is 0s, " + positive:                                                                                      {inbox.ArchiveTimeout(0)},
 		"option CleanupBatchSize is 0, allowed is 1 or more":                                                                            {inbox.CleanupBatchSize(0)},
-		`option CleanupLockName is "` + strings.Repeat("x", 201) + `", allowed is 1 to 200 characters that are not all blank`:           {inbox.CleanupLockName(strings.Repeat("x", 201))},
 		`option Unrouted is "keep", allowed are ignore, reject and halt`:                                                                {inbox.Unrouted("keep")},
 		`option OnGap is "skip", allowed are halt and continue`:                                                                         {inbox.OnGap("skip")},
 		`option BadRecords is "", allowed are store, dead_letter_topic and halt`:                                                        {inbox.BadRecords("")},
@@ -146,7 +141,7 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		})
 	}
 	limits := []inbox.Option{inbox.MaxRetries(0), inbox.Prefetch(0), inbox.HandlerTimeout(0), inbox.UnknownKeyGrace(0), inbox.Retention(0), inbox.BatchSize(1), inbox.Concurrency(1),
-		inbox.MaxAbandoned(1), inbox.CleanupBatchSize(1), inbox.WorkerTimeout(15 * time.Second), inbox.MaxRetryDelay(1), inbox.CleanupLockName(strings.Repeat("x", 200)), nil}
+		inbox.MaxAbandoned(1), inbox.CleanupBatchSize(1), inbox.WorkerTimeout(15 * time.Second), inbox.MaxRetryDelay(1), nil}
 	_, err := inbox.New("orders", fxtest.OpenDB(t), append(limits, inboxtest.Handlers(nothing("h")))...)
 	require.NoError(t, err, "what is just within its range")
 }

@@ -84,7 +84,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err := errors.Join(cfg.validate(), cfg.named(ib.validateDB())); err != nil {
 		return nil, err
 	}
-	cfg.options = cfg.options.resolve(cfg.name)
+	cfg.options = cfg.options.resolve()
 	fail := func(err error) (*Inbox, error) { return nil, cfg.named(err) }
 	var err error
 	if ib.memories, err = ib.newMemories(ib.naming); err != nil {

@@ -57,14 +57,8 @@ func DefaultOptions() Options {
 	}
 }
 
-// resolve fills in what depends on the inbox's name or on other options.
-func (o Options) resolve(name string) Options {
-	if o.Processor.LockName == "" {
-		o.Processor.LockName = "InboxProcessor_" + name
-	}
-	if o.Cleanup.CleanupLockName == "" {
-		o.Cleanup.CleanupLockName = "InboxCleanup_" + name
-	}
+// resolve fills in what depends on other options.
+func (o Options) resolve() Options {
 	o.Acceptor.StatementTimeout = o.Processor.StatementTimeout
 	o.Acceptor.Retention = o.Cleanup.Retention
 	return o
@@ -76,11 +70,7 @@ func (o Options) Validate() error {
 	if o == (Options{}) {
 		return errors.New("options are zero: start from inbox.DefaultOptions()")
 	}
-	named := o.resolve("")
-	all := append(named.Processor.Validate(), named.Cleanup.Validate()...)
-	if named.Processor.LockName == named.Cleanup.CleanupLockName {
-		all = append(all, fmt.Errorf("option LockName is %q, allowed is another name than CleanupLockName", named.Processor.LockName))
-	}
+	all := append(o.Processor.Validate(), o.Cleanup.Validate()...)
 	all = append(all, o.Delivery.problems()...)
 	all = append(all, o.Health.problems()...)
 	all = append(all, o.Acceptor.Validate())

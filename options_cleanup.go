@@ -60,9 +60,3 @@ func Archive(take func(ctx context.Context, messages []Archived) error) Option {
 func ArchiveTimeout(d time.Duration) Option {
 	return func(c *config) { c.options.Cleanup.ArchiveTimeout = d }
 }
-
-// CleanupLockName names the lease that lets one worker clean at a time. Do not
-// share it between inboxes. Default "InboxCleanup_{inbox}".
-func CleanupLockName(name string) Option {
-	return func(c *config) { c.options.Cleanup.CleanupLockName = name }
-}

@@ -180,11 +180,6 @@ func RestartDelay(d time.Duration) Option {
 // PostgreSQL, ModeExclusive on SQLite (contract 5.3).
 func Mode(m ProcessingMode) Option { return func(c *config) { c.options.Processor.Mode = m } }
 
-// LockName names the lease of ModeExclusive. Do not share it with
-// CleanupLockName, and do not give it another name in one of an inbox's
-// processes: both would process. Default "InboxProcessor_{inbox}".
-func LockName(name string) Option { return func(c *config) { c.options.Processor.LockName = name } }
-
 // LockAcquireTimeout is how long ProcessPending waits, in ModeExclusive, for
 // another worker to give the lease up, in real time. It bounds nothing else: a
 // started worker tries for the lease until it stops, and Cleanup does not wait.

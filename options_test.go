@@ -21,7 +21,7 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	require.Equal(t, []any{time.Duration(0), time.Minute, 5 * time.Minute}, []any{p.HandlerTimeout, p.StuckHandlerGrace, p.StuckMessageThreshold})
 	require.Equal(t, []any{5 * time.Second, 5 * time.Second, 30 * time.Second, 10, 10 * time.Minute}, []any{p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout, p.MaxAbandoned, p.UnknownKeyGrace})
 	require.Equal(t, []any{20 * time.Millisecond, 10 * time.Second, 10 * time.Second, 5 * time.Second}, []any{p.GroupWindow, p.StatementTimeout, p.StopBudget, p.RestartDelay})
-	require.Equal(t, []any{inbox.ProcessingMode(""), "", time.Minute}, []any{p.Mode, p.LockName, p.LockAcquireTimeout}, "by database, by name")
+	require.Equal(t, []any{inbox.ProcessingMode(""), time.Minute}, []any{p.Mode, p.LockAcquireTimeout}, "by database")
 	require.Equal(t, []any{time.Duration(0), time.Hour, 10_000}, []any{c.Retention, c.CleanupInterval, c.CleanupBatchSize})
 	require.Equal(t, []any{false, time.Duration(0), time.Duration(0), time.Minute}, []any{c.SweepMarkers, c.AuditRetention, c.RejectedRetention, c.ArchiveTimeout})
 	require.Equal(t, []any{inbox.UnroutedIgnore, inbox.BadRecordStore, inbox.GapHalt}, []any{o.Acceptor.Unrouted, o.Acceptor.BadRecords, o.Acceptor.OnGap})
@@ -41,10 +41,8 @@ bad_records: dead_letter_topic
 halt_at_bad_records: 100
 shutdown_on_halt: true
 mode: exclusive
-lock_name: alone
 lock_acquire_timeout: 2m
 retention: 168h
-cleanup_lock_name: tidy
 sweep_markers: true
 audit_retention: 8760h
 archive_timeout: 5m
@@ -53,11 +51,11 @@ table_prefix: shop_
 `), &o))
 	want := inbox.DefaultOptions()
 	want.Processor.MaxRetries, want.Processor.MaxRetryDelay, want.Processor.HandlerTimeout = 7, 90*time.Second, 90*time.Second
-	want.Processor.Mode, want.Processor.LockName, want.Processor.LockAcquireTimeout = inbox.ModeExclusive, "alone", 2*time.Minute
+	want.Processor.Mode, want.Processor.LockAcquireTimeout = inbox.ModeExclusive, 2*time.Minute
 	want.Acceptor.Unrouted, want.Acceptor.OnGap = inbox.UnroutedReject, inbox.GapContinue
 	want.Acceptor.Unrouted, want.Acceptor.BadRecords = inbox.UnroutedReject, inbox.BadRecordDeadLetter
 	want.Acceptor.HaltAtBadRecords, want.ShutdownOnHalt = 100, true
-	want.Cleanup.Retention, want.Cleanup.CleanupLockName = 168*time.Hour, "tidy"
+	want.Cleanup.Retention = 168 * time.Hour
 	want.Cleanup.SweepMarkers, want.Cleanup.AuditRetention, want.Cleanup.ArchiveTimeout = true, 8760*time.Hour, 5*time.Minute
 	want.Migrate, want.TablePrefix = true, "shop_"
 	require.Equal(t, want, o)

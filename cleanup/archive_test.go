@@ -224,7 +224,7 @@ func TestLeaseIsKeptWhileTheArchiveTakesLong(t *testing.T) {
 		other := d.Another(t)
 		expires := func() (at time.Time) {
 			var lock models.Lock
-			require.NoError(t, other.Where("name = ?", "InboxCleanup_test").Take(&lock).Error)
+			require.NoError(t, other.Where("name = ?", "cleanup").Take(&lock).Error)
 			return lock.ExpiresAt
 		}
 		ib := old(t, d, func(context.Context, []inbox.Archived) error {
@@ -285,7 +285,7 @@ func TestStopEndsARunUnderWay(t *testing.T) {
 		require.NoError(t, ib.Stop(ctx))
 		require.Equal(t, []string{"1"}, stored(t, ib))
 		var leases int64
-		require.NoError(t, d.DB.Model(&models.Lock{}).Where("name = ?", "InboxCleanup_test").Count(&leases).Error)
+		require.NoError(t, d.DB.Model(&models.Lock{}).Where("name = ?", "cleanup").Count(&leases).Error)
 		require.Zero(t, leases, "the lease is given up")
 	})
 }

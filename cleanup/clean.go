@@ -44,7 +44,7 @@ const (
 // consumers of this process have not caught up: it deletes nothing until they
 // have, as the runs in the background do not (contract 6.5).
 func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
-	r := &run{Cleaner: c, now: c.clock.Now(), limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, c.opts.CleanupLockName,
+	r := &run{Cleaner: c, now: c.clock.Now(), limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, lockName,
 		uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)}
 	if err := c.waiting(); err != nil {
 		return r.deleted, fmt.Errorf("cleanup: %w", err)

@@ -154,10 +154,10 @@ func (c *Cleaner) clean(ctx context.Context) (deleted handler.Deleted, err error
 func (c *Cleaner) lease(ctx context.Context, owner *lease.Lease) error {
 	held, err := owner.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("cleanup: lease %q: %w", c.opts.CleanupLockName, err)
+		return fmt.Errorf("cleanup: lease %q: %w", lockName, err)
 	}
 	if !held {
-		return fmt.Errorf("cleanup: lease %q: %w", c.opts.CleanupLockName, ErrLeaseHeld)
+		return fmt.Errorf("cleanup: lease %q: %w", lockName, ErrLeaseHeld)
 	}
 	return nil
 }

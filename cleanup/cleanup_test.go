@@ -129,17 +129,17 @@ func TestCleanupWithoutTheLeaseChangesNothing(t *testing.T) {
 		clock.Advance(2 * time.Hour)
 		st := inboxtest.Store(t, d.DB)
 		const other = "0192f000-0000-7000-8000-000000000001"
-		held, err := st.AcquireLease(ctx, "InboxCleanup_test", other, time.Minute, clock.Now())
+		held, err := st.AcquireLease(ctx, "cleanup", other, time.Minute, clock.Now())
 		require.NoError(t, err)
 		require.True(t, held)
 
 		deleted, err := ib.Cleanup(ctx)
 		require.ErrorIs(t, err, cleanup.ErrLeaseHeld)
-		require.ErrorContains(t, err, `inbox "test": cleanup: lease "InboxCleanup_test"`)
+		require.ErrorContains(t, err, `inbox "test": cleanup: lease "cleanup"`)
 		require.Zero(t, deleted)
 		require.Equal(t, []string{"done"}, stored(t, ib))
 
-		require.NoError(t, st.ReleaseLease(ctx, "InboxCleanup_test", other))
+		require.NoError(t, st.ReleaseLease(ctx, "cleanup", other))
 		require.EqualValues(t, 1, clean(t, ib).Messages)
 	})
 }

@@ -2,7 +2,6 @@ package cleanup
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -29,8 +28,6 @@ type Options struct {
 	RejectedRetention time.Duration `yaml:"rejected_retention" env:"REJECTED_RETENTION"`
 	// ArchiveTimeout limits each call of the archive function. Default 1 m.
 	ArchiveTimeout time.Duration `yaml:"archive_timeout" env:"ARCHIVE_TIMEOUT"`
-	// CleanupLockName names the lease; default "InboxCleanup_{inbox}".
-	CleanupLockName string `yaml:"cleanup_lock_name" env:"CLEANUP_LOCK_NAME"`
 }
 
 // DefaultOptions returns the defaults of contract 9 for an inbox.
@@ -38,8 +35,8 @@ func DefaultOptions() Options {
 	return Options{CleanupInterval: time.Hour, CleanupBatchSize: 10_000, ArchiveTimeout: time.Minute}
 }
 
-// maxLockName is what the lease's column holds.
-const maxLockName = 200
+// lockName is the lease that lets one worker clean at a time.
+const lockName = "cleanup"
 
 // Validate reports every option that is out of range, by name, with its value
 // and what is allowed.
@@ -65,9 +62,6 @@ func (o Options) Validate() []error {
 	}
 	if o.ArchiveTimeout <= 0 {
 		refuse("ArchiveTimeout", o.ArchiveTimeout, "more than 0")
-	}
-	if n := len([]rune(o.CleanupLockName)); strings.TrimSpace(o.CleanupLockName) == "" || n > maxLockName {
-		refuse("CleanupLockName", fmt.Sprintf("%q", o.CleanupLockName), "1 to 200 characters that are not all blank")
 	}
 	return problems
 }

@@ -46,7 +46,7 @@ func cleaner(t *testing.T, d *inboxtest.Database, n int, change func(cfg *cleanu
 	ib := old(t, d, nil, n)
 	clock = fxtest.NewClock(inboxtest.Noon.Add(2 * time.Hour))
 	opts := cleanup.DefaultOptions()
-	opts.Retention, opts.CleanupLockName = time.Hour, "lock"
+	opts.Retention = time.Hour
 	cfg := cleanup.Config{Store: inboxtest.Store(t, d.DB), Options: opts, StatementTimeout: inboxtest.Patience, Clock: clock, Logger: zap.NewNop()}
 	change(&cfg)
 	c, err := cleanup.New(cfg)

@@ -76,13 +76,13 @@ func TestOverviewCountsByHandler(t *testing.T) {
 func TestLeasesTellWhenTheyEnd(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		owner := uuid.NewString()
-		held, err := inboxtest.Store(t, r.d.DB).AcquireLease(t.Context(), "InboxProcessor_test", owner, time.Hour, r.clock.Now())
+		held, err := inboxtest.Store(t, r.d.DB).AcquireLease(t.Context(), "processor", owner, time.Hour, r.clock.Now())
 		require.NoError(t, err)
 		require.True(t, held)
 		leases, err := r.ops.Leases(t.Context())
 		require.NoError(t, err)
 		require.Len(t, leases, 1)
-		require.Equal(t, []string{"InboxProcessor_test", owner}, []string{leases[0].Name, leases[0].OwnerID})
+		require.Equal(t, []string{"processor", owner}, []string{leases[0].Name, leases[0].OwnerID})
 		require.InDelta(t, time.Hour.Seconds(), leases[0].ExpiresIn.Seconds(), 60)
 	})
 }

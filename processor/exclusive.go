@@ -35,7 +35,7 @@ type lock struct {
 // newLock makes the lock of one worker ID; what runs under it ends with parent.
 // begun is called when it is held.
 func (p *Processor) newLock(parent context.Context, workerID string, begun func()) *lock {
-	l := lease.New(p.store, p.opts.LockName, workerID, p.opts.WorkerTimeout, min(p.opts.StatementTimeout, p.opts.WorkerTimeout/3), p.clock.Now)
+	l := lease.New(p.store, lockName, workerID, p.opts.WorkerTimeout, min(p.opts.StatementTimeout, p.opts.WorkerTimeout/3), p.clock.Now)
 	return &lock{lease: l, hold: lease.NewHold(parent, l, errLockLost, func(held bool, why error) {
 		if held {
 			begun()
@@ -43,7 +43,7 @@ func (p *Processor) newLock(parent context.Context, workerID string, begun func(
 		}
 		p.counters.OfInbox(telemetry.LockLost, 1)
 		p.log.Warn("inbox: this worker lost the lock, its handlers are cancelled",
-			zap.String(telemetry.FieldLock, p.opts.LockName), zap.String(telemetry.FieldWorker, workerID), zap.NamedError(telemetry.FieldReason, why))
+			zap.String(telemetry.FieldLock, lockName), zap.String(telemetry.FieldWorker, workerID), zap.NamedError(telemetry.FieldReason, why))
 		p.wakeup.signal.Ring()
 	})}
 }
@@ -54,7 +54,7 @@ func (p *Processor) sessionLock(s *session) *lock {
 		return nil
 	}
 	return p.newLock(s.attempts, s.id, func() {
-		p.log.Info("inbox: this worker holds the lock and processes", zap.String(telemetry.FieldLock, p.opts.LockName), zap.String(telemetry.FieldWorker, s.id))
+		p.log.Info("inbox: this worker holds the lock and processes", zap.String(telemetry.FieldLock, lockName), zap.String(telemetry.FieldWorker, s.id))
 		p.wakeup.wake()
 	})
 }
@@ -69,7 +69,7 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
 		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",
-				zap.String(telemetry.FieldLock, p.opts.LockName), zap.Duration(telemetry.FieldTryingEvery, p.opts.WorkerTimeout/3))
+				zap.String(telemetry.FieldLock, lockName), zap.Duration(telemetry.FieldTryingEvery, p.opts.WorkerTimeout/3))
 		}
 		l.told = standsBy
 	case ctx.Err() == nil && !p.awaits(err):
@@ -195,7 +195,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 		return // then it is for Stop
 	}
 	if err := s.lock.leave(alive, settled()); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, p.opts.LockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName), zap.Error(err))
 	}
 }
 
@@ -205,7 +205,7 @@ func (p *Processor) stopLock(hard context.Context, s *session, settled bool) {
 		return
 	}
 	if err := s.lock.leave(hard, settled); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, p.opts.LockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName), zap.Error(err))
 	}
 }
 

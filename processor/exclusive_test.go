@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-const lockName = "InboxProcessor_test"
+const lockName = "processor"
 
 // exclusive makes one of an inbox's workers; they find each other's messages
 // by polling.

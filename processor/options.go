@@ -3,7 +3,6 @@ package processor
 import (
 	"database/sql"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/handlertx"
@@ -75,11 +74,8 @@ type Options struct {
 	// Mode says how the workers of one inbox share its work. Default "": by
 	// the database, ModeCompeting on PostgreSQL and ModeExclusive on SQLite.
 	Mode Mode `yaml:"mode" env:"MODE"`
-	// LockName names the lease of ModeExclusive, which lasts WorkerTimeout.
-	// Default "InboxProcessor_{inbox}".
-	LockName string `yaml:"lock_name" env:"LOCK_NAME"`
-	// LockAcquireTimeout is how long ProcessPending waits for it, in real
-	// time. Default 60 s.
+	// LockAcquireTimeout is how long ProcessPending waits for the lock of
+	// ModeExclusive, in real time. Default 60 s.
 	LockAcquireTimeout time.Duration `yaml:"lock_acquire_timeout" env:"LOCK_ACQUIRE_TIMEOUT"`
 }
 
@@ -102,11 +98,10 @@ func defaultMode(dialect string) Mode {
 	return ModeCompeting
 }
 
-// maxLockName is what the lease's column holds.
-const maxLockName = 200
+// lockName is the lease of ModeExclusive, which lasts WorkerTimeout.
+const lockName = "processor"
 
-// DefaultOptions returns the defaults of contract 9. LockName is the one it
-// does not know: it contains the inbox's name.
+// DefaultOptions returns the defaults of contract 9.
 func DefaultOptions() Options {
 	return Options{
 		MaxRetries: 5, MaxRetryDelay: 5 * time.Minute,
@@ -169,9 +164,6 @@ func (o Options) Validate() []error {
 	}
 	if o.Mode != "" && o.Mode != ModeCompeting && o.Mode != ModeExclusive {
 		refuse("Mode", fmt.Sprintf("%q", o.Mode), `"competing", "exclusive", or "" for the database's default`)
-	}
-	if n := len([]rune(o.LockName)); strings.TrimSpace(o.LockName) == "" || n > maxLockName {
-		refuse("LockName", fmt.Sprintf("%q", o.LockName), "1 to 200 characters that are not all blank")
 	}
 	return problems
 }

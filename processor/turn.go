@@ -65,7 +65,7 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 		if refused {
 			err = fmt.Errorf("%w: %w", ErrLockHeld, err)
 		}
-		return nil, fmt.Errorf("process pending: lock %q: %w", p.opts.LockName, err)
+		return nil, fmt.Errorf("process pending: lock %q: %w", lockName, err)
 	}
 }
 
@@ -109,6 +109,6 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 // giveUpLock gives it up also when ctx has ended.
 func (p *Processor) giveUpLock(ctx context.Context, leave func(ctx context.Context, giveUp bool) error) {
 	if err := leave(context.WithoutCancel(ctx), true); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, p.opts.LockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName), zap.Error(err))
 	}
 }

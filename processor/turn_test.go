@@ -49,7 +49,7 @@ func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 		began := time.Now()
 		drained, err := ib.ProcessPending(context.Background())
 		require.ErrorIs(t, err, inbox.ErrLockHeld)
-		require.EqualError(t, err, `inbox "test": process pending: lock "InboxProcessor_test": another worker holds the lock of the inbox: waited for 300ms`)
+		require.EqualError(t, err, `inbox "test": process pending: lock "processor": another worker holds the lock of the inbox: waited for 300ms`)
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 		require.Zero(t, drained)
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "1", "h").Version, "nothing is touched")

@@ -21,8 +21,8 @@ import (
 
 func newCleanup(a *app) *cobra.Command {
 	var (
-		retention, lock string
-		yes             bool
+		retention string
+		yes       bool
 	)
 	cmd := &cobra.Command{
 		Use: "cleanup --retention AGE", Short: "Delete what completed longer ago than an age",
@@ -54,12 +54,11 @@ JSON: handler.Deleted with "Error".`,
 				return err
 			}
 			return a.withDatabase(cmd.Context(), func(ctx context.Context, o *ops.Ops, d *database) error {
-				return a.cleanup(ctx, o, d, length, lock, yes)
+				return a.cleanup(ctx, o, d, length, yes)
 			})
 		},
 	}
 	cmd.Flags().StringVar(&retention, "retention", "", "how long completed statuses are kept, such as 720h or 30d; required, more than 0")
-	cmd.Flags().StringVar(&lock, "lock-name", "", "the lease, if the application sets CleanupLockName (default InboxCleanup_{inbox})")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }
@@ -83,7 +82,7 @@ func parseAge(text string) (time.Duration, error) {
 	return d, nil
 }
 
-func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention time.Duration, lock string, yes bool) error {
+func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention time.Duration, yes bool) error {
 	overview, err := o.Overview(ctx)
 	if err != nil {
 		return err
@@ -94,10 +93,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 			return err
 		}
 	}
-	if lock == "" {
-		lock = "InboxCleanup_" + overview.Inbox
-	}
-	cleaner, err := a.cleaner(d, retention, lock)
+	cleaner, err := a.cleaner(d, retention)
 	if err != nil {
 		return err
 	}
@@ -123,13 +119,13 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 	return errors.Join(err, printed)
 }
 
-func (a *app) cleaner(d *database, retention time.Duration, lock string) (*cleanup.Cleaner, error) {
+func (a *app) cleaner(d *database, retention time.Duration) (*cleanup.Cleaner, error) {
 	st, err := dialects.New(d.DB, d.naming, store.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("cleanup: %w", err)
 	}
 	options := cleanup.DefaultOptions()
-	options.Retention, options.CleanupLockName = retention, lock
+	options.Retention = retention
 	cleaner, err := cleanup.New(cleanup.Config{Store: st, Options: options, EveryHandler: true, StatementTimeout: a.timeout, Clock: clock.System{}, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, &codedError{exitMisuse, err}

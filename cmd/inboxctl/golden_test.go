@@ -76,7 +76,7 @@ func TestTablesForPeople(t *testing.T) {
 			}, now).write(out)
 		},
 		"locks": func(out *bytes.Buffer) {
-			leaseTable([]ops.Lease{{Name: "InboxCleanup_orders", OwnerID: workerID, ExpiresIn: 21 * time.Second}, {Name: "InboxProcessor_orders", OwnerID: workerID, ExpiresIn: -time.Hour}}).write(out)
+			leaseTable([]ops.Lease{{Name: "cleanup", OwnerID: workerID, ExpiresIn: 21 * time.Second}, {Name: "processor", OwnerID: workerID, ExpiresIn: -time.Hour}}).write(out)
 		},
 		"gaps": func(out *bytes.Buffer) {
 			gapTable([]models.Gap{{FoundAt: now, Channel: "orders", Topic: "orders.v1", Partition: 1, FromOffset: 5, ToOffset: 900, Reason: "removed by the topic's retention"}}).write(out)

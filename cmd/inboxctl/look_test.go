@@ -151,7 +151,7 @@ func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, inboxtest.Brisk())
 		inboxtest.Start(t, r.ib)
-		require.NoError(t, d.DB.Create(&models.Lock{Name: "InboxCleanup_test", OwnerID: statusID, ExpiresAt: time.Now().Add(time.Hour)}).Error)
+		require.NoError(t, d.DB.Create(&models.Lock{Name: "cleanup", OwnerID: statusID, ExpiresAt: time.Now().Add(time.Hour)}).Error)
 		require.NoError(t, d.DB.Create(&models.Gap{ID: statusID, Channel: "c", Topic: "orders", FromOffset: 5, ToOffset: 900, Reason: "removed", FoundAt: time.Now()}).Error)
 		inboxtest.Eventually(t, func() bool { return strings.Contains(r.done("workers").out, "alive") }, "the worker is alive")
 		require.Contains(t, r.done("workers").out, failing)
@@ -160,7 +160,7 @@ func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
 		require.NotContains(t, out, "no living worker")
 		require.Contains(t, out, "inboxctl gaps")
 		require.Contains(t, r.done("handlers").out, fine)
-		require.Contains(t, r.done("locks").out, "InboxCleanup_test")
+		require.Contains(t, r.done("locks").out, "cleanup")
 		require.Contains(t, r.done("gaps").out, "removed")
 		var workers []struct {
 			Alive     bool

@@ -1,3 +1,3 @@
 SELECT l.name, w.host, w.pid, l.expires_at
 FROM inbox_locks l LEFT JOIN inbox_workers w ON w.id = l.owner_id
-WHERE l.name LIKE 'InboxProcessor_%' AND l.expires_at > now();
+WHERE l.name = 'processor' AND l.expires_at > now();

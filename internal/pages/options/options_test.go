@@ -31,7 +31,7 @@ func TestThePageIsWhatTheCodeSays(t *testing.T) {
 var defaultsInWords = map[string]string{
 	"none": "0", "`None`": "none", "`Ignore`": "ignore", "`Log`": "log", "`Store`": "store", "`Halt`": "halt",
 	"equal to `Concurrency`": "-1", "60 s": "1m", "10 m; 0 in manual mode": "10m", "10 s, and below the deadline of Fx": "10s", "by database, see 5.3": "",
-	`"InboxProcessor_{inbox}"`: "", `"InboxCleanup_{inbox}"`: "", `"inbox_"`: "inbox_",
+	`"inbox_"`: "inbox_",
 }
 
 // Contract 9, its tables: they and the code are one, and no option lacks the
