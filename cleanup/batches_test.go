@@ -18,7 +18,7 @@ import (
 
 // slow is a store whose cleanups time out unless they are small.
 type slow struct {
-	store.Store
+	cleanup.Store
 	most int
 	mu   sync.Mutex
 	seen []int
@@ -38,7 +38,7 @@ func TestBatchThatTimesOutIsHalvedUntilItDoesNot(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slow{most: 130}
 		c, _, stored := cleaner(t, d, 300, func(cfg *cleanup.Config) {
-			st.Store, cfg.Store, cfg.Options.CleanupBatchSize = cfg.Store.(store.Store), st, 500
+			st.Store, cfg.Store, cfg.Options.CleanupBatchSize = cfg.Store, st, 500
 		})
 		deleted, err := c.Clean(context.Background())
 		require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestBatchThatTimesOutAtItsSmallestIsAnError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slow{most: 99}
 		c, _, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
-			st.Store, cfg.Store, cfg.Options.CleanupBatchSize = cfg.Store.(store.Store), st, 150
+			st.Store, cfg.Store, cfg.Options.CleanupBatchSize = cfg.Store, st, 150
 		})
 		_, err := c.Clean(context.Background())
 		require.ErrorIs(t, err, context.DeadlineExceeded)

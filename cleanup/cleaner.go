@@ -20,18 +20,20 @@ import (
 // ErrLeaseHeld says that another worker is cleaning this inbox at the moment.
 var ErrLeaseHeld = errors.New("another worker holds the cleanup lease")
 
-// tables are what cleaning needs of an inbox's store.
-type tables interface {
+// Store is what cleaning needs of an inbox's store.
+type Store interface {
 	lease.Store
 	store.Cleaner
-	store.Markers
-	store.Recoverer
-	store.Workers
+	ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error)
+	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
+	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
+	MarkReleased(ctx context.Context, workerID string, now time.Time) error
+	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
 }
 
 // Config is what a Cleaner is made of.
 type Config struct {
-	Store   tables
+	Store   Store
 	Options Options
 	// Handlers are all of the inbox's, for their own Retention (contract 6.2).
 	Handlers []*handler.Handler
@@ -57,7 +59,7 @@ type Config struct {
 // Cleaner cleans one inbox, at intervals or by hand. It is safe for
 // concurrent use; of all the processes of an inbox one cleans at a time.
 type Cleaner struct {
-	store            tables
+	store            Store
 	opts             Options
 	archive          Archive
 	waiting          func() error

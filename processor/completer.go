@@ -61,16 +61,16 @@ func (c *completer) add(r result) {
 	full := len(c.queue) == c.batchSize
 	c.mu.Unlock()
 	if full {
-		c.full.Ring()
+		c.full.Notify()
 	}
-	c.arrived.Ring()
+	c.arrived.Notify()
 }
 
 // hurry ends the pause of a retry: the database is back. The claims of the
 // results that wait are those of a worker ID that is given up, perhaps, and the
 // next sweeps would release them.
 func (c *completer) hurry() {
-	c.hurried.Ring()
+	c.hurried.Notify()
 }
 
 // gather waits for results to ride together, but not for more than a statement

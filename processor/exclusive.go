@@ -44,7 +44,7 @@ func (p *Processor) newLock(parent context.Context, workerID string, begun func(
 		p.counters.OfInbox(telemetry.LockLost, 1)
 		p.log.Warn("inbox: this worker lost the lock, its handlers are cancelled",
 			zap.String(telemetry.FieldLock, lockName), zap.String(telemetry.FieldWorker, workerID), zap.NamedError(telemetry.FieldReason, why))
-		p.wakeup.signal.Ring()
+		p.wakeup.notify()
 	})}
 }
 
@@ -65,7 +65,7 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	switch {
 	case err == nil:
 		p.locking.End(nil)
-		p.wakeup.signal.Ring()                                           // claiming may have stopped because the renewal was late
+		p.wakeup.notify()                                           // claiming may have stopped because the renewal was late
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
 		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",

@@ -113,7 +113,7 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	for _, c := range claims {
 		l.p.counters.OfHandler(telemetry.HandedOff, c.HandlerKey, 1)
 	}
-	l.p.wakeup.signal.Ring()
+	l.p.wakeup.notify()
 }
 
 func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, unclaimed map[string]int) bool {
@@ -153,7 +153,7 @@ func (r *Reservation) Abandon(lost bool) {
 			l.noteLost()
 		}
 	}
-	l.p.wakeup.signal.Ring() // there are slots to claim for
+	l.p.wakeup.notify() // there are slots to claim for
 }
 
 // free gives the slots back.

@@ -76,7 +76,7 @@ func (p *Processor) Start(context.Context) error {
 			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
 				p.storing.Begin(nil, err)
 				routine.Sleep(storing, p.opts.RestartDelay)
-				completer.arrived.Ring() // the signal for what is queued may be used up
+				completer.arrived.Notify() // the signal for what is queued may be used up
 			}
 		}
 	}()

@@ -158,7 +158,7 @@ func (p *Processor) newCompleter(h *held) *completer {
 	return newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
-	}, p.wakeup.signal.Ring)
+	}, p.wakeup.notify)
 }
 
 func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
@@ -267,7 +267,7 @@ func (p *Processor) setPaused(keys []string) {
 	}
 	p.pauseMu.Unlock()
 	if changed {
-		p.wakeup.signal.Ring()
+		p.wakeup.notify()
 	}
 }
 

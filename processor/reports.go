@@ -38,7 +38,7 @@ func (r *reports) add(e event) bool {
 	}
 	r.events = append(r.events, e)
 	if len(r.events) == 1 {
-		r.arrived.Ring()
+		r.arrived.Notify()
 	}
 	return true
 }

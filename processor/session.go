@@ -96,7 +96,7 @@ func (s *session) mayClaim() bool {
 // livingStore is what a heart needs of an inbox's store.
 type livingStore interface {
 	store.Workers
-	store.Handlers
+	Paused(ctx context.Context) ([]string, error)
 	SingleWriter() bool
 }
 

@@ -18,8 +18,8 @@ const sweepBatch = 500
 // sweptStore is what a sweeper needs of an inbox's store.
 type sweptStore interface {
 	store.Recoverer
-	store.Workers
-	store.Completer
+	Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error)
+	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
 }
 
 // sweeper recovers what others left behind: claims of dead workers, claims of

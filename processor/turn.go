@@ -102,7 +102,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 		end()
 		<-kept
 		p.giveUpLock(ctx, own.leave)
-		p.lockFreed.Ring() // for this process's own worker
+		p.lockFreed.Notify() // for this process's own worker
 	}}
 }
 

@@ -28,7 +28,7 @@ func (w *wakeup) wake(keys ...string) {
 		w.keys[key] = true
 	}
 	w.mu.Unlock()
-	w.signal.Ring()
+	w.notify()
 }
 
 // at says that a status comes due at that time.
@@ -38,8 +38,11 @@ func (w *wakeup) at(due time.Time) {
 		w.due = due
 	}
 	w.mu.Unlock()
-	w.signal.Ring()
+	w.signal.Notify()
 }
+
+// notify has the loop look for work of which it knows.
+func (w *wakeup) notify() { w.signal.Notify() }
 
 func (w *wakeup) take() (keys map[string]bool, all bool) {
 	w.mu.Lock()

@@ -77,7 +77,7 @@ func NewCounters(channels []string, handlerKeys [][]string) *Counters {
 
 // OfChannel counts n more events of a channel.
 func (c *Counters) OfChannel(e Event, channel string, n int) {
-	c.OfInbox(e, n)
+	c.totals[e].Add(int64(n))
 	its := c.channels[channel]
 	if its == nil {
 		its = &c.otherChannels
@@ -87,7 +87,7 @@ func (c *Counters) OfChannel(e Event, channel string, n int) {
 
 // OfHandler counts n more events of the handler with that key.
 func (c *Counters) OfHandler(e Event, handlerKey string, n int) {
-	c.OfInbox(e, n)
+	c.totals[e].Add(int64(n))
 	its := c.handlers[handlerKey]
 	if its == nil {
 		its = &c.otherHandlers

@@ -8,6 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// fieldOf says again which field of Snapshot is whose.
+var fieldOf = [events]string{
+	Accepted: "Accepted", Duplicates: "Duplicates", DuplicateContentDiffers: "DuplicateContentDiffers", Unrouted: "Unrouted", Rejected: "Rejected",
+	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", EmptyRecords: "EmptyRecords", DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
+	HandedOff: "HandedOff", Processed: "Processed", Failed: "Failed", Poisoned: "Poisoned", Snoozed: "Snoozed", Released: "Released",
+	Superseded: "Superseded", Fenced: "Fenced", Recovered: "Recovered", LockLost: "LockLost",
+}
+
 func TestEveryCounterIsAnEventWithAnInstrumentOfItsOwn(t *testing.T) {
 	c := NewCounters([]string{"orders"}, [][]string{{"mail", "post"}})
 	fields := reflect.TypeFor[Snapshot]()
@@ -16,6 +24,7 @@ func TestEveryCounterIsAnEventWithAnInstrumentOfItsOwn(t *testing.T) {
 	for e := range events {
 		c.OfHandler(e, "mail", int(e)+1)
 		d := eventInstruments[e]
+		require.Equal(t, fieldOf[e], d.field)
 		require.EqualValues(t, int(e)+1, reflect.ValueOf(c.Snapshot()).FieldByName(d.field).Int(), d.field)
 		require.NotEmpty(t, d.name)
 		require.NotEmpty(t, d.unit)

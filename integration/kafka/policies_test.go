@@ -187,7 +187,7 @@ func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	cfg.AcceptConcurrency, cfg.BatchRecords, cfg.Linger, cfg.DrainTimeout = 1, max(r.left(), 1), 10*time.Second, 50*time.Millisecond
 	if p.publishes() {
 		cfg.DeadLetterTopic = letters
-		cfg.OnDeadLetter = func(envelope.Record, error) { l.counters.OfInbox(telemetry.DeadLettered, 1) }
+		cfg.OnDeadLetter = func(envelope.Record, error) { l.counters.OfChannel(telemetry.DeadLettered, "orders.events", 1) }
 	}
 	l.consumer, err = kafkaconsumer.New("c", cfg, l.wrapped, logger(t), nil)
 	require.NoError(t, err)

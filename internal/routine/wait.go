@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Sleep waits for d and reports true, or false at once when ctx ends.
+// Sleep waits for d and reports true, or false at once when ctx ends. It is false whenever
+// ctx has ended.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -17,15 +18,15 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Signal wakes who receives from it. Signals that nobody has received yet are one, and
-// ringing never waits. Make it by NewSignal.
+// Signal wakes its receiver. Notifications that have not been received yet are one, and
+// Notify never waits. Make it by NewSignal.
 type Signal chan struct{}
 
-// NewSignal returns a signal that nobody has rung.
+// NewSignal returns a signal without a notification.
 func NewSignal() Signal { return make(Signal, 1) }
 
-// Ring wakes the receiver, or the next one.
-func (s Signal) Ring() {
+// Notify wakes the receiver, or the next one.
+func (s Signal) Notify() {
 	select {
 	case s <- struct{}{}:
 	default:

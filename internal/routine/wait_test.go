@@ -21,16 +21,16 @@ func TestSleepEndsWithItsTimeOrItsContext(t *testing.T) {
 	}
 }
 
-func TestSignalsThatNobodyHasReceivedAreOne(t *testing.T) {
+func TestNotificationsNotYetReceivedAreOne(t *testing.T) {
 	s := routine.NewSignal()
-	s.Ring()
-	s.Ring()
+	s.Notify()
+	s.Notify()
 	<-s
 	select {
 	case <-s:
-		require.Fail(t, "it was rung twice and heard three times")
+		require.Fail(t, "two notifications were received as two")
 	default:
 	}
-	s.Ring()
+	s.Notify()
 	<-s
 }

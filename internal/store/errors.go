@@ -42,7 +42,7 @@ var ErrNotHeard = errors.New("a notification sent through the pool did not arriv
 	"a pooler in transaction mode lets none through, and a busy database may be late with it")
 
 // ErrSharedSession says that there is no session of the server for a Listener
-// RunAlone.
+// alone.
 var ErrSharedSession = errors.New("the listening connection has no session of its own: " +
 	"a pooler in transaction mode gives it one for each transaction, and no notification passes")
 
@@ -81,7 +81,7 @@ func IsTransient(err error) bool {
 }
 
 // IsDatabaseFault reports whether a statement of a handler failed because of the
-// shared.Database and not of the statement: the same one may succeed later. It is
+// database and not of the statement: the same one may succeed later. It is
 // IsTransient without what a handler brings about by itself: the end of a context
 // it made, a statement timeout, a second query on a connection that is still read
 // from.
@@ -157,7 +157,7 @@ func (e *commitError) Unwrap() error { return e.error }
 // MayBeCommitted reports whether the transaction of a Store's method, Accept
 // above all, may have been committed although the method returned err. One that
 // did not come to its commit was rolled back for certain, or never begun: the
-// shared.Database refused a statement, the context ended or the connection was lost
+// database refused a statement, the context ended or the connection was lost
 // before. So was one whose commit PostgreSQL refused. Any other error of the
 // commit counts, whatever it is.
 func MayBeCommitted(err error) bool {
@@ -230,3 +230,8 @@ func SQLState(err error) string {
 func PoolClosed(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "sql: database is closed")
 }
+
+// ErrMarkerBusy says that another transaction was in the way of a marker and
+// had not ended when waiting did: on PostgreSQL one that has inserted or is
+// deleting the same, on SQLite any that has written.
+var ErrMarkerBusy = errors.New("another transaction is in the marker's way")

@@ -17,7 +17,7 @@ var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 // Singles runs statements outside any transaction, for Query and Exec. Such a statement is a
 // transaction of the session's default isolation. Where that is known not to be READ
 // COMMITTED, each gets a transaction that states it, which costs three round trips more. It is
-// shared.Known from StateIsolation, or from a serialization failure: the statement, which has done
+// known from StateIsolation, or from a serialization failure: the statement, which has done
 // nothing, then runs again at once, so that none ever reaches a caller.
 //
 // We don't set the session's default instead: the pool is the application's.

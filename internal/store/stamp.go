@@ -9,7 +9,7 @@ import (
 // without a column's declared type, as text. It is UTC; NULL is the zero time.
 type Stamp struct{ time.Time }
 
-// timeFormats are tried in turn: this package's own, what the drivers write
+// timeFormats are tried in turn: the SQLite store's own, what the drivers write
 // for a time.Time, SQLite's functions.
 var timeFormats = []string{
 	"2006-01-02 15:04:05.999999999-07:00",
@@ -57,7 +57,7 @@ func (t Stamp) Pointer() *time.Time {
 	return &t.Time
 }
 
-// SQLiteTime is a time as this package stores it on SQLite: UTC text of fixed
+// SQLiteTime is a time as the SQLite store stores it: UTC text of fixed
 // width, so that it sorts. Use it for every time in a statement of one's own.
 func SQLiteTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05.000000") + "+00:00"

@@ -1,9 +1,10 @@
-// Package store holds every statement of the hot path: accepting, claiming,
-// completing, failing, recovering and cleaning. There is one implementation
-// per dialect and one conformance suite (storetest) that each must pass.
+// Package store says what a store does: accepting, claiming, completing, failing,
+// recovering and cleaning, with its errors and what runs a statement. The statements are
+// in postgres, sqlite and shared, of which dialects chooses; storetest is the suite that
+// each dialect must pass.
 //
-// The package knows SQL and row versions, nothing else: what a failure means,
-// when a worker is dead or how long to back off is decided by its callers.
+// A store knows SQL and row versions, nothing else: what a failure means, when a worker
+// is dead or how long to back off is decided by its callers.
 package store
 
 import (
@@ -75,13 +76,13 @@ type Acceptor interface {
 	KeepGap(ctx context.Context, gap models.Gap) (added bool, err error)
 }
 
-// Announcer tells other processes of statuses that are due.
+// Announcer notifies other processes of statuses that are due.
 type Announcer interface {
 	// Notify announces that statuses of these handler keys are due, or of any
 	// without keys, to the Listeners of other processes, as accepts do with the
 	// statuses they add without a claim: when they commit, once for all, and
 	// AcceptTx to this process as well. Nothing unless the store was made with
-	// Announcer.
+	// Options.Announces.
 	Notify(ctx context.Context, handlerKeys ...string) error
 	// Listen connects to hear that, and returns once it has heard itself.
 	// ErrSharedSession behind a pooler that gives each transaction another
@@ -119,11 +120,12 @@ type Locked int
 const (
 	// AwaitLocked waits for the other transaction's end.
 	AwaitLocked Locked = iota
-	// SkipLocked passes over them: they are reported as not applied. Recovery never waits.
+	// SkipLocked passes over them: they are reported as not applied, so that recovery does
+	// not wait for a handler's transaction.
 	SkipLocked
 )
 
-// Handlers tells of what belongs to a handler key.
+// Handlers is what is known of handler keys.
 type Handlers interface {
 	// Backlog tells what there is to do under these keys, none of which is
 	// looked at beyond its Limit: with lanes each row costs a look into its lane,
@@ -174,7 +176,8 @@ type Lanes interface {
 // moved on is left alone and reported as not applied (contract 3.2, 5.10).
 type Completer interface {
 	// Complete ends statuses; applied is aligned with the argument. One row's
-	// stale version never keeps the others from completing.
+	// stale version never keeps the others from completing. Rows that are locked are
+	// waited for or passed over, as locked says.
 	Complete(ctx context.Context, completions []Completion, at time.Time, locked Locked) (applied []bool, err error)
 	// CompleteTx ends statuses inside a handler's transaction.
 	CompleteTx(ctx context.Context, tx *gorm.DB, completions []Completion, at time.Time) (applied []bool, err error)
@@ -183,7 +186,8 @@ type Completer interface {
 	// has the last word; where there is a single writer it makes the transaction
 	// that writer, which later could fail.
 	CurrentTx(ctx context.Context, tx *gorm.DB, completions []Completion) (current []bool, err error)
-	// Settle gives claims back: failed, poisoned, snoozed or released.
+	// Settle gives claims back: failed, poisoned, snoozed or released. See Complete for
+	// locked.
 	Settle(ctx context.Context, settlements []Settlement, locked Locked) (applied []bool, err error)
 	// States reads statuses back, to find out what became of a write whose
 	// answer was lost. IDs without a row are missing in the result.
@@ -244,7 +248,7 @@ type Recoverer interface {
 	PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error)
 }
 
-// Leases lets one process at a time do what only one must.
+// Leases are locks by name that end by themselves.
 type Leases interface {
 	// AcquireLease takes or renews the named lease for ttl and reports
 	// whether owner holds it now (contract 5.3).
@@ -279,10 +283,12 @@ type Cleaner interface {
 	// which have gained no status since (contract 6.3). What an accept has
 	// locked stays.
 	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
-	// DeleteAudit removes up to limit audit rows of actions before that time.
+	// DeleteAudit removes up to limit audit rows of actions before that time: rows in use
+	// by another transaction are passed over.
 	DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error)
 	// DeleteRejected removes rejected messages that were rejected before that
-	// time, of the limit ones stored first.
+	// time, of the limit ones stored first: rows in use by another transaction are
+	// passed over.
 	DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 
@@ -300,8 +306,7 @@ type Markers interface {
 	// HasMarker reports whether there is a marker of that key.
 	HasMarker(ctx context.Context, messageID, handlerKey, namespace string) (bool, error)
 	// DeleteMarkers removes up to limit markers that expired before the given
-	// time (contract 6.6), as do its siblings by their own times: rows in use
-	// by another transaction are passed over.
+	// time (contract 6.6): rows in use by another transaction are passed over.
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
 }
 

@@ -213,7 +213,7 @@ func (p *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected
 }
 
 // pieces are the buffers contents are joined in. They are the largest thing an
-// shared.Accept needs memory for, and drivers copy them before they return.
+// accept needs memory for, and drivers copy them before they return.
 var pieces = sync.Pool{New: func() any { return &[]byte{} }} // never nil, which would be NULL
 
 // maxPiece bounds what is kept of them.

@@ -24,15 +24,15 @@ func (p *Store) acceptTransaction(messages []store.NewMessage) shared.Transactin
 		content += len(messages[i].Content)
 	}
 	if content < p.large {
-		return p.transaction
+		return p.Transaction
 	}
 	return func(ctx context.Context, work func(gorm.ConnPool) error) error { return p.transact(ctx, true, work) }
 }
 
-// transaction is Database.Transaction whose commit fails, with
+// Transaction is Database.Transaction whose commit fails, with
 // pgxtx.ErrUnconfirmed, if waiting for the synchronous standby was cancelled,
 // wherever pgx can be spoken to.
-func (p *Store) transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
+func (p *Store) Transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
 	return p.transact(ctx, false, work)
 }
 

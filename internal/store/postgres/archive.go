@@ -60,7 +60,7 @@ func (p *Store) LoadExpired(ctx context.Context, req store.CleanupRequest, numbe
 // was added before them.
 func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	var result store.CleanupResult
-	err := p.transaction(ctx, func(pool gorm.ConnPool) error {
+	err := p.Transaction(ctx, func(pool gorm.ConnPool) error {
 		numbers := make([]int64, len(expired))
 		for i, e := range expired {
 			numbers[i] = int64(e.Message.Number)

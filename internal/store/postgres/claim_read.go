@@ -20,7 +20,7 @@ import (
 var errNotPgx = errors.New("not a connection of pgx")
 
 // readClaims runs a claim. Claims are what most rows are read for, and
-// shared.Database/sql copies each of their columns twice and allocates for nearly every
+// database/sql copies each of their columns twice and allocates for nearly every
 // one: where a connection is pgx's and nobody has put anything around it (that
 // should see the statement: tracing, say, or GORM's prepared statements), pgx
 // reads them itself. What it does is the same; a statement that has not reached

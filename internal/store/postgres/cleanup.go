@@ -98,7 +98,7 @@ func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 		return result, nil
 	}
 	keys, cutoffs := ownCutoffs(req)
-	err = p.transaction(ctx, func(pool gorm.ConnPool) error {
+	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
 		numbers, err := store.Query(ctx, pool, p.Text(cleanupLockSQL), store.Value[int64], found.MessageNumbers)
 		result.Passed = int64(len(found.MessageNumbers) - len(numbers))
 		if err != nil || len(numbers) == 0 {

@@ -128,13 +128,13 @@ func TestPostgresClaimsWithoutLanesStayHeapOnlyUpdates(t *testing.T) {
 	batch := store.AcceptBatch{Now: now}
 	for i := range rows {
 		batch.Messages = append(batch.Messages, store.NewMessage{
-			Message: models.Message{ID: fmt.Sprint(i)}, Handlers: []store.NewStatus{{HandlerKey: "plain"}, {HandlerKey: "Ordered"}},
+			Message: models.Message{ID: fmt.Sprint(i)}, Handlers: []store.NewStatus{{HandlerKey: "plain"}, {HandlerKey: "ordered"}},
 		})
 	}
 	_, err := opened.Accept(t.Context(), batch)
 	require.NoError(t, err)
 	got, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{
-		{HandlerKey: "plain", Limit: rows}, {HandlerKey: "Ordered", Limit: rows, Lanes: &store.LaneRule{Handlers: []int64{store.LaneHandler("Ordered")}}},
+		{HandlerKey: "plain", Limit: rows}, {HandlerKey: "ordered", Limit: rows, Lanes: &store.LaneRule{Handlers: []int64{store.LaneHandler("ordered")}}},
 	}})
 	require.NoError(t, err)
 	require.Len(t, got.Claims, 2*rows)

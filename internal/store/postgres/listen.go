@@ -113,7 +113,7 @@ func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 // and then the connection's own session changes from round to round.
 const rounds = 8
 
-// store.RunAlone finds out, before there is anything to leave behind, whether the
+// alone finds out, before there is anything to leave behind, whether the
 // connection has a session of the server to itself. A pooler in transaction mode
 // gives it now this one, now that, and the pool's connections the same ones:
 // LISTEN would stay in sessions of the application's, to which PostgreSQL would

@@ -159,7 +159,7 @@ func TestPostgresPlans(t *testing.T) {
 	for _, each := range plans {
 		listed = append(listed, each.name)
 	}
-	unlisted := slices.DeleteFunc(sqltest.Statements(t, "../shared"), func(name string) bool { return slices.Contains(listed, name) })
+	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../shared"), func(name string) bool { return slices.Contains(listed, name) })
 	require.Empty(t, unlisted, "statements whose plan nobody looks at")
 
 	look := func(t *testing.T, mode string, analyzed bool) {

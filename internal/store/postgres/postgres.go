@@ -44,9 +44,24 @@ func (p *Store) SingleWriter() bool { return false }
 // stored, and acknowledges for that, is told so by this, or by another transaction
 // that writes.
 func confirmed(ctx context.Context, p *Store, lock string, args ...any) (locked []int, err error) {
-	err = p.transaction(ctx, func(pool gorm.ConnPool) error {
+	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
 		locked, err = store.Query(ctx, pool, p.Text(lock), store.Value[int], args...)
 		return err
 	})
 	return locked, err
+}
+
+// Changes nothing, reads no table.
+const defaultIsolationSQL = `
+SELECT current_user, current_database(), setting, source FROM pg_settings WHERE name = 'default_transaction_isolation'`
+
+func (p *Store) DefaultIsolation(ctx context.Context) (found store.DefaultIsolation, other bool, err error) {
+	all, err := store.Query(ctx, p.Pool(ctx), defaultIsolationSQL, func(rows *sql.Rows, d *store.DefaultIsolation) error {
+		return rows.Scan(&d.Role, &d.Database, &d.Level, &d.Source)
+	})
+	if err != nil || len(all) == 0 || all[0].Level == "read committed" {
+		return store.DefaultIsolation{}, false, shared.Doing("read the default isolation", err)
+	}
+	p.Singles.StateIsolation()
+	return all[0], true, nil
 }

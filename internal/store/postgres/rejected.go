@@ -23,9 +23,20 @@ func (p *Store) LoadRejected(ctx context.Context, id string) (models.RejectedMes
 }
 
 func (p *Store) AcceptRejected(ctx context.Context, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return shared.AcceptRejected(ctx, p.Database, p.transaction, p, rejectedSQL, id, batch)
+	return shared.AcceptRejected(ctx, p.Database, p.Transaction, p, rejectedSQL, id, batch)
 }
 
 func (p *Store) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
-	return shared.SetRejectedReason(ctx, p.Database, p.transaction, p, rejectedSQL, id, reason, audit)
+	return shared.SetRejectedReason(ctx, p.Database, p.Transaction, p, rejectedSQL, id, reason, audit)
+}
+
+// Conflicts by the unique index on the coordinates. A gap that is there is locked, so that
+// the answer waits for the synchronous standby (see confirmed).
+const keepGapSQL = `
+INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)
+ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
+
+func (p *Store) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
+	return shared.KeepGap(ctx, p.Database, keepGapSQL, g, g.FoundAt.UTC())
 }

@@ -32,9 +32,9 @@ FROM unnest($1::text[]::uuid[], $2::bigint[], $3::integer[], $4::integer[], $5::
 	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, position)`
 
 func (p *Store) Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error) {
-	statement := settleSQL
+	statement, doing := settleSQL, "settle"
 	if locked == store.SkipLocked {
-		statement = settleUnlockedSQL
+		statement, doing = settleUnlockedSQL, "settle unlocked"
 	}
 	n := len(settlements)
 	applied := make([]bool, n)
@@ -54,7 +54,7 @@ func (p *Store) Settle(ctx context.Context, settlements []store.Settlement, lock
 	for _, position := range positions {
 		applied[position] = true
 	}
-	return applied, shared.Doing("settle", err)
+	return applied, shared.Doing(doing, err)
 }
 
 func inUTC(t *time.Time) *time.Time {

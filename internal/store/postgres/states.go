@@ -46,14 +46,14 @@ func (p *Store) States(ctx context.Context, statusIDs []string) (map[string]stor
 // without it a plan made before the arguments are known may read the table, in
 // the belief that many rows match.
 const claimsOfSQL = `
-SELECT ` + refColumns + ` FROM {statuses}
+SELECT ` + refColumnsSQL + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
 ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
 
 // By the due index, a window of each key: bounded, however much is pending.
 const oldestClaimsOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM unnest($2::text[]) AS k(key)
+SELECT ` + placedRefColumnsSQL + ` FROM unnest($2::text[]) AS k(key)
 CROSS JOIN LATERAL (
 	SELECT ctid AS place, * FROM {statuses}
 	WHERE handler_key = k.key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
@@ -64,7 +64,7 @@ WHERE processing_started_at IS NOT NULL AND worker_id = $1::text::uuid`
 
 // Like the claims of a worker.
 const stuckClaimsSQL = `
-SELECT ` + refColumns + ` FROM {statuses}
+SELECT ` + refColumnsSQL + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
 ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
@@ -72,7 +72,7 @@ LIMIT $2`
 // By the due index, oldest due first, then what waits behind others, by the
 // index on waiting rows.
 const pendingOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM (
+SELECT ` + placedRefColumnsSQL + ` FROM (
 	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, ctid AS place, * FROM {statuses}
 	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND ` + unclaimedSQL + `
 	ORDER BY COALESCE(next_attempt_at, created_at), id
@@ -84,8 +84,8 @@ ORDER BY part, due, id
 LIMIT $2`
 
 const (
-	refColumnsSQL = `id, message_id, handler_key, version, place::text, error_count, abandoned_count, lane_handler, lane_key`
-	refColumns    = `id, message_id, handler_key, version, ctid::text, error_count, abandoned_count, lane_handler, lane_key`
+	placedRefColumnsSQL = `id, message_id, handler_key, version, place::text, error_count, abandoned_count, lane_handler, lane_key`
+	refColumnsSQL       = `id, message_id, handler_key, version, ctid::text, error_count, abandoned_count, lane_handler, lane_key`
 )
 
 func (p *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {

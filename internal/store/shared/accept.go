@@ -27,8 +27,7 @@ const (
 	acceptRounds = 10
 )
 
-// StatusRow is a status to insert. Position orders the rows of one batch as
-// they were accepted.
+// StatusRow is a status to insert.
 type StatusRow struct {
 	ID         string
 	Number     int64 // the message's, not known before the message is stored
@@ -38,7 +37,7 @@ type StatusRow struct {
 	Lane       *store.Lane
 	Claim      bool
 	message    int // index in the batch
-	position   int
+	position   int // orders the rows of one batch as they were accepted
 }
 
 // Identity is what names a message (contract 4.4).

@@ -51,15 +51,15 @@ func Walked(r store.CleanupRequest, candidates []Candidate) store.ExpiredBatch {
 	return found
 }
 
-// sized is a message's place in a list and how many bytes it has.
-type sized struct {
+// Size is a message's place in a list and how many bytes it has.
+type Size struct {
 	number int64
 	bytes  int64
 }
 
 // FitBytes cuts a list of numbers so that the messages that exist have maxBytes
 // together at most, or is the first alone.
-func FitBytes(numbers []int64, sizes []sized, maxBytes int64) []int64 {
+func FitBytes(numbers []int64, sizes []Size, maxBytes int64) []int64 {
 	bytes := make(map[int64]int64, len(sizes))
 	for _, s := range sizes {
 		bytes[s.number] = s.bytes
@@ -121,7 +121,7 @@ func Deletions(expired []store.ExpiredMessage) (whole []int64, statuses []string
 }
 
 // ScanSized scans a number and a size.
-func ScanSized(rows *sql.Rows, s *sized) error { return rows.Scan(&s.number, &s.bytes) }
+func ScanSized(rows *sql.Rows, s *Size) error { return rows.Scan(&s.number, &s.bytes) }
 
 // ScanMessage scans a message with its content.
 func ScanMessage(rows *sql.Rows, m *models.Message) error {

@@ -58,7 +58,7 @@ func (s *Store) LoadExpired(ctx context.Context, req store.CleanupRequest, numbe
 }
 
 // DeleteExpired begins with a write and so has the file's only write lock: no
-// shared.Accept comes between the statuses and their messages.
+// accept comes between the statuses and their messages.
 func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	whole, statuses, versions := shared.Deletions(expired)
 	refs := make([][2]any, len(statuses))

@@ -8,7 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/shared"
 )
 
-// By the same indexes, one statement per key.
+// By the due index, then by those on lanes, on claimed lanes, on waiting and on poisoned
+// rows, one statement per key. Nowhere more than the limit.
 const backlogSQL = `
 SELECT ?3, d.due, d.behind, d.processing, d.n, d.oldest, x.n, p.n
 FROM (

@@ -109,7 +109,7 @@ func TestSQLitePlans(t *testing.T) {
 	for _, each := range plans {
 		listed = append(listed, each.name)
 	}
-	unlisted := slices.DeleteFunc(sqltest.Statements(t, "../shared"), func(name string) bool { return slices.Contains(listed, name) })
+	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../shared"), func(name string) bool { return slices.Contains(listed, name) })
 	require.Empty(t, unlisted, "statements whose plan nobody looks at")
 	for _, each := range plans {
 		steps, err := store.Query(t.Context(), s.Pool(t.Context()), `EXPLAIN QUERY PLAN `+s.Text(each.statement), func(rows *sql.Rows, step *string) error {

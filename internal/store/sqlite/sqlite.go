@@ -24,12 +24,12 @@ type Store struct{ shared.Database }
 
 // New makes a store.
 func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
-	if options.Announces {
-		return nil, errors.New("store: SQLite has no notifications")
-	}
 	tables, err := shared.NewDatabase(db, naming, nil, options)
 	if err != nil {
 		return nil, err
+	}
+	if options.Announces {
+		return nil, errors.New("store: SQLite has no notifications")
 	}
 	return &Store{tables}, nil
 }
@@ -51,3 +51,10 @@ func jsonList(list any) (string, error) {
 	}
 	return string(text), nil
 }
+
+// Notify has nobody to tell: New refuses Options.Announces.
+func (s *Store) Notify(context.Context, ...string) error { return nil }
+
+func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
+
+func (s *Store) CanListen(context.Context) error { return store.ErrCannotListen }

@@ -1,0 +1,151 @@
+package shared
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"strings"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Filled makes empty content empty rather than NULL.
+func Filled(content []byte) []byte {
+	if content == nil {
+		return []byte{}
+	}
+	return content
+}
+
+// Sanitized is SanitizeError of a text that may be NULL.
+func Sanitized(text *string) *string {
+	if text == nil {
+		return nil
+	}
+	clean := store.SanitizeError(*text)
+	return &clean
+}
+
+// StoredMessage is the message's half of a claim, all NULL if its row is gone.
+type StoredMessage struct {
+	Number                                                                 sql.NullInt64
+	Namespace, TransportName, MessageType, Source, ContentType, Properties sql.NullString
+	Content, OrderingKey                                                   []byte
+	ReceivedAt                                                             store.Stamp
+}
+
+// Message is nil if the row is gone.
+func (m StoredMessage) Message(id string) *models.Message {
+	if !m.Number.Valid {
+		return nil
+	}
+	return &models.Message{
+		ID: id, Namespace: m.Namespace.String, Number: models.MessageNumber(m.Number.Int64), TransportName: m.TransportName.String, Type: m.MessageType.String, Source: m.Source.String,
+		Content: Filled(m.Content), ContentType: m.ContentType.String, SerializedProperties: m.Properties.String,
+		OrderingKey: m.OrderingKey, ReceivedAt: m.ReceivedAt.Time,
+	}
+}
+
+// SortClaims is not left to the database: it would copy every message once more
+// to sort rows that come nearly in order.
+func SortClaims(claims []store.Claim) {
+	slices.SortFunc(claims, func(a, b store.Claim) int {
+		return cmp.Or(strings.Compare(a.HandlerKey, b.HandlerKey), a.Due.Compare(b.Due), strings.Compare(a.StatusID, b.StatusID))
+	})
+}
+
+// ScanSibling scans a status of a message under another key.
+func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
+	var lane LaneColumns
+	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount, &s.AbandonedCount,
+		&lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
+	s.Lane = lane.Lane()
+	return err
+}
+
+// IdentifiedState is a status ID and what the status is now.
+type IdentifiedState struct {
+	ID string
+	store.State
+}
+
+// ScanState scans a status ID and what the status is now.
+func ScanState(rows *sql.Rows, s *IdentifiedState) error {
+	var worker sql.NullString
+	err := rows.Scan(&s.ID, &s.Version, &s.Completed, &s.Poisoned, &s.Processing, &worker)
+	s.WorkerID = worker.String
+	return err
+}
+
+// ByID maps status IDs to states.
+func ByID(rows []IdentifiedState) map[string]store.State {
+	states := make(map[string]store.State, len(rows))
+	for _, row := range rows {
+		states[row.ID] = row.State
+	}
+	return states
+}
+
+// PendingKeysSQL goes by the due index and the one on waiting rows, one step per key (a
+// loose index scan), however many rows each key has. SQLite runs the same text.
+const PendingKeysSQL = `
+WITH RECURSIVE pending(handler_key) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting ORDER BY handler_key LIMIT 1)
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
+		AND s.handler_key > p.handler_key ORDER BY s.handler_key LIMIT 1)
+	FROM pending p WHERE p.handler_key IS NOT NULL
+), waiting(handler_key) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE is_waiting ORDER BY handler_key LIMIT 1)
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_waiting AND s.handler_key > w.handler_key ORDER BY s.handler_key LIMIT 1)
+	FROM waiting w WHERE w.handler_key IS NOT NULL
+)
+SELECT handler_key FROM pending WHERE handler_key IS NOT NULL
+UNION
+SELECT handler_key FROM waiting WHERE handler_key IS NOT NULL`
+
+// ScanRef scans a status at its version.
+func ScanRef(rows *sql.Rows, r *store.Ref) error {
+	var lane LaneColumns
+	err := rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.Locator, &r.ErrorCount, &r.AbandonedCount, &lane.Handler, &lane.Key)
+	r.Lane = lane.Lane()
+	return err
+}
+
+// BacklogRow is one row of both dialects' answers.
+type BacklogRow struct {
+	Key                                           string
+	due, behind, processing, waiting, poisoned, n int
+	oldest                                        store.Stamp
+}
+
+// ScanBacklog scans what was counted of a handler key.
+func ScanBacklog(rows *sql.Rows, c *BacklogRow) error {
+	return rows.Scan(&c.Key, &c.due, &c.behind, &c.processing, &c.n, &c.oldest, &c.waiting, &c.poisoned)
+}
+
+// Backlog judges what was counted up to most.
+func (c BacklogRow) Backlog(most int) store.Backlog {
+	return store.Backlog{
+		HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing, Poisoned: c.poisoned, OldestDue: c.oldest.Time,
+		Capped: c.n >= most || c.waiting >= most || c.poisoned >= most,
+	}
+}
+
+// KeepGap implements Store.KeepGap.
+func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, foundAt any) (bool, error) {
+	added, err := store.Exec(ctx, d.Pool(ctx), d.Text(statement),
+		g.ID, g.Channel, g.Topic, g.Partition, g.FromOffset, g.ToOffset, store.SanitizeError(g.Reason), foundAt)
+	return added == 1, Doing("keep gap", err)
+}
+
+// OnlyOwner of a lease by its name: there is one, or none.
+func OnlyOwner(owners []string) string {
+	if len(owners) == 0 {
+		return ""
+	}
+	return owners[0]
+}
