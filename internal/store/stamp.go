@@ -62,3 +62,17 @@ func (t Stamp) Pointer() *time.Time {
 func SQLiteTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05.000000") + "+00:00"
 }
+
+// StorableTime keeps a producer's nonsense within what every dialect stores, which
+// is microseconds.
+func StorableTime(t time.Time) time.Time {
+	first := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	switch {
+	case t.Before(first):
+		return first
+	case t.After(last):
+		return last
+	}
+	return t.Truncate(time.Microsecond)
+}

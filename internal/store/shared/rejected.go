@@ -42,7 +42,7 @@ func prepareRejected(rejected []models.RejectedMessage, now time.Time) ([]models
 		if row.RejectedAt.IsZero() {
 			row.RejectedAt = now
 		}
-		row.Timestamp = storableTime(row.Timestamp)
+		row.Timestamp = store.StorableTime(row.Timestamp)
 		row.Reason = store.SanitizeError(row.Reason)
 		row.Headers = strings.ReplaceAll(strings.ToValidUTF8(row.Headers, "\uFFFD"), "\x00", "\uFFFD")
 		rows[i] = row
@@ -56,18 +56,4 @@ func byCoordinates(a, b models.RejectedMessage) int {
 		cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition),
 		cmp.Compare(a.Offset, b.Offset), a.Timestamp.Compare(b.Timestamp),
 	)
-}
-
-// storableTime keeps a producer's nonsense within what every dialect stores, which
-// is microseconds.
-func storableTime(t time.Time) time.Time {
-	first := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
-	switch {
-	case t.Before(first):
-		return first
-	case t.After(last):
-		return last
-	}
-	return t.Truncate(time.Microsecond)
 }

@@ -1,4 +1,4 @@
-package shared
+package store_test
 
 import (
 	"testing"
@@ -7,17 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
 
-// What this package writes it reads, and text sorts as time does: every
+// What the SQLite store writes is read, and text sorts as time does: every
 // comparison of times on SQLite relies on it.
 func FuzzSQLiteTimesSortAndComeBack(f *testing.F) {
 	f.Add(int64(0), int64(1))
 	f.Add(int64(-62135596800000000), int64(253402300799999999))
 	f.Add(int64(1767355200123456), int64(1767355200123457))
 	f.Fuzz(func(t *testing.T, a, b int64) {
-		first, second := storableTime(time.UnixMicro(a)), storableTime(time.UnixMicro(b))
+		first, second := store.StorableTime(time.UnixMicro(a)), store.StorableTime(time.UnixMicro(b))
 		for _, at := range []time.Time{first, second} {
 			for _, in := range []time.Time{at, at.In(time.FixedZone("", 5*3600+1800))} {
 				var read store.Stamp
@@ -39,7 +38,7 @@ func FuzzTimesThatDriversWrite(f *testing.F) {
 	f.Add(int64(1767355200), int64(0), "CEST", 7200)
 	f.Add(int64(-1), int64(999999999), "", -12600)
 	f.Fuzz(func(t *testing.T, seconds, nanoseconds int64, zone string, offset int) {
-		at := storableTime(time.Unix(seconds%2e11, nanoseconds%1e9))
+		at := store.StorableTime(time.Unix(seconds%2e11, nanoseconds%1e9))
 		zoned := at.In(time.FixedZone("", offset%(14*3600)/60*60))
 		if zoned.Year() < 1 || zoned.Year() > 9999 {
 			return
@@ -58,29 +57,6 @@ func FuzzTimesThatDriversWrite(f *testing.F) {
 		// Anything else is an error or a time, never a panic.
 		if read.Scan(zone) == nil {
 			require.Equal(t, time.UTC, read.Location())
-		}
-	})
-}
-
-// A worker's handler keys come back as they were; what else may be in the
-// column is an error that names the worker, or a list.
-func FuzzHandlerKeysOfWorkers(f *testing.F) {
-	f.Add("mail", `quo"te`, `["mail"]`)
-	f.Add("\u2028", "<&>", `null`)
-	f.Add("", "\x01", `["a",1]`)
-	f.Fuzz(func(t *testing.T, a, b, stored string) {
-		var read store.WorkerState
-		if store.CheckText(a, models.MaxHandlerKey) == nil && store.CheckText(b, models.MaxHandlerKey) == nil {
-			worker := store.Worker{ID: "w", HandlerKeys: []string{a, b}}
-			text, err := HandlerKeysJSON(worker)
-			require.NoError(t, err)
-			require.NoError(t, store.CheckText(text, 0), "a text column holds it")
-			require.NoError(t, ParseHandlerKeys(text, &read))
-			require.Equal(t, worker.HandlerKeys, read.HandlerKeys)
-		}
-		read = store.WorkerState{Worker: store.Worker{ID: "w"}}
-		if err := ParseHandlerKeys(stored, &read); err != nil {
-			require.ErrorContains(t, err, "worker w")
 		}
 	})
 }

@@ -1,0 +1,33 @@
+package shared
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// A worker's handler keys come back as they were; what else may be in the
+// column is an error that names the worker, or a list.
+func FuzzHandlerKeysOfWorkers(f *testing.F) {
+	f.Add("mail", `quo"te`, `["mail"]`)
+	f.Add("\u2028", "<&>", `null`)
+	f.Add("", "\x01", `["a",1]`)
+	f.Fuzz(func(t *testing.T, a, b, stored string) {
+		var read store.WorkerState
+		if store.CheckText(a, models.MaxHandlerKey) == nil && store.CheckText(b, models.MaxHandlerKey) == nil {
+			worker := store.Worker{ID: "w", HandlerKeys: []string{a, b}}
+			text, err := HandlerKeysJSON(worker)
+			require.NoError(t, err)
+			require.NoError(t, store.CheckText(text, 0), "a text column holds it")
+			require.NoError(t, ParseHandlerKeys(text, &read))
+			require.Equal(t, worker.HandlerKeys, read.HandlerKeys)
+		}
+		read = store.WorkerState{Worker: store.Worker{ID: "w"}}
+		if err := ParseHandlerKeys(stored, &read); err != nil {
+			require.ErrorContains(t, err, "worker w")
+		}
+	})
+}
