@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +43,7 @@ const (
 // answered. After an answer that it refused it only returns that error.
 type checkedConn struct {
 	net.Conn
-	network *network
+	guard   *answerGuard
 	address string
 
 	// Of the request that is being written.
@@ -59,6 +58,26 @@ type checkedConn struct {
 	answer   bytes.Buffer // what of it is not handed on yet
 	failed   error
 	reserved atomic.Bool // it is one of largeAtOnce
+}
+
+func newCheckedConn(c net.Conn, guard *answerGuard, address string) *checkedConn {
+	return &checkedConn{Conn: c, guard: guard, address: address}
+}
+
+// answerGuard is what all connections of a consumer share that kafka-go reads from.
+type answerGuard struct {
+	// patience is how long an answer waits until others are read, and cutting is closed
+	// when nothing is to wait any more.
+	patience time.Duration
+	cutting  <-chan struct{}
+	large    chan struct{} // has as many as large answers are being read
+	// passed and refused are called for each answer that is handed on, or is not.
+	passed  func(protocol.ApiKey)
+	refused func(*answerError)
+}
+
+func newAnswerGuard(patience time.Duration, cutting <-chan struct{}, passed func(protocol.ApiKey), refused func(*answerError)) *answerGuard {
+	return &answerGuard{patience: patience, cutting: cutting, large: make(chan struct{}, largeAtOnce), passed: passed, refused: refused}
 }
 
 // answerError is why kafka-go does not get an answer.
@@ -97,13 +116,13 @@ func (c *checkedConn) Close() error {
 
 // reserve waits until one more large answer may be read.
 func (c *checkedConn) reserve() error {
-	timeout := time.NewTimer(c.network.cfg.RequestTimeout)
+	timeout := time.NewTimer(c.guard.patience)
 	defer timeout.Stop()
 	select {
-	case c.network.large <- struct{}{}:
+	case c.guard.large <- struct{}{}:
 		c.reserved.Store(true)
 		return nil
-	case <-c.network.cutting.Done():
+	case <-c.guard.cutting:
 		return net.ErrClosed
 	case <-timeout.C:
 		return fmt.Errorf("wait for other large answers to be read: %w", os.ErrDeadlineExceeded)
@@ -112,7 +131,7 @@ func (c *checkedConn) reserve() error {
 
 func (c *checkedConn) release() {
 	if c.reserved.CompareAndSwap(true, false) {
-		<-c.network.large
+		<-c.guard.large
 	}
 }
 
@@ -146,14 +165,14 @@ func (c *checkedConn) next() error {
 	if reason := r.check(c.answer.Bytes()[lengthField:]); reason != "" {
 		return c.refuse(r, reason)
 	}
-	c.network.passed(r.key)
+	c.guard.passed(r.key)
 	return nil
 }
 
 func (c *checkedConn) refuse(r request, reason string) error {
 	c.answer = bytes.Buffer{}
 	err := &answerError{c.address, r.key, reason}
-	c.network.refused(err)
+	c.guard.refused(err)
 	return err
 }
 
@@ -167,31 +186,5 @@ func guess(prefix []byte) string {
 		return " (the broker appears to be expecting TLS)"
 	default:
 		return ""
-	}
-}
-
-// refused notes an answer with which what is known of the cluster was to be
-// refreshed. Once kafka-go knows something it says nothing of that, and goes on
-// with what it knows. Of all other answers it returns the error.
-func (n *network) refused(err *answerError) {
-	if !n.known.Load() {
-		return
-	}
-	switch err.key {
-	case protocol.ApiVersions, protocol.SaslHandshake, protocol.SaslAuthenticate: // come before metadata
-		if !slices.Contains(n.cfg.Brokers, err.address) {
-			return
-		}
-	case protocol.Metadata:
-	default:
-		return
-	}
-	n.refreshing.Begin(nil, err)
-}
-
-func (n *network) passed(key protocol.ApiKey) {
-	if key == protocol.Metadata {
-		n.known.Store(true)
-		n.refreshing.End(nil)
 	}
 }

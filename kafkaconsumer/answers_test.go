@@ -24,9 +24,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/syncgroup"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
-	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -41,11 +39,8 @@ func (s source) Read(p []byte) (int, error) { return s.Reader.Read(p) }
 // checked is a connection on which this comes as the answer to a request.
 func checked(t testing.TB, r request, wire []byte) *checkedConn {
 	t.Helper()
-	cfg := Config{Brokers: []string{"b:1"}, Topics: []string{"t"}, GroupID: "g"}.withDefaults()
-	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
-	require.NoError(t, err)
-	t.Cleanup(n.cut)
-	return &checkedConn{Conn: source{Reader: bytes.NewReader(wire)}, network: n, address: "b:1", asked: []request{r}}
+	guard := newAnswerGuard(testenv.Patience, nil, func(protocol.ApiKey) {}, func(*answerError) {})
+	return &checkedConn{Conn: source{Reader: bytes.NewReader(wire)}, guard: guard, address: "b:1", asked: []request{r}}
 }
 
 // versions are those that kafka-go knows of an API.
@@ -244,12 +239,11 @@ func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 // is decoded (contract 7.2).
 func TestLargeAnswersAreReadSomeAtATime(t *testing.T) {
 	wire := encoded(t, 6, 1, &metadata.Response{Topics: make([]metadata.ResponseTopic, smallAnswer/9+1)})
-	n := checked(t, request{}, nil).network
-	n.cfg.RequestTimeout = testenv.Patience
+	guard := checked(t, request{}, nil).guard
 	var conns []*checkedConn
 	for range largeAtOnce + 1 {
 		conns = append(conns, &checkedConn{
-			Conn: closing{source{Reader: bytes.NewReader(wire)}}, network: n,
+			Conn: closing{source{Reader: bytes.NewReader(wire)}}, guard: guard,
 			asked: []request{{key: protocol.Metadata, version: 6, id: 1}},
 		})
 	}
@@ -257,7 +251,7 @@ func TestLargeAnswersAreReadSomeAtATime(t *testing.T) {
 		_, err := c.Read(make([]byte, 1))
 		require.NoError(t, err)
 	}
-	require.Len(t, n.large, largeAtOnce)
+	require.Len(t, guard.large, largeAtOnce)
 	read := make(chan error, 1)
 	go func() {
 		passed, err := io.ReadAll(conns[largeAtOnce])
@@ -270,42 +264,13 @@ func TestLargeAnswersAreReadSomeAtATime(t *testing.T) {
 	require.NoError(t, <-read)
 	_, err := io.ReadAll(conns[1])
 	require.NoError(t, err)
-	require.Empty(t, n.large, "who has read all does too")
+	require.Empty(t, guard.large, "who has read all does too")
 }
 
 // closing is a connection that can be closed.
 type closing struct{ source }
 
 func (closing) Close() error { return nil }
-
-// Health says what is wrong with refreshing, which kafka-go does not once it knows
-// something.
-func TestRefusedMetadataIsAConditionUntilMetadataPasses(t *testing.T) {
-	c := checked(t, request{}, nil)
-	refresh := func(wire []byte) (err, said error) {
-		c.failed = nil
-		c.asked = []request{{key: protocol.Metadata, version: 6, id: 1}}
-		c.Conn = source{Reader: bytes.NewReader(wire)}
-		_, err = io.ReadAll(c)
-		_, said = c.network.refreshing.Current()
-		return err, said
-	}
-	sane := encoded(t, 6, 1, &metadata.Response{})
-	err, said := refresh([]byte("HTTP"))
-	require.Error(t, err)
-	require.NoError(t, said, "whoever asks is told")
-	err, said = refresh(sane)
-	require.NoError(t, err)
-	require.NoError(t, said)
-	err, said = refresh([]byte("HTTP"))
-	require.Error(t, err)
-	require.Equal(t, err, said)
-	h := Health{GroupID: "g", ClusterErr: said}
-	require.ErrorContains(t, h.Err(), `group "g": what is known of the cluster cannot be refreshed: the answer of b:1 to`)
-	err, said = refresh(sane)
-	require.NoError(t, err)
-	require.NoError(t, said)
-}
 
 // brokerOf answers on a connection in memory, by the API keys of requests.
 func brokerOf(answer func(key protocol.ApiKey, header []byte) []byte) func() net.Conn {
@@ -452,7 +417,7 @@ func FuzzGroupAnswers(f *testing.F) {
 		if len(content) > 4096 {
 			return
 		}
-		n := checked(t, request{}, nil).network
+		guard := checked(t, request{}, nil).guard
 		dial := brokerOf(func(key protocol.ApiKey, header []byte) []byte {
 			answer := sane[key]
 			if int16(key) == hostile {
@@ -466,7 +431,7 @@ func FuzzGroupAnswers(f *testing.F) {
 			GroupBalancers: []kafka.GroupBalancer{kafka.RangeGroupBalancer{}},
 			Timeout:        time.Minute, JoinGroupBackoff: time.Hour,
 			Dialer: &kafka.Dialer{DialFunc: func(_ context.Context, _, address string) (net.Conn, error) {
-				return &checkedConn{Conn: dial(), network: n, address: address}, nil
+				return &checkedConn{Conn: dial(), guard: guard, address: address}, nil
 			}},
 		})
 		require.NoError(t, err)

@@ -2,13 +2,11 @@ package kafkaconsumer
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -28,8 +26,11 @@ import (
 type fetchConn struct {
 	net.Conn
 	// raw is below TLS: closing it waits for nothing.
-	raw           net.Conn
-	cfg           Config
+	raw net.Conn
+	// patience is how long an answer may take, and maxBatch how large a batch is.
+	patience      time.Duration
+	maxBatch      int
+	clientID      string
 	version       int16 // of fetch requests
 	identifies    bool  // the broker tells topics' IDs
 	correlationID int32
@@ -49,74 +50,6 @@ const (
 	firstFetchVersion = 4
 	lastFetchVersion  = 11
 )
-
-// dialLeader connects to the leader of a partition, as far as it is known.
-func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*fetchConn, error) {
-	address, err := n.leader(ctx, topic, partition)
-	if err != nil {
-		return nil, fmt.Errorf("leader of %s/%d: %w", topic, partition, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout+n.cfg.RequestTimeout)
-	defer cancel()
-	c := &fetchConn{cfg: n.cfg}
-	hangUp := func() bool { return true }
-	defer func() { hangUp() }()
-	dialer := &kafka.Dialer{
-		ClientID: n.cfg.ClientID, Timeout: n.cfg.DialTimeout, SASLMechanism: n.dialer.SASLMechanism,
-		DialFunc: func(_ context.Context, network, address string) (_ net.Conn, err error) {
-			if c.Conn, err = n.dial(ctx, network, address); err != nil {
-				return nil, err
-			}
-			c.raw = c.Conn
-			if encrypted, ok := c.Conn.(*tls.Conn); ok {
-				c.raw = encrypted.NetConn()
-			}
-			// kafka-go authenticates without a context.
-			hangUp = context.AfterFunc(ctx, c.hangUp)
-			return &checkedConn{Conn: c.Conn, network: n, address: address}, nil
-		},
-	}
-	_, err = dialer.DialContext(ctx, "tcp", address)
-	if err == nil {
-		err = c.negotiate(ctx)
-	}
-	if err != nil {
-		c.hangUp()
-		return nil, fmt.Errorf("connect to %s, the leader of %s/%d: %w", address, topic, partition, err)
-	}
-	return c, nil
-}
-
-// leader asks for the leader's address, of which kafka-go keeps a copy that is
-// metadataTTL old at most.
-func (n *network) leader(ctx context.Context, topic string, partition int) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
-	defer cancel()
-	response, err := n.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
-	if err != nil {
-		return "", err
-	}
-	for _, found := range response.Topics {
-		if found.Name != topic {
-			continue
-		}
-		if found.Error != nil {
-			return "", found.Error
-		}
-		for _, p := range found.Partitions {
-			switch {
-			case p.ID != partition:
-			case p.Leader.Host != "":
-				return net.JoinHostPort(p.Leader.Host, strconv.Itoa(p.Leader.Port)), nil
-			case p.Error != nil:
-				return "", p.Error
-			default:
-				return "", kafka.LeaderNotAvailable
-			}
-		}
-	}
-	return "", kafka.UnknownTopicOrPartition
-}
 
 // hangUp ends the connection, and what waits for it, at once.
 func (c *fetchConn) hangUp() {
@@ -155,7 +88,7 @@ func (c *fetchConn) negotiate(ctx context.Context) error {
 
 // ask sends a request and returns its answer.
 func (c *fetchConn) ask(ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *hold) (*cursor, error) {
-	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.cfg.ClientID, request) }
+	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.clientID, request) }
 	return c.exchange(ctx, write, wait, most, h)
 }
 
@@ -170,7 +103,7 @@ func (c *fetchConn) exchange(ctx context.Context, write func() error, wait time.
 		return nil, ctx.Err()
 	}
 	defer context.AfterFunc(ctx, c.hangUp)()
-	if err := c.SetDeadline(time.Now().Add(wait + c.cfg.RequestTimeout)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(wait + c.patience)); err != nil {
 		return nil, err
 	}
 	c.correlationID++
@@ -213,7 +146,7 @@ func (c *fetchConn) read(ctx context.Context, most int64, h *hold) (*cursor, err
 			return nil, ctx.Err()
 		}
 		// Waiting for memory may have taken any time.
-		if err := c.SetReadDeadline(time.Now().Add(c.cfg.RequestTimeout)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(c.patience)); err != nil {
 			return nil, err
 		}
 		content = slices.Grow(content, step)
@@ -275,12 +208,12 @@ func (c *fetchConn) fetch(ctx context.Context, request *fetch.Request, h *hold) 
 	// A first batch may be larger than was asked for; the list of aborted
 	// transactions has no limit of its own.
 	const others = 16 << 20
-	most := min(int64(asked.PartitionMaxBytes)+int64(c.cfg.MaxBatchBytes)+others, 1<<31-1)
+	most := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatch)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
 	answer, err := c.ask(ctx, request, c.version, wait, most, h)
 	var size *sizeError
 	if errors.As(err, &size) {
-		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUndecodable, err, c.cfg.MaxBatchBytes)
+		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUndecodable, err, c.maxBatch)
 	}
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
@@ -29,7 +30,7 @@ type network struct {
 	// something is known already.
 	refreshing *condition.Condition
 	known      atomic.Bool
-	large      chan struct{} // has as many as large answers are being read
+	guard      *answerGuard
 
 	cutting  context.Context // ends with cut
 	endDials context.CancelFunc
@@ -51,10 +52,10 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 	cfg.SASL = cfg.SASL.withoutSecrets()
 	n := &network{
 		cfg: cfg, inflater: &inflater{limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{},
-		large:      make(chan struct{}, largeAtOnce),
 		refreshing: condition.New(log, clk, zap.WarnLevel, "cluster refresh", "what is known of the brokers gets old"),
 	}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
+	n.guard = newAnswerGuard(cfg.RequestTimeout, n.cutting.Done(), n.passed, n.refused)
 	topics := cfg.Topics
 	if cfg.DeadLetterTopic != "" {
 		topics = append(slices.Clone(topics), cfg.DeadLetterTopic)
@@ -126,6 +127,16 @@ func handshake(ctx context.Context, c net.Conn, cfg *tls.Config, address string)
 	return encrypted, nil
 }
 
+// dialChecked connects for kafka-go. Bytes are seen in plain, because dial does
+// TLS.
+func (n *network) dialChecked(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := n.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return newCheckedConn(c, n.guard, address), nil
+}
+
 // cut closes all connections and refuses new ones, for good.
 func (n *network) cut() {
 	n.endDials()
@@ -165,4 +176,30 @@ func (c *conn) limit(t time.Time) time.Time {
 		return time.Now().Add(c.network.cfg.DialTimeout + c.network.cfg.RequestTimeout)
 	}
 	return t
+}
+
+// refused notes an answer with which what is known of the cluster was to be
+// refreshed. Once kafka-go knows something it says nothing of that, and goes on
+// with what it knows. Of all other answers it returns the error.
+func (n *network) refused(err *answerError) {
+	if !n.known.Load() {
+		return
+	}
+	switch err.key {
+	case protocol.ApiVersions, protocol.SaslHandshake, protocol.SaslAuthenticate: // come before metadata
+		if !slices.Contains(n.cfg.Brokers, err.address) {
+			return
+		}
+	case protocol.Metadata:
+	default:
+		return
+	}
+	n.refreshing.Begin(nil, err)
+}
+
+func (n *network) passed(key protocol.ApiKey) {
+	if key == protocol.Metadata {
+		n.known.Store(true)
+		n.refreshing.End(nil)
+	}
 }

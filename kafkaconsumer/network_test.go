@@ -1,6 +1,7 @@
 package kafkaconsumer
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
@@ -95,3 +98,47 @@ func TestCutNetworkRefusesConnections(t *testing.T) {
 	_, err = n.dial(t.Context(), "tcp", listener.Addr().String())
 	require.ErrorIs(t, err, net.ErrClosed)
 }
+
+// answering is a connection from which this is read, whatever is written.
+type answering struct {
+	net.Conn
+	io.Reader
+}
+
+func (a answering) Read(p []byte) (int, error) { return a.Reader.Read(p) }
+
+func (answering) Write(p []byte) (int, error) { return len(p), nil }
+
+// Health says what is wrong with refreshing, which kafka-go does not once it knows
+// something.
+func TestRefusedMetadataIsAConditionUntilMetadataPasses(t *testing.T) {
+	cfg := Config{Brokers: []string{"b:1"}, Topics: []string{"t"}, GroupID: "g"}.withDefaults()
+	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
+	require.NoError(t, err)
+	t.Cleanup(n.cut)
+	refresh := func(wire []byte) (err, said error) {
+		c := newCheckedConn(answering{Reader: bytes.NewReader(wire)}, n.guard, "b:1")
+		require.NoError(t, protocol.WriteRequest(c, 6, 1, "client", &metadata.Request{}))
+		_, err = io.ReadAll(c)
+		_, said = n.refreshing.Current()
+		return err, said
+	}
+	var answer bytes.Buffer
+	require.NoError(t, protocol.WriteResponse(&answer, 6, 1, &metadata.Response{}))
+	sane := answer.Bytes()
+	err, said := refresh([]byte("HTTP"))
+	require.Error(t, err)
+	require.NoError(t, said, "whoever asks is told")
+	err, said = refresh(sane)
+	require.NoError(t, err)
+	require.NoError(t, said)
+	err, said = refresh([]byte("HTTP"))
+	require.Error(t, err)
+	require.Equal(t, err, said)
+	h := Health{GroupID: "g", ClusterErr: said}
+	require.ErrorContains(t, h.Err(), `group "g": what is known of the cluster cannot be refreshed: the answer of b:1 to`)
+	err, said = refresh(sane)
+	require.NoError(t, err)
+	require.NoError(t, said)
+}
+

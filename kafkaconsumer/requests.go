@@ -1,23 +1,11 @@
 package kafkaconsumer
 
 import (
-	"context"
 	"encoding/binary"
-	"net"
 	"slices"
 
 	"github.com/segmentio/kafka-go/protocol"
 )
-
-// dialChecked connects for kafka-go. Bytes are seen in plain, because dial does
-// TLS.
-func (n *network) dialChecked(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := n.dial(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return &checkedConn{Conn: c, network: n, address: address}, nil
-}
 
 // request is one that waits for its answer.
 type request struct {

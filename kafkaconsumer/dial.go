@@ -1,0 +1,79 @@
+package kafkaconsumer
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// dialLeader connects to the leader of a partition, as far as it is known.
+func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*fetchConn, error) {
+	address, err := n.leader(ctx, topic, partition)
+	if err != nil {
+		return nil, fmt.Errorf("leader of %s/%d: %w", topic, partition, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout+n.cfg.RequestTimeout)
+	defer cancel()
+	c := &fetchConn{clientID: n.cfg.ClientID, patience: n.cfg.RequestTimeout, maxBatch: n.cfg.MaxBatchBytes}
+	hangUp := func() bool { return true }
+	defer func() { hangUp() }()
+	dialer := &kafka.Dialer{
+		ClientID: n.cfg.ClientID, Timeout: n.cfg.DialTimeout, SASLMechanism: n.dialer.SASLMechanism,
+		DialFunc: func(_ context.Context, network, address string) (_ net.Conn, err error) {
+			if c.Conn, err = n.dial(ctx, network, address); err != nil {
+				return nil, err
+			}
+			c.raw = c.Conn
+			if encrypted, ok := c.Conn.(*tls.Conn); ok {
+				c.raw = encrypted.NetConn()
+			}
+			// kafka-go authenticates without a context.
+			hangUp = context.AfterFunc(ctx, c.hangUp)
+			return newCheckedConn(c.Conn, n.guard, address), nil
+		},
+	}
+	_, err = dialer.DialContext(ctx, "tcp", address)
+	if err == nil {
+		err = c.negotiate(ctx)
+	}
+	if err != nil {
+		c.hangUp()
+		return nil, fmt.Errorf("connect to %s, the leader of %s/%d: %w", address, topic, partition, err)
+	}
+	return c, nil
+}
+
+// leader asks for the leader's address, of which kafka-go keeps a copy that is
+// metadataTTL old at most.
+func (n *network) leader(ctx context.Context, topic string, partition int) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
+	defer cancel()
+	response, err := n.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		return "", err
+	}
+	for _, found := range response.Topics {
+		if found.Name != topic {
+			continue
+		}
+		if found.Error != nil {
+			return "", found.Error
+		}
+		for _, p := range found.Partitions {
+			switch {
+			case p.ID != partition:
+			case p.Leader.Host != "":
+				return net.JoinHostPort(p.Leader.Host, strconv.Itoa(p.Leader.Port)), nil
+			case p.Error != nil:
+				return "", p.Error
+			default:
+				return "", kafka.LeaderNotAvailable
+			}
+		}
+	}
+	return "", kafka.UnknownTopicOrPartition
+}
