@@ -40,6 +40,7 @@ var levels = []string{
 		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
 	"idempotent internal/store/storetest",
 	"internal/store/dialects",
+	"internal/kafkawire",
 	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
 	"internal/store/shared",
 	"internal/store telemetry",

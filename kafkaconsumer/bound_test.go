@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -33,8 +34,8 @@ func (databaseAway) AcceptGap(context.Context, string, envelope.Gap) (envelope.D
 func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cfg := Config{BatchBytes: 256 << 10, BufferBytes: 1 << 20}.withDefaults()
-	buffer := newBudget(cfg.BufferBytes)
-	buffer.add(cfg.BufferBytes - 1) // another worker's
+	buffer := kafkawire.NewBudget(cfg.BufferBytes)
+	buffer.Add(cfg.BufferBytes - 1) // another worker's
 	w := &worker{
 		cfg: cfg, acceptor: databaseAway{}, in: make(chan *chunk, 1), buffer: buffer, clock: clock.System{}, stopped: map[*partition]bool{},
 		accepting: condition.New(zap.NewNop(), clock.System{}, zap.WarnLevel, "accept", "nothing is accepted"),
@@ -43,24 +44,24 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	for i := range 8 {
 		records = append(records, envelope.Record{Offset: int64(i), Timestamp: time.UnixMilli(0), Value: bytes.Repeat([]byte("x"), cfg.BatchBytes-2000)})
 	}
-	content := written{batch: batch{base: 0, last: 7}, records: records}.bytes(t)
+	content := written{Batch: kafkawire.Batch{Base: 0, Last: 7}, records: records}.bytes(t)
 	f := &fetcher{
-		network: &network{inflater: &inflater{limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, 0), buffer: buffer,
+		network: &network{inflater: &kafkawire.Inflater{Limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, 0), buffer: buffer,
 		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
 		sizeBound: func(envelope.Record) int { return 0 }, out: w.in,
 	}
-	held := &hold{budget: buffer}
-	require.True(t, held.take(ctx, len(content))) // as the response is
-	d := &delivery{fetcher: f, held: held, response: &response{records: content}, chunk: &chunk{partition: f.partition}}
+	held := &kafkawire.Hold{Budget: buffer}
+	require.True(t, held.Take(ctx, len(content))) // as the response is
+	d := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content}, chunk: &chunk{partition: f.partition}}
 	worked, delivered := make(chan struct{}), make(chan error, 1)
 	go func() { defer close(worked); w.run(ctx, ctx) }()
 	go func() { delivered <- d.run() }()
 
 	accepts := func() float64 {
-		return float64(buffer.bytes()-cfg.BufferBytes-len(content)) / float64(cfg.BatchBytes)
+		return float64(buffer.Bytes()-cfg.BufferBytes-len(content)) / float64(cfg.BatchBytes)
 	}
 	require.Eventually(t, func() bool { return accepts() > 3 }, testenv.Patience, time.Millisecond, "all four places are taken")
-	require.Never(t, func() bool { return accepts() > 4+float64(takeAtLeast)/float64(cfg.BatchBytes) }, 100*time.Millisecond, time.Millisecond)
+	require.Never(t, func() bool { return accepts() > 4+float64(kafkawire.TakeAtLeast)/float64(cfg.BatchBytes) }, 100*time.Millisecond, time.Millisecond)
 	cancel()
 	<-worked
 	require.ErrorIs(t, <-delivered, context.Canceled)

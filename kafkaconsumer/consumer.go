@@ -215,7 +215,7 @@ func (c *Consumer) Health() Health {
 	h.DeadLetterFailingSince, h.DeadLetterErr = c.publishing.Current()
 	_, h.CommitErr = c.committing.Current()
 	if session != nil {
-		h.BufferedBytes = session.buffer.bytes()
+		h.BufferedBytes = session.buffer.Bytes()
 		h.Partitions = c.partitionHealth(session)
 	}
 	return h

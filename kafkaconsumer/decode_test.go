@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
 // Contract 4.5: the number that a record claims never sizes an allocation, and
@@ -21,8 +22,8 @@ import (
 func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
 	headers := []handler.Header{{Key: "a", Value: []byte("1")}, {Key: "", Value: nil}, {Key: "a", Value: []byte{}}}
 	for limit, whole := range map[int]bool{2: false, 3: true} {
-		w := written{batch: batch{base: 5, last: 6}, records: []envelope.Record{
-			{Offset: 5, Timestamp: timestamp(0), Value: []byte("v"), Headers: headers}, {Offset: 6, Timestamp: timestamp(0), Headers: headers[:2]},
+		w := written{Batch: kafkawire.Batch{Base: 5, Last: 6}, records: []envelope.Record{
+			{Offset: 5, Timestamp: kafkawire.Timestamp(0), Value: []byte("v"), Headers: headers}, {Offset: 6, Timestamp: kafkawire.Timestamp(0), Headers: headers[:2]},
 		}}
 		out := deliver(t, w.bytes(t), 5, nil, func(c *Config) { c.Decoder.MaxHeaders = limit })
 		require.NoError(t, out.err)
@@ -45,11 +46,11 @@ func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
 func TestMessageFormatsOfBeforeRecordBatchesHaltByName(t *testing.T) {
 	for magic := range byte(2) {
 		message := make([]byte, 34)
-		message[7], message[11], message[magicAt] = 9, 22, magic
+		message[7], message[11], message[formatAt] = 9, 22, magic
 		out := deliver(t, message, 0, nil, nil)
 		require.ErrorIs(t, out.err, ErrUndecodable)
 		require.ErrorContains(t, out.err, "the checksum of the message at offset 9 is wrong", "a flipped bit is not taken for a format")
-		binary.BigEndian.PutUint32(message[oldSumAt:], crc32.ChecksumIEEE(message[magicAt:]))
+		binary.BigEndian.PutUint32(message[oldChecksumAt:], crc32.ChecksumIEEE(message[formatAt:]))
 		out = deliver(t, message, 0, nil, nil)
 		require.ErrorIs(t, out.err, ErrUndecodable)
 		require.ErrorContains(t, out.err, fmt.Sprintf("the message at offset 9 is in format %d, of before Kafka 0.11", magic))
@@ -115,8 +116,8 @@ func TestBatchLargerThanMaxBatchBytesHaltsByName(t *testing.T) {
 	}
 	for codec := range compress.Compression(5) {
 		t.Run(codec.String(), func(t *testing.T) {
-			good := written{batch: batch{base: 0, last: 0}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Value: []byte("v")}}}
-			w := written{batch: batch{base: 1, last: 1, codec: codec}}
+			good := written{Batch: kafkawire.Batch{Base: 0, Last: 0}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Value: []byte("v")}}}
+			w := written{Batch: kafkawire.Batch{Base: 1, Last: 1, Codec: codec}}
 			smaller := func(c *Config) { c.MaxBatchBytes = limit }
 			out := deliver(t, append(good.bytes(t), size(w, limit+8).bytes(t)...), 0, nil, smaller)
 			require.ErrorIs(t, out.err, ErrUndecodable)
@@ -135,7 +136,7 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 	record := func(offset int64) envelope.Record {
 		return envelope.Record{Offset: offset, Timestamp: time.UnixMilli(0), Value: []byte("v")}
 	}
-	good := written{batch: batch{base: 0, last: 9}, records: []envelope.Record{record(0), record(9)}}
+	good := written{Batch: kafkawire.Batch{Base: 0, Last: 9}, records: []envelope.Record{record(0), record(9)}}
 	whole := good.bytes(t)
 	flipped := func(at int) []byte {
 		content := bytes.Clone(whole)
@@ -146,14 +147,14 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"a flipped bit of a record":     flipped(len(whole) - 1),
 		"a flipped bit of the header":   flipped(24),
-		"an unknown format":             flipped(magicAt),
+		"an unknown format":             flipped(formatAt),
 		"an unknown codec":              claim(7, 1, []byte("content")),
-		"a record behind the last":      written{batch: batch{base: 0, last: 3}, records: []envelope.Record{record(0), record(4)}}.bytes(t),
-		"records out of order":          written{batch: batch{base: 0, last: 9}, records: []envelope.Record{record(5), record(4)}}.bytes(t),
+		"a record behind the last":      written{Batch: kafkawire.Batch{Base: 0, Last: 3}, records: []envelope.Record{record(0), record(4)}}.bytes(t),
+		"records out of order":          written{Batch: kafkawire.Batch{Base: 0, Last: 9}, records: []envelope.Record{record(5), record(4)}}.bytes(t),
 		"fewer records than it says":    claim(compress.None, 2, []byte{12, 0, 0, 0, 1, 1, 0}),
 		"a record that is not counted":  hides,
 		"records that are not counted":  claim(compress.None, 1, []byte{12, 0, 0, 0, 1, 1, 0, 12, 0, 0, 2, 1, 1, 0}),
-		"a control record without type": written{batch: batch{base: 0, last: 0, control: true}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Key: []byte{0}}}}.bytes(t),
+		"a control record without type": written{Batch: kafkawire.Batch{Base: 0, Last: 0, Control: true}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Key: []byte{0}}}}.bytes(t),
 		"a length that is none":         bytes.Repeat([]byte{0xff}, 100),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +172,7 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 		require.ErrorIs(t, deliver(t, whole, 10, nil, nil).err, ErrUndecodable)
 	})
 	t.Run("what lies before is shown", func(t *testing.T) {
-		second := written{batch: batch{base: 10, last: 10}, records: []envelope.Record{record(10)}}.bytes(t)
+		second := written{Batch: kafkawire.Batch{Base: 10, Last: 10}, records: []envelope.Record{record(10)}}.bytes(t)
 		second[len(second)-1] ^= 1
 		out := deliver(t, append(bytes.Clone(whole), second...), 0, nil, nil)
 		require.ErrorIs(t, out.err, ErrUndecodable)
@@ -189,31 +190,9 @@ func TestEpochThatFallsAgainHaltsWhateverThePolicy(t *testing.T) {
 }
 
 func TestPanicOutsideABatchIsAnError(t *testing.T) {
-	f := &fetcher{partition: newPartition(t.Context(), "t", 1, 0), buffer: newBudget(1)} // has no network to ask
+	f := &fetcher{partition: newPartition(t.Context(), "t", 1, 0), buffer: kafkawire.NewBudget(1)} // has no network to ask
 	next, _, err := f.turn(5)
 	require.ErrorIs(t, err, ErrUndecodable)
 	require.Equal(t, int64(5), next)
-	require.Zero(t, f.buffer.bytes())
-}
-
-// An answer with a topic's ID is read whole or refused, whatever it claims.
-func FuzzTopicIDIsReadOrRefused(f *testing.F) {
-	answer := []byte{0, 0, 0, 0, 0} // no tags, no throttling
-	answer = append(answer, 2, 0, 0, 0, 1, 2, 'b', 0, 0, 0, 9, 0, 0)
-	answer = append(answer, 2, 'c', 0, 0, 0, 1) // cluster, controller
-	answer = append(answer, 2, 0, 0, 2, 't', 0xaa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xbb, 0, 1)
-	f.Add(answer)
-	f.Add(bytes.Repeat([]byte{0xff}, 60))
-	id, err := readTopicID(&cursor{rest: answer}, "t")
-	require.NoError(f, err)
-	require.Equal(f, topicID{0xaa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xbb}, id)
-	_, err = readTopicID(&cursor{rest: answer}, "u")
-	require.ErrorIs(f, err, errOtherAnswer)
-	f.Fuzz(func(t *testing.T, content []byte) {
-		id, err := readTopicID(&cursor{rest: content}, "t")
-		require.True(t, err == nil || id == topicID{})
-		if err == nil {
-			require.True(t, bytes.Contains(content, id[:]))
-		}
-	})
+	require.Zero(t, f.buffer.Bytes())
 }

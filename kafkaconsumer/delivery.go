@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
 // delivery hands the records of one response to the worker, batch by batch and
@@ -13,12 +14,12 @@ import (
 // is decompressed is never in memory as a whole.
 type delivery struct {
 	fetcher  *fetcher
-	held     *hold
-	response *response
+	held     *kafkawire.Hold
+	response *kafkawire.Response
 	// wanted is the offset that was asked for: a response begins with the
 	// batch that it lies in.
 	wanted  int64
-	aborted *abortedTransactions
+	aborted *kafkawire.Aborted
 
 	chunk *chunk
 	// count is of the records in the batch that is read.
@@ -32,7 +33,7 @@ type delivery struct {
 // same.
 func (d *delivery) run() error {
 	d.sent = d.wanted
-	d.aborted = newAborted(d.response.aborted)
+	d.aborted = kafkawire.NewAborted(d.response.Aborted)
 	d.note(d.wanted)
 	err := d.batches()
 	// Hidden records are passed too, or else lag would never reach zero.
@@ -44,21 +45,21 @@ func (d *delivery) run() error {
 
 func (d *delivery) batches() error {
 	f := d.fetcher
-	if len(d.response.records) == 0 {
+	if len(d.response.Records) == 0 {
 		return nil
 	}
 	last := int64(-1)
-	for rest := d.response.records; len(rest) > 0; {
-		b, after, err := cutBatch(rest)
-		var cut *cutError
+	for rest := d.response.Records; len(rest) > 0; {
+		b, after, err := kafkawire.CutBatch(rest)
+		var cut *kafkawire.CutError
 		if errors.As(err, &cut) {
 			if last < 0 {
-				return f.askFor(cut.need, d.wanted)
+				return f.askFor(cut.Need, d.wanted)
 			}
 			break
 		}
-		if err == nil && b.base <= last {
-			err = fmt.Errorf("%w: the batch at offset %d comes behind offset %d", ErrUndecodable, b.base, last)
+		if err == nil && b.Base <= last {
+			err = fmt.Errorf("%w: the batch at offset %d comes behind offset %d", ErrUndecodable, b.Base, last)
 		}
 		if err == nil {
 			err = d.batch(b)
@@ -66,7 +67,7 @@ func (d *delivery) batches() error {
 		if err != nil {
 			return err
 		}
-		last, rest = b.last, after
+		last, rest = b.Last, after
 	}
 	f.ask = 0
 	if d.next == d.wanted {
@@ -78,7 +79,7 @@ func (d *delivery) batches() error {
 // askFor makes the next fetch large enough for a batch of which only the
 // beginning came. Brokers since 0.10.1 send a first batch as a whole.
 func (f *fetcher) askFor(need int, offset int64) error {
-	if need-batchPrefix > f.cfg.MaxBatchBytes {
+	if need-kafkawire.BatchPrefix > f.cfg.MaxBatchBytes {
 		return fmt.Errorf("%w: the batch for offset %d has %d bytes, more than MaxBatchBytes (%d)", ErrUndecodable, offset, need, f.cfg.MaxBatchBytes)
 	}
 	asked := max(f.ask, f.cfg.FetchMaxBytes)
@@ -90,39 +91,39 @@ func (f *fetcher) askFor(need int, offset int64) error {
 	return nil
 }
 
-// batch adds the records of one batch, all or, if one cannot be read, none.
-func (d *delivery) batch(b batch) (err error) {
+// kafkawire.Batch adds the records of one batch, all or, if one cannot be read, none.
+func (d *delivery) batch(b kafkawire.Batch) (err error) {
 	f := d.fetcher
 	ctx := f.partition.ctx
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: reading the batch at offset %d panicked: %v", ErrUndecodable, b.base, p)
+			err = fmt.Errorf("%w: reading the batch at offset %d panicked: %v", ErrUndecodable, b.Base, p)
 		}
 	}()
-	if b.epoch >= 0 {
-		if b.epoch < f.epoch {
+	if b.Epoch >= 0 {
+		if b.Epoch < f.epoch {
 			return f.epochFell(b)
 		}
-		f.epoch = b.epoch
+		f.epoch = b.Epoch
 	}
-	hidden := b.transactional && !b.control && d.aborted.covers(b.producer, b.base)
-	if !b.control && (hidden || b.last < d.wanted) {
-		d.next = max(d.next, b.last+1)
+	hidden := b.Transactional && !b.Control && d.aborted.Covers(b.Producer, b.Base)
+	if !b.Control && (hidden || b.Last < d.wanted) {
+		d.next = max(d.next, b.Last+1)
 		return nil
 	}
-	content, held, err := f.network.inflater.inflate(ctx, b, d.held)
+	content, held, err := f.network.inflater.Inflate(ctx, b, d.held)
 	if err != nil {
 		return err
 	}
-	defer d.held.giveBack(held)
-	if b.control {
-		err = d.aborted.readControl(b, content)
-	} else if err = b.walk(content, 0, nil); err == nil {
-		d.count = b.count
-		err = b.walk(content, f.cfg.Decoder.HeaderLimit(), d.add)
+	defer d.held.GiveBack(held)
+	if b.Control {
+		err = d.aborted.ReadControl(b, content)
+	} else if err = b.Walk(content, 0, nil); err == nil {
+		d.count = b.Count
+		err = b.Walk(content, f.cfg.Decoder.HeaderLimit(), d.add)
 	}
 	if err == nil {
-		d.next = max(d.next, b.last+1)
+		d.next = max(d.next, b.Last+1)
 	}
 	return err
 }
@@ -140,24 +141,24 @@ func (d *delivery) add(r envelope.Record) error {
 	}
 	// What decoding takes is had before: a record of kilobytes may become megabytes.
 	bound := size + f.sizeBound(r)
-	if !d.held.take(f.partition.ctx, bound) {
+	if !d.held.Take(f.partition.ctx, bound) {
 		return f.partition.ctx.Err()
 	}
 	if d.chunk.received == nil {
 		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, d.count), 1))
 	}
-	received := f.decode(owned(r))
+	received := f.decode(kafkawire.Owned(r))
 	size = received.Size()
 	d.chunk.received = append(d.chunk.received, received)
 	d.chunk.bytes += size
 	d.next = r.Offset + 1
 	if size > bound { // with IDs or keys that the application's functions make
-		if !d.held.take(f.partition.ctx, size-bound) {
+		if !d.held.Take(f.partition.ctx, size-bound) {
 			return f.partition.ctx.Err()
 		}
 		return nil
 	}
-	d.held.giveBack(bound - size)
+	d.held.GiveBack(bound - size)
 	return nil
 }
 
@@ -174,5 +175,5 @@ func (d *delivery) flush(next int64) bool {
 
 // note tells the partition's health.
 func (d *delivery) note(next int64) {
-	d.fetcher.partition.fetched(next, d.response.highWatermark, d.response.lastStable, d.response.logStart)
+	d.fetcher.partition.fetched(next, d.response.HighWatermark, d.response.LastStable, d.response.LogStart)
 }

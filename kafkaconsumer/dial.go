@@ -8,17 +8,19 @@ import (
 	"strconv"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
 // dialLeader connects to the leader of a partition, as far as it is known.
-func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*fetchConn, error) {
+func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*kafkawire.FetchConn, error) {
 	address, err := n.leader(ctx, topic, partition)
 	if err != nil {
 		return nil, fmt.Errorf("leader of %s/%d: %w", topic, partition, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout+n.cfg.RequestTimeout)
 	defer cancel()
-	c := &fetchConn{clientID: n.cfg.ClientID, patience: n.cfg.RequestTimeout, maxBatch: n.cfg.MaxBatchBytes}
+	c := &kafkawire.FetchConn{ClientID: n.cfg.ClientID, Patience: n.cfg.RequestTimeout, MaxBatch: n.cfg.MaxBatchBytes}
 	hangUp := func() bool { return true }
 	defer func() { hangUp() }()
 	dialer := &kafka.Dialer{
@@ -27,21 +29,21 @@ func (n *network) dialLeader(ctx context.Context, topic string, partition int) (
 			if c.Conn, err = n.dial(ctx, network, address); err != nil {
 				return nil, err
 			}
-			c.raw = c.Conn
+			c.Raw = c.Conn
 			if encrypted, ok := c.Conn.(*tls.Conn); ok {
-				c.raw = encrypted.NetConn()
+				c.Raw = encrypted.NetConn()
 			}
 			// kafka-go authenticates without a context.
-			hangUp = context.AfterFunc(ctx, c.hangUp)
-			return newCheckedConn(c.Conn, n.guard, address), nil
+			hangUp = context.AfterFunc(ctx, c.HangUp)
+			return kafkawire.NewCheckedConn(c.Conn, n.guard, address), nil
 		},
 	}
 	_, err = dialer.DialContext(ctx, "tcp", address)
 	if err == nil {
-		err = c.negotiate(ctx)
+		err = c.Negotiate(ctx)
 	}
 	if err != nil {
-		c.hangUp()
+		c.HangUp()
 		return nil, fmt.Errorf("connect to %s, the leader of %s/%d: %w", address, topic, partition, err)
 	}
 	return c, nil

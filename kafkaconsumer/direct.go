@@ -64,7 +64,7 @@ func (w *directWorker) run(ctx, acceptCtx context.Context) {
 		select {
 		case c := <-w.in:
 			ok := w.deliver(ctx, acceptCtx, c)
-			w.buffer.add(-c.bytes)
+			w.buffer.Add(-c.bytes)
 			if !ok {
 				return
 			}

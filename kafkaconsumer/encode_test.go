@@ -12,11 +12,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
+
+// What the protocol says of batches, once more.
+const (
+	prefixLength    = 12 // the base offset and the length of what follows
+	headerLength    = 49
+	formatAt        = 16
+	oldChecksumAt   = 12 // of formats 0 and 1
+	appendTime      = 1 << 3
+	isTransactional = 1 << 4
+	isControl       = 1 << 5
+)
+
+var checksums = crc32.MakeTable(crc32.Castagnoli)
 
 // written is a batch as a test writes it.
 type written struct {
-	batch
+	kafkawire.Batch
 	records []envelope.Record // with offsets and timestamps
 }
 
@@ -25,8 +39,8 @@ func (w written) bytes(t testing.TB) []byte {
 	var content []byte
 	for _, r := range w.records {
 		record := []byte{0}
-		record = binary.AppendVarint(record, r.Timestamp.UnixMilli()-w.firstTime)
-		record = binary.AppendVarint(record, r.Offset-w.base)
+		record = binary.AppendVarint(record, r.Timestamp.UnixMilli()-w.FirstTime)
+		record = binary.AppendVarint(record, r.Offset-w.Base)
 		record = appendBytes(appendBytes(record, r.Key), r.Value)
 		record = binary.AppendVarint(record, int64(len(r.Headers)))
 		for _, h := range r.Headers {
@@ -34,24 +48,24 @@ func (w written) bytes(t testing.TB) []byte {
 		}
 		content = append(binary.AppendVarint(content, int64(len(record))), record...)
 	}
-	content = compressed(t, w.codec, content)
-	attributes := int16(w.codec)
+	content = compressed(t, w.Codec, content)
+	attributes := int16(w.Codec)
 	for _, flag := range []struct {
 		on  bool
 		bit int16
-	}{{w.appended, appendTimeFlag}, {w.transactional, transactionalFlag}, {w.control, controlFlag}} {
+	}{{w.Appended, appendTime}, {w.Transactional, isTransactional}, {w.Control, isControl}} {
 		if flag.on {
 			attributes |= flag.bit
 		}
 	}
 	checked := binary.BigEndian.AppendUint16(nil, uint16(attributes))
-	checked = binary.BigEndian.AppendUint32(checked, uint32(w.last-w.base))
-	for _, v := range []int64{w.firstTime, w.maxTime, w.producer} {
+	checked = binary.BigEndian.AppendUint32(checked, uint32(w.Last-w.Base))
+	for _, v := range []int64{w.FirstTime, w.MaxTime, w.Producer} {
 		checked = binary.BigEndian.AppendUint64(checked, uint64(v))
 	}
 	checked = append(checked, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	checked = append(binary.BigEndian.AppendUint32(checked, uint32(len(w.records))), content...)
-	return framed(w.base, w.epoch, checked)
+	return framed(w.Base, w.Epoch, checked)
 }
 
 // framed puts the beginning of a batch before its checked part.
@@ -59,7 +73,7 @@ func framed(base int64, epoch int32, checked []byte) []byte {
 	out := binary.BigEndian.AppendUint64(nil, uint64(base))
 	out = binary.BigEndian.AppendUint32(out, uint32(len(checked)+9))
 	out = append(binary.BigEndian.AppendUint32(out, uint32(epoch)), 2)
-	out = binary.BigEndian.AppendUint32(out, crc32.Checksum(checked, castagnoli))
+	out = binary.BigEndian.AppendUint32(out, crc32.Checksum(checked, checksums))
 	return append(out, checked...)
 }
 
@@ -106,29 +120,29 @@ func deliver(t testing.TB, content []byte, wanted int64, aborted []fetch.Respons
 	var d delivered
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	buffer, out, done := newBudget(cfg.BufferBytes), make(chan *chunk), make(chan struct{})
+	buffer, out, done := kafkawire.NewBudget(cfg.BufferBytes), make(chan *chunk), make(chan struct{})
 	go func() {
 		defer close(done)
 		for c := range out {
-			d.most = max(d.most, buffer.bytes())
+			d.most = max(d.most, buffer.Bytes())
 			for _, r := range c.received {
 				d.records = append(d.records, r.Record)
 			}
 			d.bounds = append(d.bounds, c.next)
-			buffer.add(-c.bytes)
+			buffer.Add(-c.bytes)
 		}
 	}()
 	f := &fetcher{
-		network: &network{inflater: &inflater{limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
+		network: &network{inflater: &kafkawire.Inflater{Limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
 		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
 		sizeBound: func(envelope.Record) int { return 0 }, out: out,
 	}
-	held := &hold{budget: buffer}
-	run := &delivery{fetcher: f, held: held, response: &response{records: content, aborted: aborted}, wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}
+	held := &kafkawire.Hold{Budget: buffer}
+	run := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content, Aborted: aborted}, wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}
 	d.err = run.run()
-	held.end()
+	held.End()
 	close(out)
 	<-done
-	d.next, d.epoch, d.ask, d.left = run.sent, f.epoch, f.ask, buffer.bytes()
+	d.next, d.epoch, d.ask, d.left = run.sent, f.epoch, f.ask, buffer.Bytes()
 	return d
 }

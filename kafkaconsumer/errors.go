@@ -6,19 +6,20 @@ import (
 	"fmt"
 
 	"github.com/segmentio/kafka-go/sasl"
+
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
+
+// ErrUndecodable is why a partition halts whose records cannot be read: checksum,
+// compression or format are wrong, or a batch is larger than MaxBatchBytes. Find it with
+// errors.Is in PartitionHealth.Halted.
+var ErrUndecodable = kafkawire.ErrUndecodable
 
 // ErrStopped is returned by Start after Stop: make a new Consumer.
 var ErrStopped = errors.New("consumer is stopped")
 
 // errJoining: the group does not come to a generation, and says no error.
 var errJoining = errors.New("joining")
-
-// ErrUndecodable is why a partition halts whose records cannot be read:
-// checksum, compression or format are wrong, or a batch is larger than
-// MaxBatchBytes. Find it with errors.Is in
-// PartitionHealth.Halted.
-var ErrUndecodable = errors.New("records cannot be decoded")
 
 // OffsetGapError is why a partition halts whose next record is not there any
 // more: retention removed it, or the log was truncated, or the topic was
@@ -53,7 +54,7 @@ type TopicRecreatedError struct {
 	// begins at First.
 	Offset, First int64
 
-	id topicID
+	id kafkawire.TopicID
 }
 
 // Error says what happened and what to do.
@@ -83,6 +84,7 @@ func (e *EpochError) Error() string {
 type authenticationError struct{ err error }
 
 func (e *authenticationError) Error() string { return "authenticate: " + e.err.Error() }
+
 func (e *authenticationError) Unwrap() error { return e.err }
 
 // customSASL marks the errors of a mechanism that is not ours.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -34,7 +35,7 @@ type fetcher struct {
 	network   *network
 	cfg       Config
 	partition *partition
-	buffer    *budget
+	buffer    *kafkawire.Budget
 	decode    func(envelope.Record) envelope.Received
 	// sizeBound is at least what decode adds to a record's size.
 	sizeBound func(envelope.Record) int
@@ -48,10 +49,10 @@ type fetcher struct {
 	fetching *condition.Condition
 	gaps     gapKeeper
 
-	conn *fetchConn // nil: to be made
+	conn *kafkawire.FetchConn // nil: to be made
 	// id is the topic's. It was last asked for behind an answer at identified, zero on a
 	// new connection, and has to be again if unsure.
-	id         topicID
+	id         kafkawire.TopicID
 	identified time.Time
 	unsure     bool
 	// ask is how much to ask for: more than usual when a batch came cut off.
@@ -73,7 +74,7 @@ func (f *fetcher) run(committed int64) {
 	}
 	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
 	fatals := 0
-	for f.buffer.wait(p.ctx) {
+	for f.buffer.Wait(p.ctx) {
 		asked := time.Now()
 		next, some, err := f.turn(offset)
 		if p.ctx.Err() != nil {
@@ -134,7 +135,7 @@ func (f *fetcher) works() {
 
 func (f *fetcher) hangUp() {
 	if f.conn != nil {
-		f.conn.hangUp()
+		f.conn.HangUp()
 		f.conn = nil
 	}
 }
@@ -145,8 +146,8 @@ var errNothing = errors.New("the broker says nothing but to wait")
 // turn fetches once and hands over what came. It returns the offset to go on
 // at, also with an error, and whether there was something.
 func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
-	held := &hold{budget: f.buffer}
-	defer held.end()
+	held := &kafkawire.Hold{Budget: f.buffer}
+	defer held.End()
 	next = offset
 	defer func() {
 		if p := recover(); p != nil {
@@ -157,14 +158,14 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 	if err != nil {
 		return next, false, err
 	}
-	defer f.conn.giveBack() // records are copied out of it
-	if response.nothing {
+	defer f.conn.GiveBack() // records are copied out of it
+	if response.Nothing {
 		return next, false, errNothing
 	}
-	if f.conn.idle > unaskedFor {
+	if f.conn.Idle > unaskedFor {
 		f.identified, f.unsure = time.Time{}, true
 	}
-	f.unsure = f.unsure || len(response.records) > 0
+	f.unsure = f.unsure || len(response.Records) > 0
 	if f.unsure && time.Since(f.identified) >= identifyEvery {
 		if err := f.identify(offset); err != nil {
 			return next, false, err
@@ -173,11 +174,11 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 	}
 	d := &delivery{fetcher: f, held: held, response: response, wanted: offset, next: offset, chunk: &chunk{partition: f.partition}}
 	err = d.run()
-	return d.sent, len(response.records) > 0, err
+	return d.sent, len(response.Records) > 0, err
 }
 
 // fetch asks for the partition once.
-func (f *fetcher) fetch(offset int64, held *hold) (*response, error) {
+func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response, error) {
 	p := f.partition
 	if f.conn == nil {
 		if err := f.dial(offset); err != nil {
@@ -191,15 +192,15 @@ func (f *fetcher) fetch(offset int64, held *hold) (*response, error) {
 	// The limit is the partition's: it is the only one in the request. With one
 	// for the whole response some brokers leave out the aborted transactions
 	// when it cuts the response short.
-	response, err := f.conn.fetch(p.ctx, &fetch.Request{
+	response, err := f.conn.Fetch(p.ctx, &fetch.Request{
 		ReplicaID: -1, MaxWaitTime: int32(f.cfg.FetchMaxWait.Milliseconds()), MinBytes: 1, MaxBytes: math.MaxInt32,
 		IsolationLevel: int8(isolation), SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: p.topic, Partitions: []fetch.RequestPartition{{
 			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: int32(max(f.ask, f.cfg.FetchMaxBytes)),
 		}}}},
 	}, held)
-	if err == nil && response.code != 0 {
-		err = kafka.Error(response.code)
+	if err == nil && response.Code != 0 {
+		err = kafka.Error(response.Code)
 	}
 	switch {
 	case err == nil:
@@ -214,13 +215,13 @@ func (f *fetcher) fetch(offset int64, held *hold) (*response, error) {
 
 // send hands a chunk to the worker and reports false when the partition ended
 // first.
-func (f *fetcher) send(ctx context.Context, c *chunk, held *hold) bool {
-	held.send(c.bytes)
+func (f *fetcher) send(ctx context.Context, c *chunk, held *kafkawire.Hold) bool {
+	held.Send(c.bytes)
 	select {
 	case f.out <- c:
 		return true
 	case <-ctx.Done():
-		f.buffer.add(-c.bytes)
+		f.buffer.Add(-c.bytes)
 		return false
 	}
 }

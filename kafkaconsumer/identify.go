@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
 // identifyEvery bounds how long records are delivered on a connection without
@@ -41,14 +43,14 @@ func (f *fetcher) dial(offset int64) error {
 // delivered of it before.
 func (f *fetcher) identify(offset int64) error {
 	p := f.partition
-	id, err := f.conn.topicID(p.ctx, p.topic)
+	id, err := f.conn.TopicID(p.ctx, p.topic)
 	if err != nil {
 		return fmt.Errorf("ask for the ID of topic %s: %w", p.topic, err)
 	}
-	if id == f.id || id == (topicID{}) {
+	if id == f.id || id == (kafkawire.TopicID{}) {
 		return nil
 	}
-	if f.id == (topicID{}) {
+	if f.id == (kafkawire.TopicID{}) {
 		f.id = id
 		return nil
 	}

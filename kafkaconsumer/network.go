@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
 // network owns every connection of a consumer. kafka-go waits for some answers
@@ -25,12 +26,12 @@ type network struct {
 	dialer    *kafka.Dialer    // for the group
 	transport *kafka.Transport // for everything else but fetching
 	client    *kafka.Client    // requests on the transport
-	inflater  *inflater
+	inflater  *kafkawire.Inflater
 	// refreshing is met while answers about the cluster are refused of which
 	// something is known already.
 	refreshing *condition.Condition
 	known      atomic.Bool
-	guard      *answerGuard
+	guard      *kafkawire.Guard
 
 	cutting  context.Context // ends with cut
 	endDials context.CancelFunc
@@ -51,11 +52,11 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 	}
 	cfg.SASL = cfg.SASL.withoutSecrets()
 	n := &network{
-		cfg: cfg, inflater: &inflater{limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{},
+		cfg: cfg, inflater: &kafkawire.Inflater{Limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{},
 		refreshing: condition.New(log, clk, zap.WarnLevel, "cluster refresh", "what is known of the brokers gets old"),
 	}
 	n.cutting, n.endDials = context.WithCancel(context.Background())
-	n.guard = newAnswerGuard(cfg.RequestTimeout, n.cutting.Done(), n.passed, n.refused)
+	n.guard = kafkawire.NewGuard(cfg.RequestTimeout, n.cutting.Done(), n.passed, n.refused)
 	topics := cfg.Topics
 	if cfg.DeadLetterTopic != "" {
 		topics = append(slices.Clone(topics), cfg.DeadLetterTopic)
@@ -134,7 +135,7 @@ func (n *network) dialChecked(ctx context.Context, network, address string) (net
 	if err != nil {
 		return nil, err
 	}
-	return newCheckedConn(c, n.guard, address), nil
+	return kafkawire.NewCheckedConn(c, n.guard, address), nil
 }
 
 // cut closes all connections and refuses new ones, for good.
@@ -165,8 +166,10 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-func (c *conn) SetDeadline(t time.Time) error      { return c.Conn.SetDeadline(c.limit(t)) }
-func (c *conn) SetReadDeadline(t time.Time) error  { return c.Conn.SetReadDeadline(c.limit(t)) }
+func (c *conn) SetDeadline(t time.Time) error { return c.Conn.SetDeadline(c.limit(t)) }
+
+func (c *conn) SetReadDeadline(t time.Time) error { return c.Conn.SetReadDeadline(c.limit(t)) }
+
 func (c *conn) SetWriteDeadline(t time.Time) error { return c.Conn.SetWriteDeadline(c.limit(t)) }
 
 // limit replaces "no deadline". An idle connection may outlive the limit,
@@ -181,13 +184,13 @@ func (c *conn) limit(t time.Time) time.Time {
 // refused notes an answer with which what is known of the cluster was to be
 // refreshed. Once kafka-go knows something it says nothing of that, and goes on
 // with what it knows. Of all other answers it returns the error.
-func (n *network) refused(err *answerError) {
+func (n *network) refused(err *kafkawire.AnswerError) {
 	if !n.known.Load() {
 		return
 	}
-	switch err.key {
+	switch err.Key {
 	case protocol.ApiVersions, protocol.SaslHandshake, protocol.SaslAuthenticate: // come before metadata
-		if !slices.Contains(n.cfg.Brokers, err.address) {
+		if !slices.Contains(n.cfg.Brokers, err.Address) {
 			return
 		}
 	case protocol.Metadata:

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -117,7 +118,7 @@ func TestRefusedMetadataIsAConditionUntilMetadataPasses(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(n.cut)
 	refresh := func(wire []byte) (err, said error) {
-		c := newCheckedConn(answering{Reader: bytes.NewReader(wire)}, n.guard, "b:1")
+		c := kafkawire.NewCheckedConn(answering{Reader: bytes.NewReader(wire)}, n.guard, "b:1")
 		require.NoError(t, protocol.WriteRequest(c, 6, 1, "client", &metadata.Request{}))
 		_, err = io.ReadAll(c)
 		_, said = n.refreshing.Current()
@@ -141,4 +142,3 @@ func TestRefusedMetadataIsAConditionUntilMetadataPasses(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, said)
 }
-

@@ -187,7 +187,7 @@ func (s *session) sayStalls() {
 // publishing fails nothing stalls beside it, nor right after: progress gets its
 // time.
 func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
-	excused, full := c.accepting.Until(), s.buffer.bytes() >= c.cfg.BufferBytes
+	excused, full := c.accepting.Until(), s.buffer.Bytes() >= c.cfg.BufferBytes
 	if until := c.publishing.Until(); until.After(excused) {
 		excused = until
 	}

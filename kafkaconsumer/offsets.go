@@ -7,6 +7,8 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
+
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
 // waitsToTell is how often a fetcher may find that its new group has not begun
@@ -85,12 +87,12 @@ func (f *fetcher) gap(offset int64) error {
 }
 
 // epochFell describes a batch whose leader came before the last one's.
-func (f *fetcher) epochFell(b batch) error {
+func (f *fetcher) epochFell(b kafkawire.Batch) error {
 	first, err := f.listOffset(kafka.FirstOffset)
 	if err != nil {
 		return err
 	}
-	return &EpochError{From: f.epoch, To: b.epoch, Offset: b.base, First: first}
+	return &EpochError{From: f.epoch, To: b.Epoch, Offset: b.Base, First: first}
 }
 
 // listOffset asks for the first or last offset in the log.

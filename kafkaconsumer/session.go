@@ -10,6 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
@@ -20,7 +21,7 @@ type session struct {
 	consumer   *Consumer
 	gen        *kafka.Generation
 	partitions []*partition
-	buffer     *budget
+	buffer     *kafkawire.Budget
 	// assigned is what this member assigned to all as the group's leader, in
 	// numbers of partitions; nil if another leads.
 	assigned map[string]int
@@ -36,7 +37,7 @@ type session struct {
 }
 
 func newSession(c *Consumer, gen *kafka.Generation, genCtx context.Context, assigned map[string]int) *session {
-	s := &session{consumer: c, gen: gen, assigned: assigned, buffer: newBudget(c.cfg.BufferBytes)}
+	s := &session{consumer: c, gen: gen, assigned: assigned, buffer: kafkawire.NewBudget(c.cfg.BufferBytes)}
 	s.ctx, s.end = context.WithCancel(genCtx)
 	s.acceptCtx, s.cancelAccept = context.WithCancel(c.hardCtx)
 	for topic, assigned := range gen.Assignments {

@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -46,7 +47,7 @@ type worker struct {
 	cfg       Config
 	acceptor  Acceptor
 	in        chan *chunk
-	buffer    *budget
+	buffer    *kafkawire.Budget
 	halt      func(*partition, error)
 	accepting *condition.Condition
 	letters   *deadLetters // nil without a DeadLetterTopic
@@ -71,7 +72,7 @@ func (w *worker) run(ctx, acceptCtx context.Context) {
 		}
 		ok := w.accept(acceptCtx, batch)
 		for _, c := range batch {
-			w.buffer.add(-c.bytes)
+			w.buffer.Add(-c.bytes)
 		}
 		if !ok {
 			return
@@ -84,12 +85,12 @@ func (w *worker) queue() chan *chunk { return w.in }
 // drop gives back what was taken or waits and is not accepted any more.
 func (w *worker) drop() {
 	if w.carry != nil {
-		w.buffer.add(-w.carry.bytes)
+		w.buffer.Add(-w.carry.bytes)
 	}
 	for {
 		select {
 		case c := <-w.in:
-			w.buffer.add(-c.bytes)
+			w.buffer.Add(-c.bytes)
 		default:
 			return
 		}
@@ -118,7 +119,7 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 		if ctx.Err() != nil {
 			// What is gathered is not accepted yet: it is redelivered.
 			for _, gathered := range batch {
-				w.buffer.add(-gathered.bytes)
+				w.buffer.Add(-gathered.bytes)
 			}
 			w.carry = c
 			return nil

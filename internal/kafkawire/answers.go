@@ -1,4 +1,4 @@
-package kafkaconsumer
+package kafkawire
 
 import (
 	"bytes"
@@ -43,7 +43,7 @@ const (
 // answered. After an answer that it refused it only returns that error.
 type checkedConn struct {
 	net.Conn
-	guard   *answerGuard
+	guard   *Guard
 	address string
 
 	// Of the request that is being written.
@@ -60,12 +60,13 @@ type checkedConn struct {
 	reserved atomic.Bool // it is one of largeAtOnce
 }
 
-func newCheckedConn(c net.Conn, guard *answerGuard, address string) *checkedConn {
+// NewCheckedConn checks what comes from the broker at this address.
+func NewCheckedConn(c net.Conn, guard *Guard, address string) net.Conn {
 	return &checkedConn{Conn: c, guard: guard, address: address}
 }
 
-// answerGuard is what all connections of a consumer share that kafka-go reads from.
-type answerGuard struct {
+// Guard is what all connections of a consumer share that kafka-go reads from.
+type Guard struct {
 	// patience is how long an answer waits until others are read, and cutting is closed
 	// when nothing is to wait any more.
 	patience time.Duration
@@ -73,22 +74,25 @@ type answerGuard struct {
 	large    chan struct{} // has as many as large answers are being read
 	// passed and refused are called for each answer that is handed on, or is not.
 	passed  func(protocol.ApiKey)
-	refused func(*answerError)
+	refused func(*AnswerError)
 }
 
-func newAnswerGuard(patience time.Duration, cutting <-chan struct{}, passed func(protocol.ApiKey), refused func(*answerError)) *answerGuard {
-	return &answerGuard{patience: patience, cutting: cutting, large: make(chan struct{}, largeAtOnce), passed: passed, refused: refused}
+// NewGuard makes the guard of a consumer's connections; its functions may be called at the
+// same time.
+func NewGuard(patience time.Duration, cutting <-chan struct{}, passed func(protocol.ApiKey), refused func(*AnswerError)) *Guard {
+	return &Guard{patience: patience, cutting: cutting, large: make(chan struct{}, largeAtOnce), passed: passed, refused: refused}
 }
 
-// answerError is why kafka-go does not get an answer.
-type answerError struct {
-	address string
-	key     protocol.ApiKey
+// AnswerError is why kafka-go does not get an answer.
+type AnswerError struct {
+	Address string
+	Key     protocol.ApiKey
 	reason  string
 }
 
-func (e *answerError) Error() string {
-	return fmt.Sprintf("the answer of %s to %s is refused: %s", e.address, e.key, e.reason)
+// Error says who has answered what, and what is wrong with it.
+func (e *AnswerError) Error() string {
+	return fmt.Sprintf("the answer of %s to %s is refused: %s", e.Address, e.Key, e.reason)
 }
 
 // Read implements net.Conn. It is called by one goroutine at a time.
@@ -171,7 +175,7 @@ func (c *checkedConn) next() error {
 
 func (c *checkedConn) refuse(r request, reason string) error {
 	c.answer = bytes.Buffer{}
-	err := &answerError{c.address, r.key, reason}
+	err := &AnswerError{c.address, r.key, reason}
 	c.guard.refused(err)
 	return err
 }

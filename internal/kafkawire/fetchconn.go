@@ -1,4 +1,4 @@
-package kafkaconsumer
+package kafkawire
 
 import (
 	"context"
@@ -18,19 +18,19 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// fetchConn is a connection to a partition's leader for one fetch after the
+// FetchConn is a connection to a partition's leader for one fetch after the
 // other. kafka-go connects and authenticates; requests and answers are ours,
 // because it decodes answers on goroutines of its own, where a panic ends the
 // process, and takes as much memory as an answer claims to need. It belongs to
 // one goroutine.
-type fetchConn struct {
+type FetchConn struct {
 	net.Conn
-	// raw is below TLS: closing it waits for nothing.
-	raw net.Conn
-	// patience is how long an answer may take, and maxBatch how large a batch is.
-	patience      time.Duration
-	maxBatch      int
-	clientID      string
+	// Raw is below TLS: closing it waits for nothing.
+	Raw net.Conn
+	// Patience is how long an answer may take, and maxBatch how large a batch is.
+	Patience      time.Duration
+	MaxBatch      int
+	ClientID      string
 	version       int16 // of fetch requests
 	identifies    bool  // the broker tells topics' IDs
 	correlationID int32
@@ -39,7 +39,7 @@ type fetchConn struct {
 	// answered is when the last answer began to come, and idle how long after the one
 	// before it the last request was sent.
 	answered time.Time
-	idle     time.Duration
+	Idle     time.Duration
 	// memory is where the next answer goes.
 	memory []byte
 }
@@ -51,15 +51,15 @@ const (
 	lastFetchVersion  = 11
 )
 
-// hangUp ends the connection, and what waits for it, at once.
-func (c *fetchConn) hangUp() {
-	if c.raw != nil {
-		_ = c.raw.Close()
+// HangUp ends the connection, and what waits for it, at once.
+func (c *FetchConn) HangUp() {
+	if c.Raw != nil {
+		_ = c.Raw.Close()
 	}
 }
 
-// negotiate finds the version of fetch requests, and whether topics have IDs.
-func (c *fetchConn) negotiate(ctx context.Context) error {
+// Negotiate finds the version of fetch requests, and whether topics have IDs.
+func (c *FetchConn) Negotiate(ctx context.Context) error {
 	const most = 64 << 10
 	answer, err := c.ask(ctx, &apiversions.Request{}, 0, 0, most, nil)
 	if err != nil {
@@ -87,8 +87,8 @@ func (c *fetchConn) negotiate(ctx context.Context) error {
 }
 
 // ask sends a request and returns its answer.
-func (c *fetchConn) ask(ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *hold) (*cursor, error) {
-	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.clientID, request) }
+func (c *FetchConn) ask(ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *Hold) (*cursor, error) {
+	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.ClientID, request) }
 	return c.exchange(ctx, write, wait, most, h)
 }
 
@@ -98,17 +98,17 @@ func (c *fetchConn) ask(ctx context.Context, request protocol.Message, version i
 //
 // Brokers answer at once to a client that has used up its quota, and leave what it
 // sends next unread for as long as they say: so long nothing is sent.
-func (c *fetchConn) exchange(ctx context.Context, write func() error, wait time.Duration, most int64, h *hold) (*cursor, error) {
+func (c *FetchConn) exchange(ctx context.Context, write func() error, wait time.Duration, most int64, h *Hold) (*cursor, error) {
 	if !routine.Sleep(ctx, time.Until(c.mutedUntil)) {
 		return nil, ctx.Err()
 	}
-	defer context.AfterFunc(ctx, c.hangUp)()
-	if err := c.SetDeadline(time.Now().Add(wait + c.patience)); err != nil {
+	defer context.AfterFunc(ctx, c.HangUp)()
+	if err := c.SetDeadline(time.Now().Add(wait + c.Patience)); err != nil {
 		return nil, err
 	}
 	c.correlationID++
 	if !c.answered.IsZero() {
-		c.idle = time.Since(c.answered)
+		c.Idle = time.Since(c.answered)
 	}
 	if err := write(); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (c *fetchConn) exchange(ctx context.Context, write func() error, wait time.
 
 // read takes memory for what has come and as much again, whatever the size
 // says that is to come.
-func (c *fetchConn) read(ctx context.Context, most int64, h *hold) (*cursor, error) {
+func (c *FetchConn) read(ctx context.Context, most int64, h *Hold) (*cursor, error) {
 	const first = 256 << 10
 	prefix := make([]byte, 4)
 	if _, err := io.ReadFull(c, prefix); err != nil {
@@ -142,11 +142,11 @@ func (c *fetchConn) read(ctx context.Context, most int64, h *hold) (*cursor, err
 	content := c.memory[:0]
 	for len(content) < int(size) {
 		step := min(int(size)-len(content), max(len(content), first))
-		if h != nil && !h.take(ctx, step) {
+		if h != nil && !h.Take(ctx, step) {
 			return nil, ctx.Err()
 		}
 		// Waiting for memory may have taken any time.
-		if err := c.SetReadDeadline(time.Now().Add(c.patience)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(c.Patience)); err != nil {
 			return nil, err
 		}
 		content = slices.Grow(content, step)
@@ -165,15 +165,16 @@ var answers sync.Pool // of *[]byte
 
 const usualAnswer = 4 << 20
 
-// borrow takes memory for an answer that has begun to come, giveBack ends its
+// borrow takes memory for an answer that has begun to come, GiveBack ends its
 // use.
-func (c *fetchConn) borrow() {
+func (c *FetchConn) borrow() {
 	if kept, ok := answers.Get().(*[]byte); ok {
 		c.memory = *kept
 	}
 }
 
-func (c *fetchConn) giveBack() {
+// GiveBack ends the use of the last answer's memory.
+func (c *FetchConn) GiveBack() {
 	if kept := c.memory; cap(kept) > 0 && cap(kept) <= usualAnswer {
 		answers.Put(&kept)
 	}
@@ -187,33 +188,33 @@ func (e *sizeError) Error() string {
 	return fmt.Sprintf("the answer claims to have %d bytes, of %d at most", e.size, e.most)
 }
 
-// response is the answer to a fetch of one partition.
-type response struct {
-	// nothing is said about the partition: see code and throttle.
-	nothing bool
-	code    int16
+// Response is the answer to a fetch of one partition.
+type Response struct {
+	// Nothing is said about the partition: see code and throttle.
+	Nothing bool
+	Code    int16
 	// throttle is for how long the broker reads no more requests.
 	throttle                            time.Duration
-	highWatermark, lastStable, logStart int64
-	aborted                             []fetch.ResponseTransaction
-	// records are batches, the last of which may be cut off.
-	records []byte
+	HighWatermark, LastStable, LogStart int64
+	Aborted                             []fetch.ResponseTransaction
+	// Records are batches, the last of which may be cut off.
+	Records []byte
 }
 
 var errOtherAnswer = errors.New("the answer is not about it")
 
-// fetch sends a fetch of one partition.
-func (c *fetchConn) fetch(ctx context.Context, request *fetch.Request, h *hold) (*response, error) {
+// Fetch sends a fetch of one partition.
+func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) (*Response, error) {
 	asked := request.Topics[0].Partitions[0]
 	// A first batch may be larger than was asked for; the list of aborted
 	// transactions has no limit of its own.
 	const others = 16 << 20
-	most := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatch)+others, 1<<31-1)
+	most := min(int64(asked.PartitionMaxBytes)+int64(c.MaxBatch)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
 	answer, err := c.ask(ctx, request, c.version, wait, most, h)
 	var size *sizeError
 	if errors.As(err, &size) {
-		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUndecodable, err, c.maxBatch)
+		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUndecodable, err, c.MaxBatch)
 	}
 	if err != nil {
 		return nil, err
@@ -226,19 +227,19 @@ func (c *fetchConn) fetch(ctx context.Context, request *fetch.Request, h *hold) 
 }
 
 // readResponse reads what a broker answers to a fetch of one partition.
-func readResponse(c *cursor, version int16, topic string, partition int32) (*response, error) {
-	r := &response{logStart: -1}
+func readResponse(c *cursor, version int16, topic string, partition int32) (*Response, error) {
+	r := &Response{LogStart: -1}
 	throttled := c.int32()
 	if version >= 8 { // before, brokers did not answer until it was over
 		r.throttle = time.Duration(throttled) * time.Millisecond
 	}
 	if version >= 7 {
-		r.code = c.int16()
+		r.Code = c.int16()
 		c.int32() // no session is in use
 	}
 	topics := c.count(2)
-	if topics == 0 && !c.short && (r.code != 0 || throttled > 0) { // else it is no answer to a fetch
-		r.nothing = true
+	if topics == 0 && !c.short && (r.Code != 0 || throttled > 0) { // else it is no answer to a fetch
+		r.Nothing = true
 		return r, nil
 	}
 	name, partitions := string(c.take(int64(c.int16()))), c.count(4)
@@ -246,20 +247,20 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*res
 	if c.short || topics != 1 || partitions != 1 || name != topic || id != partition {
 		return nil, fmt.Errorf("%w: %w", errOtherAnswer, kafka.Unknown)
 	}
-	if r.code == 0 {
-		r.code = code
+	if r.Code == 0 {
+		r.Code = code
 	}
-	r.highWatermark, r.lastStable = c.int64(), c.int64()
+	r.HighWatermark, r.LastStable = c.int64(), c.int64()
 	if version >= 5 {
-		r.logStart = c.int64()
+		r.LogStart = c.int64()
 	}
 	for range c.count(16) {
-		r.aborted = append(r.aborted, fetch.ResponseTransaction{ProducerID: c.int64(), FirstOffset: c.int64()})
+		r.Aborted = append(r.Aborted, fetch.ResponseTransaction{ProducerID: c.int64(), FirstOffset: c.int64()})
 	}
 	if version >= 11 {
 		c.int32() // no replica but the leader is asked
 	}
-	if r.records = c.bytes(); c.short {
+	if r.Records = c.bytes(); c.short {
 		return nil, fmt.Errorf("%w: the answer to the fetch ends within itself", ErrUndecodable)
 	}
 	return r, nil

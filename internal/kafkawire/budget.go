@@ -1,11 +1,11 @@
-package kafkaconsumer
+package kafkawire
 
 import (
 	"context"
 	"sync"
 )
 
-// budget bounds the bytes that are fetched and not yet accepted, over all
+// Budget bounds the bytes that are fetched and not yet accepted, over all
 // partitions. Fetchers take from it before they take memory: for a response as
 // it arrives, for a batch as it is decompressed, for records as they are
 // copied out. How much a batch becomes is known only then, and one that is
@@ -16,26 +16,27 @@ import (
 // whatever fetchers wait for, and when workers have less than the limit one of
 // the waiting fetchers goes on, even if all the rest is held by fetchers that
 // wait in the midst of a response.
-type budget struct {
+type Budget struct {
 	limit int
 
 	mu sync.Mutex
 	// sent is in chunks that workers have, held is what fetchers still have.
 	sent, held int
 	// exceeding is whose turn it is to take more than there is.
-	exceeding *hold
+	exceeding *Hold
 	changed   chan struct{} // closed when something is given back
 }
 
-func newBudget(limit int) *budget { return &budget{limit: limit, changed: make(chan struct{})} }
+// NewBudget bounds bytes by limit.
+func NewBudget(limit int) *Budget { return &Budget{limit: limit, changed: make(chan struct{})} }
 
-// wait returns when there is something left, or false when ctx ends first.
-func (b *budget) wait(ctx context.Context) bool {
+// Wait returns when there is something left, or false when ctx ends first.
+func (b *Budget) Wait(ctx context.Context) bool {
 	return b.await(ctx, func() bool { return b.sent+b.held < b.limit })
 }
 
 // await returns when condition, which is called with the lock, holds.
-func (b *budget) await(ctx context.Context, condition func() bool) bool {
+func (b *Budget) await(ctx context.Context, condition func() bool) bool {
 	for {
 		b.mu.Lock()
 		if condition() {
@@ -52,9 +53,9 @@ func (b *budget) await(ctx context.Context, condition func() bool) bool {
 	}
 }
 
-// add gives bytes of chunks back, which is how workers use it: with the bytes
+// Add gives bytes of chunks back, which is how workers use it: with the bytes
 // negative.
-func (b *budget) add(bytes int) {
+func (b *Budget) Add(bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sent += bytes
@@ -62,37 +63,38 @@ func (b *budget) add(bytes int) {
 }
 
 // tell wakes who waits; the caller holds the lock.
-func (b *budget) tell() {
+func (b *Budget) tell() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-func (b *budget) bytes() int {
+// Bytes are all that is taken.
+func (b *Budget) Bytes() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sent + b.held
 }
 
-// hold is what one fetcher has of the budget while it works on a response.
-type hold struct {
-	budget *budget
+// Hold is what one fetcher has of the budget while it works on a response.
+type Hold struct {
+	Budget *Budget
 	taken  int
 	// spare is taken and not used yet: records are smaller than what is taken
 	// at a time.
 	spare int
 }
 
-// takeAtLeast spares fetchers the lock for each record.
-const takeAtLeast = 64 << 10
+// TakeAtLeast spares fetchers the lock for each record.
+const TakeAtLeast = 64 << 10
 
-// take takes bytes, when it may, and reports false if ctx ends first.
-func (h *hold) take(ctx context.Context, bytes int) bool {
+// Take takes bytes, when it may, and reports false if ctx ends first.
+func (h *Hold) Take(ctx context.Context, bytes int) bool {
 	if bytes <= h.spare {
 		h.spare -= bytes
 		return true
 	}
-	more := max(bytes-h.spare, takeAtLeast)
-	b := h.budget
+	more := max(bytes-h.spare, TakeAtLeast)
+	b := h.Budget
 	took := b.await(ctx, func() bool {
 		fits := b.sent+b.held+more <= b.limit
 		if !fits && b.exceeding != h && (b.exceeding != nil || b.sent >= b.limit) {
@@ -112,21 +114,21 @@ func (h *hold) take(ctx context.Context, bytes int) bool {
 }
 
 // bytes are those in use.
-func (h *hold) bytes() int { return h.taken - h.spare }
+func (h *Hold) bytes() int { return h.taken - h.spare }
 
-// giveBack ends the use of bytes.
-func (h *hold) giveBack(bytes int) {
+// GiveBack ends the use of bytes.
+func (h *Hold) GiveBack(bytes int) {
 	h.spare += bytes
-	if h.spare <= takeAtLeast {
+	if h.spare <= TakeAtLeast {
 		return // for the next
 	}
-	back := h.spare - takeAtLeast
+	back := h.spare - TakeAtLeast
 	h.spare -= back
 	h.drop(back)
 }
 
-func (h *hold) drop(bytes int) {
-	b := h.budget
+func (h *Hold) drop(bytes int) {
+	b := h.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= bytes
@@ -134,10 +136,10 @@ func (h *hold) drop(bytes int) {
 	b.tell()
 }
 
-// send makes bytes those of a chunk that goes to a worker, who gives them
+// Send makes bytes those of a chunk that goes to a worker, who gives them
 // back.
-func (h *hold) send(bytes int) {
-	b := h.budget
+func (h *Hold) Send(bytes int) {
+	b := h.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= bytes
@@ -145,9 +147,9 @@ func (h *hold) send(bytes int) {
 	h.taken -= bytes
 }
 
-// end gives everything back that is not sent.
-func (h *hold) end() {
-	b := h.budget
+// End gives everything back that is not sent.
+func (h *Hold) End() {
+	b := h.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= h.taken

@@ -1,4 +1,4 @@
-package kafkaconsumer
+package kafkawire
 
 import (
 	"bytes"
@@ -39,7 +39,7 @@ func (s source) Read(p []byte) (int, error) { return s.Reader.Read(p) }
 // checked is a connection on which this comes as the answer to a request.
 func checked(t testing.TB, r request, wire []byte) *checkedConn {
 	t.Helper()
-	guard := newAnswerGuard(testenv.Patience, nil, func(protocol.ApiKey) {}, func(*answerError) {})
+	guard := NewGuard(testenv.Patience, nil, func(protocol.ApiKey) {}, func(*AnswerError) {})
 	return &checkedConn{Conn: source{Reader: bytes.NewReader(wire)}, guard: guard, address: "b:1", asked: []request{r}}
 }
 
@@ -113,7 +113,7 @@ func TestAnswersOfEachVersionPassAsTheyAreAndAreRefusedWhenCutOff(t *testing.T) 
 			require.Equal(t, wire, passed)
 			for n := range len(wire) - 4 {
 				passed, err := io.ReadAll(checked(t, r, resized(wire, n)))
-				var refused *answerError
+				var refused *AnswerError
 				require.ErrorAs(t, err, &refused, "%s version %d, %d of %d bytes", key, version, n, len(wire)-4)
 				require.Empty(t, passed)
 			}

@@ -1,4 +1,4 @@
-package kafkaconsumer
+package kafkawire
 
 import (
 	"fmt"
@@ -8,41 +8,41 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// walk calls each for the records of a batch, in order; content is the
+// Walk calls each for the records of a batch, in order; content is the
 // batch's, without its compression, and the records share its memory. A nil
 // each only checks that all of it can be read. The error is each's own or
 // ErrUndecodable. Of a record with more headers than maxHeaders they are left
 // unread.
-func (b batch) walk(content []byte, maxHeaders int, each func(envelope.Record) error) error {
+func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) error) error {
 	// A count that is too low would hide records.
-	if int64(b.count)*leastRecord > int64(len(content)) || b.count == 0 && len(content) > 0 {
-		return fmt.Errorf("%w: the batch at offset %d claims to have %d records in %d bytes", ErrUndecodable, b.base, b.count, len(content))
+	if int64(b.Count)*leastRecord > int64(len(content)) || b.Count == 0 && len(content) > 0 {
+		return fmt.Errorf("%w: the batch at offset %d claims to have %d records in %d bytes", ErrUndecodable, b.Base, b.Count, len(content))
 	}
 	c := cursor{rest: content}
 	previous := int64(-1)
-	for range b.count {
+	for range b.Count {
 		r := cursor{rest: c.take(c.varint())}
 		r.int8() // no attributes are in use
 		sinceFirst, delta := r.varint(), r.varint()
 		key, value := r.varBytes(), r.varBytes()
 		headers, raw := readHeaders(&r, maxHeaders, each != nil)
-		if c.short || r.short || len(r.rest) > 0 || delta <= previous || delta > b.last-b.base {
-			return fmt.Errorf("%w: a record behind offset %d of the batch at %d", ErrUndecodable, b.base+previous, b.base)
+		if c.short || r.short || len(r.rest) > 0 || delta <= previous || delta > b.Last-b.Base {
+			return fmt.Errorf("%w: a record behind offset %d of the batch at %d", ErrUndecodable, b.Base+previous, b.Base)
 		}
 		previous = delta
 		if each == nil {
 			continue
 		}
-		at := b.firstTime + sinceFirst
-		if b.appended {
-			at = b.maxTime
+		at := b.FirstTime + sinceFirst
+		if b.Appended {
+			at = b.MaxTime
 		}
-		if err := each(envelope.Record{Offset: b.base + delta, Timestamp: timestamp(at), Key: key, Value: value, Headers: headers, RawHeaders: raw}); err != nil {
+		if err := each(envelope.Record{Offset: b.Base + delta, Timestamp: Timestamp(at), Key: key, Value: value, Headers: headers, RawHeaders: raw}); err != nil {
 			return err
 		}
 	}
 	if len(c.rest) > 0 {
-		return fmt.Errorf("%w: %d bytes are left behind the last of the %d records at offset %d", ErrUndecodable, len(c.rest), b.count, b.base)
+		return fmt.Errorf("%w: %d bytes are left behind the last of the %d records at offset %d", ErrUndecodable, len(c.rest), b.Count, b.Base)
 	}
 	return nil
 }
@@ -79,10 +79,11 @@ func readHeaders(r *cursor, limit int, wanted bool) (headers []handler.Header, r
 	return headers, raw
 }
 
-func timestamp(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+// Timestamp is the time of a record, from milliseconds.
+func Timestamp(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// owned is a copy of the record that shares no memory with its batch.
-func owned(r envelope.Record) envelope.Record {
+// Owned is a copy of the record that shares no memory with its batch.
+func Owned(r envelope.Record) envelope.Record {
 	size := len(r.Key) + len(r.Value) + len(r.RawHeaders)
 	for _, h := range r.Headers {
 		size += len(h.Value)

@@ -1,4 +1,4 @@
-package kafkaconsumer
+package kafkawire
 
 import (
 	"context"
@@ -9,17 +9,17 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// topicID is what a broker knows a topic by: one that is deleted and created
+// TopicID is what a broker knows a topic by: one that is deleted and created
 // again has the same name and another ID. Zero is none.
-type topicID [16]byte
+type TopicID [16]byte
 
 // topicIDVersion is the first version of metadata requests that tells IDs.
 // kafka-go's end before it.
 const topicIDVersion = 10
 
-// topicID asks for the topic's ID; zero from a broker too old to know any. The
+// TopicID asks for the topic's ID; zero from a broker too old to know any. The
 // answer to the last fetch stays as it is.
-func (c *fetchConn) topicID(ctx context.Context, topic string) (id topicID, err error) {
+func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err error) {
 	if !c.identifies {
 		return id, nil
 	}
@@ -34,16 +34,16 @@ func (c *fetchConn) topicID(ctx context.Context, topic string) (id topicID, err 
 	return readTopicID(answer, topic)
 }
 
-func (c *fetchConn) writeTopicIDRequest(topic string) error {
+func (c *FetchConn) writeTopicIDRequest(topic string) error {
 	const none = 0 // tagged fields
 	order := binary.BigEndian
-	b := order.AppendUint16(make([]byte, 4, 64+len(c.clientID)+len(topic)), uint16(protocol.Metadata))
+	b := order.AppendUint16(make([]byte, 4, 64+len(c.ClientID)+len(topic)), uint16(protocol.Metadata))
 	b = order.AppendUint16(b, topicIDVersion)
 	b = order.AppendUint32(b, uint32(c.correlationID))
-	b = order.AppendUint16(b, uint16(len(c.clientID)))
-	b = append(append(b, c.clientID...), none)
+	b = order.AppendUint16(b, uint16(len(c.ClientID)))
+	b = append(append(b, c.ClientID...), none)
 	b = append(b, 1+1) // one topic, by its name and not by an ID
-	b = append(b, make([]byte, len(topicID{}))...)
+	b = append(b, make([]byte, len(TopicID{}))...)
 	b = binary.AppendUvarint(b, uint64(len(topic))+1)
 	b = append(append(b, topic...), none)
 	b = append(b, 0, 0, 0, none) // do not create it; no operations
@@ -52,7 +52,7 @@ func (c *fetchConn) writeTopicIDRequest(topic string) error {
 	return err
 }
 
-func readTopicID(c *cursor, topic string) (id topicID, err error) {
+func readTopicID(c *cursor, topic string) (id TopicID, err error) {
 	c.tags()
 	c.int32() // throttling is the broker's to do
 	for n := c.uvarint(); n > 1 && !c.short; n-- {
@@ -67,10 +67,10 @@ func readTopicID(c *cursor, topic string) (id topicID, err error) {
 	topics, code, name := c.uvarint(), c.int16(), string(c.compact())
 	copy(id[:], c.take(int64(len(id))))
 	if c.short || topics != 1+1 || name != topic {
-		return topicID{}, fmt.Errorf("%w: %w", errOtherAnswer, kafka.Unknown)
+		return TopicID{}, fmt.Errorf("%w: %w", errOtherAnswer, kafka.Unknown)
 	}
 	if code != 0 {
-		return topicID{}, kafka.Error(code)
+		return TopicID{}, kafka.Error(code)
 	}
 	return id, nil
 }

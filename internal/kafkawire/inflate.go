@@ -1,4 +1,4 @@
-package kafkaconsumer
+package kafkawire
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// inflater decompresses batches of at most limit bytes. What is compressed may
+// Inflater decompresses batches of at most limit bytes. What is compressed may
 // claim or become any size, so memory is taken from the budget for what is
 // there or can come of it, never for what a header says.
 //
 // gzip and lz4 go through kafka-go's codecs. Its snappy and zstd take as much
 // memory as a header claims, so these two are led by the hand.
-type inflater struct {
-	limit int
+type Inflater struct {
+	Limit int
 
 	once    sync.Once
 	zstd    *zstd.Decoder // of what cannot exceed limit by much
@@ -27,14 +27,14 @@ type inflater struct {
 	err     error
 }
 
-// inflate returns a batch's records without their compression, and the bytes
+// Inflate returns a batch's records without their compression, and the bytes
 // that are held for them.
-func (i *inflater) inflate(ctx context.Context, b batch, h *hold) (content []byte, held int, err error) {
-	if len(b.content) > i.limit {
+func (i *Inflater) Inflate(ctx context.Context, b Batch, h *Hold) (content []byte, held int, err error) {
+	if len(b.content) > i.Limit {
 		return nil, 0, i.tooLarge(b, "compressed ")
 	}
 	before := h.bytes()
-	switch b.codec {
+	switch b.Codec {
 	case compress.None:
 		return b.content, 0, nil // held as the response
 	case compress.Snappy:
@@ -46,26 +46,26 @@ func (i *inflater) inflate(ctx context.Context, b batch, h *hold) (content []byt
 	}
 	held = h.bytes() - before
 	if err != nil {
-		h.giveBack(held)
+		h.GiveBack(held)
 		return nil, 0, err
 	}
 	return content, held, nil
 }
 
-func (i *inflater) tooLarge(b batch, what string) error {
-	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUndecodable, what, b.base, i.limit)
+func (i *Inflater) tooLarge(b Batch, what string) error {
+	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUndecodable, what, b.Base, i.Limit)
 }
 
-func corrupt(b batch, err error) error {
-	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUndecodable, b.base, b.codec, err)
+func corrupt(b Batch, err error) error {
+	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUndecodable, b.Base, b.Codec, err)
 }
 
 // stream decompresses what nothing is known of beforehand, growing with what
 // comes.
-func (i *inflater) stream(ctx context.Context, b batch, h *hold) (content []byte, err error) {
-	codec := b.codec.Codec()
+func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte, err error) {
+	codec := b.Codec.Codec()
 	if codec == nil {
-		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUndecodable, b.base, int(b.codec))
+		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUndecodable, b.Base, int(b.Codec))
 	}
 	reader := codec.NewReader(&bytesReader{rest: b.content})
 	defer func() {
@@ -77,18 +77,18 @@ func (i *inflater) stream(ctx context.Context, b batch, h *hold) (content []byte
 	for {
 		if len(content) == cap(content) {
 			// One more byte than allowed tells what is too large.
-			grow := min(max(cap(content), min(2*len(b.content), i.limit), first), i.limit+1-len(content))
+			grow := min(max(cap(content), min(2*len(b.content), i.Limit), first), i.Limit+1-len(content))
 			if grow <= 0 {
 				return nil, i.tooLarge(b, "decompressed ")
 			}
-			if !h.take(ctx, grow) {
+			if !h.Take(ctx, grow) {
 				return nil, ctx.Err()
 			}
 			content = append(make([]byte, 0, cap(content)+grow), content...)
 		}
 		n, err := reader.Read(content[len(content):cap(content)])
 		content = content[:len(content)+n]
-		if len(content) > i.limit {
+		if len(content) > i.Limit {
 			return nil, i.tooLarge(b, "decompressed ")
 		}
 		if errors.Is(err, io.EOF) {
@@ -119,7 +119,7 @@ const zstdSlack = 4 << 20
 
 // unzstd decompresses zstd. How much can come of the blocks that are there is
 // known beforehand, and no frame may claim more.
-func (i *inflater) unzstd(ctx context.Context, b batch, h *hold) ([]byte, error) {
+func (i *Inflater) unzstd(ctx context.Context, b Batch, h *Hold) ([]byte, error) {
 	most, err := zstdBound(b.content)
 	if err != nil {
 		return nil, corrupt(b, err)
@@ -129,10 +129,10 @@ func (i *inflater) unzstd(ctx context.Context, b batch, h *hold) ([]byte, error)
 		return nil, fmt.Errorf("make a zstd decoder: %w", i.err)
 	}
 	decoder := i.zstd
-	if most > int64(i.limit)+zstdSlack {
-		decoder, most = i.limited, int64(i.limit)
+	if most > int64(i.Limit)+zstdSlack {
+		decoder, most = i.limited, int64(i.Limit)
 	}
-	if !h.take(ctx, int(most)) {
+	if !h.Take(ctx, int(most)) {
 		return nil, ctx.Err()
 	}
 	content, err := decoder.DecodeAll(b.content, make([]byte, 0, min(int(most), max(64<<10, 4*len(b.content)))))
@@ -142,30 +142,30 @@ func (i *inflater) unzstd(ctx context.Context, b batch, h *hold) ([]byte, error)
 	if err != nil {
 		return nil, corrupt(b, err)
 	}
-	if len(content) > i.limit {
+	if len(content) > i.Limit {
 		return nil, i.tooLarge(b, "decompressed ")
 	}
-	h.giveBack(int(most) - min(cap(content), int(most)))
+	h.GiveBack(int(most) - min(cap(content), int(most)))
 	return content, nil
 }
 
-func (i *inflater) makeDecoders() {
+func (i *Inflater) makeDecoders() {
 	i.zstd, i.err = zstd.NewReader(nil)
 	if i.err == nil {
-		i.limited, i.err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(max(i.limit, zstd.MinWindowSize))))
+		i.limited, i.err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(max(i.Limit, zstd.MinWindowSize))))
 	}
 }
 
 // snappy decompresses snappy, in the framing of Java's library or without.
-func (i *inflater) snappy(ctx context.Context, b batch, h *hold) ([]byte, error) {
+func (i *Inflater) snappy(ctx context.Context, b Batch, h *Hold) ([]byte, error) {
 	blocks, total, err := snappyBlocks(b.content)
 	if err != nil {
 		return nil, corrupt(b, err)
 	}
-	if total > int64(i.limit) {
+	if total > int64(i.Limit) {
 		return nil, i.tooLarge(b, "decompressed ")
 	}
-	if !h.take(ctx, int(total)) {
+	if !h.Take(ctx, int(total)) {
 		return nil, ctx.Err()
 	}
 	content := make([]byte, 0, total)

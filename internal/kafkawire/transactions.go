@@ -1,4 +1,4 @@
-package kafkaconsumer
+package kafkawire
 
 import (
 	"fmt"
@@ -9,15 +9,16 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// abortedTransactions are those of one response, each known by its producer
+// Aborted are those of one response, each known by its producer
 // and where it begins; it ends with its marker. Their list comes only with
 // read_committed.
-type abortedTransactions struct {
+type Aborted struct {
 	byProducer map[int64][]int64 // first offsets, ascending
 }
 
-func newAborted(list []fetch.ResponseTransaction) *abortedTransactions {
-	a := &abortedTransactions{byProducer: map[int64][]int64{}}
+// NewAborted takes the list of a response.
+func NewAborted(list []fetch.ResponseTransaction) *Aborted {
+	a := &Aborted{byProducer: map[int64][]int64{}}
 	for _, t := range list {
 		a.byProducer[t.ProducerID] = append(a.byProducer[t.ProducerID], t.FirstOffset)
 	}
@@ -27,15 +28,15 @@ func newAborted(list []fetch.ResponseTransaction) *abortedTransactions {
 	return a
 }
 
-// covers says whether a transactional batch belongs to an aborted transaction.
-func (a *abortedTransactions) covers(producer, base int64) bool {
+// Covers says whether a transactional batch belongs to an aborted transaction.
+func (a *Aborted) Covers(producer, base int64) bool {
 	offsets := a.byProducer[producer]
 	return len(offsets) > 0 && offsets[0] <= base
 }
 
 // end forgets what the marker at offset aborts: a producer has one transaction
 // at a time, so everything of it that began before is over.
-func (a *abortedTransactions) end(producer, offset int64) {
+func (a *Aborted) end(producer, offset int64) {
 	offsets := a.byProducer[producer]
 	for len(offsets) > 0 && offsets[0] <= offset {
 		offsets = offsets[1:]
@@ -43,11 +44,11 @@ func (a *abortedTransactions) end(producer, offset int64) {
 	a.byProducer[producer] = offsets
 }
 
-// readControl follows the markers at the ends of transactions: the key of a
+// ReadControl follows the markers at the ends of transactions: the key of a
 // control record is a version and a type, 16 bits each.
-func (a *abortedTransactions) readControl(b batch, content []byte) error {
+func (a *Aborted) ReadControl(b Batch, content []byte) error {
 	const abortMarker = 0
-	return b.walk(content, 0, func(r envelope.Record) error {
+	return b.Walk(content, 0, func(r envelope.Record) error {
 		c := cursor{rest: r.Key}
 		c.int16()
 		kind := c.int16()
@@ -55,7 +56,7 @@ func (a *abortedTransactions) readControl(b batch, content []byte) error {
 			return fmt.Errorf("%w: the control record at offset %d has a key of %d bytes", ErrUndecodable, r.Offset, len(r.Key))
 		}
 		if kind == abortMarker {
-			a.end(b.producer, r.Offset)
+			a.end(b.Producer, r.Offset)
 		}
 		return nil
 	})

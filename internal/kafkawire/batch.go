@@ -1,0 +1,127 @@
+// Package kafkawire has the bytes of Kafka's protocol that kafka-go leaves to its users or
+// reads without bounds: fetch requests and their answers, record batches, decompression,
+// aborted transactions, and a check of every answer that kafka-go decodes. It knows
+// nothing of groups, offsets to commit or what becomes of a record.
+package kafkawire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/segmentio/kafka-go/compress"
+)
+
+// ErrUndecodable says that records cannot be read: checksum, compression or format are
+// wrong, or a batch is larger than MaxBatchBytes.
+var ErrUndecodable = errors.New("records cannot be decoded")
+
+// Batch is a record batch as it lies in the log: records that were written
+// together.
+type Batch struct {
+	// Base and last are the first and the last offset it is about. Compaction
+	// may have removed any of its records, also all.
+	Base, Last int64
+	// Epoch is of the leader who wrote it; -1 is unknown.
+	Epoch int32
+	Codec compress.Compression
+	// Appended: the broker's time of writing is the records' timestamp.
+	Appended               bool
+	Transactional, Control bool
+	Producer               int64
+	// FirstTime is what records' timestamps count from, maxTime the largest of
+	// them or the time of writing, in milliseconds.
+	FirstTime, MaxTime int64
+	Count              int
+	// content are the records, compressed by codec.
+	content []byte
+}
+
+// Attributes of a batch.
+const (
+	codecMask         = 7
+	appendTimeFlag    = 1 << 3
+	transactionalFlag = 1 << 4
+	controlFlag       = 1 << 5
+)
+
+const (
+	// BatchPrefix is the base offset and the length of what follows.
+	BatchPrefix = 12
+	// magicAt is where all formats have their number.
+	magicAt = 16
+	// oldSumAt is where formats 0 and 1 have their checksum, of all from magicAt on.
+	oldSumAt = 12
+	// batchHeader is what a batch without records has behind its prefix.
+	batchHeader = 49
+	// leastRecord is the length of the shortest record.
+	leastRecord = 7
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// CutError says that a batch is not all there: brokers cut a response off at
+// its limit.
+type CutError struct {
+	// Need is how long the batch is, or its beginning if not even that is there.
+	Need int
+}
+
+// Error says how long the batch is.
+func (e *CutError) Error() string { return fmt.Sprintf("a batch of %d bytes is cut off", e.Need) }
+
+// CutBatch takes the first batch off and checks its sum. The error is a
+// CutError or ErrUndecodable.
+func CutBatch(from []byte) (b Batch, rest []byte, err error) {
+	if len(from) < BatchPrefix {
+		return b, nil, &CutError{BatchPrefix + batchHeader}
+	}
+	base, size := int64(binary.BigEndian.Uint64(from)), int64(int32(binary.BigEndian.Uint32(from[8:])))
+	if size <= magicAt-BatchPrefix || base < 0 {
+		return b, nil, fmt.Errorf("%w: a batch at offset %d claims to have %d bytes", ErrUndecodable, base, size)
+	}
+	if size > int64(len(from)-BatchPrefix) {
+		return b, nil, &CutError{BatchPrefix + int(size)}
+	}
+	whole, rest := from[:BatchPrefix+size], from[BatchPrefix+size:]
+	switch magic := whole[magicAt]; magic {
+	case 2:
+		b, err = newBatch(base, whole)
+	case 0, 1:
+		if sum := binary.BigEndian.Uint32(whole[oldSumAt:]); sum != crc32.ChecksumIEEE(whole[magicAt:]) {
+			err = fmt.Errorf("%w: the checksum of the message at offset %d is wrong", ErrUndecodable, base)
+			break
+		}
+		const what = "%w: the message at offset %d is in format %d, of before Kafka 0.11: copy the topic with a newer client"
+		err = fmt.Errorf(what, ErrUndecodable, base, magic)
+	default:
+		err = fmt.Errorf("%w: the batch at offset %d has the unknown format %d", ErrUndecodable, base, magic)
+	}
+	return b, rest, err
+}
+
+// newBatch reads the header of a batch of the current format.
+func newBatch(base int64, whole []byte) (b Batch, err error) {
+	if len(whole) < BatchPrefix+batchHeader {
+		return b, fmt.Errorf("%w: the batch at offset %d has only %d bytes", ErrUndecodable, base, len(whole))
+	}
+	c := cursor{rest: whole[BatchPrefix:]}
+	b.Base, b.Epoch = base, c.int32()
+	c.int8() // the format, which is known
+	if sum, found := uint32(c.int32()), crc32.Checksum(c.rest, castagnoli); sum != found {
+		return b, fmt.Errorf("%w: the checksum of the batch at offset %d is %08x, its content's %08x", ErrUndecodable, base, sum, found)
+	}
+	attributes := c.int16()
+	b.Codec, b.Appended = compress.Compression(attributes&codecMask), attributes&appendTimeFlag != 0
+	b.Transactional, b.Control = attributes&transactionalFlag != 0, attributes&controlFlag != 0
+	delta := int64(c.int32())
+	b.Last = base + delta
+	b.FirstTime, b.MaxTime, b.Producer = c.int64(), c.int64(), c.int64()
+	c.take(2 + 4) // the producer's epoch and sequence are the broker's affair
+	b.Count, b.content = int(c.int32()), c.rest
+	if delta < 0 || b.Last < base || b.Count < 0 {
+		return b, fmt.Errorf("%w: the batch at offset %d has %d records up to %d offsets behind it", ErrUndecodable, base, b.Count, delta)
+	}
+	return b, nil
+}
