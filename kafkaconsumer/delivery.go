@@ -91,7 +91,7 @@ func (f *fetcher) askFor(need int, offset int64) error {
 	return nil
 }
 
-// kafkawire.Batch adds the records of one batch, all or, if one cannot be read, none.
+// batch adds the records of one batch, all or, if one cannot be read, none.
 func (d *delivery) batch(b kafkawire.Batch) (err error) {
 	f := d.fetcher
 	ctx := f.partition.ctx
