@@ -3,7 +3,7 @@
 //
 // Membership and commits go through kafka-go's ConsumerGroup. Its Reader is not
 // used: it loses, repeats and shows records it must not. Records are fetched
-// and decoded here: what a producer wrote can at worst halt its partition.
+// and decoded by internal/kafkawire: what a producer wrote can at worst halt its partition.
 package kafkaconsumer
 
 import (

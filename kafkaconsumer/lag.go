@@ -1,8 +1,6 @@
 package kafkaconsumer
 
-import (
-	"time"
-)
+import "time"
 
 // lag is how far accepted is behind the high watermark; -1 while not known.
 // The lock is held.

@@ -65,7 +65,7 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	switch {
 	case err == nil:
 		p.locking.End(nil)
-		p.wakeup.notify()                                           // claiming may have stopped because the renewal was late
+		p.wakeup.notify()                                                // claiming may have stopped because the renewal was late
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
 		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",

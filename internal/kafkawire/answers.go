@@ -60,25 +60,26 @@ type checkedConn struct {
 	reserved atomic.Bool // it is one of largeAtOnce
 }
 
-// NewCheckedConn checks what comes from the broker at this address.
+// NewCheckedConn checks what comes from the broker at this address, and keeps what is
+// written from creating topics.
 func NewCheckedConn(c net.Conn, guard *Guard, address string) net.Conn {
 	return &checkedConn{Conn: c, guard: guard, address: address}
 }
 
-// Guard is what all connections of a consumer share that kafka-go reads from.
+// Guard is shared by all of a consumer's connections that kafka-go uses.
 type Guard struct {
 	// patience is how long an answer waits until others are read, and cutting is closed
 	// when nothing is to wait any more.
 	patience time.Duration
 	cutting  <-chan struct{}
 	large    chan struct{} // has as many as large answers are being read
-	// passed and refused are called for each answer that is handed on, or is not.
+	// passed is called for each answer that is handed on, refused for each that is not.
 	passed  func(protocol.ApiKey)
 	refused func(*AnswerError)
 }
 
-// NewGuard makes the guard of a consumer's connections; its functions may be called at the
-// same time.
+// NewGuard makes a Guard. An answer waits for patience at most until others are read, and
+// not once cutting is closed. passed and refused may be called at the same time.
 func NewGuard(patience time.Duration, cutting <-chan struct{}, passed func(protocol.ApiKey), refused func(*AnswerError)) *Guard {
 	return &Guard{patience: patience, cutting: cutting, large: make(chan struct{}, largeAtOnce), passed: passed, refused: refused}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -265,6 +266,23 @@ func TestLargeAnswersAreReadSomeAtATime(t *testing.T) {
 	_, err := io.ReadAll(conns[1])
 	require.NoError(t, err)
 	require.Empty(t, guard.large, "who has read all does too")
+}
+
+func TestLargeAnswerWaitsForOthersNoLongerThanItMay(t *testing.T) {
+	wire := encoded(t, 6, 1, &metadata.Response{Topics: make([]metadata.ResponseTopic, smallAnswer/9+1)})
+	read := func(patience time.Duration, cutting <-chan struct{}) error {
+		c := checked(t, request{key: protocol.Metadata, version: 6, id: 1}, wire)
+		c.guard = NewGuard(patience, cutting, c.guard.passed, c.guard.refused)
+		for range largeAtOnce {
+			c.guard.large <- struct{}{}
+		}
+		_, err := io.ReadAll(c)
+		return err
+	}
+	require.ErrorIs(t, read(time.Millisecond, nil), os.ErrDeadlineExceeded)
+	cut := make(chan struct{})
+	close(cut)
+	require.ErrorIs(t, read(testenv.Patience, cut), net.ErrClosed)
 }
 
 // closing is a connection that can be closed.

@@ -1,7 +1,8 @@
 // Package kafkawire has the bytes of Kafka's protocol that kafka-go leaves to its users or
 // reads without bounds: fetch requests and their answers, record batches, decompression,
-// aborted transactions, and a check of every answer that kafka-go decodes. It knows
-// nothing of groups, offsets to commit or what becomes of a record.
+// aborted transactions, and a check of every answer that kafka-go decodes. It also keeps
+// kafka-go from creating topics, refuses assignments beyond bounds, and bounds memory
+// (Budget). It knows no configuration and does not decide what becomes of a record.
 package kafkawire
 
 import (
@@ -20,21 +21,21 @@ var ErrUndecodable = errors.New("records cannot be decoded")
 // Batch is a record batch as it lies in the log: records that were written
 // together.
 type Batch struct {
-	// Base and last are the first and the last offset it is about. Compaction
+	// Base and Last are the first and the last offset it is about. Compaction
 	// may have removed any of its records, also all.
 	Base, Last int64
 	// Epoch is of the leader who wrote it; -1 is unknown.
 	Epoch int32
 	Codec compress.Compression
-	// Appended: the broker's time of writing is the records' timestamp.
+	// Appended says that the broker's time of writing is the records' timestamp.
 	Appended               bool
 	Transactional, Control bool
 	Producer               int64
-	// FirstTime is what records' timestamps count from, maxTime the largest of
+	// FirstTime is what records' timestamps count from, MaxTime the largest of
 	// them or the time of writing, in milliseconds.
 	FirstTime, MaxTime int64
 	Count              int
-	// content are the records, compressed by codec.
+	// content are the records, compressed by Codec.
 	content []byte
 }
 

@@ -27,7 +27,8 @@ type FetchConn struct {
 	net.Conn
 	// Raw is below TLS: closing it waits for nothing.
 	Raw net.Conn
-	// Patience is how long an answer may take, and maxBatch how large a batch is.
+	// Patience is how long an answer may take, MaxBatch how large a batch may be, and
+	// ClientID what requests are sent under.
 	Patience      time.Duration
 	MaxBatch      int
 	ClientID      string
@@ -36,7 +37,7 @@ type FetchConn struct {
 	correlationID int32
 	// mutedUntil is when the broker reads from the connection again.
 	mutedUntil time.Time
-	// answered is when the last answer began to come, and idle how long after the one
+	// answered is when the last answer began to come, and Idle how long after the one
 	// before it the last request was sent.
 	answered time.Time
 	Idle     time.Duration
@@ -190,7 +191,7 @@ func (e *sizeError) Error() string {
 
 // Response is the answer to a fetch of one partition.
 type Response struct {
-	// Nothing is said about the partition: see code and throttle.
+	// Nothing is said about the partition: see Code.
 	Nothing bool
 	Code    int16
 	// throttle is for how long the broker reads no more requests.

@@ -12,7 +12,7 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// Inflater decompresses batches of at most limit bytes. What is compressed may
+// Inflater decompresses batches of at most Limit bytes. What is compressed may
 // claim or become any size, so memory is taken from the budget for what is
 // there or can come of it, never for what a header says.
 //
@@ -22,7 +22,7 @@ type Inflater struct {
 	Limit int
 
 	once    sync.Once
-	zstd    *zstd.Decoder // of what cannot exceed limit by much
+	zstd    *zstd.Decoder // of what cannot exceed Limit by much
 	limited *zstd.Decoder
 	err     error
 }

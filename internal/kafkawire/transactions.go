@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// Aborted are those of one response, each known by its producer
+// Aborted are the aborted transactions of one response, each known by its producer
 // and where it begins; it ends with its marker. Their list comes only with
 // read_committed.
 type Aborted struct {

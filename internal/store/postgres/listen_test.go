@@ -231,7 +231,7 @@ func TestListenNeedsAPoolOfPgx(t *testing.T) {
 	require.NoError(t, through("pgx shown"))
 	err := through("pgx hidden")
 	require.ErrorIs(t, err, store.ErrCannotListen)
-	require.ErrorContains(t, err, "store_test.hidden")
+	require.ErrorContains(t, err, "postgres_test.hidden")
 
 	_, err = dialects.New(testenv.SQLite(t), models.Naming{}, store.Options{Announces: true})
 	require.ErrorContains(t, err, "SQLite has no notifications")
