@@ -42,7 +42,7 @@ var levels = []string{
 	"internal/store/dialects",
 	"internal/kafkawire",
 	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
-	"internal/store/shared",
+	"internal/store/base",
 	"internal/store telemetry",
 	"handler internal/handlertx internal/redaction",
 	"models redact",

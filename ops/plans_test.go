@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	postgresdriver "gorm.io/driver/postgres"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -158,11 +157,7 @@ func TestPostgresPlans(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	dsn := testenv.PostgresDSN(t)
 	db := testenv.OpenPostgres(t, dsn)
-	literal, err := gorm.Open(postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), &gorm.Config{Logger: logger.Discard})
-	require.NoError(t, err)
-	pool, err := literal.DB()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	literal := testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), gorm.Config{})
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
 	loadMillion(t, db)
 	o, err := New(db)

@@ -93,8 +93,8 @@ func (s *session) mayClaim() bool {
 	return s.attempts.Err() == nil && time.Since(s.last) < s.workerTimeout*2/3 && s.holdsLock()
 }
 
-// livingStore is what a heart needs of an inbox's store.
-type livingStore interface {
+// heartbeatStore is what a heart needs of an inbox's store.
+type heartbeatStore interface {
 	store.Workers
 	Paused(ctx context.Context) ([]string, error)
 	SingleWriter() bool
@@ -102,7 +102,7 @@ type livingStore interface {
 
 // heart keeps a worker alive in the database and fences it when that fails.
 type heart struct {
-	store   livingStore
+	store   heartbeatStore
 	opts    Options
 	keys    []string
 	report  func() string // the process's health
@@ -113,7 +113,7 @@ type heart struct {
 	onBack  func() // it may claim again
 }
 
-func newHeart(st livingStore, opts Options, keys []string, report func() string, now func() time.Time, beating *condition.Condition, onPause func([]string), onBack func()) *heart {
+func newHeart(st heartbeatStore, opts Options, keys []string, report func() string, now func() time.Time, beating *condition.Condition, onPause func([]string), onBack func()) *heart {
 	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, beating: beating, host: hostname(), onPause: onPause, onBack: onBack}
 }
 

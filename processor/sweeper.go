@@ -15,8 +15,8 @@ import (
 // sweepBatch bounds how many claims one recovery statement takes.
 const sweepBatch = 500
 
-// sweptStore is what a sweeper needs of an inbox's store.
-type sweptStore interface {
+// sweeperStore is what a sweeper needs of an inbox's store.
+type sweeperStore interface {
 	store.Recoverer
 	Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error)
 	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
@@ -26,7 +26,7 @@ type sweptStore interface {
 // nobody, statuses of handlers that no longer exist (contract 5.7, 5.9). Any
 // number of workers sweep at once; the versions make that harmless.
 type sweeper struct {
-	store    sweptStore
+	store    sweeperStore
 	opts     Options
 	now      func() time.Time
 	log      *zap.Logger
@@ -43,7 +43,7 @@ type sweeper struct {
 	lastStuck time.Time
 }
 
-func newSweeper(st sweptStore, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters,
+func newSweeper(st sweeperStore, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters,
 	lanes *lanes, recovered func(time.Time), poisoned func(context.Context, result),
 ) *sweeper {
 	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, lanes: lanes, recovered: recovered, poisoned: poisoned,

@@ -8,6 +8,8 @@ import (
 
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // The driver in C, which GORM's SQLite driver uses by default.
@@ -15,6 +17,6 @@ func TestConformanceOnSQLiteInC(t *testing.T) {
 	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
 		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +
 			"?_journal_mode=WAL&_busy_timeout=5000&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"
-		return opened(t, sqlite.Open(dsn), gorm.Config{}), ""
+		return testenv.Open(t, sqlite.Open(dsn), gorm.Config{}), ""
 	})
 }

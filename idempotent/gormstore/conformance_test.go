@@ -114,14 +114,14 @@ func TestConformanceOnPostgres(t *testing.T) {
 // As with GORM's own cache of prepared statements.
 func TestConformanceOnPostgresByPreparedStatements(t *testing.T) {
 	conform(t, "postgres", func(t *testing.T) (*gorm.DB, string) {
-		return opened(t, postgres.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}), ""
+		return testenv.Open(t, postgres.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}), ""
 	})
 }
 
 // As behind a transaction pooler, which keeps no prepared statements.
 func TestConformanceOnPostgresBySimpleProtocol(t *testing.T) {
 	conform(t, "postgres", func(t *testing.T) (*gorm.DB, string) {
-		return opened(t, bySimpleProtocol(testenv.PostgresDSN(t)), gorm.Config{}), ""
+		return testenv.Open(t, bySimpleProtocol(testenv.PostgresDSN(t)), gorm.Config{}), ""
 	})
 }
 

@@ -203,8 +203,8 @@ func TestCallersTransactionOfPreparedStatementsIsJoined(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		for name, db := range map[string]*gorm.DB{
-			"prepared": opened(t, postgres.Open(d.DSN()), gorm.Config{PrepareStmt: true}),
-			"simple":   opened(t, bySimpleProtocol(d.DSN()), gorm.Config{}),
+			"prepared": testenv.Open(t, postgres.Open(d.DSN()), gorm.Config{PrepareStmt: true}),
+			"simple":   testenv.Open(t, bySimpleProtocol(d.DSN()), gorm.Config{}),
 		} {
 			r.DB, r.store = db, open(t, db)
 			for range 2 {

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
@@ -153,19 +152,6 @@ func (r *rig) waiting(n int) {
 		err := r.DB.Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&found).Error
 		return err == nil && found == n
 	}, "sessions that wait for a lock")
-}
-
-// opened is a quiet session with GORM settings of its own.
-func opened(t testing.TB, dialector gorm.Dialector, config gorm.Config) *gorm.DB {
-	t.Helper()
-	config.Logger = logger.Discard
-	db, err := gorm.Open(dialector, &config)
-	require.NoError(t, err)
-	pool, err := db.DB()
-	require.NoError(t, err)
-	pool.SetMaxOpenConns(60)
-	t.Cleanup(func() { require.NoError(t, pool.Close()) })
-	return db
 }
 
 func bySimpleProtocol(dsn string) gorm.Dialector {

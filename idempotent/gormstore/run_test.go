@@ -215,8 +215,8 @@ func TestLockTimeoutIsTheMarkersAlone(t *testing.T) {
 		r := newRig(t, d)
 		for name, db := range map[string]*gorm.DB{
 			"plain":    testenv.OpenPostgres(t, d.DSN()+"&options=-c%20lock_timeout%3D4321"),
-			"prepared": opened(t, postgres.Open(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{PrepareStmt: true}),
-			"simple":   opened(t, bySimpleProtocol(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{}),
+			"prepared": testenv.Open(t, postgres.Open(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{PrepareStmt: true}),
+			"simple":   testenv.Open(t, bySimpleProtocol(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{}),
 		} {
 			s := open(t, db, gormstore.LockTimeout(123*time.Millisecond))
 			is := func(db *gorm.DB, when string) {

@@ -113,7 +113,7 @@ func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 	require.ErrorContains(t, err, "no database")
 
 	db := testenv.SQLite(t)
-	mysql := opened(t, unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: testenv.SQLiteDSN(t)}}, gorm.Config{})
+	mysql := testenv.Open(t, unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: testenv.SQLiteDSN(t)}}, gorm.Config{})
 	_, err = gormstore.New(mysql)
 	require.ErrorContains(t, err, `dialect "mysql" is not supported`)
 

@@ -23,7 +23,7 @@ var acceptingMutants = []mutant{
 	{
 		Name:    "another type under a known ID is a duplicate",
 		Why:     "a different message would be dropped silently (contract 4.3)",
-		Package: "internal/store/shared",
+		Package: "internal/store/base",
 		In:      "judge",
 		Old:     "stored.MessageType == message.Type && stored.Source",
 		New:     "stored.Source",
@@ -41,7 +41,7 @@ var acceptingMutants = []mutant{
 	{
 		Name:    "legacy keys are ignored",
 		Why:     "a renamed handler would run old messages again (contract 4.2)",
-		Package: "internal/store/shared",
+		Package: "internal/store/base",
 		In:      "hasRow",
 		Old:     "return has[HandledBy{number,",
 		New:     "return has[HandledBy{number + 1,",
@@ -50,7 +50,7 @@ var acceptingMutants = []mutant{
 	{
 		Name:    "retention is ignored when a message comes again",
 		Why:     "an old redelivery would run again handlers whose rows were cleaned (contract 4.2)",
-		Package: "internal/store/shared",
+		Package: "internal/store/base",
 		In:      "cleaned",
 		Old:     "receivedAt.Before(now.Add(-",
 		New:     "receivedAt.Before(now.Add(-1000*",
@@ -86,7 +86,7 @@ var acceptingMutants = []mutant{
 	{
 		Name:    "accepting a rejected message again deletes it although it is a conflict",
 		Why:     "the record would be lost (contract 7.4)",
-		Package: "internal/store/shared",
+		Package: "internal/store/base",
 		In:      "AcceptRejected",
 		Old:     "r.Conflict ",
 		New:     "r.Conflict && r.Inserted ",

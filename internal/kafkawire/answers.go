@@ -149,7 +149,7 @@ func (c *checkedConn) next() error {
 	r, expected := c.answered()
 	kind, known := answerKinds[r.key]
 	if !expected || !known {
-		return c.refuse(r, "nobody knows what it is to")
+		return c.refuse(r, "it answers no known request")
 	}
 	size := int64(int32(binary.BigEndian.Uint32(prefix)))
 	if size < 0 || size > kind.most {

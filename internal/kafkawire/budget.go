@@ -12,7 +12,7 @@ import (
 // larger than the whole budget must pass too; so one fetcher at a time may
 // exceed it.
 //
-// Nobody waits for ever: what workers have is given back as it is accepted,
+// No fetcher waits without end: what workers have is given back as it is accepted,
 // whatever fetchers wait for, and when workers have less than the limit one of
 // the waiting fetchers goes on, even if all the rest is held by fetchers that
 // wait in the midst of a response.

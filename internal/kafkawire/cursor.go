@@ -6,8 +6,8 @@ import (
 )
 
 // cursor reads the fields of Kafka's protocol from bytes of which nothing is
-// known. What is not there reads as zero and is noted in short, which whoever
-// uses the values looks at first: no length or count is believed before the
+// known. What is not there reads as zero and is noted in short, which
+// callers check before they use the values: no length or count is believed before the
 // bytes it speaks of are there.
 type cursor struct {
 	rest  []byte

@@ -263,8 +263,8 @@ func memberShape(t reflect.Type, field string) shape {
 	}
 }
 
-// subscription is what a member tells the group's leader. What is behind the
-// partitions it had, which are of a later version themselves, nobody reads.
+// subscription is what a member tells the group's leader. What follows the
+// partitions it had, which are of a later version themselves, is not read.
 func (w *walk) subscription() {
 	w.int16() // version
 	w.list(w.count(2), otherListed, (*walk).text)

@@ -63,7 +63,7 @@ func (l *Loop) Stop(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.last == t { // nobody has started another meanwhile
+	if l.last == t { // no other has been started meanwhile
 		l.last = nil
 	}
 	return nil

@@ -65,7 +65,7 @@ type Accepted struct {
 	// content is not the stored one.
 	ContentDiffers bool
 	// Claims are those of its statuses that were inserted claimed, each as a
-	// claim would have returned it. Once they are committed somebody has to
+	// claim would have returned it. Once they are committed the caller has to
 	// run them or give them back.
 	Claims []Claim
 }

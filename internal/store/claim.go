@@ -49,7 +49,7 @@ type Claim struct {
 type Backlog struct {
 	HandlerKey string
 	// Due are unclaimed and can be claimed now; Waiting are behind others of
-	// their lane; Processing are claimed, and Poisoned nobody has acted on.
+	// their lane; Processing are claimed; Poisoned await an operator.
 	Due, Waiting, Processing, Poisoned int
 	// OldestDue is when the oldest of Due became due; zero if none is.
 	OldestDue time.Time

@@ -10,7 +10,7 @@ import (
 
 // ReadCommitted is how our transactions begin on PostgreSQL, whose default may be another,
 // by the role's or the database's default_transaction_isolation. Everything here is written
-// for it: whoever has waited for a row's lock goes on with the row as it is now. A
+// for it: a statement that has waited for a row's lock goes on with the row as it is now. A
 // transaction with a snapshot fails instead (40001).
 var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 

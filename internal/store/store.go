@@ -1,6 +1,6 @@
 // Package store says what a store does: accepting, claiming, completing, failing,
 // recovering and cleaning, with its errors and what runs a statement. The statements are
-// in postgres, sqlite and shared, of which dialects chooses; storetest is the suite that
+// in postgres, sqlite and base, of which dialects chooses; storetest is the suite that
 // each dialect must pass.
 //
 // A store knows SQL and row versions, nothing else: what a failure means, when a worker
@@ -34,8 +34,8 @@ type Store interface {
 	Markers
 
 	// SingleWriter reports whether one open transaction that has written keeps
-	// everybody else from writing anything, and nobody from reading, as on
-	// SQLite: silence there may be that of somebody who waits for his turn.
+	// all others from writing anything, and none from reading, as on SQLite: a
+	// silent worker there may be one that waits to write.
 	SingleWriter() bool
 	// DefaultIsolation asks PostgreSQL which isolation transactions have that do
 	// not state theirs; other is false if that is READ COMMITTED, and on SQLite.
@@ -216,7 +216,7 @@ type Workers interface {
 	Workers(ctx context.Context, now time.Time) ([]WorkerState, error)
 }
 
-// Recoverer finds what dead workers have left, and what nobody works on.
+// Recoverer finds what dead workers have left, and statuses without a handler.
 type Recoverer interface {
 	// MarkReleased marks a worker as dead with its claims released: it can
 	// neither claim nor heartbeat under this ID again. It returns
@@ -254,7 +254,7 @@ type Leases interface {
 	// whether owner holds it now (contract 5.3).
 	AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error)
 	// LeaseOwner returns whose the named lease is, or was last if it has run
-	// out; "" if nobody's. It only reads.
+	// out; "" if there is none. It only reads.
 	LeaseOwner(ctx context.Context, name string) (owner string, err error)
 	// ReleaseLease gives the lease up if owner holds it.
 	ReleaseLease(ctx context.Context, name, owner string) error

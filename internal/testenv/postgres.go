@@ -37,7 +37,7 @@ func Postgres(t testing.TB) *gorm.DB {
 // closes it when the test ends: a second process of the same inbox.
 func OpenPostgres(t testing.TB, dsn string) *gorm.DB {
 	t.Helper()
-	return open(t, postgres.Open(dsn))
+	return Open(t, postgres.Open(dsn), gorm.Config{})
 }
 
 // PostgresDSN returns the DSN of an empty database, which nobody else uses until

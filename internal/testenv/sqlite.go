@@ -51,14 +51,15 @@ func BusyTimeout(dsn string, d time.Duration) string {
 // when the test ends: a second process of the same inbox.
 func OpenSQLite(t testing.TB, dsn string) *gorm.DB {
 	t.Helper()
-	return open(t, sqlite.Dialector{DriverName: "sqlite", DSN: dsn})
+	return Open(t, sqlite.Dialector{DriverName: "sqlite", DSN: dsn}, gorm.Config{})
 }
 
-// open opens a quiet session and closes its pool when the test ends, which is
+// Open opens a quiet session and closes its pool when the test ends, which is
 // before the database is removed: cleanups run in reverse order.
-func open(t testing.TB, dialector gorm.Dialector) *gorm.DB {
+func Open(t testing.TB, dialector gorm.Dialector, config gorm.Config) *gorm.DB {
 	t.Helper()
-	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+	config.Logger = logger.Discard
+	db, err := gorm.Open(dialector, &config)
 	require.NoError(t, err)
 	pool, err := db.DB()
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -20,7 +20,7 @@ import (
 // producers'; the foreign key looks the message up by its number. The statuses'
 // sequence follows their position: PostgreSQL evaluates an identity after the
 // ORDER BY. A status is never created in the database's future: it is due at
-// once for everybody, also when the clock of the process that accepts it is
+// once for all claimers, also when the clock of the process that accepts it is
 // ahead of the claimers' (contract 5.1). A test's clock stands where the test has
 // set it, and the database's says nothing about it: {latest} is NULL then.
 //
@@ -60,7 +60,7 @@ func acceptFresh(contents string) string {
 )`
 }
 
-// By messages_pkey, in the order of the array, which is everybody's order: two
+// By messages_pkey, in the order of the array, which is that of all accepts: two
 // accepts of the same messages wait for each other instead of deadlocking.
 // NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the
 // foreign key checks of statuses.
@@ -105,23 +105,23 @@ SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[]
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
 
 func (p *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return shared.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
+	return base.AcceptRetrying(ctx, p.acceptTransaction(batch.Messages), p, batch, nil)
 }
 
 func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
-	pool, err := shared.Joined(tx)
+	pool, err := base.Joined(tx)
 	if err != nil {
-		return nil, shared.Doing("accept", err)
+		return nil, base.Doing("accept", err)
 	}
-	// Told at the caller's commit, of which this process does not learn: its
-	// own listener must hear it, too.
+	// The notification is sent by the caller's commit, of which this process does
+	// not learn: its own listener must receive it, too.
 	toAll := *p
 	toAll.origin.String = ""
-	results, err := shared.Accept(ctx, pool, &toAll, batch)
-	return results, shared.Doing("accept", err)
+	results, err := base.Accept(ctx, pool, &toAll, batch)
+	return results, base.Doing("accept", err)
 }
 
-func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []shared.StatusRow, worker string, numbers bool, now time.Time) ([]shared.StoredNumber, []shared.ClaimedRow, error) {
+func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []base.StatusRow, worker string, numbers bool, now time.Time) ([]base.StoredNumber, []base.ClaimedRow, error) {
 	n := len(messages)
 	ids, namespaces := make([]string, n), make([]string, n)
 	transports, types, sources := make([]string, n), make([]string, n), make([]string, n)
@@ -148,15 +148,15 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	if numbers {
 		tellBelow = n + 1
 	}
-	inserted, err := queryWith(ctx, pool, contents, p.Text(acceptNewSQL), func(r row, m *shared.StoredNumber) error { return r.Scan(&m.ID, &m.Namespace, &m.Number) }, append(args, tellBelow)...)
+	inserted, err := queryWith(ctx, pool, contents, p.Text(acceptNewSQL), func(r row, m *base.StoredNumber) error { return r.Scan(&m.ID, &m.Namespace, &m.Number) }, append(args, tellBelow)...)
 	if err != nil {
 		return nil, nil, err
 	}
-	count := slices.IndexFunc(inserted, func(m shared.StoredNumber) bool { return m.ID == "" })
+	count := slices.IndexFunc(inserted, func(m base.StoredNumber) bool { return m.ID == "" })
 	if inserted[count].Number > 0 && len(inserted) == 1 {
 		inserted = inserted[:0]
 		for _, m := range messages {
-			inserted = append(inserted, shared.StoredNumber{Identity: shared.IdentityOf(m)})
+			inserted = append(inserted, base.StoredNumber{Identity: base.IdentityOf(m)})
 		}
 		return inserted, nil, nil
 	}
@@ -165,22 +165,22 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 
 func (p *Store) InsertsStatuses() bool { return true }
 
-func (p *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]shared.Known, error) {
+func (p *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]base.Known, error) {
 	ids, namespaces, hashes := make([]string, len(messages)), make([]string, len(messages)), make([][]byte, len(messages))
 	for i, message := range messages {
 		hash := sha256.Sum256(message.Content)
 		ids[i], namespaces[i], hashes[i] = message.ID, message.Namespace, hash[:]
 	}
-	return store.Query(ctx, pool, p.Text(acceptLockSQL), func(rows *sql.Rows, k *shared.Known) error {
+	return store.Query(ctx, pool, p.Text(acceptLockSQL), func(rows *sql.Rows, k *base.Known) error {
 		return rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.ContentDiffers)
 	}, ids, hashes, namespaces)
 }
 
-func (p *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]shared.HandledBy, error) {
-	return store.Query(ctx, pool, p.Text(acceptKeysSQL), shared.ScanHandledBy, numbers)
+func (p *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]base.HandledBy, error) {
+	return store.Query(ctx, pool, p.Text(acceptKeysSQL), base.ScanHandledBy, numbers)
 }
 
-func (p *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []shared.StatusRow, _ string, now time.Time) ([]string, []shared.ClaimedRow, error) {
+func (p *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, _ string, now time.Time) ([]string, []base.ClaimedRow, error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
 	numbers := make([]int64, len(statuses))
 	for i, row := range statuses {
@@ -261,7 +261,7 @@ func orNone(values [][]byte) [][]byte {
 }
 
 // columns turns rows into arrays.
-func columns(statuses []shared.StatusRow) (ids, messageIDs, handlerKeys []string, laneHandlers, laneKeys []*int64) {
+func columns(statuses []base.StatusRow) (ids, messageIDs, handlerKeys []string, laneHandlers, laneKeys []*int64) {
 	n := len(statuses)
 	ids, messageIDs, handlerKeys = make([]string, n), make([]string, n), make([]string, n)
 	laneHandlers, laneKeys = []*int64{}, []*int64{} // none, unless there is one

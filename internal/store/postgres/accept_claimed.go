@@ -6,7 +6,7 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // acceptNewSQL with statuses that are claimed as they are inserted, for
@@ -34,19 +34,19 @@ WITH worker AS MATERIALIZED (
 SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
 
 // insertClaimed takes the arguments that acceptNewSQL has, too.
-func (p *Store) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, contents []byte, worker string, statuses []shared.StatusRow) (inserted []shared.StoredNumber, claimed []shared.ClaimedRow, err error) {
+func (p *Store) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, contents []byte, worker string, statuses []base.StatusRow) (inserted []base.StoredNumber, claimed []base.ClaimedRow, err error) {
 	claims := make([]bool, len(statuses))
 	for i, row := range statuses {
 		claims[i] = row.Claim
 	}
-	inserted, err = queryWith(ctx, pool, contents, p.Text(acceptClaimedSQL), func(r row, m *shared.StoredNumber) error {
+	inserted, err = queryWith(ctx, pool, contents, p.Text(acceptClaimedSQL), func(r row, m *base.StoredNumber) error {
 		var status, place sql.NullString
 		var created sql.NullTime
 		if err := r.Scan(&m.ID, &m.Namespace, &m.Number, &status, &place, &created); err != nil {
 			return err
 		}
 		if status.Valid {
-			claimed = append(claimed, shared.ClaimedRow{ID: status.String, Place: place.String, CreatedAt: created.Time.UTC()})
+			claimed = append(claimed, base.ClaimedRow{ID: status.String, Place: place.String, CreatedAt: created.Time.UTC()})
 		}
 		return nil
 	}, append(args, worker, claims)...)

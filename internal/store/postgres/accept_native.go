@@ -10,7 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // largeContents is from how many bytes on an accept speaks to pgx itself.
@@ -18,7 +18,7 @@ const largeContents = 64 << 10
 
 // acceptTransaction is the transaction for an accept of these messages. If their
 // contents are large, work gets a pgxtx.Tx where it can be had.
-func (p *Store) acceptTransaction(messages []store.NewMessage) shared.Transacting {
+func (p *Store) acceptTransaction(messages []store.NewMessage) base.Transacting {
 	content := 0
 	for i := range messages {
 		content += len(messages[i].Content)

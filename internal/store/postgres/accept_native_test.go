@@ -42,7 +42,7 @@ func largeBatch(name string) store.AcceptBatch {
 // oneConnection is an inbox on a pool of one connection.
 func oneConnection(t *testing.T, pool *sql.DB) (*gorm.DB, store.Store) {
 	t.Helper()
-	db := storetest.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{})
+	db := testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{})
 	pool.SetMaxOpenConns(1)
 	return storetest.Migrated(t, db)
 }

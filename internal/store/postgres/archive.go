@@ -7,7 +7,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By the unique index on the messages' numbers. The lengths are in the rows' headers, nothing is unpacked.
@@ -40,20 +40,20 @@ DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
 
 func (p *Store) LoadExpired(ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64) ([]store.ExpiredMessage, int, error) {
-	sizes, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSizesSQL), shared.ScanSized, numbers)
+	sizes, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSizesSQL), base.ScanSized, numbers)
 	if err != nil {
-		return nil, 0, shared.Doing("size expired messages", err)
+		return nil, 0, base.Doing("size expired messages", err)
 	}
-	numbers = shared.FitBytes(numbers, sizes, maxBytes)
-	messages, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredMessagesSQL), shared.ScanMessage, numbers)
+	numbers = base.FitBytes(numbers, sizes, maxBytes)
+	messages, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredMessagesSQL), base.ScanMessage, numbers)
 	if err != nil {
-		return nil, 0, shared.Doing("load expired messages", err)
+		return nil, 0, base.Doing("load expired messages", err)
 	}
-	statuses, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredStatusesSQL), shared.ScanStatus, numbers)
+	statuses, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredStatusesSQL), base.ScanStatus, numbers)
 	if err != nil {
-		return nil, 0, shared.Doing("load expired statuses", err)
+		return nil, 0, base.Doing("load expired statuses", err)
 	}
-	return shared.Assemble(req, numbers, messages, statuses), len(numbers), nil
+	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
 }
 
 // DeleteExpired works like Cleanup: locks first, then snapshots that show what
@@ -74,7 +74,7 @@ func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 			_, found := slices.BinarySearch(locked, int64(e.Message.Number))
 			return !found
 		})
-		whole, statuses, versions := shared.Deletions(ours)
+		whole, statuses, versions := base.Deletions(ours)
 		if result.Statuses, err = store.Exec(ctx, pool, p.Text(deleteStatusesSQL), statuses, versions); err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 		return err
 	})
 	if err != nil {
-		return store.CleanupResult{}, shared.Doing("delete archived messages", err)
+		return store.CleanupResult{}, base.Doing("delete archived messages", err)
 	}
 	return result, nil
 }

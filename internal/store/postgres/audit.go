@@ -6,18 +6,18 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 // No condition. The role is the one that the session has logged in as, whatever role it
-// has taken since, and whoever says to act.
+// has taken since, and whatever actor it names.
 const addAuditSQL = `
 INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role)
 VALUES ($1::text::uuid, $2, $3, $4, $5, $6::timestamptz, session_user)`
 
 func (p *Store) AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error {
-	return shared.AddAudit(ctx, tx, p, audit)
+	return base.AddAudit(ctx, tx, p, audit)
 }
 
 func (p *Store) AddAudit(ctx context.Context, pool gorm.ConnPool, a models.Audit) error {

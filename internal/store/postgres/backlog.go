@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By the due index, per key from its oldest row, with what has been claimed since:
@@ -59,9 +59,9 @@ func (p *Store) Backlog(ctx context.Context, keys []store.KeyLimit, now time.Tim
 		names, skips = append(names, its), append(skips, k.Lanes != nil && k.Lanes.SkipPoisoned)
 		most[k.HandlerKey] = k.Limit
 	}
-	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(backlogSQL), shared.ScanBacklog, handlerKeys, limits, now.UTC(), names, skips)
+	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(backlogSQL), base.ScanBacklog, handlerKeys, limits, now.UTC(), names, skips)
 	if err != nil {
-		return nil, shared.Doing("count the backlog", err)
+		return nil, base.Doing("count the backlog", err)
 	}
 	backlogs := make([]store.Backlog, len(rows))
 	for i, row := range rows {

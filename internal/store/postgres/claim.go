@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By the due index, per key from its oldest due row: another key's backlog and
@@ -19,8 +19,8 @@ import (
 //
 // The worker's row is locked, not just read. Otherwise: this statement reads the
 // row as alive; a sweeper marks it released, looks for its claims and finds
-// none, because these are not committed yet; these commit, and belong for ever
-// to a worker nobody will sweep again. With the lock MarkReleased does nothing
+// none, because these are not committed yet; these commit, and belong to a
+// worker that is never swept again. With the lock MarkReleased does nothing
 // beside this statement, and finds the claims the next time. A heartbeat, which
 // changes no key, does not wait for the lock.
 const claimSQL = `
@@ -100,9 +100,9 @@ CROSS JOIN LATERAL (
 ORDER BY s.message_number, s.handler_key`
 
 func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claimed, error) {
-	if shared.Ordered(req) {
+	if base.Ordered(req) {
 		claimed, err := p.claimLanes(ctx, req)
-		return claimed, shared.Doing("claim", err)
+		return claimed, base.Doing("claim", err)
 	}
 	keys, quotas := make([]string, 0, len(req.Limits)), make([]int64, 0, len(req.Limits))
 	for _, limit := range req.Limits {
@@ -118,13 +118,13 @@ func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 		statement, worker = claimManualSQL, nil
 	}
 	claims, err := readClaims(ctx, p.Pool(ctx), p.Text(statement), keys, quotas, req.Now.UTC(), worker)
-	shared.SortClaims(claims)
-	return store.Claimed{Claims: claims}, shared.Doing("claim", err)
+	base.SortClaims(claims)
+	return store.Claimed{Claims: claims}, base.Doing("claim", err)
 }
 
 func scanClaim(rows *sql.Rows, c *store.Claim) error {
-	var m shared.StoredMessage
-	var lane shared.LaneColumns
+	var m base.StoredMessage
+	var lane base.LaneColumns
 	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.Locator, &c.ErrorCount, &c.AbandonedCount,
 		&c.RequeuedCount, &c.CreatedAt, &c.Due, &lane.Handler, &lane.Key,
 		&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties, &m.OrderingKey, &m.ReceivedAt)
@@ -136,12 +136,12 @@ func scanClaim(rows *sql.Rows, c *store.Claim) error {
 func (p *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time.Time, bool, error) {
 	found, err := store.Query(ctx, p.Pool(ctx), p.Text(nextDueSQL), store.Value[sql.NullTime], keys, now.UTC())
 	if err != nil || len(found) == 0 || !found[0].Valid {
-		return time.Time{}, false, shared.Doing("find the next due status", err)
+		return time.Time{}, false, base.Doing("find the next due status", err)
 	}
 	return found[0].Time.UTC(), true, nil
 }
 
 func (p *Store) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]store.Sibling, error) {
-	siblings, err := store.Query(ctx, p.Pool(ctx), p.Text(siblingsSQL), shared.ScanSibling, messageNumbers, keys)
-	return siblings, shared.Doing("read sibling statuses", err)
+	siblings, err := store.Query(ctx, p.Pool(ctx), p.Text(siblingsSQL), base.ScanSibling, messageNumbers, keys)
+	return siblings, base.Doing("read sibling statuses", err)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // The claim where some handlers are ordered (contract 5.12): "plain" is what
@@ -27,8 +27,8 @@ import (
 //
 // Two claimers can judge by different snapshots. A lane without SkipPoisoned
 // has one first row in both, and its lock decides. With it, an operator's retry
-// can put a row before one that is claimed at this moment, and both look first
-// to somebody. Then the second claim meets the unique index on claimed lanes,
+// can put a row before one that is claimed at this moment, and each looks
+// first to one of the two. Then the second claim meets the unique index on claimed lanes,
 // waits for the first one's commit, fails, and is tried again: the next
 // snapshot shows it.
 //
@@ -85,7 +85,7 @@ FROM (
 ) c LEFT JOIN {messages} m ON m.number = c.message_number`
 
 // By the due index, as far as part.reach. Which row leads its lane within the
-// window is told without another look at the table: the others are behind it,
+// window is known without another read of the table: the others are behind it,
 // whatever else is in the lane. All names of the handler are one lane.
 const windowSQL = `
 			SELECT d.*, lane_key IS NULL OR 1 = row_number() OVER (
@@ -146,15 +146,15 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	for attempt := 1; ; attempt++ {
 		var err error
 		rows, err = readClaims(ctx, p.Pool(ctx), p.Text(claimLanesSQL),
-			keys, quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, shared.LaneWindow)
+			keys, quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow)
 		if err == nil {
 			break
 		}
-		if attempt == shared.ClaimAttempts || ctx.Err() != nil || !store.IsUniqueViolation(err) && !store.Collided(err) {
+		if attempt == base.ClaimAttempts || ctx.Err() != nil || !store.IsUniqueViolation(err) && !store.Collided(err) {
 			return store.Claimed{}, err
 		}
 	}
-	shared.SortClaims(rows)
+	base.SortClaims(rows)
 	var result store.Claimed
 	var turns []store.LaneTurn
 	for _, row := range rows {
@@ -169,6 +169,6 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	// snapshot, and who ended it may have looked before the marks were there.
 	free, err := p.AdvanceLanes(ctx, turns, req.Now)
 	result.Unlooked = err
-	result.Behind = shared.Distinct(append(result.Behind, free...))
+	result.Behind = base.Distinct(append(result.Behind, free...))
 	return result, nil
 }

@@ -12,7 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -21,9 +21,8 @@ var errNotPgx = errors.New("not a connection of pgx")
 
 // readClaims runs a claim. Claims are what most rows are read for, and
 // database/sql copies each of their columns twice and allocates for nearly every
-// one: where a connection is pgx's and nobody has put anything around it (that
-// should see the statement: tracing, say, or GORM's prepared statements), pgx
-// reads them itself. What it does is the same; a statement that has not reached
+// one: where a connection is pgx's and nothing is around it that should see the
+// statement (tracing, say, or GORM's prepared statements), pgx reads them itself. What it does is the same; a statement that has not reached
 // the server is run once more the other way, as database/sql would.
 func readClaims(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (claims []store.Claim, err error) {
 	err = store.RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
@@ -100,14 +99,14 @@ func (r *claimRow) claim() store.Claim {
 		Ref: store.Ref{
 			StatusID: uuid.UUID(r.id.Bytes).String(), MessageID: r.messageID, HandlerKey: r.handlerKey.text, Version: r.version, Locator: r.place,
 			ErrorCount: r.errorCount, AbandonedCount: r.abandonedCount,
-			Lane: shared.LaneColumns{Handler: sql.NullInt64(r.laneHandler), Key: sql.NullInt64(r.laneKey)}.Lane(),
+			Lane: base.LaneColumns{Handler: sql.NullInt64(r.laneHandler), Key: sql.NullInt64(r.laneKey)}.Lane(),
 		},
 		RequeuedCount: r.requeuedCount, CreatedAt: r.createdAt.Time.UTC(), Due: r.due.Time.UTC(),
 	}
 	if r.number.Valid {
 		c.Message = &models.Message{
 			ID: r.messageID, Namespace: r.namespace.text, Number: models.MessageNumber(r.number.Int64), TransportName: r.transportName.text, Type: r.messageType.text,
-			Source: r.source.text, Content: shared.Filled(r.content), ContentType: r.contentType.text, SerializedProperties: r.properties.text,
+			Source: r.source.text, Content: base.Filled(r.content), ContentType: r.contentType.text, SerializedProperties: r.properties.text,
 			OrderingKey: r.orderingKey, ReceivedAt: r.receivedAt.Time.UTC(),
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // Messages by the index on (received_at, number); their statuses by the unique
@@ -62,13 +62,13 @@ WHERE s.message_number = ANY ($1::bigint[])
 
 func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
 	keys, cutoffs := ownCutoffs(req)
-	candidates, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSQL), func(rows *sql.Rows, c *shared.Candidate) error {
+	candidates, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		return rows.Scan(&c.MessageNumber, &c.ReceivedAt, &c.Expired)
-	}, shared.WalkEnd(req).UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys, cutoffs)
+	}, base.WalkEnd(req).UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys, cutoffs)
 	if err != nil {
-		return store.ExpiredBatch{Next: req.After}, shared.Doing("find expired messages", err)
+		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
 	}
-	return shared.Walked(req, candidates), nil
+	return base.Walked(req, candidates), nil
 }
 
 func ownCutoffs(r store.CleanupRequest) ([]string, []time.Time) {
@@ -119,7 +119,7 @@ func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 		return err
 	})
 	if err != nil {
-		return store.CleanupResult{Next: req.After}, shared.Doing("cleanup", err)
+		return store.CleanupResult{Next: req.After}, base.Doing("cleanup", err)
 	}
 	return result, nil
 }

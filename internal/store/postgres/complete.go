@@ -9,7 +9,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By the rows' places (a TID scan): the cheapest way to rows that were found a
@@ -35,7 +35,7 @@ UPDATE {statuses} s SET ` + completedSQL + `
 FROM (VALUES ($4::text)) AS c(outcome)
 WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND s.completed_at IS NULL`
 
-// The same for rows that nobody has locked, see settleUnlockedSQL.
+// The same for rows without a lock, see settleUnlockedSQL.
 const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ($2::text::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
@@ -67,7 +67,7 @@ func (p *Store) complete(ctx context.Context, pool gorm.ConnPool, completions []
 	if len(completions) == 0 {
 		return applied, nil
 	}
-	// One order for everybody who updates the same rows.
+	// All callers update the same rows in one order, so that none deadlock.
 	order := make([]int, len(completions))
 	for i := range order {
 		order[i] = i
@@ -82,7 +82,7 @@ func (p *Store) complete(ctx context.Context, pool gorm.ConnPool, completions []
 		}
 		positions, err := store.Query(ctx, pool, p.Text(statement), store.Value[int], args...)
 		if err != nil {
-			return nil, shared.Doing("complete", err)
+			return nil, base.Doing("complete", err)
 		}
 		for _, position := range positions {
 			applied[order[position]] = true
@@ -106,22 +106,22 @@ func completionColumns(completions []store.Completion, order []int) (ids []strin
 }
 
 func (p *Store) CompleteTx(ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time) ([]bool, error) {
-	pool, err := shared.Joined(tx)
+	pool, err := base.Joined(tx)
 	if err != nil {
-		return nil, shared.Doing("complete", err)
+		return nil, base.Doing("complete", err)
 	}
 	if len(completions) != 1 {
 		return p.complete(ctx, pool, completions, at, completeSQL, completeMovedSQL)
 	}
 	c := completions[0]
 	changed, err := store.Exec(ctx, pool, p.Text(completeOneSQL), at.UTC(), c.StatusID, c.Version, string(c.Outcome))
-	return []bool{changed == 1}, shared.Doing("complete", err)
+	return []bool{changed == 1}, base.Doing("complete", err)
 }
 
 func (p *Store) CurrentTx(ctx context.Context, tx *gorm.DB, completions []store.Completion) ([]bool, error) {
-	pool, err := shared.Joined(tx)
+	pool, err := base.Joined(tx)
 	if err != nil {
-		return nil, shared.Doing("check claims", err)
+		return nil, base.Doing("check claims", err)
 	}
 	ids, versions := make([]string, len(completions)), make([]int64, len(completions))
 	for i, c := range completions {
@@ -129,7 +129,7 @@ func (p *Store) CurrentTx(ctx context.Context, tx *gorm.DB, completions []store.
 	}
 	positions, err := store.Query(ctx, pool, p.Text(currentSQL), store.Value[int], ids, versions)
 	if err != nil {
-		return nil, shared.Doing("check claims", err)
+		return nil, base.Doing("check claims", err)
 	}
 	current := make([]bool, len(completions))
 	for _, position := range positions {

@@ -25,7 +25,7 @@ func TestPostgres(t *testing.T) {
 func TestPostgresBySimpleProtocol(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
-		return storetest.Migrated(t, storetest.Open(t, postgresdriver.New(postgresdriver.Config{DSN: testenv.PostgresDSN(t), PreferSimpleProtocol: true}), gorm.Config{}))
+		return storetest.Migrated(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: testenv.PostgresDSN(t), PreferSimpleProtocol: true}), gorm.Config{}))
 	})
 }
 
@@ -43,7 +43,7 @@ func TestPostgresSpeakingToPgx(t *testing.T) {
 func TestPostgresByPreparedStatements(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
-		return storetest.Migrated(t, storetest.Open(t, postgresdriver.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}))
+		return storetest.Migrated(t, testenv.Open(t, postgresdriver.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}))
 	})
 }
 

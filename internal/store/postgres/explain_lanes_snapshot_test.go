@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -65,13 +65,13 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 			t.Run(fmt.Sprintf("%s under %d names, skips %v, limit %d, by %s", each.key, len(each.names), each.skips, each.limit, mode), func(t *testing.T) {
 				explained := x.explain(t, mode, claimLanesSQL,
-					[]string{}, []int64{}, now, nil, []string{each.key}, []int64{each.limit}, []string{numbers(each.names)}, []bool{each.skips}, shared.LaneWindow)
+					[]string{}, []int64{}, now, nil, []string{each.key}, []int64{each.limit}, []string{numbers(each.names)}, []bool{each.skips}, base.LaneWindow)
 				pages := explained.Hit + explained.Read
 				t.Logf("%.0f pages", pages)
 				// What the window costs anyway (see TestPostgresHundredThousandRowsBehindOneLane),
 				// and for each lane a walk over what has completed, which is
 				// on 130 pages, by heads and by passed, for rows and for poisoned ones.
-				window := float64(40 * (2*each.limit + shared.LaneWindow))
+				window := float64(40 * (2*each.limit + base.LaneWindow))
 				require.LessOrEqual(t, pages, window+each.lanes*4*130)
 			})
 		}

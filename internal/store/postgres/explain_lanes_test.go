@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -45,7 +45,7 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	claim := func(plain, ordered []string, skips bool) []any {
 		quotas := func(keys []string) []int64 { return slices.Repeat([]int64{10}, len(keys)) }
 		names := []string{numbers([]int64{mail}), numbers([]int64{stock})}[:len(ordered)]
-		return []any{plain, quotas(plain), now, nil, ordered, quotas(ordered), names, slices.Repeat([]bool{skips}, len(ordered)), shared.LaneWindow}
+		return []any{plain, quotas(plain), now, nil, ordered, quotas(ordered), names, slices.Repeat([]bool{skips}, len(ordered)), base.LaneWindow}
 	}
 	const due = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
 	check := func(name, statement string, args []any, mostRows, mostPages float64, expected ...string) {
@@ -82,7 +82,7 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, got.Claims)
 		require.Equal(t, []string{"mail"}, got.Behind)
-		require.EqualValues(t, (claims+1)*(2*10+shared.LaneWindow), waiting())
+		require.EqualValues(t, (claims+1)*(2*10+base.LaneWindow), waiting())
 	}
 	// So they all are after a hundred claims. What the marks leave behind in the
 	// indexes is gone with the next vacuum; until then claims pass its pages.
@@ -97,14 +97,14 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	check("next due", nextDueSQL, []any{[]string{"mail", "stock", "plain"}, now}, 10, 50, due)
 	names := []string{numbers([]int64{mail, 7}), numbers([]int64{mail}), numbers([]int64{stock})}
 	check("advance lanes", advanceSQL, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}, now}, 20, 100, "Index Scan inbox_handler_statuses inbox_handler_statuses_lane\n")
-	check("waiting lanes", shared.WaitingLanesSQL, []any{mail, int64(store.BeforeAllLanes), 100}, 10, 50, "inbox_handler_statuses_waiting_lane")
-	check("waiting lane handlers", shared.WaitingLaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_waiting_lane")
-	check("names of lanes", shared.LaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_lane\n")
-	check("handler keys of lanes", shared.LaneHandlerKeysSQL, []any{mail, shared.StrayWindow}, shared.StrayWindow, 2*shared.StrayWindow, "inbox_handler_statuses_lane")
+	check("waiting lanes", base.WaitingLanesSQL, []any{mail, int64(store.BeforeAllLanes), 100}, 10, 50, "inbox_handler_statuses_waiting_lane")
+	check("waiting lane handlers", base.WaitingLaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_waiting_lane")
+	check("names of lanes", base.LaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_lane\n")
+	check("handler keys of lanes", base.LaneHandlerKeysSQL, []any{mail, base.StrayWindow}, base.StrayWindow, 2*base.StrayWindow, "inbox_handler_statuses_lane")
 	// Each row that is let go is written to every index, which may look for room: mostly
 	// 2,100 pages, once 5,136. All of the lane would be 100,000.
 	check("release waiting rows", releaseWaitingSQL, []any{[]string{"mail", "plain"}, 100}, 400, 10_000, "inbox_handler_statuses_waiting")
-	check("pending keys", shared.PendingKeysSQL, nil, 20, 300, "inbox_handler_statuses_due", "inbox_handler_statuses_waiting")
+	check("pending keys", base.PendingKeysSQL, nil, 20, 300, "inbox_handler_statuses_due", "inbox_handler_statuses_waiting")
 	check("pending of a key", pendingOfSQL, []any{"mail", 10}, 60, 100, due, "inbox_handler_statuses_waiting")
 
 	// Nor do they slow their own lane, once it moves on: rows behind the first,

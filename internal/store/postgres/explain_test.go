@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	postgresdriver "gorm.io/driver/postgres"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -41,11 +40,7 @@ func openExplainer(t *testing.T) explainer {
 	t.Helper()
 	dsn := testenv.PostgresDSN(t)
 	db := testenv.OpenPostgres(t, dsn)
-	literal, err := gorm.Open(postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), &gorm.Config{Logger: logger.Discard})
-	require.NoError(t, err)
-	pool, err := literal.DB()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	literal := testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), gorm.Config{})
 	x := explainer{store: openMigrated(t, db), dsn: dsn, db: db, literal: literal}
 	// Autovacuum would analyze tables that a test wants without statistics, and its snapshot
 	// would keep VACUUM from removing dead rows.

@@ -21,7 +21,7 @@ type Roles struct {
 }
 
 // privileges are what each role needs of a table. PostgreSQL asks those who lock rows for
-// the right to update one column at least: of messages and gaps, which nobody changes, it is
+// the right to update one column at least: of messages and gaps, which never change, it is
 // one that decides nothing.
 type privileges struct {
 	table                         string

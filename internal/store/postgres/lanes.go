@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // numbers writes a list as PostgreSQL reads an array: lists of different
@@ -77,38 +77,38 @@ func (p *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now ti
 	}
 	for attempt := 1; ; attempt++ {
 		keys, err := store.Query(ctx, p.Pool(ctx), p.Text(advanceSQL), store.Value[string], names, lanes, skips, now.UTC())
-		if err == nil || !store.Collided(err) || attempt == shared.ClaimAttempts || ctx.Err() != nil {
-			return keys, shared.Doing("advance lanes", err)
+		if err == nil || !store.Collided(err) || attempt == base.ClaimAttempts || ctx.Err() != nil {
+			return keys, base.Doing("advance lanes", err)
 		}
 	}
 }
 
 func (p *Store) CheckLanes(ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time) (*store.Lane, []string, error) {
-	return shared.CheckLanes(ctx, p, rule, after, limit, now)
+	return base.CheckLanes(ctx, p, rule, after, limit, now)
 }
 
 func (p *Store) WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(shared.WaitingLanesSQL), shared.ScanLaneOf(name), name, after, limit)
+	return store.Query(ctx, p.Pool(ctx), p.Text(base.WaitingLanesSQL), base.ScanLaneOf(name), name, after, limit)
 }
 
 func (p *Store) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
-	names, err := store.Query(ctx, p.Pool(ctx), p.Text(shared.WaitingLaneHandlersSQL), store.Value[int64])
-	return names, shared.Doing("find lanes with waiting statuses", err)
+	names, err := store.Query(ctx, p.Pool(ctx), p.Text(base.WaitingLaneHandlersSQL), store.Value[int64])
+	return names, base.Doing("find lanes with waiting statuses", err)
 }
 
 func (p *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
 	released, err := store.Exec(ctx, p.Pool(ctx), p.Text(releaseWaitingSQL), handlerKeys, limit)
-	return released, shared.Doing("release waiting statuses", err)
+	return released, base.Doing("release waiting statuses", err)
 }
 
 func (p *Store) StrayLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
-	return shared.StrayLanes(ctx, p, rules)
+	return base.StrayLanes(ctx, p, rules)
 }
 
 func (p *Store) LaneHandlers(ctx context.Context) ([]int64, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(shared.LaneHandlersSQL), store.Value[int64])
+	return store.Query(ctx, p.Pool(ctx), p.Text(base.LaneHandlersSQL), store.Value[int64])
 }
 
 func (p *Store) LaneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error) {
-	return store.Query(ctx, p.Pool(ctx), p.Text(shared.LaneHandlerKeysSQL), store.Value[string], name, limit)
+	return store.Query(ctx, p.Pool(ctx), p.Text(base.LaneHandlerKeysSQL), store.Value[string], name, limit)
 }

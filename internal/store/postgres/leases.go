@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // All by primary key or over the whole of a table with a few rows. Leases are
@@ -33,30 +33,30 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = EXCLUDED.paused, updated_at = E
 
 func (p *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, _ time.Time) (bool, error) {
 	held, err := store.Query(ctx, p.Pool(ctx), p.Text(acquireLeaseSQL), store.Value[bool], name, owner, ttl.Microseconds())
-	return len(held) == 1, shared.Doing("acquire lease "+name, err)
+	return len(held) == 1, base.Doing("acquire lease "+name, err)
 }
 
 func (p *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
 	owners, err := store.Query(ctx, p.Pool(ctx), p.Text(leaseOwnerSQL), store.Value[string], name)
-	return shared.OnlyOwner(owners), shared.Doing("look at lease "+name, err)
+	return base.OnlyOwner(owners), base.Doing("look at lease "+name, err)
 }
 
 func (p *Store) ReleaseLease(ctx context.Context, name, owner string) error {
 	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(releaseLeaseSQL), name, owner)
-	return shared.Doing("release lease "+name, err)
+	return base.Doing("release lease "+name, err)
 }
 
 func (p *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, _ time.Time) (int64, error) {
 	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteLeasesSQL), age.Microseconds())
-	return deleted, shared.Doing("delete expired leases", err)
+	return deleted, base.Doing("delete expired leases", err)
 }
 
 func (p *Store) Paused(ctx context.Context) ([]string, error) {
 	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(pausedSQL), store.Value[string])
-	return keys, shared.Doing("list paused handler keys", err)
+	return keys, base.Doing("list paused handler keys", err)
 }
 
 func (p *Store) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
 	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(setPausedSQL), handlerKey, paused, now.UTC())
-	return shared.Doing("set paused", err)
+	return base.Doing("set paused", err)
 }

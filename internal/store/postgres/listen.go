@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // These read no table; the channel is looked up in the catalogue's cache.
@@ -31,7 +31,7 @@ const (
 // all handlers. When a session elsewhere does not read the server's queue of
 // notifications, and it runs full, commits with a notification fail: long before
 // that there are none. The result is one row for the statement to join, because
-// PostgreSQL leaves out what nobody reads.
+// PostgreSQL leaves out what is not read.
 func told(origin string) string {
 	return `, unclaimed AS (
 	SELECT json_agg(DISTINCT handler_key) AS keys FROM added WHERE worker_id IS NULL AND ` + origin + `::text IS NOT NULL
@@ -48,7 +48,7 @@ const maxPayload = 7900
 
 // announcement is the payload of a notification.
 type announcement struct {
-	From string   `json:"from"` // the origin that need not hear it; empty for nobody
+	From string   `json:"from"` // the origin that ignores it; empty if none does
 	Keys []string `json:"keys"` // none means all
 }
 
@@ -56,7 +56,7 @@ func (p *Store) Notify(ctx context.Context, handlerKeys ...string) error {
 	if !p.origin.Valid {
 		return nil
 	}
-	return shared.Doing("notify", p.notify(ctx, announcement{From: p.origin.String, Keys: handlerKeys}))
+	return base.Doing("notify", p.notify(ctx, announcement{From: p.origin.String, Keys: handlerKeys}))
 }
 
 func (p *Store) notify(ctx context.Context, a announcement) error {
@@ -73,7 +73,7 @@ func (p *Store) notify(ctx context.Context, a announcement) error {
 
 func (p *Store) CanListen(ctx context.Context) error {
 	_, err := p.settings(ctx)
-	return shared.Doing("listen", err)
+	return base.Doing("listen", err)
 }
 
 // Listen connects beside the pool: a connection that waits for hours would be
@@ -82,16 +82,16 @@ func (p *Store) CanListen(ctx context.Context) error {
 func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 	channels, err := store.Query(ctx, p.Pool(ctx), p.Text(channelSQL), store.Value[string])
 	if err != nil {
-		return nil, shared.Doing("listen", err)
+		return nil, base.Doing("listen", err)
 	}
 	config, err := p.settings(ctx)
 	if err != nil {
-		return nil, shared.Doing("listen", err)
+		return nil, base.Doing("listen", err)
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		p.renew(ctx, err)
-		return nil, shared.Doing("listen", store.WithContextError(ctx, err))
+		return nil, base.Doing("listen", store.WithContextError(ctx, err))
 	}
 	channel := pgx.Identifier{channels[0]}.Sanitize()
 	l := &listener{conn: conn, listen: "LISTEN " + channel, unlisten: "UNLISTEN " + channel, origin: p.origin.String}
@@ -103,7 +103,7 @@ func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 	}
 	if err != nil {
 		l.Close()
-		return nil, shared.Doing("listen", store.WithContextError(ctx, err))
+		return nil, base.Doing("listen", store.WithContextError(ctx, err))
 	}
 	return l, nil
 }

@@ -211,7 +211,7 @@ func TestClaimsAreSeenByADriverAroundPgx(t *testing.T) {
 	pool, err := sql.Open(name, testenv.PostgresDSN(t))
 	require.NoError(t, err)
 	defer pool.Close()
-	_, s := storetest.Migrated(t, storetest.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}))
+	_, s := storetest.Migrated(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}))
 	claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: time.Now(), Limits: []store.KeyLimit{{HandlerKey: "h", Limit: 1}}})
 	require.NoError(t, err)
 	require.Empty(t, claimed.Claims)
@@ -225,7 +225,7 @@ func TestListenNeedsAPoolOfPgx(t *testing.T) {
 		pool, err := sql.Open(driverName, dsn)
 		require.NoError(t, err)
 		defer pool.Close()
-		return announcing(t, storetest.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}), models.Naming{}).CanListen(t.Context())
+		return announcing(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}), models.Naming{}).CanListen(t.Context())
 	}
 	require.NoError(t, through("pgx"))
 	require.NoError(t, through("pgx shown"))

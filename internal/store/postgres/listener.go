@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // listener implements store.Listener on a connection of its own.
@@ -45,14 +45,14 @@ func (l *listener) Next(ctx context.Context, quiet time.Duration) ([]string, err
 		}
 		cancel()
 		if err != nil {
-			return nil, shared.Doing("listen", store.WithContextError(ctx, err))
+			return nil, base.Doing("listen", store.WithContextError(ctx, err))
 		}
 		if heard == nil {
 			continue
 		}
 		var a announcement
 		if err := json.Unmarshal([]byte(heard.Payload), &a); err != nil {
-			return nil, nil // somebody else's, or of another version: whoever sent it means something
+			return nil, nil // of another version or another sender: poll every handler
 		}
 		if a.From == "" || a.From != l.origin {
 			return a.Keys, nil

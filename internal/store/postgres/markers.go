@@ -9,7 +9,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -45,12 +45,12 @@ FROM bounded, (SELECT count(*) AS added FROM added) AS counted`
 )
 
 func (p *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (bool, error) {
-	pool, err := shared.Joined(tx)
+	pool, err := base.Joined(tx)
 	if err == nil {
-		err = shared.CheckMarker(marker)
+		err = base.CheckMarker(marker)
 	}
 	if err != nil {
-		return false, shared.Doing("add marker", err)
+		return false, base.Doing("add marker", err)
 	}
 	bound := fmt.Sprintf("%dms", max(wait.Milliseconds(), 1)) // 0 would be no bound
 	added, err := store.Query(ctx, pool, p.Text(addMarkerSQL), func(rows *sql.Rows, added *int64) error {
@@ -60,7 +60,7 @@ func (p *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mark
 	if store.SQLState(err) == "55P03" { // lock not available
 		err = fmt.Errorf("%w for %s: %w", store.ErrMarkerBusy, bound, err)
 	}
-	return len(added) == 1 && added[0] == 1, shared.Doing("add marker", err)
+	return len(added) == 1 && added[0] == 1, base.Doing("add marker", err)
 }
 
 func (p *Store) HasMarker(ctx context.Context, messageID, handlerKey, namespace string) (bool, error) {
@@ -68,5 +68,5 @@ func (p *Store) HasMarker(ctx context.Context, messageID, handlerKey, namespace 
 	if err == nil && len(found) > 0 {
 		found, err = confirmed(ctx, p, lockMarkerSQL, messageID, handlerKey, namespace)
 	}
-	return len(found) > 0, shared.Doing("look for marker", err)
+	return len(found) > 0, base.Doing("look for marker", err)
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // Which index serves what among a million rows, statement by statement: a
@@ -94,7 +94,7 @@ func TestPostgresPlans(t *testing.T) {
 
 		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker}, []string{due, place, number}, 600},
 		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil}, []string{due, place, number}, 600},
-		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names, []bool{false}, shared.LaneWindow},
+		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names, []bool{false}, base.LaneWindow},
 			[]string{due, place, lane, holder, number}, 5000},
 		{"nextDueSQL", nextDueSQL, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"siblingsSQL", siblingsSQL, []any{messages, []string{"hot", "cold"}}, []string{byMessage}, 400},
@@ -109,12 +109,12 @@ func TestPostgresPlans(t *testing.T) {
 		{"lockStateSQL", lockStateSQL, []any{ids}, []string{statusID}, 300},
 
 		{"advanceSQL", advanceSQL, []any{names, []int64{1}, []bool{false}, now}, []string{lane}, 20},
-		{"WaitingLanesSQL", shared.WaitingLanesSQL, []any{lanes, int64(store.BeforeAllLanes), 100}, []string{"inbox_handler_statuses_waiting_lane"}, 10},
-		{"WaitingLaneHandlersSQL", shared.WaitingLaneHandlersSQL, nil, []string{"inbox_handler_statuses_waiting_lane"}, 10},
-		{"LaneHandlersSQL", shared.LaneHandlersSQL, nil, []string{lane}, 10},
-		{"LaneHandlerKeysSQL", shared.LaneHandlerKeysSQL, []any{lanes, shared.StrayWindow}, []string{"inbox_handler_statuses_lane"}, shared.StrayWindow},
+		{"WaitingLanesSQL", base.WaitingLanesSQL, []any{lanes, int64(store.BeforeAllLanes), 100}, []string{"inbox_handler_statuses_waiting_lane"}, 10},
+		{"WaitingLaneHandlersSQL", base.WaitingLaneHandlersSQL, nil, []string{"inbox_handler_statuses_waiting_lane"}, 10},
+		{"LaneHandlersSQL", base.LaneHandlersSQL, nil, []string{lane}, 10},
+		{"LaneHandlerKeysSQL", base.LaneHandlerKeysSQL, []any{lanes, base.StrayWindow}, []string{"inbox_handler_statuses_lane"}, base.StrayWindow},
 		{"releaseWaitingSQL", releaseWaitingSQL, []any{[]string{"lanes", "hot"}, 100}, []string{waiting}, 400},
-		{"PendingKeysSQL", shared.PendingKeysSQL, nil, []string{pending, waiting}, 20},
+		{"PendingKeysSQL", base.PendingKeysSQL, nil, []string{pending, waiting}, 20},
 		{"backlogSQL", backlogSQL, []any{[]string{"hot", "lanes", "idle"}, []int64{100, 100, 100}, now, []*string{nil, &names[0], nil}, []bool{false, false, false}},
 			[]string{due, waiting, "inbox_handler_statuses_poisoned", lane}, 1500},
 		{"pendingOfSQL", pendingOfSQL, []any{"paused", 10}, []string{due, waiting}, 30},
@@ -159,8 +159,8 @@ func TestPostgresPlans(t *testing.T) {
 	for _, each := range plans {
 		listed = append(listed, each.name)
 	}
-	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../shared"), func(name string) bool { return slices.Contains(listed, name) })
-	require.Empty(t, unlisted, "statements whose plan nobody looks at")
+	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../base"), func(name string) bool { return slices.Contains(listed, name) })
+	require.Empty(t, unlisted, "statements without a plan in this test")
 
 	look := func(t *testing.T, mode string, analyzed bool) {
 		for _, each := range plans {

@@ -9,7 +9,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -18,7 +18,7 @@ import (
 // parameters of a statement are no limit. Elements without an array type in
 // the driver (uuid, tid) travel as text and are cast by the server.
 type Store struct {
-	shared.Database
+	base.Database
 	// origin is whom its announcements come from, so that its own Listener
 	// leaves them out; not valid if it announces nothing.
 	origin sql.NullString
@@ -27,7 +27,7 @@ type Store struct {
 
 // New makes a store.
 func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
-	tables, err := shared.NewDatabase(db, naming, store.ReadCommitted, options)
+	tables, err := base.NewDatabase(db, naming, store.ReadCommitted, options)
 	if err != nil {
 		return nil, err
 	}
@@ -40,9 +40,8 @@ func (p *Store) SingleWriter() bool { return false }
 // there on this server alone: a commit whose client did not wait for the
 // synchronous standby becomes visible before the standby has it, and a failover
 // undoes it. A lock is written to the log, behind that commit, so our own commit is
-// not answered before the standby has both. Whoever is told that something is
-// stored, and acknowledges for that, is told so by this, or by another transaction
-// that writes.
+// not answered before the standby has both. Each answer that lets a caller acknowledge
+// a message comes from this, or from another transaction that writes.
 func confirmed(ctx context.Context, p *Store, lock string, args ...any) (locked []int, err error) {
 	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
 		locked, err = store.Query(ctx, pool, p.Text(lock), store.Value[int], args...)
@@ -60,7 +59,7 @@ func (p *Store) DefaultIsolation(ctx context.Context) (found store.DefaultIsolat
 		return rows.Scan(&d.Role, &d.Database, &d.Level, &d.Source)
 	})
 	if err != nil || len(all) == 0 || all[0].Level == "read committed" {
-		return store.DefaultIsolation{}, false, shared.Doing("read the default isolation", err)
+		return store.DefaultIsolation{}, false, base.Doing("read the default isolation", err)
 	}
 	p.Singles.StateIsolation()
 	return all[0], true, nil

@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // Each by the index its ORDER BY names, rows by their place: they are locked,
 // so they stay there. What another transaction uses is passed over. Audit rows need no lock,
-// which would take the right to update them: nobody changes one, so each stays in its place.
+// which would take the right to update them: they never change, so each stays in its place.
 const (
 	deleteMarkersSQL = `
 DELETE FROM {markers} WHERE ctid = ANY (ARRAY(
@@ -30,15 +30,15 @@ DELETE FROM {rejected} WHERE ctid = ANY (ARRAY(
 
 func (p *Store) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
 	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteMarkersSQL), before.UTC(), limit)
-	return deleted, shared.Doing("delete expired markers", err)
+	return deleted, base.Doing("delete expired markers", err)
 }
 
 func (p *Store) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
 	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteAuditSQL), before.UTC(), limit)
-	return deleted, shared.Doing("delete old audit rows", err)
+	return deleted, base.Doing("delete old audit rows", err)
 }
 
 func (p *Store) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
 	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteRejectedSQL), before.UTC(), limit)
-	return deleted, shared.Doing("delete old rejected messages", err)
+	return deleted, base.Doing("delete old rejected messages", err)
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 // By rejected_messages_pkey.
-var rejectedSQL = shared.RejectedRows{
+var rejectedSQL = base.RejectedRows{
 	Load: `
 SELECT id::text, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value",
 	headers, reason, rejected_at
@@ -19,15 +19,15 @@ FROM {rejected} WHERE id = $1::text::uuid`,
 }
 
 func (p *Store) LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
-	return shared.LoadRejected(ctx, p.Database, rejectedSQL, id)
+	return base.LoadRejected(ctx, p.Database, rejectedSQL, id)
 }
 
 func (p *Store) AcceptRejected(ctx context.Context, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return shared.AcceptRejected(ctx, p.Database, p.Transaction, p, rejectedSQL, id, batch)
+	return base.AcceptRejected(ctx, p.Database, p.Transaction, p, rejectedSQL, id, batch)
 }
 
 func (p *Store) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
-	return shared.SetRejectedReason(ctx, p.Database, p.Transaction, p, rejectedSQL, id, reason, audit)
+	return base.SetRejectedReason(ctx, p.Database, p.Transaction, p, rejectedSQL, id, reason, audit)
 }
 
 // Conflicts by the unique index on the coordinates. A gap that is there is locked, so that
@@ -38,5 +38,5 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)
 ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO UPDATE SET reason = EXCLUDED.reason WHERE false`
 
 func (p *Store) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
-	return shared.KeepGap(ctx, p.Database, keepGapSQL, g, g.FoundAt.UTC())
+	return base.KeepGap(ctx, p.Database, keepGapSQL, g, g.FoundAt.UTC())
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By handler_statuses_pkey. A poisoned row waits for no attempt.
@@ -14,7 +14,7 @@ UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
-// The same for rows that nobody has locked. What was locked meanwhile and is
+// The same for rows without a lock. What was locked meanwhile and is
 // free again has another version, which PostgreSQL checks after locking.
 const settleUnlockedSQL = `
 WITH free AS MATERIALIZED (
@@ -47,14 +47,14 @@ func (p *Store) Settle(ctx context.Context, settlements []store.Settlement, lock
 	for i, s := range settlements {
 		ids[i], versions[i] = s.StatusID, s.Version
 		errorCounts[i], abandonedCounts[i] = int32(s.ErrorCount), int32(s.AbandonedCount)
-		lastErrors[i], next[i], poisoned[i] = shared.Sanitized(s.LastError), inUTC(s.NextAttemptAt), s.Poisoned
+		lastErrors[i], next[i], poisoned[i] = base.Sanitized(s.LastError), inUTC(s.NextAttemptAt), s.Poisoned
 	}
 	positions, err := store.Query(ctx, p.Pool(ctx), p.Text(statement), store.Value[int],
 		ids, versions, errorCounts, abandonedCounts, lastErrors, next, poisoned)
 	for _, position := range positions {
 		applied[position] = true
 	}
-	return applied, shared.Doing(doing, err)
+	return applied, base.Doing(doing, err)
 }
 
 func inUTC(t *time.Time) *time.Time {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // What a claim does must not hang on when the table was last analyzed: in the
@@ -52,7 +52,7 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 			args            []any
 		}{
 			{"claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil}},
-			{"claim from lanes", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"}, []int64{10}, names, []bool{false}, shared.LaneWindow}},
+			{"claim from lanes", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"}, []int64{10}, names, []bool{false}, base.LaneWindow}},
 			{"next due", nextDueSQL, []any{[]string{"hot"}, now}},
 			{"pending of a key", pendingOfSQL, []any{"hot", 10}},
 		} {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By handler_statuses_pkey.
@@ -21,7 +21,7 @@ const lockStateSQL = `SELECT 1 FROM {statuses} WHERE id = ANY ($1::text[]::uuid[
 var errUnconfirmed = errors.New("their rows are locked by others, and without a lock it is open whether the synchronous standby has them")
 
 func (p *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
-	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(statesSQL), shared.ScanState, statusIDs)
+	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(statesSQL), base.ScanState, statusIDs)
 	var ended []string
 	for _, row := range rows {
 		if !row.Processing {
@@ -35,9 +35,9 @@ func (p *Store) States(ctx context.Context, statusIDs []string) (map[string]stor
 		}
 	}
 	if err != nil {
-		return nil, shared.Doing("read statuses back", err)
+		return nil, base.Doing("read statuses back", err)
 	}
-	return shared.ByID(rows), nil
+	return base.ByID(rows), nil
 }
 
 // Pending rows by the due index, which holds nothing else. There is no index
@@ -89,26 +89,26 @@ const (
 )
 
 func (p *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(claimsOfSQL), shared.ScanRef, workerID, limit)
-	return refs, shared.Doing("find the claims of a worker", err)
+	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(claimsOfSQL), base.ScanRef, workerID, limit)
+	return refs, base.Doing("find the claims of a worker", err)
 }
 
 func (p *Store) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(oldestClaimsOfSQL), shared.ScanRef, workerID, handlerKeys, window)
-	return refs, shared.Doing("find the oldest claims of a worker", err)
+	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(oldestClaimsOfSQL), base.ScanRef, workerID, handlerKeys, window)
+	return refs, base.Doing("find the oldest claims of a worker", err)
 }
 
 func (p *Store) StuckClaims(ctx context.Context, before time.Time, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(stuckClaimsSQL), shared.ScanRef, before.UTC(), limit)
-	return refs, shared.Doing("find stuck claims", err)
+	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(stuckClaimsSQL), base.ScanRef, before.UTC(), limit)
+	return refs, base.Doing("find stuck claims", err)
 }
 
 func (p *Store) PendingKeys(ctx context.Context) ([]string, error) {
-	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(shared.PendingKeysSQL), store.Value[string])
-	return keys, shared.Doing("find pending handler keys", err)
+	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(base.PendingKeysSQL), store.Value[string])
+	return keys, base.Doing("find pending handler keys", err)
 }
 
 func (p *Store) PendingOf(ctx context.Context, handlerKey string, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(pendingOfSQL), shared.ScanRef, handlerKey, limit)
-	return refs, shared.Doing("find pending statuses", err)
+	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(pendingOfSQL), base.ScanRef, handlerKey, limit)
+	return refs, base.Doing("find pending statuses", err)
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // All by workers_pkey or over the whole of a table that has one row per
@@ -56,7 +56,7 @@ SELECT EXISTS (SELECT FROM marked) OR NOT EXISTS (SELECT FROM {workers} WHERE id
 )
 
 // Claims by the due index, once. A worker that has claims keeps its row:
-// without it nobody would look for them.
+// without it no sweep would find them.
 const deleteWorkersSQL = `
 DELETE FROM {workers} w
 WHERE w.id = ANY ($1::text[]::uuid[]) AND (w.stopped_at IS NOT NULL OR w.released_at IS NOT NULL)
@@ -66,34 +66,34 @@ WHERE w.id = ANY ($1::text[]::uuid[]) AND (w.stopped_at IS NOT NULL OR w.release
 	)`
 
 func (p *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) error {
-	keys, err := shared.HandlerKeysJSON(w)
+	keys, err := base.HandlerKeysJSON(w)
 	if err != nil {
 		return err
 	}
-	written, err := store.Exec(ctx, p.Pool(ctx), p.Text(heartbeatSQL), w.ID, w.Host, w.PID, keys, shared.HealthJSON(w))
+	written, err := store.Exec(ctx, p.Pool(ctx), p.Text(heartbeatSQL), w.ID, w.Host, w.PID, keys, base.HealthJSON(w))
 	if err == nil && written == 0 {
 		err = store.ErrWorkerReleased
 	}
-	return shared.Doing("heartbeat", err)
+	return base.Doing("heartbeat", err)
 }
 
 func (p *Store) RecordDrain(ctx context.Context, w store.Worker, _ time.Time) error {
-	keys, err := shared.HandlerKeysJSON(w)
+	keys, err := base.HandlerKeysJSON(w)
 	if err != nil {
 		return err
 	}
-	_, err = store.Exec(ctx, p.Pool(ctx), p.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, shared.HealthJSON(w))
-	return shared.Doing("record drain", err)
+	_, err = store.Exec(ctx, p.Pool(ctx), p.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, base.HealthJSON(w))
+	return base.Doing("record drain", err)
 }
 
 func (p *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
 	found, err := store.Query(ctx, p.Pool(ctx), p.Text(workerLivesSQL), store.Value[string], workerID)
-	return len(found) == 1, shared.Doing("look at worker", err)
+	return len(found) == 1, base.Doing("look at worker", err)
 }
 
 func (p *Store) StopWorker(ctx context.Context, workerID string, _ time.Time) error {
 	_, err := store.Exec(ctx, p.Pool(ctx), p.Text(stopWorkerSQL), workerID)
-	return shared.Doing("stop worker", err)
+	return base.Doing("stop worker", err)
 }
 
 func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, error) {
@@ -104,9 +104,9 @@ func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 			return err
 		}
 		w.StartedAt, w.SilentFor = w.StartedAt.UTC(), time.Duration(silent)*time.Microsecond
-		return shared.ParseHandlerKeys(keys, w)
+		return base.ParseHandlerKeys(keys, w)
 	})
-	return workers, shared.Doing("list workers", err)
+	return workers, base.Doing("list workers", err)
 }
 
 // Claims by the due index, once. A row that an open transaction has changed
@@ -144,7 +144,7 @@ SELECT count(*) FILTER (WHERE CASE WHEN (pg_has_role(usesysid, 'USAGE') OR pg_ha
 func (p *Store) EvictWorker(ctx context.Context, workerID string) (int, error) {
 	ended, err := store.Query(ctx, p.Pool(ctx), p.Text(evictSQL), store.Value[int], workerID)
 	if err != nil {
-		return 0, shared.Doing("evict worker", err)
+		return 0, base.Doing("evict worker", err)
 	}
 	return ended[0], nil
 }
@@ -154,10 +154,10 @@ func (p *Store) MarkReleased(ctx context.Context, workerID string, _ time.Time) 
 	if err == nil && !done[0] {
 		err = store.ErrWorkerBusy
 	}
-	return shared.Doing("mark worker released", err)
+	return base.Doing("mark worker released", err)
 }
 
 func (p *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
 	deleted, err := store.Exec(ctx, p.Pool(ctx), p.Text(deleteWorkersSQL), workerIDs)
-	return deleted, shared.Doing("delete workers", err)
+	return deleted, base.Doing("delete workers", err)
 }

@@ -12,7 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -20,8 +20,8 @@ import (
 // number of rows per statement is one of these, so that few texts are ever
 // prepared. Which are new, the primary key decides.
 //
-// The numbers count up from the last one given out or, where somebody has put in
-// rows by hand, from the highest stored, by the index on it. Whether SQLite asks
+// The numbers count up from the last one given out or, where rows were inserted
+// by hand, from the highest stored, by the index on it. Whether SQLite asks
 // for that before it inserts the first row or again for each, the rows' places
 // among the values keep them apart.
 var chunks = []int{64, 16, 4, 1}
@@ -107,32 +107,32 @@ var acceptTextsSQL = func() map[int]string {
 }()
 
 func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return shared.AcceptRetrying(ctx, s.Transaction, s, batch, nil)
+	return base.AcceptRetrying(ctx, s.Transaction, s, batch, nil)
 }
 
 func (s *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBatch) ([]store.Accepted, error) {
-	pool, err := shared.Joined(tx)
+	pool, err := base.Joined(tx)
 	if err != nil {
-		return nil, shared.Doing("accept", err)
+		return nil, base.Doing("accept", err)
 	}
-	results, err := shared.Accept(ctx, pool, s, batch)
-	return results, shared.Doing("accept", err)
+	results, err := base.Accept(ctx, pool, s, batch)
+	return results, base.Doing("accept", err)
 }
 
-func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []shared.StatusRow, _ string, _ bool, now time.Time) ([]shared.StoredNumber, []shared.ClaimedRow, error) {
+func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow, _ string, _ bool, now time.Time) ([]base.StoredNumber, []base.ClaimedRow, error) {
 	received := store.SQLiteTime(now)
-	handled := make(map[shared.Identity]bool, len(messages))
+	handled := make(map[base.Identity]bool, len(messages))
 	for _, m := range messages {
-		handled[shared.IdentityOf(m)] = len(m.Handlers) > 0
+		handled[base.IdentityOf(m)] = len(m.Handlers) > 0
 	}
-	var inserted []shared.StoredNumber
+	var inserted []base.StoredNumber
 	for _, size := range chunks {
 		for len(messages) >= size {
 			args := make([]any, 0, size*10)
 			for _, m := range messages[:size] {
-				args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, shared.Filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
+				args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, base.Filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
 			}
-			rows, err := store.Query(ctx, pool, s.Text(acceptTextsSQL[size]), shared.ScanStoredNumber, args...)
+			rows, err := store.Query(ctx, pool, s.Text(acceptTextsSQL[size]), base.ScanStoredNumber, args...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -141,7 +141,7 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 		}
 	}
 	// Where statuses follow, the counters move with them.
-	if len(inserted) > 0 && !slices.ContainsFunc(inserted, func(m shared.StoredNumber) bool { return handled[m.Identity] }) {
+	if len(inserted) > 0 && !slices.ContainsFunc(inserted, func(m base.StoredNumber) bool { return handled[m.Identity] }) {
 		if _, err := s.takeSequence(ctx, pool, 0); err != nil {
 			return nil, nil, err
 		}
@@ -161,16 +161,16 @@ func orNull(key []byte) any {
 // InsertsStatuses is false: they follow in one statement for the whole batch.
 func (s *Store) InsertsStatuses() bool { return false }
 
-func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]shared.Known, error) {
-	keys, contents := make([][2]string, len(messages)), make(map[shared.Identity][]byte, len(messages))
+func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]base.Known, error) {
+	keys, contents := make([][2]string, len(messages)), make(map[base.Identity][]byte, len(messages))
 	for i, message := range messages {
-		keys[i], contents[shared.IdentityOf(message)] = [2]string{message.ID, message.Namespace}, message.Content
+		keys[i], contents[base.IdentityOf(message)] = [2]string{message.ID, message.Namespace}, message.Content
 	}
 	list, err := jsonList(keys)
 	if err != nil {
 		return nil, err
 	}
-	return store.Query(ctx, pool, s.Text(acceptKnownSQL), func(rows *sql.Rows, k *shared.Known) error {
+	return store.Query(ctx, pool, s.Text(acceptKnownSQL), func(rows *sql.Rows, k *base.Known) error {
 		var received store.Stamp
 		var content sql.RawBytes // compared here, kept nowhere
 		if err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content); err != nil {
@@ -181,15 +181,15 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}, list)
 }
 
-func (s *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]shared.HandledBy, error) {
+func (s *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]base.HandledBy, error) {
 	list, err := jsonList(numbers)
 	if err != nil {
 		return nil, err
 	}
-	return store.Query(ctx, pool, s.Text(acceptKeysSQL), shared.ScanHandledBy, list)
+	return store.Query(ctx, pool, s.Text(acceptKeysSQL), base.ScanHandledBy, list)
 }
 
-func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []shared.StatusRow, worker string, now time.Time) ([]string, []shared.ClaimedRow, error) {
+func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string, now time.Time) ([]string, []base.ClaimedRow, error) {
 	before, err := s.takeSequence(ctx, pool, len(statuses))
 	if err != nil {
 		return nil, nil, err
@@ -209,14 +209,14 @@ func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses
 	if worker != "" {
 		statement, args = acceptClaimedSQL, append(args, worker)
 	}
-	var claimed []shared.ClaimedRow
+	var claimed []base.ClaimedRow
 	added, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, id *string) error {
 		var taken bool
 		if err := rows.Scan(id, &taken); err != nil {
 			return err
 		}
 		if taken {
-			claimed = append(claimed, shared.ClaimedRow{ID: *id, CreatedAt: shared.StoredTime(now)})
+			claimed = append(claimed, base.ClaimedRow{ID: *id, CreatedAt: base.StoredTime(now)})
 		}
 		return nil
 	}, args...)

@@ -6,7 +6,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By the unique index on the messages' numbers. Lengths are in the rows' headers.
@@ -36,42 +36,42 @@ DELETE FROM {statuses} WHERE rowid IN (
 func (s *Store) LoadExpired(ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64) ([]store.ExpiredMessage, int, error) {
 	list, err := jsonList(numbers)
 	if err != nil {
-		return nil, 0, shared.Doing("size expired messages", err)
+		return nil, 0, base.Doing("size expired messages", err)
 	}
-	sizes, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSizesSQL), shared.ScanSized, list)
+	sizes, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSizesSQL), base.ScanSized, list)
 	if err != nil {
-		return nil, 0, shared.Doing("size expired messages", err)
+		return nil, 0, base.Doing("size expired messages", err)
 	}
-	numbers = shared.FitBytes(numbers, sizes, maxBytes)
+	numbers = base.FitBytes(numbers, sizes, maxBytes)
 	if list, err = jsonList(numbers); err != nil {
-		return nil, 0, shared.Doing("load expired messages", err)
+		return nil, 0, base.Doing("load expired messages", err)
 	}
-	messages, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredMessagesSQL), shared.ScanMessage, list)
+	messages, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredMessagesSQL), base.ScanMessage, list)
 	if err != nil {
-		return nil, 0, shared.Doing("load expired messages", err)
+		return nil, 0, base.Doing("load expired messages", err)
 	}
-	statuses, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredStatusesSQL), shared.ScanStatus, list)
+	statuses, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredStatusesSQL), base.ScanStatus, list)
 	if err != nil {
-		return nil, 0, shared.Doing("load expired statuses", err)
+		return nil, 0, base.Doing("load expired statuses", err)
 	}
-	return shared.Assemble(req, numbers, messages, statuses), len(numbers), nil
+	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
 }
 
 // DeleteExpired begins with a write and so has the file's only write lock: no
 // accept comes between the statuses and their messages.
 func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
-	whole, statuses, versions := shared.Deletions(expired)
+	whole, statuses, versions := base.Deletions(expired)
 	refs := make([][2]any, len(statuses))
 	for i, id := range statuses {
 		refs[i] = [2]any{id, versions[i]}
 	}
 	refList, err := jsonList(refs)
 	if err != nil {
-		return store.CleanupResult{}, shared.Doing("delete archived messages", err)
+		return store.CleanupResult{}, base.Doing("delete archived messages", err)
 	}
 	messageList, err := jsonList(whole)
 	if err != nil {
-		return store.CleanupResult{}, shared.Doing("delete archived messages", err)
+		return store.CleanupResult{}, base.Doing("delete archived messages", err)
 	}
 	var result store.CleanupResult
 	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
@@ -84,7 +84,7 @@ func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 		return err
 	})
 	if err != nil {
-		return store.CleanupResult{}, shared.Doing("delete archived messages", err)
+		return store.CleanupResult{}, base.Doing("delete archived messages", err)
 	}
 	return result, nil
 }

@@ -6,7 +6,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -15,7 +15,7 @@ const addAuditSQL = `
 INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role) VALUES (?1, ?2, ?3, ?4, ?5, ?6, '')`
 
 func (s *Store) AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error {
-	return shared.AddAudit(ctx, tx, s, audit)
+	return base.AddAudit(ctx, tx, s, audit)
 }
 
 func (s *Store) AddAudit(ctx context.Context, pool gorm.ConnPool, a models.Audit) error {

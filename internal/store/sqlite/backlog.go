@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By the due index, then by those on lanes, on claimed lanes, on waiting and on poisoned
@@ -36,13 +36,13 @@ func (s *Store) Backlog(ctx context.Context, keys []store.KeyLimit, now time.Tim
 		if k.Lanes != nil {
 			list, err := jsonList(append([]int64{}, k.Lanes.Handlers...))
 			if err != nil {
-				return nil, shared.Doing("count the backlog", err)
+				return nil, base.Doing("count the backlog", err)
 			}
 			names = list
 		}
-		rows, err := store.Query(ctx, s.Pool(ctx), s.Text(backlogSQL), shared.ScanBacklog, store.SQLiteTime(now), nil, k.HandlerKey, k.Limit, nil, names, k.Lanes != nil && k.Lanes.SkipPoisoned)
+		rows, err := store.Query(ctx, s.Pool(ctx), s.Text(backlogSQL), base.ScanBacklog, store.SQLiteTime(now), nil, k.HandlerKey, k.Limit, nil, names, k.Lanes != nil && k.Lanes.SkipPoisoned)
 		if err != nil {
-			return nil, shared.Doing("count the backlog", err)
+			return nil, base.Doing("count the backlog", err)
 		}
 		for _, row := range rows {
 			backlogs = append(backlogs, row.Backlog(k.Limit))

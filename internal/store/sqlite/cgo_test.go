@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 // The driver in C, which GORM's SQLite driver uses by default.
@@ -22,7 +23,7 @@ func TestSQLiteInC(t *testing.T) {
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +
 			"?_journal_mode=WAL&_busy_timeout=5000&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"
-		return storetest.Migrated(t, storetest.Open(t, sqlite.Open(dsn), gorm.Config{}))
+		return storetest.Migrated(t, testenv.Open(t, sqlite.Open(dsn), gorm.Config{}))
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -75,7 +75,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 	now := store.SQLiteTime(req.Now)
 	limits, err := s.withDue(ctx, now, limits)
 	if err != nil || len(limits) == 0 {
-		return store.Claimed{}, shared.Doing("claim", err)
+		return store.Claimed{}, base.Doing("claim", err)
 	}
 	var claimed store.Claimed
 	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
@@ -96,13 +96,13 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 			if err != nil {
 				return err
 			}
-			shared.SortClaims(claims) // RETURNING promises no order
+			base.SortClaims(claims) // RETURNING promises no order
 			claimed.Claims = append(claimed.Claims, claims...)
 		}
 		return s.attachMessages(ctx, pool, claimed.Claims)
 	})
 	if err != nil {
-		return store.Claimed{}, shared.Doing("claim", err)
+		return store.Claimed{}, base.Doing("claim", err)
 	}
 	return claimed, nil
 }
@@ -125,7 +125,7 @@ func (s *Store) withDue(ctx context.Context, now string, limits []store.KeyLimit
 // scanClaim leaves a message that is but a number for attachMessages.
 func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 	var created, due store.Stamp
-	var lane shared.LaneColumns
+	var lane base.LaneColumns
 	c.Message = new(models.Message)
 	err := rows.Scan(append([]any{&c.StatusID, &c.Message.Number, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due,
 		&lane.Handler, &lane.Key}, more...)...)
@@ -147,7 +147,7 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 	if err != nil {
 		return err
 	}
-	stored, err := store.Query(ctx, pool, s.Text(messagesSQL), func(rows *sql.Rows, m *shared.StoredMessage) error {
+	stored, err := store.Query(ctx, pool, s.Text(messagesSQL), func(rows *sql.Rows, m *base.StoredMessage) error {
 		var ordered bool
 		err := rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties, &m.OrderingKey, &ordered, &m.ReceivedAt)
 		if ordered && m.OrderingKey == nil { // some drivers read an empty blob as nil
@@ -158,7 +158,7 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 	if err != nil {
 		return err
 	}
-	byNumber := make(map[models.MessageNumber]shared.StoredMessage, len(stored))
+	byNumber := make(map[models.MessageNumber]base.StoredMessage, len(stored))
 	for _, message := range stored {
 		byNumber[models.MessageNumber(message.Number.Int64)] = message
 	}
@@ -173,7 +173,7 @@ func (s *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time
 	for _, key := range keys {
 		found, err := store.Query(ctx, s.Pool(ctx), s.Text(nextDueSQL), store.Value[store.Stamp], key, store.SQLiteTime(now))
 		if err != nil {
-			return time.Time{}, false, shared.Doing("find the next due status", err)
+			return time.Time{}, false, base.Doing("find the next due status", err)
 		}
 		if len(found) == 1 && (earliest.IsZero() || found[0].Before(earliest)) {
 			earliest = found[0].Time
@@ -185,12 +185,12 @@ func (s *Store) NextDue(ctx context.Context, keys []string, now time.Time) (time
 func (s *Store) Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]store.Sibling, error) {
 	messageList, err := jsonList(messageNumbers)
 	if err != nil {
-		return nil, shared.Doing("read sibling statuses", err)
+		return nil, base.Doing("read sibling statuses", err)
 	}
 	keyList, err := jsonList(keys)
 	if err != nil {
-		return nil, shared.Doing("read sibling statuses", err)
+		return nil, base.Doing("read sibling statuses", err)
 	}
-	siblings, err := store.Query(ctx, s.Pool(ctx), s.Text(siblingsSQL), shared.ScanSibling, messageList, keyList)
-	return siblings, shared.Doing("read sibling statuses", err)
+	siblings, err := store.Query(ctx, s.Pool(ctx), s.Text(siblingsSQL), base.ScanSibling, messageList, keyList)
+	return siblings, base.Doing("read sibling statuses", err)
 }

@@ -7,7 +7,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By the index on (received_at, number).
@@ -52,30 +52,30 @@ func walkArgs(req store.CleanupRequest) ([]any, error) {
 		cutoffs[i] = [2]string{own.HandlerKey, store.SQLiteTime(own.Cutoff)}
 	}
 	own, err := jsonList(cutoffs)
-	return []any{store.SQLiteTime(shared.WalkEnd(req)), store.SQLiteTime(req.After.ReceivedAt), req.After.MessageNumber, req.Limit, store.SQLiteTime(req.Cutoff), own}, err
+	return []any{store.SQLiteTime(base.WalkEnd(req)), store.SQLiteTime(req.After.ReceivedAt), req.After.MessageNumber, req.Limit, store.SQLiteTime(req.Cutoff), own}, err
 }
 
 func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
 	walk, err := walkArgs(req)
 	if err != nil {
-		return store.ExpiredBatch{Next: req.After}, shared.Doing("find expired messages", err)
+		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
 	}
-	candidates, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSQL), func(rows *sql.Rows, c *shared.Candidate) error {
+	candidates, err := store.Query(ctx, s.Pool(ctx), s.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		var received store.Stamp
 		err := rows.Scan(&c.MessageNumber, &received, &c.Expired)
 		c.ReceivedAt = received.Time
 		return err
 	}, walk...)
 	if err != nil {
-		return store.ExpiredBatch{Next: req.After}, shared.Doing("find expired messages", err)
+		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
 	}
-	return shared.Walked(req, candidates), nil
+	return base.Walked(req, candidates), nil
 }
 
 func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
 	walk, err := walkArgs(req)
 	if err != nil {
-		return store.CleanupResult{Next: req.After}, shared.Doing("cleanup", err)
+		return store.CleanupResult{Next: req.After}, base.Doing("cleanup", err)
 	}
 	var result store.CleanupResult
 	err = s.Transaction(ctx, func(pool gorm.ConnPool) error {
@@ -83,7 +83,7 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 		if result.Statuses, err = store.Exec(ctx, pool, s.Text(cleanupStatusesSQL), walk...); err != nil {
 			return err
 		}
-		candidates, err := store.Query(ctx, pool, s.Text(candidatesSQL), func(rows *sql.Rows, c *shared.Candidate) error {
+		candidates, err := store.Query(ctx, pool, s.Text(candidatesSQL), func(rows *sql.Rows, c *base.Candidate) error {
 			var received store.Stamp
 			err := rows.Scan(&c.MessageNumber, &received)
 			c.ReceivedAt, c.Expired = received.Time, true
@@ -92,7 +92,7 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 		if err != nil {
 			return err
 		}
-		found := shared.Walked(req, candidates)
+		found := base.Walked(req, candidates)
 		list, err := jsonList(found.MessageNumbers)
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func (s *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 		return err
 	})
 	if err != nil {
-		return store.CleanupResult{Next: req.After}, shared.Doing("cleanup", err)
+		return store.CleanupResult{Next: req.After}, base.Doing("cleanup", err)
 	}
 	return result, nil
 }

@@ -8,7 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // Rows by their primary key.
@@ -30,7 +30,7 @@ const completedSQL = `completed_at = ?1, outcome = c.outcome, processing_started
 
 func (s *Store) Complete(ctx context.Context, completions []store.Completion, at time.Time, _ store.Locked) ([]bool, error) {
 	applied, err := s.change(ctx, s.Pool(ctx), completeSQL, completions, store.SQLiteTime(at))
-	return applied, shared.Doing("complete", err)
+	return applied, base.Doing("complete", err)
 }
 
 // change runs a statement over the completions and says which it applied to.
@@ -66,19 +66,19 @@ type versioned struct {
 func scanVersioned(rows *sql.Rows, v *versioned) error { return rows.Scan(&v.id, &v.version) }
 
 func (s *Store) CompleteTx(ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time) ([]bool, error) {
-	pool, err := shared.Joined(tx)
+	pool, err := base.Joined(tx)
 	if err != nil {
-		return nil, shared.Doing("complete", err)
+		return nil, base.Doing("complete", err)
 	}
 	applied, err := s.change(ctx, pool, completeSQL, completions, store.SQLiteTime(at))
-	return applied, shared.Doing("complete", err)
+	return applied, base.Doing("complete", err)
 }
 
 func (s *Store) CurrentTx(ctx context.Context, tx *gorm.DB, completions []store.Completion) ([]bool, error) {
-	pool, err := shared.Joined(tx)
+	pool, err := base.Joined(tx)
 	if err != nil {
-		return nil, shared.Doing("check claims", err)
+		return nil, base.Doing("check claims", err)
 	}
 	current, err := s.change(ctx, pool, currentSQL, completions)
-	return current, shared.Doing("check claims", err)
+	return current, base.Doing("check claims", err)
 }

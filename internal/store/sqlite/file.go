@@ -6,7 +6,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 const fileSQL = `SELECT coalesce(file, '') FROM pragma_database_list WHERE name = 'main'`
@@ -21,7 +21,7 @@ func InMemory(ctx context.Context, db *gorm.DB) (bool, error) {
 	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
 	files, err := store.Query(ctx, pool, fileSQL, store.Value[string])
 	if err != nil {
-		return false, shared.Doing("read the path of the SQLite database", err)
+		return false, base.Doing("read the path of the SQLite database", err)
 	}
 	return len(files) == 1 && files[0] == "", nil
 }
@@ -38,7 +38,7 @@ func ObeysForeignKeys(ctx context.Context, db *gorm.DB) (bool, error) {
 	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
 	on, err := store.Query(ctx, pool, foreignKeysSQL, store.Value[bool])
 	if err != nil {
-		return false, shared.Doing("ask whether foreign keys are obeyed", err)
+		return false, base.Doing("ask whether foreign keys are obeyed", err)
 	}
 	return len(on) == 1 && on[0], nil
 }

@@ -11,7 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // The claim of a key with lanes (contract 5.12): a window of its due rows by
@@ -95,7 +95,7 @@ func (s *Store) claimHeads(ctx context.Context, pool gorm.ConnPool, now string, 
 	if err != nil {
 		return nil, false, err
 	}
-	window := 2*limit.Limit + shared.LaneWindow
+	window := 2*limit.Limit + base.LaneWindow
 	heads, err := store.Query(ctx, pool, s.Text(claimHeadsSQL), func(rows *sql.Rows, h *head) error { return scanClaim(rows, &h.Claim, &h.stored) },
 		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Store) claimHeads(ctx context.Context, pool gorm.ConnPool, now string, 
 	for _, h := range heads {
 		claims = append(claims, h.Claim)
 	}
-	shared.SortClaims(claims)
+	base.SortClaims(claims)
 	var changed int64
 	if len(heads) == limit.Limit {
 		last := slices.MaxFunc(heads, func(a, b head) int {
@@ -160,13 +160,13 @@ func (s *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now ti
 	}
 	asked, err := jsonList(list)
 	if err != nil {
-		return nil, shared.Doing("advance lanes", err)
+		return nil, base.Doing("advance lanes", err)
 	}
 	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(firstsSQL), func(rows *sql.Rows, f *first) error {
 		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due, &f.laneHeld)
 	}, asked, store.SQLiteTime(now))
 	if err != nil {
-		return nil, shared.Doing("advance lanes", err)
+		return nil, base.Doing("advance lanes", err)
 	}
 	var keys, waiting []string
 	for _, f := range firstOf(rows, turns) {
@@ -181,15 +181,15 @@ func (s *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now ti
 	if len(waiting) > 0 {
 		ids, err := jsonList(waiting)
 		if err != nil {
-			return nil, shared.Doing("advance lanes", err)
+			return nil, base.Doing("advance lanes", err)
 		}
 		freed, err := store.Query(ctx, s.Pool(ctx), s.Text(freeSQL), store.Value[string], ids)
 		if err != nil {
-			return nil, shared.Doing("advance lanes", err)
+			return nil, base.Doing("advance lanes", err)
 		}
 		keys = append(keys, freed...)
 	}
-	return shared.Distinct(keys), nil
+	return base.Distinct(keys), nil
 }
 
 // firstOf chooses each turn's first row among those of its names.
@@ -213,19 +213,19 @@ func firstOf(rows []first, turns []store.LaneTurn) map[int]first {
 }
 
 func (s *Store) CheckLanes(ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time) (*store.Lane, []string, error) {
-	return shared.CheckLanes(ctx, s, rule, after, limit, now)
+	return base.CheckLanes(ctx, s, rule, after, limit, now)
 }
 
 // numbered is a statement of both dialects in this one's parameters.
 func numbered(statement string) string { return strings.ReplaceAll(statement, "$", "?") }
 
 func (s *Store) WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error) {
-	return store.Query(ctx, s.Pool(ctx), s.Text(numbered(shared.WaitingLanesSQL)), shared.ScanLaneOf(name), name, after, limit)
+	return store.Query(ctx, s.Pool(ctx), s.Text(numbered(base.WaitingLanesSQL)), base.ScanLaneOf(name), name, after, limit)
 }
 
 func (s *Store) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
-	names, err := store.Query(ctx, s.Pool(ctx), s.Text(shared.WaitingLaneHandlersSQL), store.Value[int64])
-	return names, shared.Doing("find lanes with waiting statuses", err)
+	names, err := store.Query(ctx, s.Pool(ctx), s.Text(base.WaitingLaneHandlersSQL), store.Value[int64])
+	return names, base.Doing("find lanes with waiting statuses", err)
 }
 
 // By the index on waiting rows.
@@ -236,20 +236,20 @@ WHERE rowid IN (SELECT rowid FROM {statuses} WHERE is_waiting AND handler_key IN
 func (s *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit int) (int64, error) {
 	list, err := jsonList(handlerKeys)
 	if err != nil {
-		return 0, shared.Doing("release waiting statuses", err)
+		return 0, base.Doing("release waiting statuses", err)
 	}
 	released, err := store.Exec(ctx, s.Pool(ctx), s.Text(releaseWaitingSQL), list, limit)
-	return released, shared.Doing("release waiting statuses", err)
+	return released, base.Doing("release waiting statuses", err)
 }
 
 func (s *Store) StrayLanes(ctx context.Context, rules map[string]store.LaneRule) ([]string, error) {
-	return shared.StrayLanes(ctx, s, rules)
+	return base.StrayLanes(ctx, s, rules)
 }
 
 func (s *Store) LaneHandlers(ctx context.Context) ([]int64, error) {
-	return store.Query(ctx, s.Pool(ctx), s.Text(shared.LaneHandlersSQL), store.Value[int64])
+	return store.Query(ctx, s.Pool(ctx), s.Text(base.LaneHandlersSQL), store.Value[int64])
 }
 
 func (s *Store) LaneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error) {
-	return store.Query(ctx, s.Pool(ctx), s.Text(numbered(shared.LaneHandlerKeysSQL)), store.Value[string], name, limit)
+	return store.Query(ctx, s.Pool(ctx), s.Text(numbered(base.LaneHandlerKeysSQL)), store.Value[string], name, limit)
 }

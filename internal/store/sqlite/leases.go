@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // All by primary key or over the whole of a table with a few rows. Leases are
@@ -32,30 +32,30 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = excluded.paused, updated_at = e
 
 func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
 	held, err := store.Query(ctx, s.Pool(ctx), s.Text(acquireLeaseSQL), store.Value[string], name, owner, store.SQLiteTime(now.Add(ttl)), store.SQLiteTime(now))
-	return len(held) == 1, shared.Doing("acquire lease "+name, err)
+	return len(held) == 1, base.Doing("acquire lease "+name, err)
 }
 
 func (s *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
 	owners, err := store.Query(ctx, s.Pool(ctx), s.Text(leaseOwnerSQL), store.Value[string], name)
-	return shared.OnlyOwner(owners), shared.Doing("look at lease "+name, err)
+	return base.OnlyOwner(owners), base.Doing("look at lease "+name, err)
 }
 
 func (s *Store) ReleaseLease(ctx context.Context, name, owner string) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(releaseLeaseSQL), name, owner)
-	return shared.Doing("release lease "+name, err)
+	return base.Doing("release lease "+name, err)
 }
 
 func (s *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error) {
 	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteLeasesSQL), store.SQLiteTime(now.Add(-age)))
-	return deleted, shared.Doing("delete expired leases", err)
+	return deleted, base.Doing("delete expired leases", err)
 }
 
 func (s *Store) Paused(ctx context.Context) ([]string, error) {
 	keys, err := store.Query(ctx, s.Pool(ctx), s.Text(pausedSQL), store.Value[string])
-	return keys, shared.Doing("list paused handler keys", err)
+	return keys, base.Doing("list paused handler keys", err)
 }
 
 func (s *Store) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(setPausedSQL), handlerKey, paused, store.SQLiteTime(now))
-	return shared.Doing("set paused", err)
+	return base.Doing("set paused", err)
 }

@@ -8,7 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -24,27 +24,27 @@ RETURNING 1`
 )
 
 // busySnapshot is SQLITE_BUSY_SNAPSHOT: the transaction has read before and
-// somebody else has written since. No waiting helps against it.
+// another connection has written since. Waiting does not help.
 const busySnapshot = 517
 
 // AddMarkerTx waits as the connection does (busy_timeout), and for ctx.
 func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, _ time.Duration) (bool, error) {
-	pool, err := shared.Joined(tx)
+	pool, err := base.Joined(tx)
 	if err == nil {
-		err = shared.CheckMarker(marker)
+		err = base.CheckMarker(marker)
 	}
 	if err != nil {
-		return false, shared.Doing("add marker", err)
+		return false, base.Doing("add marker", err)
 	}
 	added, err := store.Query(ctx, pool, s.Text(addMarkerSQL), store.Value[int],
 		marker.MessageID, marker.HandlerKey, marker.MessageType, store.SQLiteTime(marker.ProcessedAt), store.SQLiteTime(marker.ExpiresAt), marker.Namespace)
 	if code, _ := store.SQLiteCode(err); store.IsBusy(err) && code != busySnapshot {
 		err = fmt.Errorf("%w: %w", store.ErrMarkerBusy, err)
 	}
-	return len(added) == 1, shared.Doing("add marker", err)
+	return len(added) == 1, base.Doing("add marker", err)
 }
 
 func (s *Store) HasMarker(ctx context.Context, messageID, handlerKey, namespace string) (bool, error) {
 	found, err := store.Query(ctx, s.Pool(ctx), s.Text(hasMarkerSQL), store.Value[int], messageID, handlerKey, namespace)
-	return len(found) > 0, shared.Doing("look for marker", err)
+	return len(found) > 0, base.Doing("look for marker", err)
 }

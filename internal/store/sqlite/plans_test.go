@@ -11,7 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -49,13 +49,13 @@ func TestSQLitePlans(t *testing.T) {
 		{"firstsSQL", firstsSQL, []any{"[]", now}, lane + " AND is_poisoned=?)"},
 		{"firstsSQL", firstsSQL, []any{"[]", now}, holder},
 		{"freeSQL", freeSQL, []any{"[]"}, statusID},
-		{"WaitingLanesSQL", numbered(shared.WaitingLanesSQL), []any{1, 2, 3}, "inbox_handler_statuses_waiting_lane (lane_handler=? AND lane_key>?)"},
-		{"WaitingLaneHandlersSQL", shared.WaitingLaneHandlersSQL, nil, "inbox_handler_statuses_waiting_lane (lane_handler>?)"},
-		{"LaneHandlersSQL", shared.LaneHandlersSQL, nil, "INDEX inbox_handler_statuses_lane (lane_handler>?)"},
-		{"LaneHandlerKeysSQL", numbered(shared.LaneHandlerKeysSQL), []any{1, 200}, "INDEX inbox_handler_statuses_lane (lane_handler=?"},
+		{"WaitingLanesSQL", numbered(base.WaitingLanesSQL), []any{1, 2, 3}, "inbox_handler_statuses_waiting_lane (lane_handler=? AND lane_key>?)"},
+		{"WaitingLaneHandlersSQL", base.WaitingLaneHandlersSQL, nil, "inbox_handler_statuses_waiting_lane (lane_handler>?)"},
+		{"LaneHandlersSQL", base.LaneHandlersSQL, nil, "INDEX inbox_handler_statuses_lane (lane_handler>?)"},
+		{"LaneHandlerKeysSQL", numbered(base.LaneHandlerKeysSQL), []any{1, 200}, "INDEX inbox_handler_statuses_lane (lane_handler=?"},
 		{"releaseWaitingSQL", releaseWaitingSQL, []any{"[]", 10}, "inbox_handler_statuses_waiting (handler_key=?)"},
 		{"waitingOfSQL", waitingOfSQL, []any{"mail", 10}, "USING INDEX inbox_handler_statuses_waiting (handler_key=?)"},
-		{"PendingKeysSQL", shared.PendingKeysSQL, nil, "INDEX inbox_handler_statuses_waiting (handler_key>?)"},
+		{"PendingKeysSQL", base.PendingKeysSQL, nil, "INDEX inbox_handler_statuses_waiting (handler_key>?)"},
 		{"nextDueSQL", nextDueSQL, []any{"mail", now}, due},
 		{"messagesSQL", messagesSQL, []any{"[]"}, number},
 		{"rejectedSQL.Load", rejectedSQL.Load, []any{"id"}, rejectedID},
@@ -68,7 +68,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"claimsOfSQL", claimsOfSQL, []any{"w", 10}, "USING INDEX inbox_handler_statuses_due"},
 		{"oldestClaimsOfSQL", oldestClaimsOfSQL, []any{"w", "mail", 10}, "USING INDEX inbox_handler_statuses_due (handler_key=?)"},
 		{"stuckClaimsSQL", stuckClaimsSQL, []any{now, 10}, "USING INDEX inbox_handler_statuses_due"},
-		{"PendingKeysSQL", shared.PendingKeysSQL, nil, "INDEX inbox_handler_statuses_due (handler_key>?)"},
+		{"PendingKeysSQL", base.PendingKeysSQL, nil, "INDEX inbox_handler_statuses_due (handler_key>?)"},
 		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false}, due},
 		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false}, lane + " AND is_poisoned=? AND (sequence,id)<(?,?))"},
 		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false}, "inbox_handler_statuses_waiting (handler_key=?)"},
@@ -109,8 +109,8 @@ func TestSQLitePlans(t *testing.T) {
 	for _, each := range plans {
 		listed = append(listed, each.name)
 	}
-	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../shared"), func(name string) bool { return slices.Contains(listed, name) })
-	require.Empty(t, unlisted, "statements whose plan nobody looks at")
+	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../base"), func(name string) bool { return slices.Contains(listed, name) })
+	require.Empty(t, unlisted, "statements without a plan in this test")
 	for _, each := range plans {
 		steps, err := store.Query(t.Context(), s.Pool(t.Context()), `EXPLAIN QUERY PLAN `+s.Text(each.statement), func(rows *sql.Rows, step *string) error {
 			var ignored int
@@ -120,7 +120,7 @@ func TestSQLitePlans(t *testing.T) {
 		plan := strings.Join(steps, "\n")
 		require.Contains(t, plan, each.expected, each.name)
 		require.NotRegexp(t, `SCAN (inbox_messages|inbox_handler_statuses|m)($|\n)`, plan, each.name)
-		if each.statement != siblingsSQL && each.statement != shared.PendingKeysSQL { // a few rows, in an order that no index has
+		if each.statement != siblingsSQL && each.statement != base.PendingKeysSQL { // a few rows, in an order that no index has
 			require.NotContains(t, plan, "TEMP B-TREE FOR ORDER BY", each.name)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // Each by the index its ORDER BY names.
@@ -22,15 +22,15 @@ DELETE FROM {rejected} WHERE rowid IN (SELECT rowid FROM {rejected} WHERE reject
 
 func (s *Store) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
 	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteMarkersSQL), store.SQLiteTime(before), limit)
-	return deleted, shared.Doing("delete expired markers", err)
+	return deleted, base.Doing("delete expired markers", err)
 }
 
 func (s *Store) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
 	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteAuditSQL), store.SQLiteTime(before), limit)
-	return deleted, shared.Doing("delete old audit rows", err)
+	return deleted, base.Doing("delete old audit rows", err)
 }
 
 func (s *Store) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
 	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteRejectedSQL), store.SQLiteTime(before), limit)
-	return deleted, shared.Doing("delete old rejected messages", err)
+	return deleted, base.Doing("delete old rejected messages", err)
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 // By the primary key.
-var rejectedSQL = shared.RejectedRows{
+var rejectedSQL = base.RejectedRows{
 	Load: `
 SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value",
 	headers, reason, rejected_at
@@ -19,15 +19,15 @@ FROM {rejected} WHERE id = ?1`,
 }
 
 func (s *Store) LoadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
-	return shared.LoadRejected(ctx, s.Database, rejectedSQL, id)
+	return base.LoadRejected(ctx, s.Database, rejectedSQL, id)
 }
 
 func (s *Store) AcceptRejected(ctx context.Context, id string, batch store.AcceptBatch) ([]store.Accepted, error) {
-	return shared.AcceptRejected(ctx, s.Database, s.Transaction, s, rejectedSQL, id, batch)
+	return base.AcceptRejected(ctx, s.Database, s.Transaction, s, rejectedSQL, id, batch)
 }
 
 func (s *Store) SetRejectedReason(ctx context.Context, id, reason string, audit *models.Audit) error {
-	return shared.SetRejectedReason(ctx, s.Database, s.Transaction, s, rejectedSQL, id, reason, audit)
+	return base.SetRejectedReason(ctx, s.Database, s.Transaction, s, rejectedSQL, id, reason, audit)
 }
 
 // Conflicts by the unique index on the coordinates.
@@ -37,5 +37,5 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO NOTHING`
 
 func (s *Store) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
-	return shared.KeepGap(ctx, s.Database, keepGapSQL, g, store.SQLiteTime(g.FoundAt))
+	return base.KeepGap(ctx, s.Database, keepGapSQL, g, store.SQLiteTime(g.FoundAt))
 }

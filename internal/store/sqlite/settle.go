@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // Rows by their primary key. A poisoned row waits for no attempt.
@@ -34,16 +34,16 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ st
 			text := store.SQLiteTime(*each.NextAttemptAt)
 			next = &text
 		}
-		rows[i] = [7]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, shared.Sanitized(each.LastError), next, each.Poisoned}
+		rows[i] = [7]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, base.Sanitized(each.LastError), next, each.Poisoned}
 		index[versioned{each.StatusID, each.Version}] = i
 	}
 	list, err := jsonList(rows)
 	if err != nil {
-		return nil, shared.Doing("settle", err)
+		return nil, base.Doing("settle", err)
 	}
 	changed, err := store.Query(ctx, s.Pool(ctx), s.Text(settleSQL), scanVersioned, list)
 	if err != nil {
-		return nil, shared.Doing("settle", err)
+		return nil, base.Doing("settle", err)
 	}
 	for _, row := range changed {
 		applied[index[row]] = true

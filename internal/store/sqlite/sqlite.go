@@ -10,7 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -20,11 +20,11 @@ import (
 // SQLITE_BUSY_SNAPSHOT, which no timeout helps against.
 //
 // Parameters are numbered ?1, ?2: drivers disagree about the others.
-type Store struct{ shared.Database }
+type Store struct{ base.Database }
 
 // New makes a store.
 func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
-	tables, err := shared.NewDatabase(db, naming, nil, options)
+	tables, err := base.NewDatabase(db, naming, nil, options)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func jsonList(list any) (string, error) {
 	return string(text), nil
 }
 
-// Notify has nobody to tell: New refuses Options.Announces.
+// Notify does nothing: New refuses Options.Announces.
 func (s *Store) Notify(context.Context, ...string) error { return nil }
 
 func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }

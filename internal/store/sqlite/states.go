@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // By the primary key.
@@ -51,23 +51,23 @@ const refColumnsSQL = `id, message_id, handler_key, version, '', error_count, ab
 func (s *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
 	list, err := jsonList(statusIDs)
 	if err != nil {
-		return nil, shared.Doing("read statuses back", err)
+		return nil, base.Doing("read statuses back", err)
 	}
-	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(statesSQL), shared.ScanState, list)
-	return shared.ByID(rows), shared.Doing("read statuses back", err)
+	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(statesSQL), base.ScanState, list)
+	return base.ByID(rows), base.Doing("read statuses back", err)
 }
 
 func (s *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, s.Pool(ctx), s.Text(claimsOfSQL), shared.ScanRef, workerID, limit)
-	return refs, shared.Doing("find the claims of a worker", err)
+	refs, err := store.Query(ctx, s.Pool(ctx), s.Text(claimsOfSQL), base.ScanRef, workerID, limit)
+	return refs, base.Doing("find the claims of a worker", err)
 }
 
 func (s *Store) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]store.Ref, error) {
 	var found []store.Ref
 	for _, key := range handlerKeys {
-		refs, err := store.Query(ctx, s.Pool(ctx), s.Text(oldestClaimsOfSQL), shared.ScanRef, workerID, key, window)
+		refs, err := store.Query(ctx, s.Pool(ctx), s.Text(oldestClaimsOfSQL), base.ScanRef, workerID, key, window)
 		if err != nil {
-			return nil, shared.Doing("find the oldest claims of a worker", err)
+			return nil, base.Doing("find the oldest claims of a worker", err)
 		}
 		found = append(found, refs...)
 	}
@@ -75,21 +75,21 @@ func (s *Store) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys
 }
 
 func (s *Store) StuckClaims(ctx context.Context, before time.Time, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, s.Pool(ctx), s.Text(stuckClaimsSQL), shared.ScanRef, store.SQLiteTime(before), limit)
-	return refs, shared.Doing("find stuck claims", err)
+	refs, err := store.Query(ctx, s.Pool(ctx), s.Text(stuckClaimsSQL), base.ScanRef, store.SQLiteTime(before), limit)
+	return refs, base.Doing("find stuck claims", err)
 }
 
 func (s *Store) PendingKeys(ctx context.Context) ([]string, error) {
-	keys, err := store.Query(ctx, s.Pool(ctx), s.Text(shared.PendingKeysSQL), store.Value[string])
-	return keys, shared.Doing("find pending handler keys", err)
+	keys, err := store.Query(ctx, s.Pool(ctx), s.Text(base.PendingKeysSQL), store.Value[string])
+	return keys, base.Doing("find pending handler keys", err)
 }
 
 func (s *Store) PendingOf(ctx context.Context, handlerKey string, limit int) ([]store.Ref, error) {
 	var refs []store.Ref
 	for _, statement := range []string{pendingOfSQL, waitingOfSQL} {
-		found, err := store.Query(ctx, s.Pool(ctx), s.Text(statement), shared.ScanRef, handlerKey, limit-len(refs))
+		found, err := store.Query(ctx, s.Pool(ctx), s.Text(statement), base.ScanRef, handlerKey, limit-len(refs))
 		if err != nil {
-			return nil, shared.Doing("find pending statuses", err)
+			return nil, base.Doing("find pending statuses", err)
 		}
 		refs = append(refs, found...)
 	}

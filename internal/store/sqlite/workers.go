@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/shared"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // All by primary key or over the whole of a table that has one row per
@@ -37,7 +37,7 @@ FROM {workers} ORDER BY started_at, id`
 )
 
 // Claims by the due index. A worker that has claims keeps its row: without it
-// nobody would look for them.
+// no sweep would find them.
 const deleteWorkersSQL = `
 DELETE FROM {workers}
 WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)
@@ -47,34 +47,34 @@ WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped_at IS NOT NULL OR rel
 	)`
 
 func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) error {
-	keys, err := shared.HandlerKeysJSON(w)
+	keys, err := base.HandlerKeysJSON(w)
 	if err != nil {
 		return err
 	}
-	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys, shared.HealthJSON(w), store.SQLiteTime(now))
+	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys, base.HealthJSON(w), store.SQLiteTime(now))
 	if err == nil && len(written) == 0 {
 		err = store.ErrWorkerReleased
 	}
-	return shared.Doing("heartbeat", err)
+	return base.Doing("heartbeat", err)
 }
 
 func (s *Store) RecordDrain(ctx context.Context, w store.Worker, now time.Time) error {
-	keys, err := shared.HandlerKeysJSON(w)
+	keys, err := base.HandlerKeysJSON(w)
 	if err != nil {
 		return err
 	}
-	_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now), shared.HealthJSON(w))
-	return shared.Doing("record drain", err)
+	_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now), base.HealthJSON(w))
+	return base.Doing("record drain", err)
 }
 
 func (s *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
 	found, err := store.Query(ctx, s.Pool(ctx), s.Text(workerLivesSQL), store.Value[string], workerID)
-	return len(found) == 1, shared.Doing("look at worker", err)
+	return len(found) == 1, base.Doing("look at worker", err)
 }
 
 func (s *Store) StopWorker(ctx context.Context, workerID string, now time.Time) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(stopWorkerSQL), workerID, store.SQLiteTime(now))
-	return shared.Doing("stop worker", err)
+	return base.Doing("stop worker", err)
 }
 
 func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error) {
@@ -85,9 +85,9 @@ func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState
 			return err
 		}
 		w.StartedAt, w.SilentFor, w.Evictable = started.Time, now.Sub(heartbeat.Time), true
-		return shared.ParseHandlerKeys(keys, w)
+		return base.ParseHandlerKeys(keys, w)
 	})
-	return workers, shared.Doing("list workers", err)
+	return workers, base.Doing("list workers", err)
 }
 
 // EvictWorker has nothing to do: a SQLite transaction dies with its process.
@@ -95,14 +95,14 @@ func (s *Store) EvictWorker(context.Context, string) (int, error) { return 0, ni
 
 func (s *Store) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(markReleasedSQL), workerID, store.SQLiteTime(now))
-	return shared.Doing("mark worker released", err)
+	return base.Doing("mark worker released", err)
 }
 
 func (s *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error) {
 	list, err := jsonList(workerIDs)
 	if err != nil {
-		return 0, shared.Doing("delete workers", err)
+		return 0, base.Doing("delete workers", err)
 	}
 	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteWorkersSQL), list)
-	return deleted, shared.Doing("delete workers", err)
+	return deleted, base.Doing("delete workers", err)
 }

@@ -1,4 +1,4 @@
-package shared
+package base
 
 import (
 	"context"
@@ -46,7 +46,7 @@ func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
 	return err
 }
 
-// AcceptRejected deletes the row last, so that everybody locks messages before
+// AcceptRejected deletes the row last, so that all accepts lock messages before
 // rejected rows. Two calls at once: the second waits for the first's messages,
 // finds them known and then the row gone, and is rolled back.
 func AcceptRejected(ctx context.Context, d Database, in Transacting, dialect interface {

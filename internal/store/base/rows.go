@@ -1,8 +1,7 @@
-package shared
+package base
 
 import (
 	"cmp"
-	"context"
 	"database/sql"
 	"slices"
 	"strings"
@@ -88,25 +87,6 @@ func ByID(rows []IdentifiedState) map[string]store.State {
 	return states
 }
 
-// PendingKeysSQL goes by the due index and the one on waiting rows, one step per key (a
-// loose index scan), however many rows each key has. SQLite runs the same text.
-const PendingKeysSQL = `
-WITH RECURSIVE pending(handler_key) AS (
-	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting ORDER BY handler_key LIMIT 1)
-	UNION ALL
-	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
-		AND s.handler_key > p.handler_key ORDER BY s.handler_key LIMIT 1)
-	FROM pending p WHERE p.handler_key IS NOT NULL
-), waiting(handler_key) AS (
-	SELECT (SELECT handler_key FROM {statuses} WHERE is_waiting ORDER BY handler_key LIMIT 1)
-	UNION ALL
-	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_waiting AND s.handler_key > w.handler_key ORDER BY s.handler_key LIMIT 1)
-	FROM waiting w WHERE w.handler_key IS NOT NULL
-)
-SELECT handler_key FROM pending WHERE handler_key IS NOT NULL
-UNION
-SELECT handler_key FROM waiting WHERE handler_key IS NOT NULL`
-
 // ScanRef scans a status at its version.
 func ScanRef(rows *sql.Rows, r *store.Ref) error {
 	var lane LaneColumns
@@ -133,13 +113,6 @@ func (c BacklogRow) Backlog(most int) store.Backlog {
 		HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing, Poisoned: c.poisoned, OldestDue: c.oldest.Time,
 		Capped: c.n >= most || c.waiting >= most || c.poisoned >= most,
 	}
-}
-
-// KeepGap implements Store.KeepGap.
-func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, foundAt any) (bool, error) {
-	added, err := store.Exec(ctx, d.Pool(ctx), d.Text(statement),
-		g.ID, g.Channel, g.Topic, g.Partition, g.FromOffset, g.ToOffset, store.SanitizeError(g.Reason), foundAt)
-	return added == 1, Doing("keep gap", err)
 }
 
 // OnlyOwner of a lease by its name: there is one, or none.

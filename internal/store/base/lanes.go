@@ -1,4 +1,4 @@
-package shared
+package base
 
 import (
 	"cmp"
@@ -88,30 +88,6 @@ func CheckLanes(ctx context.Context, dialect walking, rule store.LaneRule, after
 	return next, keys, nil
 }
 
-// WaitingLanesSQL goes by the index on lanes with waiting rows, one step per lane (a loose index
-// scan), however many rows wait in it. SQLite runs the same text.
-const WaitingLanesSQL = `
-WITH RECURSIVE lanes(lane_key, number) AS (
-	SELECT (SELECT lane_key FROM {statuses} WHERE is_waiting AND lane_handler = $1 AND lane_key > $2 ORDER BY lane_key LIMIT 1), 1
-	UNION ALL
-	SELECT (SELECT s.lane_key FROM {statuses} s WHERE s.is_waiting AND s.lane_handler = $1 AND s.lane_key > l.lane_key
-		ORDER BY s.lane_key LIMIT 1), l.number + 1
-	FROM lanes l WHERE l.lane_key IS NOT NULL AND l.number < $3
-)
-SELECT lane_key FROM lanes WHERE lane_key IS NOT NULL`
-
-// WaitingLaneHandlersSQL goes by the same index, one step per handler. SQLite runs the
-// same text.
-const WaitingLaneHandlersSQL = `
-WITH RECURSIVE handlers(lane_handler) AS (
-	SELECT (SELECT lane_handler FROM {statuses} WHERE is_waiting ORDER BY lane_handler LIMIT 1)
-	UNION ALL
-	SELECT (SELECT s.lane_handler FROM {statuses} s WHERE s.is_waiting AND s.lane_handler > h.lane_handler
-		ORDER BY s.lane_handler LIMIT 1)
-	FROM handlers h WHERE h.lane_handler IS NOT NULL
-)
-SELECT lane_handler FROM handlers WHERE lane_handler IS NOT NULL`
-
 // ScanLaneOf scans the key of a lane of this handler.
 func ScanLaneOf(name int64) func(*sql.Rows, *store.Lane) error {
 	return func(rows *sql.Rows, lane *store.Lane) error {
@@ -119,26 +95,6 @@ func ScanLaneOf(name int64) func(*sql.Rows, *store.Lane) error {
 		return rows.Scan(&lane.Key)
 	}
 }
-
-// LaneHandlersSQL goes by the index on lanes, one step per name (a loose index scan).
-// SQLite runs the same text.
-const LaneHandlersSQL = `
-WITH RECURSIVE handlers(lane_handler) AS (
-	SELECT (SELECT lane_handler FROM {statuses} WHERE completed_at IS NULL AND lane_key IS NOT NULL ORDER BY lane_handler LIMIT 1)
-	UNION ALL
-	SELECT (SELECT s.lane_handler FROM {statuses} s WHERE s.completed_at IS NULL AND s.lane_key IS NOT NULL
-		AND s.lane_handler > h.lane_handler ORDER BY s.lane_handler LIMIT 1)
-	FROM handlers h WHERE h.lane_handler IS NOT NULL
-)
-SELECT lane_handler FROM handlers WHERE lane_handler IS NOT NULL`
-
-// LaneHandlerKeysSQL goes by the index on lanes, backwards: of each lane the newest rows first, which
-// carry the newest keys. SQLite runs the same text.
-const LaneHandlerKeysSQL = `
-SELECT DISTINCT handler_key FROM (
-	SELECT handler_key FROM {statuses} WHERE lane_handler = $1 AND completed_at IS NULL AND lane_key IS NOT NULL
-	ORDER BY lane_handler DESC, lane_key DESC, is_poisoned DESC, sequence DESC, id DESC LIMIT $2
-) s`
 
 // StrayWindow is how many rows of each name StrayLanes looks at. Rows of one
 // name are those of one handler, from before and after its renames.

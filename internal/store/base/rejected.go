@@ -1,7 +1,8 @@
-package shared
+package base
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -56,4 +57,11 @@ func byCoordinates(a, b models.RejectedMessage) int {
 		cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition),
 		cmp.Compare(a.Offset, b.Offset), a.Timestamp.Compare(b.Timestamp),
 	)
+}
+
+// KeepGap implements Store.KeepGap.
+func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, foundAt any) (bool, error) {
+	added, err := store.Exec(ctx, d.Pool(ctx), d.Text(statement),
+		g.ID, g.Channel, g.Topic, g.Partition, g.FromOffset, g.ToOffset, store.SanitizeError(g.Reason), foundAt)
+	return added == 1, Doing("keep gap", err)
 }

@@ -1,4 +1,4 @@
-package shared
+package base
 
 import (
 	"bytes"
@@ -128,7 +128,7 @@ func Accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch st
 		index[IdentityOf(message)] = i
 		waiting[i] = message
 	}
-	// One order for everybody, so that overlapping batches wait for each
+	// All accepts insert in one order, so that overlapping batches wait for each
 	// other instead of deadlocking.
 	slices.SortFunc(waiting, func(a, b *store.NewMessage) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Namespace, b.Namespace))
@@ -249,7 +249,7 @@ func rowsOf(messages []*store.NewMessage, index map[Identity]int, statuses [][]S
 // addStatuses inserts what is missing after the new messages. The sequence
 // must follow the batch (contract 5.12): where a known message that lacks a
 // row stands before a new one, the new one's rows, inserted with the message a
-// moment ago and seen by nobody yet, are taken back and follow in their turn.
+// moment ago and not visible to others yet, are taken back and follow in their turn.
 // So are all of them if a vanished message was inserted after the others. What
 // was claimed with its message comes back unclaimed then.
 func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []StatusRow, statuses [][]StatusRow, results []store.Accepted, batch store.AcceptBatch, all bool) (late lateStatuses, err error) {

@@ -1,7 +1,7 @@
-// Package shared has what the stores of all dialects have in common: how a statement gets
+// Package base has what the stores of all dialects have in common: how a statement gets
 // the names of the tables, the algorithm of accepting, and the scanning of rows. It is for
 // the dialects alone.
-package shared
+package base
 
 import (
 	"context"
@@ -50,8 +50,7 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 		"{markers}", models.Quote(naming.Markers()),
 		"{audit}", models.Quote(naming.Audit()),
 		"{meta}", models.Quote(naming.Meta()),
-		// Whoever uses the same table uses the same channel, by whatever
-		// schema or search path; nobody else does.
+		// One channel for each table, by whatever schema or search path it is reached.
 		"{channel}", "('inbox_' || '"+models.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
 		"{latest}", latest,
 	)}, nil

@@ -1,0 +1,64 @@
+package base
+
+// The statements that all dialects run, but for the form of their parameters.
+
+// WaitingLanesSQL goes by the index on lanes with waiting rows, one step per lane (a loose
+// index scan), however many rows wait in it.
+const WaitingLanesSQL = `
+WITH RECURSIVE lanes(lane_key, number) AS (
+	SELECT (SELECT lane_key FROM {statuses} WHERE is_waiting AND lane_handler = $1 AND lane_key > $2 ORDER BY lane_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.lane_key FROM {statuses} s WHERE s.is_waiting AND s.lane_handler = $1 AND s.lane_key > l.lane_key
+		ORDER BY s.lane_key LIMIT 1), l.number + 1
+	FROM lanes l WHERE l.lane_key IS NOT NULL AND l.number < $3
+)
+SELECT lane_key FROM lanes WHERE lane_key IS NOT NULL`
+
+// WaitingLaneHandlersSQL goes by the same index, one step per handler.
+const WaitingLaneHandlersSQL = `
+WITH RECURSIVE handlers(lane_handler) AS (
+	SELECT (SELECT lane_handler FROM {statuses} WHERE is_waiting ORDER BY lane_handler LIMIT 1)
+	UNION ALL
+	SELECT (SELECT s.lane_handler FROM {statuses} s WHERE s.is_waiting AND s.lane_handler > h.lane_handler
+		ORDER BY s.lane_handler LIMIT 1)
+	FROM handlers h WHERE h.lane_handler IS NOT NULL
+)
+SELECT lane_handler FROM handlers WHERE lane_handler IS NOT NULL`
+
+// LaneHandlersSQL goes by the index on lanes, one step per name (a loose index scan).
+const LaneHandlersSQL = `
+WITH RECURSIVE handlers(lane_handler) AS (
+	SELECT (SELECT lane_handler FROM {statuses} WHERE completed_at IS NULL AND lane_key IS NOT NULL ORDER BY lane_handler LIMIT 1)
+	UNION ALL
+	SELECT (SELECT s.lane_handler FROM {statuses} s WHERE s.completed_at IS NULL AND s.lane_key IS NOT NULL
+		AND s.lane_handler > h.lane_handler ORDER BY s.lane_handler LIMIT 1)
+	FROM handlers h WHERE h.lane_handler IS NOT NULL
+)
+SELECT lane_handler FROM handlers WHERE lane_handler IS NOT NULL`
+
+// LaneHandlerKeysSQL goes by the index on lanes, backwards: of each lane the newest rows
+// first, which carry the newest keys.
+const LaneHandlerKeysSQL = `
+SELECT DISTINCT handler_key FROM (
+	SELECT handler_key FROM {statuses} WHERE lane_handler = $1 AND completed_at IS NULL AND lane_key IS NOT NULL
+	ORDER BY lane_handler DESC, lane_key DESC, is_poisoned DESC, sequence DESC, id DESC LIMIT $2
+) s`
+
+// PendingKeysSQL goes by the due index and the one on waiting rows, one step per key (a
+// loose index scan), however many rows each key has.
+const PendingKeysSQL = `
+WITH RECURSIVE pending(handler_key) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting ORDER BY handler_key LIMIT 1)
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
+		AND s.handler_key > p.handler_key ORDER BY s.handler_key LIMIT 1)
+	FROM pending p WHERE p.handler_key IS NOT NULL
+), waiting(handler_key) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE is_waiting ORDER BY handler_key LIMIT 1)
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_waiting AND s.handler_key > w.handler_key ORDER BY s.handler_key LIMIT 1)
+	FROM waiting w WHERE w.handler_key IS NOT NULL
+)
+SELECT handler_key FROM pending WHERE handler_key IS NOT NULL
+UNION
+SELECT handler_key FROM waiting WHERE handler_key IS NOT NULL`
