@@ -22,8 +22,8 @@ import (
 func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
 	headers := []handler.Header{{Key: "a", Value: []byte("1")}, {Key: "", Value: nil}, {Key: "a", Value: []byte{}}}
 	for limit, whole := range map[int]bool{2: false, 3: true} {
-		w := written{Batch: kafkawire.Batch{Base: 5, Last: 6}, records: []envelope.Record{
-			{Offset: 5, Timestamp: kafkawire.Timestamp(0), Value: []byte("v"), Headers: headers}, {Offset: 6, Timestamp: kafkawire.Timestamp(0), Headers: headers[:2]},
+		w := written{layout: layout{base: 5, last: 6}, records: []envelope.Record{
+			{Offset: 5, Timestamp: time.UnixMilli(0).UTC(), Value: []byte("v"), Headers: headers}, {Offset: 6, Timestamp: time.UnixMilli(0).UTC(), Headers: headers[:2]},
 		}}
 		out := deliver(t, w.bytes(t), 5, nil, func(c *Config) { c.Decoder.MaxHeaders = limit })
 		require.NoError(t, out.err)
@@ -116,8 +116,8 @@ func TestBatchLargerThanMaxBatchBytesHaltsByName(t *testing.T) {
 	}
 	for codec := range compress.Compression(5) {
 		t.Run(codec.String(), func(t *testing.T) {
-			good := written{Batch: kafkawire.Batch{Base: 0, Last: 0}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Value: []byte("v")}}}
-			w := written{Batch: kafkawire.Batch{Base: 1, Last: 1, Codec: codec}}
+			good := written{layout: layout{base: 0, last: 0}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Value: []byte("v")}}}
+			w := written{layout: layout{base: 1, last: 1, codec: codec}}
 			smaller := func(c *Config) { c.MaxBatchBytes = limit }
 			out := deliver(t, append(good.bytes(t), size(w, limit+8).bytes(t)...), 0, nil, smaller)
 			require.ErrorIs(t, out.err, ErrUndecodable)
@@ -136,7 +136,7 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 	record := func(offset int64) envelope.Record {
 		return envelope.Record{Offset: offset, Timestamp: time.UnixMilli(0), Value: []byte("v")}
 	}
-	good := written{Batch: kafkawire.Batch{Base: 0, Last: 9}, records: []envelope.Record{record(0), record(9)}}
+	good := written{layout: layout{base: 0, last: 9}, records: []envelope.Record{record(0), record(9)}}
 	whole := good.bytes(t)
 	flipped := func(at int) []byte {
 		content := bytes.Clone(whole)
@@ -149,12 +149,12 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 		"a flipped bit of the header":   flipped(24),
 		"an unknown format":             flipped(formatAt),
 		"an unknown codec":              claim(7, 1, []byte("content")),
-		"a record behind the last":      written{Batch: kafkawire.Batch{Base: 0, Last: 3}, records: []envelope.Record{record(0), record(4)}}.bytes(t),
-		"records out of order":          written{Batch: kafkawire.Batch{Base: 0, Last: 9}, records: []envelope.Record{record(5), record(4)}}.bytes(t),
+		"a record behind the last":      written{layout: layout{base: 0, last: 3}, records: []envelope.Record{record(0), record(4)}}.bytes(t),
+		"records out of order":          written{layout: layout{base: 0, last: 9}, records: []envelope.Record{record(5), record(4)}}.bytes(t),
 		"fewer records than it says":    claim(compress.None, 2, []byte{12, 0, 0, 0, 1, 1, 0}),
 		"a record that is not counted":  hides,
 		"records that are not counted":  claim(compress.None, 1, []byte{12, 0, 0, 0, 1, 1, 0, 12, 0, 0, 2, 1, 1, 0}),
-		"a control record without type": written{Batch: kafkawire.Batch{Base: 0, Last: 0, Control: true}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Key: []byte{0}}}}.bytes(t),
+		"a control record without type": written{layout: layout{base: 0, last: 0, control: true}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Key: []byte{0}}}}.bytes(t),
 		"a length that is none":         bytes.Repeat([]byte{0xff}, 100),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 		require.ErrorIs(t, deliver(t, whole, 10, nil, nil).err, ErrUndecodable)
 	})
 	t.Run("what lies before is shown", func(t *testing.T) {
-		second := written{Batch: kafkawire.Batch{Base: 10, Last: 10}, records: []envelope.Record{record(10)}}.bytes(t)
+		second := written{layout: layout{base: 10, last: 10}, records: []envelope.Record{record(10)}}.bytes(t)
 		second[len(second)-1] ^= 1
 		out := deliver(t, append(bytes.Clone(whole), second...), 0, nil, nil)
 		require.ErrorIs(t, out.err, ErrUndecodable)

@@ -2,7 +2,6 @@ package kafkaconsumer
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"strconv"
@@ -20,30 +19,28 @@ func (n *network) dialLeader(ctx context.Context, topic string, partition int) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout+n.cfg.RequestTimeout)
 	defer cancel()
-	c := &kafkawire.FetchConn{ClientID: n.cfg.ClientID, Patience: n.cfg.RequestTimeout, MaxBatch: n.cfg.MaxBatchBytes}
-	hangUp := func() bool { return true }
-	defer func() { hangUp() }()
+	var conn net.Conn
+	ended := func() bool { return true }
+	defer func() { ended() }()
 	dialer := &kafka.Dialer{
 		ClientID: n.cfg.ClientID, Timeout: n.cfg.DialTimeout, SASLMechanism: n.dialer.SASLMechanism,
 		DialFunc: func(_ context.Context, network, address string) (_ net.Conn, err error) {
-			if c.Conn, err = n.dial(ctx, network, address); err != nil {
+			if conn, err = n.dial(ctx, network, address); err != nil {
 				return nil, err
 			}
-			c.Raw = c.Conn
-			if encrypted, ok := c.Conn.(*tls.Conn); ok {
-				c.Raw = encrypted.NetConn()
-			}
 			// kafka-go authenticates without a context.
-			hangUp = context.AfterFunc(ctx, c.HangUp)
-			return kafkawire.NewCheckedConn(c.Conn, n.guard, address), nil
+			ended = context.AfterFunc(ctx, func() { kafkawire.HangUp(conn) })
+			return kafkawire.NewCheckedConn(conn, n.guard, address), nil
 		},
 	}
 	_, err = dialer.DialContext(ctx, "tcp", address)
+	var c *kafkawire.FetchConn
 	if err == nil {
-		err = c.Negotiate(ctx)
+		c, err = kafkawire.NewFetchConn(ctx, conn, n.cfg.ClientID, n.cfg.RequestTimeout, n.cfg.MaxBatchBytes)
+	} else if conn != nil {
+		kafkawire.HangUp(conn)
 	}
 	if err != nil {
-		c.HangUp()
 		return nil, fmt.Errorf("connect to %s, the leader of %s/%d: %w", address, topic, partition, err)
 	}
 	return c, nil

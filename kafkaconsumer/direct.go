@@ -64,7 +64,7 @@ func (w *directWorker) run(ctx, acceptCtx context.Context) {
 		select {
 		case c := <-w.in:
 			ok := w.deliver(ctx, acceptCtx, c)
-			w.buffer.Add(-c.bytes)
+			w.buffer.Release(c.bytes)
 			if !ok {
 				return
 			}

@@ -28,9 +28,18 @@ const (
 
 var checksums = crc32.MakeTable(crc32.Castagnoli)
 
+// layout is what the header of a batch says.
+type layout struct {
+	base, last                       int64
+	epoch                            int32
+	codec                            compress.Compression
+	appended, transactional, control bool
+	producer, firstTime, maxTime     int64
+}
+
 // written is a batch as a test writes it.
 type written struct {
-	kafkawire.Batch
+	layout
 	records []envelope.Record // with offsets and timestamps
 }
 
@@ -39,8 +48,8 @@ func (w written) bytes(t testing.TB) []byte {
 	var content []byte
 	for _, r := range w.records {
 		record := []byte{0}
-		record = binary.AppendVarint(record, r.Timestamp.UnixMilli()-w.FirstTime)
-		record = binary.AppendVarint(record, r.Offset-w.Base)
+		record = binary.AppendVarint(record, r.Timestamp.UnixMilli()-w.firstTime)
+		record = binary.AppendVarint(record, r.Offset-w.base)
 		record = appendBytes(appendBytes(record, r.Key), r.Value)
 		record = binary.AppendVarint(record, int64(len(r.Headers)))
 		for _, h := range r.Headers {
@@ -48,24 +57,24 @@ func (w written) bytes(t testing.TB) []byte {
 		}
 		content = append(binary.AppendVarint(content, int64(len(record))), record...)
 	}
-	content = compressed(t, w.Codec, content)
-	attributes := int16(w.Codec)
+	content = compressed(t, w.codec, content)
+	attributes := int16(w.codec)
 	for _, flag := range []struct {
 		on  bool
 		bit int16
-	}{{w.Appended, appendTime}, {w.Transactional, isTransactional}, {w.Control, isControl}} {
+	}{{w.appended, appendTime}, {w.transactional, isTransactional}, {w.control, isControl}} {
 		if flag.on {
 			attributes |= flag.bit
 		}
 	}
 	checked := binary.BigEndian.AppendUint16(nil, uint16(attributes))
-	checked = binary.BigEndian.AppendUint32(checked, uint32(w.Last-w.Base))
-	for _, v := range []int64{w.FirstTime, w.MaxTime, w.Producer} {
+	checked = binary.BigEndian.AppendUint32(checked, uint32(w.last-w.base))
+	for _, v := range []int64{w.firstTime, w.maxTime, w.producer} {
 		checked = binary.BigEndian.AppendUint64(checked, uint64(v))
 	}
 	checked = append(checked, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	checked = append(binary.BigEndian.AppendUint32(checked, uint32(len(w.records))), content...)
-	return framed(w.Base, w.Epoch, checked)
+	return framed(w.base, w.epoch, checked)
 }
 
 // framed puts the beginning of a batch before its checked part.
@@ -129,15 +138,15 @@ func deliver(t testing.TB, content []byte, wanted int64, aborted []fetch.Respons
 				d.records = append(d.records, r.Record)
 			}
 			d.bounds = append(d.bounds, c.next)
-			buffer.Add(-c.bytes)
+			buffer.Release(c.bytes)
 		}
 	}()
 	f := &fetcher{
-		network: &network{inflater: &kafkawire.Inflater{Limit: cfg.MaxBatchBytes}}, cfg: cfg, partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
+		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg, partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
 		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
 		sizeBound: func(envelope.Record) int { return 0 }, out: out,
 	}
-	held := &kafkawire.Hold{Budget: buffer}
+	held := buffer.NewHold()
 	run := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content, Aborted: aborted}, wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}
 	d.err = run.run()
 	held.End()

@@ -146,7 +146,7 @@ var errNothing = errors.New("the broker says nothing but to wait")
 // turn fetches once and hands over what came. It returns the offset to go on
 // at, also with an error, and whether there was something.
 func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
-	held := &kafkawire.Hold{Budget: f.buffer}
+	held := f.buffer.NewHold()
 	defer held.End()
 	next = offset
 	defer func() {
@@ -162,7 +162,7 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 	if response.Nothing {
 		return next, false, errNothing
 	}
-	if f.conn.Idle > unaskedFor {
+	if f.conn.Idle() > unaskedFor {
 		f.identified, f.unsure = time.Time{}, true
 	}
 	f.unsure = f.unsure || len(response.Records) > 0
@@ -221,7 +221,7 @@ func (f *fetcher) send(ctx context.Context, c *chunk, held *kafkawire.Hold) bool
 	case f.out <- c:
 		return true
 	case <-ctx.Done():
-		f.buffer.Add(-c.bytes)
+		f.buffer.Release(c.bytes)
 		return false
 	}
 }

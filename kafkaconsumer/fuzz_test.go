@@ -18,7 +18,6 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
 // scriptedLog is a partition's log as producers with and without transactions
@@ -71,7 +70,7 @@ func script(program []byte) *scriptedLog {
 // data writes a batch; with 0 records it is one that compaction has emptied.
 func (l *scriptedLog) data(producer, count int64) (offsets []int64) {
 	base := l.end
-	w := written{Batch: kafkawire.Batch{Base: base, Producer: producer, Transactional: producer >= 0, FirstTime: base}}
+	w := written{layout: layout{base: base, producer: producer, transactional: producer >= 0, firstTime: base}}
 	for i := range count {
 		offsets = append(offsets, base+i)
 		text := fmt.Appendf(nil, "%d", base+i)
@@ -79,9 +78,9 @@ func (l *scriptedLog) data(producer, count int64) (offsets []int64) {
 			Headers: []handler.Header{{Key: "h", Value: text}}})
 	}
 	l.end += max(count, 1)
-	w.Last = l.end - 1
+	w.last = l.end - 1
 	if count > 0 {
-		w.Codec = compress.Compression(base % 5)
+		w.codec = compress.Compression(base % 5)
 	}
 	l.batches = append(l.batches, w)
 	return offsets
@@ -92,7 +91,7 @@ func (l *scriptedLog) marker(producer int64, kind byte) {
 	l.end++
 	l.hidden[base] = true
 	l.batches = append(l.batches, written{
-		Batch:   kafkawire.Batch{Base: base, Last: base, Producer: producer, Transactional: true, Control: true},
+		layout:  layout{base: base, last: base, producer: producer, transactional: true, control: true},
 		records: []envelope.Record{{Offset: base, Timestamp: time.UnixMilli(0), Key: []byte{0, 0, 0, kind}, Value: []byte{0, 0, 0, 0, 0, 0}}},
 	})
 }
@@ -120,7 +119,7 @@ func FuzzResponseShowsWhatIsCommitted(f *testing.F) {
 		expected, next := []int64{}, wanted
 		var batches []written
 		for _, w := range l.batches {
-			if w.Last < wanted || sent == int(limit) {
+			if w.last < wanted || sent == int(limit) {
 				continue
 			}
 			encoded := w.bytes(t)
@@ -141,7 +140,7 @@ func FuzzResponseShowsWhatIsCommitted(f *testing.F) {
 					expected = append(expected, r.Offset)
 				}
 			}
-			last = batches[i].Last
+			last = batches[i].last
 			next = max(next, last+1)
 		}
 		var aborted []fetch.ResponseTransaction
@@ -182,8 +181,8 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 		if base < 0 || base > 1<<62 || at < -1<<61 || at > 1<<61 || count == 0 || int(count)*(len(key)+len(value)+len(content)) > 1<<17 {
 			return
 		}
-		w := written{Batch: kafkawire.Batch{Base: base, Last: base + 3*int64(count), Codec: compress.Compression(shape % 5), Appended: shape&0x08 != 0,
-			FirstTime: at, MaxTime: at + 77, Producer: -1, Epoch: 7}}
+		w := written{layout: layout{base: base, last: base + 3*int64(count), codec: compress.Compression(shape % 5), appended: shape&0x08 != 0,
+			firstTime: at, maxTime: at + 77, producer: -1, epoch: 7}}
 		var want []envelope.Record
 		for i := range int64(count) {
 			r := envelope.Record{Offset: base + 3*i, Timestamp: time.UnixMilli(at - i).UTC(), Key: key, Value: value}
@@ -197,7 +196,7 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 				r.Headers = []handler.Header{{Key: name, Value: content}, {Key: name, Value: nil}}
 			}
 			w.records = append(w.records, r)
-			if r.Topic, r.Partition = "t", 3; w.Appended {
+			if r.Topic, r.Partition = "t", 3; w.appended {
 				r.Timestamp = time.UnixMilli(at + 77).UTC()
 			}
 			want = append(want, r)
@@ -206,7 +205,7 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 		require.NoError(t, out.err)
 		require.Equal(t, want, out.records)
 		require.Equal(t, int32(7), out.epoch)
-		require.Equal(t, w.Last+1, out.next)
+		require.Equal(t, w.last+1, out.next)
 
 		var records []protocol.Record // it knows no offsets, no times before 1970 and no append time
 		at = max(at, 1)
@@ -228,7 +227,7 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 			return
 		}
 		var encoded bytes.Buffer
-		set := protocol.RecordSet{Version: 2, Attributes: protocol.Attributes(w.Codec), Records: protocol.NewRecordReader(records...)}
+		set := protocol.RecordSet{Version: 2, Attributes: protocol.Attributes(w.codec), Records: protocol.NewRecordReader(records...)}
 		_, err := set.WriteTo(&encoded)
 		require.NoError(t, err)
 		out = deliver(t, encoded.Bytes()[4:], 0, nil, nil)
@@ -242,7 +241,7 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 // backwards.
 func FuzzResponseOfAnyBytes(f *testing.F) {
 	for codec := range compress.Compression(5) {
-		w := written{Batch: kafkawire.Batch{Base: 5, Last: 9, Codec: codec, Producer: -1}}
+		w := written{layout: layout{base: 5, last: 9, codec: codec, producer: -1}}
 		for i := range int64(3) {
 			w.records = append(w.records, envelope.Record{Offset: 5 + i, Timestamp: time.UnixMilli(1), Key: []byte("k"), Value: []byte("v"),
 				Headers: []handler.Header{{Key: "h", Value: []byte("v")}}})

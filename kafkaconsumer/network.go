@@ -52,7 +52,7 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 	}
 	cfg.SASL = cfg.SASL.withoutSecrets()
 	n := &network{
-		cfg: cfg, inflater: &kafkawire.Inflater{Limit: cfg.MaxBatchBytes}, conns: map[*conn]struct{}{},
+		cfg: cfg, inflater: kafkawire.NewInflater(cfg.MaxBatchBytes), conns: map[*conn]struct{}{},
 		refreshing: condition.New(log, clk, zap.WarnLevel, "cluster refresh", "what is known of the brokers gets old"),
 	}
 	n.cutting, n.endDials = context.WithCancel(context.Background())

@@ -72,7 +72,7 @@ func (w *worker) run(ctx, acceptCtx context.Context) {
 		}
 		ok := w.accept(acceptCtx, batch)
 		for _, c := range batch {
-			w.buffer.Add(-c.bytes)
+			w.buffer.Release(c.bytes)
 		}
 		if !ok {
 			return
@@ -85,12 +85,12 @@ func (w *worker) queue() chan *chunk { return w.in }
 // drop gives back what was taken or waits and is not accepted any more.
 func (w *worker) drop() {
 	if w.carry != nil {
-		w.buffer.Add(-w.carry.bytes)
+		w.buffer.Release(w.carry.bytes)
 	}
 	for {
 		select {
 		case c := <-w.in:
-			w.buffer.Add(-c.bytes)
+			w.buffer.Release(c.bytes)
 		default:
 			return
 		}
@@ -119,7 +119,7 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 		if ctx.Err() != nil {
 			// What is gathered is not accepted yet: it is redelivered.
 			for _, gathered := range batch {
-				w.buffer.Add(-gathered.bytes)
+				w.buffer.Release(gathered.bytes)
 			}
 			w.carry = c
 			return nil

@@ -26,16 +26,16 @@ type Batch struct {
 	Base, Last int64
 	// Epoch is of the leader who wrote it; -1 is unknown.
 	Epoch int32
-	Codec compress.Compression
-	// Appended says that the broker's time of writing is the records' timestamp.
-	Appended               bool
+	codec compress.Compression
+	// appended says that the broker's time of writing is the records' timestamp.
+	appended               bool
 	Transactional, Control bool
 	Producer               int64
-	// FirstTime is what records' timestamps count from, MaxTime the largest of
+	// firstTime is what records' timestamps count from, maxTime the largest of
 	// them or the time of writing, in milliseconds.
-	FirstTime, MaxTime int64
+	firstTime, maxTime int64
 	Count              int
-	// content are the records, compressed by Codec.
+	// content are the records, compressed by codec.
 	content []byte
 }
 
@@ -114,11 +114,11 @@ func newBatch(base int64, whole []byte) (b Batch, err error) {
 		return b, fmt.Errorf("%w: the checksum of the batch at offset %d is %08x, its content's %08x", ErrUndecodable, base, sum, found)
 	}
 	attributes := c.int16()
-	b.Codec, b.Appended = compress.Compression(attributes&codecMask), attributes&appendTimeFlag != 0
+	b.codec, b.appended = compress.Compression(attributes&codecMask), attributes&appendTimeFlag != 0
 	b.Transactional, b.Control = attributes&transactionalFlag != 0, attributes&controlFlag != 0
 	delta := int64(c.int32())
 	b.Last = base + delta
-	b.FirstTime, b.MaxTime, b.Producer = c.int64(), c.int64(), c.int64()
+	b.firstTime, b.maxTime, b.Producer = c.int64(), c.int64(), c.int64()
 	c.take(2 + 4) // the producer's epoch and sequence are the broker's affair
 	b.Count, b.content = int(c.int32()), c.rest
 	if delta < 0 || b.Last < base || b.Count < 0 {

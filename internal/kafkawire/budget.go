@@ -53,17 +53,16 @@ func (b *Budget) await(ctx context.Context, condition func() bool) bool {
 	}
 }
 
-// Add gives bytes of chunks back, which is how workers use it: with the bytes
-// negative.
-func (b *Budget) Add(bytes int) {
+// Release gives back bytes that were sent.
+func (b *Budget) Release(bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.sent += bytes
-	b.tell()
+	b.sent -= bytes
+	b.notify()
 }
 
-// tell wakes who waits; the caller holds the lock.
-func (b *Budget) tell() {
+// notify wakes the waiting fetchers; the caller holds the lock.
+func (b *Budget) notify() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
@@ -77,15 +76,18 @@ func (b *Budget) Bytes() int {
 
 // Hold is what one fetcher has of the budget while it works on a response.
 type Hold struct {
-	Budget *Budget
+	budget *Budget
 	taken  int
 	// spare is taken and not used yet: records are smaller than what is taken
 	// at a time.
 	spare int
 }
 
-// TakeAtLeast spares fetchers the lock for each record.
-const TakeAtLeast = 64 << 10
+// NewHold holds nothing yet.
+func (b *Budget) NewHold() *Hold { return &Hold{budget: b} }
+
+// takeAtLeast spares fetchers the lock for each record.
+const takeAtLeast = 64 << 10
 
 // Take takes bytes, when it may, and reports false if ctx ends first.
 func (h *Hold) Take(ctx context.Context, bytes int) bool {
@@ -93,8 +95,8 @@ func (h *Hold) Take(ctx context.Context, bytes int) bool {
 		h.spare -= bytes
 		return true
 	}
-	more := max(bytes-h.spare, TakeAtLeast)
-	b := h.Budget
+	more := max(bytes-h.spare, takeAtLeast)
+	b := h.budget
 	took := b.await(ctx, func() bool {
 		fits := b.sent+b.held+more <= b.limit
 		if !fits && b.exceeding != h && (b.exceeding != nil || b.sent >= b.limit) {
@@ -119,27 +121,27 @@ func (h *Hold) bytes() int { return h.taken - h.spare }
 // GiveBack ends the use of bytes.
 func (h *Hold) GiveBack(bytes int) {
 	h.spare += bytes
-	if h.spare <= TakeAtLeast {
+	if h.spare <= takeAtLeast {
 		return // for the next
 	}
-	back := h.spare - TakeAtLeast
+	back := h.spare - takeAtLeast
 	h.spare -= back
 	h.drop(back)
 }
 
 func (h *Hold) drop(bytes int) {
-	b := h.Budget
+	b := h.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= bytes
 	h.taken -= bytes
-	b.tell()
+	b.notify()
 }
 
 // Send makes bytes those of a chunk that goes to a worker, who gives them
 // back.
 func (h *Hold) Send(bytes int) {
-	b := h.Budget
+	b := h.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= bytes
@@ -149,7 +151,7 @@ func (h *Hold) Send(bytes int) {
 
 // End gives everything back that is not sent.
 func (h *Hold) End() {
-	b := h.Budget
+	b := h.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held -= h.taken
@@ -157,5 +159,5 @@ func (h *Hold) End() {
 	if b.exceeding == h {
 		b.exceeding = nil
 	}
-	b.tell()
+	b.notify()
 }

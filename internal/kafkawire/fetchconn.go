@@ -2,6 +2,7 @@ package kafkawire
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -25,22 +26,18 @@ import (
 // one goroutine.
 type FetchConn struct {
 	net.Conn
-	// Raw is below TLS: closing it waits for nothing.
-	Raw net.Conn
-	// Patience is how long an answer may take, MaxBatch how large a batch may be, and
-	// ClientID what requests are sent under.
-	Patience      time.Duration
-	MaxBatch      int
-	ClientID      string
+	clientID      string
+	timeout       time.Duration // of an answer
+	maxBatchBytes int
 	version       int16 // of fetch requests
 	identifies    bool  // the broker tells topics' IDs
 	correlationID int32
 	// mutedUntil is when the broker reads from the connection again.
 	mutedUntil time.Time
-	// answered is when the last answer began to come, and Idle how long after the one
+	// answered is when the last answer began to come, and idle how long after the one
 	// before it the last request was sent.
 	answered time.Time
-	Idle     time.Duration
+	idle     time.Duration
 	// memory is where the next answer goes.
 	memory []byte
 }
@@ -52,15 +49,34 @@ const (
 	lastFetchVersion  = 11
 )
 
-// HangUp ends the connection, and what waits for it, at once.
-func (c *FetchConn) HangUp() {
-	if c.Raw != nil {
-		_ = c.Raw.Close()
+// NewFetchConn takes a connection on which kafka-go has authenticated, and asks the broker
+// what it speaks. An answer may take as long as timeout. After an error the connection is
+// closed.
+func NewFetchConn(ctx context.Context, conn net.Conn, clientID string, timeout time.Duration, maxBatchBytes int) (*FetchConn, error) {
+	c := &FetchConn{Conn: conn, clientID: clientID, timeout: timeout, maxBatchBytes: maxBatchBytes}
+	if err := c.negotiate(ctx); err != nil {
+		c.HangUp()
+		return nil, err
 	}
+	return c, nil
 }
 
-// Negotiate finds the version of fetch requests, and whether topics have IDs.
-func (c *FetchConn) Negotiate(ctx context.Context) error {
+// HangUp ends the connection, and what waits for it, at once.
+func (c *FetchConn) HangUp() { HangUp(c.Conn) }
+
+// HangUp closes a connection below its TLS, which waits for nothing.
+func HangUp(conn net.Conn) {
+	if encrypted, ok := conn.(*tls.Conn); ok {
+		conn = encrypted.NetConn()
+	}
+	_ = conn.Close()
+}
+
+// Idle is how long no request was on its way before the last one was sent.
+func (c *FetchConn) Idle() time.Duration { return c.idle }
+
+// negotiate finds the version of fetch requests, and whether topics have IDs.
+func (c *FetchConn) negotiate(ctx context.Context) error {
 	const most = 64 << 10
 	answer, err := c.ask(ctx, &apiversions.Request{}, 0, 0, most, nil)
 	if err != nil {
@@ -89,7 +105,7 @@ func (c *FetchConn) Negotiate(ctx context.Context) error {
 
 // ask sends a request and returns its answer.
 func (c *FetchConn) ask(ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *Hold) (*cursor, error) {
-	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.ClientID, request) }
+	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.clientID, request) }
 	return c.exchange(ctx, write, wait, most, h)
 }
 
@@ -104,12 +120,12 @@ func (c *FetchConn) exchange(ctx context.Context, write func() error, wait time.
 		return nil, ctx.Err()
 	}
 	defer context.AfterFunc(ctx, c.HangUp)()
-	if err := c.SetDeadline(time.Now().Add(wait + c.Patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(wait + c.timeout)); err != nil {
 		return nil, err
 	}
 	c.correlationID++
 	if !c.answered.IsZero() {
-		c.Idle = time.Since(c.answered)
+		c.idle = time.Since(c.answered)
 	}
 	if err := write(); err != nil {
 		return nil, err
@@ -147,7 +163,7 @@ func (c *FetchConn) read(ctx context.Context, most int64, h *Hold) (*cursor, err
 			return nil, ctx.Err()
 		}
 		// Waiting for memory may have taken any time.
-		if err := c.SetReadDeadline(time.Now().Add(c.Patience)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
 			return nil, err
 		}
 		content = slices.Grow(content, step)
@@ -210,12 +226,12 @@ func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) 
 	// A first batch may be larger than was asked for; the list of aborted
 	// transactions has no limit of its own.
 	const others = 16 << 20
-	most := min(int64(asked.PartitionMaxBytes)+int64(c.MaxBatch)+others, 1<<31-1)
+	most := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatchBytes)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
 	answer, err := c.ask(ctx, request, c.version, wait, most, h)
 	var size *sizeError
 	if errors.As(err, &size) {
-		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUndecodable, err, c.MaxBatch)
+		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUndecodable, err, c.maxBatchBytes)
 	}
 	if err != nil {
 		return nil, err

@@ -12,29 +12,32 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// Inflater decompresses batches of at most Limit bytes. What is compressed may
+// Inflater decompresses batches of at most as many bytes as NewInflater says. What is compressed may
 // claim or become any size, so memory is taken from the budget for what is
 // there or can come of it, never for what a header says.
 //
 // gzip and lz4 go through kafka-go's codecs. Its snappy and zstd take as much
 // memory as a header claims, so these two are led by the hand.
 type Inflater struct {
-	Limit int
+	limit int
 
 	once    sync.Once
-	zstd    *zstd.Decoder // of what cannot exceed Limit by much
+	zstd    *zstd.Decoder // of what cannot exceed limit by much
 	limited *zstd.Decoder
 	err     error
 }
 
+// NewInflater makes an Inflater. It is safe for concurrent use.
+func NewInflater(maxBatchBytes int) *Inflater { return &Inflater{limit: maxBatchBytes} }
+
 // Inflate returns a batch's records without their compression, and the bytes
 // that are held for them.
 func (i *Inflater) Inflate(ctx context.Context, b Batch, h *Hold) (content []byte, held int, err error) {
-	if len(b.content) > i.Limit {
+	if len(b.content) > i.limit {
 		return nil, 0, i.tooLarge(b, "compressed ")
 	}
 	before := h.bytes()
-	switch b.Codec {
+	switch b.codec {
 	case compress.None:
 		return b.content, 0, nil // held as the response
 	case compress.Snappy:
@@ -53,19 +56,19 @@ func (i *Inflater) Inflate(ctx context.Context, b Batch, h *Hold) (content []byt
 }
 
 func (i *Inflater) tooLarge(b Batch, what string) error {
-	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUndecodable, what, b.Base, i.Limit)
+	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUndecodable, what, b.Base, i.limit)
 }
 
 func corrupt(b Batch, err error) error {
-	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUndecodable, b.Base, b.Codec, err)
+	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUndecodable, b.Base, b.codec, err)
 }
 
 // stream decompresses what nothing is known of beforehand, growing with what
 // comes.
 func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte, err error) {
-	codec := b.Codec.Codec()
+	codec := b.codec.Codec()
 	if codec == nil {
-		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUndecodable, b.Base, int(b.Codec))
+		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUndecodable, b.Base, int(b.codec))
 	}
 	reader := codec.NewReader(&bytesReader{rest: b.content})
 	defer func() {
@@ -77,7 +80,7 @@ func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte
 	for {
 		if len(content) == cap(content) {
 			// One more byte than allowed tells what is too large.
-			grow := min(max(cap(content), min(2*len(b.content), i.Limit), first), i.Limit+1-len(content))
+			grow := min(max(cap(content), min(2*len(b.content), i.limit), first), i.limit+1-len(content))
 			if grow <= 0 {
 				return nil, i.tooLarge(b, "decompressed ")
 			}
@@ -88,7 +91,7 @@ func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte
 		}
 		n, err := reader.Read(content[len(content):cap(content)])
 		content = content[:len(content)+n]
-		if len(content) > i.Limit {
+		if len(content) > i.limit {
 			return nil, i.tooLarge(b, "decompressed ")
 		}
 		if errors.Is(err, io.EOF) {
@@ -129,8 +132,8 @@ func (i *Inflater) unzstd(ctx context.Context, b Batch, h *Hold) ([]byte, error)
 		return nil, fmt.Errorf("make a zstd decoder: %w", i.err)
 	}
 	decoder := i.zstd
-	if most > int64(i.Limit)+zstdSlack {
-		decoder, most = i.limited, int64(i.Limit)
+	if most > int64(i.limit)+zstdSlack {
+		decoder, most = i.limited, int64(i.limit)
 	}
 	if !h.Take(ctx, int(most)) {
 		return nil, ctx.Err()
@@ -142,7 +145,7 @@ func (i *Inflater) unzstd(ctx context.Context, b Batch, h *Hold) ([]byte, error)
 	if err != nil {
 		return nil, corrupt(b, err)
 	}
-	if len(content) > i.Limit {
+	if len(content) > i.limit {
 		return nil, i.tooLarge(b, "decompressed ")
 	}
 	h.GiveBack(int(most) - min(cap(content), int(most)))
@@ -152,7 +155,7 @@ func (i *Inflater) unzstd(ctx context.Context, b Batch, h *Hold) ([]byte, error)
 func (i *Inflater) makeDecoders() {
 	i.zstd, i.err = zstd.NewReader(nil)
 	if i.err == nil {
-		i.limited, i.err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(max(i.Limit, zstd.MinWindowSize))))
+		i.limited, i.err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(max(i.limit, zstd.MinWindowSize))))
 	}
 }
 
@@ -162,7 +165,7 @@ func (i *Inflater) snappy(ctx context.Context, b Batch, h *Hold) ([]byte, error)
 	if err != nil {
 		return nil, corrupt(b, err)
 	}
-	if total > int64(i.Limit) {
+	if total > int64(i.limit) {
 		return nil, i.tooLarge(b, "decompressed ")
 	}
 	if !h.Take(ctx, int(total)) {

@@ -33,11 +33,11 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 		if each == nil {
 			continue
 		}
-		at := b.FirstTime + sinceFirst
-		if b.Appended {
-			at = b.MaxTime
+		at := b.firstTime + sinceFirst
+		if b.appended {
+			at = b.maxTime
 		}
-		if err := each(envelope.Record{Offset: b.Base + delta, Timestamp: Timestamp(at), Key: key, Value: value, Headers: headers, RawHeaders: raw}); err != nil {
+		if err := each(envelope.Record{Offset: b.Base + delta, Timestamp: timestamp(at), Key: key, Value: value, Headers: headers, RawHeaders: raw}); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func readHeaders(r *cursor, limit int, wanted bool) (headers []handler.Header, r
 }
 
 // Timestamp is the time of a record, from milliseconds.
-func Timestamp(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+func timestamp(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
 // Owned is a copy of the record that shares no memory with its batch.
 func Owned(r envelope.Record) envelope.Record {

@@ -37,11 +37,11 @@ func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err 
 func (c *FetchConn) writeTopicIDRequest(topic string) error {
 	const none = 0 // tagged fields
 	order := binary.BigEndian
-	b := order.AppendUint16(make([]byte, 4, 64+len(c.ClientID)+len(topic)), uint16(protocol.Metadata))
+	b := order.AppendUint16(make([]byte, 4, 64+len(c.clientID)+len(topic)), uint16(protocol.Metadata))
 	b = order.AppendUint16(b, topicIDVersion)
 	b = order.AppendUint32(b, uint32(c.correlationID))
-	b = order.AppendUint16(b, uint16(len(c.ClientID)))
-	b = append(append(b, c.ClientID...), none)
+	b = order.AppendUint16(b, uint16(len(c.clientID)))
+	b = append(append(b, c.clientID...), none)
 	b = append(b, 1+1) // one topic, by its name and not by an ID
 	b = append(b, make([]byte, len(TopicID{}))...)
 	b = binary.AppendUvarint(b, uint64(len(topic))+1)
