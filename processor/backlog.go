@@ -66,7 +66,7 @@ func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 	}
 	var backlogs []Backlog
 	for _, h := range p.registry.Handlers() {
-		its := Backlog{HandlerKey: h.Key(), Paused: p.Paused(h), Broken: p.policies[h].breaker.shut()}
+		its := Backlog{HandlerKey: h.Key(), Paused: p.Paused(h), Broken: p.policies[h].breaker.state().Shut()}
 		for _, key := range h.Keys() {
 			its.add(byKey[key])
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -47,20 +48,22 @@ func newBreaker(settings handler.Breaker, reported func()) *breaker {
 	return b
 }
 
-// open: nothing may run.
-func (b *breaker) open() bool { return b != nil && b.circuit.State() == gobreaker.StateOpen }
-
-// probing: one attempt at a time.
-func (b *breaker) probing() bool { return b != nil && b.circuit.State() == gobreaker.StateHalfOpen }
-
-// trying: a probe, or what was admitted before the circuit opened, is out.
-func (b *breaker) trying() bool { return b.probing() && b.admitted() > 0 }
-
-// closed: nothing is wrong.
-func (b *breaker) closed() bool { return b == nil || b.circuit.State() == gobreaker.StateClosed }
-
-// shut: nothing may start now.
-func (b *breaker) shut() bool { return b.open() || b.trying() }
+// state is Closed without a circuit breaker.
+func (b *breaker) state() scheduler.Circuit {
+	if b == nil {
+		return scheduler.Closed
+	}
+	switch state := b.circuit.State(); {
+	case state == gobreaker.StateOpen:
+		return scheduler.Open
+	case state == gobreaker.StateHalfOpen && b.admitted() > 0:
+		return scheduler.Tried
+	case state == gobreaker.StateHalfOpen:
+		return scheduler.HalfOpen
+	default:
+		return scheduler.Closed
+	}
+}
 
 func (b *breaker) admitted() int {
 	b.mu.Lock()
@@ -158,22 +161,14 @@ func (r *result) verdictOnHandler() error {
 	}
 }
 
-// applyBreakers gives back what waits for a handler whose circuit has opened:
-// another worker's may be closed. When it lets a probe through there may be
-// work again.
+// applyBreakers gives back what waits for a handler whose circuit has opened.
 func (l *loop) applyBreakers() {
-	for _, s := range l.board.shares {
-		open := s.policy.breaker.open()
-		if open {
-			l.giveBack(s.drop())
+	for _, h := range l.p.registry.Handlers() {
+		dropped, opened := l.shareOf(h).Break()
+		l.giveBack(dropped)
+		if opened {
+			l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while",
+				zap.String(telemetry.FieldHandlerKey, h.Key()), zap.Time(telemetry.FieldUntil, l.p.policies[h].breaker.opensUp()))
 		}
-		if s.broken && !open {
-			s.wake()
-		}
-		if open && !s.broken {
-			l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while", zap.String(telemetry.FieldHandlerKey, s.handler.Key()),
-				zap.Time(telemetry.FieldUntil, s.policy.breaker.opensUp()))
-		}
-		s.broken = open
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -34,37 +35,24 @@ func (l *loop) claim() {
 	if l.claiming || !l.mayTake() {
 		return
 	}
-	shares := l.board.limits()
-	if shares == nil {
+	quotas := l.sched.Claim()
+	if quotas == nil {
 		// Handlers may be busy for hours; what is claimed and lost others can run.
 		if l.mayLook() {
-			l.startClaiming(nil, nil)
+			l.startClaiming(nil)
 		}
 		return
 	}
-	limits := make(map[*handler.Handler]int, len(shares))
-	unasked := map[*handler.Handler]bool{}
-	for s, n := range shares {
-		limits[s.handler] = n
-		unasked[s.handler] = !s.asked
-		s.claiming, s.blind = n, s.few == 0
-		// Set again by a full claim, and by a wake-up that comes while the
-		// claim is under way and whose status it may have missed.
-		s.more, s.few = false, 0
-	}
-	l.startClaiming(limits, unasked)
+	l.startClaiming(quotas)
 }
 
 // startClaiming begins a round. It looks for lost claims, if that is due, only
 // while no accept may bring any: one whose answer is on its way would be taken
 // for lost. Until the round is over none may be promised either.
-func (l *loop) startClaiming(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool) {
+func (l *loop) startClaiming(quotas map[string]scheduler.Quota) {
 	l.reconciling = l.mayLook()
 	l.claiming = true
-	for h := range limits {
-		l.polling.claim(h.Key())
-	}
-	go l.claimRound(limits, unasked, l.reconciling)
+	go l.claimRound(quotas, l.reconciling)
 }
 
 // mayLook: a look is due, and no answer is on its way that it would take for lost.
@@ -88,9 +76,9 @@ func (l *loop) lookDue() bool {
 // or one handler's backlog would hide another's due times. Both look at the
 // same moment: a status that came due after the claim and before the question
 // would be in neither answer.
-func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.Handler]bool, reconcile bool) {
+func (l *loop) claimRound(quotas map[string]scheduler.Quota, reconcile bool) {
 	var c claimed
-	if err := protect(func() { l.lookUp(&c, limits, unasked, reconcile) }); err != nil {
+	if err := protect(func() { l.lookUp(&c, quotas, reconcile) }); err != nil {
 		c.err = err
 	}
 	switch {
@@ -102,7 +90,7 @@ func (l *loop) claimRound(limits map[*handler.Handler]int, unasked map[*handler.
 	l.send(event{claimed: &c})
 }
 
-func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*handler.Handler]bool, reconcile bool) {
+func (l *loop) lookUp(c *claimed, quotas map[string]scheduler.Quota, reconcile bool) {
 	ctx := l.session.attempts
 	if reconcile {
 		released, err := l.act.claimer.reconcile(ctx, l.session.id)
@@ -113,15 +101,21 @@ func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*
 			l.p.log.Warn("inbox: released claims of this worker that nothing runs", zap.Int(telemetry.FieldClaims, released))
 		}
 	}
-	if len(limits) == 0 {
+	if len(quotas) == 0 {
 		return
+	}
+	limits := make(map[*handler.Handler]int, len(quotas))
+	for _, h := range l.p.registry.Handlers() {
+		if q := quotas[h.Key()]; q.Messages > 0 {
+			limits[h] = q.Messages
+		}
 	}
 	now := l.p.clock.Now()
 	if c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, limits, now); c.err != nil {
 		return
 	}
 	for h, short := range c.short {
-		if short && unasked[h] {
+		if short && quotas[h.Key()].AskDue {
 			c.asked = append(c.asked, h)
 		}
 	}
@@ -133,30 +127,36 @@ func (l *loop) lookUp(c *claimed, limits map[*handler.Handler]int, unasked map[*
 // noteClaimed queues what was claimed and learns what is left in the database.
 func (l *loop) noteClaimed(c *claimed) {
 	l.claiming, l.reconciling = false, false
-	for _, s := range l.board.shares {
-		s.claiming, s.blind = 0, false
-	}
 	l.noteLost()
-	found := slices.ContainsFunc(c.attempts, func(a *task) bool { return l.polling.finds(a.Handler.Key(), a.claim) })
-	if l.polling.claimed(found); found {
-		l.poll = time.Now().Add(l.polling.wait)
+	if l.sched.EndClaim(c.found()) {
+		l.poll = time.Now().Add(l.sched.PollWait())
 	}
 	if c.err != nil {
 		l.notBefore = time.Now().Add(l.p.opts.RestartDelay)
-		l.board.wake(nil, true)
+	}
+	for i, a := range c.attempts {
+		l.giveBack(l.shareOf(a.Handler).Enqueue(c.attempts[i:i+1:i+1], false))
+	}
+	l.noteDue(c.next)
+}
+
+// found is what the scheduler learns of it.
+func (c *claimed) found() scheduler.Claimed {
+	found := scheduler.Claimed{Failed: c.err != nil}
+	for _, a := range c.attempts {
+		if key := a.Handler.Key(); a.claim.Due.Equal(a.claim.CreatedAt) && !slices.Contains(found.New, key) {
+			found.New = append(found.New, key)
+		}
 	}
 	for h, short := range c.short {
 		if !short {
-			l.board.byHandler[h].wake()
+			found.Full = append(found.Full, h.Key())
 		}
 	}
-	for i, a := range c.attempts {
-		l.enqueue(l.board.byHandler[a.Handler], c.attempts[i:i+1:i+1], false)
-	}
 	for _, h := range c.asked {
-		l.board.byHandler[h].asked = true
+		found.DueAsked = append(found.DueAsked, h.Key())
 	}
-	l.noteDue(c.next)
+	return found
 }
 
 func (l *loop) noteDue(due time.Time) {

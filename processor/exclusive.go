@@ -174,7 +174,7 @@ func (l *loop) obeyLock() bool {
 	}
 	if l.doubt = l.act.claimer.nextLook(); l.mayLook() {
 		l.doubt = time.Time{}
-		l.startClaiming(nil, nil)
+		l.startClaiming(nil)
 	}
 	return false
 }

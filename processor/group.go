@@ -18,31 +18,20 @@ type group struct {
 	one [1]*task // room for attempts, which mostly is one
 }
 
-// mayShare: what took workers with it, what an earlier call with others was cut
-// short by, and, in a batch, what has failed, runs alone, so that it harms
-// nobody but itself.
-func (t *task) mayShare() bool {
-	return t.policy.share > 1 && !t.Alone && t.claim.AbandonedCount == 0 && (t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)
+func newGroup(tasks []*task) *group {
+	g := &group{handler: tasks[0].Handler, tasks: tasks}
+	if len(tasks) == 1 { // of a queue, which must not be kept for it
+		g.one[0] = tasks[0]
+		g.tasks = g.one[:]
+	}
+	return g
 }
 
-// takeGroup takes the first attempt off a queue, with up to limit-1 others that
-// may share with it, and returns what is left, in order.
-func takeGroup(queue []*task, limit int) (*group, []*task) {
-	first := queue[0]
-	g := &group{handler: first.Handler, one: [1]*task{first}}
-	g.tasks = g.one[:]
-	if !first.mayShare() || limit <= 1 {
-		return g, queue[1:]
-	}
-	rest := make([]*task, 0, len(queue))
-	for _, t := range queue[1:] {
-		if len(g.tasks) < limit && t.mayShare() {
-			g.tasks = append(g.tasks, t)
-		} else {
-			rest = append(rest, t)
-		}
-	}
-	return g, rest
+// MayShare: what took workers with it, what an earlier call with others was cut
+// short by, and, in a batch, what has failed, runs alone, so that it harms
+// nobody but itself.
+func (t *task) MayShare() bool {
+	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount == 0 && (t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)
 }
 
 // again returns the attempts that are to run once more, ready for it.

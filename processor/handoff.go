@@ -1,13 +1,13 @@
 package processor
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
@@ -17,10 +17,9 @@ import (
 // and Abandon must end it, whatever becomes of the accept. It is for one
 // goroutine.
 type Reservation struct {
-	loop    *loop
-	granted map[*share]int
-	until   time.Time // when it lapses
-	lapsed  bool
+	loop  *loop
+	grant *scheduler.Grant[*task] // nil if the worker must not claim
+	until time.Time               // when it lapses
 }
 
 // reservationLife is how long a reservation keeps its slots free. An accept
@@ -57,17 +56,14 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 	if !l.mayHandOff() {
 		return r
 	}
-	shares := make(map[*share]int, len(wanted))
+	byHandler := make(map[string]int, len(wanted))
 	for key, n := range wanted {
-		if s := l.shareOf(key); s != nil && n > 0 && s.takesHandoff() && !l.p.Paused(s.handler) && l.board.canRun(s) {
-			shares[s] = n
+		if h, known := l.p.registry.Lookup(key); known && !l.p.Paused(h) {
+			byHandler[h.Key()] = n
 		}
 	}
-	r.granted = l.board.offer(shares)
-	for s, n := range r.granted {
-		s.reserved += n
-	}
-	if len(r.granted) > 0 {
+	r.grant = l.sched.Reserve(byHandler)
+	if !r.grant.Empty() {
 		r.until = time.Now().Add(reservationLife)
 		l.promised = append(l.promised, r)
 	}
@@ -81,16 +77,17 @@ func (l *loop) mayHandOff() bool {
 	return term.Err() == nil && l.term == term && l.mayTake() && !l.reconciling && !l.lookDue()
 }
 
-func (l *loop) shareOf(handlerKey string) *share {
-	h, _ := l.p.registry.Lookup(handlerKey)
-	return l.board.byHandler[h]
-}
-
 // Worker is for whom the statuses must be claimed.
 func (r *Reservation) Worker() string { return r.loop.session.id }
 
 // Granted is how many statuses of a handler may be claimed.
-func (r *Reservation) Granted(handlerKey string) int { return r.granted[r.loop.shareOf(handlerKey)] }
+func (r *Reservation) Granted(handlerKey string) int {
+	h, known := r.loop.p.registry.Lookup(handlerKey)
+	if !known {
+		return 0
+	}
+	return r.grant.Messages(h.Key())
+}
 
 // Deliver runs claims that are committed, and learns how many statuses, by
 // handler key, were accepted for anybody to claim. If the worker has ended
@@ -100,8 +97,8 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	l := r.loop
 	attempts := make([]*task, 0, len(claims))
 	for _, c := range claims {
-		s := l.shareOf(c.HandlerKey)
-		attempts = append(attempts, newTask(c, s.handler, s.policy))
+		h, _ := l.p.registry.Lookup(c.HandlerKey) // else it was not granted
+		attempts = append(attempts, newTask(c, h, l.p.policies[h]))
 	}
 	if !l.take(r, claims, attempts, unclaimed) {
 		l.giveBackLate(attempts)
@@ -125,12 +122,12 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, uncl
 	}
 	l.act.claimer.held.add(claims)
 	for _, a := range attempts {
-		l.enqueue(l.board.byHandler[a.Handler], []*task{a}, false)
+		l.giveBack(l.shareOf(a.Handler).Enqueue([]*task{a}, false))
 	}
 	for key, n := range unclaimed {
-		s := l.shareOf(key)
-		l.polling.told(s.handler.Key())
-		s.accepted(n)
+		if h, known := l.p.registry.Lookup(key); known {
+			l.sched.Accepted(h.Key(), n)
+		}
 	}
 	return true
 }
@@ -142,7 +139,7 @@ func (r *Reservation) Abandon(lost bool) {
 	l := r.loop
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lost = lost && len(r.granted) > 0
+	lost = lost && !r.grant.Empty()
 	r.free()
 	if l.over {
 		return
@@ -158,34 +155,20 @@ func (r *Reservation) Abandon(lost bool) {
 
 // free gives the slots back.
 func (r *Reservation) free() {
-	if len(r.granted) == 0 {
+	if r.grant.Empty() {
 		return
 	}
-	for s, n := range r.granted {
-		if r.lapsed {
-			s.lapsed -= n
-		} else {
-			s.reserved -= n
-		}
-	}
-	r.granted = nil
+	r.grant.End()
 	l := r.loop
 	l.promised = slices.DeleteFunc(l.promised, func(other *Reservation) bool { return other == r })
 }
 
-// lapse frees, for claims, the slots of reservations that have grown old. What
-// these bring nevertheless waits in the queue, beyond what claims put there: at
-// most as much again, because for other accepts the slots stay taken.
+// lapse frees, for claims, the slots of reservations that have grown old.
 func (l *loop) lapse() {
 	now := time.Now()
 	for _, r := range l.promised {
-		if r.lapsed || now.Before(r.until) {
-			continue
-		}
-		r.lapsed = true
-		for s, n := range r.granted {
-			s.reserved -= n
-			s.lapsed += n
+		if !now.Before(r.until) {
+			r.grant.Lapse()
 		}
 	}
 }
@@ -193,7 +176,7 @@ func (l *loop) lapse() {
 // nextLapse is when the next reservation lapses; zero if there is none.
 func (l *loop) nextLapse() time.Time {
 	for _, r := range l.promised {
-		if !r.lapsed {
+		if !r.grant.Lapsed() {
 			return r.until
 		}
 	}
@@ -231,86 +214,4 @@ func (l *loop) giveBackLate(attempts []*task) {
 	for i, r := range results {
 		l.p.settled(stmt, r, applied[i])
 	}
-}
-
-// takesHandoff: see Reserve. Of what a blind claim is going to find, or of what
-// a wake-up told without a number, nobody knows how much it is.
-func (s *share) takesHandoff() bool {
-	return s.counted() && s.policy.breaker.closed() && !s.blind && !(s.more && s.few == 0)
-}
-
-// counted: what is due of it in the database is known from what this process
-// has accepted since the last claim. A lane's rows may wait for each other, and
-// legacy keys are claimed with quotas of their own.
-func (s *share) counted() bool { return s.policy.lanes == nil && len(s.handler.LegacyKeys()) == 0 }
-
-// accepted notes that so many statuses more are due in the database.
-func (s *share) accepted(n int) {
-	switch {
-	case s.more && s.few == 0: // that is known to be unknown
-	case !s.counted():
-		s.wake()
-	default:
-		s.more, s.few = true, s.few+n
-	}
-}
-
-// expected is how many slots no accept is given: those for what is due in the
-// database, and those that accepts under way may yet fill although their
-// reservation has lapsed.
-func (s *share) expected() int { return s.slots(s.few+s.claiming+s.lapsed) + s.spare() }
-
-// enough is how many slots a claim needs that is to find all that is due, if it
-// is known how much that is.
-func (s *share) enough() int { return s.slots(s.few) + s.spare() }
-
-// spare is the slot for one more than is known, see messages. Groups of messages
-// have room for it.
-func (s *share) spare() int {
-	if s.few > 0 && s.few%s.policy.share == 0 {
-		return 1
-	}
-	return 0
-}
-
-// offer says how many messages of each share may be handed off now: what is
-// left of the slots, spread evenly, and beyond that what lifts a handler to its
-// fair share. While another handler has a backlog in the database, of unknown
-// size, none takes more than its fair share: freed slots are for the claims.
-// What is wanted is of handlers that have none.
-func (b *board) offer(wanted map[*share]int) map[*share]int {
-	if len(wanted) == 0 {
-		return nil
-	}
-	running, queued := b.totals()
-	free, backlog := b.concurrency+b.prefetch-running-queued, false
-	for _, s := range b.shares {
-		free -= s.expected()
-		if wanted[s] == 0 {
-			backlog = backlog || s.blind || (s.few == 0 && b.claimable(s))
-		}
-	}
-	fair := b.fair(wanted)
-	var order []*share // those that want least first: what they leave is for the others
-	for _, s := range b.shares {
-		if wanted[s] > 0 {
-			order = append(order, s)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b *share) int { return cmp.Compare(wanted[a], wanted[b]) })
-	granted := make(map[*share]int, len(order))
-	for i, s := range order {
-		own := min(fair, s.limit(b.concurrency)) - s.busy() - s.expected()
-		part := max(free, 0) / (len(order) - i)
-		if backlog {
-			part = min(part, own)
-		}
-		n := min(s.slots(wanted[s]), max(part, own), b.room(s)-s.expected())
-		if n <= 0 {
-			continue
-		}
-		free -= n
-		granted[s] = min(wanted[s], n*s.policy.share)
-	}
-	return granted
 }

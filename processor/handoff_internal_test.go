@@ -32,7 +32,6 @@ func TestNothingIsHandedOffOnceALookForLostClaimsIsDue(t *testing.T) {
 	completer := p.newCompleter(held)
 	l := newLoop(p, &activity{completer: completer, claimer: p.newClaimer(held, completer.add)}, session)
 	l.stopping, l.term = t.Context(), session.work()
-	l.board.byHandler[registry.Handlers()[0]].more = false
 
 	granted := func() int {
 		r := l.reserve(map[string]int{"h": 1})

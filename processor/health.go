@@ -89,7 +89,7 @@ func (p *Processor) Health() Health {
 		}
 	}
 	for _, registered := range p.registry.Handlers() {
-		if p.policies[registered].breaker.shut() {
+		if p.policies[registered].breaker.state().Shut() {
 			h.OpenCircuits = append(h.OpenCircuits, registered.Key())
 		}
 	}

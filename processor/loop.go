@@ -7,7 +7,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/telemetry"
 )
 
@@ -24,15 +26,14 @@ type loop struct {
 	p       *Processor
 	act     *activity
 	session *session
-	board   *board
+	sched   *scheduler.Scheduler[*task]
 	reports reports
 	term    context.Context // under which it works, see obeyLock
 
 	running   map[*group]bool
 	claiming  bool
 	notBefore time.Time // no claim before this: the last one failed
-	poll      time.Time // the next look whatever is known, after the wait that polling says
-	polling   polling
+	poll      time.Time // the next look whatever is known
 	nextDue   time.Time // zero if none is known
 	doubt     time.Time // when to wake for the look for own claims that nothing runs; zero until a claim has ended
 	lookAt    time.Time // the claimer's doubt when that was last at rest, see lookDue
@@ -45,8 +46,16 @@ type loop struct {
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
-	return &loop{p: p, act: a, session: s, board: newBoard(p.registry, p.policies, p.opts), reports: newReports(),
-		running: map[*group]bool{}, polling: newPolling(p.opts.PollingInterval)}
+	return &loop{p: p, act: a, session: s, sched: p.newScheduler(), reports: newReports(), running: map[*group]bool{}}
+}
+
+func (p *Processor) newScheduler() *scheduler.Scheduler[*task] {
+	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, Prefetch: p.opts.prefetch(), BatchSize: p.opts.BatchSize}
+	var rules []scheduler.Rules
+	for _, h := range p.registry.Handlers() {
+		rules = append(rules, p.policies[h].rules(h))
+	}
+	return scheduler.New[*task](limits, rules, p.opts.PollingInterval)
 }
 
 // run works until ctx ends (a stop) or the session is fenced, and then until
@@ -69,7 +78,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	look, lapse := time.NewTimer(0), time.NewTimer(time.Hour)
 	defer look.Stop()
 	defer lapse.Stop()
-	l.poll = time.Now().Add(l.polling.wait)
+	l.poll = time.Now().Add(l.sched.PollWait())
 	l.lookAnew()
 	stopping, fenced := ctx.Done(), l.session.attempts.Done()
 	for {
@@ -112,7 +121,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			l.p.health.stuck(l.stuckHandlers())
 		case <-l.p.wakeup.signal:
 			l.mu.Lock()
-			l.wake(l.p.wakeup.take())
+			l.sched.Told(l.p.wakeup.take())
 		case <-lapse.C:
 			l.mu.Lock()
 		case <-look.C:
@@ -122,39 +131,25 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	}
 }
 
-// wake makes these handlers look for work, or all.
-func (l *loop) wake(keys map[string]bool, all bool) {
-	if all {
-		l.polling.toldAll()
-	}
-	for key := range keys {
-		l.polling.told(key)
-	}
-	l.board.wake(keys, all)
-}
-
-// look looks for work: something comes due, or it is time for the poll. The one
-// does not put off the other: due times may be closer than polls for ever, and
-// what they find says nothing of when somebody else's work comes.
+// look looks for work: something comes due, or it is time for the poll.
 func (l *loop) look() {
-	for _, s := range l.board.shares {
-		if !s.more { // else a full claim or a wake-up has told
-			l.polling.ask(s.handler.Key())
-		}
+	now := time.Now()
+	poll := !now.Before(l.poll)
+	l.sched.Look(poll)
+	if poll {
+		l.poll = now.Add(l.sched.PollWait())
 	}
-	if now := time.Now(); !now.Before(l.poll) {
-		l.polling.later()
-		l.poll = now.Add(l.polling.wait)
-	}
-	l.lookAnew()
+	l.nextDue, l.doubt = time.Time{}, time.Time{}
 }
 
 // lookAnew forgets what is known of the database and makes every handler ask.
 func (l *loop) lookAnew() {
 	l.nextDue, l.doubt = time.Time{}, time.Time{}
-	l.board.forgetDue()
-	l.board.wake(nil, true)
+	l.sched.LookAnew()
 }
+
+// shareOf is a handler's share of the work.
+func (l *loop) shareOf(h *handler.Handler) *scheduler.Handler[*task] { return l.sched.Handler(h.Key()) }
 
 // send tells the loop what has happened, or does what is left to do if it is
 // gone. It does not wait for it.
@@ -182,7 +177,7 @@ func (l *loop) handle(e event) {
 	case e.overdue != nil:
 		l.noteOverdue(e.overdue)
 	case e.returned != nil:
-		l.board.byHandler[e.returned].stuck--
+		l.shareOf(e.returned).Returned()
 	case e.claimed != nil:
 		l.noteClaimed(e.claimed)
 	}
@@ -192,25 +187,13 @@ func (l *loop) handle(e event) {
 // of the queue: it has waited already.
 func (l *loop) noteFinished(g *group) {
 	delete(l.running, g)
-	s := l.board.byHandler[g.handler]
+	h := l.shareOf(g.handler)
 	if !g.overdue {
-		s.running--
+		h.Ended()
 	} else if !g.stuck() {
-		s.stuck--
+		h.Returned()
 	}
-	l.enqueue(s, g.again(), true)
-}
-
-// enqueue lets attempts wait for a slot, at the front or the back, or gives
-// them back if no call of their handler may start.
-func (l *loop) enqueue(s *share, attempts []*task, front bool) {
-	switch {
-	case len(attempts) == 0: // as after every attempt that has come to its end
-	case !l.board.canRun(s):
-		l.giveBack(attempts)
-	default:
-		s.push(attempts, front)
-	}
+	l.giveBack(h.Enqueue(g.again(), true))
 }
 
 // noteOverdue replaces the slot of a handler that ignores its cancelled
@@ -219,24 +202,24 @@ func (l *loop) noteOverdue(g *group) {
 	if g.overdue { // an earlier call of the same group was
 		return
 	}
-	s := l.board.byHandler[g.handler]
 	g.overdue = true
-	s.running--
-	s.stuck++
-	if !l.board.canRun(s) { // what waits for a slot is for another worker
-		l.giveBack(s.drop())
-		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return", zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Int(telemetry.FieldStuck, s.stuck))
+	h := l.shareOf(g.handler)
+	dropped, last := h.Overdue()
+	l.giveBack(dropped) // it is for another worker
+	if last {
+		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return",
+			zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Int(telemetry.FieldStuck, h.Stuck()))
 	}
 }
 
 func (l *loop) stuckHandlers() map[string]int {
 	var stuck map[string]int
-	for _, s := range l.board.shares {
-		if s.stuck > 0 {
+	for _, h := range l.sched.Handlers() {
+		if n := h.Stuck(); n > 0 {
 			if stuck == nil {
 				stuck = map[string]int{}
 			}
-			stuck[s.handler.Key()] = s.stuck
+			stuck[h.Key()] = n
 		}
 	}
 	return stuck
@@ -253,12 +236,13 @@ func (l *loop) onlyOverdue() bool {
 
 // start fills the free slots from the queues.
 func (l *loop) start() {
-	for g := l.board.next(); g != nil; g = l.board.next() {
+	for h, tasks := l.sched.Next(); h != nil; h, tasks = l.sched.Next() {
+		g := newGroup(tasks)
 		// The circuit may have opened, or somebody else's probe be out, since
 		// the last look.
-		l.giveBack(g.admit(l.board.byHandler[g.handler].policy.breaker))
+		l.giveBack(g.admit(l.p.policies[g.handler].breaker))
 		if len(g.tasks) == 0 {
-			l.board.byHandler[g.handler].running--
+			h.Ended()
 			continue
 		}
 		l.running[g] = true
@@ -280,8 +264,8 @@ func (l *loop) attempt(g *group) {
 
 // releaseQueued gives back what was claimed and never started.
 func (l *loop) releaseQueued() {
-	for _, s := range l.board.shares {
-		l.giveBack(s.drop())
+	for _, h := range l.sched.Handlers() {
+		l.giveBack(h.Drop())
 	}
 }
 
@@ -292,15 +276,8 @@ func (l *loop) giveBack(attempts []*task) {
 }
 
 func (l *loop) applyPauses() {
-	for _, s := range l.board.shares {
-		paused := l.p.Paused(s.handler)
-		if s.paused && !paused {
-			s.wake()
-		}
-		if paused {
-			l.giveBack(s.drop())
-		}
-		s.paused = paused
+	for _, h := range l.p.registry.Handlers() {
+		l.giveBack(l.shareOf(h).Pause(l.p.Paused(h)))
 	}
 }
 
@@ -316,9 +293,9 @@ func (l *loop) untilNextLook() time.Duration {
 	if !l.doubt.IsZero() && len(l.promised) == 0 {
 		wait = min(wait, max(time.Until(l.doubt), time.Millisecond))
 	}
-	for _, s := range l.board.shares {
-		if s.broken {
-			wait = min(wait, max(time.Until(s.policy.breaker.opensUp()), time.Millisecond))
+	for _, h := range l.p.registry.Handlers() {
+		if l.shareOf(h).Broken() {
+			wait = min(wait, max(time.Until(l.p.policies[h].breaker.opensUp()), time.Millisecond))
 		}
 	}
 	if pause := time.Until(l.notBefore); pause > 0 {

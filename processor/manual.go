@@ -210,7 +210,7 @@ func (m *manual) limits() map[*handler.Handler]int {
 	var handlers []*handler.Handler
 	busy := 0
 	for _, h := range p.registry.Handlers() {
-		if !p.Paused(h) && !p.policies[h].breaker.shut() {
+		if !p.Paused(h) && !p.policies[h].breaker.state().Shut() {
 			handlers = append(handlers, h)
 			if !m.idle[h] {
 				busy++
@@ -226,8 +226,8 @@ func (m *manual) limits() map[*handler.Handler]int {
 		if own := h.Concurrency(); own > 0 {
 			slots = min(slots, own)
 		}
-		limits[h] = slots * p.policies[h].share
-		if p.policies[h].breaker.probing() {
+		limits[h] = slots * p.policies[h].groupSize
+		if p.policies[h].breaker.state().Probing() {
 			limits[h] = 1
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
 )
 
 // runAll runs groups on Concurrency goroutines, within the handlers' own
@@ -60,9 +61,9 @@ func (m *manual) groups(attempts []*task) []*group {
 	var groups []*group
 	for _, h := range order {
 		for queue := byHandler[h]; len(queue) > 0; {
-			var g *group
-			g, queue = takeGroup(queue, m.p.policies[h].share)
-			groups = append(groups, g)
+			var tasks []*task
+			tasks, queue = scheduler.Group(queue, m.p.policies[h].groupSize)
+			groups = append(groups, newGroup(tasks))
 		}
 	}
 	return groups
@@ -71,7 +72,9 @@ func (m *manual) groups(attempts []*task) []*group {
 // finish runs a group, and what of it has to run again, to the end.
 func (m *manual) finish(ctx context.Context, g *group, claimedAt time.Time) {
 	for queue := g.tasks; len(queue) > 0; queue = append(g.again(), queue...) {
-		g, queue = takeGroup(queue, m.p.policies[g.handler].share)
+		var tasks []*task
+		tasks, queue = scheduler.Group(queue, m.p.policies[g.handler].groupSize)
+		g = newGroup(tasks)
 		m.run(ctx, g, m.p.opts.StuckMessageThreshold*9/10-time.Since(claimedAt))
 	}
 }

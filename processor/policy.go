@@ -6,6 +6,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -14,8 +15,8 @@ import (
 type policy struct {
 	attempt.Policy
 	breaker *breaker // nil: none
-	// share is how many messages may share a call or a transaction.
-	share int
+	// groupSize is how many messages may share a call or a transaction.
+	groupSize int
 	// lanes says how its lanes run; nil if it is not ordered.
 	lanes *store.LaneRule
 	// redactor is the inbox's.
@@ -24,8 +25,8 @@ type policy struct {
 
 func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string)) *policy {
 	p := &policy{
-		Policy: attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
-		share:  max(h.BatchSize(), h.TxGroup()),
+		Policy:    attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
+		groupSize: max(h.BatchSize(), h.TxGroup()),
 	}
 	if settings, own := h.CircuitBreaker(); own {
 		p.breaker = newBreaker(settings, func() { wake(h.Key()) })
@@ -37,4 +38,14 @@ func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int)
 		}
 	}
 	return p
+}
+
+// rules are what the scheduler knows of the handler. Lanes' rows may wait for each other, and
+// legacy keys are claimed with quotas of their own, so such messages cannot be counted.
+func (p *policy) rules(h *handler.Handler) scheduler.Rules {
+	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil && len(h.LegacyKeys()) == 0}
+	if p.breaker != nil {
+		r.Circuit = p.breaker.state
+	}
+	return r
 }

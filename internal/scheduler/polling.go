@@ -1,20 +1,17 @@
-package processor
+package scheduler
 
 import (
+	"slices"
 	"time"
-
-	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // soonestPoll is how soon a look by poll follows one that found work.
 const soonestPoll = 100 * time.Millisecond
 
-// polling says how long the loop waits before it looks for work that nobody has
-// told it of. PollingInterval is the longest wait. Where a look finds due
-// statuses of a handler that nobody has told of (another process accepts, and
-// nothing wakes this one), more of them will come: the next poll is after
-// 100 ms, and the wait doubles while nothing is found. It belongs to the loop's
-// goroutine.
+// polling says how long to wait before looking for work that nobody has told of. PollingInterval
+// is the longest wait. Where a look finds due messages of a handler that nobody has told of
+// (another process accepts, and nothing wakes this one), more of them will come: the next
+// poll is after 100 ms, and the wait doubles while nothing is found.
 type polling struct {
 	longest time.Duration
 	wait    time.Duration   // before the next look by poll
@@ -26,6 +23,9 @@ func newPolling(longest time.Duration) polling {
 	return polling{longest: longest, wait: longest, asks: map[string]bool{}, asked: map[string]bool{}}
 }
 
+// PollWait is how long to wait before the next look by poll.
+func (s *Scheduler[T]) PollWait() time.Duration { return s.polling.wait }
+
 // later notes that it is time for a look by poll.
 func (p *polling) later() {
 	if p.wait < p.longest/2 {
@@ -35,13 +35,12 @@ func (p *polling) later() {
 	}
 }
 
-// ask notes that the handler looks although nobody has told of work for it: by
-// poll, or because something else comes due.
+// ask notes that the handler looks although nobody has told of work for it: by poll, or
+// because something else comes due.
 func (p *polling) ask(handlerKey string) { p.asks[handlerKey] = true }
 
-// told notes that somebody has told of work for the handler: what is claimed of
-// it from now on is no find, and neither is what a claim under way returns,
-// which may be the same.
+// told notes that somebody has told of work for the handler: what is claimed of it from now
+// on is no find, and neither is what a claim under way returns, which may be the same.
 func (p *polling) told(handlerKey string) {
 	delete(p.asks, handlerKey)
 	delete(p.asked, handlerKey)
@@ -61,17 +60,13 @@ func (p *polling) claim(handlerKey string) {
 	}
 }
 
-// finds reports whether the claim has found what nobody had told of. What waits
-// for a time of its own, as retries do, is no find: it does not tell of more.
-func (p *polling) finds(handlerKey string, c store.Claim) bool {
-	return p.asked[handlerKey] && c.Due.Equal(c.CreatedAt)
-}
-
-// claimed notes that the claim has ended: after a find the next look is to come
-// sooner.
-func (p *polling) claimed(found bool) {
+// claimed notes that the claim has ended and found new work of these handlers. If nobody had
+// told of it, the next look is to come sooner.
+func (p *polling) claimed(handlerKeys []string) (sooner bool) {
+	sooner = slices.ContainsFunc(handlerKeys, func(key string) bool { return p.asked[key] })
 	clear(p.asked)
-	if found {
+	if sooner {
 		p.wait = min(soonestPoll, p.longest)
 	}
+	return sooner
 }

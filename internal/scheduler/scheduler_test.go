@@ -1,0 +1,276 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// message waits for a slot in these tests.
+type message struct {
+	id    int
+	alone bool
+}
+
+func (m message) MayShare() bool { return !m.alone }
+
+func messages(n int) []message {
+	all := make([]message, n)
+	for i := range all {
+		all[i].id = i
+	}
+	return all
+}
+
+// rig is a Scheduler whose handlers have been told that there is work, unless idle.
+func rig(limits Limits, rules ...Rules) *Scheduler[message] {
+	for i := range rules {
+		rules[i].GroupSize = max(rules[i].GroupSize, 1)
+	}
+	return New[message](limits, rules, time.Second)
+}
+
+func (s *Scheduler[T]) asks() map[string]int {
+	var asked map[string]int
+	for key, q := range s.Claim() {
+		if asked == nil {
+			asked = map[string]int{}
+		}
+		asked[key] = q.Messages
+	}
+	return asked
+}
+
+func circuit(c Circuit) func() Circuit { return func() Circuit { return c } }
+
+func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
+	limits := Limits{Concurrency: 10, Prefetch: 10, BatchSize: 100}
+	running := func(s *Scheduler[message], key string, groups int) {
+		s.Handler(key).Enqueue(messages(groups), false)
+		for range groups {
+			h, _ := s.Next()
+			if h == nil {
+				panic("no slot")
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		limits Limits
+		rules  []Rules
+		before func(s *Scheduler[message])
+		told   []string
+		asks   map[string]int
+	}{
+		"of nobody without work": {limits, []Rules{{Key: "a"}}, nil, nil, nil},
+		"all of one":             {limits, []Rules{{Key: "a"}, {Key: "b"}}, nil, []string{"a"}, map[string]int{"a": 20}},
+		"evenly of two":          {limits, []Rules{{Key: "a"}, {Key: "b"}}, nil, []string{"a", "b"}, map[string]int{"a": 10, "b": 10}},
+		"no more than a batch":   {Limits{Concurrency: 10, Prefetch: 10, BatchSize: 7}, []Rules{{Key: "a"}}, nil, []string{"a"}, map[string]int{"a": 7}},
+		"as many as may share the slots, but a batch": {limits, []Rules{{Key: "a", GroupSize: 50}}, nil, []string{"a"}, map[string]int{"a": 100}},
+		"a full group at least":                       {Limits{Concurrency: 2, BatchSize: 2}, []Rules{{Key: "a", GroupSize: 50}}, nil, []string{"a"}, map[string]int{"a": 50}},
+		"one more than is known to be due": {limits, []Rules{{Key: "a", Counted: true}},
+			func(s *Scheduler[message]) { s.Accepted("a", 3) }, nil, map[string]int{"a": 4}},
+		"what runs and as much again of a handler with a limit": {limits, []Rules{{Key: "a", Concurrency: 3}}, nil, []string{"a"}, map[string]int{"a": 6}},
+		"none of one whose calls do not return": {limits, []Rules{{Key: "a", Concurrency: 1}},
+			func(s *Scheduler[message]) { running(s, "a", 1); s.Handler("a").Overdue() }, []string{"a"}, nil},
+		"none of a paused one":      {limits, []Rules{{Key: "a"}}, func(s *Scheduler[message]) { s.Handler("a").Pause(true) }, []string{"a"}, nil},
+		"none with an open circuit": {limits, []Rules{{Key: "a", Circuit: circuit(Open)}}, nil, []string{"a"}, nil},
+		"one for a probe":           {limits, []Rules{{Key: "a", GroupSize: 5, Circuit: circuit(HalfOpen)}}, nil, []string{"a"}, map[string]int{"a": 1}},
+		"none while the probe runs": {limits, []Rules{{Key: "a", Circuit: circuit(Tried)}}, nil, []string{"a"}, nil},
+		"none until half the prefetch has drained": {limits, []Rules{{Key: "a"}}, func(s *Scheduler[message]) {
+			running(s, "a", 10)
+			s.Handler("a").Enqueue(messages(5), false)
+		}, []string{"a"}, nil},
+		"as much as has drained then": {limits, []Rules{{Key: "a"}}, func(s *Scheduler[message]) {
+			running(s, "a", 10)
+			s.Handler("a").Enqueue(messages(4), false)
+		}, []string{"a"}, map[string]int{"a": 6}},
+		"at once for a handler below its fair share": {limits, []Rules{{Key: "a"}, {Key: "b"}}, func(s *Scheduler[message]) {
+			running(s, "a", 10)
+			s.Handler("a").Enqueue(messages(10), false)
+		}, []string{"b"}, map[string]int{"b": 5}},
+		"nothing for what an accept is going to hand off": {limits, []Rules{{Key: "a", Counted: true}}, func(s *Scheduler[message]) {
+			s.Reserve(map[string]int{"a": 20})
+		}, []string{"a"}, nil},
+		"for that, too, once it has lapsed": {limits, []Rules{{Key: "a", Counted: true}}, func(s *Scheduler[message]) {
+			s.Reserve(map[string]int{"a": 20}).Lapse()
+		}, []string{"a"}, map[string]int{"a": 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rig(tc.limits, tc.rules...)
+			if tc.before != nil {
+				tc.before(s)
+			}
+			for _, key := range tc.told {
+				s.Told(map[string]bool{key: true}, false)
+			}
+			require.Equal(t, tc.asks, s.asks())
+		})
+	}
+}
+
+func TestClaimAsksForNextDueTimeOnceBetweenTwoLooks(t *testing.T) {
+	s := rig(Limits{Concurrency: 1, BatchSize: 1}, Rules{Key: "a"})
+	claim := func() Quota { return s.Claim()["a"] }
+	s.LookAnew()
+	require.Equal(t, Quota{Messages: 1, AskDue: true}, claim())
+	s.EndClaim(Claimed{DueAsked: []string{"a"}})
+	s.Told(nil, true)
+	require.Equal(t, Quota{Messages: 1}, claim())
+	s.EndClaim(Claimed{})
+	require.Zero(t, claim(), "nothing more is known to be due")
+	s.Look(false)
+	require.Equal(t, Quota{Messages: 1, AskDue: true}, claim())
+}
+
+func TestClaimGoesOnAfterAFullOneAFailedOneAndWhatWasToldMeanwhile(t *testing.T) {
+	for name, after := range map[string]func(s *Scheduler[message]){
+		"full":           func(s *Scheduler[message]) { s.EndClaim(Claimed{Full: []string{"a"}}) },
+		"failed":         func(s *Scheduler[message]) { s.EndClaim(Claimed{Failed: true}) },
+		"told meanwhile": func(s *Scheduler[message]) { s.Told(map[string]bool{"a": true}, false); s.EndClaim(Claimed{}) },
+	} {
+		s := rig(Limits{Concurrency: 4, BatchSize: 4}, Rules{Key: "a"})
+		s.LookAnew()
+		require.Equal(t, map[string]int{"a": 4}, s.asks(), name)
+		require.Nil(t, s.asks(), "%s: nothing is known while the claim is under way", name)
+		after(s)
+		require.Equal(t, map[string]int{"a": 4}, s.asks(), name)
+	}
+}
+
+func TestHandlersTakeTurnsForSlots(t *testing.T) {
+	s := rig(Limits{Concurrency: 4}, Rules{Key: "a"}, Rules{Key: "b"})
+	s.Handler("a").Enqueue(messages(10), false)
+	started := func() (keys string) {
+		for h, _ := s.Next(); h != nil; h, _ = s.Next() {
+			keys += h.Key()
+		}
+		return keys
+	}
+	require.Equal(t, "aaaa", started(), "nothing else has work")
+	s.Handler("b").Enqueue(messages(10), false)
+	require.Equal(t, "bb", started(), "its fair share, although all slots are taken")
+	s.Handler("a").Ended()
+	require.Empty(t, started(), "more calls run than there are slots")
+	s.Handler("a").Ended()
+	s.Handler("a").Ended()
+	require.Equal(t, "a", started(), "a is below its fair share")
+}
+
+func TestGroupsHoldWhatMayShareASlot(t *testing.T) {
+	s := rig(Limits{Concurrency: 9}, Rules{Key: "a", GroupSize: 3})
+	queue := messages(6)
+	queue[1].alone = true
+	s.Handler("a").Enqueue(queue, false)
+	groups := func() (ids [][]int) {
+		for h, group := s.Next(); h != nil; h, group = s.Next() {
+			var its []int
+			for _, m := range group {
+				its = append(its, m.id)
+			}
+			ids = append(ids, its)
+		}
+		return ids
+	}
+	require.Equal(t, [][]int{{0, 2, 3}, {1}, {4, 5}}, groups())
+	s.Handler("a").Enqueue([]message{{id: 7}}, false)
+	s.Handler("a").Enqueue([]message{{id: 6}}, true)
+	require.Equal(t, [][]int{{6, 7}}, groups(), "the front first")
+}
+
+func TestSlotsOfCallsThatDoNotReturnAreReplacedUpToALimit(t *testing.T) {
+	s := rig(Limits{Concurrency: 2}, Rules{Key: "a"})
+	h := s.Handler("a")
+	h.Enqueue(messages(5), false)
+	for overdue := range 2 {
+		first, _ := s.Next()
+		require.NotNil(t, first)
+		dropped, ends := h.Overdue()
+		require.Equal(t, overdue == 1, ends)
+		if ends {
+			require.Len(t, dropped, 3, "they are for another worker")
+		}
+	}
+	require.Equal(t, 2, h.Stuck())
+	require.Len(t, h.Enqueue(messages(1), false), 1, "no call may start")
+	h.Returned()
+	require.Empty(t, h.Enqueue(messages(1), false))
+}
+
+func TestOpenCircuitAndPauseDropTheQueueAndTheirEndWakes(t *testing.T) {
+	state := Open
+	s := rig(Limits{Concurrency: 2, BatchSize: 2}, Rules{Key: "a", Circuit: func() Circuit { return state }})
+	h := s.Handler("a")
+	h.queue = messages(2)
+	dropped, opened := h.Break()
+	require.Len(t, dropped, 2)
+	require.True(t, opened)
+	_, opened = h.Break()
+	require.False(t, opened, "it was open before")
+	require.True(t, h.Broken())
+	state = HalfOpen
+	h.Break()
+	require.Equal(t, map[string]int{"a": 1}, s.asks(), "there may be work again")
+
+	state = Closed
+	s.EndClaim(Claimed{})
+	h.Enqueue(messages(2), false)
+	require.Len(t, h.Pause(true), 2)
+	require.Nil(t, s.asks())
+	h.Pause(false)
+	require.Equal(t, map[string]int{"a": 2}, s.asks())
+}
+
+func TestHandOffTakesOnlySlotsThatNothingElseNeeds(t *testing.T) {
+	limits := Limits{Concurrency: 4, Prefetch: 4, BatchSize: 100}
+	counted := func(key string) Rules { return Rules{Key: key, Counted: true} }
+	for name, tc := range map[string]struct {
+		rules  []Rules
+		before func(s *Scheduler[message])
+		wanted map[string]int
+		grants map[string]int
+	}{
+		"free slots and the prefetch":               {[]Rules{counted("a")}, nil, map[string]int{"a": 100}, map[string]int{"a": 8}},
+		"no more than is wanted":                    {[]Rules{counted("a")}, nil, map[string]int{"a": 3}, map[string]int{"a": 3}},
+		"what one leaves is for the other":          {[]Rules{counted("a"), counted("b")}, nil, map[string]int{"a": 100, "b": 1}, map[string]int{"a": 7, "b": 1}},
+		"groups share a slot":                       {[]Rules{{Key: "a", Counted: true, GroupSize: 10}}, nil, map[string]int{"a": 100}, map[string]int{"a": 80}},
+		"none of what cannot be counted":            {[]Rules{{Key: "a"}}, nil, map[string]int{"a": 1}, nil},
+		"none of unknown handlers":                  {[]Rules{counted("a")}, nil, map[string]int{"b": 1}, nil},
+		"none beside an unknown backlog of its own": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.LookAnew() }, map[string]int{"a": 1}, nil},
+		"none while a claim looks what there is": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.LookAnew(); s.Claim() },
+			map[string]int{"a": 1}, nil},
+		"slots for what is known to be due, and one more, are set aside": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.Accepted("a", 3) },
+			map[string]int{"a": 100}, map[string]int{"a": 4}},
+		"the fair share beside another's backlog": {[]Rules{counted("a"), counted("b")}, func(s *Scheduler[message]) {
+			s.Told(map[string]bool{"b": true}, false)
+		}, map[string]int{"a": 100}, map[string]int{"a": 2}},
+		"none with a circuit that is not closed": {[]Rules{{Key: "a", Counted: true, Circuit: circuit(HalfOpen)}}, nil, map[string]int{"a": 1}, nil},
+		"none twice":                             {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.Reserve(map[string]int{"a": 8}) }, map[string]int{"a": 1}, nil},
+		"none for others when it has lapsed": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.Reserve(map[string]int{"a": 8}).Lapse() },
+			map[string]int{"a": 1}, nil},
+		"again after its end": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
+			g := s.Reserve(map[string]int{"a": 8})
+			g.Lapse()
+			g.End()
+			g.End()
+		}, map[string]int{"a": 8}, map[string]int{"a": 8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rig(limits, tc.rules...)
+			if tc.before != nil {
+				tc.before(s)
+			}
+			g := s.Reserve(tc.wanted)
+			require.Equal(t, len(tc.grants) == 0, g.Empty())
+			for key := range tc.wanted {
+				require.Equal(t, tc.grants[key], g.Messages(key), key)
+			}
+		})
+	}
+}
+
+func TestEmptyGrantIsHarmless(t *testing.T) {
+	var none *Grant[message]
+	require.True(t, none.Empty())
+	require.Zero(t, none.Messages("a"))
+}
