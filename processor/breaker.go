@@ -6,12 +6,10 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
-	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // breaker is one handler's circuit breaker in this process (contract 5.13).
@@ -158,17 +156,5 @@ func (r *result) verdictOnHandler() error {
 		return errNeutral
 	default:
 		return r.failure
-	}
-}
-
-// applyBreakers gives back what waits for a handler whose circuit has opened.
-func (l *loop) applyBreakers() {
-	for _, h := range l.p.registry.Handlers() {
-		dropped, opened := l.shareOf(h).Break()
-		l.giveBack(dropped)
-		if opened {
-			l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while",
-				zap.String(telemetry.FieldHandlerKey, h.Key()), zap.Time(telemetry.FieldUntil, l.p.policies[h].breaker.opensUp()))
-		}
 	}
 }

@@ -5,12 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // loop is one session's scheduling (contract 5.1): claim what is due, start
@@ -22,15 +17,12 @@ import (
 // when they outlive the loop.
 type loop struct {
 	mu sync.Mutex
+	pool
 
-	p       *Processor
 	act     *activity
 	session *session
-	sched   *scheduler.Scheduler[*task]
-	reports reports
 	term    context.Context // under which it works, see obeyLock
 
-	running   map[*group]bool
 	claiming  bool
 	notBefore time.Time // no claim before this: the last one failed
 	poll      time.Time // the next look whatever is known
@@ -46,16 +38,13 @@ type loop struct {
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
-	return &loop{p: p, act: a, session: s, sched: p.newScheduler(), reports: newReports(), running: map[*group]bool{}}
-}
-
-func (p *Processor) newScheduler() *scheduler.Scheduler[*task] {
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, Prefetch: p.opts.prefetch(), BatchSize: p.opts.BatchSize}
-	var rules []scheduler.Rules
-	for _, h := range p.registry.Handlers() {
-		rules = append(rules, p.policies[h].rules(h))
+	l := &loop{pool: p.newPool(limits, a.completer, a.crew), act: a, session: s}
+	l.within = func(*group) (context.Context, context.CancelFunc, func(context.Context) error) {
+		return s.work(), func() {}, s.mayStart
 	}
-	return scheduler.New[*task](limits, rules, p.opts.PollingInterval)
+	l.missed = l.runNoMore
+	return l
 }
 
 // run works until ctx ends (a stop) or the session is fenced, and then until
@@ -69,9 +58,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	defer func() { l.over = true; l.p.loop.CompareAndSwap(l, nil) }()
 	defer func() {
 		l.act.left.add(l.running)
-		for _, e := range l.reports.close() {
-			l.missed(e)
-		}
+		l.close()
 	}()
 	defer l.p.health.stuck(nil)
 	defer l.releaseQueued() // also if this panics: nobody else knows of them
@@ -116,7 +103,11 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 		case <-l.reports.arrived:
 			l.mu.Lock()
 			for _, e := range l.reports.take() {
-				l.handle(e)
+				if e.claimed != nil {
+					l.noteClaimed(e.claimed)
+				} else {
+					l.handle(e)
+				}
 			}
 			l.p.health.stuck(l.stuckHandlers())
 		case <-l.p.wakeup.signal:
@@ -148,19 +139,8 @@ func (l *loop) lookAnew() {
 	l.sched.LookAnew()
 }
 
-// shareOf is a handler's share of the work.
-func (l *loop) shareOf(h *handler.Handler) *scheduler.Handler[*task] { return l.sched.Handler(h.Key()) }
-
-// send tells the loop what has happened, or does what is left to do if it is
-// gone. It does not wait for it.
-func (l *loop) send(e event) {
-	if !l.reports.add(e) {
-		l.missed(e)
-	}
-}
-
-// missed: nobody is left to run what an event brings.
-func (l *loop) missed(e event) {
+// runNoMore: nobody is left to run what an event brings.
+func (l *loop) runNoMore(e event) {
 	switch {
 	case e.finished != nil:
 		l.act.left.remove(e.finished)
@@ -170,46 +150,13 @@ func (l *loop) missed(e event) {
 	}
 }
 
-func (l *loop) handle(e event) {
-	switch {
-	case e.finished != nil:
-		l.noteFinished(e.finished)
-	case e.overdue != nil:
-		l.noteOverdue(e.overdue)
-	case e.returned != nil:
-		l.shareOf(e.returned).Returned()
-	case e.claimed != nil:
-		l.noteClaimed(e.claimed)
+func (l *loop) onlyOverdue() bool {
+	for g := range l.running {
+		if !g.overdue {
+			return false
+		}
 	}
-}
-
-// noteFinished frees the group's slot. What is to run again goes to the front
-// of the queue: it has waited already.
-func (l *loop) noteFinished(g *group) {
-	delete(l.running, g)
-	h := l.shareOf(g.handler)
-	if !g.overdue {
-		h.Ended()
-	} else if !g.stuck() {
-		h.Returned()
-	}
-	l.giveBack(h.Enqueue(g.again(), true))
-}
-
-// noteOverdue replaces the slot of a handler that ignores its cancelled
-// context; its claims stay until it returns or the grace ends (contract 5.4).
-func (l *loop) noteOverdue(g *group) {
-	if g.overdue { // an earlier call of the same group was
-		return
-	}
-	g.overdue = true
-	h := l.shareOf(g.handler)
-	dropped, last := h.Overdue()
-	l.giveBack(dropped) // it is for another worker
-	if last {
-		l.p.log.Error("inbox: claiming stops for a handler whose calls do not return",
-			zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Int(telemetry.FieldStuck, h.Stuck()))
-	}
+	return true
 }
 
 func (l *loop) stuckHandlers() map[string]int {
@@ -223,62 +170,6 @@ func (l *loop) stuckHandlers() map[string]int {
 		}
 	}
 	return stuck
-}
-
-func (l *loop) onlyOverdue() bool {
-	for g := range l.running {
-		if !g.overdue {
-			return false
-		}
-	}
-	return true
-}
-
-// start fills the free slots from the queues.
-func (l *loop) start() {
-	for h, tasks := l.sched.Next(); h != nil; h, tasks = l.sched.Next() {
-		g := newGroup(tasks)
-		// The circuit may have opened, or somebody else's probe be out, since
-		// the last look.
-		l.giveBack(g.admit(l.p.policies[g.handler].breaker))
-		if len(g.tasks) == 0 {
-			h.Ended()
-			continue
-		}
-		l.running[g] = true
-		l.act.crew.run(func() { l.attempt(g) })
-	}
-}
-
-func (l *loop) attempt(g *group) {
-	l.p.runner.run(l.session.work(), g, attempt.Call{
-		Overdue:  func() { l.p.reportOverdue(g); l.send(event{overdue: g}) },
-		Returned: func() { l.send(event{returned: g.handler}) },
-		MayStart: l.session.mayStart,
-	})
-	for _, r := range l.p.resultsOf(g) {
-		l.act.completer.add(r)
-	}
-	l.send(event{finished: g})
-}
-
-// releaseQueued gives back what was claimed and never started.
-func (l *loop) releaseQueued() {
-	for _, h := range l.sched.Handlers() {
-		l.giveBack(h.Drop())
-	}
-}
-
-func (l *loop) giveBack(attempts []*task) {
-	for _, a := range attempts {
-		l.act.completer.add(interrupted(a, l.p.clock.Now()))
-	}
-}
-
-func (l *loop) applyPauses() {
-	for _, h := range l.p.registry.Handlers() {
-		l.giveBack(l.shareOf(h).Pause(l.p.Paused(h)))
-	}
 }
 
 // untilNextLook is the real time until the next due status or the poll. The

@@ -164,16 +164,12 @@ func TestClaimsOfALongDrainAreStampedWithTheirOwnTime(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var ib *inbox.Inbox
-		h := inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
-			for _, s := range inboxtest.Statuses(t, ib) {
-				if s.ProcessingStartedAt != nil {
-					require.Equal(t, clock.Now(), s.ProcessingStartedAt.UTC())
-				}
-			}
-			clock.Advance(time.Hour) // as long as a whole batch may take
+		h := inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+			require.Equal(t, clock.Now(), inboxtest.Status(t, ib, m.ID, "h").ProcessingStartedAt.UTC())
+			clock.Advance(time.Hour)
 			return nil
 		})
-		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.BatchSize(1), inboxtest.Handlers(h))
+		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(h))
 		inboxtest.Accept(t, ib, "1", "2", "3")
 		require.Equal(t, inbox.Drained{Picked: 3, Completed: 3}, inboxtest.Process(t, ib))
 	})

@@ -25,6 +25,8 @@ type task struct {
 	policy *policy
 	report func(error) // reports to the circuit breaker that has let it run
 	waited bool        // how long it was due is measured
+	// until is when others may take the claim for stuck; zero if it is a worker's.
+	until time.Time
 }
 
 func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
