@@ -28,10 +28,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Inbox is one database's inbox in this process. It is safe for concurrent use.
@@ -294,7 +294,7 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 }
 
 // Counters tells what this process has counted since New.
-func (ib *Inbox) Counters() telemetry.Snapshot { return ib.counters.Snapshot() }
+func (ib *Inbox) Counters() handler.Counts { return ib.counters.Snapshot() }
 
 // Messages scopes a query to the inbox's messages: db.Scopes(ib.Messages).
 func (ib *Inbox) Messages(db *gorm.DB) *gorm.DB {

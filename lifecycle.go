@@ -13,8 +13,8 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/sqlite"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Start checks the schema (or migrates), then starts processor, cleanup and

@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/problems"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // AcceptRejected accepts a rejected message's record again, by its channel's

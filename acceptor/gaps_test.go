@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // longTopic is as long as Kafka allows.

@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 func deadLetter(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordDeadLetter }

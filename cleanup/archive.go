@@ -10,8 +10,8 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Archived is a message of which cleanup is about to delete something.

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/ops"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // maxRefs bounds an action on selected statuses: a page of the largest size.

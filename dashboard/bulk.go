@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/ops"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // confirmBody asks before an action is done to several.

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/ops"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // problem is an error as a page tells it. Its words are this package's own:

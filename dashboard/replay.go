@@ -6,8 +6,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/ops"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 type replayBody struct {

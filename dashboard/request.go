@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/ops"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // Bounds of what a form may hold, in bytes: a replay's new content, and what is

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // claimed is what one round of claiming found.

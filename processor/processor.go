@@ -24,7 +24,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // Processor is one inbox's worker. It is safe for concurrent use.

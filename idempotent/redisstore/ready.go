@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/idempotent"
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // ErrMayEvict is returned by CheckEviction, and by Run with RequireNoEviction,

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/idempotent"
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // Store is an idempotent.Store in Redis: see the package on what it promises. It

@@ -26,9 +26,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // limit is how long a statement may take while the standby is silent, and a

@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // once is a store that remembers, in memory, what was done.

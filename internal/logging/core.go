@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/redact"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // core passes lines on as far as the limiter admits them, with their errors redacted:

@@ -14,8 +14,8 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/redact"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // clock is zap's.

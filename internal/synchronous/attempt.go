@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // run is one attempt under way.

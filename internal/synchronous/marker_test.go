@@ -18,10 +18,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 	"github.com/gorm-inbox/inbox/models"
-	"github.com/gorm-inbox/inbox/telemetry"
 )
 
 // inline is a runner of one handler that remembers.

@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 func TestWhatAHandlerHasDoneIsSkipped(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // bounded ends when it is cancelled, and with the test. That it ends by itself

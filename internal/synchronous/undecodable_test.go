@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 func TestRecordWithAnUndecodableBodyIsBadAtOnceUnlessTheCodecAsksForARetry(t *testing.T) {

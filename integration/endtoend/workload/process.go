@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gorm-inbox/inbox/telemetry"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Worker is a process of its own that runs the inbox. Its methods are safe for
@@ -190,8 +190,8 @@ func (w *Worker) LogTail() string {
 }
 
 // Counters are what it counted, known when it has stopped in order.
-func (w *Worker) Counters() (telemetry.Snapshot, error) {
-	var counters telemetry.Snapshot
+func (w *Worker) Counters() (handler.Counts, error) {
+	var counters handler.Counts
 	content, err := os.ReadFile(w.log)
 	if err != nil {
 		return counters, err

@@ -5,7 +5,7 @@ type Metric struct {
 	Name, Unit, Description string
 	// Kind is "counter", "histogram" or "gauge".
 	Kind string
-	// Counts is the field of Snapshot that a counter shows; empty for others,
+	// Counts is the field of handler.Counts that a counter shows; empty for others,
 	// and for what cleanup deleted, which Deleted tells.
 	Counts string
 }

@@ -8,12 +8,14 @@ import (
 	"reflect"
 	"slices"
 	"sync/atomic"
+
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Event is something that is counted.
 type Event int
 
-// The events, by the names of the fields of Snapshot.
+// The events, by the names of the fields of handler.Counts.
 const (
 	Accepted Event = iota
 	Duplicates
@@ -136,36 +138,8 @@ func (c *Counters) ByHandler(e Event) map[string]int64 {
 	return of
 }
 
-// Snapshot is a copy of the counters at one moment. Each field is named after its Event.
-type Snapshot struct {
-	Accepted                int64 // messages stored for the first time
-	Duplicates              int64 // known messages received again
-	DuplicateContentDiffers int64 // known IDs that came with other content (contract 4.3)
-	Unrouted                int64 // messages no handler takes (contract 4.6)
-	Rejected                int64 // bad records kept or halted at (contract 7.4)
-	DeadLettered            int64 // bad records that a dead-letter topic acknowledged (contract 7.4)
-	Invalid                 int64 // messages refused by Accept (contract 4.1)
-	Gaps                    int64 // gaps in partitions that were passed (contract 7.5)
-	EmptyRecords            int64 // records that hold no message: empty batches (contract 4.5)
-
-	// Of channels that remember inline what was processed (contract 8.6).
-	DuplicateSkipped int64 // a handler's messages that it had processed before
-	MissingKey       int64 // times one had no ID to remember it by: refused before handlers run, else at each attempt of each
-
-	HandedOff  int64 // statuses accepted already claimed and run from memory (contract 5.17)
-	Processed  int64 // attempts completed
-	Failed     int64 // attempts failed, poisoned ones included
-	Poisoned   int64 // statuses poisoned
-	Snoozed    int64 // attempts put off uncharged
-	Released   int64 // claims given back uncharged
-	Superseded int64 // statuses ended in favour of a sibling (contract 4.2)
-	Fenced     int64 // results of stale claims, which changed nothing (contract 5.10)
-	Recovered  int64 // claims of vanished workers released (contract 5.9)
-	LockLost   int64 // times the lock of Exclusive mode was lost (contract 5.3)
-}
-
 // Snapshot reads all counters, one after the other.
-func (c *Counters) Snapshot() (s Snapshot) {
+func (c *Counters) Snapshot() (s handler.Counts) {
 	fields := reflect.ValueOf(&s).Elem()
 	for e, d := range eventInstruments {
 		fields.FieldByName(d.field).SetInt(c.Load(Event(e)))

@@ -55,7 +55,7 @@ const (
 
 // eventInstruments are the counters, one for each Event.
 var eventInstruments = [events]struct {
-	field string // of Snapshot
+	field string // of handler.Counts
 	instrument
 	by dimension
 }{

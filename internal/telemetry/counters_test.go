@@ -6,9 +6,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/handler"
 )
 
-// fieldOf says again which field of Snapshot is whose.
+// fieldOf says again which field of handler.Counts is whose.
 var fieldOf = [events]string{
 	Accepted: "Accepted", Duplicates: "Duplicates", DuplicateContentDiffers: "DuplicateContentDiffers", Unrouted: "Unrouted", Rejected: "Rejected",
 	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", EmptyRecords: "EmptyRecords", DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
@@ -18,7 +20,7 @@ var fieldOf = [events]string{
 
 func TestEveryCounterIsAnEventWithAnInstrumentOfItsOwn(t *testing.T) {
 	c := NewCounters([]string{"orders"}, [][]string{{"mail", "post"}})
-	fields := reflect.TypeFor[Snapshot]()
+	fields := reflect.TypeFor[handler.Counts]()
 	require.EqualValues(t, events, fields.NumField())
 	names := map[string]bool{}
 	for e := range events {
