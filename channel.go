@@ -161,64 +161,64 @@ type HandlerSpec struct {
 // concurrent use. Its effects happen at least once; use Tx for writes to the
 // inbox's own database. The key stays the same for ever, or becomes a legacy
 // key: stored statuses belong to it.
-func Func[T any](key string, fn func(ctx context.Context, m Message[T]) error, opts ...handler.Option) *HandlerSpec {
+func Func[T any](key string, fn func(ctx context.Context, m handler.Message[T]) error, opts ...handler.Option) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.New(key, fn, opts...)}
 }
 
 // Tx declares a transactional handler: what it writes through tx happens
 // exactly once. Do not use it for calls to other services: the transaction
 // lasts as long as they do (contract 5.11).
-func Tx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m Message[T]) error, opts ...handler.Option) *HandlerSpec {
+func Tx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m handler.Message[T]) error, opts ...handler.Option) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewTx(key, fn, opts...)}
 }
 
 // From declares a plain handler whose value of type H comes from the Fx
 // graph. Without Fx use Func with a method value.
 func From[H interface {
-	Handle(context.Context, Message[T]) error
+	Handle(context.Context, handler.Message[T]) error
 }, T any](key string, opts ...handler.Option) *HandlerSpec {
 	return graphSpec(func(h H) *handler.Handler { return handler.New(key, h.Handle, opts...) },
-		handler.New(key, func(context.Context, Message[T]) error { return nil }, opts...))
+		handler.New(key, func(context.Context, handler.Message[T]) error { return nil }, opts...))
 }
 
 // FromTx declares a transactional handler whose value of type H comes from
 // the Fx graph. Without Fx use Tx with a method value.
 func FromTx[H interface {
-	Handle(context.Context, *gorm.DB, Message[T]) error
+	Handle(context.Context, *gorm.DB, handler.Message[T]) error
 }, T any](key string, opts ...handler.Option) *HandlerSpec {
 	return graphSpec(func(h H) *handler.Handler { return handler.NewTx(key, h.Handle, opts...) },
-		handler.NewTx(key, func(context.Context, *gorm.DB, Message[T]) error { return nil }, opts...))
+		handler.NewTx(key, func(context.Context, *gorm.DB, handler.Message[T]) error { return nil }, opts...))
 }
 
 // Batch declares a plain handler that takes up to size messages in one call,
 // see handler.NewBatch. Do not use it where messages have nothing to share: it
 // only makes failures wider.
-func Batch[T any](key string, size int, fn func(ctx context.Context, batch []Message[T]) error, opts ...handler.Option) *HandlerSpec {
+func Batch[T any](key string, size int, fn func(ctx context.Context, batch []handler.Message[T]) error, opts ...handler.Option) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewBatch(key, size, fn, opts...)}
 }
 
 // TxBatch declares a transactional handler that takes up to size messages in
 // one call, see handler.NewTxBatch. Do not use it for calls to other services.
-func TxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []Message[T]) error, opts ...handler.Option) *HandlerSpec {
+func TxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []handler.Message[T]) error, opts ...handler.Option) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewTxBatch(key, size, fn, opts...)}
 }
 
 // FromBatch declares a plain batch handler whose value of type H comes from
 // the Fx graph. Without Fx use Batch with a method value.
 func FromBatch[H interface {
-	HandleBatch(context.Context, []Message[T]) error
+	HandleBatch(context.Context, []handler.Message[T]) error
 }, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
 	return graphSpec(func(h H) *handler.Handler { return handler.NewBatch(key, size, h.HandleBatch, opts...) },
-		handler.NewBatch(key, size, func(context.Context, []Message[T]) error { return nil }, opts...))
+		handler.NewBatch(key, size, func(context.Context, []handler.Message[T]) error { return nil }, opts...))
 }
 
 // FromTxBatch declares a transactional batch handler whose value of type H
 // comes from the Fx graph. Without Fx use TxBatch with a method value.
 func FromTxBatch[H interface {
-	HandleBatch(context.Context, *gorm.DB, []Message[T]) error
+	HandleBatch(context.Context, *gorm.DB, []handler.Message[T]) error
 }, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
 	return graphSpec(func(h H) *handler.Handler { return handler.NewTxBatch(key, size, h.HandleBatch, opts...) },
-		handler.NewTxBatch(key, size, func(context.Context, *gorm.DB, []Message[T]) error { return nil }, opts...))
+		handler.NewTxBatch(key, size, func(context.Context, *gorm.DB, []handler.Message[T]) error { return nil }, opts...))
 }
 
 // graphSpec declares a handler whose value the graph provides; declared is it

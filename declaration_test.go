@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -51,26 +52,26 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 		"handler without key":  {"orders", []inbox.Option{inboxtest.Handlers(nothing(""))}, []string{`channel "c", type "t", handler "": handler key is empty`}},
 		"handler key too long": {"orders", []inbox.Option{inboxtest.Handlers(nothing(long))}, []string{"handler key of 201 characters, allowed are 1 to 200"}},
 		"handler key with NUL": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a\x00"))}, []string{`handler key "a\x00" is not valid UTF-8 without NUL`}},
-		"empty legacy key":     {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", inbox.LegacyKeys("")))}, []string{`handler "a": handler key is empty`}},
+		"empty legacy key":     {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.LegacyKeys("")))}, []string{`handler "a": handler key is empty`}},
 		"duplicate key": {"orders", []inbox.Option{inbox.Channel("one", inbox.On("t", nothing("a"))), inbox.Channel("two", inbox.On("u", nothing("a")))}, []string{
 			`handler key "a" is registered twice: as key of inbox "orders", channel "one", type "t", and as key of inbox "orders", channel "two", type "u"`}},
-		"duplicate key, legacy": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a"), nothing("b", inbox.LegacyKeys("a")))}, []string{
+		"duplicate key, legacy": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a"), nothing("b", handler.LegacyKeys("a")))}, []string{
 			`handler key "a" is registered twice: as key of inbox "orders", channel "c", type "t", and as legacy key of inbox "orders", channel "c", type "t"`}},
 		"From without Fx": {"orders", []inbox.Option{inboxtest.Handlers(inbox.From[*graphHandler]("a"))}, []string{
 			`handler "a": it comes from the Fx graph (*inbox_test.graphHandler); without Fx use inbox.Func or inbox.Tx`}},
-		"codec of another type": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", inbox.WithCodec(handler.JSON[int]{})))}, []string{`its codec handler.JSON[int] does not decode into []uint8`}},
-		"negative timeout":      {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", inbox.Timeout(-1)))}, []string{`handler "a": Timeout is -1ns, allowed is 0 or more`}},
+		"codec of another type": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.WithCodec(handler.JSON[int]{})))}, []string{`its codec handler.JSON[int] does not decode into []uint8`}},
+		"negative timeout":      {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.Timeout(-1)))}, []string{`handler "a": Timeout is -1ns, allowed is 0 or more`}},
 		"Kafka twice": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{}), inbox.Kafka(kafkaconsumer.Config{}))}, []string{
 			`channel "events" has inbox.Kafka twice`}},
 		"Kafka without topics": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, GroupID: "g"}))}, []string{
 			`inbox "orders"`, `"events"`, "Topics"}},
 		"two channels in one group": {"orders", []inbox.Option{consuming("events", ""), inbox.Channel("others", inbox.On("t", nothing("b")), inbox.Kafka(somewhere))}, []string{
 			`channel "events" of inbox "orders" and channel "others" of inbox "orders" have the same GroupID "g", allowed is a group for each`}},
-		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.BadRecords(inbox.BadRecordDeadLetter), consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
+		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter), consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
 			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty, required is a topic with BadRecords dead_letter_topic`}},
 		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{consuming("events", "letters")},
-			[]string{`channel "events": option DeadLetterTopic is "letters", allowed is none with BadRecords store: use inbox.BadRecords(inbox.BadRecordDeadLetter)`}},
-		"a dead-letter topic that is consumed": {"orders", []inbox.Option{inbox.BadRecords(inbox.BadRecordDeadLetter), consuming("events", "t1")},
+			[]string{`channel "events": option DeadLetterTopic is "letters", allowed is none with BadRecords store: use inbox.BadRecords(acceptor.BadRecordDeadLetter)`}},
+		"a dead-letter topic that is consumed": {"orders", []inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter), consuming("events", "t1")},
 			[]string{`"events"`, `option DeadLetterTopic is "t1", allowed is a topic that is not one of Topics`}},
 		"ShutdownOnHalt without Fx": {"orders", []inbox.Option{inbox.ShutdownOnHalt(), inboxtest.Handlers(nothing("a"))},
 			[]string{`inbox "orders": option ShutdownOnHalt is true, allowed is false without Fx`}},
@@ -185,7 +186,7 @@ func TestValidateChecksInboxesAgainstEachOther(t *testing.T) {
 	orders := build("orders", shared, inboxtest.Handlers(nothing("a")))
 	require.NoError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b")))))
 	require.NoError(t, inbox.Validate(orders, build("billing", shared, inbox.TablePrefix("billing_"), inboxtest.Handlers(nothing("b")))))
-	require.EqualError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b", inbox.LegacyKeys("a"))))),
+	require.EqualError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))),
 		`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`)
 	require.ErrorContains(t, inbox.Validate(build("orders", shared, consuming("events", "")), build("billing", own, inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))),
 		`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`)

@@ -47,8 +47,8 @@ func (c *channel) deliver(d delivery) {
 //
 // A handler that fails is tried again in place, without those that have
 // succeeded, after the inbox's or its own backoff, up to MaxAttempts or its own
-// MaxRetries; meanwhile its partition waits. Then, or after Poison, the record
-// is bad, and BadRecords applies. RetryAfter replaces the backoff; Snooze
+// MaxRetries; meanwhile its partition waits. Then, or after handler.Poison, the record
+// is bad, and BadRecords applies. handler.RetryAfter replaces the backoff; handler.Snooze
 // charges nothing and holds the partition up. What the database cuts short
 // before or after the handler's own part is not charged. HandlerTimeout,
 // middleware, codecs, OnAttempt and OnPoisoned work as in the inbox. Tx gets a
@@ -67,7 +67,7 @@ func (c *channel) deliver(d delivery) {
 // ignores its cancelled context is left behind, shown by Health, and the next
 // call for its partition in this process waits for it, up to StuckHandlerGrace.
 //
-// Direct needs Kafka. Batch and TxBatch, Ordered, TxGroup, CircuitBreaker,
+// Direct needs Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker,
 // handler.Concurrency and handler.Retention cannot hold and are errors at
 // start. Statuses that the inbox stored before the channel became Direct are still
 // processed. Do not use it for messages that

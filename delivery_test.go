@@ -61,19 +61,19 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 		"Batch":                {with(inbox.Batch("a", 10, batch)), []string{at + "a batch handler cannot hold in Direct mode"}},
 		"Batch of one":         {with(inbox.Batch("a", 1, batch)), []string{at + "a batch handler cannot hold in Direct mode"}},
 		"TxBatch":              {with(inbox.TxBatch("a", 10, txBatch)), []string{at + "a batch handler cannot hold in Direct mode"}},
-		"Ordered":              {with(nothing("a", inbox.Ordered())), []string{at + "Ordered cannot hold in Direct mode"}},
-		"OrderedBy":            {with(nothing("a", inbox.OrderedBy(func(inbox.RawMessage) []byte { return nil }))), []string{at + "Ordered cannot hold in Direct mode"}},
-		"TxGroup":              {with(inbox.Tx("a", tx, inbox.TxGroup(2))), []string{at + "TxGroup cannot hold in Direct mode"}},
-		"CircuitBreaker":       {with(nothing("a", inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 1}))), []string{at + "CircuitBreaker cannot hold in Direct mode"}},
+		"Ordered":              {with(nothing("a", handler.Ordered())), []string{at + "Ordered cannot hold in Direct mode"}},
+		"OrderedBy":            {with(nothing("a", handler.OrderedBy(func(handler.RawMessage) []byte { return nil }))), []string{at + "Ordered cannot hold in Direct mode"}},
+		"TxGroup":              {with(inbox.Tx("a", tx, handler.TxGroup(2))), []string{at + "TxGroup cannot hold in Direct mode"}},
+		"CircuitBreaker":       {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))), []string{at + "CircuitBreaker cannot hold in Direct mode"}},
 		"Concurrency":          {with(nothing("a", handler.Concurrency(1))), []string{at + "Concurrency cannot hold in Direct mode"}},
 		"Retention":            {with(nothing("a", handler.Retention(1))), []string{at + "Retention cannot hold in Direct mode"}},
-		"several at once":      {with(nothing("a", inbox.Ordered(), handler.Concurrency(1))), []string{at + "Ordered cannot", "Concurrency cannot"}},
-		"one, with the others": {[]inbox.Option{directly(inbox.On("t", nothing("a", inbox.Ordered()))), inbox.Channel("empty")}, []string{"Ordered cannot hold", `channel "empty" has no handlers`}},
+		"several at once":      {with(nothing("a", handler.Ordered(), handler.Concurrency(1))), []string{at + "Ordered cannot", "Concurrency cannot"}},
+		"one, with the others": {[]inbox.Option{directly(inbox.On("t", nothing("a", handler.Ordered()))), inbox.Channel("empty")}, []string{"Ordered cannot hold", `channel "empty" has no handlers`}},
 		"required inbox": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" consumes in Direct mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
 		"the opt-out of another channel": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", nothing("a"))),
 			inbox.Channel("other", inbox.Direct(), inbox.Kafka(elsewhere), inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("b")))}, []string{`channel "events" consumes in Direct mode`}},
-		"what the opt-out does not cover": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", inbox.Ordered())))}, []string{
+		"what the opt-out does not cover": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", handler.Ordered())))}, []string{
 			at + "Ordered cannot hold in Direct mode"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,11 +96,11 @@ func TestDirectChannelRefusesABatchHandlerOfTheGraph(t *testing.T) {
 }
 
 func TestWhatHoldsInDirectModeIsNoMistake(t *testing.T) {
-	h := nothing("a", inbox.LegacyKeys("b"), inbox.Timeout(time.Minute), handler.MaxRetries(3), handler.Backoff(func(int) time.Duration { return 0 }),
+	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3), handler.Backoff(func(int) time.Duration { return 0 }),
 		handler.Use(func(ctx context.Context, _ handler.Call, next func(context.Context) error) error { return next(ctx) }))
-	tx := inbox.Tx("c", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }, inbox.TxGroup(1))
+	tx := inbox.Tx("c", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }, handler.TxGroup(1))
 	for _, r := range []inbox.InboxRequirement{inbox.RequirementNone, inbox.RequirementWarn} {
-		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(r), directly(inbox.On("t", h, tx)), inbox.Channel("stored", inbox.On("t", nothing("d", inbox.Ordered()))))
+		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(r), directly(inbox.On("t", h, tx)), inbox.Channel("stored", inbox.On("t", nothing("d", handler.Ordered()))))
 		require.NoError(t, err)
 	}
 	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", h), inbox.AllowConsumeWithoutInbox()),

@@ -21,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // health is the state and the codes of its reasons.
@@ -138,7 +139,7 @@ func TestOldestDueStatusDegradesHealthWhileOthersGoOn(t *testing.T) {
 			inbox.On("t", inboxtest.Do("quick", func(_ context.Context, m inboxtest.Bytes) error { done <- m.ID; return nil }))))
 		inboxtest.Start(t, ib)
 		for _, id := range []string{"s1", "s2"} {
-			_, err := ib.Accept(t.Context(), inbox.RawMessage{Channel: "c", Type: "slow", ID: id})
+			_, err := ib.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "slow", ID: id})
 			require.NoError(t, err)
 		}
 		inboxtest.Receive(t, b.entered, "s1")
@@ -163,7 +164,7 @@ func TestPoisonRateDegradesHealthForItsWindow(t *testing.T) {
 		bad := errors.New("bad")
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if strings.HasPrefix(m.ID, "bad") {
-				return inbox.Poison(bad)
+				return handler.Poison(bad)
 			}
 			return nil
 		})))
@@ -196,7 +197,7 @@ func TestPoisonRateDegradesHealthForItsWindow(t *testing.T) {
 func TestPoisonRateIsOfStatusesNotOfAttempts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
-			return inbox.RetryAfter(time.Second, errors.New("away"))
+			return handler.RetryAfter(time.Second, errors.New("away"))
 		}, handler.MaxRetries(10))), inbox.PollingInterval(10*time.Millisecond), inbox.HealthMaxPoisonRate(0.1, time.Hour))
 		inboxtest.Start(t, ib)
 		for i := range 10 {
@@ -301,7 +302,7 @@ func TestPassiveWorkerIsHealthy(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
-		alone := []inbox.Option{inbox.Mode(inbox.ModeExclusive), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", b.handle))}
+		alone := []inbox.Option{inbox.Mode(processor.ModeExclusive), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", b.handle))}
 		active, clock := watchedInbox(t, d, alone...)
 		inboxtest.Start(t, active)
 		inboxtest.Accept(t, active, "m1", "m2")
@@ -332,7 +333,7 @@ func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
-		ib, clock := watchedInbox(t, d, inbox.Mode(inbox.ModeCompeting), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", b.handle)),
+		ib, clock := watchedInbox(t, d, inbox.Mode(processor.ModeCompeting), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", b.handle)),
 			inbox.SampleInterval(time.Hour), inbox.HealthAfter(2*time.Hour, 5*time.Hour), inbox.HealthMaxPoisonRate(0.1, time.Hour))
 		inboxtest.Accept(t, ib, "m1", "m2", "m3")
 		inboxtest.Start(t, ib)
@@ -401,7 +402,7 @@ func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.ID == "bad" {
-				return inbox.Poison(errors.New("no"))
+				return handler.Poison(errors.New("no"))
 			}
 			return nil
 		})))

@@ -202,7 +202,7 @@ func (ib *Inbox) DB() *gorm.DB { return ib.db }
 
 // Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept.
 // Without Start, the first call checks the inbox's tables, as Start does.
-func (ib *Inbox) Accept(ctx context.Context, messages ...RawMessage) ([]Result, error) {
+func (ib *Inbox) Accept(ctx context.Context, messages ...handler.RawMessage) ([]acceptor.Result, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return nil, ib.name(err)
 	}
@@ -215,7 +215,7 @@ func (ib *Inbox) Accept(ctx context.Context, messages ...RawMessage) ([]Result, 
 // transaction that does not lead to this inbox's tables is refused, before
 // anything is written, with an error that names both inboxes. That of another
 // pool on the same database is accepted; its first one is asked where it leads.
-func (ib *Inbox) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...RawMessage) (*Receipt, error) {
+func (ib *Inbox) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage) (*acceptor.Receipt, error) {
 	if err := ib.tables.reachedBy(ctx, tx); err != nil {
 		return nil, ib.name(fmt.Errorf("accept in transaction: %w", err))
 	}
@@ -226,10 +226,10 @@ func (ib *Inbox) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...RawMessa
 // ProcessPending runs everything that is due now, see
 // processor.Processor.ProcessPending. It needs no Start; without it, the first
 // call checks the inbox's tables.
-func (ib *Inbox) ProcessPending(ctx context.Context) (Drained, error) {
+func (ib *Inbox) ProcessPending(ctx context.Context) (processor.Drained, error) {
 	defer ib.logLimit.Flush()
 	if err := ib.tables.ready(ctx); err != nil {
-		return Drained{}, ib.name(err)
+		return processor.Drained{}, ib.name(err)
 	}
 	drained, err := ib.processor.ProcessPending(ctx)
 	return drained, ib.name(err)
@@ -241,9 +241,9 @@ func (ib *Inbox) ProcessPending(ctx context.Context) (Drained, error) {
 // this process has not caught up: by hand, too, nothing is deleted before. Call
 // it from a process that consumes nothing, or try again. See
 // cleanup.Cleaner.Clean (contract 6.5, 6.7).
-func (ib *Inbox) Cleanup(ctx context.Context) (Deleted, error) {
+func (ib *Inbox) Cleanup(ctx context.Context) (handler.Deleted, error) {
 	if err := ib.tables.ready(ctx); err != nil {
-		return Deleted{}, ib.name(err)
+		return handler.Deleted{}, ib.name(err)
 	}
 	deleted, err := ib.cleaner.Clean(ctx)
 	return deleted, ib.name(err)

@@ -25,9 +25,9 @@ import (
 // handlers of all partitions take turns there.
 //
 // Message IDs come from the channel's Decoder, or from a strategy given to
-// InlineDefaults, InlineHandler or IdempotencyKey. A message without ID, or with
+// InlineDefaults, InlineHandler or handler.IdempotencyKey. A message without ID, or with
 // one that cannot be used, makes its record bad; Decoder.AllowMissingID lets it
-// run each time it comes (contract 4.4). After a rename LegacyKeys keeps what
+// run each time it comes (contract 4.4). After a rename handler.LegacyKeys keeps what
 // was processed under the old key known; with idempotent.CompositeID, whose IDs
 // contain the key, it cannot.
 //
@@ -39,7 +39,7 @@ import (
 // would run again. A database or store that cannot be used charges nothing: the
 // partition waits, Health says so, and the record is not acknowledged.
 //
-// Inline needs Kafka. Batch and TxBatch, Ordered, TxGroup, CircuitBreaker and
+// Inline needs Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker and
 // handler.Concurrency cannot hold and are errors at start. Whether the inbox has handled a message before the channel became
 // Inline is not asked. Do not use it for handlers that fail for long, or that
 // call slow services: a failing message holds up all that come after it in its
@@ -103,7 +103,7 @@ func InlineDefaults(opts ...idempotent.Option) InlineOption {
 
 // InlineHandler sets store and options for one handler of the channel, by its
 // key; a nil store is the channel's. The options come after those of
-// InlineDefaults and after the handler's own Retention and IdempotencyKey. A key
+// InlineDefaults and after the handler's own Retention and handler.IdempotencyKey. A key
 // that the channel does not have is an error at start. Do not use it for
 // Retention alone: handler.Retention does.
 func InlineHandler(key string, store idempotent.Store, opts ...idempotent.Option) InlineOption {

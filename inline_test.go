@@ -48,9 +48,9 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 		"Direct before":    {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Inline(), inbox.Kafka(somewhere), inbox.On("t", nothing("a")))}, []string{modes + "Direct Inline]"}},
 		"twice":            {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Inline(), inbox.Kafka(somewhere), inbox.On("t", nothing("a")))}, []string{modes + "Inline Inline]"}},
 		"Batch":            {with(inbox.Batch("a", 10, batch)), []string{at + "a batch handler cannot hold in Inline mode"}},
-		"Ordered":          {with(nothing("a", inbox.Ordered())), []string{at + "Ordered cannot hold in Inline mode"}},
-		"TxGroup":          {with(inbox.Tx("a", tx, inbox.TxGroup(2))), []string{at + "TxGroup cannot hold in Inline mode"}},
-		"CircuitBreaker":   {with(nothing("a", inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 1}))), []string{at + "CircuitBreaker cannot hold in Inline mode"}},
+		"Ordered":          {with(nothing("a", handler.Ordered())), []string{at + "Ordered cannot hold in Inline mode"}},
+		"TxGroup":          {with(inbox.Tx("a", tx, handler.TxGroup(2))), []string{at + "TxGroup cannot hold in Inline mode"}},
+		"CircuitBreaker":   {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))), []string{at + "CircuitBreaker cannot hold in Inline mode"}},
 		"Concurrency":      {with(nothing("a", handler.Concurrency(1))), []string{at + "Concurrency cannot hold in Inline mode"}},
 		"unknown key":      {declaring(inbox.InlineHandler("b", nil)), []string{`channel "events": inbox.InlineHandler: the channel has no handler "b"`}},
 		"key twice":        {declaring(inbox.InlineHandler("a", nil), inbox.InlineHandler("a", memory)), []string{`channel "events": inbox.InlineHandler is declared twice for handler "a"`}},
@@ -67,9 +67,9 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 			`inbox "orders": channel "events" consumes in Inline mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
 		"no store where required": {[]inbox.Option{must, inbox.Channel("events", inbox.Inline(inbox.InlineStore(nil), inbox.InlineHandler("b", memory)), inbox.Kafka(somewhere), inbox.AllowConsumeWithoutInbox(),
 			inbox.On("t", nothing("a"), nothing("b")))}, []string{`channel "events" is in Inline mode without a store for handlers ["a"], and option ConsumeChannelInboxRequirement is fail`}},
-		"idempotency key in Inbox mode":  {[]inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a", inbox.IdempotencyKey(byContent))))}, []string{at + "IdempotencyKey cannot hold in Inbox mode"}},
-		"idempotency key in Direct mode": {[]inbox.Option{directly(inbox.On("t", nothing("a", inbox.IdempotencyKey(byContent))))}, []string{at + "IdempotencyKey cannot hold in Direct mode"}},
-		"idempotency key of another type": {with(nothing("a", inbox.IdempotencyKey(func(inbox.Message[string]) (string, error) { return "", nil }))), []string{
+		"idempotency key in Inbox mode":  {[]inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a", handler.IdempotencyKey(byContent))))}, []string{at + "IdempotencyKey cannot hold in Inbox mode"}},
+		"idempotency key in Direct mode": {[]inbox.Option{directly(inbox.On("t", nothing("a", handler.IdempotencyKey(byContent))))}, []string{at + "IdempotencyKey cannot hold in Direct mode"}},
+		"idempotency key of another type": {with(nothing("a", handler.IdempotencyKey(func(handler.Message[string]) (string, error) { return "", nil }))), []string{
 			at + "its IdempotencyKey is a func(handler.Message[string]) (string, error)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,8 +87,8 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 func TestWhatHoldsInInlineModeIsNoMistake(t *testing.T) {
 	memory, err := memstore.New()
 	require.NoError(t, err)
-	h := nothing("a", inbox.LegacyKeys("b"), inbox.Timeout(time.Minute), handler.MaxRetries(3), handler.Retention(time.Hour), inbox.IdempotencyKey(byContent))
-	tx := inbox.Tx("c", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }, inbox.TxGroup(1))
+	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3), handler.Retention(time.Hour), handler.IdempotencyKey(byContent))
+	tx := inbox.Tx("c", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }, handler.TxGroup(1))
 	options := []inbox.InlineOption{nil, inbox.InlineDefaults(idempotent.Retention(time.Minute), idempotent.CompositeID("")), inbox.InlineHandler("c", memory, idempotent.AllowMissingID())}
 	for _, r := range []inbox.InboxRequirement{inbox.RequirementNone, inbox.RequirementWarn} {
 		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(r), inlinely(options, h, tx),

@@ -60,8 +60,8 @@ func TestLoadChargesNothingWhateverTheDefaultIsolation(t *testing.T) {
 			log, logs := inboxtest.Observe()
 			ib := inboxtest.New(t, db, inboxtest.Brisk(), log, inbox.Retention(1), inboxtest.Handlers(
 				inboxtest.Tx("tx", inTx("tx")),
-				inboxtest.Tx("group", inTx("group"), inbox.TxGroup(5)),
-				inboxtest.Tx("ordered", inTx("ordered"), inbox.Ordered()),
+				inboxtest.Tx("group", inTx("group"), handler.TxGroup(5)),
+				inboxtest.Tx("ordered", inTx("ordered"), handler.Ordered()),
 				inboxtest.Do("plain", func(_ context.Context, m inboxtest.Bytes) error {
 					calls.Add(1)
 					return nil
@@ -79,7 +79,7 @@ func TestLoadChargesNothingWhateverTheDefaultIsolation(t *testing.T) {
 			go func() {
 				defer accepting.Done()
 				for from := 0; from < messages; from += chunk {
-					batch := make([]inbox.RawMessage, chunk)
+					batch := make([]handler.RawMessage, chunk)
 					for i := range batch {
 						batch[i] = inboxtest.Message(fmt.Sprint(from + i))
 						batch[i].OrderingKey = []byte{byte(i % 3)}
@@ -90,7 +90,7 @@ func TestLoadChargesNothingWhateverTheDefaultIsolation(t *testing.T) {
 						return
 					}
 					for _, r := range results {
-						if r.Outcome == inbox.OutcomeAccepted {
+						if r.Outcome == handler.OutcomeAccepted {
 							accepted.Add(1)
 						}
 					}
@@ -125,11 +125,11 @@ func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(
 			inboxtest.Tx("retried", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
 				if !passes.Load() {
-					return inbox.Poison(errors.New("bad"))
+					return handler.Poison(errors.New("bad"))
 				}
 				return nil
 			}),
-			inboxtest.Do("discarded", func(context.Context, inboxtest.Bytes) error { return inbox.Poison(errors.New("bad")) })))
+			inboxtest.Do("discarded", func(context.Context, inboxtest.Bytes) error { return handler.Poison(errors.New("bad")) })))
 		unstated := inboxtest.UnstatedIsolation(t, d.DB)
 		inboxtest.Start(t, ib)
 		for i := range messages {
@@ -241,7 +241,7 @@ func TestTransactionsOfHandlersHaveTheirIsolation(t *testing.T) {
 			}
 			for kind, h := range map[string]*inbox.HandlerSpec{
 				"tx":    inboxtest.Tx("tx "+want, in),
-				"group": inboxtest.Tx("group "+want, in, inbox.TxGroup(2)),
+				"group": inboxtest.Tx("group "+want, in, handler.TxGroup(2)),
 				"batch": inbox.TxBatch("batch "+want, 2, func(ctx context.Context, tx *gorm.DB, ms []inboxtest.Bytes) error { return in(ctx, tx, ms[0]) }),
 			} {
 				got = ""
@@ -289,7 +289,7 @@ func TestSerializationFailureAtTheCommitIsRepeatedUncharged(t *testing.T) {
 			}
 			options := []handler.Option{}
 			if group {
-				options = append(options, inbox.TxGroup(2))
+				options = append(options, handler.TxGroup(2))
 			}
 			key := func(name string) string { return fmt.Sprint(name, group) }
 			ib := inboxtest.New(t, d.DB, inbox.TxIsolation(sql.LevelSerializable), inboxtest.Handlers(

@@ -248,7 +248,7 @@ func (ib *Inbox) warnOrphans(ctx context.Context) error {
 	}
 	for _, key := range keys {
 		if _, known := ib.registry.Lookup(key); !known {
-			ib.log.Warn("inbox: pending statuses of a handler key that this process does not register; a renamed handler needs inbox.LegacyKeys",
+			ib.log.Warn("inbox: pending statuses of a handler key that this process does not register; a renamed handler needs handler.LegacyKeys",
 				zap.String(telemetry.FieldHandlerKey, key))
 		}
 	}
@@ -279,7 +279,7 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 	}
 	for _, key := range keys {
 		ib.log.Error("inbox: messages of an ordered handler can run out of order: some are pending in lanes named by a key it no longer has, and later ones do not wait for them; "+
-			"add that key again as the last of inbox.LegacyKeys, and keep it until nothing accepted under it is pending or poisoned",
+			"add that key again as the last of handler.LegacyKeys, and keep it until nothing accepted under it is pending or poisoned",
 			zap.String(telemetry.FieldHandlerKey, key))
 	}
 	return nil

@@ -122,7 +122,7 @@ func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
 		// Due when the test is over: what starts here only looks.
 		const later = `UPDATE inbox_handler_statuses SET next_attempt_at = '2999-01-01 00:00:00.000000+00:00'`
 		accept := func(id string, options ...handler.Option) {
-			ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, append(options, inbox.Ordered())...)))
+			ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, append(options, handler.Ordered())...)))
 			m := inboxtest.Message(id)
 			m.OrderingKey = []byte("k")
 			_, err := ib.Accept(context.Background(), m)
@@ -136,24 +136,24 @@ func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
 			require.NoError(t, ib.Stop(context.Background()))
 			for _, entry := range logs.FilterMessageSnippet("out of order").All() {
 				require.Equal(t, zap.ErrorLevel, entry.Level)
-				require.Contains(t, entry.Message, "inbox.LegacyKeys")
+				require.Contains(t, entry.Message, "handler.LegacyKeys")
 				keys = append(keys, entry.ContextMap()["handler_key"].(string))
 			}
 			return keys
 		}
-		accept("1", inbox.LegacyKeys("post"))
-		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered(), inbox.LegacyKeys("post"))))
-		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered())))
+		accept("1", handler.LegacyKeys("post"))
+		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))))
+		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered())))
 		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing)), "not ordered any more")
-		require.Empty(t, told(inboxtest.Do("stock", inboxtest.Nothing, inbox.Ordered())), "somebody else's")
+		require.Empty(t, told(inboxtest.Do("stock", inboxtest.Nothing, handler.Ordered())), "somebody else's")
 		accept("2")
-		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered()), inboxtest.Do("stock", inboxtest.Nothing, inbox.Ordered())))
-		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered(), inbox.LegacyKeys("post"))), "it is back")
+		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered()), inboxtest.Do("stock", inboxtest.Nothing, handler.Ordered())))
+		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))), "it is back")
 
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered(), inbox.LegacyKeys("post"))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))))
 		inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET next_attempt_at = NULL`)
 		require.Equal(t, 2, inboxtest.Process(t, ib).Completed)
-		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, inbox.Ordered())), "nothing is pending")
+		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered())), "nothing is pending")
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -105,9 +106,9 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 	declaration := []inbox.Option{
 		inbox.BatchSize(0), inbox.Unrouted("keep"), inbox.OnGap("skip"), inbox.Schema("a b"), inbox.TablePrefix("a-b"), inbox.Use(nil), inbox.Listen(),
 		inbox.Channel("empty"),
-		inbox.Channel("twice", inbox.On("t", nothing("a", inbox.Timeout(-1)), nothing("a"), nil)),
+		inbox.Channel("twice", inbox.On("t", nothing("a", handler.Timeout(-1)), nothing("a"), nil)),
 		inbox.Channel("events", inbox.On("t", nothing("b")), inbox.Kafka(kafkaconsumer.Config{DeadLetterTopic: "t", BatchRecords: -1, SASL: kafkaconsumer.SASL{Mechanism: "x", Username: "u"}})),
-		inbox.Channel("direct", inbox.Direct(), inbox.On("t", nothing("c", inbox.Ordered()))),
+		inbox.Channel("direct", inbox.Direct(), inbox.On("t", nothing("c", handler.Ordered()))),
 		inbox.Channel("inline", inbox.Inline(inbox.InlineHandler("nobody", nil), inbox.InlineDefaults(idempotent.Retention(-1), idempotent.Duplicates("x"))), inbox.Kafka(somewhere), inbox.On("t", nothing("d"))),
 	}
 	wants := []string{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -55,7 +56,7 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		"duplicate module": {[]fx.Option{named("orders", db), inbox.Module("orders", fine), inbox.Module("orders", inboxtest.Handlers(nothing("b")))},
 			`orders`},
 		"duplicate key across modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), fine),
-			inbox.Module("billing", inbox.Migrate(), inboxtest.Handlers(nothing("b", inbox.LegacyKeys("a"))))},
+			inbox.Module("billing", inbox.Migrate(), inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))},
 			`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`},
 		"one consumer group in two modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), consuming("events", "")),
 			inbox.Module("billing", inbox.Migrate(), inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))},
@@ -105,7 +106,7 @@ func TestTwoPrefixesShareADatabaseWithoutSeeingEachOther(t *testing.T) {
 		inboxtest.Accept(t, one, "1")
 		require.Equal(t, "one", inboxtest.Receive(t, ran, "the message"))
 		require.Zero(t, inboxtest.CountMessages(t, two))
-		require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, two, "1")[0].Outcome, "the same ID is another message there")
+		require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, two, "1")[0].Outcome, "the same ID is another message there")
 		require.Equal(t, "two", inboxtest.Receive(t, ran, "the message"))
 		require.NoError(t, one.Pause(context.Background(), "h-one"))
 		var paused int64
@@ -118,7 +119,7 @@ func TestHandlersComeFromTheGraph(t *testing.T) {
 	h := &graphHandler{}
 	var kit *fxtest.Kit
 	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Provide(func() *graphHandler { return h }), fxtest.Manual(), fxtest.Use(t, "orders", &kit),
-		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(inbox.From[*graphHandler]("a", inbox.LegacyKeys("b")))))
+		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(inbox.From[*graphHandler]("a", handler.LegacyKeys("b")))))
 	kit.Accept(inboxtest.Message("1"))
 	kit.Process()
 	require.Equal(t, []string{"1"}, h.handled)
@@ -154,9 +155,9 @@ func TestHandlersOfEachKindComeFromTheGraph(t *testing.T) {
 	var kit *fxtest.Kit
 	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Supply(tx, batch, txBatch), fxtest.Manual(), fxtest.Use(t, "orders", &kit),
 		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(
-			inbox.FromTx[*graphTx]("tx", inbox.TxGroup(3)),
+			inbox.FromTx[*graphTx]("tx", handler.TxGroup(3)),
 			inbox.FromBatch[*graphBatch]("batch", 10),
-			inbox.FromTxBatch[*graphTxBatch]("tx batch", 10, inbox.Ordered()))))
+			inbox.FromTxBatch[*graphTxBatch]("tx batch", 10, handler.Ordered()))))
 	kit.Accept(inboxtest.Message("1"), inboxtest.Message("2"))
 	kit.Process()
 	for _, handled := range [][]string{tx.handled, batch.handled, txBatch.handled} {

@@ -29,7 +29,7 @@ func (ib *Inbox) Ops(options ...ops.Option) (*ops.Ops, error) {
 // live is what operators ask of the running application.
 type live struct{ ib *Inbox }
 
-func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m RawMessage) (ops.Accepted, func(), error) {
+func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (ops.Accepted, func(), error) {
 	if err := l.ib.tables.reachedBy(ctx, tx); err != nil {
 		return ops.Accepted{}, nil, err
 	}
@@ -48,7 +48,7 @@ func (l live) AcceptRejected(ctx context.Context, id string, audit models.Audit)
 	if errors.Is(err, acceptor.ErrRejectedNotFound) {
 		return nil, fmt.Errorf("%w: %w", ops.ErrNotFound, err)
 	}
-	var still *StillBadError
+	var still *handler.StillBadError
 	if err != nil && !errors.As(err, &still) {
 		err = badInput(err)
 	}
@@ -57,14 +57,14 @@ func (l live) AcceptRejected(ctx context.Context, id string, audit models.Audit)
 
 // badInput marks what is wrong with a message, not with the database.
 func badInput(err error) error {
-	var invalid *InvalidError
+	var invalid *acceptor.InvalidError
 	if errors.As(err, &invalid) {
 		return fmt.Errorf("%w: %w", ops.ErrBadInput, err)
 	}
 	return err
 }
 
-func acceptedOf(results []Result) []ops.Accepted {
+func acceptedOf(results []acceptor.Result) []ops.Accepted {
 	accepted := make([]ops.Accepted, len(results))
 	for i, r := range results {
 		accepted[i] = ops.Accepted{MessageID: r.MessageID, Outcome: r.Outcome, Handlers: r.Handlers}

@@ -135,7 +135,7 @@ func (cfg *config) validate() error {
 	if cfg.name != "" && !validName.MatchString(cfg.name) {
 		all = append(all, errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
 	}
-	if slices.ContainsFunc(cfg.middleware, func(m Middleware) bool { return m == nil }) {
+	if slices.ContainsFunc(cfg.middleware, func(m handler.Middleware) bool { return m == nil }) {
 		all = append(all, errors.New("option Use: a middleware is nil"))
 	}
 	all = append(all, cfg.options.Validate())
@@ -174,7 +174,7 @@ func WithHooks(h handler.Hooks) Option { return func(c *config) { c.hooks = h } 
 // Use runs middleware around the calls of every handler of the inbox, the
 // first outermost, outside the handlers' own (handler.Use). Do not use it for
 // what must happen exactly once: it runs with every attempt (contract 5.13).
-func Use(middleware ...Middleware) Option {
+func Use(middleware ...handler.Middleware) Option {
 	return func(c *config) { c.middleware = append(c.middleware, middleware...) }
 }
 

@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"time"
+
+	"github.com/gorm-inbox/inbox/cleanup"
 )
 
 // Retention is how long completed statuses and finished messages are kept; 0
@@ -50,7 +52,7 @@ func RejectedRetention(d time.Duration) Option {
 // hold to. Do not use it for what must happen with each message: rows come
 // late, and more than once. With nil, or without it, nothing is handed over
 // (contract 6.3).
-func Archive(take func(ctx context.Context, messages []Archived) error) Option {
+func Archive(take func(ctx context.Context, messages []cleanup.Archived) error) Option {
 	return func(c *config) { c.archive = take }
 }
 

@@ -3,11 +3,13 @@ package inbox
 import (
 	"database/sql"
 	"time"
+
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // MaxRetries is the error count at which a status is poisoned; 0 and 1 poison
 // on the first failure. Do not raise it to outlast long outages: raise
-// MaxRetryDelay, or let the handler return RetryAfter. Default 5.
+// MaxRetryDelay, or let the handler return handler.RetryAfter. Default 5.
 func MaxRetries(n int) Option { return func(c *config) { c.options.Processor.MaxRetries = n } }
 
 // MaxRetryDelay caps the exponential backoff. Do not set it below a few
@@ -137,7 +139,7 @@ func StatementTimeout(d time.Duration) Option {
 }
 
 // TxIsolation is the isolation of the transactions that handlers run in: of Tx, TxBatch
-// and TxGroup, of every handler of an Inline channel whose markers are in the inbox's
+// and handler.TxGroup, of every handler of an Inline channel whose markers are in the inbox's
 // database, and of Tx handlers of a Direct channel. Allowed are sql.LevelDefault,
 // LevelReadCommitted, LevelRepeatableRead and LevelSerializable. LevelDefault is READ
 // COMMITTED, whatever default_transaction_isolation the role or the database has: the
@@ -168,19 +170,19 @@ func RestartDelay(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.RestartDelay = d }
 }
 
-// Mode says how the workers of one inbox share its work: ModeCompeting, where
-// each claims for itself, or ModeExclusive, where one at a time holds a lease
+// Mode says how the workers of one inbox share its work: processor.ModeCompeting, where
+// each claims for itself, or processor.ModeExclusive, where one at a time holds a lease
 // and the others stand by, to take over within WorkerTimeout and a third of it
-// if it dies, and within a third of it if it stops. Do not set ModeExclusive
+// if it dies, and within a third of it if it stops. Do not set processor.ModeExclusive
 // for order: Ordered handlers have it in both modes, with all workers working.
-// Do not set ModeCompeting for speed on SQLite, which has one writer at a time.
+// Do not set processor.ModeCompeting for speed on SQLite, which has one writer at a time.
 // All workers of an inbox must have the same mode. Where several processes use
 // one SQLite file, a message that one of them accepts while another holds the
 // lease waits for that one's next look, see PollingInterval. Default: ModeCompeting on
 // PostgreSQL, ModeExclusive on SQLite (contract 5.3).
-func Mode(m ProcessingMode) Option { return func(c *config) { c.options.Processor.Mode = m } }
+func Mode(m processor.Mode) Option { return func(c *config) { c.options.Processor.Mode = m } }
 
-// LockAcquireTimeout is how long ProcessPending waits, in ModeExclusive, for
+// LockAcquireTimeout is how long ProcessPending waits, in processor.ModeExclusive, for
 // another worker to give the lease up, in real time. It bounds nothing else: a
 // started worker tries for the lease until it stops, and Cleanup does not wait.
 // Do not set it below WorkerTimeout where a process may die: its lease would

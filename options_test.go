@@ -9,8 +9,10 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestDefaultsAreThoseOfTheContract(t *testing.T) {
@@ -21,10 +23,10 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	require.Equal(t, []any{time.Duration(0), time.Minute, 5 * time.Minute}, []any{p.HandlerTimeout, p.StuckHandlerGrace, p.StuckMessageThreshold})
 	require.Equal(t, []any{5 * time.Second, 5 * time.Second, 30 * time.Second, 10, 10 * time.Minute}, []any{p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout, p.MaxAbandoned, p.UnknownKeyGrace})
 	require.Equal(t, []any{20 * time.Millisecond, 10 * time.Second, 10 * time.Second, 5 * time.Second}, []any{p.GroupWindow, p.StatementTimeout, p.StopBudget, p.RestartDelay})
-	require.Equal(t, []any{inbox.ProcessingMode(""), time.Minute}, []any{p.Mode, p.LockAcquireTimeout}, "by database")
+	require.Equal(t, []any{processor.Mode(""), time.Minute}, []any{p.Mode, p.LockAcquireTimeout}, "by database")
 	require.Equal(t, []any{time.Duration(0), time.Hour, 10_000}, []any{c.Retention, c.CleanupInterval, c.CleanupBatchSize})
 	require.Equal(t, []any{false, time.Duration(0), time.Duration(0), time.Minute}, []any{c.SweepMarkers, c.AuditRetention, c.RejectedRetention, c.ArchiveTimeout})
-	require.Equal(t, []any{inbox.UnroutedIgnore, inbox.BadRecordStore, inbox.GapHalt}, []any{o.Acceptor.Unrouted, o.Acceptor.BadRecords, o.Acceptor.OnGap})
+	require.Equal(t, []any{acceptor.UnroutedIgnore, acceptor.BadRecordStore, acceptor.GapHalt}, []any{o.Acceptor.Unrouted, o.Acceptor.BadRecords, o.Acceptor.OnGap})
 	require.Equal(t, []any{20, false}, []any{o.Acceptor.HaltAtBadRecords, o.ShutdownOnHalt})
 	require.Equal(t, []any{false, "", "inbox_"}, []any{o.Migrate, o.Schema, o.TablePrefix})
 }
@@ -51,9 +53,9 @@ table_prefix: shop_
 `), &o))
 	want := inbox.DefaultOptions()
 	want.Processor.MaxRetries, want.Processor.MaxRetryDelay, want.Processor.HandlerTimeout = 7, 90*time.Second, 90*time.Second
-	want.Processor.Mode, want.Processor.LockAcquireTimeout = inbox.ModeExclusive, 2*time.Minute
-	want.Acceptor.Unrouted, want.Acceptor.OnGap = inbox.UnroutedReject, inbox.GapContinue
-	want.Acceptor.Unrouted, want.Acceptor.BadRecords = inbox.UnroutedReject, inbox.BadRecordDeadLetter
+	want.Processor.Mode, want.Processor.LockAcquireTimeout = processor.ModeExclusive, 2*time.Minute
+	want.Acceptor.Unrouted, want.Acceptor.OnGap = acceptor.UnroutedReject, acceptor.GapContinue
+	want.Acceptor.Unrouted, want.Acceptor.BadRecords = acceptor.UnroutedReject, acceptor.BadRecordDeadLetter
 	want.Acceptor.HaltAtBadRecords, want.ShutdownOnHalt = 100, true
 	want.Cleanup.Retention = 168 * time.Hour
 	want.Cleanup.SweepMarkers, want.Cleanup.AuditRetention, want.Cleanup.ArchiveTimeout = true, 8760*time.Hour, 5*time.Minute
@@ -74,8 +76,8 @@ func TestOptionsLoadFromTheEnvironment(t *testing.T) {
 	require.NoError(t, env.ParseWithOptions(&o, env.Options{Prefix: "ORDERS_"}))
 	want := inbox.DefaultOptions()
 	want.Processor.MaxRetries, want.Processor.PollingInterval = 7, time.Minute
-	want.Acceptor.BadRecords = inbox.BadRecordHalt
-	want.Processor.Mode = inbox.ModeCompeting
+	want.Acceptor.BadRecords = acceptor.BadRecordHalt
+	want.Processor.Mode = processor.ModeCompeting
 	want.Cleanup.Retention, want.Cleanup.RejectedRetention, want.Schema = 24*time.Hour, 48*time.Hour, "shop"
 	require.Equal(t, want, o)
 }

@@ -17,13 +17,13 @@ import (
 // AcceptRejected accepts a rejected message's record again, by its channel's
 // decoder, handlers and policies as they are now, and deletes the rejected row
 // in the same transaction. It needs no Start. It fails with
-// ErrRejectedNotFound for an unknown ID, with a *StillBadError, leaving the row
-// with the new reason, if the record is still bad, and with an *InvalidError if
+// acceptor.ErrRejectedNotFound for an unknown ID, with a *handler.StillBadError, leaving the row
+// with the new reason, if the record is still bad, and with an *acceptor.InvalidError if
 // this process does not declare the channel. A channel without Kafka decodes
 // by the default decoder. Of a record with several messages (batched
 // CloudEvents), one that was handled and cleaned up since runs its handlers
 // again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
-func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
+func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]acceptor.Result, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return nil, ib.name(err)
 	}
@@ -56,7 +56,7 @@ func (cfg *config) validateKafka() error {
 			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
 				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is empty, required is a topic with BadRecords %s: set it in inbox.Kafka", policy))
 			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "":
-				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is %q, allowed is none with BadRecords %s: use inbox.BadRecords(inbox.BadRecordDeadLetter)",
+				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is %q, allowed is none with BadRecords %s: use inbox.BadRecords(acceptor.BadRecordDeadLetter)",
 					k.DeadLetterTopic, policy))
 			}
 			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))

@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -22,12 +23,12 @@ func nothing(key string) *inbox.HandlerSpec { return inboxtest.Do(key, inboxtest
 func TestSequentialDuplicatesLeaveOneRow(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a"), nothing("b")))
-		require.Equal(t, []inbox.Result{{MessageID: "1", Outcome: inbox.OutcomeAccepted, Handlers: 2}}, inboxtest.Accept(t, ib, "1"))
-		require.Equal(t, []inbox.Result{{MessageID: "1", Outcome: inbox.OutcomeDuplicate}}, inboxtest.Accept(t, ib, "1"))
-		require.Equal(t, []inbox.Result{{MessageID: "2", Outcome: inbox.OutcomeAccepted, Handlers: 2}, {MessageID: "2", Outcome: inbox.OutcomeDuplicate}},
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeAccepted, Handlers: 2}}, inboxtest.Accept(t, ib, "1"))
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate}}, inboxtest.Accept(t, ib, "1"))
+		require.Equal(t, []acceptor.Result{{MessageID: "2", Outcome: handler.OutcomeAccepted, Handlers: 2}, {MessageID: "2", Outcome: handler.OutcomeDuplicate}},
 			inboxtest.Accept(t, ib, "2", "2"), "within one accept")
 		inboxtest.Process(t, ib)
-		require.Equal(t, inbox.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome, "after completion, too")
+		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome, "after completion, too")
 		require.Equal(t, 2, inboxtest.CountMessages(t, ib))
 		require.Len(t, inboxtest.Statuses(t, ib), 4)
 		c := ib.Counters()
@@ -54,7 +55,7 @@ func TestConcurrentDuplicatesLeaveOneRow(t *testing.T) {
 		accepted, handlers := map[string]int{}, 0
 		for i := range accepts {
 			go func() {
-				batch := make([]inbox.RawMessage, messages)
+				batch := make([]handler.RawMessage, messages)
 				for k := range batch { // overlapping batches in different orders
 					batch[k] = inboxtest.Message(ids[(k*7+i*3)%messages])
 				}
@@ -62,7 +63,7 @@ func TestConcurrentDuplicatesLeaveOneRow(t *testing.T) {
 				results, err := processes[i%2].Accept(context.Background(), batch...)
 				mu.Lock()
 				for _, r := range results {
-					if r.Outcome == inbox.OutcomeAccepted {
+					if r.Outcome == handler.OutcomeAccepted {
 						accepted[r.MessageID]++
 					}
 					handlers += r.Handlers
@@ -93,9 +94,9 @@ func TestRedeliveryAddsRowsForHandlersRegisteredSince(t *testing.T) {
 
 		ib := inboxtest.New(t, d.DB, append(opts, inboxtest.Handlers(nothing("a"), nothing("b")))...)
 		clock.Advance(time.Hour)
-		require.Equal(t, []inbox.Result{{MessageID: "1", Outcome: inbox.OutcomeDuplicate, Handlers: 1}}, inboxtest.Accept(t, ib, "1"), "within retention")
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate, Handlers: 1}}, inboxtest.Accept(t, ib, "1"), "within retention")
 		clock.Advance(time.Microsecond)
-		require.Equal(t, []inbox.Result{{MessageID: "2", Outcome: inbox.OutcomeDuplicate}}, inboxtest.Accept(t, ib, "2"), "beyond retention the row was cleaned, not missing")
+		require.Equal(t, []acceptor.Result{{MessageID: "2", Outcome: handler.OutcomeDuplicate}}, inboxtest.Accept(t, ib, "2"), "beyond retention the row was cleaned, not missing")
 		require.Len(t, inboxtest.Statuses(t, ib), 3)
 
 		forever := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(nothing("a"), nothing("b")))
@@ -108,7 +109,7 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		for _, id := range []string{"x", strings.Repeat("x", 200), strings.Repeat("é", 200), strings.Repeat("🦊", 200)} {
-			require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, ib, id)[0].Outcome)
+			require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, ib, id)[0].Outcome)
 			var stored []models.Message
 			require.NoError(t, d.DB.Scopes(ib.Messages).Where("id = ?", id).Find(&stored).Error)
 			require.Len(t, stored, 1)
@@ -120,12 +121,12 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 			"a\xffb":                 acceptor.ReasonBadID,
 		} {
 			results, err := ib.Accept(context.Background(), inboxtest.Message(id), inboxtest.Message("valid-"+string(reason)))
-			var invalid *inbox.InvalidError
+			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid)
 			require.Equal(t, reason, invalid.Reason)
-			require.Equal(t, inbox.OutcomeInvalid, results[0].Outcome)
+			require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
 			require.Equal(t, err.Error(), `inbox "test": `+results[0].Err.Error())
-			require.NotEqual(t, inbox.OutcomeInvalid, results[1].Outcome, "the valid one is stored")
+			require.NotEqual(t, handler.OutcomeInvalid, results[1].Outcome, "the valid one is stored")
 			if reason == acceptor.ReasonIDTooLong {
 				require.ErrorContains(t, err, "201 characters, allowed are 1 to 200")
 			}
@@ -139,21 +140,21 @@ func TestWhatNoColumnHoldsMakesAMessageInvalid(t *testing.T) {
 		long := inbox.Channel("long", inbox.On(strings.Repeat("t", 256), nothing("b")), inbox.On("bad\x00", nothing("c")))
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")), long)
 		for name, tc := range map[string]struct {
-			change func(m *inbox.RawMessage)
+			change func(m *handler.RawMessage)
 			reason acceptor.Reason
 		}{
-			"type too long":          {func(m *inbox.RawMessage) { m.Channel, m.Type = "long", strings.Repeat("t", 256) }, acceptor.ReasonTooLong},
-			"type with NUL":          {func(m *inbox.RawMessage) { m.Channel, m.Type = "long", "bad\x00" }, acceptor.ReasonBadText},
-			"source too long":        {func(m *inbox.RawMessage) { m.Source = strings.Repeat("s", 1025) }, acceptor.ReasonTooLong},
-			"content type too long":  {func(m *inbox.RawMessage) { m.ContentType = strings.Repeat("s", 256) }, acceptor.ReasonTooLong},
-			"transport too long":     {func(m *inbox.RawMessage) { m.Transport = strings.Repeat("s", 51) }, acceptor.ReasonTooLong},
-			"attribute not UTF-8":    {func(m *inbox.RawMessage) { m.Properties.Attributes = map[string]string{"a": "\xff"} }, acceptor.ReasonBadProperties},
-			"channel never declared": {func(m *inbox.RawMessage) { m.Channel = "nowhere" }, acceptor.ReasonUnknownChannel},
+			"type too long":          {func(m *handler.RawMessage) { m.Channel, m.Type = "long", strings.Repeat("t", 256) }, acceptor.ReasonTooLong},
+			"type with NUL":          {func(m *handler.RawMessage) { m.Channel, m.Type = "long", "bad\x00" }, acceptor.ReasonBadText},
+			"source too long":        {func(m *handler.RawMessage) { m.Source = strings.Repeat("s", 1025) }, acceptor.ReasonTooLong},
+			"content type too long":  {func(m *handler.RawMessage) { m.ContentType = strings.Repeat("s", 256) }, acceptor.ReasonTooLong},
+			"transport too long":     {func(m *handler.RawMessage) { m.Transport = strings.Repeat("s", 51) }, acceptor.ReasonTooLong},
+			"attribute not UTF-8":    {func(m *handler.RawMessage) { m.Properties.Attributes = map[string]string{"a": "\xff"} }, acceptor.ReasonBadProperties},
+			"channel never declared": {func(m *handler.RawMessage) { m.Channel = "nowhere" }, acceptor.ReasonUnknownChannel},
 		} {
 			m := inboxtest.Message("1")
 			tc.change(&m)
 			_, err := ib.Accept(context.Background(), m)
-			var invalid *inbox.InvalidError
+			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid, name)
 			require.Equal(t, tc.reason, invalid.Reason, name)
 		}
@@ -168,16 +169,16 @@ func TestKnownIDWithAnotherTypeOrSourceIsAConflict(t *testing.T) {
 		inboxtest.Accept(t, ib, "1")
 		otherType, otherSource := inboxtest.Message("1"), inboxtest.Message("1")
 		otherType.Type, otherSource.Source = "u", "elsewhere"
-		for _, m := range []inbox.RawMessage{otherType, otherSource} {
+		for _, m := range []handler.RawMessage{otherType, otherSource} {
 			results, err := ib.Accept(context.Background(), m, inboxtest.Message("2"))
-			var invalid *inbox.InvalidError
+			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid)
 			require.Equal(t, acceptor.ReasonIDConflict, invalid.Reason)
 			require.ErrorContains(t, err, `the ID is known with type "t" and source ""`)
-			require.Equal(t, inbox.OutcomeInvalid, results[0].Outcome)
+			require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
 			require.NoError(t, results[1].Err)
 		}
-		_, err := ib.Accept(context.Background(), inboxtest.Message("3"), func() inbox.RawMessage { m := inboxtest.Message("3"); m.Type = "u"; return m }())
+		_, err := ib.Accept(context.Background(), inboxtest.Message("3"), func() handler.RawMessage { m := inboxtest.Message("3"); m.Type = "u"; return m }())
 		require.ErrorContains(t, err, "id_conflict", "within one accept, too")
 		require.Len(t, inboxtest.Statuses(t, ib), 3, "a conflict adds no row")
 	})
@@ -191,7 +192,7 @@ func TestDuplicateWithOtherContentIsADuplicateAndCounted(t *testing.T) {
 		other.Content = []byte("changed")
 		results, err := ib.Accept(context.Background(), other)
 		require.NoError(t, err)
-		require.Equal(t, []inbox.Result{{MessageID: "1", Outcome: inbox.OutcomeDuplicate, ContentDiffers: true}}, results)
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate, ContentDiffers: true}}, results)
 		require.EqualValues(t, 1, ib.Counters().DuplicateContentDiffers)
 		var stored models.Message
 		require.NoError(t, d.DB.Scopes(ib.Messages).Take(&stored).Error)
@@ -207,6 +208,6 @@ func TestAcceptFailsAsAWholeWithoutADatabase(t *testing.T) {
 		results, err := ib.Accept(ctx, inboxtest.Message("1"))
 		require.ErrorIs(t, err, context.Canceled)
 		require.Nil(t, results)
-		require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, ib, "1")[0].Outcome, "the same again is safe")
+		require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, ib, "1")[0].Outcome, "the same again is safe")
 	})
 }

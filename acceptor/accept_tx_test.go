@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -28,7 +29,7 @@ func TestAcceptTxIsPartOfTheCallersTransaction(t *testing.T) {
 				require.NoError(t, tx.Exec("INSERT INTO orders VALUES (?)", id).Error)
 				receipt, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message(id))
 				require.NoError(t, err)
-				require.Equal(t, []inbox.Result{{MessageID: id, Outcome: inbox.OutcomeAccepted, Handlers: 1}}, receipt.Results)
+				require.Equal(t, []acceptor.Result{{MessageID: id, Outcome: handler.OutcomeAccepted, Handlers: 1}}, receipt.Results)
 				return end
 			})
 		}
@@ -55,7 +56,7 @@ func TestWakeAfterTheCommitBringsTheMessageToItsHandlerAtOnce(t *testing.T) {
 		inboxtest.Accept(t, ib, "0")
 		require.Equal(t, "0", inboxtest.Receive(t, ran, "the first message"))
 
-		var receipt *inbox.Receipt
+		var receipt *acceptor.Receipt
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) (err error) {
 			receipt, err = ib.AcceptTx(context.Background(), tx, inboxtest.Message("1"))
 			return err
@@ -73,7 +74,7 @@ func TestAcceptTxFailsBeforeSQLIfAnyMessageIsInvalid(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
 			_, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("1"), inboxtest.Message(""))
-			var invalid *inbox.InvalidError
+			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid)
 			require.Equal(t, acceptor.ReasonMissingID, invalid.Reason)
 			// The transaction is untouched: it can go on and commit.
@@ -94,7 +95,7 @@ func TestAcceptTxReportsAnIDConflict(t *testing.T) {
 			_, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("2"), m)
 			return err
 		})
-		var invalid *inbox.InvalidError
+		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, acceptor.ReasonIDConflict, invalid.Reason)
 		require.Equal(t, 1, inboxtest.CountMessages(t, ib))

@@ -36,11 +36,11 @@ func (h *handled) note(key string, opts ...handler.Option) *inbox.HandlerSpec {
 }
 
 // from is a message that came on a channel.
-func from(channel, content string) inbox.RawMessage {
-	return inbox.RawMessage{Channel: channel, Type: "t", Source: "/bank", ID: "payment-1", Content: []byte(content)}
+func from(channel, content string) handler.RawMessage {
+	return handler.RawMessage{Channel: channel, Type: "t", Source: "/bank", ID: "payment-1", Content: []byte(content)}
 }
 
-func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...inbox.RawMessage) (outcomes []handler.AcceptOutcome) {
+func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...handler.RawMessage) (outcomes []handler.AcceptOutcome) {
 	t.Helper()
 	results, err := ib.Accept(t.Context(), messages...)
 	require.NoError(t, err)
@@ -58,8 +58,8 @@ func TestMessageOfOneChannelNeverRunsAnothersHandlers(t *testing.T) {
 		ib := inboxtest.New(t, d.DB,
 			inbox.Channel("partners", inbox.On("t", ran.note("import"))),
 			inbox.Channel("core", inbox.On("t", ran.note("transfer"))))
-		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeAccepted}, acceptAll(t, ib, from("partners", "forged")))
-		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeAccepted, inbox.OutcomeDuplicate},
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted}, acceptAll(t, ib, from("partners", "forged")))
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted, handler.OutcomeDuplicate},
 			acceptAll(t, ib, from("core", "genuine"), from("partners", "forged")), "another's message is no duplicate")
 		inboxtest.Process(t, ib)
 		require.Equal(t, map[string][]string{"import": {"partners: forged"}, "transfer": {"core: genuine"}}, ran.by)
@@ -75,8 +75,8 @@ func TestRenamedHandlerOnAnotherChannelRunsTheMessagesOfBoth(t *testing.T) {
 		var ran handled
 		old := inboxtest.New(t, d.DB, inbox.Channel("a", inbox.On("t", ran.note("old"))))
 		acceptAll(t, old, from("a", "of a"))
-		ib := inboxtest.New(t, d.Another(t), inbox.Channel("b", inbox.On("t", ran.note("new", inbox.LegacyKeys("old")))))
-		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeAccepted}, acceptAll(t, ib, from("b", "of b")))
+		ib := inboxtest.New(t, d.Another(t), inbox.Channel("b", inbox.On("t", ran.note("new", handler.LegacyKeys("old")))))
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted}, acceptAll(t, ib, from("b", "of b")))
 		inboxtest.Process(t, ib)
 		require.ElementsMatch(t, []string{"a: of a", "b: of b"}, ran.by["new"], "neither is superseded by the other's row")
 	})
@@ -88,8 +88,8 @@ func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
 		ib := inboxtest.New(t, d.DB,
 			inbox.Channel("eu", inbox.IDNamespace("payments"), inbox.On("t", ran.note("book"))),
 			inbox.Channel("us", inbox.IDNamespace("payments"), inbox.On("t", ran.note("report"))))
-		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeAccepted, inbox.OutcomeDuplicate}, acceptAll(t, ib, from("eu", "first"), from("us", "second")))
-		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeDuplicate}, acceptAll(t, ib, from("us", "third")))
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted, handler.OutcomeDuplicate}, acceptAll(t, ib, from("eu", "first"), from("us", "second")))
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeDuplicate}, acceptAll(t, ib, from("us", "third")))
 		inboxtest.Process(t, ib)
 		require.Equal(t, map[string][]string{"book": {"eu: first"}, "report": {"eu: first"}}, ran.by, "what came first is what all of them run")
 		var stored models.Message
@@ -106,7 +106,7 @@ func TestRenamedChannelKnowsItsMessagesByItsOldNamespace(t *testing.T) {
 		acceptAll(t, old, from("core", "once"))
 		inboxtest.Process(t, old)
 		ib := inboxtest.New(t, d.Another(t), inbox.Channel("core.payments", inbox.IDNamespace("core"), inbox.On("t", ran.note("transfer"))))
-		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeDuplicate}, acceptAll(t, ib, from("core.payments", "once")))
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeDuplicate}, acceptAll(t, ib, from("core.payments", "once")))
 		inboxtest.Process(t, ib)
 		require.Equal(t, []string{"core: once"}, ran.by["transfer"])
 	})
@@ -140,13 +140,13 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
-		acceptAll(t, ib, inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("10 EUR")})
-		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeDuplicate}, acceptAll(t, ib, inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}))
+		acceptAll(t, ib, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("10 EUR")})
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeDuplicate}, acceptAll(t, ib, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}))
 		said := logs.FilterMessage("inbox: message IDs are known with other content, the content stored first counts").FilterField(zap.Strings("message_ids", []string{"1"}))
 		require.Len(t, said.All(), 1)
 		require.NotContains(t, said.All()[0].ContextMap(), "content")
 		require.EqualValues(t, 1, ib.Counters().DuplicateContentDiffers)
-		other := inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}
+		other := handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}
 		acceptAll(t, ib, other, other)
 		require.EqualValues(t, 3, ib.Counters().DuplicateContentDiffers, "each of those that come together")
 	})
@@ -156,10 +156,10 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, log, inbox.DifferingContent(inbox.DifferingContentReject), inboxtest.Handlers(nothing("a")))
+		ib := inboxtest.New(t, d.DB, log, inbox.DifferingContent(acceptor.DifferingContentReject), inboxtest.Handlers(nothing("a")))
 		inboxtest.Accept(t, ib, "1")
 		err := d.DB.Transaction(func(tx *gorm.DB) error {
-			_, err := ib.AcceptTx(t.Context(), tx, inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("other")})
+			_, err := ib.AcceptTx(t.Context(), tx, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("other")})
 			return err
 		})
 		require.ErrorContains(t, err, "content_differs")

@@ -29,7 +29,7 @@ func lane(t *testing.T, ib *inbox.Inbox, messageID, handlerKey string) *store.La
 // Contract 5.12.
 func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		byContent := func(m inbox.RawMessage) []byte { return bytes.ToUpper(m.Content) }
+		byContent := func(m handler.RawMessage) []byte { return bytes.ToUpper(m.Content) }
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(
 			nothing("plain"),
 			inboxtest.Do("ordered", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("newer", "oldest")),
@@ -49,18 +49,18 @@ func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
 
 func TestAPanickingOrderingKeyMakesOneMessageInvalid(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("own", inboxtest.Nothing, handler.OrderedBy(func(m inbox.RawMessage) []byte {
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("own", inboxtest.Nothing, handler.OrderedBy(func(m handler.RawMessage) []byte {
 			return []byte{m.Content[3]}
 		}))))
 		short, long := inboxtest.Message("s"), inboxtest.Message("long enough")
 		results, err := ib.Accept(context.Background(), short, long)
-		var invalid *inbox.InvalidError
+		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, err, &invalid)
-		require.Equal(t, inbox.OutcomeInvalid, results[0].Outcome)
+		require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
 		require.Equal(t, acceptor.ReasonBadOrderingKey, invalid.Reason)
 		require.ErrorContains(t, invalid, `handler "own"`)
 		require.ErrorContains(t, invalid, "panic")
-		require.Equal(t, inbox.OutcomeAccepted, results[1].Outcome)
+		require.Equal(t, handler.OutcomeAccepted, results[1].Outcome)
 		require.Equal(t, 1, inboxtest.CountMessages(t, ib))
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
@@ -132,7 +131,7 @@ func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 			m.mu.Unlock()
 			results, err := m.AcceptRejected(context.Background(), id)
 			require.Nil(t, results, tc.name)
-			var still *inbox.StillBadError
+			var still *handler.StillBadError
 			require.ErrorAs(t, err, &still, tc.name)
 			require.Equal(t, id, still.ID, tc.name)
 			var invalid *acceptor.InvalidError
@@ -183,7 +182,7 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 		record.Value = []byte("[" + event("1", "t") + "," + event("2", "t") + "," + event(strings.Repeat("x", 201), "t") + "]")
 		id := m.reject(record)
 		_, err := m.AcceptRejected(context.Background(), id)
-		var still *inbox.StillBadError
+		var still *handler.StillBadError
 		require.ErrorAs(t, err, &still)
 		require.Empty(t, m.messages(), "none of it")
 
@@ -205,7 +204,7 @@ func TestUnknownRejectedMessageAndUnfitChannelAreTypedErrors(t *testing.T) {
 		m.mended("1")
 		for _, id := range []string{uuid.NewString(), "no UUID at all", "", "\xff\x00"} {
 			_, err := m.AcceptRejected(context.Background(), id)
-			require.ErrorIs(t, err, inbox.ErrRejectedNotFound, id)
+			require.ErrorIs(t, err, acceptor.ErrRejectedNotFound, id)
 		}
 		id := m.reject(at(1).Record)
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_rejected_messages SET channel = 'gone'")
@@ -231,7 +230,7 @@ func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
 		id := m.reject(at(1).Record)
 		m.mended("1")
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
-		inboxtest.OneWins(t, 8, inbox.ErrRejectedNotFound, func(int) error {
+		inboxtest.OneWins(t, 8, acceptor.ErrRejectedNotFound, func(int) error {
 			_, err := m.AcceptRejected(context.Background(), id)
 			return err
 		})

@@ -18,7 +18,7 @@ func inboxHooks(accepted *atomic.Int64) handler.Hooks {
 	return handler.Hooks{OnAccepted: func(context.Context, handler.AcceptedEvent) { accepted.Add(1) }}
 }
 
-func unrouted(id, messageType string) inbox.RawMessage {
+func unrouted(id, messageType string) handler.RawMessage {
 	m := inboxtest.Message(id)
 	m.Type = messageType
 	return m
@@ -35,7 +35,7 @@ func TestUnroutedMessagesAreCountedAndToldOncePerType(t *testing.T) {
 		for i, r := range results {
 			outcomes[i] = r.Outcome
 		}
-		require.Equal(t, []handler.AcceptOutcome{inbox.OutcomeUnrouted, inbox.OutcomeUnrouted, inbox.OutcomeUnrouted, inbox.OutcomeAccepted, inbox.OutcomeUnrouted}, outcomes)
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeUnrouted, handler.OutcomeUnrouted, handler.OutcomeUnrouted, handler.OutcomeAccepted, handler.OutcomeUnrouted}, outcomes)
 		require.EqualValues(t, 4, ib.Counters().Unrouted)
 		require.Equal(t, 1, inboxtest.CountMessages(t, ib))
 		require.Equal(t, 2, logs.FilterMessageSnippet("has no handler").Len())
@@ -44,10 +44,10 @@ func TestUnroutedMessagesAreCountedAndToldOncePerType(t *testing.T) {
 
 func TestUnroutedIsInvalidUnderRejectAndHalt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		for _, policy := range []inbox.UnroutedPolicy{inbox.UnroutedReject, inbox.UnroutedHalt} {
+		for _, policy := range []acceptor.UnroutedPolicy{acceptor.UnroutedReject, acceptor.UnroutedHalt} {
 			ib := inboxtest.New(t, d.DB, inbox.Unrouted(policy), inboxtest.Handlers(nothing("a")))
 			_, err := ib.Accept(context.Background(), unrouted("1", "x"))
-			var invalid *inbox.InvalidError
+			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid, policy)
 			require.Equal(t, acceptor.ReasonUnrouted, invalid.Reason)
 			require.ErrorContains(t, err, `channel "c" has no handler for type "x"`)

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -42,10 +43,10 @@ func old(t *testing.T, d *inboxtest.Database, archive cleanup.Archive, n int, op
 func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		var got []inbox.Archived
+		var got []cleanup.Archived
 		var ib *inbox.Inbox
 		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", byID), inboxtest.Do("b", halfway)),
-			inbox.Archive(func(_ context.Context, messages []inbox.Archived) error {
+			inbox.Archive(func(_ context.Context, messages []cleanup.Archived) error {
 				got = append(got, messages...)
 				require.Len(t, stored(t, ib), 3, "nothing is deleted yet")
 				return nil
@@ -57,7 +58,7 @@ func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
 			want[s.MessageID+"/"+s.HandlerKey] = s
 		}
 		clock.Advance(2 * time.Hour)
-		require.Equal(t, inbox.Deleted{Messages: 1, Statuses: 4}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Messages: 1, Statuses: 4}, clean(t, ib))
 		require.Equal(t, []string{"pending", "poisoned"}, stored(t, ib))
 		require.Len(t, got, 3)
 		for _, m := range got {
@@ -75,7 +76,7 @@ func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
 func TestArchiveMayUseTheInboxesOwnDatabase(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE archive (id varchar(200) PRIMARY KEY, content text)")
-		ib := old(t, d, func(ctx context.Context, messages []inbox.Archived) error {
+		ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
 			tx := d.DB.WithContext(ctx).Begin()
 			for _, m := range messages {
 				// A lock of ours would be in the way.
@@ -88,7 +89,7 @@ func TestArchiveMayUseTheInboxesOwnDatabase(t *testing.T) {
 			}
 			return tx.Commit().Error
 		}, 3)
-		require.Equal(t, inbox.Deleted{Messages: 3, Statuses: 3}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Messages: 3, Statuses: 3}, clean(t, ib))
 		var archived []string
 		require.NoError(t, d.DB.Table("archive").Order("id").Pluck("content", &archived).Error)
 		require.Equal(t, []string{"000", "001", "002"}, archived)
@@ -110,7 +111,7 @@ func TestWhatTheArchiveRefusesStaysAndComesAgain(t *testing.T) {
 				var calls [][]string
 				refusing := true
 				log, logs := inboxtest.Observe()
-				ib := old(t, d, func(ctx context.Context, messages []inbox.Archived) error {
+				ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
 					var ids []string
 					for _, m := range messages {
 						ids = append(ids, m.Message.ID)
@@ -126,12 +127,12 @@ func TestWhatTheArchiveRefusesStaysAndComesAgain(t *testing.T) {
 				if name == "error" {
 					require.ErrorIs(t, err, boom)
 				}
-				require.Equal(t, inbox.Deleted{Messages: 5, Statuses: 5, Unarchived: 1}, deleted, "the walk goes on behind it")
+				require.Equal(t, handler.Deleted{Messages: 5, Statuses: 5, Unarchived: 1}, deleted, "the walk goes on behind it")
 				require.Equal(t, []string{"002"}, stored(t, ib))
 				require.Len(t, inboxtest.Statuses(t, ib), 1)
 				require.Equal(t, 1, logs.FilterMessageSnippet("the archive function failed").Len())
 				refusing = false
-				require.Equal(t, inbox.Deleted{Messages: 1, Statuses: 1}, clean(t, ib))
+				require.Equal(t, handler.Deleted{Messages: 1, Statuses: 1}, clean(t, ib))
 				require.Equal(t, [][]string{{"000", "001"}, {"002", "003"}, {"002"}, {"003"}, {"004", "005"}, {"002"}}, calls)
 			})
 		})
@@ -144,7 +145,7 @@ func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-				ib := old(t, d, func(_ context.Context, messages []inbox.Archived) error {
+				ib := old(t, d, func(_ context.Context, messages []cleanup.Archived) error {
 					for _, m := range messages {
 						if slices.Contains(bad, m.Message.ID) {
 							return fmt.Errorf("%s cannot be archived", m.Message.ID)
@@ -155,7 +156,7 @@ func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
 				n := int64(len(bad))
 				deleted, err := ib.Cleanup(context.Background())
 				require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
-				require.Equal(t, inbox.Deleted{Messages: 20 - n, Statuses: 20 - n, Unarchived: n}, deleted, "in one run")
+				require.Equal(t, handler.Deleted{Messages: 20 - n, Statuses: 20 - n, Unarchived: n}, deleted, "in one run")
 				require.Equal(t, bad, stored(t, ib))
 			})
 		})
@@ -165,10 +166,10 @@ func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
 func TestArchiveThatIsDownIsNotAskedForEachMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
-		ib := old(t, d, func(context.Context, []inbox.Archived) error { calls++; return errors.New("down") }, 600, inbox.CleanupBatchSize(50))
+		ib := old(t, d, func(context.Context, []cleanup.Archived) error { calls++; return errors.New("down") }, 600, inbox.CleanupBatchSize(50))
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
-		require.Equal(t, inbox.Deleted{Unarchived: 500}, deleted, "ten batches")
+		require.Equal(t, handler.Deleted{Unarchived: 500}, deleted, "ten batches")
 		require.Equal(t, 30+9, calls, "the first one is halved for some time")
 		require.Len(t, stored(t, ib), 600)
 	})
@@ -177,11 +178,11 @@ func TestArchiveThatIsDownIsNotAskedForEachMessage(t *testing.T) {
 func TestArchiveThatIsDownEndsTheWalk(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
-		ib := old(t, d, func(context.Context, []inbox.Archived) error { calls++; return errors.New("down") }, 15, inbox.CleanupBatchSize(1), inbox.SweepMarkers())
+		ib := old(t, d, func(context.Context, []cleanup.Archived) error { calls++; return errors.New("down") }, 15, inbox.CleanupBatchSize(1), inbox.SweepMarkers())
 		inboxtest.Exec(t, d.DB, "INSERT INTO inbox_markers VALUES ('1', 'h', '', 't', '2020-01-01 00:00:00.000000+00:00', '2020-01-01 00:00:00.000000+00:00')")
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
-		require.Equal(t, inbox.Deleted{Unarchived: 10, Markers: 1}, deleted, "what needs no archive is pruned all the same")
+		require.Equal(t, handler.Deleted{Unarchived: 10, Markers: 1}, deleted, "what needs no archive is pruned all the same")
 		require.Equal(t, 10, calls)
 		require.Len(t, stored(t, ib), 15)
 	})
@@ -190,13 +191,13 @@ func TestArchiveThatIsDownEndsTheWalk(t *testing.T) {
 func TestMessageThatGainedAStatusWhileItWasArchivedStays(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		st := inboxtest.Store(t, d.DB)
-		ib := old(t, d, func(ctx context.Context, messages []inbox.Archived) error {
+		ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
 			_, err := st.Accept(ctx, store.AcceptBatch{Now: inboxtest.Noon, Messages: []store.NewMessage{{
 				Message: models.Message{ID: "001", Type: "t", Content: []byte("001")}, Handlers: []store.NewStatus{{HandlerKey: "late"}},
 			}}})
 			return err
 		}, 3)
-		require.Equal(t, inbox.Deleted{Messages: 2, Statuses: 3}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Messages: 2, Statuses: 3}, clean(t, ib))
 		require.Equal(t, []string{"001/late"}, statuses(t, ib))
 	})
 }
@@ -204,7 +205,7 @@ func TestMessageThatGainedAStatusWhileItWasArchivedStays(t *testing.T) {
 func TestLostLeaseEndsTheArchiveCallAndDeletesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ended := make(chan struct{})
-		ib := old(t, d, func(ctx context.Context, _ []inbox.Archived) error {
+		ib := old(t, d, func(ctx context.Context, _ []cleanup.Archived) error {
 			inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = '0192f000-0000-7000-8000-000000000001'")
 			<-ctx.Done()
 			close(ended)
@@ -227,7 +228,7 @@ func TestLeaseIsKeptWhileTheArchiveTakesLong(t *testing.T) {
 			require.NoError(t, other.Where("name = ?", "cleanup").Take(&lock).Error)
 			return lock.ExpiresAt
 		}
-		ib := old(t, d, func(context.Context, []inbox.Archived) error {
+		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
 			first := expires()
 			inboxtest.Eventually(t, func() bool { return expires().After(first) }, "the lease was renewed")
 			return nil
@@ -239,7 +240,7 @@ func TestLeaseIsKeptWhileTheArchiveTakesLong(t *testing.T) {
 func TestOfTwoCleanersAtOnceOneCleans(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, leave := make(chan struct{}), make(chan struct{})
-		ib := old(t, d, func(context.Context, []inbox.Archived) error {
+		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
 			close(entered)
 			<-leave
 			return nil
@@ -270,7 +271,7 @@ func TestStopEndsARunUnderWay(t *testing.T) {
 		var calls atomic.Int32
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Retention(time.Millisecond), inbox.CleanupInterval(50*time.Millisecond),
 			inboxtest.Handlers(inboxtest.Do("a", byID)),
-			inbox.Archive(func(ctx context.Context, _ []inbox.Archived) error {
+			inbox.Archive(func(ctx context.Context, _ []cleanup.Archived) error {
 				if calls.Add(1) == 1 {
 					close(entered)
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -42,7 +43,7 @@ func TestBatchThatTimesOutIsHalvedUntilItDoesNot(t *testing.T) {
 		})
 		deleted, err := c.Clean(context.Background())
 		require.NoError(t, err)
-		require.Equal(t, inbox.Deleted{Messages: 300, Statuses: 300}, deleted)
+		require.Equal(t, handler.Deleted{Messages: 300, Statuses: 300}, deleted)
 		require.Equal(t, []int{500, 250, 125, 125, 125}, st.seen)
 		require.Zero(t, stored())
 	})
@@ -76,7 +77,7 @@ func TestStatementsThatTakeTooLongHalveTheBatch(t *testing.T) {
 				RETURN OLD;
 			END $$`)
 		inboxtest.Exec(t, d.DB, `CREATE TRIGGER slow BEFORE DELETE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION slow()`)
-		require.Equal(t, inbox.Deleted{Messages: 800, Statuses: 800}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Messages: 800, Statuses: 800}, clean(t, ib))
 		halvings := logs.FilterMessageSnippet("halving")
 		require.NotZero(t, halvings.Len())
 		require.EqualValues(t, 400, halvings.All()[0].ContextMap()["batch"])
@@ -96,7 +97,7 @@ func TestLeaseLostBetweenBatchesStopsDeleting(t *testing.T) {
 		}
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorContains(t, err, "another worker holds the cleanup lease")
-		require.Equal(t, inbox.Deleted{Messages: 2, Statuses: 2}, deleted, "what was deleted before is told")
+		require.Equal(t, handler.Deleted{Messages: 2, Statuses: 2}, deleted, "what was deleted before is told")
 		require.Len(t, stored(t, ib), 4)
 		require.Equal(t, 1, count(t, d.DB, &models.Lock{}), "the other's lease is left alone")
 	})

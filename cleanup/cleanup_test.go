@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -21,9 +22,9 @@ import (
 func byID(_ context.Context, m inboxtest.Bytes) error {
 	switch m.ID {
 	case "poisoned":
-		return inbox.Poison(errors.New("boom"))
+		return handler.Poison(errors.New("boom"))
 	case "pending":
-		return inbox.Snooze(10000 * time.Hour)
+		return handler.Snooze(10000 * time.Hour)
 	}
 	return nil
 }
@@ -31,12 +32,12 @@ func byID(_ context.Context, m inboxtest.Bytes) error {
 // halfway completes one handler and leaves the other.
 func halfway(_ context.Context, m inboxtest.Bytes) error {
 	if m.ID == "halfway" {
-		return inbox.Snooze(10000 * time.Hour)
+		return handler.Snooze(10000 * time.Hour)
 	}
 	return nil
 }
 
-func clean(t *testing.T, ib *inbox.Inbox) inbox.Deleted {
+func clean(t *testing.T, ib *inbox.Inbox) handler.Deleted {
 	t.Helper()
 	deleted, err := ib.Cleanup(context.Background())
 	require.NoError(t, err)
@@ -76,7 +77,7 @@ func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 
 		// done, discarded, superseded: both statuses. poisoned, pending,
 		// halfway: the finished one of the two; the message stays.
-		require.Equal(t, inbox.Deleted{Messages: 4, Statuses: 3*2 + 3}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Messages: 4, Statuses: 3*2 + 3}, clean(t, ib))
 		require.Equal(t, []string{"halfway", "pending", "poisoned", "processing", "young"}, stored(t, ib))
 		var left []string
 		for _, s := range inboxtest.Statuses(t, ib) {
@@ -111,7 +112,7 @@ func TestCleanupGoesBatchByBatch(t *testing.T) {
 		}
 		inboxtest.Process(t, ib)
 		clock.Advance(2 * time.Hour)
-		require.Equal(t, inbox.Deleted{Messages: 25, Statuses: 25}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Messages: 25, Statuses: 25}, clean(t, ib))
 		require.Empty(t, stored(t, ib))
 		var leases int64
 		require.NoError(t, d.DB.Model(&models.Lock{}).Count(&leases).Error)
@@ -175,6 +176,6 @@ func TestCleanedMessageIsAcceptedAnew(t *testing.T) {
 		inboxtest.Process(t, ib)
 		clock.Advance(2 * time.Hour)
 		clean(t, ib)
-		require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, ib, "done")[0].Outcome)
+		require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, ib, "done")[0].Outcome)
 	})
 }

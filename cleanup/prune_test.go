@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -46,15 +47,15 @@ func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
 			return []int{count(t, d.DB, &models.Marker{}), count(t, d.DB, &models.Audit{}), count(t, d.DB, &models.RejectedMessage{})}
 		}
 		require.Equal(t, []int{2, 2, 2}, left())
-		require.Equal(t, inbox.Deleted{Markers: 1}, clean(t, declare(inbox.SweepMarkers())))
+		require.Equal(t, handler.Deleted{Markers: 1}, clean(t, declare(inbox.SweepMarkers())))
 		require.Equal(t, []int{1, 2, 2}, left())
-		require.Equal(t, inbox.Deleted{Audit: 1}, clean(t, declare(inbox.AuditRetention(2*time.Hour))))
+		require.Equal(t, handler.Deleted{Audit: 1}, clean(t, declare(inbox.AuditRetention(2*time.Hour))))
 		require.Equal(t, []int{1, 1, 2}, left())
-		require.Equal(t, inbox.Deleted{Rejected: 1}, clean(t, declare(inbox.RejectedRetention(2*time.Hour))))
+		require.Equal(t, handler.Deleted{Rejected: 1}, clean(t, declare(inbox.RejectedRetention(2*time.Hour))))
 		require.Equal(t, []int{1, 1, 1}, left())
 		clock.Advance(5 * time.Hour)
 		all := declare(inbox.SweepMarkers(), inbox.AuditRetention(time.Hour), inbox.RejectedRetention(time.Hour))
-		require.Equal(t, inbox.Deleted{Markers: 1, Audit: 1, Rejected: 1}, clean(t, all))
+		require.Equal(t, handler.Deleted{Markers: 1, Audit: 1, Rejected: 1}, clean(t, all))
 	})
 }
 
@@ -64,7 +65,7 @@ func TestPruningGoesBatchByBatch(t *testing.T) {
 		for _, id := range []string{"1", "2", "3"} {
 			require.NoError(t, d.DB.Create(&models.Marker{MessageID: id, HandlerKey: "h", ProcessedAt: inboxtest.Noon, ExpiresAt: time.Now().UTC().Add(-time.Hour)}).Error)
 		}
-		require.Equal(t, inbox.Deleted{Markers: 3}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Markers: 3}, clean(t, ib))
 	})
 }
 
@@ -117,7 +118,7 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 			clock.Advance(long)
 			require.NoError(t, st.Heartbeat(ctx, store.Worker{ID: id["young"], Host: "h"}, clock.Now()))
 		}
-		require.Equal(t, inbox.Deleted{Workers: 3, Leases: 1}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Workers: 3, Leases: 1}, clean(t, ib))
 		var left []string
 		require.NoError(t, d.DB.Model(&models.Worker{}).Order("id").Pluck("id", &left).Error)
 		require.Equal(t, []string{id["claims"], id["young"]}, left, "a worker with claims keeps its row")

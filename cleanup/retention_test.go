@@ -39,12 +39,12 @@ func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE handler_key <> 'was-short' AND message_id = 'legacy'")
 		now := inboxtest.Noon
 		for _, step := range []struct {
-			deleted inbox.Deleted
+			deleted handler.Deleted
 			left    []string
 		}{
-			{inbox.Deleted{Messages: 1, Statuses: 2}, []string{"all/long", "all/usual"}},
-			{inbox.Deleted{Statuses: 1}, []string{"all/long"}},
-			{inbox.Deleted{Messages: 1, Statuses: 1}, []string{}},
+			{handler.Deleted{Messages: 1, Statuses: 2}, []string{"all/long", "all/usual"}},
+			{handler.Deleted{Statuses: 1}, []string{"all/long"}},
+			{handler.Deleted{Messages: 1, Statuses: 1}, []string{}},
 		} {
 			now = now.Add(time.Hour)
 			clock.Set(now)
@@ -53,7 +53,7 @@ func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 			require.Equal(t, step.deleted, clean(t, ib))
 			require.Equal(t, step.left, statuses(t, ib))
 			if len(step.left) > 0 {
-				require.Equal(t, inbox.OutcomeDuplicate, inboxtest.Accept(t, ib, "all")[0].Outcome)
+				require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "all")[0].Outcome)
 				require.Equal(t, step.left, statuses(t, ib), "a redelivery does not bring back what was cleaned")
 			}
 		}
@@ -70,7 +70,7 @@ func TestHandlersRetentionWorksWhereTheInboxKeepsForEver(t *testing.T) {
 		inboxtest.Process(t, ib)
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE handler_key = 'kept' AND message_id = 'one'")
 		clock.Advance(100000 * time.Hour)
-		require.Equal(t, inbox.Deleted{Messages: 1, Statuses: 2}, clean(t, ib))
+		require.Equal(t, handler.Deleted{Messages: 1, Statuses: 2}, clean(t, ib))
 		require.Equal(t, []string{"both/kept"}, statuses(t, ib))
 	})
 }
@@ -85,7 +85,7 @@ func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
 		inboxtest.Accept(t, ib, "pending", "done")
 		inboxtest.Process(t, ib)
 		clock.Advance(10 * time.Hour)
-		require.Equal(t, inbox.Deleted{Statuses: 1}, clean(t, ib), "the first run looks at everything")
+		require.Equal(t, handler.Deleted{Statuses: 1}, clean(t, ib), "the first run looks at everything")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'processed' WHERE message_id = 'pending' AND handler_key = 'short'")
 		runs := 0
 		for ; clean(t, ib).Statuses == 0; runs++ {
@@ -101,7 +101,7 @@ func TestFullWalkComesAlsoIfEveryRunLeavesAMessage(t *testing.T) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
 			inboxtest.Handlers(inboxtest.Do("short", byID, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)),
-			inbox.Archive(func(_ context.Context, messages []inbox.Archived) error {
+			inbox.Archive(func(_ context.Context, messages []cleanup.Archived) error {
 				for _, m := range messages {
 					if m.Message.ID == "refused" {
 						return errors.New("refused")
@@ -147,9 +147,9 @@ func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
 		require.NoError(t, st.Heartbeat(context.Background(), store.Worker{ID: worker, Host: "h", HandlerKeys: []string{"a", "b"}}, clock.Now()))
 		clock.Advance(2 * time.Hour)
 		one := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-		require.Equal(t, inbox.Deleted{Statuses: 1}, clean(t, one))
+		require.Equal(t, handler.Deleted{Statuses: 1}, clean(t, one))
 		require.Equal(t, []string{"1/b"}, statuses(t, one))
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_workers")
-		require.Equal(t, inbox.Deleted{Messages: 1, Statuses: 1}, clean(t, one), "what nobody registers is judged by the inbox's")
+		require.Equal(t, handler.Deleted{Messages: 1, Statuses: 1}, clean(t, one), "what nobody registers is judged by the inbox's")
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -39,9 +38,9 @@ func TestWhatIsStoredStaysText(t *testing.T) {
 			id := text + " id"
 			r.fail("mail", nil, id)
 			r.mu.Lock()
-			r.fails["mail/m"+id] = inbox.Poison(errors.New(text))
+			r.fails["mail/m"+id] = handler.Poison(errors.New(text))
 			r.mu.Unlock()
-			_, err := r.ib.Accept(t.Context(), inbox.RawMessage{Channel: "c", ID: "m" + id, Type: "t", Source: text, ContentType: "text/plain", Content: []byte(text), OrderingKey: []byte(text),
+			_, err := r.ib.Accept(t.Context(), handler.RawMessage{Channel: "c", ID: "m" + id, Type: "t", Source: text, ContentType: "text/plain", Content: []byte(text), OrderingKey: []byte(text),
 				Properties: handler.Properties{Headers: []handler.Header{{Key: text, Value: []byte(text)}}, Attributes: map[string]string{text: text}, Kafka: &handler.KafkaCoordinates{Topic: text}}})
 			require.NoError(t, err)
 			rejected := r.reject(int64(i), text, func(m *models.RejectedMessage) {
@@ -112,7 +111,7 @@ func TestViewersSeeNeitherValuesNorPayloads(t *testing.T) {
 		} {
 			r := newRig(t, d, nil, c.option...)
 			id := strings.ReplaceAll(name, " ", "-")
-			_, err := r.ib.Accept(t.Context(), inbox.RawMessage{Channel: "c", ID: id, Type: "t", Content: []byte("PAYLOAD"), OrderingKey: []byte("VALUE-of-key"),
+			_, err := r.ib.Accept(t.Context(), handler.RawMessage{Channel: "c", ID: id, Type: "t", Content: []byte("PAYLOAD"), OrderingKey: []byte("VALUE-of-key"),
 				Properties: handler.Properties{Headers: []handler.Header{{Key: "header", Value: []byte("VALUE-of-header")}}, Attributes: map[string]string{"attribute": "VALUE-of-attribute"}}})
 			require.NoError(t, err)
 			rejected := r.reject(int64(len(id)), "bad", func(m *models.RejectedMessage) {

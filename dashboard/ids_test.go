@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -135,7 +136,7 @@ func TestMessagesOfOneIDHavePagesOfTheirOwn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
 		other := inboxtest.New(t, r.d.Another(t), inbox.Channel("partners", inbox.On("t", inboxtest.Do("import", inboxtest.Nothing))))
-		_, err := other.Accept(t.Context(), inbox.RawMessage{Channel: "partners", Type: "t", ID: "m1", Content: []byte("another's")})
+		_, err := other.Accept(t.Context(), handler.RawMessage{Channel: "partners", Type: "t", ID: "m1", Content: []byte("another's")})
 		require.NoError(t, err)
 
 		list := html.UnescapeString(r.follow(r.get("message?id=m1")))

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -23,7 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-func (r *rig) accept(m inbox.RawMessage) {
+func (r *rig) accept(m handler.RawMessage) {
 	r.t.Helper()
 	m.Channel, m.Type = "c", "t"
 	results, err := r.ib.Accept(r.t.Context(), m)
@@ -46,7 +45,7 @@ func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)}, dashboard.ShowPayloads(), dashboard.Deadline(5*time.Minute))
 		const size = 64 << 20
 		large := bytes.Repeat([]byte("0123456789abcdef"), size/16)
-		r.accept(inbox.RawMessage{ID: "large", Content: large, OrderingKey: large[:size/4]})
+		r.accept(handler.RawMessage{ID: "large", Content: large, OrderingKey: large[:size/4]})
 		rejected := r.reject(1, "too large", func(m *models.RejectedMessage) { m.Key, m.Value = large[:size/4], large })
 		large = nil
 		pages := []string{"message?id=large", "rejected-message?id=" + rejected}
@@ -75,15 +74,15 @@ func TestBeginningOfATextIsText(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for i := range 4 { // the cut is amid a character
 			id := fmt.Sprint("m", i)
-			r.accept(inbox.RawMessage{ID: id, Content: []byte(strings.Repeat("x", i) + strings.Repeat("\U0001f4ec", 20_000))})
+			r.accept(handler.RawMessage{ID: id, Content: []byte(strings.Repeat("x", i) + strings.Repeat("\U0001f4ec", 20_000))})
 			page := r.page("message?id=" + id)
 			require.Contains(t, page, "\U0001f4ec\U0001f4ec")
 			require.NotContains(t, page, "hex dump")
 			require.NotContains(t, page, "\ufffd")
 		}
-		r.accept(inbox.RawMessage{ID: "whole", Content: []byte(strings.Repeat("y", 64<<10))})
+		r.accept(handler.RawMessage{ID: "whole", Content: []byte(strings.Repeat("y", 64<<10))})
 		require.NotContains(t, r.page("message?id=whole"), "only the beginning")
-		r.accept(inbox.RawMessage{ID: "empty", Content: []byte{}, OrderingKey: []byte{}})
+		r.accept(handler.RawMessage{ID: "empty", Content: []byte{}, OrderingKey: []byte{}})
 		require.Contains(t, r.page("message?id=empty"), "Empty.")
 		require.Contains(t, r.page("message?id=empty"), `<span class="none">empty</span>`)
 	})
@@ -99,8 +98,8 @@ func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
 			return append([]byte("hidden "), v.Bytes[len(v.Bytes)-1])
 		})}, dashboard.ShowPayloads())
 		small, large := bytes.Repeat([]byte("s"), ops.PreviewLimit), bytes.Repeat([]byte("s"), ops.PreviewLimit+1)
-		r.accept(inbox.RawMessage{ID: "small", Content: small, OrderingKey: []byte("k")})
-		r.accept(inbox.RawMessage{ID: "large", Content: large, OrderingKey: large})
+		r.accept(handler.RawMessage{ID: "small", Content: small, OrderingKey: []byte("k")})
+		r.accept(handler.RawMessage{ID: "large", Content: large, OrderingKey: large})
 		page := r.page("message?id=small")
 		require.Contains(t, page, "hidden s")
 		require.Equal(t, []int{ops.PreviewLimit, 1}, seen)
@@ -123,7 +122,7 @@ func TestHeadersAreListedUpToABound(t *testing.T) {
 			many[i] = handler.Header{Key: fmt.Sprintf("header-%03d", i), Value: []byte("v")}
 			attributes[fmt.Sprintf("attribute%03d", i)] = "v"
 		}
-		r.accept(inbox.RawMessage{ID: "many", Content: []byte("x"), Properties: handler.Properties{Headers: many, Attributes: attributes}})
+		r.accept(handler.RawMessage{ID: "many", Content: []byte("x"), Properties: handler.Properties{Headers: many, Attributes: attributes}})
 		rejected := r.reject(1, "bad", func(m *models.RejectedMessage) { m.Headers = handler.SerializeHeaders(many) })
 		page := r.page("message?id=many")
 		require.Contains(t, page, "attribute099")
@@ -135,7 +134,7 @@ func TestHeadersAreListedUpToABound(t *testing.T) {
 			require.Contains(t, page, "50 more are not shown.")
 		}
 		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), ops.PreviewLimit)}}
-		r.accept(inbox.RawMessage{ID: "long", Content: []byte("x"), Properties: handler.Properties{Headers: long}})
+		r.accept(handler.RawMessage{ID: "long", Content: []byte("x"), Properties: handler.Properties{Headers: long}})
 		rejected = r.reject(2, "bad", func(m *models.RejectedMessage) { m.Headers = handler.SerializeHeaders(long) })
 		for _, at := range []string{"message?id=long", "rejected-message?id=" + rejected} {
 			page := r.page(at)

@@ -21,11 +21,11 @@ func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 		const card, token = "4111 1111 1111 1111", "s3cr3t"
 		hook := []inbox.Option{inbox.Redact(redact.Common)}
 		r := newRigOf(t, d, hook, []ops.Option{ops.AllowReplay()}, dashboard.ShowPayloads())
-		m := inbox.RawMessage{ID: "a", OrderingKey: []byte(card), Content: []byte(`{"card":"` + card + `","api_key":"` + token + `"}`)}
+		m := handler.RawMessage{ID: "a", OrderingKey: []byte(card), Content: []byte(`{"card":"` + card + `","api_key":"` + token + `"}`)}
 		headers := []handler.Header{{Key: "Authorization", Value: []byte("Bearer " + token)}, {Key: "x", Value: []byte(card)}}
 		m.Properties.Headers = headers
 		m.Properties.Attributes = map[string]string{"Token": token, "subject": "card " + card}
-		r.fails["mail/a"] = inbox.Poison(errors.New("card " + card + " refused, password=" + token))
+		r.fails["mail/a"] = handler.Poison(errors.New("card " + card + " refused, password=" + token))
 		r.accept(m)
 		inboxtest.Process(t, r.ib)
 		rejected := r.reject(1, "no card "+card, func(row *models.RejectedMessage) {

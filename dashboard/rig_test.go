@@ -206,7 +206,7 @@ func (r *rig) follow(a answer) string {
 // poison accepts messages that a handler poisons.
 func (r *rig) poison(key, text string, ids ...string) {
 	r.t.Helper()
-	r.fail(key, inbox.Poison(errors.New(text)), ids...)
+	r.fail(key, handler.Poison(errors.New(text)), ids...)
 }
 
 func (r *rig) fail(key string, err error, ids ...string) {

@@ -12,7 +12,9 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // shop is an application as a user would have it: its database is a parameter,
@@ -22,8 +24,8 @@ func shop(db *gorm.DB) fx.Option {
 		fx.Supply(fx.Annotate(db, fx.ResultTags(`name:"shop"`)), &bank{away: 1}),
 		inbox.Module("shop", inbox.Migrate(), inbox.MaxRetries(3), inbox.GroupWindow(time.Millisecond),
 			orders(inbox.From[*bank]("charge"),
-				inbox.Func("reject", func(context.Context, inbox.Message[placed]) error {
-					return inbox.Poison(errors.New("no such customer"))
+				inbox.Func("reject", func(context.Context, handler.Message[placed]) error {
+					return handler.Poison(errors.New("no such customer"))
 				})),
 		),
 	)
@@ -36,7 +38,7 @@ func TestManualAppProcessesNothingByItself(t *testing.T) {
 	require.False(t, kit.Inbox.Health().Processor.Running)
 
 	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{1}))
-	require.Equal(t, inbox.Drained{Picked: 2, Failed: 1, Poisoned: 1}, kit.Process())
+	require.Equal(t, processor.Drained{Picked: 2, Failed: 1, Poisoned: 1}, kit.Process())
 	kit.RequireFailed("o-1", "charge")
 	kit.RequirePoisoned("o-1", "reject")
 	kit.ProcessAll()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 type OrderPlaced struct{ Total int }
@@ -17,7 +18,7 @@ func Example() {
 	defer t.end()
 
 	open := false // the bank
-	charge := func(ctx context.Context, m inbox.Message[OrderPlaced]) error {
+	charge := func(ctx context.Context, m handler.Message[OrderPlaced]) error {
 		if !open {
 			return errors.New("the bank is closed")
 		}

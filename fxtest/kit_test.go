@@ -12,6 +12,8 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 type placed struct{ Total int }
@@ -22,7 +24,7 @@ type bank struct {
 	charged []int
 }
 
-func (b *bank) Handle(_ context.Context, m inbox.Message[placed]) error {
+func (b *bank) Handle(_ context.Context, m handler.Message[placed]) error {
 	if m.Attempt <= b.away {
 		return errors.New("the bank is away")
 	}
@@ -34,35 +36,35 @@ func orders(handlers ...*inbox.HandlerSpec) inbox.Option {
 	return inbox.Channel("orders", inbox.On("order.placed", handlers...))
 }
 
-func nothing(context.Context, inbox.Message[placed]) error { return nil }
+func nothing(context.Context, handler.Message[placed]) error { return nil }
 
 func TestKitRunsAHandlerFromTheGraphThroughFailureToCompletion(t *testing.T) {
-	handler := &bank{away: 2}
-	kit := fxtest.NewWithFx(t, fx.Supply(handler), orders(inbox.From[*bank]("charge")))
+	charging := &bank{away: 2}
+	kit := fxtest.NewWithFx(t, fx.Supply(charging), orders(inbox.From[*bank]("charge")))
 	require.Equal(t, fxtest.Start, kit.Now())
 
 	kit.RequireNotAccepted("o-1")
 	results := kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{12}))
-	require.Equal(t, inbox.OutcomeAccepted, results[0].Outcome)
+	require.Equal(t, handler.OutcomeAccepted, results[0].Outcome)
 	message := kit.RequireAccepted("o-1")
 	require.JSONEq(t, `{"Total":12}`, string(message.Content))
 	require.Equal(t, "application/json", message.ContentType)
 	require.Equal(t, fxtest.Start, message.ReceivedAt.UTC())
 	kit.RequirePending("o-1", "charge")
 
-	require.Equal(t, inbox.Drained{Picked: 1, Failed: 1}, kit.Process())
+	require.Equal(t, processor.Drained{Picked: 1, Failed: 1}, kit.Process())
 	failed := kit.RequireFailed("o-1", "charge")
 	require.Equal(t, "the bank is away", *failed.LastError)
-	require.Equal(t, inbox.Drained{}, kit.Process(), "the retry is not due before the clock moves")
+	require.Equal(t, processor.Drained{}, kit.Process(), "the retry is not due before the clock moves")
 
 	kit.Advance(2 * time.Second) // the longest first backoff
-	require.Equal(t, inbox.Drained{Picked: 1, Failed: 1}, kit.Process())
+	require.Equal(t, processor.Drained{Picked: 1, Failed: 1}, kit.Process())
 	require.Equal(t, 2, kit.RequireFailed("o-1", "charge").ErrorCount)
 	kit.Advance(4 * time.Second)
-	require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, kit.Process())
+	require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, kit.Process())
 	done := kit.RequireCompleted("o-1", "charge")
 	require.Equal(t, fxtest.Start.Add(6*time.Second), done.CompletedAt.UTC())
-	require.Equal(t, []int{12}, handler.charged)
+	require.Equal(t, []int{12}, charging.charged)
 }
 
 func TestProcessAllMovesTheClockFromAttemptToAttempt(t *testing.T) {
@@ -71,7 +73,7 @@ func TestProcessAllMovesTheClockFromAttemptToAttempt(t *testing.T) {
 		inbox.Func("never", (&bank{away: 1000}).Handle),
 	))
 	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{}))
-	require.Equal(t, inbox.Drained{Picked: 8, Completed: 1, Failed: 6, Poisoned: 1}, kit.ProcessAll())
+	require.Equal(t, processor.Drained{Picked: 8, Completed: 1, Failed: 6, Poisoned: 1}, kit.ProcessAll())
 	kit.RequireCompleted("o-1", "heal")
 	require.Equal(t, 4, kit.RequirePoisoned("o-1", "never").ErrorCount)
 	took := kit.Now().Sub(fxtest.Start)
@@ -82,11 +84,11 @@ func TestProcessAllMovesTheClockFromAttemptToAttempt(t *testing.T) {
 func TestProcessRunsWhatHandlersAccept(t *testing.T) {
 	var kit *fxtest.Kit
 	kit = fxtest.New(t,
-		orders(inbox.Func("order", func(ctx context.Context, m inbox.Message[placed]) error {
+		orders(inbox.Func("order", func(ctx context.Context, m handler.Message[placed]) error {
 			_, err := kit.Inbox.Accept(ctx, fxtest.JSON("parcels", "packed", "p-"+m.ID, nil))
 			return err
 		})),
-		inbox.Channel("parcels", inbox.On("packed", inbox.Tx("send", func(context.Context, *gorm.DB, inbox.Message[[]byte]) error { return nil }))),
+		inbox.Channel("parcels", inbox.On("packed", inbox.Tx("send", func(context.Context, *gorm.DB, handler.Message[[]byte]) error { return nil }))),
 	)
 	kit.Accept(fxtest.JSON("orders", "order.placed", "1", placed{}))
 	require.Equal(t, 2, kit.Process().Completed)

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"time"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // patience bounds every call of a Kit to its inbox, in real time.
@@ -16,7 +18,7 @@ const maxRounds = 50_000
 
 // Accept accepts messages and returns what became of each. An invalid message
 // fails the test; use Inbox.Accept to test for one.
-func (k *Kit) Accept(messages ...inbox.RawMessage) []inbox.Result {
+func (k *Kit) Accept(messages ...handler.RawMessage) []acceptor.Result {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -31,11 +33,11 @@ func (k *Kit) Accept(messages ...inbox.RawMessage) []inbox.Result {
 // due by that, until nothing is, and returns the counts. Failed messages wait
 // for their next attempt: Advance the clock and call it again, or see
 // ProcessAll.
-func (k *Kit) Process() inbox.Drained {
+func (k *Kit) Process() processor.Drained {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var total inbox.Drained
+	var total processor.Drained
 	for {
 		d, err := k.Inbox.ProcessPending(ctx)
 		if err != nil {
@@ -52,7 +54,7 @@ func (k *Kit) Process() inbox.Drained {
 // every status is completed or poisoned. Do not use it with handlers that
 // snooze until something outside changes: it would never end, which fails the
 // test after a while.
-func (k *Kit) ProcessAll() inbox.Drained {
+func (k *Kit) ProcessAll() processor.Drained {
 	k.t.Helper()
 	total := k.Process()
 	for range maxRounds {
@@ -106,7 +108,7 @@ func (k *Kit) nextAttempt() (due time.Time, waiting bool) {
 	return next[0].NextAttemptAt.Time, true
 }
 
-func add(total *inbox.Drained, d inbox.Drained) {
+func add(total *processor.Drained, d processor.Drained) {
 	total.Picked += d.Picked
 	total.Completed += d.Completed
 	total.Failed += d.Failed

@@ -23,8 +23,8 @@ func KeyBy[T any](find func(message T) (string, error)) Option {
 }
 
 // IDFrom finds the ID by a strategy of package envelope, in the headers and
-// coordinates of an inbox.Message, inbox.RawMessage or envelope.Record, or of what
-// RecordBy makes a record of. Do not use it for an inbox.Message whose channel
+// coordinates of a handler.Message, handler.RawMessage or envelope.Record, or of what
+// RecordBy makes a record of. Do not use it for a handler.Message whose channel
 // found the ID before: without it that ID counts. For a record the default is the
 // zero IDStrategy: the CloudEvents id, or the header "MessageId" or "id". The
 // source is no part of what it finds, see Key.

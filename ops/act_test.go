@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
@@ -103,7 +103,7 @@ func TestDiscardedStatusIsKeptAsMemory(t *testing.T) {
 		require.False(t, after.IsPoisoned)
 		require.True(t, r.clock.Now().Equal(*after.CompletedAt))
 		require.Equal(t, []string{"mail/1"}, r.list(ops.Filter{States: []ops.State{ops.StateDiscarded}}, 10))
-		require.Equal(t, inbox.OutcomeDuplicate, inboxtest.Accept(t, r.ib, "1")[0].Outcome)
+		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, r.ib, "1")[0].Outcome)
 		r.process()
 		require.Equal(t, []string{"ship/1"}, r.handled())
 

@@ -217,7 +217,7 @@ func TestOperatorsFreeALane(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-				r := newRig(t, d, nil, inbox.Ordered())
+				r := newRig(t, d, nil, handler.Ordered())
 				r.poison("mail", "no", "1")
 				for _, id := range []string{"1", "2", "3"} {
 					m := inboxtest.Message(id)
@@ -249,7 +249,7 @@ func TestRetryWakesTheProcessorOfTheSameProcess(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if !mended {
 				mended = true
-				return inbox.Poison(errors.New("no"))
+				return handler.Poison(errors.New("no"))
 			}
 			ran <- m.ID
 			return nil

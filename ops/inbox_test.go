@@ -24,7 +24,7 @@ func sorted(texts []string) []string { return slices.Sorted(slices.Values(texts)
 func TestOverviewCountsByHandler(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no", "1", "2")
-		r.fail("ship", "1", inbox.RetryAfter(time.Hour, errors.New("boom")))
+		r.fail("ship", "1", handler.RetryAfter(time.Hour, errors.New("boom")))
 		r.accept("1", "2")
 		r.process()
 		r.accept("3")
@@ -92,8 +92,8 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", `order 17 "a" not found`, "1")
 		r.poison("mail", `order 4711 "b" not found`, "2", "3")
-		r.fail("ship", "2", inbox.RetryAfter(time.Hour, errors.New("dial tcp 10.0.0.1:80: refused")))
-		r.fail("ship", "3", inbox.RetryAfter(time.Hour, errors.New("dial tcp 10.0.0.2:81: refused")))
+		r.fail("ship", "2", handler.RetryAfter(time.Hour, errors.New("dial tcp 10.0.0.1:80: refused")))
+		r.fail("ship", "3", handler.RetryAfter(time.Hour, errors.New("dial tcp 10.0.0.2:81: refused")))
 		for _, id := range []string{"1", "2", "3", "4"} {
 			r.accept(id)
 		}
@@ -139,7 +139,7 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil }, inbox.LegacyKeys("before"))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil }, handler.LegacyKeys("before"))))
 		o, err := ib.Ops()
 		require.NoError(t, err)
 		inboxtest.Process(t, ib) // reads what is paused, not to be read again for a heartbeat
@@ -162,7 +162,7 @@ func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 // Contract 5.13: workers of a program from before a rename obey, too.
 func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, inbox.LegacyKeys("before"))))
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
 		old := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("before", inboxtest.Nothing)))
 		o, err := renamed.Ops()
 		require.NoError(t, err)
@@ -190,12 +190,12 @@ func TestOverviewJudgesLanes(t *testing.T) {
 		fails error
 		head  ops.HandlerOverview
 	}{
-		"behind a poisoned one": {inbox.Poison(errors.New("no")), ops.HandlerOverview{Obstacle: "no living worker lists it", Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}}},
-		"behind a delayed one":  {inbox.RetryAfter(time.Hour, errors.New("no")), ops.HandlerOverview{Obstacle: "no living worker lists it", Pending: ops.Count{N: 4}}},
+		"behind a poisoned one": {handler.Poison(errors.New("no")), ops.HandlerOverview{Obstacle: "no living worker lists it", Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}}},
+		"behind a delayed one":  {handler.RetryAfter(time.Hour, errors.New("no")), ops.HandlerOverview{Obstacle: "no living worker lists it", Pending: ops.Count{N: 4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-				r := newRig(t, d, nil, inbox.Ordered())
+				r := newRig(t, d, nil, handler.Ordered())
 				r.fail("mail", "1", each.fails)
 				accept := func(id, lane string) {
 					m := inboxtest.Message(id)
@@ -258,7 +258,7 @@ func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
 // The CLI knows no handlers: it pauses what workers list or what is stored.
 func TestPausingWithoutTheApplication(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, inbox.LegacyKeys("before"))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
 		o, err := ops.New(d.Another(t))
 		require.NoError(t, err)
 		require.ErrorIs(t, o.Pause(t.Context(), ada, "now"), ops.ErrNotFound)
@@ -269,10 +269,10 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 
 		// Paused before a rename, it stays so, by whatever key it is resumed.
 		require.NoError(t, d.DB.Create(&models.Handler{HandlerKey: "before", Paused: true}).Error)
-		renamed := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, inbox.LegacyKeys("before"))))
+		renamed := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
 		require.Zero(t, inboxtest.Process(t, renamed).Picked)
 		require.NoError(t, renamed.Resume(t.Context(), "now"))
-		again := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, inbox.LegacyKeys("before"))))
+		again := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
 		require.Equal(t, 1, inboxtest.Process(t, again).Picked)
 	})
 }
@@ -370,7 +370,7 @@ func TestCleanupByAnOperatorIsNotedWithItsCounts(t *testing.T) {
 		require.Len(t, page.Entries, 2)
 		var end struct {
 			Event   string
-			Deleted inbox.Deleted
+			Deleted handler.Deleted
 		}
 		require.NoError(t, json.Unmarshal([]byte(page.Entries[0].Detail), &end))
 		require.Equal(t, "ended", end.Event)
@@ -391,7 +391,7 @@ func TestDeleteTakesAMessageWithAllItsStatuses(t *testing.T) {
 		require.NoError(t, r.ops.Delete(t.Context(), ada, ops.MessageRef{ID: "1"}, "1"))
 		require.Len(t, inboxtest.Statuses(t, r.ib), 2)
 		require.Equal(t, 1, inboxtest.CountMessages(t, r.ib))
-		require.Equal(t, inbox.OutcomeAccepted, inboxtest.Accept(t, r.ib, "1")[0].Outcome, "nothing remembers it")
+		require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, r.ib, "1")[0].Outcome, "nothing remembers it")
 		require.Equal(t, []string{"ada delete message 1"}, r.audit())
 	})
 }
@@ -455,7 +455,7 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
 			return errors.New("boom")
-		}, inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: time.Hour}), handler.Backoff(func(int) time.Duration { return 0 }))))
+		}, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour}), handler.Backoff(func(int) time.Duration { return 0 }))))
 		_, err := ib.Accept(t.Context(), inboxtest.Message("1"))
 		require.NoError(t, err)
 		inboxtest.Start(t, ib)
@@ -482,7 +482,7 @@ func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 			entered <- struct{}{}
 			<-leave
 			return nil
-		}, inbox.Ordered())))
+		}, handler.Ordered())))
 		for _, id := range []string{"1", "2"} {
 			m := inboxtest.Message(id)
 			m.OrderingKey = []byte("k")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -20,7 +20,7 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", `No such order "17"`, "p1", "p2")
 		r.poison("ship", "address unknown: ÄGYPTEN", "p1")
-		r.fail("mail", "f1", inbox.RetryAfter(time.Hour, errors.New("timeout after 3s")))
+		r.fail("mail", "f1", handler.RetryAfter(time.Hour, errors.New("timeout after 3s")))
 		r.accept("p1") // at :01
 		r.accept("p2") // at :02
 		r.accept("f1") // at :03
@@ -159,7 +159,7 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 		for batch := range 6 {
 			old := inboxtest.Message(fmt.Sprintf("%d-0000", batch))
 			old.Type = "alone"
-			messages := []inbox.RawMessage{old}
+			messages := []handler.RawMessage{old}
 			if batch == 0 {
 				messages = append(messages, inboxtest.Message("0-0007")) // the needle, with two statuses
 			}

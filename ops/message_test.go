@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
@@ -20,8 +19,8 @@ import (
 
 const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 
-func letter() inbox.RawMessage {
-	return inbox.RawMessage{Channel: "c", Type: "t", ID: "1", Source: "/shop", ContentType: "application/json", Content: []byte(`{"iban":"DE89"}`), Transport: "kafka",
+func letter() handler.RawMessage {
+	return handler.RawMessage{Channel: "c", Type: "t", ID: "1", Source: "/shop", ContentType: "application/json", Content: []byte(`{"iban":"DE89"}`), Transport: "kafka",
 		OrderingKey: []byte("customer-7"), Properties: handler.Properties{
 			Headers:    []handler.Header{{Key: "traceparent", Value: []byte("00-" + trace + "-00f067aa0ba902b7-01")}, {Key: "token", Value: []byte("secret")}, {Key: "none"}, {Key: "bin", Value: []byte{0xff, 0}}},
 			Attributes: map[string]string{"subject": "secret subject"},
@@ -71,7 +70,7 @@ func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
 
 func TestMessageTellsThePlaceInItsLane(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, nil, inbox.Ordered())
+		r := newRig(t, d, nil, handler.Ordered())
 		r.poison("mail", "no", "head")
 		r.fail("ship", "head", errors.New("boom"))
 		for _, id := range []string{"head", "second", "third"} {
@@ -158,7 +157,7 @@ func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte { return append([]byte("of "), v.Part...) })})
 		bad := r.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		_, err := r.ops.ReAccept(t.Context(), ada, bad)
-		var still *inbox.StillBadError
+		var still *handler.StillBadError
 		require.ErrorAs(t, err, &still)
 		require.EqualError(t, err, fmt.Sprintf("re_accept rejected message %s: rejected message %q is still bad: of error", bad, bad))
 		require.EqualError(t, still.Err, "of error")
@@ -178,13 +177,13 @@ func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 		redacting, plain := newRig(t, d, []ops.Option{hook}), newRig(t, d, nil)
 		bad := redacting.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		_, err := redacting.ops.ReAccept(t.Context(), ada, bad)
-		require.ErrorAs(t, err, new(*inbox.StillBadError))
+		require.ErrorAs(t, err, new(*handler.StillBadError))
 		require.Equal(t, []string{"c"}, channels)
 		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
 		for _, r := range []*rig{redacting, plain} {
 			_, err := r.ops.ReAccept(t.Context(), ada, bad)
 			require.ErrorIs(t, err, ops.ErrNotAudited)
-			require.False(t, errors.As(err, new(*inbox.StillBadError)))
+			require.False(t, errors.As(err, new(*handler.StillBadError)))
 			require.NotContains(t, err.Error(), "still bad")
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -16,8 +17,8 @@ func TestMessagesOfOneIDAreToldApartByTheirNamespaces(t *testing.T) {
 		ctx := t.Context()
 		ib := inboxtest.New(t, d.DB, inbox.Channel("core", inbox.On("t", inboxtest.Do("transfer", inboxtest.Nothing))),
 			inbox.Channel("partners", inbox.On("t", inboxtest.Do("import", inboxtest.Nothing), inboxtest.Do("report", inboxtest.Nothing))))
-		_, err := ib.Accept(ctx, inbox.RawMessage{Channel: "core", Type: "t", ID: "1", Content: []byte("genuine")},
-			inbox.RawMessage{Channel: "partners", Type: "t", ID: "1", Content: []byte("other")})
+		_, err := ib.Accept(ctx, handler.RawMessage{Channel: "core", Type: "t", ID: "1", Content: []byte("genuine")},
+			handler.RawMessage{Channel: "partners", Type: "t", ID: "1", Content: []byte("other")})
 		require.NoError(t, err)
 		inboxtest.Process(t, ib)
 		o, err := ib.Ops(ops.AllowReplay())

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -95,7 +95,7 @@ func TestReAcceptAndDeleteRejected(t *testing.T) {
 		_, err = r.ops.ReAccept(t.Context(), ada, good)
 		require.ErrorIs(t, err, ops.ErrNotFound)
 
-		var still *inbox.StillBadError
+		var still *handler.StillBadError
 		_, err = r.ops.ReAccept(t.Context(), ada, bad)
 		require.ErrorAs(t, err, &still)
 		require.NotErrorIs(t, err, ops.ErrBadInput)

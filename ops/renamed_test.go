@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -50,12 +50,12 @@ func TestRetriedRowOfARenamedHandlerRuns(t *testing.T) {
 				var ran []string
 				run := func(_ context.Context, m inboxtest.Bytes) error {
 					if broken {
-						return inbox.Poison(errors.New("no"))
+						return handler.Poison(errors.New("no"))
 					}
 					ran = append(ran, m.HandlerKey)
 					return nil
 				}
-				renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", run, inbox.LegacyKeys("before"))))
+				renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", run, handler.LegacyKeys("before"))))
 				old := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("before", run)))
 				inboxtest.Accept(t, renamed, "1")
 				inboxtest.Process(t, renamed)
@@ -82,12 +82,12 @@ func TestRetriedRowOfARenamedHandlerRuns(t *testing.T) {
 			broken, runs := true, 0
 			run := func(context.Context, inboxtest.Bytes) error {
 				if broken {
-					return inbox.Poison(errors.New("no"))
+					return handler.Poison(errors.New("no"))
 				}
 				runs++
 				return nil
 			}
-			renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", run, inbox.LegacyKeys("before"))))
+			renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", run, handler.LegacyKeys("before"))))
 			old := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("before", run)))
 			inboxtest.Accept(t, renamed, "1")
 			inboxtest.Process(t, renamed)

@@ -68,7 +68,7 @@ func newRig(t testing.TB, d *inboxtest.Database, options []ops.Option, of ...han
 // poison has a handler poison these messages from now on.
 func (r *rig) poison(key, text string, ids ...string) {
 	for _, id := range ids {
-		r.fail(key, id, inbox.Poison(fmt.Errorf("%s", text)))
+		r.fail(key, id, handler.Poison(fmt.Errorf("%s", text)))
 	}
 }
 

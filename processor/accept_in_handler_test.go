@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -20,7 +21,7 @@ func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t 
 		handled := make(chan string, 10)
 		var ib *inbox.Inbox
 		follow := func(ctx context.Context, tx *gorm.DB, id string) error {
-			receipt, err := ib.AcceptTx(ctx, tx, inbox.RawMessage{Channel: "c", Type: "next", ID: "after " + id})
+			receipt, err := ib.AcceptTx(ctx, tx, handler.RawMessage{Channel: "c", Type: "next", ID: "after " + id})
 			if err == nil && id == "wakes too early" {
 				receipt.Wake()
 			}
@@ -34,7 +35,7 @@ func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t 
 		ib = inboxtest.New(t, d.DB, inbox.PollingInterval(time.Hour), inbox.Channel("c",
 			inbox.On("tx", inbox.Tx("tx", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return follow(ctx, tx, m.ID) })),
 			inbox.On("nested", inbox.Tx("nested", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return nested(ctx, tx, m.ID) })),
-			inbox.On("group", inbox.Tx("group", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return follow(ctx, tx, m.ID) }, inbox.TxGroup(3))),
+			inbox.On("group", inbox.Tx("group", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return follow(ctx, tx, m.ID) }, handler.TxGroup(3))),
 			inbox.On("batch", inbox.TxBatch("batch", 3, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
 				var problems []error
 				for _, m := range batch {
@@ -45,9 +46,9 @@ func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t 
 			inbox.On("next", inbox.Func("next", func(_ context.Context, m inboxtest.Bytes) error { handled <- m.ID; return nil }))))
 		inboxtest.Start(t, ib)
 		accept := func(typ string, ids ...string) {
-			var messages []inbox.RawMessage
+			var messages []handler.RawMessage
 			for _, id := range ids {
-				messages = append(messages, inbox.RawMessage{Channel: "c", Type: typ, ID: id})
+				messages = append(messages, handler.RawMessage{Channel: "c", Type: typ, ID: id})
 			}
 			_, err := ib.Accept(t.Context(), messages...)
 			require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // calls collects what each call of a handler was given.
@@ -50,7 +51,7 @@ func TestBatchHandlerGetsManyMessagesInOneCall(t *testing.T) {
 		batch := func(_ context.Context, batch []inboxtest.Bytes) error { seen.note(idsOf(batch)...); return nil }
 		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inboxtest.Handlers(inbox.Batch("h", 10, batch)))
 		inboxtest.Accept(t, ib, many(25)...)
-		require.Equal(t, inbox.Drained{Picked: 25, Completed: 25}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 25, Completed: 25}, inboxtest.Process(t, ib))
 		require.Equal(t, []int{10, 10, 5}, seen.sizes())
 		require.True(t, inboxtest.AllCompleted(t, ib))
 
@@ -81,15 +82,15 @@ func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
 					case "fails":
 						results[i] = errBoom
 					case "poisons":
-						results[i] = inbox.Poison(errBoom)
+						results[i] = handler.Poison(errBoom)
 					case "snoozes":
-						results[i] = inbox.Snooze(time.Hour)
+						results[i] = handler.Snooze(time.Hour)
 					}
 				}
-				return inbox.BatchResult(results...)
+				return handler.BatchResult(results...)
 			})))
 		inboxtest.Accept(t, ib, "fails", "fine", "poisons", "snoozes", "well")
-		require.Equal(t, inbox.Drained{Picked: 5, Completed: 2, Failed: 1, Poisoned: 1, Released: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 5, Completed: 2, Failed: 1, Poisoned: 1, Released: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, 1, inboxtest.Status(t, ib, "fails", "h").ErrorCount)
 		require.Zero(t, inboxtest.Status(t, ib, "snoozes", "h").ErrorCount)
 		require.True(t, inboxtest.Status(t, ib, "poisons", "h").IsPoisoned)
@@ -97,7 +98,7 @@ func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
 		inboxtest.Accept(t, ib, "late", "later")
 		clock.Advance(time.Minute)
 		seen.all = nil
-		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
 		require.Contains(t, seen.all, []string{"fails"}, "what has failed harms nobody but itself")
 	})
 }
@@ -141,7 +142,7 @@ func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
 				results[i] = (*wrapping)(nil)
 			}
 		}
-		return inbox.BatchResult(results...)
+		return handler.BatchResult(results...)
 	}
 	for name, h := range map[string]*inbox.HandlerSpec{
 		"plain":         inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error { return judge(batch) }),
@@ -151,7 +152,7 @@ func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 				ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(h))
 				inboxtest.Accept(t, ib, "1", "culprit", "3")
-				require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
+				require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
 				require.Contains(t, *inboxtest.Status(t, ib, "culprit", "h").LastError, "the handler's error: ")
 			})
 		})
@@ -174,10 +175,10 @@ func TestNothingAFailedMessageOfATransactionalBatchWroteIsCommitted(t *testing.T
 						results[i] = errBoom
 					}
 				}
-				return inbox.BatchResult(results...)
+				return handler.BatchResult(results...)
 			})))
 		inboxtest.Accept(t, ib, "1", "2", "3")
-		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, []string{"1", "3"}, written())
 		require.Equal(t, [][]string{{"1", "2", "3"}, {"1", "3"}}, seen.all, "at once again, without the failed one")
 		require.Zero(t, inboxtest.Status(t, ib, "1", "h").ErrorCount)
@@ -200,7 +201,7 @@ func TestSwallowedSQLErrorOfATransactionalBatchIsAFailure(t *testing.T) {
 				return nil
 			})))
 		inboxtest.Accept(t, ib, "1", "2")
-		require.Equal(t, inbox.Drained{Picked: 2, Failed: 2}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 2, Failed: 2}, inboxtest.Process(t, ib))
 		require.Empty(t, written())
 	})
 }
@@ -264,19 +265,19 @@ func TestUndecodableMessageOfABatchIsPoisonedAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
 		total := 0
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inbox.Batch("sum", 10, func(_ context.Context, batch []inbox.Message[order]) error {
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inbox.Batch("sum", 10, func(_ context.Context, batch []handler.Message[order]) error {
 			for _, m := range batch {
 				total += m.Payload.N
 			}
 			return nil
 		})))
-		var messages []inbox.RawMessage
+		var messages []handler.RawMessage
 		for _, body := range []string{`{"N":1}`, `{"N":`, `{"N":3}`} {
-			messages = append(messages, inbox.RawMessage{Channel: "c", Type: "t", ID: "id " + body, Content: []byte(body)})
+			messages = append(messages, handler.RawMessage{Channel: "c", Type: "t", ID: "id " + body, Content: []byte(body)})
 		}
 		_, err := ib.Accept(context.Background(), messages...)
 		require.NoError(t, err)
-		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, 4, total)
 		require.Contains(t, *inboxtest.Status(t, ib, `id {"N":`, "sum").LastError, "decode body")
 	})

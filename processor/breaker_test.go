@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
@@ -28,7 +29,7 @@ func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
 					return errBoom
 				}
 				return nil
-			}, handler.Concurrency(1), inbox.CircuitBreaker(inbox.Breaker{Failures: 3, OpenFor: 300 * time.Millisecond})),
+			}, handler.Concurrency(1), handler.CircuitBreaker(handler.Breaker{Failures: 3, OpenFor: 300 * time.Millisecond})),
 			inboxtest.Do("sound", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, many(20)...)
 		inboxtest.Start(t, ib)
@@ -59,7 +60,7 @@ func TestWhatWaitsForAnOpenCircuitIsGivenBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(50), inboxtest.Handlers(
 			inboxtest.Do("down", func(context.Context, inboxtest.Bytes) error { return errBoom },
-				inbox.CircuitBreaker(inbox.Breaker{Failures: 2, OpenFor: time.Hour}))))
+				handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))))
 		inboxtest.Accept(t, ib, many(10)...)
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return len(ib.Health().Processor.OpenCircuits) == 1 }, "the circuit opens")
@@ -83,20 +84,20 @@ func TestWhatWaitsForAnOpenCircuitIsGivenBack(t *testing.T) {
 func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1), inbox.Channel("c", inbox.On("t",
-			inbox.Func("h", func(_ context.Context, m inbox.Message[string]) error {
+			inbox.Func("h", func(_ context.Context, m handler.Message[string]) error {
 				switch m.Payload {
 				case "poison":
-					return inbox.Poison(errBoom)
+					return handler.Poison(errBoom)
 				case "snooze":
-					return inbox.Snooze(time.Hour)
+					return handler.Snooze(time.Hour)
 				}
 				return nil
-			}, inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: time.Hour})))))
+			}, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour})))))
 		for i, body := range []string{`{`, `"poison"`, `"snooze"`, `"fine"`} {
-			_, err := ib.Accept(context.Background(), inbox.RawMessage{Channel: "c", Type: "t", ID: many(9)[i], Content: []byte(body)})
+			_, err := ib.Accept(context.Background(), handler.RawMessage{Channel: "c", Type: "t", ID: many(9)[i], Content: []byte(body)})
 			require.NoError(t, err)
 		}
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 1, Poisoned: 2, Released: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 1, Poisoned: 2, Released: 1}, inboxtest.Process(t, ib))
 	})
 }
 
@@ -105,10 +106,10 @@ func TestDrainLeavesAHandlerWithAnOpenCircuitAlone(t *testing.T) {
 		called := 0
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1), inboxtest.Handlers(
 			inboxtest.Do("down", func(context.Context, inboxtest.Bytes) error { called++; return errBoom },
-				inbox.CircuitBreaker(inbox.Breaker{Failures: 2, OpenFor: time.Hour}))))
+				handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))))
 		inboxtest.Accept(t, ib, many(5)...)
 		require.Equal(t, 2, inboxtest.Process(t, ib).Failed)
-		require.Equal(t, inbox.Drained{}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{}, inboxtest.Process(t, ib))
 		require.Equal(t, 2, called)
 	})
 }

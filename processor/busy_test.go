@@ -12,12 +12,13 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // The handler's transaction holds SQLite's only write lock: nobody can beat,
 // nor renew the lock, for longer than WorkerTimeout.
 func TestTransactionLongerThanWorkerTimeoutCompletesOnSQLite(t *testing.T) {
-	for _, mode := range []inbox.ProcessingMode{inbox.ModeExclusive, inbox.ModeCompeting} {
+	for _, mode := range []processor.Mode{processor.ModeExclusive, processor.ModeCompeting} {
 		// The driver's wait ends before, or after, the deadline of a heartbeat.
 		for _, busyTimeout := range []time.Duration{100 * time.Millisecond, testenv.Patience} {
 			t.Run(fmt.Sprint(mode, busyTimeout), func(t *testing.T) {
@@ -62,7 +63,7 @@ func TestWorkerThatWaitsForTheFileSeesThatItWasTakenForDead(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.SQLiteDSN(t)
 	running, causes := make(chan string, 10), make(chan error, 10)
-	ib := inboxtest.New(t, testenv.OpenSQLite(t, dsn), hasty(), inbox.Mode(inbox.ModeCompeting), inbox.WorkerTimeout(10*inboxtest.Patience), inboxtest.Handlers(
+	ib := inboxtest.New(t, testenv.OpenSQLite(t, dsn), hasty(), inbox.Mode(processor.ModeCompeting), inbox.WorkerTimeout(10*inboxtest.Patience), inboxtest.Handlers(
 		inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			running <- m.ID
 			<-ctx.Done()

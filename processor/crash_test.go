@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // brokenClock panics once each time it is broken, in whichever of the
@@ -99,7 +100,7 @@ func TestHandlerMustNotEndItsTransaction(t *testing.T) {
 				return nil
 			})))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 3, Poisoned: 3}, inboxtest.Process(t, ib), "each is charged")
+		require.Equal(t, processor.Drained{Picked: 3, Poisoned: 3}, inboxtest.Process(t, ib), "each is charged")
 		for _, s := range inboxtest.Statuses(t, ib) {
 			want := "a handler must not begin or end the transaction it runs in"
 			if s.HandlerKey == "swallows its own cancellation" {

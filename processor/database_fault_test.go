@@ -13,7 +13,9 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // raise makes a statement of the transaction fail with a SQLSTATE; on SQLite, with the code for a database that
@@ -36,7 +38,7 @@ func TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged(t *testing.T) {
 		"another":        func(error) error { return errBoom },
 		"swallowed":      func(error) error { return nil },
 		"panicked with":  func(err error) error { panic(err) },
-		"retried by it":  func(err error) error { return inbox.RetryAfter(time.Hour, err) },
+		"retried by it":  func(err error) error { return handler.RetryAfter(time.Hour, err) },
 		"told as a text": func(err error) error { return errors.New(err.Error()) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +59,7 @@ func TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged(t *testing.T) {
 				inboxtest.Accept(t, ib, "1")
 				var delays []time.Duration
 				for range 6 {
-					require.Equal(t, inbox.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, ib))
+					require.Equal(t, processor.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, ib))
 					s := inboxtest.Status(t, ib, "1", "h")
 					require.Zero(t, s.ErrorCount)
 					require.Contains(t, *s.LastError, "handler transaction", "an operator sees why it does not get on")
@@ -117,12 +119,14 @@ func TestHandlersOwnErrorIsChargedWhateverItLooksLike(t *testing.T) {
 		var other error // of a transaction that is not the attempt's
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
 			inboxtest.Tx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return other }),
-			inboxtest.Tx("poisons", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return inbox.Poison(raise(tx, "53100")) }),
+			inboxtest.Tx("poisons", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				return handler.Poison(raise(tx, "53100"))
+			}),
 			inboxtest.Do("plain", func(context.Context, inboxtest.Bytes) error { return other })))
 		other = d.DB.Transaction(func(tx *gorm.DB) error { return raise(tx, "53100") })
 		require.Error(t, other)
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 3, Failed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 3, Failed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
 	})
 }
 
@@ -141,13 +145,13 @@ func TestSerializationFailureIsRepeatedAtOnceAndThenReleasedUncharged(t *testing
 			})))
 			collisions = 3
 			inboxtest.Accept(t, ib, state+" passes")
-			require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+			require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 			require.Equal(t, 4, calls)
 			require.Equal(t, 1, written)
 
 			calls, collisions = 0, 1000
 			inboxtest.Accept(t, ib, state+" never passes")
-			require.Equal(t, inbox.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, ib))
+			require.Equal(t, processor.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, ib))
 			require.Equal(t, 6, calls, "bounded")
 			require.Zero(t, inboxtest.Status(t, ib, state+" never passes", "h").ErrorCount)
 		}
@@ -176,7 +180,7 @@ func TestMembersOfABatchAndOfATxGroupAreNotChargedForTheDatabase(t *testing.T) {
 					return fmt.Errorf("save: %v", raise(tx, "53100"))
 				}
 				return write(tx, "group "+m.ID)
-			}, inbox.TxGroup(3))))
+			}, handler.TxGroup(3))))
 		inboxtest.Accept(t, ib, "1", "2", "3")
 		drained := inboxtest.Process(t, ib)
 		require.Zero(t, drained.Failed)

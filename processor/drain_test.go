@@ -13,7 +13,9 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // Contract 5.14: an attempt that takes the time of its claim has failed, and
@@ -26,7 +28,7 @@ func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
 					return untilCancelled(ctx, m)
 				}
 				return nil
-			}, inbox.TxGroup(4))))
+			}, handler.TxGroup(4))))
 		inboxtest.Accept(t, ib, "1", "2", "3", "4")
 		inboxtest.Eventually(t, func() bool {
 			inboxtest.Process(t, ib)
@@ -85,7 +87,7 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 			return nil
 		})))
 		inboxtest.Accept(t, ib, many(5)...)
-		require.Equal(t, inbox.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, ib))
 	})
 }
 
@@ -120,9 +122,9 @@ func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) 
 							}
 						}
 						return nil
-					}, inbox.Timeout(time.Second))))
+					}, handler.Timeout(time.Second))))
 				inboxtest.Accept(t, ib, "1", "2", "3")
-				require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
+				require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
 				require.Equal(t, []string{"1", "3"}, written())
 			})
 		})

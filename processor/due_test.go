@@ -9,11 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
 // message is one of another type than inboxtest.Message's.
-func message(id, typ string) inbox.RawMessage {
+func message(id, typ string) handler.RawMessage {
 	m := inboxtest.Message(id)
 	m.Type = typ
 	return m
@@ -33,7 +34,7 @@ func TestRetriesComeDueBesideAnotherHandlersBacklog(t *testing.T) {
 		again := make(chan string, len(delays))
 		retrying := func(_ context.Context, m inboxtest.Bytes) error {
 			if m.Attempt == 1 {
-				return inbox.RetryAfter(delays[m.ID], errBoom)
+				return handler.RetryAfter(delays[m.ID], errBoom)
 			}
 			again <- m.ID
 			return nil
@@ -63,7 +64,7 @@ func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
 		done := make(chan string, messages)
 		retrying := func(_ context.Context, m inboxtest.Bytes) error {
 			if m.Attempt == 1 {
-				return inbox.RetryAfter(time.Until(due[m.ID]), errBoom)
+				return handler.RetryAfter(time.Until(due[m.ID]), errBoom)
 			}
 			done <- m.ID
 			return nil

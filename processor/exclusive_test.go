@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 const lockName = "processor"
@@ -19,7 +20,7 @@ const lockName = "processor"
 // by polling.
 func exclusive(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
-	return inboxtest.New(t, d.Another(t), append([]inbox.Option{hasty(), inbox.Mode(inbox.ModeExclusive), inbox.PollingInterval(20 * time.Millisecond)}, opts...)...)
+	return inboxtest.New(t, d.Another(t), append([]inbox.Option{hasty(), inbox.Mode(processor.ModeExclusive), inbox.PollingInterval(20 * time.Millisecond)}, opts...)...)
 }
 
 // lockOwner is who the database says holds the lock, "" if nobody does.
@@ -64,10 +65,10 @@ func startStandby(t *testing.T, d *inboxtest.Database, ib *inbox.Inbox) string {
 
 func TestModeIsByTheDatabaseUnlessSet(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		want := map[string]inbox.ProcessingMode{"sqlite": inbox.ModeExclusive, "postgres": inbox.ModeCompeting}[d.Dialect]
+		want := map[string]processor.Mode{"sqlite": processor.ModeExclusive, "postgres": processor.ModeCompeting}[d.Dialect]
 		h := inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))
 		require.Equal(t, want, inboxtest.New(t, d.DB, h).Health().Processor.Mode)
-		for _, mode := range []inbox.ProcessingMode{inbox.ModeExclusive, inbox.ModeCompeting} {
+		for _, mode := range []processor.Mode{processor.ModeExclusive, processor.ModeCompeting} {
 			require.Equal(t, mode, inboxtest.New(t, d.DB, h, inbox.Mode(mode)).Health().Processor.Mode)
 		}
 	})
@@ -100,7 +101,7 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingAndTheNextTakesOverWhenItStops(
 			h := ib.Health()
 			require.NoError(t, h.Degraded(), "standing by is healthy")
 			require.True(t, h.Processor.Running)
-			require.Equal(t, inbox.ModeExclusive, h.Processor.Mode)
+			require.Equal(t, processor.ModeExclusive, h.Processor.Mode)
 			require.False(t, h.Processor.HoldsLock)
 			require.Zero(t, ib.Counters().Processed)
 		}

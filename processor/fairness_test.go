@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -49,7 +50,7 @@ func TestBacklogAndHangingCallsLeaveOtherHandlersTheirShare(t *testing.T) {
 				late := inbox.Channel("late", inbox.On("t", specs[last]))
 				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(tc.concurrency), backlog, late)
 				accept := func(channel string, n int) {
-					messages := make([]inbox.RawMessage, n)
+					messages := make([]handler.RawMessage, n)
 					for i := range messages {
 						messages[i] = inboxtest.Message(fmt.Sprintf("%s-%d", channel, i))
 						messages[i].Channel = channel

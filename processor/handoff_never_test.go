@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // also is a channel of its own for a handler, beside channel "c".
@@ -31,7 +32,7 @@ func acceptAlso(t *testing.T, ib *inbox.Inbox, i int) (id string) {
 }
 
 func TestHandlersThatAClaimMustJudgeAreNotHandedOff(t *testing.T) {
-	for name, option := range map[string]handler.Option{"ordered": inbox.Ordered(), "with legacy keys": inbox.LegacyKeys("before")} {
+	for name, option := range map[string]handler.Option{"ordered": handler.Ordered(), "with legacy keys": handler.LegacyKeys("before")} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 				ran := newLedger()
@@ -79,7 +80,7 @@ func TestHandlerThatIsToTryAProbeIsNotHandedOff(t *testing.T) {
 					return errBoom
 				}
 				return nil
-			}, inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
+			}, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		for i := range 5 {
@@ -100,7 +101,7 @@ func TestHandlerWithAnOpenCircuitIsNotHandedOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error { return errBoom },
-				inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: time.Hour}))))
+				handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour}))))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		acceptAlso(t, ib, 0)
@@ -160,10 +161,10 @@ func TestNothingIsHandedOffWithoutTheLock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		handlers := inboxtest.Handlers(inboxtest.Do("h", ran.note))
-		holder := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(inbox.ModeExclusive), inbox.PollingInterval(20*time.Millisecond), handlers)
+		holder := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeExclusive), inbox.PollingInterval(20*time.Millisecond), handlers)
 		inboxtest.Start(t, holder)
 		inboxtest.Eventually(t, func() bool { return holder.Health().Processor.HoldsLock }, "it holds the lock")
-		standby := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Mode(inbox.ModeExclusive), handlers)
+		standby := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Mode(processor.ModeExclusive), handlers)
 		inboxtest.Start(t, standby)
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "both are registered")
 		for i := range 20 {

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // acceptMeanwhile accepts one message and tells when that is over.
@@ -111,7 +112,7 @@ func TestStatusesHandedOffWhenTheLockIsLostAreGivenBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Mode(inbox.ModeExclusive), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.Mode(processor.ModeExclusive), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		over, open := heldAccept(t, ib, gate, "1")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -77,7 +78,7 @@ func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
 		require.NoError(t, err)
 		blocked := make(chan error, 1)
 		go func() {
-			messages := []inbox.RawMessage{inboxtest.Message("x")}
+			messages := []handler.RawMessage{inboxtest.Message("x")}
 			for i := range 25 {
 				messages = append(messages, inboxtest.Message(fmt.Sprintf("b%d", i)))
 			}

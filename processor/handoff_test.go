@@ -107,10 +107,10 @@ func TestHandedOffAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 			}
 			return nil
 		}))
-		messages := map[string]func(m *inbox.RawMessage){
-			"plain":                          func(*inbox.RawMessage) {},
-			"no content, empty ordering key": func(m *inbox.RawMessage) { m.Content, m.OrderingKey = nil, []byte{} },
-			"everything": func(m *inbox.RawMessage) {
+		messages := map[string]func(m *handler.RawMessage){
+			"plain":                          func(*handler.RawMessage) {},
+			"no content, empty ordering key": func(m *handler.RawMessage) { m.Content, m.OrderingKey = nil, []byte{} },
+			"everything": func(m *handler.RawMessage) {
 				m.Content, m.OrderingKey, m.Source, m.ContentType, m.Transport = []byte{0, 255, 7}, []byte("lane"), "/shop", "application/json", "kafka"
 				m.Properties.Headers = []handler.Header{{Key: "k", Value: []byte{1, 2}}, {Key: "empty", Value: []byte{}}, {Key: "none"}}
 			},

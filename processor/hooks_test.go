@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestHooksAreToldOfWhatIsDurable(t *testing.T) {
@@ -32,9 +33,9 @@ func TestHooksAreToldOfWhatIsDurable(t *testing.T) {
 		}), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			switch m.ID {
 			case "snoozes":
-				return inbox.Snooze(time.Hour)
+				return handler.Snooze(time.Hour)
 			case "fails":
-				return inbox.RetryAfter(time.Minute, errBoom)
+				return handler.RetryAfter(time.Minute, errBoom)
 			}
 			return nil
 		})))
@@ -71,7 +72,7 @@ func TestPanicOfAHookIsLoggedAndNeverFatal(t *testing.T) {
 			OnPoisoned: func(context.Context, handler.AttemptEvent) { panic("poisoned") },
 		}), inboxtest.Handlers(inboxtest.Do("works", inboxtest.Nothing), inboxtest.Do("fails", boom)))
 		inboxtest.Accept(t, ib, "1", "2")
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 2, Poisoned: 2}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 2, Poisoned: 2}, inboxtest.Process(t, ib))
 		for message, n := range map[string]int{"OnAccepted failed": 2, "OnAttempt failed": 4, "OnPoisoned failed": 2} {
 			require.Equal(t, n, logs.FilterMessageSnippet(message).Len(), message)
 		}

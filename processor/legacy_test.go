@@ -10,9 +10,12 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestRowsUnderALegacyKeyDrainAndAreNeverDoubled(t *testing.T) {
@@ -20,10 +23,10 @@ func TestRowsUnderALegacyKeyDrainAndAreNeverDoubled(t *testing.T) {
 		ran := newLedger()
 		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))
 		inboxtest.Accept(t, old, "pending", "done")
-		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note, inbox.LegacyKeys("older", "old"))))
-		require.Equal(t, []inbox.Result{{MessageID: "pending", Outcome: inbox.OutcomeDuplicate}}, inboxtest.Accept(t, renamed, "pending"),
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note, handler.LegacyKeys("older", "old"))))
+		require.Equal(t, []acceptor.Result{{MessageID: "pending", Outcome: handler.OutcomeDuplicate}}, inboxtest.Accept(t, renamed, "pending"),
 			"a row under a legacy key counts as the handler's row")
-		require.Equal(t, inbox.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, renamed))
+		require.Equal(t, processor.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, renamed))
 		inboxtest.Accept(t, renamed, "pending", "done", "fresh")
 		require.Equal(t, 1, inboxtest.Process(t, renamed).Completed)
 		require.Equal(t, map[string]int{"pending/old": 1, "done/old": 1, "fresh/new": 1}, ran.runs)
@@ -44,7 +47,7 @@ func TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded(t *testing.T) 
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))
-		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note, inbox.LegacyKeys("old"))))
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note, handler.LegacyKeys("old"))))
 
 		t.Run("both pending", func(t *testing.T) {
 			both(t, renamed, old, many(25)...)
@@ -79,7 +82,7 @@ func TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded(t *testing.T) 
 		t.Run("the old program is running its row", func(t *testing.T) {
 			both(t, renamed, old, "z")
 			claimed := claim(t, d, system, "", 1, "old")
-			require.Equal(t, inbox.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, renamed), "its row is put off until the sibling's fate is known")
+			require.Equal(t, processor.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, renamed), "its row is put off until the sibling's fate is known")
 			s := inboxtest.Status(t, renamed, "z", "new")
 			require.Zero(t, s.ErrorCount)
 			require.NotNil(t, s.NextAttemptAt)
@@ -100,11 +103,11 @@ func TestRollingRenameRunsEveryMessageOnce(t *testing.T) {
 		}
 		sweep := inbox.SweepInterval(20 * time.Millisecond) // bounds how long a row is put off
 		program := func(db *gorm.DB, h *inbox.HandlerSpec) *inbox.Inbox {
-			return inboxtest.New(t, db, inboxtest.Brisk(), sweep, inbox.Mode(inbox.ModeCompeting), inboxtest.Handlers(h))
+			return inboxtest.New(t, db, inboxtest.Brisk(), sweep, inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(h))
 		}
 		old := program(d.DB, inboxtest.Do("old", byMessage))
-		renamed := program(d.Another(t), inboxtest.Do("new", byMessage, inbox.LegacyKeys("old")))
-		another := program(d.Another(t), inboxtest.Do("new", byMessage, inbox.LegacyKeys("old")))
+		renamed := program(d.Another(t), inboxtest.Do("new", byMessage, handler.LegacyKeys("old")))
+		another := program(d.Another(t), inboxtest.Do("new", byMessage, handler.LegacyKeys("old")))
 		both(t, renamed, old, many(messages)...)
 		for _, ib := range []*inbox.Inbox{old, renamed, another} {
 			inboxtest.Start(t, ib)

@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestHandlersOwnConcurrencyBoundsItsCalls(t *testing.T) {
@@ -55,7 +56,7 @@ func TestStuckCallsCountAgainstTheHandlersOwnConcurrency(t *testing.T) {
 		var entered atomic.Int64
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(4), inboxtest.Handlers(
 			inboxtest.Do("stubborn", func(context.Context, inboxtest.Bytes) error { entered.Add(1); <-letGo; return nil },
-				handler.Concurrency(1), inbox.Timeout(soon)),
+				handler.Concurrency(1), handler.Timeout(soon)),
 			inboxtest.Do("sound", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1", "2")
 		inboxtest.Start(t, ib)
@@ -108,7 +109,7 @@ func TestMiddlewareRunsAroundEveryAttemptAndItsPanicIsAFailure(t *testing.T) {
 				inboxtest.Do("panics", inboxtest.Nothing, handler.Use(func(context.Context, handler.Call, func(context.Context) error) error { panic("boom") })),
 			))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
 		require.EqualValues(t, 3, around.Load())
 		require.Contains(t, *inboxtest.Status(t, ib, "1", "panics").LastError, "handler panicked: boom")
 	})

@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
@@ -75,7 +76,7 @@ func TestWorkerWakesForTheHandlersItKnowsByTheirOldKeys(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		got := make(chan string, 10)
 		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(
-			inboxtest.Do("new", func(_ context.Context, m inboxtest.Bytes) error { got <- m.ID; return nil }, inbox.LegacyKeys("old"))))...)
+			inboxtest.Do("new", func(_ context.Context, m inboxtest.Bytes) error { got <- m.ID; return nil }, handler.LegacyKeys("old"))))...)
 		other := inboxtest.New(t, d.Another(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
 		inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")

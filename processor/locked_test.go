@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestLockedStatusHoldsUpNoOtherAndIsStoredWhenFree(t *testing.T) {
@@ -54,7 +55,7 @@ func TestNilPointerAsErrorIsAFailureNotACrash(t *testing.T) {
 			return err
 		})))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 1, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 1, Failed: 1}, inboxtest.Process(t, ib))
 		require.Contains(t, *inboxtest.Status(t, ib, "1", "h").LastError, "the handler's error")
 	})
 }

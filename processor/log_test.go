@@ -11,7 +11,9 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // Contract 12.
@@ -19,11 +21,11 @@ func TestManyPoisonedStatusesAreSummedUpInTheLogWithoutStacks(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
 		log := zap.New(core, zap.AddStacktrace(zap.ErrorLevel)) // as zap.NewProduction does
-		poison := func(_ context.Context, m inboxtest.Bytes) error { return inbox.Poison(errors.New("boom " + m.ID)) }
+		poison := func(_ context.Context, m inboxtest.Bytes) error { return handler.Poison(errors.New("boom " + m.ID)) }
 		ib := inboxtest.New(t, d.DB, inbox.WithLogger(log), inboxtest.Handlers(inboxtest.Do("a", poison), inboxtest.Do("b", poison)))
 		const messages = 500
 		inboxtest.Accept(t, ib, many(messages)...)
-		require.Equal(t, inbox.Drained{Picked: 2 * messages, Poisoned: 2 * messages}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 2 * messages, Poisoned: 2 * messages}, inboxtest.Process(t, ib))
 		for _, handler := range []string{"a", "b"} {
 			its := logs.FilterField(zap.String("handler_key", handler))
 			told := its.FilterMessage("inbox: message poisoned").Len()

@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
@@ -28,7 +29,7 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 		ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(11*time.Second), inbox.Prefetch(lost), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
-		messages := make([]inbox.RawMessage, lost)
+		messages := make([]handler.RawMessage, lost)
 		for i := range messages {
 			messages[i] = inboxtest.Message(fmt.Sprint(i))
 		}
@@ -72,7 +73,7 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond), inbox.RestartDelay(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
 		inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.Attempt == 1 {
-				return inbox.RetryAfter(time.Second, errors.New("not yet"))
+				return handler.RetryAfter(time.Second, errors.New("not yet"))
 			}
 			return nil
 		})))

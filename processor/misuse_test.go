@@ -11,7 +11,9 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 const good = "good"
@@ -34,7 +36,7 @@ func misused(t *testing.T, d *inboxtest.Database, ways map[string]func(tx *gorm.
 	}
 	ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inbox.Concurrency(1), inboxtest.Handlers(
 		inboxtest.Tx("alone", one("alone ")),
-		inboxtest.Tx("group", one("group "), inbox.TxGroup(5)),
+		inboxtest.Tx("group", one("group "), handler.TxGroup(5)),
 		inbox.TxBatch("batch", 5, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
 			for _, m := range batch {
 				_ = one("batch ")(ctx, tx, m)
@@ -47,7 +49,7 @@ func misused(t *testing.T, d *inboxtest.Database, ways map[string]func(tx *gorm.
 	for _, s := range inboxtest.Statuses(t, ib) {
 		require.Equal(t, s.MessageID == good, s.CompletedAt != nil, "%s: %s", s.HandlerKey, s.MessageID)
 	}
-	require.Equal(t, inbox.Drained{Picked: 3 * len(ids), Completed: 3, Poisoned: 3 * len(ways)}, drained)
+	require.Equal(t, processor.Drained{Picked: 3 * len(ids), Completed: 3, Poisoned: 3 * len(ways)}, drained)
 	require.Equal(t, []string{"alone good", "batch good", "group good"}, inboxtest.ItemNames(t, d), "nothing else is committed")
 	errors = map[string]string{}
 	for _, s := range inboxtest.Statuses(t, ib) {
@@ -91,7 +93,7 @@ func TestFailedWriteThatASavepointUndidIsForgiven(t *testing.T) {
 			return tx.Create(&inboxtest.Item{Name: m.ID}).Error
 		})))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, []string{"1"}, inboxtest.ItemNames(t, d))
 	})
 }
@@ -141,7 +143,7 @@ func TestEveryStatementOfAnAttemptHasAnEnd(t *testing.T) {
 		return nil
 	}
 	ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(
-		inboxtest.Tx("alone", do), inboxtest.Tx("group", do, inbox.TxGroup(5))))
+		inboxtest.Tx("alone", do), inboxtest.Tx("group", do, handler.TxGroup(5))))
 	require.Empty(t, endless.During(func() {
 		inboxtest.Accept(t, ib, append(slices.Sorted(maps.Keys(ways)), good)...)
 		require.Equal(t, 2*len(ways)+2, inboxtest.Process(t, ib).Picked)
@@ -197,7 +199,7 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 			return nil
 		})))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 	})
 }
 
@@ -213,7 +215,7 @@ func TestLaneGoesOnAfterAHandlerThatEndsItsTransaction(t *testing.T) {
 				_ = tx.Exec("ROLLBACK").Error
 			}
 			return nil
-		}, inbox.Ordered(), inbox.SkipPoisoned())))
+		}, handler.Ordered(), handler.SkipPoisoned())))
 		inboxtest.Start(t, ib)
 		for _, id := range []string{"1", "2"} {
 			message := inboxtest.Message(id)

@@ -13,11 +13,13 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // step is message n of a lane; its ID says both.
-func step(lane string, n int) inbox.RawMessage {
+func step(lane string, n int) handler.RawMessage {
 	m := inboxtest.Message(fmt.Sprintf("%s%d", lane, n))
 	m.OrderingKey = []byte(lane)
 	return m
@@ -26,7 +28,7 @@ func step(lane string, n int) inbox.RawMessage {
 // acceptSteps accepts messages 1 to n of each lane, the lanes in turns.
 func acceptSteps(t *testing.T, ib *inbox.Inbox, n int, lanes ...string) {
 	t.Helper()
-	var messages []inbox.RawMessage
+	var messages []handler.RawMessage
 	for i := range n {
 		for _, lane := range lanes {
 			messages = append(messages, step(lane, i+1))
@@ -81,14 +83,14 @@ func TestLaneKeepsItsOrderWhileItsHeadFailsAndSnoozes(t *testing.T) {
 			case m.ID == "a2" && m.Attempt <= 2:
 				return errBoom
 			case m.ID == "b3" && clock.Now().Before(inboxtest.Noon.Add(time.Hour)):
-				return inbox.Snooze(time.Hour)
+				return handler.Snooze(time.Hour)
 			}
 			through.passed(m.HandlerKey + m.ID)
 			return nil
 		}
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
-			inboxtest.Do("plain ", func(_ context.Context, m inboxtest.Bytes) error { return fn(m) }, inbox.Ordered()),
-			inboxtest.Tx("tx ", func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return fn(m) }, inbox.Ordered(), inbox.TxGroup(3))))
+			inboxtest.Do("plain ", func(_ context.Context, m inboxtest.Bytes) error { return fn(m) }, handler.Ordered()),
+			inboxtest.Tx("tx ", func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return fn(m) }, handler.Ordered(), handler.TxGroup(3))))
 		acceptSteps(t, ib, 5, "a", "b", "c")
 		inboxtest.Process(t, ib)
 		for _, key := range []string{"plain ", "tx "} {
@@ -119,14 +121,14 @@ func TestSeveralWorkersKeepTheOrderOfEachLane(t *testing.T) {
 		}
 		var ibs []*inbox.Inbox
 		for range 3 {
-			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(inbox.ModeCompeting), inbox.Concurrency(4), inbox.MaxRetryDelay(10*time.Millisecond), inbox.PollingInterval(100*time.Millisecond),
+			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4), inbox.MaxRetryDelay(10*time.Millisecond), inbox.PollingInterval(100*time.Millisecond),
 				inbox.MaxRetries(10), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 					if m.Attempt == 1 && strings.HasSuffix(m.ID, "3") {
 						return errBoom
 					}
 					through.passed(m.ID)
 					return nil
-				}, inbox.Ordered())))
+				}, handler.Ordered())))
 			ibs = append(ibs, ib)
 			inboxtest.Start(t, ib)
 		}
@@ -145,14 +147,14 @@ func TestPoisonedHeadParksItsLaneUntilAnOperatorActs(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if strings.HasSuffix(m.ID, "2") && !fixed {
-					return inbox.Poison(errBoom)
+					return handler.Poison(errBoom)
 				}
 				through.passed(m.ID)
 				return nil
-			}, inbox.Ordered())))
+			}, handler.Ordered())))
 		acceptSteps(t, ib, 4, "a", "b", "c")
-		require.Equal(t, inbox.Drained{Picked: 6, Completed: 3, Poisoned: 3}, inboxtest.Process(t, ib))
-		require.Equal(t, inbox.Drained{}, inboxtest.Process(t, ib), "parked")
+		require.Equal(t, processor.Drained{Picked: 6, Completed: 3, Poisoned: 3}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{}, inboxtest.Process(t, ib), "parked")
 
 		fixed = true
 		retry(t, d, "a2")
@@ -170,13 +172,13 @@ func TestSkippedPoisonedHeadLetsItsLaneGoOn(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if m.ID == "a2" && len(through.ids) == 1 {
-					return inbox.Poison(errBoom)
+					return handler.Poison(errBoom)
 				}
 				through.passed(m.ID)
 				return nil
-			}, inbox.Ordered(), inbox.SkipPoisoned())))
+			}, handler.Ordered(), handler.SkipPoisoned())))
 		acceptSteps(t, ib, 4, "a")
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Poisoned: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Poisoned: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "134", through.of("a"))
 		retry(t, d, "a2")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
@@ -189,11 +191,11 @@ func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
 		var through course
 		note := func(_ context.Context, m inboxtest.Bytes) error { through.passed(m.ID); return nil }
 		clock := inbox.WithClock(fxtest.NewClock(inboxtest.Noon))
-		first := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("old", note, inbox.Ordered())))
+		first := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("old", note, handler.Ordered())))
 		acceptSteps(t, first, 3, "a")
 		// The keys in an order of which LegacyKeys warns: rows have another name
 		// for the lane than those before the rename.
-		renamed := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("new", note, inbox.Ordered(), inbox.LegacyKeys("old", "never used"))))
+		renamed := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("new", note, handler.Ordered(), handler.LegacyKeys("old", "never used"))))
 		_, err := renamed.Accept(context.Background(), step("a", 4), step("a", 5))
 		require.NoError(t, err)
 		require.Equal(t, 5, inboxtest.Process(t, renamed).Completed)
@@ -204,7 +206,7 @@ func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
 func TestMessagesWithoutAnOrderingKeyHaveNoOrder(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		h := newHanging()
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(5), inboxtest.Handlers(inboxtest.Do("h", h.run, inbox.Ordered())))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(5), inboxtest.Handlers(inboxtest.Do("h", h.run, handler.Ordered())))
 		inboxtest.Accept(t, ib, many(5)...) // no key
 		acceptSteps(t, ib, 5, "a")
 		inboxtest.Start(t, ib)
@@ -217,7 +219,7 @@ func TestMessagesWithoutAnOrderingKeyHaveNoOrder(t *testing.T) {
 func TestOrderingKeyOfTheHandlersOwn(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
-		byContent := inbox.OrderedBy(func(m inbox.RawMessage) []byte {
+		byContent := handler.OrderedBy(func(m handler.RawMessage) []byte {
 			if m.ID == "bad" {
 				panic("no key")
 			}
@@ -233,7 +235,7 @@ func TestOrderingKeyOfTheHandlersOwn(t *testing.T) {
 			}, byContent)))
 		results, err := ib.Accept(context.Background(), inboxtest.Message("x1"), inboxtest.Message("bad"), inboxtest.Message("x2"), inboxtest.Message("y1"))
 		require.ErrorContains(t, err, `handler "h": its ordering key: panic: no key`)
-		require.Equal(t, inbox.OutcomeInvalid, results[1].Outcome, "and the others are stored")
+		require.Equal(t, handler.OutcomeInvalid, results[1].Outcome, "and the others are stored")
 		inboxtest.Process(t, ib)
 		require.Equal(t, "", through.of("x"))
 		require.Equal(t, "1", through.of("y"))
@@ -245,11 +247,11 @@ func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreLetGo(t *testing.T) {
 		clock := inbox.WithClock(fxtest.NewClock(inboxtest.Noon))
 		poisons := func(_ context.Context, m inboxtest.Bytes) error {
 			if m.ID == "a1" {
-				return inbox.Poison(errBoom)
+				return handler.Poison(errBoom)
 			}
 			return nil
 		}
-		ordered := inboxtest.New(t, d.DB, clock, inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Do("h", poisons, inbox.Ordered())))
+		ordered := inboxtest.New(t, d.DB, clock, inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Do("h", poisons, handler.Ordered())))
 		acceptSteps(t, ordered, 6, "a")
 		require.Equal(t, 1, inboxtest.Process(t, ordered).Poisoned)
 		var waiting int64
@@ -264,7 +266,7 @@ func TestLaneWhoseProcessDiedBeforeItLookedAfterItGoesOn(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(
-			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { through.passed(m.ID); return nil }, inbox.Ordered())))
+			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { through.passed(m.ID); return nil }, handler.Ordered())))
 		acceptSteps(t, ib, 4, "a")
 		// As a dead worker leaves it: the head completed, the next one not let go.
 		discard(t, d, "a1")
@@ -285,7 +287,7 @@ func TestBatchNeverHasTwoMessagesOfOneLane(t *testing.T) {
 				through.passed(m.ID)
 			}
 			return nil
-		}, inbox.Ordered())))
+		}, handler.Ordered())))
 		acceptSteps(t, ib, 6, "a", "b", "c", "d")
 		require.Equal(t, 24, inboxtest.Process(t, ib).Completed)
 		for _, call := range seen.all {

@@ -112,8 +112,8 @@ func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted
 	}{
 		{"found at once", pgproxy.AnswerLost, false, nil},
 		{"found later", pgproxy.ConnectionLost, true, nil},
-		{"shared, found at once", pgproxy.AnswerLost, false, []handler.Option{inbox.TxGroup(2)}},
-		{"shared, found later", pgproxy.ConnectionLost, true, []handler.Option{inbox.TxGroup(2)}},
+		{"shared, found at once", pgproxy.AnswerLost, false, []handler.Option{handler.TxGroup(2)}},
+		{"shared, found later", pgproxy.ConnectionLost, true, []handler.Option{handler.TxGroup(2)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, proxy, proxied := behindProxy(t)
@@ -129,7 +129,7 @@ func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted
 				}
 			}}), inbox.Channel("c", inbox.On("next", inboxtest.Do("next", inboxtest.Nothing)),
 				inbox.On("t", inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-					_, err := ib.AcceptTx(ctx, tx, inbox.RawMessage{Channel: "c", Type: "next", ID: "after " + m.ID})
+					_, err := ib.AcceptTx(ctx, tx, handler.RawMessage{Channel: "c", Type: "next", ID: "after " + m.ID})
 					return errors.Join(err, write(tx, m.ID))
 				}, c.of...))))
 			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx)))
@@ -155,10 +155,13 @@ func TestResultsWhoseAnswerIsLostAreNotCalledStale(t *testing.T) {
 			ran := newLedger()
 			ib := lossy(t, proxied, inbox.Concurrency(messages), inboxtest.Handlers(
 				inboxtest.Do("completes", ran.note),
-				inboxtest.Do("poisons", func(ctx context.Context, m inboxtest.Bytes) error { _ = ran.note(ctx, m); return inbox.Poison(errBoom) }),
+				inboxtest.Do("poisons", func(ctx context.Context, m inboxtest.Bytes) error {
+					_ = ran.note(ctx, m)
+					return handler.Poison(errBoom)
+				}),
 				inboxtest.Do("retries", func(ctx context.Context, m inboxtest.Bytes) error {
 					_ = ran.note(ctx, m)
-					return inbox.RetryAfter(time.Hour, errBoom)
+					return handler.RetryAfter(time.Hour, errBoom)
 				})))
 			inboxtest.Accept(t, ib, many(messages)...)
 			proxy.Lose(fault, 2, completing)
@@ -206,7 +209,7 @@ func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 			ib := lossy(t, proxied, inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				_ = ran.note(ctx, m)
 				return write(tx, m.ID)
-			}, inbox.TxGroup(shared))))
+			}, handler.TxGroup(shared))))
 			var ids []string
 			for i := range shared {
 				ids = append(ids, strconv.Itoa(i))
@@ -250,12 +253,12 @@ func TestLaneGoesOnAfterACommitOfUnknownOutcome(t *testing.T) {
 				runs = append(runs, m.ID)
 				mu.Unlock()
 				return write(tx, m.ID)
-			}, inbox.Ordered())
+			}, handler.Ordered())
 			ib := lossy(t, proxied, inboxtest.Handlers(ordered))
-			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx, inbox.Ordered())))
+			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx, handler.Ordered())))
 			inboxtest.Start(t, ib)
 			proxy.LoseCommits(c.fault, 1) // the next commit is the handler's
-			var messages []inbox.RawMessage
+			var messages []handler.RawMessage
 			ids := []string{"1", "2", "3", "4"}
 			for _, id := range ids {
 				m := inboxtest.Message(id)

@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestPausedHandlerIsNotClaimedByAnyWorker(t *testing.T) {
@@ -20,7 +22,7 @@ func TestPausedHandlerIsNotClaimedByAnyWorker(t *testing.T) {
 			if another {
 				pool = db.Another(t)
 			}
-			return inboxtest.New(t, pool, hasty(), inbox.Mode(inbox.ModeCompeting), inboxtest.Handlers(inboxtest.Do("paused", note, inbox.LegacyKeys("before")), inboxtest.Do("other", note)))
+			return inboxtest.New(t, pool, hasty(), inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(inboxtest.Do("paused", note, handler.LegacyKeys("before")), inboxtest.Do("other", note)))
 		}
 		one, two := program(d, false), program(d, true)
 		require.NoError(t, one.Pause(ctx, "before"), "by a legacy key as well")

@@ -9,7 +9,9 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestDrainGoesOnAfterABatchInWhichAllFailed(t *testing.T) {
@@ -19,16 +21,16 @@ func TestDrainGoesOnAfterABatchInWhichAllFailed(t *testing.T) {
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				switch {
 				case m.ID == "z-snoozes":
-					return inbox.Snooze(time.Second)
+					return handler.Snooze(time.Second)
 				case m.ID[0] == 'z':
 					return nil
 				}
 				return errBoom
 			})))
 		inboxtest.Accept(t, ib, append(many(40), "z1", "z2", "z-snoozes")...)
-		require.Equal(t, inbox.Drained{Picked: 43, Completed: 2, Failed: 40, Released: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 43, Completed: 2, Failed: 40, Released: 1}, inboxtest.Process(t, ib))
 		clock.Advance(2 * time.Second)
-		require.Equal(t, inbox.Drained{Picked: 41, Poisoned: 40, Released: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 41, Poisoned: 40, Released: 1}, inboxtest.Process(t, ib))
 	})
 }
 
@@ -43,7 +45,7 @@ func TestProcessPendingRunsWhatHandlersAccept(t *testing.T) {
 			return err
 		})))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 5, Completed: 5}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 5, Completed: 5}, inboxtest.Process(t, ib))
 	})
 }
 
@@ -74,7 +76,7 @@ func TestClaimWithoutAWorkerIsStuckFromTheThresholdOn(t *testing.T) {
 		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").ProcessingStartedAt)
 
 		clock.Advance(time.Microsecond)
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib), "due at once the first time")
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib), "due at once the first time")
 		require.EqualValues(t, 1, ib.Counters().Recovered)
 		require.Equal(t, 2, <-attempts, "the handler can tell a rerun")
 		require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount, "a finished attempt resets it")
@@ -92,7 +94,7 @@ func TestClaimWithoutAWorkerIsStuckFromTheThresholdOn(t *testing.T) {
 		require.GreaterOrEqual(t, wait, 2*time.Second)
 		require.LessOrEqual(t, wait, 4*time.Second)
 		clock.Advance(4 * time.Second)
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 	})
 }
 
@@ -148,7 +150,7 @@ func TestDrainEndsAlthoughAStatusComesDueAgainAndAgain(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.BatchSize(2), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.ID == "m00000" {
-				return inbox.Snooze(0)
+				return handler.Snooze(0)
 			}
 			return nil
 		})))
@@ -171,6 +173,6 @@ func TestClaimsOfALongDrainAreStampedWithTheirOwnTime(t *testing.T) {
 		})
 		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(h))
 		inboxtest.Accept(t, ib, "1", "2", "3")
-		require.Equal(t, inbox.Drained{Picked: 3, Completed: 3}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 3, Completed: 3}, inboxtest.Process(t, ib))
 	})
 }

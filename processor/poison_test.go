@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // deleteMessage deletes a message and leaves its statuses, which the foreign
@@ -35,7 +36,7 @@ func TestWhatCanNeverSucceedIsPoisonedAtOnceUncharged(t *testing.T) {
 		deleteMessage(t, d, "deleted")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_messages SET serialized_properties = '{' WHERE id = 'unreadable'")
 
-		require.Equal(t, inbox.Drained{Picked: 6, Completed: 2, Poisoned: 4}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 6, Completed: 2, Poisoned: 4}, inboxtest.Process(t, ib))
 		for _, key := range []string{"plain", "tx"} {
 			for id, reason := range map[string]string{"deleted": `message "deleted" is deleted`, "unreadable": "stored properties are unreadable", "fine": ""} {
 				s := inboxtest.Status(t, ib, id, key)
@@ -75,7 +76,7 @@ func TestKeyOfAnotherLivingWorkerIsNotUnknown(t *testing.T) {
 		inboxtest.Accept(t, other, "1")
 		require.NoError(t, heartbeat(t, d, clock, worker("0192f000-0000-7000-8000-000000000001", "theirs")))
 		ib := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 		require.False(t, inboxtest.Status(t, ib, "1", "theirs").IsPoisoned)
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -42,9 +44,9 @@ func rarely() inbox.Option { return inbox.SweepInterval(time.Hour) }
 func TestPollsComeSoonerBesideARetry(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
 		const interval, again, messages = 6 * time.Second, 4500 * time.Millisecond, 8
-		handler, got := arrivals()
-		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return inbox.Snooze(again) })
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(), inboxtest.Handlers(handler, snoozing))
+		arriving, got := arrivals()
+		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return handler.Snooze(again) })
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(), inboxtest.Handlers(arriving, snoozing))
 		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))), "retried")
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
@@ -58,9 +60,9 @@ func TestPollsComeSoonerBesideARetry(t *testing.T) {
 func TestLookForADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
 		const again, messages = 3 * time.Second, 8
-		handler, got := arrivals()
-		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return inbox.Snooze(again) })
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), rarely(), inboxtest.Handlers(handler, snoozing))
+		arriving, got := arrivals()
+		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return handler.Snooze(again) })
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), rarely(), inboxtest.Handlers(arriving, snoozing))
 		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))), "retried")
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
@@ -94,7 +96,7 @@ func TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler(t *testing.T) {
 				for n := 0; ctx.Err() == nil; n++ {
 					m := inboxtest.Message(fmt.Sprintf("own %d %d", p, n))
 					m.Type = "own"
-					var receipt *inbox.Receipt
+					var receipt *acceptor.Receipt
 					if d.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
 						receipt, err = worker.AcceptTx(ctx, tx, m)
 						return err

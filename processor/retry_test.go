@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 var errBoom = errors.New("boom")
@@ -39,7 +40,7 @@ func TestOneHandlersFailureNeverTouchesItsSibling(t *testing.T) {
 			inboxtest.Do("works", func(context.Context, inboxtest.Bytes) error { runs.Add(1); return nil }),
 		))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 2, Completed: 1, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 2, Completed: 1, Failed: 1}, inboxtest.Process(t, ib))
 		done := inboxtest.Status(t, ib, "1", "works")
 		require.Equal(t, inboxtest.Noon, done.CompletedAt.UTC())
 		require.Equal(t, models.OutcomeProcessed, done.Outcome)
@@ -92,7 +93,7 @@ func TestHistoryOfFailuresStaysAfterSuccess(t *testing.T) {
 func delays(t *testing.T, ib *inbox.Inbox, clock *fxtest.Clock, want int) []time.Duration {
 	t.Helper()
 	drained := inboxtest.Process(t, ib)
-	require.Equal(t, inbox.Drained{Picked: want, Failed: want}, drained)
+	require.Equal(t, processor.Drained{Picked: want, Failed: want}, drained)
 	var found []time.Duration
 	for _, s := range inboxtest.Statuses(t, ib) {
 		found = append(found, s.NextAttemptAt.Sub(clock.Now()))

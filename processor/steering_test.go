@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestHandlersSteerByTheirErrors(t *testing.T) {
@@ -28,17 +29,17 @@ func TestHandlersSteerByTheirErrors(t *testing.T) {
 			errors          int
 			next            time.Duration
 			lastError       string
-			drained         inbox.Drained
+			drained         processor.Drained
 			failed, snoozed int64
 		}{
-			"RetryAfter":          {err: inbox.RetryAfter(time.Hour, errBoom), errors: 1, next: time.Hour, lastError: "retry after 1h0m0s: boom", drained: inbox.Drained{Picked: 1, Failed: 1}, failed: 1},
-			"RetryAfter, wrapped": {err: wrapped(inbox.RetryAfter(time.Hour, errBoom)), errors: 1, next: time.Hour, lastError: "outer: retry after 1h0m0s: boom\nand more", drained: inbox.Drained{Picked: 1, Failed: 1}, failed: 1},
-			"RetryAfter(0)":       {err: inbox.RetryAfter(0, errBoom), errors: 1, next: time.Microsecond, lastError: "retry after 0s: boom", drained: inbox.Drained{Picked: 1, Failed: 1}, failed: 1},
-			"Poison":              {err: inbox.Poison(errBoom), poisoned: true, errors: 1, lastError: "poison: boom", drained: inbox.Drained{Picked: 1, Poisoned: 1}, failed: 1},
-			"Poison, wrapped":     {err: wrapped(inbox.Poison(errBoom)), poisoned: true, errors: 1, lastError: "outer: poison: boom\nand more", drained: inbox.Drained{Picked: 1, Poisoned: 1}, failed: 1},
-			"Snooze":              {err: inbox.Snooze(time.Hour), next: time.Hour, drained: inbox.Drained{Picked: 1, Released: 1}, snoozed: 1},
-			"Snooze, wrapped":     {err: wrapped(inbox.Snooze(time.Hour)), next: time.Hour, drained: inbox.Drained{Picked: 1, Released: 1}, snoozed: 1},
-			"Snooze(0)":           {err: inbox.Snooze(0), next: time.Microsecond, drained: inbox.Drained{Picked: 1, Released: 1}, snoozed: 1},
+			"RetryAfter":          {err: handler.RetryAfter(time.Hour, errBoom), errors: 1, next: time.Hour, lastError: "retry after 1h0m0s: boom", drained: processor.Drained{Picked: 1, Failed: 1}, failed: 1},
+			"RetryAfter, wrapped": {err: wrapped(handler.RetryAfter(time.Hour, errBoom)), errors: 1, next: time.Hour, lastError: "outer: retry after 1h0m0s: boom\nand more", drained: processor.Drained{Picked: 1, Failed: 1}, failed: 1},
+			"RetryAfter(0)":       {err: handler.RetryAfter(0, errBoom), errors: 1, next: time.Microsecond, lastError: "retry after 0s: boom", drained: processor.Drained{Picked: 1, Failed: 1}, failed: 1},
+			"Poison":              {err: handler.Poison(errBoom), poisoned: true, errors: 1, lastError: "poison: boom", drained: processor.Drained{Picked: 1, Poisoned: 1}, failed: 1},
+			"Poison, wrapped":     {err: wrapped(handler.Poison(errBoom)), poisoned: true, errors: 1, lastError: "outer: poison: boom\nand more", drained: processor.Drained{Picked: 1, Poisoned: 1}, failed: 1},
+			"Snooze":              {err: handler.Snooze(time.Hour), next: time.Hour, drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
+			"Snooze, wrapped":     {err: wrapped(handler.Snooze(time.Hour)), next: time.Hour, drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
+			"Snooze(0)":           {err: handler.Snooze(0), next: time.Microsecond, drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
 		} {
 			clock := fxtest.NewClock(inboxtest.Noon)
 			ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return tc.err })))
@@ -69,8 +70,8 @@ func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(3), inboxtest.Handlers(
-			inboxtest.Do("retries", func(context.Context, inboxtest.Bytes) error { return inbox.RetryAfter(time.Second, errBoom) }),
-			inboxtest.Do("snoozes", func(context.Context, inboxtest.Bytes) error { return inbox.Snooze(time.Second) }),
+			inboxtest.Do("retries", func(context.Context, inboxtest.Bytes) error { return handler.RetryAfter(time.Second, errBoom) }),
+			inboxtest.Do("snoozes", func(context.Context, inboxtest.Bytes) error { return handler.Snooze(time.Second) }),
 		))
 		inboxtest.Accept(t, ib, "1")
 		for range 10 {
@@ -89,17 +90,17 @@ func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
 func TestUndecodableBodyIsPoisonedAtOnceUnlessItsCodecAsksForARetry(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
-		type orders = inbox.Message[order]
+		type orders = handler.Message[order]
 		codec := func(err error) handler.Option {
-			return inbox.WithCodec(handler.CodecFunc[order](func(handler.Metadata, []byte) (order, error) { return order{}, err }))
+			return handler.WithCodec(handler.CodecFunc[order](func(handler.Metadata, []byte) (order, error) { return order{}, err }))
 		}
 		nothing := func(context.Context, orders) error { return nil }
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
 			inbox.Func("plain", nothing),
 			inbox.Tx("tx", func(context.Context, *gorm.DB, orders) error { return nil }),
 			inbox.Batch("batch", 2, func(context.Context, []orders) error { return nil }),
-			inbox.Func("retries", nothing, codec(inbox.RetryAfter(time.Minute, errBoom))),
-			inbox.Func("snoozes", nothing, codec(inbox.Snooze(time.Minute)))))
+			inbox.Func("retries", nothing, codec(handler.RetryAfter(time.Minute, errBoom))),
+			inbox.Func("snoozes", nothing, codec(handler.Snooze(time.Minute)))))
 		inboxtest.Accept(t, ib, "not json")
 		drained := inboxtest.Process(t, ib)
 		for _, key := range []string{"plain", "tx", "batch"} {
@@ -108,7 +109,7 @@ func TestUndecodableBodyIsPoisonedAtOnceUnlessItsCodecAsksForARetry(t *testing.T
 			require.Zero(t, s.ErrorCount, key)
 			require.Contains(t, *s.LastError, fmt.Sprintf("decode body for handler %q", key))
 		}
-		require.Equal(t, inbox.Drained{Picked: 5, Poisoned: 3, Failed: 1, Released: drained.Released}, drained)
+		require.Equal(t, processor.Drained{Picked: 5, Poisoned: 3, Failed: 1, Released: drained.Released}, drained)
 		s := inboxtest.Status(t, ib, "not json", "retries")
 		require.Equal(t, 1, s.ErrorCount)
 		require.Equal(t, inboxtest.Noon.Add(time.Minute), s.NextAttemptAt.UTC())
@@ -153,7 +154,7 @@ func TestPanicIsAFailureWithItsStack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Do("h", explode), inboxtest.Do("sibling", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 2, Failed: 1, Completed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 2, Failed: 1, Completed: 1}, inboxtest.Process(t, ib))
 		s := inboxtest.Status(t, ib, "1", "h")
 		require.Equal(t, 1, s.ErrorCount)
 		require.Contains(t, *s.LastError, "handler panicked: runtime error: index out of range")
@@ -165,7 +166,7 @@ func TestPanicIsAFailureWithItsStack(t *testing.T) {
 
 func TestPanicWithASteeringErrorSteers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { panic(inbox.Poison(errBoom)) })))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { panic(handler.Poison(errBoom)) })))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Poisoned)
 	})

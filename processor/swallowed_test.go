@@ -9,7 +9,9 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func TestSwallowedSQLErrorIsAFailureUnlessASavepointUndidIt(t *testing.T) {
@@ -19,12 +21,12 @@ func TestSwallowedSQLErrorIsAFailureUnlessASavepointUndidIt(t *testing.T) {
 			require.NoError(t, db.Exec("CREATE TABLE effects(id varchar(100) primary key)").Error)
 			ib, err := inbox.New("orders", db, inbox.Migrate(), inbox.MaxRetries(1),
 				inbox.Channel("c", inbox.On("t",
-					inbox.Tx("swallow", func(ctx context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+					inbox.Tx("swallow", func(ctx context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 						_ = tx.Exec("INSERT INTO effects VALUES ('a')").Error
 						_ = tx.Exec("INSERT INTO effects VALUES ('a')").Error
 						return nil
 					}),
-					inbox.Tx("nested", func(ctx context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+					inbox.Tx("nested", func(ctx context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 						if err := tx.Exec("INSERT INTO effects VALUES ('b')").Error; err != nil {
 							return err
 						}
@@ -39,11 +41,11 @@ func TestSwallowedSQLErrorIsAFailureUnlessASavepointUndidIt(t *testing.T) {
 				)))
 			require.NoError(t, err)
 			require.NoError(t, ib.Migrate(context.Background()))
-			_, err = ib.Accept(context.Background(), inbox.RawMessage{Channel: "c", ID: "1", Type: "t"})
+			_, err = ib.Accept(context.Background(), handler.RawMessage{Channel: "c", ID: "1", Type: "t"})
 			require.NoError(t, err)
 			d, err := ib.ProcessPending(context.Background())
 			require.NoError(t, err)
-			require.Equal(t, inbox.Drained{Picked: 2, Completed: 1, Poisoned: 1}, d)
+			require.Equal(t, processor.Drained{Picked: 2, Completed: 1, Poisoned: 1}, d)
 			var ids []string
 			require.NoError(t, db.Raw("SELECT id FROM effects ORDER BY id").Scan(&ids).Error)
 			require.Equal(t, []string{"b", "c"}, ids)

@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 const soon = 30 * time.Millisecond
@@ -35,11 +36,11 @@ func TestTimeoutIsAFailure(t *testing.T) {
 				require.True(t, limited)
 				require.Greater(t, time.Until(deadline), time.Minute)
 				return nil
-			}, inbox.Timeout(4*time.Minute)),
+			}, handler.Timeout(4*time.Minute)),
 			inboxtest.Do("other error", func(ctx context.Context, m inboxtest.Bytes) error { <-ctx.Done(); return errBoom }),
 		))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 1, Failed: 3}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 1, Failed: 3}, inboxtest.Process(t, ib))
 		for key, text := range map[string]string{"plain": "context deadline exceeded", "tx": "context deadline exceeded", "other error": "boom"} {
 			s := inboxtest.Status(t, ib, "1", key)
 			require.Equal(t, 1, s.ErrorCount, key)
@@ -57,10 +58,10 @@ func TestNilInSpiteOfACancelledContextCompletes(t *testing.T) {
 				err := tx.Exec("INSERT INTO effects VALUES ('a')").Error
 				<-ctx.Done()
 				return err
-			}, inbox.Timeout(enough)),
+			}, handler.Timeout(enough)),
 		))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, ib))
 		var effects int64
 		require.NoError(t, d.DB.Table("effects").Count(&effects).Error)
 		require.EqualValues(t, 1, effects, "its writes are committed")
@@ -76,7 +77,7 @@ func TestCancelledCallerChargesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		type outcome struct {
-			drained inbox.Drained
+			drained processor.Drained
 			err     error
 		}
 		ended := make(chan outcome, 1)
@@ -88,7 +89,7 @@ func TestCancelledCallerChargesNothing(t *testing.T) {
 		cancel()
 		o := inboxtest.Receive(t, ended, "ProcessPending")
 		require.ErrorIs(t, o.err, context.Canceled)
-		require.Equal(t, inbox.Drained{Picked: 1, Released: 1}, o.drained)
+		require.Equal(t, processor.Drained{Picked: 1, Released: 1}, o.drained)
 		for _, s := range inboxtest.Statuses(t, ib) {
 			require.Zero(t, s.ErrorCount)
 			require.Nil(t, s.ProcessingStartedAt)
@@ -107,7 +108,7 @@ func TestSteeringOutweighsTheCancellation(t *testing.T) {
 		steer := func(err error) func(context.Context, inboxtest.Bytes) error {
 			return func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; <-ctx.Done(); return err }
 		}
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("poisons", steer(inbox.Poison(errBoom))), inboxtest.Do("snoozes", steer(inbox.Snooze(time.Hour)))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("poisons", steer(handler.Poison(errBoom))), inboxtest.Do("snoozes", steer(handler.Snooze(time.Hour)))))
 		inboxtest.Accept(t, ib, "1")
 		ended := make(chan error, 1)
 		go func() { _, err := ib.ProcessPending(ctx); ended <- err }()
@@ -125,7 +126,7 @@ func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testin
 		log, logs := inboxtest.Observe()
 		started, release := make(chan string, 100), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Concurrency(2), inbox.Prefetch(0), inbox.StuckHandlerGrace(2*time.Second), inboxtest.Handlers(
-			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { started <- m.ID; <-release; return nil }, inbox.Timeout(soon)),
+			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { started <- m.ID; <-release; return nil }, handler.Timeout(soon)),
 			inboxtest.Do("fine", inboxtest.Nothing),
 		))
 		inboxtest.Start(t, ib)

@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // effects is a table of the application's with a row per effect.
@@ -127,7 +128,7 @@ func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
 			return tx.Exec("INSERT INTO children VALUES (?)", m.ID).Error // judged at commit
 		})))
 		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, inbox.Drained{Picked: 1, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 1, Failed: 1}, inboxtest.Process(t, ib))
 		s := inboxtest.Status(t, ib, "1", "h")
 		require.Equal(t, 1, s.ErrorCount)
 		require.Contains(t, *s.LastError, "commit handler transaction")

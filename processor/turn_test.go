@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // takeLock makes another process hold the lock.
@@ -25,7 +26,7 @@ func releaseLock(t *testing.T, d *inboxtest.Database) {
 }
 
 type drainEnd struct {
-	drained inbox.Drained
+	drained processor.Drained
 	err     error
 }
 
@@ -48,7 +49,7 @@ func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 		require.True(t, takeLock(t, d, time.Hour))
 		began := time.Now()
 		drained, err := ib.ProcessPending(context.Background())
-		require.ErrorIs(t, err, inbox.ErrLockHeld)
+		require.ErrorIs(t, err, processor.ErrLockHeld)
 		require.EqualError(t, err, `inbox "test": process pending: lock "processor": another worker holds the lock of the inbox: waited for 300ms`)
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 		require.Zero(t, drained)
@@ -57,11 +58,11 @@ func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
 		defer cancel()
 		_, err = ib.ProcessPending(ctx)
-		require.ErrorIs(t, err, inbox.ErrLockHeld)
+		require.ErrorIs(t, err, processor.ErrLockHeld)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		releaseLock(t, d)
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 		require.Empty(t, lockOwner(t, d), "the lock is given up")
 		require.Zero(t, ib.Counters().LockLost)
 	})
@@ -90,7 +91,7 @@ func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 		close(finish)
 		end := inboxtest.Receive(t, ended, "the drain")
 		require.NoError(t, end.err)
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, end.drained)
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, end.drained)
 		require.True(t, takeLock(t, d, time.Second))
 	})
 }
@@ -107,9 +108,9 @@ func TestProcessPendingThatLosesTheLockIsInterruptedUncharged(t *testing.T) {
 		inboxtest.Receive(t, running, "the handler")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ? WHERE name = ?", vanishing, lockName)
 		end := inboxtest.Receive(t, ended, "the drain")
-		require.ErrorIs(t, end.err, inbox.ErrLockHeld)
+		require.ErrorIs(t, end.err, processor.ErrLockHeld)
 		require.ErrorContains(t, end.err, "lost the lock")
-		require.Equal(t, inbox.Drained{Picked: 1, Released: 1}, end.drained)
+		require.Equal(t, processor.Drained{Picked: 1, Released: 1}, end.drained)
 		require.Empty(t, running, "nothing else was begun")
 		for _, s := range inboxtest.Statuses(t, ib) {
 			require.Zero(t, s.ErrorCount)
@@ -164,9 +165,9 @@ func TestStopInterruptsTheProcessPendingThatSharesItsLock(t *testing.T) {
 		require.Equal(t, "2", inboxtest.Receive(t, running, "the drain's handler"))
 		require.NoError(t, stop(t, ib, inboxtest.Patience))
 		end := inboxtest.Receive(t, ended, "the drain")
-		require.ErrorIs(t, end.err, inbox.ErrLockHeld)
+		require.ErrorIs(t, end.err, processor.ErrLockHeld)
 		require.ErrorContains(t, end.err, "stopping")
-		require.Equal(t, inbox.Drained{Picked: 1, Released: 1}, end.drained)
+		require.Equal(t, processor.Drained{Picked: 1, Released: 1}, end.drained)
 		for _, s := range inboxtest.Statuses(t, ib) {
 			require.Zero(t, s.ErrorCount)
 			require.Nil(t, s.ProcessingStartedAt)

@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // On PostgreSQL a member's savepoint travels with its handler's first statement,
@@ -28,7 +29,7 @@ func members(t *testing.T, d *inboxtest.Database, clock inbox.Clock, fn func(ctx
 		inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 			seen.note(m.ID)
 			return fn(ctx, tx, m)
-		}, append(opts, inbox.TxGroup(4))...)))
+		}, append(opts, handler.TxGroup(4))...)))
 	inboxtest.Accept(t, ib, "1", "2", "3", "4")
 	return ib, &seen
 }
@@ -91,7 +92,7 @@ func TestHandlersBehindASavepointBeginAsTheyLike(t *testing.T) {
 					}
 					return nil
 				})
-				require.Equal(t, inbox.Drained{Picked: 4, Completed: 2, Failed: 2}, inboxtest.Process(t, ib))
+				require.Equal(t, processor.Drained{Picked: 4, Completed: 2, Failed: 2}, inboxtest.Process(t, ib))
 				require.Equal(t, "1234", seen.order(), "each ran once")
 				require.Equal(t, []string{"2", "4"}, written())
 				clock.Advance(time.Minute)
@@ -110,7 +111,7 @@ func TestHandlersThatWriteNothingShareATransaction(t *testing.T) {
 			}
 			return nil
 		})
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "1234", seen.order())
 		requireUncharged(t, ib, "2")
 	})
@@ -151,7 +152,7 @@ func TestFirstStatementThatFailsIsUndoneAlone(t *testing.T) {
 					}
 					return write(tx, m.ID)
 				})
-				require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+				require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 				require.Equal(t, "1234", seen.order(), "each ran once")
 				require.Equal(t, []string{"1", "2", "4"}, written())
 				requireUncharged(t, ib, "3")
@@ -192,7 +193,7 @@ func TestFirstStatementSaysWhatItAffectedAndWhyItFailed(t *testing.T) {
 			affected = append(affected, result.RowsAffected)
 			return result.Error
 		})
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 2, Failed: 2}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 2, Failed: 2}, inboxtest.Process(t, ib))
 		require.Equal(t, "1234", seen.order())
 		require.Equal(t, []int64{2, 2}, affected)
 		require.Equal(t, []string{"1", "3", "x", "x"}, written())
@@ -244,7 +245,7 @@ func TestGoroutinesOfAHandlerAllWriteBehindItsSavepoint(t *testing.T) {
 			}
 			return errors.Join(errs...)
 		})
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 1, Failed: 3}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 1, Failed: 3}, inboxtest.Process(t, ib))
 		require.Equal(t, "1234", seen.order())
 		require.Equal(t, []string{"2", "2", "2", "2", "2", "2", "2", "2"}, written())
 	})
@@ -254,20 +255,20 @@ func TestHandlerThatMeddlesWithTheGroupsTransactionChargesNobodyElse(t *testing.
 	for name, test := range map[string]struct {
 		meddle  func(tx *gorm.DB) error
 		order   string
-		drained inbox.Drained
+		drained processor.Drained
 		written []string
 	}{
 		"it releases the savepoint": {
 			func(tx *gorm.DB) error { return tx.Exec("RELEASE SAVEPOINT inbox_member").Error },
-			"1231234", inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, []string{"1", "3", "4"},
+			"1231234", processor.Drained{Picked: 4, Completed: 3, Failed: 1}, []string{"1", "3", "4"},
 		},
 		"it leaves the transaction aborted": {
 			func(tx *gorm.DB) error { _ = tx.Raw("SELECT 1 / 0").Row().Scan(new(int)); return nil },
-			"1234", inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, []string{"1", "3", "4"},
+			"1234", processor.Drained{Picked: 4, Completed: 3, Failed: 1}, []string{"1", "3", "4"},
 		},
 		"it rolls back to the savepoint": { // which undoes its own, as it has asked for
 			func(tx *gorm.DB) error { return tx.Exec("ROLLBACK TO SAVEPOINT inbox_member").Error },
-			"1234", inbox.Drained{Picked: 4, Completed: 4}, []string{"1", "3", "4"},
+			"1234", processor.Drained{Picked: 4, Completed: 4}, []string{"1", "3", "4"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -313,9 +314,9 @@ func TestStuckHandlerWritesNothingOnceItsGroupIsRolledBack(t *testing.T) {
 							return nil
 						}
 						return write(tx, m.ID)
-					}, inbox.TxGroup(4), inbox.Timeout(enough))))
+					}, handler.TxGroup(4), handler.Timeout(enough))))
 				inboxtest.Accept(t, ib, "1", "2", "3")
-				require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
+				require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
 				close(goOn)
 				require.Error(t, inboxtest.Receive(t, wrote, "the stubborn handler"))
 				require.Equal(t, []string{"1", "3"}, written())

@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // company runs one transactional handler with TxGroup for messages "1" to "4"
@@ -45,7 +46,7 @@ func TestGroupSharesOneTransaction(t *testing.T) {
 			require.Equal(t, m.ID, string(rune('0'+inside)), "the writes of those before are in the same transaction")
 			return nil
 		})
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 4}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 4}, inboxtest.Process(t, ib))
 		require.Equal(t, "1234", seen.order())
 		require.Equal(t, []string{"1", "2", "3", "4"}, written())
 		require.True(t, inboxtest.AllCompleted(t, ib))
@@ -73,7 +74,7 @@ func TestOneMembersFailureIsUndoneAlone(t *testing.T) {
 					}
 					return nil
 				})
-				require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+				require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 				require.Equal(t, "1234", seen.order(), "each ran once")
 				require.Equal(t, []string{"1", "3", "4"}, written())
 				require.Equal(t, 1, inboxtest.Status(t, ib, "2", "h").ErrorCount)
@@ -106,8 +107,8 @@ func TestOneMembersTimeoutRepeatsAllAlone(t *testing.T) {
 				return untilCancelled(ctx, m)
 			}
 			return nil
-		}, inbox.Timeout(time.Second))
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+		}, handler.Timeout(time.Second))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "1231234", seen.order())
 		require.Equal(t, []string{"1", "2", "4"}, written())
 		requireUncharged(t, ib, "3")
@@ -129,9 +130,9 @@ func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
 					return nil
 				}
 				return write(tx, m.ID)
-			}, inbox.TxGroup(4), inbox.Timeout(enough))))
+			}, handler.TxGroup(4), handler.Timeout(enough))))
 		inboxtest.Accept(t, ib, "1", "2", "3")
-		require.Equal(t, inbox.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "1213", seen.order())
 		require.Equal(t, []string{"1", "3"}, written())
 		requireUncharged(t, ib, "2")
@@ -152,7 +153,7 @@ func TestLostConnectionRepeatsAllAlone(t *testing.T) {
 			}
 			return nil
 		})
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 4}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 4}, inboxtest.Process(t, ib))
 		require.Equal(t, "1231234", seen.order())
 		require.Equal(t, []string{"1", "2", "3", "4"}, written())
 		requireUncharged(t, ib, "")
@@ -188,7 +189,7 @@ func TestStaleMemberIsNotCalledAndHoldsUpNobody(t *testing.T) {
 					inboxtest.Exec(t, tx, "UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '6'")
 				}
 				return write(tx, m.ID)
-			}, inbox.TxGroup(4))))
+			}, handler.TxGroup(4))))
 		inboxtest.Accept(t, ib, "1", "2", "3", "4", "5", "6", "7")
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 6 && ib.Counters().Fenced == 1 }, "all but one completed")
@@ -246,7 +247,7 @@ func TestMemberCannotRollBackToASavepointOfAnother(t *testing.T) {
 				}
 				tx.SavePoint("mine")
 				return write(tx, m.ID)
-			}, inbox.TxGroup(4))))
+			}, handler.TxGroup(4))))
 		inboxtest.Accept(t, ib, "1", "2", "3", "4")
 		require.Equal(t, 3, inboxtest.Process(t, ib).Completed)
 		require.Equal(t, []string{"1", "2", "4"}, written(), "who completed has written")
@@ -264,7 +265,7 @@ func TestCommitThatIsRefusedChargesOnlyTheCulprit(t *testing.T) {
 			}
 			return tx.Exec("INSERT INTO children VALUES ('orphan')").Error // judged at commit
 		})
-		require.Equal(t, inbox.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "12341234", seen.order())
 		require.Equal(t, []string{"1", "2", "4"}, written())
 		requireUncharged(t, ib, "3")
@@ -285,7 +286,7 @@ func TestStopKeepsWhatPassedAndReleasesTheRest(t *testing.T) {
 					<-ctx.Done()
 				}
 				return nil
-			}, inbox.TxGroup(4))))
+			}, handler.TxGroup(4))))
 		inboxtest.Accept(t, ib, "1", "2", "3", "4")
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Receive(t, running, "the second")

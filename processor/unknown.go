@@ -133,7 +133,7 @@ func (p *Processor) notePrograms(ctx context.Context) error {
 	for _, key := range unknown {
 		if !p.warned[key] {
 			p.warned[key] = true
-			p.log.Warn("inbox: pending statuses of a handler key that no program lists, ProcessPending leaves them; a renamed handler needs inbox.LegacyKeys",
+			p.log.Warn("inbox: pending statuses of a handler key that no program lists, ProcessPending leaves them; a renamed handler needs handler.LegacyKeys",
 				zap.String(telemetry.FieldHandlerKey, key))
 		}
 	}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // Contract 5.7, 5.14.
@@ -20,10 +22,10 @@ func TestDrainLeavesKeysItDoesNotRegisterAndNamesThem(t *testing.T) {
 		log, logs := inboxtest.Observe()
 		ours := inboxtest.New(t, d.Another(t), log, inbox.UnknownKeyGrace(0), inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
 		inboxtest.Accept(t, ours, "3")
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ours))
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ours))
 		inboxtest.Process(t, ours)
 		require.Equal(t, 1, logs.FilterMessageSnippet("handler key").FilterFieldKey("handler_key").Len(), "one warning for each key")
-		require.Equal(t, inbox.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, theirs))
+		require.Equal(t, processor.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, theirs))
 	})
 }
 
@@ -43,7 +45,7 @@ func TestWorkersLeaveKeysOfProgramsThatDrainNowAndThen(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, worker, "2", "lost").IsPoisoned }, "a sweep poisoned the unknown key")
 		require.False(t, inboxtest.Status(t, worker, "1", "cron").IsPoisoned)
 		end()
-		require.Equal(t, inbox.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, cron))
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, cron))
 	})
 }
 
@@ -79,14 +81,14 @@ func TestDrainedAddsUp(t *testing.T) {
 				case "fails":
 					return context.DeadlineExceeded
 				case "poisons":
-					return inbox.Poison(context.DeadlineExceeded)
+					return handler.Poison(context.DeadlineExceeded)
 				case "snoozes":
-					return inbox.Snooze(time.Hour)
+					return handler.Snooze(time.Hour)
 				case "is taken over":
 					inboxtest.Exec(t, ib.DB(), "UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = 'is taken over'")
 				}
 				return nil
-			}), inboxtest.Do("new", inboxtest.Nothing, inbox.LegacyKeys("old"))))
+			}), inboxtest.Do("new", inboxtest.Nothing, handler.LegacyKeys("old"))))
 		old := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "stuck once", "stuck too often")
 		claim(t, d, clock, "", 10, "h")
@@ -97,6 +99,6 @@ func TestDrainedAddsUp(t *testing.T) {
 		inboxtest.Accept(t, old, "completes") // a duplicate, and the row of the program before the rename
 		drained := inboxtest.Process(t, ib)
 		// Completed: "completes" twice and its superseded sibling, "stuck once".
-		require.Equal(t, inbox.Drained{Picked: 9, Completed: 4, Failed: 1, Poisoned: 2, Released: 1, Unstored: 1}, drained)
+		require.Equal(t, processor.Drained{Picked: 9, Completed: 4, Failed: 1, Poisoned: 2, Released: 1, Unstored: 1}, drained)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // probing is an inbox whose handler "shaky" has failed once, which opened its
@@ -22,8 +23,8 @@ import (
 func probing(t *testing.T, d *inboxtest.Database, opts ...handler.Option) (ib *inbox.Inbox, calls *atomic.Int64, letGo chan bool) {
 	t.Helper()
 	calls, letGo = &atomic.Int64{}, make(chan bool)
-	opts = append(opts, inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 200 * time.Millisecond}))
-	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(inbox.ModeCompeting), inbox.Concurrency(4), inbox.StuckHandlerGrace(time.Minute), inbox.StopBudget(soon), inbox.RestartDelay(time.Second), inboxtest.Handlers(
+	opts = append(opts, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 200 * time.Millisecond}))
+	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4), inbox.StuckHandlerGrace(time.Minute), inbox.StopBudget(soon), inbox.RestartDelay(time.Second), inboxtest.Handlers(
 		inboxtest.Do("shaky", func(context.Context, inboxtest.Bytes) error {
 			if calls.Add(1) == 1 {
 				return errBoom
@@ -90,7 +91,7 @@ func TestHalfOpenCircuitWithoutWorkDoesNotDegrade(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.MaxRetries(1), inboxtest.Handlers(
 			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return errBoom },
-				inbox.CircuitBreaker(inbox.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
+				handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").IsPoisoned }, "it was poisoned")
@@ -106,10 +107,10 @@ func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
 			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
 				calls++
 				if calls == 2 { // some passed: the service is there
-					return inbox.BatchResult(append(make([]error, len(batch)-1), errBoom)...)
+					return handler.BatchResult(append(make([]error, len(batch)-1), errBoom)...)
 				}
 				return errBoom
-			}, inbox.CircuitBreaker(inbox.Breaker{Failures: 2, OpenFor: time.Hour}))))
+			}, handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))))
 		for i := range 4 {
 			require.Empty(t, ib.Health().Processor.OpenCircuits, "after call %d", i)
 			var ids []string
@@ -152,7 +153,7 @@ func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
 				defer inside.Add(-1)
 				<-letGo
 				return nil
-			}, handler.Timeout(soon), inbox.TxGroup(6))))
+			}, handler.Timeout(soon), handler.TxGroup(6))))
 		inboxtest.Accept(t, ib, many(12)...)
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Stuck["h"] >= 2 && claimed(t, ib) == 0 }, "both slots' calls are given up")
@@ -199,7 +200,7 @@ func TestStatementThatOutlivesItsHandlersGraceHoldsUpNobody(t *testing.T) {
 					return tx.WithContext(context.Background()).Exec(held).Error
 				}
 				return nil
-			}, handler.Timeout(time.Second), inbox.TxGroup(3))))
+			}, handler.Timeout(time.Second), handler.TxGroup(3))))
 		inboxtest.Accept(t, inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx))), "1", "2", "3")
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "3", "h").CompletedAt != nil }, "the one behind it completed before the statement ended")

@@ -9,7 +9,9 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 func claimed(t *testing.T, ib *inbox.Inbox) (n int64) {
@@ -30,7 +32,7 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 		ran := newLedger()
 		log, logs := inboxtest.Observe()
 		build := func(db *gorm.DB) *inbox.Inbox {
-			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.Mode(inbox.ModeCompeting), inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.Mode(processor.ModeCompeting), inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		}
 		one, other := build(d.DB), build(d.Another(t))
 		allow := refuseResults(t, d, "NEW.id IS NOT NULL")
@@ -104,7 +106,7 @@ func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
 			inboxtest.Do("refused", ran.note), inboxtest.Do("completes", ran.note),
 			inboxtest.Do("fails", func(ctx context.Context, m inboxtest.Bytes) error {
 				_ = ran.note(ctx, m)
-				return inbox.Poison(errBoom)
+				return handler.Poison(errBoom)
 			})))
 		allow := refuseResults(t, d, "NEW.handler_key = 'refused'")
 		inboxtest.Accept(t, ib, many(messages)...)
@@ -133,7 +135,7 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		first := newLedger()
 		running, release := make(chan string, 10), make(chan struct{})
 		defer close(release)
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.Mode(inbox.ModeCompeting), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(
 			inboxtest.Do("unstored", first.note),
 			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil })))
 		allow := refuseResults(t, d, "NEW.handler_key = 'unstored'")
@@ -153,7 +155,7 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		silentFor(t, d, workers(t, d)[0].ID, time.Hour)
 
 		second := newLedger()
-		successor := inboxtest.New(t, d.Another(t), hasty(), inbox.Mode(inbox.ModeCompeting), inboxtest.Handlers(inboxtest.Do("unstored", second.note), inboxtest.Do("deaf", second.note)))
+		successor := inboxtest.New(t, d.Another(t), hasty(), inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(inboxtest.Do("unstored", second.note), inboxtest.Do("deaf", second.note)))
 		inboxtest.Start(t, successor)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, successor) }, "another worker took them up")
 		second.requireOnce(t, 6)

@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // ledger counts runs of (message ID, handler key).
@@ -46,7 +47,7 @@ func TestTwoWorkersRunEveryRowOnce(t *testing.T) {
 		ran := newLedger()
 		var inboxes []*inbox.Inbox
 		for _, db := range []*gorm.DB{d.DB, d.Another(t)} {
-			inboxes = append(inboxes, inboxtest.New(t, db, inboxtest.Brisk(), inbox.Mode(inbox.ModeCompeting), inbox.BatchSize(20),
+			inboxes = append(inboxes, inboxtest.New(t, db, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.BatchSize(20),
 				inboxtest.Handlers(inboxtest.Do("a", ran.note), inboxtest.Do("b", ran.note))))
 		}
 		for _, ib := range inboxes {
@@ -74,7 +75,7 @@ func TestTwoDrainsRunEveryRowOnce(t *testing.T) {
 		}
 		one, two := drain(d.DB), drain(d.Another(t))
 		inboxtest.Accept(t, one, many(messages)...)
-		drained := make(chan inbox.Drained, 2)
+		drained := make(chan processor.Drained, 2)
 		for _, ib := range []*inbox.Inbox{one, two} {
 			go func() {
 				got, err := ib.ProcessPending(context.Background())
@@ -115,7 +116,7 @@ func TestVersionConflictLeavesTheRestOfTheGroup(t *testing.T) {
 			}),
 		))
 		inboxtest.Accept(t, ib, "1", "taken", "2")
-		require.Equal(t, inbox.Drained{Picked: 6, Completed: 2, Failed: 2, Unstored: 2}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 6, Completed: 2, Failed: 2, Unstored: 2}, inboxtest.Process(t, ib))
 		for _, id := range []string{"1", "2"} {
 			require.NotNil(t, inboxtest.Status(t, ib, id, "completes").CompletedAt)
 			require.Equal(t, 1, inboxtest.Status(t, ib, id, "fails").ErrorCount)
@@ -153,7 +154,7 @@ func TestRetriesRunWhenTheyAreDueWithoutAPoll(t *testing.T) {
 		retry := inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			ran <- m.Attempt
 			if m.Attempt < 3 {
-				return inbox.RetryAfter(20*time.Millisecond, errBoom)
+				return handler.RetryAfter(20*time.Millisecond, errBoom)
 			}
 			return nil
 		})

@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/server"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 const (
@@ -136,7 +136,7 @@ func drain(ctx context.Context, dsn string) error {
 	return err
 }
 
-func bigMessages(n int, ordered bool) []inbox.RawMessage {
+func bigMessages(n int, ordered bool) []handler.RawMessage {
 	if ordered {
 		return ours.OrderedMessages(n)
 	}
@@ -175,7 +175,7 @@ func bigProcess(big bool) newTrial {
 
 // processing is processAccepted where there are other messages in the tables, too.
 // Full tables are analysed already.
-func processing(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []inbox.RawMessage) (*trial.Trial, error) {
+func processing(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []handler.RawMessage) (*trial.Trial, error) {
 	return processAccepted(ctx, env, ib, messages, func(ctx context.Context) error {
 		return ib.CheckMessages(ctx, messages, len(messages), len(messages))
 	})

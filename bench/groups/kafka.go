@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/server"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
@@ -44,7 +44,7 @@ type kafkaTopic struct {
 	broker   *servers.Kafka // nil if it runs anyway
 	brokers  []string
 	name     string
-	messages []inbox.RawMessage
+	messages []handler.RawMessage
 }
 
 func newKafkaTopic(ctx context.Context, lab *trial.Lab) (io.Closer, error) {

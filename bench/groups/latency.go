@@ -12,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/peers/river"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // latencyRate is how many messages come in a second, one at a time.
@@ -105,7 +106,7 @@ func latencyRiver(s river.Settings) newTrial {
 
 // stopwatch takes the time from when a message is due until its handler starts.
 type stopwatch struct {
-	messages []inbox.RawMessage
+	messages []handler.RawMessage
 	number   map[string]int // of a message ID
 	base     time.Time
 	// Both are times after base. The schedule is run's: of a stall, each message
@@ -131,7 +132,7 @@ func newStopwatch(env *trial.Env) *stopwatch {
 }
 
 func (w *stopwatch) handler(called func()) []*inbox.HandlerSpec {
-	return []*inbox.HandlerSpec{inbox.Func("bench-handler-1", func(_ context.Context, m inbox.Message[[]byte]) error {
+	return []*inbox.HandlerSpec{inbox.Func("bench-handler-1", func(_ context.Context, m handler.Message[[]byte]) error {
 		called()
 		w.start(w.number[m.ID])
 		return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/peers/river"
 	"github.com/gorm-inbox/inbox/bench/peers/watermill"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // What process_vs_textbook compares.
@@ -95,7 +96,7 @@ func processStored(ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, c
 }
 
 // processAccepted accepts messages and measures how they are processed.
-func processAccepted(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []inbox.RawMessage, check func(context.Context) error) (*trial.Trial, error) {
+func processAccepted(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []handler.RawMessage, check func(context.Context) error) (*trial.Trial, error) {
 	if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
 		ib.Close()
 		return nil, err

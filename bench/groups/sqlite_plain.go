@@ -8,8 +8,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // plain is an inbox that one writes in an afternoon: GORM, one row at a time,
@@ -47,7 +47,7 @@ func (p *plain) close() {
 	}
 }
 
-func (p *plain) accept(ctx context.Context, messages []inbox.RawMessage) error {
+func (p *plain) accept(ctx context.Context, messages []handler.RawMessage) error {
 	db := p.db.WithContext(ctx)
 	for _, m := range messages {
 		err := db.Transaction(func(tx *gorm.DB) error {

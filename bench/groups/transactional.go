@@ -27,8 +27,8 @@ func Transactional() trial.Group {
 		Variants: []trial.Variant{
 			{Name: tx(8), New: transactionalOurs(8, 12_000, 2_500)},
 			{Name: tx(32), New: transactionalOurs(32, 12_000, 2_500)},
-			{Name: group(8), New: transactionalOurs(8, 30_000, 5_000, inbox.TxGroup(10))},
-			{Name: group(32), New: transactionalOurs(32, 30_000, 5_000, inbox.TxGroup(10))},
+			{Name: group(8), New: transactionalOurs(8, 30_000, 5_000, handler.TxGroup(10))},
+			{Name: group(32), New: transactionalOurs(32, 30_000, 5_000, handler.TxGroup(10))},
 			{Name: riverTx(8), New: processRiver(river.Tx(8), 4_000, 1_000)},
 			{Name: riverTx(32), New: processRiver(river.Tx(32), 4_000, 1_000)},
 			{Name: "GORM transaction for each message, 8 at once", New: transactionalByHand(8, 6_000, 1_000)},
@@ -47,7 +47,7 @@ func transactionalOurs(concurrency, full, quick int, how ...handler.Option) newT
 			return nil, err
 		}
 		writes := func(called func()) []*inbox.HandlerSpec {
-			return []*inbox.HandlerSpec{inbox.Tx("bench-handler-1", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+			return []*inbox.HandlerSpec{inbox.Tx("bench-handler-1", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 				called()
 				return tx.Exec(effects.Insert, m.ID).Error
 			}, how...)}

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Loads are rows ready to be copied: the limit of what accepting could reach,
@@ -28,7 +28,7 @@ var copied atomic.Int64
 func init() { copied.Store(1 << 40) }
 
 // NewLoads makes the rows that accepting these messages would.
-func NewLoads(messages []inbox.RawMessage, handlers int) *Loads {
+func NewLoads(messages []handler.RawMessage, handlers int) *Loads {
 	l := &Loads{handlers: handlers}
 	now := time.Now().UTC()
 	for _, m := range messages {

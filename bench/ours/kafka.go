@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/servers"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
@@ -30,7 +31,7 @@ func OpenKafka(ctx context.Context, dsn string, brokers []string, topic string, 
 }
 
 // Produce writes messages as plain records: the ID as key and in a header.
-func Produce(ctx context.Context, admin *servers.Admin, topic string, messages []inbox.RawMessage) error {
+func Produce(ctx context.Context, admin *servers.Admin, topic string, messages []handler.RawMessage) error {
 	const batch = 2_000
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // PayloadBytes is the size of every payload.
@@ -22,15 +22,15 @@ var Payload = func() []byte {
 }()
 
 // Messages makes n messages with random IDs (UUIDv4), as most producers do.
-func Messages(n int) []inbox.RawMessage { return messages(n, uuid.NewRandom) }
+func Messages(n int) []handler.RawMessage { return messages(n, uuid.NewRandom) }
 
 // OrderedMessages makes n messages with IDs in time order (UUIDv7).
-func OrderedMessages(n int) []inbox.RawMessage { return messages(n, uuid.NewV7) }
+func OrderedMessages(n int) []handler.RawMessage { return messages(n, uuid.NewV7) }
 
-func messages(n int, id func() (uuid.UUID, error)) []inbox.RawMessage {
-	all := make([]inbox.RawMessage, n)
+func messages(n int, id func() (uuid.UUID, error)) []handler.RawMessage {
+	all := make([]handler.RawMessage, n)
 	for i := range all {
-		all[i] = inbox.RawMessage{Channel: Channel, ID: uuid.Must(id()).String(), Type: Type, Source: "bench", ContentType: "application/octet-stream", Content: Payload}
+		all[i] = handler.RawMessage{Channel: Channel, ID: uuid.Must(id()).String(), Type: Type, Source: "bench", ContentType: "application/octet-stream", Content: Payload}
 	}
 	return all
 }

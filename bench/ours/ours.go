@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Channel and Type are what all messages have.
@@ -41,7 +42,7 @@ func Open(ctx context.Context, dsn string, handlers int, options ...inbox.Option
 func (ib *Inbox) handlers(n int) []*inbox.HandlerSpec {
 	specs := make([]*inbox.HandlerSpec, n)
 	for i := range specs {
-		specs[i] = inbox.Func(fmt.Sprintf("bench-handler-%d", i+1), func(context.Context, inbox.Message[[]byte]) error {
+		specs[i] = inbox.Func(fmt.Sprintf("bench-handler-%d", i+1), func(context.Context, handler.Message[[]byte]) error {
 			ib.Handled.Add(1)
 			return nil
 		})
@@ -89,8 +90,8 @@ func (ib *Inbox) Close() {
 }
 
 // AcceptAll accepts messages in batches on several connections at once.
-func (ib *Inbox) AcceptAll(ctx context.Context, messages []inbox.RawMessage, batch, connections int) error {
-	batches := make(chan []inbox.RawMessage)
+func (ib *Inbox) AcceptAll(ctx context.Context, messages []handler.RawMessage, batch, connections int) error {
+	batches := make(chan []handler.RawMessage)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Preload fills the tables with n copies of a message that is stored in them,
@@ -210,7 +210,7 @@ func (ib *Inbox) Template(ctx context.Context) (id string, err error) {
 // CheckMessages fails unless these messages are stored, with so many statuses
 // in all, and of those so many completed, by one attempt and one call of its
 // handler each.
-func (ib *Inbox) CheckMessages(ctx context.Context, messages []inbox.RawMessage, statuses, completed int) error {
+func (ib *Inbox) CheckMessages(ctx context.Context, messages []handler.RawMessage, statuses, completed int) error {
 	ids := make([]string, len(messages))
 	for i, m := range messages {
 		ids[i] = m.ID

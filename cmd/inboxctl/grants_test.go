@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
@@ -70,7 +71,7 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 	g := newGranted(t)
 	poisons := func(_ context.Context, m inboxtest.Bytes) error {
 		if m.ID != "fine" {
-			return inbox.Poison(errors.New("boom"))
+			return handler.Poison(errors.New("boom"))
 		}
 		return nil
 	}

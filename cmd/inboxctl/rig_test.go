@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -51,7 +52,7 @@ func newRig(t testing.TB, d *inboxtest.Database, opts ...inbox.Option) *rig {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if text := r.fails[m.ID]; text != "" {
-			return inbox.Poison(errors.New(text))
+			return handler.Poison(errors.New(text))
 		}
 		return nil
 	}

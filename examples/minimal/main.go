@@ -15,6 +15,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -24,7 +25,7 @@ func main() {
 	fx.New(
 		fx.Provide(
 			fx.Annotate(openOrdersDB, fx.ResultTags(`name:"orders"`)), // *gorm.DB
-			NewFulfilOrder, // *FulfilOrder: Handle(ctx context.Context, m inbox.Message[OrderPlaced]) error
+			NewFulfilOrder, // *FulfilOrder: Handle(ctx context.Context, m handler.Message[OrderPlaced]) error
 		),
 		inbox.Module("orders",
 			inbox.Migrate(),
@@ -32,8 +33,8 @@ func main() {
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{Brokers: brokers, Topics: []string{"orders.events"}, GroupID: "fulfilment"}),
 				inbox.On("order.placed",
-					inbox.From[*FulfilOrder]("fulfil-order", inbox.LegacyKeys("order-handler")), // at least once
-					inbox.Tx("reserve-stock", reserveStock),                                     // exactly once
+					inbox.From[*FulfilOrder]("fulfil-order", handler.LegacyKeys("order-handler")), // at least once
+					inbox.Tx("reserve-stock", reserveStock),                                       // exactly once
 				),
 			),
 		),
@@ -68,7 +69,7 @@ type FulfilOrder struct{ packing *log.Logger }
 func NewFulfilOrder() *FulfilOrder { return &FulfilOrder{packing: log.New(os.Stdout, "", 0)} }
 
 // Handle runs for each order, again after a failure.
-func (h *FulfilOrder) Handle(_ context.Context, m inbox.Message[OrderPlaced]) error {
+func (h *FulfilOrder) Handle(_ context.Context, m handler.Message[OrderPlaced]) error {
 	h.packing.Printf("pack order %s: %d of %s (message %s, attempt %d)", m.Payload.OrderID, m.Payload.Quantity, m.Payload.SKU, m.ID, m.Attempt)
 	return nil
 }
@@ -81,7 +82,7 @@ type Stock struct {
 
 // reserveStock takes an order's articles from the stock exactly once: in the
 // transaction that completes its status.
-func reserveStock(_ context.Context, tx *gorm.DB, m inbox.Message[OrderPlaced]) error {
+func reserveStock(_ context.Context, tx *gorm.DB, m handler.Message[OrderPlaced]) error {
 	taken := tx.Model(&Stock{}).Where("sku = ? AND available >= ?", m.Payload.SKU, m.Payload.Quantity).
 		Update("available", gorm.Expr("available - ?", m.Payload.Quantity))
 	if taken.Error != nil {

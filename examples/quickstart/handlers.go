@@ -10,7 +10,7 @@ import (
 	"go.uber.org/fx"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // The handler keys: stored with every status, so they stay for ever.
@@ -36,7 +36,7 @@ const (
 )
 
 // goesWrong is nil unless the order says that this attempt is to fail.
-func goesWrong(m inbox.Message[OrderPlaced]) error {
+func goesWrong(m handler.Message[OrderPlaced]) error {
 	switch m.Payload.Trouble[m.HandlerKey] {
 	case always:
 		return errors.New("it always does")
@@ -58,7 +58,7 @@ type NotifyCustomer struct{ mail *Mailer }
 func NewNotifyCustomer(mail *Mailer) *NotifyCustomer { return &NotifyCustomer{mail: mail} }
 
 // Handle sends the mail for one order.
-func (h *NotifyCustomer) Handle(_ context.Context, m inbox.Message[OrderPlaced]) error {
+func (h *NotifyCustomer) Handle(_ context.Context, m handler.Message[OrderPlaced]) error {
 	if err := goesWrong(m); err != nil {
 		return fmt.Errorf("mail server refuses %s: %w", m.Payload.Customer, err)
 	}
@@ -76,7 +76,7 @@ type RevenueEntry struct {
 
 // BookRevenue is a transactional handler: what it writes through tx is
 // committed together with the completion of its status, or not at all.
-func BookRevenue(_ context.Context, tx *gorm.DB, m inbox.Message[OrderPlaced]) error {
+func BookRevenue(_ context.Context, tx *gorm.DB, m handler.Message[OrderPlaced]) error {
 	entry := RevenueEntry{OrderID: m.Payload.OrderID, Cents: m.Payload.Cents, BookedAt: time.Now().UTC()}
 	if err := tx.Create(&entry).Error; err != nil {
 		return err

@@ -6,8 +6,8 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // applyTransfer is the handler's key: stored with every status, so it stays
@@ -73,7 +73,7 @@ type Bank struct {
 // It reads the account, decides and writes, without a lock: the transfers of
 // one account are a lane, of which one runs at a time, on all workers
 // together. Nobody else is between the read and the write.
-func (b *Bank) ApplyTransfer(_ context.Context, tx *gorm.DB, m inbox.Message[Transfer]) error {
+func (b *Bank) ApplyTransfer(_ context.Context, tx *gorm.DB, m handler.Message[Transfer]) error {
 	t := m.Payload
 	if err := b.calls.Note(t.ID); err != nil {
 		return err

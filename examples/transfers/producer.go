@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 
 	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
@@ -24,7 +25,7 @@ import (
 type Producer struct {
 	inbox  *inbox.Inbox
 	random *rand.Rand
-	sent   [][]inbox.RawMessage // batches that are accepted
+	sent   [][]handler.RawMessage // batches that are accepted
 
 	repeated int // transfers accepted again
 }
@@ -53,7 +54,7 @@ const oneRepeatIn = 8
 // last one, as after an answer that did not come, or any before.
 func (p *Producer) Send(ctx context.Context, transfers []Transfer) error {
 	for len(transfers) > 0 {
-		batch := make([]inbox.RawMessage, min(1+p.random.IntN(mostInBatch), len(transfers)))
+		batch := make([]handler.RawMessage, min(1+p.random.IntN(mostInBatch), len(transfers)))
 		for i := range batch {
 			var err error
 			if batch[i], err = message(transfers[i]); err != nil {
@@ -82,12 +83,12 @@ func (p *Producer) Send(ctx context.Context, transfers []Transfer) error {
 
 // message is a transfer's message. Its ordering key, the paying account, names
 // its lane.
-func message(t Transfer) (inbox.RawMessage, error) {
+func message(t Transfer) (handler.RawMessage, error) {
 	content, err := json.Marshal(t)
 	if err != nil {
-		return inbox.RawMessage{}, fmt.Errorf("encode transfer %s: %w", t.ID, err)
+		return handler.RawMessage{}, fmt.Errorf("encode transfer %s: %w", t.ID, err)
 	}
-	return inbox.RawMessage{
+	return handler.RawMessage{
 		Channel: payments, ID: t.ID, Type: transferRequested, Source: "/bank", ContentType: "application/json", Content: content,
 		OrderingKey: []byte(strconv.Itoa(t.From)),
 	}, nil
@@ -99,7 +100,7 @@ const mostAccepts = 5
 // accept accepts a batch. After an error nobody knows whether it was stored,
 // so it is accepted again, before any later one: known transfers are
 // recognised, and the order stays.
-func (p *Producer) accept(ctx context.Context, batch []inbox.RawMessage) error {
+func (p *Producer) accept(ctx context.Context, batch []handler.RawMessage) error {
 	for try := 1; ; try++ {
 		results, err := p.inbox.Accept(ctx, batch...)
 		if err == nil {

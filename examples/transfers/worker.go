@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Where transfers arrive, and what their messages are called.
@@ -39,7 +40,7 @@ func NewInbox(db *gorm.DB, bank *Bank, group int, log *zap.Logger) (*inbox.Inbox
 
 		inbox.Channel(payments,
 			inbox.On(transferRequested,
-				inbox.Tx(applyTransfer, bank.ApplyTransfer, inbox.Ordered(), inbox.TxGroup(group)),
+				inbox.Tx(applyTransfer, bank.ApplyTransfer, handler.Ordered(), handler.TxGroup(group)),
 			),
 		),
 	)

@@ -14,7 +14,9 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 const (
@@ -42,7 +44,7 @@ func newRigOn(t *testing.T, w *wire) *rig {
 	r := &rig{t: t, wire: w}
 	var specs []*inbox.HandlerSpec
 	for i := range handlers {
-		specs = append(specs, inbox.Func(fmt.Sprintf("budget-handler-%d", i), func(context.Context, inbox.Message[[]byte]) error {
+		specs = append(specs, inbox.Func(fmt.Sprintf("budget-handler-%d", i), func(context.Context, handler.Message[[]byte]) error {
 			r.handled.Add(1)
 			return nil
 		}))
@@ -64,15 +66,15 @@ var payload = func() []byte {
 	return bytes
 }()
 
-func newMessages() []inbox.RawMessage {
-	messages := make([]inbox.RawMessage, batch)
+func newMessages() []handler.RawMessage {
+	messages := make([]handler.RawMessage, batch)
 	for i := range messages {
-		messages[i] = inbox.RawMessage{Channel: "c", Type: "t", ID: uuid.NewString(), Content: payload}
+		messages[i] = handler.RawMessage{Channel: "c", Type: "t", ID: uuid.NewString(), Content: payload}
 	}
 	return messages
 }
 
-func (r *rig) accept(messages []inbox.RawMessage) {
+func (r *rig) accept(messages []handler.RawMessage) {
 	r.t.Helper()
 	_, err := r.Accept(r.t.Context(), messages...)
 	require.NoError(r.t, err)
@@ -137,9 +139,9 @@ func TestMembersOfAGroupCostLittleMoreThanARoundTripEach(t *testing.T) {
 	const group, statuses = 10, 500
 	w := newWire(t, quietDatabase(t), false)
 	ib, err := inbox.New("budget", w.DB, inbox.Concurrency(1), inbox.BatchSize(statuses), inbox.Prefetch(statuses), inbox.Channel("c", inbox.On("t",
-		inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+		inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 			return tx.Exec("INSERT INTO effects VALUES (?)", m.ID).Error
-		}, inbox.TxGroup(group)))))
+		}, handler.TxGroup(group)))))
 	require.NoError(t, err)
 	require.NoError(t, ib.Migrate(t.Context()))
 	require.NoError(t, w.DB.Exec("CREATE TABLE effects(id text)").Error)
@@ -149,7 +151,7 @@ func TestMembersOfAGroupCostLittleMoreThanARoundTripEach(t *testing.T) {
 		w.reset()
 		drained, err := ib.ProcessPending(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, inbox.Drained{Picked: statuses, Completed: statuses}, drained)
+		require.Equal(t, processor.Drained{Picked: statuses, Completed: statuses}, drained)
 	}
 	process() // prepares the statements
 	process()
@@ -232,7 +234,7 @@ func allocations(units int, work func()) (count, bytes float64) {
 
 func TestAllocationsPerMessageStayFew(t *testing.T) {
 	r := newUntracedRig(t)
-	messages := make([][]inbox.RawMessage, batches)
+	messages := make([][]handler.RawMessage, batches)
 	for i := range messages {
 		messages[i] = newMessages()
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -255,8 +254,8 @@ func TestWhatIsStoredDoesNotRun(t *testing.T) {
 	var pages []string
 	for i, text := range together(hostile, 180) {
 		id := text + fmt.Sprint(i)
-		w.fail(mail, inbox.Poison(errors.New(text)), id)
-		w.accept("order.placed", func(m *inbox.RawMessage) {
+		w.fail(mail, handler.Poison(errors.New(text)), id)
+		w.accept("order.placed", func(m *handler.RawMessage) {
 			m.Source, m.ContentType, m.Content, m.OrderingKey = text, "text/html", []byte(text), []byte(text)
 			m.Properties = handler.Properties{Headers: []handler.Header{{Key: text, Value: []byte(text)}}, Attributes: map[string]string{text: text}, Kafka: &handler.KafkaCoordinates{Topic: text}}
 		}, id)

@@ -6,12 +6,12 @@ import (
 
 	"github.com/chromedp/cdproto/runtime"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/dashboard"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 var refresh = dashboard.Refresh(time.Second)
 
-func poison(text string) error { return inbox.Poison(errors.New(text)) }
+func poison(text string) error { return handler.Poison(errors.New(text)) }
 
 func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }

@@ -61,7 +61,7 @@ func newWorld(t testing.TB, options ...dashboard.Option) *world {
 	}
 	var err error
 	w.ib, err = inbox.New("webshop", w.db, inbox.WithClock(w.clock), inbox.Channel("shop",
-		inbox.On("order.placed", inboxtest.Do(mail, run), inboxtest.Do(ship, run, inbox.Ordered()), inboxtest.Do(search, run)),
+		inbox.On("order.placed", inboxtest.Do(mail, run), inboxtest.Do(ship, run, handler.Ordered()), inboxtest.Do(search, run)),
 		inbox.On("order.paid", inboxtest.Do(invoice, run))))
 	require.NoError(t, err)
 	require.NoError(t, w.ib.Migrate(t.Context()))
@@ -111,10 +111,10 @@ func (w *world) fail(key string, err error, ids ...string) {
 	}
 }
 
-func (w *world) accept(kind string, edit func(*inbox.RawMessage), ids ...string) {
+func (w *world) accept(kind string, edit func(*handler.RawMessage), ids ...string) {
 	w.t.Helper()
 	for i, id := range ids {
-		m := inbox.RawMessage{Channel: "shop", ID: id, Type: kind, Source: "/webshop/checkout", ContentType: "application/json", Transport: "kafka",
+		m := handler.RawMessage{Channel: "shop", ID: id, Type: kind, Source: "/webshop/checkout", ContentType: "application/json", Transport: "kafka",
 			Content: []byte("{\n  \"order\": \"" + id + "\",\n  \"total\": \"129.90\",\n  \"currency\": \"EUR\",\n  \"customer\": { \"name\": \"Zoë Łukasiewicz\" }\n}"),
 			Properties: handler.Properties{
 				Headers: []handler.Header{{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")},
@@ -144,18 +144,18 @@ func ids(format string, n int) (all []string) {
 func (w *world) furnish() {
 	w.t.Helper()
 	for i, id := range ids("order-2026-%05d", 14) {
-		w.fail(mail, inbox.Poison(fmt.Errorf("send mail to \"customer-%d@example.org\": smtp.example.org:587: 550 5.1.1 mailbox %d unavailable", i, 9000+i)), id)
+		w.fail(mail, handler.Poison(fmt.Errorf("send mail to \"customer-%d@example.org\": smtp.example.org:587: 550 5.1.1 mailbox %d unavailable", i, 9000+i)), id)
 	}
 	w.accept("order.placed", nil, ids("order-2026-%05d", 40)...)
 	for i, id := range ids("payment-%04d", 6) {
-		w.fail(invoice, inbox.Poison(fmt.Errorf("post invoice: ERP answered 409: fiscal period 2026-%02d is closed", i+1)), id)
+		w.fail(invoice, handler.Poison(fmt.Errorf("post invoice: ERP answered 409: fiscal period 2026-%02d is closed", i+1)), id)
 	}
 	for _, id := range ids("payment-1%03d", 9) {
 		w.fail(invoice, errors.New("post invoice: context deadline exceeded after 10s"), id)
 	}
 	w.accept("order.paid", nil, append(ids("payment-%04d", 6), ids("payment-1%03d", 9)...)...)
-	lane := func(m *inbox.RawMessage) { m.OrderingKey = []byte("customer-7") }
-	w.fail(ship, inbox.Poison(errors.New("warehouse: address line 2 is longer than 35 characters")), "order-c7-1")
+	lane := func(m *handler.RawMessage) { m.OrderingKey = []byte("customer-7") }
+	w.fail(ship, handler.Poison(errors.New("warehouse: address line 2 is longer than 35 characters")), "order-c7-1")
 	w.accept("order.placed", lane, ids("order-c7-%d", 3)...)
 	w.process()
 	w.clock.Advance(7 * time.Minute)

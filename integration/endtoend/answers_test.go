@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
@@ -81,9 +82,9 @@ func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
 
 			results, err = ib.Accept(t.Context(), messages...)
 			require.NoError(t, err)
-			want := inbox.OutcomeAccepted
+			want := handler.OutcomeAccepted
 			if c.done {
-				want = inbox.OutcomeDuplicate
+				want = handler.OutcomeDuplicate
 			}
 			for _, result := range results {
 				require.Equal(t, want, result.Outcome)

@@ -6,15 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // Contract 5.3: one worker at a time, and another when that is killed.
 func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	exclusive := func(s *workload.Settings) { s.Mode, s.WorkerTimeout = inbox.ModeExclusive, 6*time.Second }
+	exclusive := func(s *workload.Settings) { s.Mode, s.WorkerTimeout = processor.ModeExclusive, 6*time.Second }
 	holder := r.worker(exclusive)
 	r.await("the first worker holds the lock", func() bool { return r.number(`SELECT count(*) FROM inbox_locks`) == 1 })
 	standby := []*workload.Worker{r.worker(exclusive), r.worker(exclusive)}

@@ -113,7 +113,7 @@ func (f *failover) ways() map[string]way {
 		return db.WithContext(ctx).Transaction(work)
 	}
 	ib, err := inbox.New("failover", db, inbox.StatementTimeout(limit), inbox.Channel("c", inbox.On("t",
-		inbox.Func("h", func(context.Context, inbox.Message[[]byte]) error { return nil }))))
+		inbox.Func("h", func(context.Context, handler.Message[[]byte]) error { return nil }))))
 	require.NoError(t, err)
 	tables, err := dialects.New(db, models.Naming{}, store.Options{})
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ func (f *failover) ways() map[string]way {
 		}, stored: marked},
 		"Inline": {deliver: f.inline(remembers), stored: marked},
 		"Accept": {deliver: func(ctx context.Context, id string) error {
-			_, err := ib.Accept(ctx, inbox.RawMessage{Channel: "c", Type: "t", ID: id})
+			_, err := ib.Accept(ctx, handler.RawMessage{Channel: "c", Type: "t", ID: id})
 			return err
 		}, stored: accepted},
 		"a rejected record": {deliver: func(ctx context.Context, id string) error {
@@ -153,7 +153,7 @@ func (f *failover) ways() map[string]way {
 
 // inline is the part of an Inline channel between the transport and the handler.
 func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, id string) error {
-	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error { return effect(tx, m.ID) })
+	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error { return effect(tx, m.ID) })
 	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(f.t, err)
 	memory, err := synchronous.NewMemory(f.db, remembers, h, nil, nil)
@@ -186,14 +186,14 @@ func TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary(t *testing.T) {
 	// A handler's transaction, whose commit meets the silence, is first.
 	var frozen atomic.Bool
 	ib, err := inbox.New("failover", f.db, inbox.StatementTimeout(limit), inbox.Channel("c", inbox.On("tx",
-		inbox.Tx("tx", func(_ context.Context, tx *gorm.DB, m inbox.Message[[]byte]) error {
+		inbox.Tx("tx", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 			if !frozen.Swap(true) {
 				require.NoError(t, f.standby.Freeze())
 			}
 			return effect(tx, m.ID)
 		}))))
 	require.NoError(t, err)
-	_, err = ib.Accept(t.Context(), inbox.RawMessage{Channel: "c", Type: "tx", ID: "handled"})
+	_, err = ib.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "tx", ID: "handled"})
 	require.NoError(t, err)
 	processing, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
@@ -244,9 +244,9 @@ func TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess(t *testing.T) {
 	large := bytes.Repeat([]byte("x"), 100<<10)
 	accept := func(ctx context.Context, db *gorm.DB, content []byte) error {
 		ib, err := inbox.New("failover", db, inbox.Channel("c", inbox.On("t",
-			inbox.Func("h", func(context.Context, inbox.Message[[]byte]) error { return nil }))))
+			inbox.Func("h", func(context.Context, handler.Message[[]byte]) error { return nil }))))
 		require.NoError(t, err)
-		_, err = ib.Accept(ctx, inbox.RawMessage{Channel: "c", Type: "t", ID: uuid.NewString(), Content: content})
+		_, err = ib.Accept(ctx, handler.RawMessage{Channel: "c", Type: "t", ID: uuid.NewString(), Content: content})
 		return err
 	}
 	commits := map[string]func(ctx context.Context, db *gorm.DB) error{

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
@@ -17,9 +18,9 @@ const (
 )
 
 // laneLoad is all steps of all lanes: each lane's in order, the lanes mixed.
-func laneLoad(random *rand.Rand) []inbox.RawMessage {
+func laneLoad(random *rand.Rand) []handler.RawMessage {
 	next := make([]int, laneCount)
-	messages := make([]inbox.RawMessage, 0, laneCount*laneSteps)
+	messages := make([]handler.RawMessage, 0, laneCount*laneSteps)
 	for len(messages) < cap(messages) {
 		lane := random.IntN(laneCount)
 		if next[lane] == laneSteps {

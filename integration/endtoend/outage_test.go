@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
@@ -61,10 +62,10 @@ func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
 			core, logs := observer.New(zapcore.WarnLevel)
 			h := workload.NewHandlers(r.db)
 			options := append(r.settings.Options(h, zap.New(core)), inbox.Channel("outage", inbox.On("t",
-				inbox.Tx("tx", func(_ context.Context, tx *gorm.DB, m inbox.Message[workload.Job]) error {
+				inbox.Tx("tx", func(_ context.Context, tx *gorm.DB, m handler.Message[workload.Job]) error {
 					return tx.Exec("INSERT INTO effects (message_id, attempt, pid) VALUES (?, ?, 0)", m.ID, m.Attempt).Error
 				}),
-				inbox.Func("plain", func(ctx context.Context, m inbox.Message[workload.Job]) error {
+				inbox.Func("plain", func(ctx context.Context, m handler.Message[workload.Job]) error {
 					plain.run(m.ID)
 					select {
 					case <-time.After(50 * time.Millisecond):
@@ -82,9 +83,9 @@ func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
 					_ = ib.Stop(context.Background())
 				}
 			}()
-			accepted := make([]inbox.RawMessage, messages)
+			accepted := make([]handler.RawMessage, messages)
 			for i := range accepted {
-				accepted[i] = inbox.RawMessage{Channel: "outage", Type: "t", ID: fmt.Sprint(i), Content: []byte("{}")}
+				accepted[i] = handler.RawMessage{Channel: "outage", Type: "t", ID: fmt.Sprint(i), Content: []byte("{}")}
 			}
 			_, err = ib.Accept(t.Context(), accepted...)
 			require.NoError(t, err)

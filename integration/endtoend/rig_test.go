@@ -15,6 +15,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 	"github.com/gorm-inbox/inbox/integration/servers"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -119,8 +120,8 @@ func (r *rig) id() string {
 }
 
 // jobs makes n messages.
-func (r *rig) jobs(n int, job func(i int) workload.Job) []inbox.RawMessage {
-	messages := make([]inbox.RawMessage, n)
+func (r *rig) jobs(n int, job func(i int) workload.Job) []handler.RawMessage {
+	messages := make([]handler.RawMessage, n)
 	for i := range messages {
 		messages[i] = job(i).Message(r.id())
 	}
@@ -144,7 +145,7 @@ func mixed(i int) workload.Job {
 
 // accept accepts directly and notes the messages; while that fails it tries
 // again, as a producer does.
-func (r *rig) accept(ib *inbox.Inbox, messages ...inbox.RawMessage) {
+func (r *rig) accept(ib *inbox.Inbox, messages ...handler.RawMessage) {
 	r.t.Helper()
 	ids := make([]string, len(messages))
 	for i, m := range messages {

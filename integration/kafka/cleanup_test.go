@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest"
@@ -17,7 +18,7 @@ import (
 
 // remembering is an inbox that consumes the topic and holds a message, "old",
 // that is due for cleanup.
-func remembering(t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, policy inbox.BadRecordPolicy) (*inbox.Inbox, *fxtest.Clock) {
+func remembering(t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, policy acceptor.BadRecordPolicy) (*inbox.Inbox, *fxtest.Clock) {
 	t.Helper()
 	cfg := config(k.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Type: "t"} // the ID is in a header
@@ -54,7 +55,7 @@ func TestCleanupWaitsForAHaltedPartition(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 3))
 		require.NoError(t, k.Produce(topic, record(0, "good"), record(1, "before"), record(1, ""), record(1, "after"))) // 2 is empty
-		ib, clock := remembering(t, d, k, inbox.BadRecordHalt)
+		ib, clock := remembering(t, d, k, acceptor.BadRecordHalt)
 		require.NoError(t, ib.Start(t.Context()))
 		stopped := false
 		end := func() {
@@ -98,7 +99,7 @@ func TestCleanupWaitsForABrokerThatCannotBeReachedAndThenForTheBacklog(t *testin
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "old"), record(0, "new"))) // a redelivery first
-		ib, _ := remembering(t, d, k, inbox.BadRecordStore)
+		ib, _ := remembering(t, d, k, acceptor.BadRecordStore)
 		k.Stop()
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return ib.Health().Cleanup.Held != nil }, "cleanup is held")

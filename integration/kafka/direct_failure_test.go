@@ -32,7 +32,7 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 				case "fails":
 					return errBoom
 				case "poisons":
-					return inbox.Poison(errBoom)
+					return handler.Poison(errBoom)
 				case "panics":
 					panic("ouch")
 				}
@@ -62,7 +62,7 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 			require.Equal(t, []byte("x"), rows[i].Value, "the raw record is there")
 		}
 		_, err := ib.AcceptRejected(t.Context(), rows[0].ID)
-		var invalid *inbox.InvalidError
+		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
 		require.Equal(t, rows, r.rejected(t, ib), "and keeps its reason")
@@ -81,7 +81,7 @@ func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
 		r.ledger.sparse = true
 		ib, _ := r.run(t, settings{
 			config:  []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }},
-			options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(inbox.BadRecordDeadLetter)},
+			options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(acceptor.BadRecordDeadLetter)},
 		}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if m.ID == "bad" {
 				return errBoom
@@ -106,7 +106,7 @@ func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) 
 		r.send(t, 1, "other", "others")
 		fails := atomic.Bool{}
 		fails.Store(true)
-		s := settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(inbox.BadRecordHalt)}}
+		s := settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(acceptor.BadRecordHalt)}}
 		h := r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if m.ID == "bad" && fails.Load() {
 				return errBoom
@@ -135,14 +135,14 @@ func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) 
 // Contract 4.6: the same policies and counters as with the inbox.
 func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
 	t.Parallel()
-	for policy, want := range map[inbox.UnroutedPolicy]struct {
+	for policy, want := range map[acceptor.UnroutedPolicy]struct {
 		committed          int64
 		handled            int
 		unrouted, rejected int64
 	}{
-		inbox.UnroutedIgnore: {3, 2, 1, 0},
-		inbox.UnroutedReject: {3, 2, 0, 1},
-		inbox.UnroutedHalt:   {1, 1, 0, 0},
+		acceptor.UnroutedIgnore: {3, 2, 1, 0},
+		acceptor.UnroutedReject: {3, 2, 0, 1},
+		acceptor.UnroutedHalt:   {1, 1, 0, 0},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			onDirect(t, 1, func(t *testing.T, r *directRig) {
@@ -153,7 +153,7 @@ func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
 				r.ledger.sparse = true // what is unrouted is in nobody's books
 				ib, _ := r.run(t, settings{config: headerTypes, options: []inbox.Option{inbox.Unrouted(policy)}}, r.handler("h", r.done))
 				eventually(t, "committed", func() bool { return r.committed(0) == want.committed })
-				if policy == inbox.UnroutedHalt {
+				if policy == acceptor.UnroutedHalt {
 					eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
 				}
 				require.Len(t, r.of("h"), want.handled)
@@ -173,7 +173,7 @@ func TestDirectBatchOfEventsIsOneRecord(t *testing.T) {
 			kafkatest.Record{Value: []byte(`{`), Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents+json")}}}))
 		r.next[place{topic, 0}] = 2
 		r.ledger.sparse = true
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(inbox.UnroutedReject)}}, r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(acceptor.UnroutedReject)}}, r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.ID == "a" && m.Attempt < 3 {
 				return errBoom
 			}
@@ -200,7 +200,7 @@ func TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons(t *testin
 		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
 		r.next[place{topic, 0}] = 1
 		r.ledger.sparse = true // nothing is done in the end
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(1), inbox.Unrouted(inbox.UnroutedReject)}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(1), inbox.Unrouted(acceptor.UnroutedReject)}},
 			r.handler("h", func(context.Context, inboxtest.Bytes) error { return errBoom }))
 		r.awaitCommitted(t)
 		rows := r.rejected(t, ib)
@@ -216,7 +216,7 @@ func TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt(t *testing.T) 
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
 		r.ledger.sparse = true // nothing is done
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(inbox.UnroutedHalt)}}, r.handler("h", r.done))
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(acceptor.UnroutedHalt)}}, r.handler("h", r.done))
 		eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
 		require.Empty(t, r.of("h"))
 		require.Zero(t, r.committed(0))
@@ -234,14 +234,14 @@ func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
 				switch {
 				case m.ID == "snoozes" && snoozes < 5:
 					snoozes++
-					return inbox.Snooze(time.Millisecond)
+					return handler.Snooze(time.Millisecond)
 				case m.ID == "later":
 					if began = append(began, time.Now()); m.Attempt == 1 {
-						return inbox.RetryAfter(300*time.Millisecond, errBoom)
+						return handler.RetryAfter(300*time.Millisecond, errBoom)
 					}
 				case m.ID == "slow" && m.Attempt == 1:
 					<-ctx.Done()
-					return inbox.RetryAfter(0, ctx.Err())
+					return handler.RetryAfter(0, ctx.Err())
 				}
 				return r.done(ctx, m)
 			}))

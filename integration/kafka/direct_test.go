@@ -49,7 +49,7 @@ func TestDirectKeepsEachPartitionsOrderWhileHandlersFail(t *testing.T) {
 			}),
 			r.handler("slowest", func(ctx context.Context, m inboxtest.Bytes) error {
 				if m.Properties.Kafka.Offset%4 == 0 && m.Attempt == 1 {
-					return inbox.RetryAfter(20*time.Millisecond, errBoom)
+					return handler.RetryAfter(20*time.Millisecond, errBoom)
 				}
 				return r.done(ctx, m)
 			}))
@@ -105,7 +105,7 @@ func TestDirectPartitionThatWaitsForItsRetryHoldsNoOthers(t *testing.T) {
 		patient := func(c *kafkaconsumer.Config) { c.RebalanceTimeout, c.DrainTimeout = 20*time.Minute, 10*time.Minute }
 		_, end := r.run(t, settings{config: []func(*kafkaconsumer.Config){patient}, options: []inbox.Option{inbox.PartitionConcurrency(1)}}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if m.Properties.Kafka.Partition == 1 && m.Properties.Kafka.Offset == 4 {
-				return inbox.RetryAfter(time.Hour, errBoom)
+				return handler.RetryAfter(time.Hour, errBoom)
 			}
 			return r.done(ctx, m)
 		}))
@@ -173,17 +173,17 @@ func TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession(t *testing.T) 
 		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
 		r.ledger.sparse = true // its books are the table
 		var order []string
-		note := func(name string) inbox.Middleware {
+		note := func(name string) handler.Middleware {
 			return func(ctx context.Context, c handler.Call, next func(context.Context) error) error {
 				order = append(order, name+" "+c.HandlerKey)
 				return next(ctx)
 			}
 		}
-		got := make(chan inbox.Message[map[string]int], 1)
+		got := make(chan handler.Message[map[string]int], 1)
 		attempts := make(chan handler.AttemptEvent, 10)
 		hooks := handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) { attempts <- e }}
 		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Use(note("inbox's")), inbox.WithHooks(hooks)}},
-			inbox.Func("h", func(ctx context.Context, m inbox.Message[map[string]int]) error {
+			inbox.Func("h", func(ctx context.Context, m handler.Message[map[string]int]) error {
 				got <- m
 				return handler.DB(ctx).Exec("INSERT INTO effects (message_id) VALUES (?)", m.ID).Error
 			}, handler.Use(note("own"))))
@@ -211,11 +211,11 @@ func TestAcceptToADirectChannelIsATypedError(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		ib := r.inbox(t, settings{}, r.handler("h", r.done))
 		results, err := ib.Accept(t.Context(), inboxtest.Message("1"))
-		var invalid *inbox.InvalidError
+		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
 		require.ErrorContains(t, err, `channel "c" is delivered directly, without an inbox`)
-		require.Equal(t, inbox.OutcomeInvalid, results[0].Outcome)
+		require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
 		require.NoError(t, ib.DB().Transaction(func(tx *gorm.DB) error {
 			_, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message("1"))
 			require.ErrorAs(t, err, &invalid)
@@ -265,7 +265,7 @@ func TestStatusesFromBeforeAChannelBecameDirectAreProcessed(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		h := r.handler("h", inboxtest.Nothing)
 		stored := inboxtest.New(t, r.database.DB, inboxtest.Handlers(h))
-		_, err := stored.Accept(t.Context(), inbox.RawMessage{Channel: "c", Type: "t", ID: "old", Properties: handler.Properties{Kafka: &handler.KafkaCoordinates{Topic: "before"}}})
+		_, err := stored.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "t", ID: "old", Properties: handler.Properties{Kafka: &handler.KafkaCoordinates{Topic: "before"}}})
 		require.NoError(t, err)
 		ib, _ := r.run(t, settings{}, h)
 		eventually(t, "processed", func() bool { return ib.Counters().Processed == 1 })

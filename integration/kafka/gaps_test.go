@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -27,7 +28,7 @@ func continuing(t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, more ..
 	t.Helper()
 	cfg := config(k.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Type: "t"} // the ID is in a header
-	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.OnGap(inbox.GapContinue),
+	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.OnGap(acceptor.GapContinue),
 		inbox.Channel("c", inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("h", inboxtest.Nothing)))}, more...)...)
 }
 

@@ -13,8 +13,10 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -55,7 +57,7 @@ func TestShutdownOnHaltEndsTheApplicationOnceWithAnError(t *testing.T) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(1, "")))
 		halts := make(chan int, 10)
-		app, _, logs := application(t, d, k, inbox.BadRecords(inbox.BadRecordHalt), inbox.ShutdownOnHalt(), plain(k, func(c *kafkaconsumer.Config) {
+		app, _, logs := application(t, d, k, inbox.BadRecords(acceptor.BadRecordHalt), inbox.ShutdownOnHalt(), plain(k, func(c *kafkaconsumer.Config) {
 			c.OnHalt = func(_ string, partition int, _ error) {
 				halts <- partition
 				panic("not our trouble")
@@ -74,7 +76,7 @@ func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2"), record(1, "3")))
-		app, ib, _ := application(t, d, k, inbox.BadRecords(inbox.BadRecordHalt), plain(k))
+		app, ib, _ := application(t, d, k, inbox.BadRecords(acceptor.BadRecordHalt), plain(k))
 		eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
 		require.ErrorContains(t, ib.Health().Degraded(), "orders/0 is halted before offset 1")
 		operator, err := ops.New(d.Another(t))
@@ -126,7 +128,7 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 		r := &rig{t: t, kafka: k}
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2")))
 		told := make(chan envelope.Record, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.BadRecords(inbox.BadRecordDeadLetter), plain(k, func(c *kafkaconsumer.Config) {
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.BadRecords(acceptor.BadRecordDeadLetter), plain(k, func(c *kafkaconsumer.Config) {
 			c.DeadLetterTopic, c.OnDeadLetter = letters, func(record envelope.Record, _ error) { told <- record }
 		}))
 		inboxtest.Start(t, ib)
@@ -161,7 +163,7 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 		var row models.RejectedMessage
 		require.NoError(t, last.DB().Scopes(last.Rejected).Take(&row).Error)
 		_, err := last.AcceptRejected(t.Context(), row.ID)
-		var still *inbox.StillBadError
+		var still *handler.StillBadError
 		require.ErrorAs(t, err, &still)
 		require.ErrorIs(t, err, envelope.ErrMissingID)
 
@@ -173,13 +175,13 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 		inboxtest.Start(t, next)
 		results, err := next.AcceptRejected(t.Context(), row.ID)
 		require.NoError(t, err)
-		require.Equal(t, []inbox.Result{{MessageID: "7", Outcome: inbox.OutcomeAccepted, Handlers: 1}}, results)
+		require.Equal(t, []acceptor.Result{{MessageID: "7", Outcome: handler.OutcomeAccepted, Handlers: 1}}, results)
 		m := receive(t, ran)
 		require.Equal(t, "paid", string(m.Payload))
 		at := m.Properties.Kafka
 		require.Equal(t, []any{topic, 0, int64(0), int64(1_700_000_000_123), "k1"}, []any{at.Topic, at.Partition, at.Offset, at.Timestamp.UnixMilli(), string(at.Key)})
 		_, err = next.AcceptRejected(t.Context(), row.ID)
-		require.ErrorIs(t, err, inbox.ErrRejectedNotFound)
+		require.ErrorIs(t, err, acceptor.ErrRejectedNotFound)
 
 		// The record itself comes again, as after the group's offset was reset.
 		require.NoError(t, k.Produce(topic, lost))
@@ -194,11 +196,11 @@ func TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter(t *testing.T) 
 		r.send(t, 0, "1", "poisons", "3")
 		fault := r.kafka.FailNext(kafkatest.ProduceAPI, answerLost, 1)
 		ib, _ := r.run(t, settings{
-			options: []inbox.Option{inbox.BadRecords(inbox.BadRecordDeadLetter)},
+			options: []inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter)},
 			config:  []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }},
 		}, r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.ID == "poisons" {
-				return inbox.Poison(errBoom)
+				return handler.Poison(errBoom)
 			}
 			return nil
 		}))

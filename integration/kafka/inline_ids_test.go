@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -26,15 +27,15 @@ func (r *directRig) sendBodies(t *testing.T, id string, bodies ...string) {
 }
 
 // payments counts the calls of a handler of JSON bodies, by the payment.
-func payments(calls map[string]int, opts ...func(inbox.Message[payment]) (string, error)) *inbox.HandlerSpec {
-	do := func(_ context.Context, m inbox.Message[payment]) error {
+func payments(calls map[string]int, opts ...func(handler.Message[payment]) (string, error)) *inbox.HandlerSpec {
+	do := func(_ context.Context, m handler.Message[payment]) error {
 		calls[m.Payload.Payment]++
 		return nil
 	}
 	if len(opts) == 0 {
 		return inbox.Func("h", do)
 	}
-	return inbox.Func("h", do, inbox.IdempotencyKey(opts[0]))
+	return inbox.Func("h", do, handler.IdempotencyKey(opts[0]))
 }
 
 type payment struct{ Payment string }
@@ -108,7 +109,7 @@ func TestInlineIdempotencyKeyIsTakenFromThePayload(t *testing.T) {
 		r.sendBodies(t, "other header", `{"payment":"b"}`)
 		r.sendBodies(t, "", `{}`, `{`, `{"payment":"refused"}`, `{"payment":"c"}`)
 		calls := map[string]int{}
-		ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(3)}}, payments(calls, func(m inbox.Message[payment]) (string, error) {
+		ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(3)}}, payments(calls, func(m handler.Message[payment]) (string, error) {
 			if m.Payload.Payment == "refused" {
 				return "", errBoom
 			}

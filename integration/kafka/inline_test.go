@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
@@ -185,7 +186,7 @@ func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 
 					h := r.tx("h", nothing)
 					if rename {
-						h = r.tx("new", nothing, inbox.LegacyKeys("h"))
+						h = r.tx("new", nothing, handler.LegacyKeys("h"))
 					}
 					second, _ := r.run(t, settings{inline: options}, h)
 					r.awaitCommitted(t)
@@ -202,7 +203,7 @@ func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 func TestInlineHandlersOfAMessageAreIndependent(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "m", "behind")
-		s := settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(inbox.BadRecordHalt)}}
+		s := settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(acceptor.BadRecordHalt)}}
 		fails := true
 		good := r.plain("good", inboxtest.Nothing)
 		bad := r.tx("bad", func(context.Context, inboxtest.Bytes) error {
@@ -235,7 +236,7 @@ func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) 
 			case m.ID == "fails":
 				return errBoom
 			case m.ID == "poisons":
-				return inbox.Poison(errBoom)
+				return handler.Poison(errBoom)
 			case m.ID == "panics":
 				panic("ouch")
 			}

@@ -13,11 +13,13 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/servers"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 var errFirst = errors.New("the first attempt fails")
@@ -45,16 +47,16 @@ func everyKind(seen *order) inbox.Option {
 	return inboxtest.Handlers(
 		inboxtest.Do("plain", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.Attempt == 1 && m.ID[len(m.ID)-1] == '7' {
-				return inbox.RetryAfter(10*time.Millisecond, errFirst)
+				return handler.RetryAfter(10*time.Millisecond, errFirst)
 			}
 			return nil
 		}),
 		inboxtest.Tx("tx", write("tx")),
-		inboxtest.Tx("grouped", write("grouped"), inbox.TxGroup(4)),
+		inboxtest.Tx("grouped", write("grouped"), handler.TxGroup(4)),
 		inboxtest.Do("ordered", func(_ context.Context, m inboxtest.Bytes) error {
 			seen.note(string(m.OrderingKey), m.ID)
 			return nil
-		}, inbox.Ordered()),
+		}, handler.Ordered()),
 	)
 }
 
@@ -97,7 +99,7 @@ func work(t *testing.T, direct, db *gorm.DB) {
 
 	inboxtest.Start(t, ib)
 	for from := 0; from < messages; from += 40 {
-		var batch []inbox.RawMessage
+		var batch []handler.RawMessage
 		for i := range 40 {
 			m := inboxtest.Message(fmt.Sprintf("m %03d", from+i))
 			m.OrderingKey = fmt.Appendf(nil, "key %d", i%keys)
@@ -143,7 +145,7 @@ func exclusive(t *testing.T, db *gorm.DB) {
 	ran := make(chan string, 10)
 	worker := func(name string) *inbox.Inbox {
 		ib, err := inbox.New("other", db, inboxtest.Brisk(), inbox.WorkerTimeout(15*time.Second), inbox.PollingInterval(100*time.Millisecond),
-			inbox.TablePrefix("other_"), inbox.Mode(inbox.ModeExclusive),
+			inbox.TablePrefix("other_"), inbox.Mode(processor.ModeExclusive),
 			inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran <- name; return nil })))
 		require.NoError(t, err)
 		inboxtest.Start(t, ib)

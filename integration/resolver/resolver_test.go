@@ -172,7 +172,7 @@ func bad(_ context.Context, m inboxtest.Bytes) error {
 func TestInboxNeverReadsAReplica(t *testing.T) {
 	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
 		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.MaxRetries(1), inbox.Retention(time.Millisecond), inboxtest.Handlers(
-			inboxtest.Tx("alone", tx), inboxtest.Tx("group", tx, inbox.TxGroup(5)), inboxtest.Tx("ordered", tx, inbox.Ordered()), inboxtest.Do("plain", bad)))
+			inboxtest.Tx("alone", tx), inboxtest.Tx("group", tx, handler.TxGroup(5)), inboxtest.Tx("ordered", tx, handler.Ordered()), inboxtest.Do("plain", bad)))
 		end := inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "1", "2", "2")
 		require.NoError(t, db.Transaction(func(tx *gorm.DB) error {

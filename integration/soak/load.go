@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
@@ -20,7 +21,7 @@ type load struct {
 	inbox  *inbox.Inbox
 	done   func() error
 	number int
-	direct chan []inbox.RawMessage
+	direct chan []handler.RawMessage
 }
 
 // loadInterval is the time between two bursts.
@@ -41,7 +42,7 @@ func newLoad(w *world, rate int) (*load, error) {
 		return nil, err
 	}
 	return &load{world: w, rate: rate, random: rand.New(rand.NewPCG(w.seed, 1)), feed: feed, inbox: ib, done: done,
-		direct: make(chan []inbox.RawMessage, directBacklog)}, nil
+		direct: make(chan []handler.RawMessage, directBacklog)}, nil
 }
 
 func (l *load) close() {
@@ -63,7 +64,7 @@ func (l *load) run(ctx context.Context) {
 	}()
 	for pause(ctx, loadInterval) {
 		burst := max(l.rate*int(loadInterval/time.Millisecond)/1000, 1)
-		var direct []inbox.RawMessage
+		var direct []handler.RawMessage
 		for range burst {
 			id, job := l.next()
 			if l.random.IntN(10) == 0 && len(l.direct) < directBacklog {
@@ -105,7 +106,7 @@ func (l *load) next() (string, workload.Job) {
 }
 
 // accept tries until the database has said yes.
-func (l *load) accept(messages []inbox.RawMessage) {
+func (l *load) accept(messages []handler.RawMessage) {
 	for _, m := range messages {
 		l.world.ledger.Produced(m.ID)
 	}

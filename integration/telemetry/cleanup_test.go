@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
@@ -23,7 +24,7 @@ func TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable(t *testing.T
 		clock.Advance(2 * time.Hour)
 		deleted, err := ib.Cleanup(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, inbox.Deleted{Messages: 2, Statuses: 4}, deleted)
+		require.Equal(t, handler.Deleted{Messages: 2, Statuses: 4}, deleted)
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_messages RENAME TO hidden")
 		_, err = ib.Cleanup(t.Context())
 		require.Error(t, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
@@ -33,7 +34,7 @@ func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
 	t.Parallel()
 	m, provider := newMeter(t)
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 2))
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.SampleInterval(5*time.Millisecond), inbox.Unrouted(inbox.UnroutedHalt),
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.SampleInterval(5*time.Millisecond), inbox.Unrouted(acceptor.UnroutedHalt),
 		inbox.Channel("c", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", WatchInterval: 50 * time.Millisecond,
 			Decoder: envelope.DecoderConfig{ID: envelope.KafkaCoordinates(), TypeHeader: "type"}}), inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
 	inboxtest.Start(t, ib)
@@ -81,7 +82,7 @@ func TestRecordsAreTracedFromTheirProducer(t *testing.T) {
 			calls := 0
 			on := inbox.On("t", inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
 				if calls++; calls == 1 {
-					return inbox.RetryAfter(time.Millisecond, errors.New("not yet"))
+					return handler.RetryAfter(time.Millisecond, errors.New("not yet"))
 				}
 				return nil
 			}))
@@ -180,7 +181,7 @@ func TestOutageExcusesAnInlineChannelThatStandsStill(t *testing.T) {
 		inboxtest.Receive(t, r.entered, "m1")
 		r.clock.Advance(10 * time.Minute)
 		require.Equal(t, inbox.HealthDegraded, r.consumer(), "the outage is over when its attempt is")
-		r.leave <- inbox.RetryAfter(time.Millisecond, errors.New("not yet"))
+		r.leave <- handler.RetryAfter(time.Millisecond, errors.New("not yet"))
 		inboxtest.Receive(t, r.entered, "m1 again")
 		require.Empty(t, r.ib.Health().InPlaceOutages)
 		require.Equal(t, inbox.HealthDegraded, r.consumer(), "right after it progress gets its time")

@@ -31,15 +31,15 @@ func mixed(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) (*inbox.In
 		case "panic":
 			panic("it panicked")
 		case "poison":
-			return inbox.Poison(errors.New("it is bad"))
+			return handler.Poison(errors.New("it is bad"))
 		case "snooze":
-			return inbox.Snooze(time.Hour)
+			return handler.Snooze(time.Hour)
 		}
 		return nil
 	}
 	clock := fxtest.NewClock(inboxtest.Noon)
 	opts = append([]inbox.Option{inboxtest.Brisk(), inbox.WithClock(clock), inbox.Channel("c", inbox.On("t",
-		inboxtest.Do("mail", do, inbox.LegacyKeys("post")),
+		inboxtest.Do("mail", do, handler.LegacyKeys("post")),
 		inboxtest.Tx("stock", func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return do(ctx, m) }))),
 		inbox.Channel("quiet", inbox.On("t", inboxtest.Do("idle", inboxtest.Nothing)))}, opts...)
 	return inboxtest.New(t, d.DB, opts...), clock
@@ -55,7 +55,7 @@ func TestMetricsAgreeWithTheCounters(t *testing.T) {
 		inboxtest.Accept(t, ib, "good-1")
 		other := inboxtest.Message("good-2")
 		other.Content = []byte("other")
-		for _, message := range []inbox.RawMessage{other, {Channel: "c", Type: "who", ID: "unrouted"}, {Channel: "c", Type: "t"}, {Channel: "where", Type: "t", ID: "w"}} {
+		for _, message := range []handler.RawMessage{other, {Channel: "c", Type: "who", ID: "unrouted"}, {Channel: "c", Type: "t"}, {Channel: "where", Type: "t", ID: "w"}} {
 			_, _ = ib.Accept(t.Context(), message)
 		}
 		inboxtest.Process(t, ib)
@@ -170,10 +170,10 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 				case <-ctx.Done():
 				}
 				return ctx.Err()
-			}, handler.Concurrency(1))), inbox.On("bad", inboxtest.Do("bad", func(context.Context, inboxtest.Bytes) error { return inbox.Poison(errors.New("bad")) }))))
+			}, handler.Concurrency(1))), inbox.On("bad", inboxtest.Do("bad", func(context.Context, inboxtest.Bytes) error { return handler.Poison(errors.New("bad")) }))))
 		require.NotContains(t, m.collect(t), "inbox.backlog.due", "not before the start")
 		inboxtest.Accept(t, ib, "m1", "m2", "m3")
-		_, err := ib.Accept(t.Context(), inbox.RawMessage{Channel: "c", Type: "bad", ID: "bad"})
+		_, err := ib.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "bad", ID: "bad"})
 		require.NoError(t, err)
 		require.NoError(t, ib.Start(t.Context()))
 		inboxtest.Receive(t, entered, "the first")
@@ -250,7 +250,7 @@ func TestAcceptsOfSeveralChannelsAreOfNone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		ib, _ := mixed(t, d, provider)
-		results, err := ib.Accept(t.Context(), inboxtest.Message("good-1"), inbox.RawMessage{Channel: "quiet", Type: "t", ID: "good-2"})
+		results, err := ib.Accept(t.Context(), inboxtest.Message("good-1"), handler.RawMessage{Channel: "quiet", Type: "t", ID: "good-2"})
 		require.NoError(t, err)
 		require.Len(t, results, 2)
 		require.Equal(t, []string{"_OTHER"}, slices.Collect(maps.Keys(by(m.collect(t)["inbox.accept.duration"], "inbox.channel"))))

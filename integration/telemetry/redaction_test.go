@@ -20,9 +20,11 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -146,15 +148,15 @@ func failing(_ context.Context, m inboxtest.Bytes) error {
 	err := fmt.Errorf("card %s was declined", canary)
 	switch m.ID {
 	case "poison":
-		return inbox.Poison(err)
+		return handler.Poison(err)
 	case "panic":
 		panic(err)
 	case "late":
 		if m.Attempt == 1 {
-			return inbox.RetryAfter(time.Millisecond, err)
+			return handler.RetryAfter(time.Millisecond, err)
 		}
 	case "long": // whose text is cut within the card number
-		return inbox.Poison(errors.New(strings.Repeat("x", models.MaxLastError-24) + " " + canary))
+		return handler.Poison(errors.New(strings.Repeat("x", models.MaxLastError-24) + " " + canary))
 	case "fails":
 		return err
 	}
@@ -176,16 +178,16 @@ func TestNoErrorShowsWhatTheHookHides(t *testing.T) {
 	const declined, unknown = "card [redacted] was declined", "the customer of card [redacted] is unknown"
 	for name, mode := range map[string]struct {
 		channel []inbox.ChannelOption
-		policy  inbox.BadRecordPolicy
+		policy  acceptor.BadRecordPolicy
 		stored  []string // what is stored of it
 		letters int
 	}{
-		"inbox":              {nil, inbox.BadRecordStore, []string{declined, unknown}, 0},
-		"inline":             {[]inbox.ChannelOption{inbox.Inline()}, inbox.BadRecordStore, []string{declined, unknown}, 0},
-		"direct":             {[]inbox.ChannelOption{inbox.Direct()}, inbox.BadRecordStore, []string{declined, unknown}, 0},
-		"inbox, dead letter": {nil, inbox.BadRecordDeadLetter, []string{declined}, 1},
-		"dead letter":        {[]inbox.ChannelOption{inbox.Direct()}, inbox.BadRecordDeadLetter, nil, 5},
-		"halt":               {[]inbox.ChannelOption{inbox.Direct()}, inbox.BadRecordHalt, []string{declined}, 0},
+		"inbox":              {nil, acceptor.BadRecordStore, []string{declined, unknown}, 0},
+		"inline":             {[]inbox.ChannelOption{inbox.Inline()}, acceptor.BadRecordStore, []string{declined, unknown}, 0},
+		"direct":             {[]inbox.ChannelOption{inbox.Direct()}, acceptor.BadRecordStore, []string{declined, unknown}, 0},
+		"inbox, dead letter": {nil, acceptor.BadRecordDeadLetter, []string{declined}, 1},
+		"dead letter":        {[]inbox.ChannelOption{inbox.Direct()}, acceptor.BadRecordDeadLetter, nil, 5},
+		"halt":               {[]inbox.ChannelOption{inbox.Direct()}, acceptor.BadRecordHalt, []string{declined}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -193,7 +195,7 @@ func TestNoErrorShowsWhatTheHookHides(t *testing.T) {
 				f, options := newFaces(t, d.DB)
 				cfg := kafkaconsumer.Config{Brokers: broker.Brokers(), Topics: []string{"orders"}, GroupID: "g",
 					Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.Func(badID)}}
-				if mode.policy == inbox.BadRecordDeadLetter {
+				if mode.policy == acceptor.BadRecordDeadLetter {
 					cfg.DeadLetterTopic = "letters"
 				}
 				channel := append(mode.channel, inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("h", failing)))
@@ -204,7 +206,7 @@ func TestNoErrorShowsWhatTheHookHides(t *testing.T) {
 					require.NoError(t, broker.Produce("orders", kafkatest.Record{Value: []byte(id)}))
 				}
 				inboxtest.Eventually(t, func() bool {
-					if mode.policy == inbox.BadRecordHalt {
+					if mode.policy == acceptor.BadRecordHalt {
 						return len(ib.Health().Reasons) > 0 && strings.Contains(f.tables(t), "halted_partition")
 					}
 					counted := ib.Counters()

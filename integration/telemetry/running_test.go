@@ -62,7 +62,7 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 		channel []inbox.ChannelOption
 		handler []handler.Option
 	}{
-		"inbox":  {nil, []handler.Option{inbox.Ordered()}},
+		"inbox":  {nil, []handler.Option{handler.Ordered()}},
 		"inline": {[]inbox.ChannelOption{inbox.Inline()}, nil},
 		"direct": {[]inbox.ChannelOption{inbox.Direct()}, nil},
 	} {
@@ -140,7 +140,7 @@ func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
 	clock := fxtest.NewClock(inboxtest.Noon)
 	held := newHanging()
 	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock), inbox.StuckMessageThreshold(24*time.Hour), inbox.HandlerTimeout(time.Hour), inbox.StuckHandlerGrace(10*time.Millisecond),
-		inboxtest.Handlers(inboxtest.Do("patient", held.plain), inboxtest.Do("brief", held.plain, inbox.Timeout(10*time.Millisecond))))
+		inboxtest.Handlers(inboxtest.Do("patient", held.plain), inboxtest.Do("brief", held.plain, handler.Timeout(10*time.Millisecond))))
 	inboxtest.Accept(t, ib, "m")
 	inboxtest.Start(t, ib)
 	t.Cleanup(held.letGo)

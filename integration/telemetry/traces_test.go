@@ -29,7 +29,7 @@ func producer(n int) (traceID, spanID, header string) {
 	return traceID, spanID, "00-" + traceID + "-" + spanID + "-01"
 }
 
-func carrying(id, traceparent string) inbox.RawMessage {
+func carrying(id, traceparent string) handler.RawMessage {
 	m := inboxtest.Message(id)
 	m.Properties.Headers = []handler.Header{{Key: "Traceparent", Value: []byte(traceparent)}, {Key: "baggage", Value: []byte("tenant=acme")}}
 	return m
@@ -45,7 +45,7 @@ func linked(span trace.ReadOnlySpan) (ids []string) {
 func id(span trace.ReadOnlySpan) string      { return span.SpanContext().SpanID().String() }
 func traceOf(span trace.ReadOnlySpan) string { return span.SpanContext().TraceID().String() }
 
-func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...inbox.RawMessage) {
+func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...handler.RawMessage) {
 	t.Helper()
 	_, err := ib.Accept(context.Background(), messages...)
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 				own(tx.Statement.Context, "by its session")
 				return nil
 			}),
-			inboxtest.Tx("group", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error { own(ctx, "in group"); return nil }, inbox.TxGroup(5)),
+			inboxtest.Tx("group", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error { own(ctx, "in group"); return nil }, handler.TxGroup(5)),
 		))
 		traceID, spanID, header := producer(1)
 		acceptAll(t, ib, carrying("m1", header))
@@ -153,7 +153,7 @@ func TestABatchIsOneSpanLinkedToItsProducers(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, option, w3c, inboxtest.Handlers(
 			inboxtest.Do("each", inboxtest.Nothing),
 			inbox.Batch("batch", 10, func(context.Context, []inboxtest.Bytes) error { return nil })))
-		var messages []inbox.RawMessage
+		var messages []handler.RawMessage
 		var producers []string
 		for i := range 3 {
 			_, spanID, header := producer(i)
@@ -202,7 +202,7 @@ func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
 					<-ctx.Done()
 					return ctx.Err()
 				case "snooze":
-					return inbox.Snooze(time.Hour)
+					return handler.Snooze(time.Hour)
 				case "commit":
 					if d.Dialect == "postgres" {
 						return tx.Exec(`INSERT INTO children VALUES (1)`).Error
@@ -210,7 +210,7 @@ func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
 					return errors.New("foreign key")
 				}
 				return nil
-			}, inbox.Timeout(time.Second))))
+			}, handler.Timeout(time.Second))))
 		want := map[string][2]string{"fail": {"failed", "_OTHER"}, "panic": {"failed", "panic"}, "slow": {"failed", "timeout"}, "snooze": {"snoozed", ""}, "commit": {"failed", "_OTHER"}, "good": {"completed", ""}}
 		for name := range want {
 			inboxtest.Accept(t, ib, name)

@@ -12,12 +12,14 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // Patience bounds every wait of a test.
@@ -27,7 +29,7 @@ const Patience = testenv.Patience
 var Noon = fxtest.Start
 
 // Bytes is the message that the handlers of most tests get.
-type Bytes = inbox.Message[[]byte]
+type Bytes = handler.Message[[]byte]
 
 // Do declares a plain handler.
 func Do(key string, fn func(ctx context.Context, m Bytes) error, opts ...handler.Option) *inbox.HandlerSpec {
@@ -95,14 +97,14 @@ func Observe() (inbox.Option, *observer.ObservedLogs) {
 }
 
 // Message is a message of channel "c" and type "t" with its ID as content.
-func Message(id string) inbox.RawMessage {
-	return inbox.RawMessage{Channel: "c", Type: "t", ID: id, Content: []byte(id)}
+func Message(id string) handler.RawMessage {
+	return handler.RawMessage{Channel: "c", Type: "t", ID: id, Content: []byte(id)}
 }
 
 // Accept accepts messages of these IDs; all must be valid.
-func Accept(t testing.TB, ib *inbox.Inbox, ids ...string) []inbox.Result {
+func Accept(t testing.TB, ib *inbox.Inbox, ids ...string) []acceptor.Result {
 	t.Helper()
-	messages := make([]inbox.RawMessage, len(ids))
+	messages := make([]handler.RawMessage, len(ids))
 	for i, id := range ids {
 		messages[i] = Message(id)
 	}
@@ -112,7 +114,7 @@ func Accept(t testing.TB, ib *inbox.Inbox, ids ...string) []inbox.Result {
 }
 
 // Process runs what is due.
-func Process(t testing.TB, ib *inbox.Inbox) inbox.Drained {
+func Process(t testing.TB, ib *inbox.Inbox) processor.Drained {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()

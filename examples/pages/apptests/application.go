@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -32,7 +33,7 @@ type Charge struct{ bank Bank }
 func NewCharge(bank Bank) *Charge { return &Charge{bank} }
 
 // Handle charges one order.
-func (c *Charge) Handle(ctx context.Context, m inbox.Message[OrderPlaced]) error {
+func (c *Charge) Handle(ctx context.Context, m handler.Message[OrderPlaced]) error {
 	if err := c.bank.Charge(ctx, m.Payload.Customer, m.Payload.Total, m.ID); err != nil {
 		return fmt.Errorf("charge %s: %w", m.Payload.Customer, err)
 	}

@@ -38,7 +38,7 @@ func (b *fakeBank) Charge(_ context.Context, _ string, _ int, key string) error 
 
 func TestAClosedBankIsAnError(t *testing.T) {
 	charge := NewCharge(&fakeBank{closed: true})
-	err := charge.Handle(t.Context(), inbox.Message[OrderPlaced]{
+	err := charge.Handle(t.Context(), handler.Message[OrderPlaced]{
 		Metadata: handler.Metadata{ID: "o-1", Attempt: 1},
 		Payload:  OrderPlaced{Customer: "ann", Total: 12},
 	})

@@ -7,6 +7,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -14,8 +15,8 @@ import (
 type Event struct{ ID string }
 
 type (
-	plain         = func(ctx context.Context, m inbox.Message[Event]) error
-	transactional = func(ctx context.Context, tx *gorm.DB, m inbox.Message[Event]) error
+	plain         = func(ctx context.Context, m handler.Message[Event]) error
+	transactional = func(ctx context.Context, tx *gorm.DB, m handler.Message[Event]) error
 )
 
 func from(topic string) inbox.ChannelOption {

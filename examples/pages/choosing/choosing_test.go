@@ -9,11 +9,12 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 func TestAllModesCanBeDeclaredTogether(t *testing.T) {
-	run := func(context.Context, inbox.Message[Event]) error { return nil }
-	write := func(context.Context, *gorm.DB, inbox.Message[Event]) error { return nil }
+	run := func(context.Context, handler.Message[Event]) error { return nil }
+	write := func(context.Context, *gorm.DB, handler.Message[Event]) error { return nil }
 	_, err := inbox.New("shop", fxtest.OpenDB(t), channels(run, run, write, write)...)
 	require.NoError(t, err)
 	_, err = inbox.New("shop", fxtest.OpenDB(t), required(run)...)

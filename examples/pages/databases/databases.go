@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 type (
@@ -28,7 +29,7 @@ type Bill struct{ billing *inbox.Inbox }
 
 func NewBill(billing *inbox.Inbox) *Bill { return &Bill{billing} }
 
-func (b *Bill) Handle(ctx context.Context, m inbox.Message[OrderPlaced]) error {
+func (b *Bill) Handle(ctx context.Context, m handler.Message[OrderPlaced]) error {
 	message, err := invoiceWanted("order/"+m.ID, m.Payload.OrderID) // the same ID each time this runs
 	if err != nil {
 		return err
@@ -43,7 +44,7 @@ func (b *Bill) Handle(ctx context.Context, m inbox.Message[OrderPlaced]) error {
 //page:end
 
 // service has an inbox in each of two databases.
-func service(openOrdersDB, openBillingDB database, writeInvoice func(context.Context, *gorm.DB, inbox.Message[InvoiceWanted]) error) fx.Option {
+func service(openOrdersDB, openBillingDB database, writeInvoice func(context.Context, *gorm.DB, handler.Message[InvoiceWanted]) error) fx.Option {
 	return fx.Options(
 		//page:begin modules
 		fx.Provide(
@@ -65,7 +66,7 @@ func service(openOrdersDB, openBillingDB database, writeInvoice func(context.Con
 }
 
 // shared has two inboxes in one database, which is in the graph without a name.
-func shared(openDB database, handle func(context.Context, inbox.Message[OrderPlaced]) error) fx.Option {
+func shared(openDB database, handle func(context.Context, handler.Message[OrderPlaced]) error) fx.Option {
 	return fx.Options(
 		//page:begin prefixes
 		fx.Provide(openDB), // the one *gorm.DB
@@ -101,10 +102,10 @@ func plain(ctx context.Context, ordersDB, billingDB *gorm.DB, orderOptions, bill
 	return func(ctx context.Context) error { return errors.Join(billing.Stop(ctx), orders.Stop(ctx)) }, nil
 }
 
-func invoiceWanted(id, order string) (inbox.RawMessage, error) {
+func invoiceWanted(id, order string) (handler.RawMessage, error) {
 	if order == "" {
-		return inbox.RawMessage{}, errors.New("an order without ID")
+		return handler.RawMessage{}, errors.New("an order without ID")
 	}
-	return inbox.RawMessage{Channel: "billing.commands", Type: "invoice.wanted", ID: id, ContentType: "application/json",
+	return handler.RawMessage{Channel: "billing.commands", Type: "invoice.wanted", ID: id, ContentType: "application/json",
 		Content: fmt.Appendf(nil, `{"OrderID":%q}`, order)}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 type Invoice struct {
@@ -24,7 +25,7 @@ func TestAnOrderIsBilledOnceInTheOtherDatabase(t *testing.T) {
 	require.NoError(t, billingDB.AutoMigrate(&Invoice{}))
 	var orders, billing *fxtest.Kit
 	fxtest.App(t, fx.NopLogger, fxtest.Manual(), fxtest.Use(t, "orders", &orders), fxtest.Use(t, "billing", &billing),
-		service(opened(ordersDB), opened(billingDB), func(_ context.Context, tx *gorm.DB, m inbox.Message[InvoiceWanted]) error {
+		service(opened(ordersDB), opened(billingDB), func(_ context.Context, tx *gorm.DB, m handler.Message[InvoiceWanted]) error {
 			return tx.Create(&Invoice{OrderID: m.Payload.OrderID}).Error
 		}))
 	orders.Accept(fxtest.JSON("orders.events", "order.placed", "m-1", OrderPlaced{OrderID: "o-1"}))
@@ -44,14 +45,14 @@ func TestTwoInboxesShareADatabaseUnderTheirPrefixes(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	var orders, audit *fxtest.Kit
 	fxtest.App(t, fx.NopLogger, fxtest.Manual(), fxtest.Use(t, "orders", &orders), fxtest.Use(t, "audit", &audit),
-		shared(opened(db), func(context.Context, inbox.Message[OrderPlaced]) error { return nil }))
+		shared(opened(db), func(context.Context, handler.Message[OrderPlaced]) error { return nil }))
 	orders.Accept(fxtest.JSON("orders.events", "order.placed", "m-1", OrderPlaced{OrderID: "o-1"}))
 	audit.RequireNotAccepted("m-1")
 	orders.RequireAccepted("m-1")
 }
 
 func TestInboxesWithoutFxAreCheckedAgainstEachOther(t *testing.T) {
-	nothing := func(context.Context, inbox.Message[OrderPlaced]) error { return nil }
+	nothing := func(context.Context, handler.Message[OrderPlaced]) error { return nil }
 	declared := func(key string) []inbox.Option {
 		return []inbox.Option{inbox.Migrate(), inbox.Channel("c", inbox.On("order.placed", inbox.Func(key, nothing)))}
 	}

@@ -7,16 +7,18 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // OrderPlaced is a payload.
 type OrderPlaced struct{ OrderID string }
 
 // options of an inbox of which one worker at a time processes.
-func options(fulfilOrder func(context.Context, inbox.Message[OrderPlaced]) error) []inbox.Option {
+func options(fulfilOrder func(context.Context, handler.Message[OrderPlaced]) error) []inbox.Option {
 	return []inbox.Option{
 		//page:begin options
-		inbox.Mode(inbox.ModeExclusive),
+		inbox.Mode(processor.ModeExclusive),
 		inbox.HeartbeatInterval(2 * time.Second),
 		inbox.WorkerTimeout(10 * time.Second), // the lease's length; at least three heartbeats
 		//page:end
@@ -25,9 +27,9 @@ func options(fulfilOrder func(context.Context, inbox.Message[OrderPlaced]) error
 }
 
 // byHand is a job that runs what is due, from a scheduler of one's own.
-func byHand(ctx context.Context, ib *inbox.Inbox) (inbox.Drained, error) {
+func byHand(ctx context.Context, ib *inbox.Inbox) (processor.Drained, error) {
 	drained, err := ib.ProcessPending(ctx)
-	if errors.Is(err, inbox.ErrLockHeld) {
+	if errors.Is(err, processor.ErrLockHeld) {
 		return drained, nil // a worker is at it
 	}
 	return drained, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -18,7 +19,7 @@ func TestOneWorkerProcessesAndAnotherTakesOver(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	ran := make(chan int, 10)
 	started := func(worker int, more ...inbox.Option) *inbox.Inbox {
-		handle := func(context.Context, inbox.Message[OrderPlaced]) error { ran <- worker; return nil }
+		handle := func(context.Context, handler.Message[OrderPlaced]) error { ran <- worker; return nil }
 		db := testenv.OpenPostgres(t, dsn)
 		ib, err := inbox.New("shop", db, append(append(options(handle), inbox.Migrate(), inbox.HeartbeatInterval(100*time.Millisecond),
 			inbox.WorkerTimeout(9*time.Second), inbox.PollingInterval(100*time.Millisecond)), more...)...)

@@ -13,12 +13,13 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Contract 11.5.
 func TestProbesAnswerWithReasons(t *testing.T) {
 	ib, err := inbox.New("shop", fxtest.OpenDB(t), inbox.Migrate(), inbox.Channel("shipping", inbox.On("shipment.wanted",
-		inbox.Func("ship", func(context.Context, inbox.Message[string]) error { return nil }))))
+		inbox.Func("ship", func(context.Context, handler.Message[string]) error { return nil }))))
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	probes(mux, ib)

@@ -7,20 +7,21 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // AccountChanged is a payload.
 type AccountChanged struct{ Amount int }
 
-type handle = func(ctx context.Context, m inbox.Message[AccountChanged]) error
+type handle = func(ctx context.Context, m handler.Message[AccountChanged]) error
 
 func byKafkaKey(apply, notify handle) inbox.Option {
 	return inbox.Channel("accounts.events",
 		//page:begin ordered
 		inbox.On("account.changed",
-			inbox.Func("apply-change", apply, inbox.Ordered()), // one after the other per Kafka key
-			inbox.Func("notify-owner", notify),                 // as they come
+			inbox.Func("apply-change", apply, handler.Ordered()), // one after the other per Kafka key
+			inbox.Func("notify-owner", notify),                   // as they come
 		),
 		//page:end
 	)
@@ -29,7 +30,7 @@ func byKafkaKey(apply, notify handle) inbox.Option {
 func bySource(apply handle) inbox.Option {
 	return inbox.Channel("accounts.events", inbox.On("account.changed",
 		//page:begin by
-		inbox.Func("apply-change", apply, inbox.OrderedBy(func(m inbox.RawMessage) []byte {
+		inbox.Func("apply-change", apply, handler.OrderedBy(func(m handler.RawMessage) []byte {
 			tenant, ok := m.Properties.Header("tenant")
 			if !ok {
 				return nil // no lane: it runs whenever it is due
@@ -43,7 +44,7 @@ func bySource(apply handle) inbox.Option {
 func skipping(apply handle) inbox.Option {
 	return inbox.Channel("accounts.events", inbox.On("account.changed",
 		//page:begin skip
-		inbox.Func("apply-change", apply, inbox.Ordered(), inbox.SkipPoisoned()),
+		inbox.Func("apply-change", apply, handler.Ordered(), handler.SkipPoisoned()),
 		//page:end
 	))
 }

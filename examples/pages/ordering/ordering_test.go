@@ -21,7 +21,7 @@ type log struct {
 	failed map[string]bool
 }
 
-func (l *log) handle(_ context.Context, m inbox.Message[AccountChanged]) error {
+func (l *log) handle(_ context.Context, m handler.Message[AccountChanged]) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ran = append(l.ran, m.ID)
@@ -31,9 +31,9 @@ func (l *log) handle(_ context.Context, m inbox.Message[AccountChanged]) error {
 	return nil
 }
 
-func nothing(context.Context, inbox.Message[AccountChanged]) error { return nil }
+func nothing(context.Context, handler.Message[AccountChanged]) error { return nil }
 
-func message(id, key string) inbox.RawMessage {
+func message(id, key string) handler.RawMessage {
 	m := fxtest.JSON("accounts.events", "account.changed", id, AccountChanged{})
 	if key != "" {
 		m.OrderingKey = []byte(key)
@@ -88,7 +88,7 @@ func TestAPoisonedHeadParksItsLaneUnlessSkipped(t *testing.T) {
 func TestAFunctionNamesTheLane(t *testing.T) {
 	l := &log{failed: map[string]bool{"1": true}}
 	kit := fxtest.New(t, bySource(l.handle))
-	of := func(id, tenant string) inbox.RawMessage {
+	of := func(id, tenant string) handler.RawMessage {
 		m := message(id, "the same for all")
 		m.Properties.Headers = []handler.Header{{Key: "tenant", Value: []byte(tenant)}}
 		return m
@@ -102,6 +102,6 @@ func TestAFunctionNamesTheLane(t *testing.T) {
 func TestARecordsOrderingKeyCanBeComputed(t *testing.T) {
 	l := &log{}
 	_, err := inbox.New("accounts", fxtest.OpenDB(t), inbox.Channel("accounts.events", keyed([]string{"localhost:9092"}),
-		inbox.On("account.changed", inbox.Func("apply-change", l.handle, inbox.Ordered()))))
+		inbox.On("account.changed", inbox.Func("apply-change", l.handle, handler.Ordered()))))
 	require.NoError(t, err)
 }

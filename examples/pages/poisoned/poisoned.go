@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -20,20 +21,20 @@ type ShipmentWanted struct{ OrderID, Address string }
 type carrier func(ctx context.Context, orderID string) (status int, err error)
 
 // ship tells apart what heals by itself and what does not.
-func ship(ask carrier) func(context.Context, inbox.Message[ShipmentWanted]) error {
+func ship(ask carrier) func(context.Context, handler.Message[ShipmentWanted]) error {
 	//page:begin steer
-	return func(ctx context.Context, m inbox.Message[ShipmentWanted]) error {
+	return func(ctx context.Context, m handler.Message[ShipmentWanted]) error {
 		if m.Payload.Address == "" {
-			return inbox.Poison(errors.New("no address")) // no retry mends that
+			return handler.Poison(errors.New("no address")) // no retry mends that
 		}
 		status, err := ask(ctx, m.Payload.OrderID)
 		switch {
 		case err != nil:
 			return fmt.Errorf("ask the carrier: %w", err) // tried again, with backoff
 		case status == http.StatusTooManyRequests:
-			return inbox.RetryAfter(time.Minute, errors.New("the carrier is busy"))
+			return handler.RetryAfter(time.Minute, errors.New("the carrier is busy"))
 		case status == http.StatusAccepted:
-			return inbox.Snooze(10 * time.Second) // not ready yet: no failure, nothing is charged
+			return handler.Snooze(10 * time.Second) // not ready yet: no failure, nothing is charged
 		}
 		return nil
 	}
@@ -44,7 +45,7 @@ func ship(ask carrier) func(context.Context, inbox.Message[ShipmentWanted]) erro
 func patient(ask carrier) *inbox.HandlerSpec {
 	//page:begin breaker
 	return inbox.Func("ship", ship(ask),
-		inbox.CircuitBreaker(inbox.Breaker{Failures: 5, OpenFor: 30 * time.Second}))
+		handler.CircuitBreaker(handler.Breaker{Failures: 5, OpenFor: 30 * time.Second}))
 	//page:end
 }
 
@@ -71,7 +72,7 @@ func acceptAgain(ctx context.Context, ib *inbox.Inbox, actor ops.Actor, channel 
 	slices.Reverse(ids)
 	for _, id := range ids {
 		_, err := o.ReAccept(ctx, actor, id) // with an audit row
-		var still *inbox.StillBadError
+		var still *handler.StillBadError
 		switch {
 		case err == nil:
 			accepted++

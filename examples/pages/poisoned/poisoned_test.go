@@ -15,12 +15,13 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-func wanted(id, address string) inbox.RawMessage {
+func wanted(id, address string) handler.RawMessage {
 	return fxtest.JSON("shipping", "shipment.wanted", id, ShipmentWanted{id, address})
 }
 

@@ -5,13 +5,14 @@ import (
 	"context"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // OrderPlaced is a payload.
 type OrderPlaced struct{ OrderID string }
 
 // fulfil is the handler of all programs below.
-type fulfil func(ctx context.Context, m inbox.Message[OrderPlaced]) error
+type fulfil func(ctx context.Context, m handler.Message[OrderPlaced]) error
 
 // before is what runs until the rename.
 func before(fulfilOrder fulfil) inbox.Option {
@@ -23,7 +24,7 @@ func before(fulfilOrder fulfil) inbox.Option {
 func after(fulfilOrder fulfil) inbox.Option {
 	return inbox.Channel("orders.events", inbox.On("order.placed",
 		//page:begin after
-		inbox.Func("fulfil-order", fulfilOrder, inbox.LegacyKeys("order-handler")),
+		inbox.Func("fulfil-order", fulfilOrder, handler.LegacyKeys("order-handler")),
 		//page:end
 	))
 }
@@ -32,7 +33,7 @@ func after(fulfilOrder fulfil) inbox.Option {
 func twice(fulfilOrder fulfil) inbox.Option {
 	return inbox.Channel("orders.events", inbox.On("order.placed",
 		//page:begin twice
-		inbox.Func("ship-order", fulfilOrder, inbox.LegacyKeys("fulfil-order", "order-handler")),
+		inbox.Func("ship-order", fulfilOrder, handler.LegacyKeys("fulfil-order", "order-handler")),
 		//page:end
 	))
 }
@@ -41,7 +42,7 @@ func twice(fulfilOrder fulfil) inbox.Option {
 func prepared(fulfilOrder fulfil) inbox.Option {
 	return inbox.Channel("orders.events", inbox.On("order.placed",
 		//page:begin prepared
-		inbox.Func("order-handler", fulfilOrder, inbox.LegacyKeys("fulfil-order")),
+		inbox.Func("order-handler", fulfilOrder, handler.LegacyKeys("fulfil-order")),
 		//page:end
 	))
 }

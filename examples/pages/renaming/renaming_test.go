@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -25,7 +26,7 @@ type ran struct {
 
 func newRan() *ran { return &ran{counts: map[string]int{}} }
 
-func (r *ran) handle(_ context.Context, m inbox.Message[OrderPlaced]) error {
+func (r *ran) handle(_ context.Context, m handler.Message[OrderPlaced]) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts[m.Payload.OrderID]++
@@ -91,7 +92,7 @@ func TestAForgottenKeyIsSaidAtStart(t *testing.T) {
 	renamed := deployed(t, db, forgotten(runs.handle), inbox.WithLogger(zap.New(core)))
 	require.NoError(t, renamed.Start(t.Context()))
 	defer func() { require.NoError(t, renamed.Stop(context.Background())) }()
-	warnings := logs.FilterMessageSnippet("a renamed handler needs inbox.LegacyKeys").All()
+	warnings := logs.FilterMessageSnippet("a renamed handler needs handler.LegacyKeys").All()
 	require.Len(t, warnings, 1)
 	require.Equal(t, "order-handler", warnings[0].ContextMap()["handler_key"])
 }
@@ -129,5 +130,5 @@ func TestChannelUnderAnotherNameKnowsWhatItHasStored(t *testing.T) {
 	other := deployed(t, db, renamed(runs.handle))
 	results, err := other.Accept(t.Context(), fxtest.JSON("orders.placed", "order.placed", "1", OrderPlaced{OrderID: "1"}))
 	require.NoError(t, err)
-	require.Equal(t, inbox.OutcomeDuplicate, results[0].Outcome)
+	require.Equal(t, handler.OutcomeDuplicate, results[0].Outcome)
 }

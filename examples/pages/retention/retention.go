@@ -9,6 +9,7 @@ import (
 	"gorm.io/gorm/clause"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -16,7 +17,7 @@ import (
 // OrderPlaced is a payload.
 type OrderPlaced struct{ OrderID string }
 
-type handle = func(ctx context.Context, m inbox.Message[OrderPlaced]) error
+type handle = func(ctx context.Context, m handler.Message[OrderPlaced]) error
 
 // options keep what is finished for 30 days, and one handler's share longer.
 func options(fulfilOrder, reportTax handle, archive *gorm.DB) []inbox.Option {
@@ -55,8 +56,8 @@ type ArchivedStatus struct {
 	CompletedAt   *time.Time
 }
 
-func intoTables(archive *gorm.DB) func(ctx context.Context, messages []inbox.Archived) error {
-	return func(ctx context.Context, messages []inbox.Archived) error {
+func intoTables(archive *gorm.DB) func(ctx context.Context, messages []cleanup.Archived) error {
+	return func(ctx context.Context, messages []cleanup.Archived) error {
 		var rows []ArchivedMessage
 		var statuses []ArchivedStatus
 		for _, m := range messages {
@@ -79,7 +80,7 @@ func intoTables(archive *gorm.DB) func(ctx context.Context, messages []inbox.Arc
 //page:end
 
 // nightly runs a cleanup when the application says so.
-func nightly(ctx context.Context, ib *inbox.Inbox) (inbox.Deleted, error) {
+func nightly(ctx context.Context, ib *inbox.Inbox) (handler.Deleted, error) {
 	deleted, err := ib.Cleanup(ctx)
 	return deleted, err
 }

@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
-func nothing(context.Context, inbox.Message[OrderPlaced]) error { return nil }
+func nothing(context.Context, handler.Message[OrderPlaced]) error { return nil }
 
 const day = 24 * time.Hour
 
@@ -37,7 +37,7 @@ func TestWhatIsFinishedIsArchivedAndThenDeleted(t *testing.T) {
 	kit.Advance(2 * day)
 	deleted, err = nightly(t.Context(), kit.Inbox)
 	require.NoError(t, err)
-	require.Equal(t, inbox.Deleted{Statuses: 1}, deleted, "the other handler's is kept, and the message for it")
+	require.Equal(t, handler.Deleted{Statuses: 1}, deleted, "the other handler's is kept, and the message for it")
 	require.EqualValues(t, 1, count(&ArchivedMessage{}))
 	require.EqualValues(t, 1, count(&ArchivedStatus{}))
 

@@ -7,6 +7,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // OrderPlaced is the payload of "order.placed".
@@ -22,7 +23,7 @@ type Stock struct {
 }
 
 // reserveStock takes an order's articles from the stock.
-func reserveStock(ctx context.Context, tx *gorm.DB, m inbox.Message[OrderPlaced]) error {
+func reserveStock(ctx context.Context, tx *gorm.DB, m handler.Message[OrderPlaced]) error {
 	taken := tx.Model(&Stock{}).
 		Where("sku = ? AND available >= ?", m.Payload.SKU, m.Payload.Quantity).
 		Update("available", gorm.Expr("available - ?", m.Payload.Quantity))

@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 
 	"github.com/gorm-inbox/inbox/examples/shop/events"
 )
@@ -39,7 +40,7 @@ type (
 
 // reserveStock is a transactional handler: what it writes through tx is
 // committed together with the completion of its status, or not at all.
-func reserveStock(_ context.Context, tx *gorm.DB, m inbox.Message[Order]) error {
+func reserveStock(_ context.Context, tx *gorm.DB, m handler.Message[Order]) error {
 	o := m.Payload
 	return tx.Create(&Reservation{OrderID: o.ID, Article: o.Article, Quantity: o.Quantity}).Error
 }
@@ -55,7 +56,7 @@ type Till struct{ inbox *inbox.Inbox }
 // What is accepted here is found by the next poll (PollingInterval), or on
 // PostgreSQL with inbox.Listen at once: the receipt's Wake is for after the commit,
 // which is not in a handler's hands.
-func (t *Till) takePayment(ctx context.Context, tx *gorm.DB, m inbox.Message[Order]) error {
+func (t *Till) takePayment(ctx context.Context, tx *gorm.DB, m handler.Message[Order]) error {
 	if err := tx.Create(&Payment{OrderID: m.Payload.ID, Cents: m.Payload.Cents}).Error; err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func (t *Till) takePayment(ctx context.Context, tx *gorm.DB, m inbox.Message[Ord
 	if err != nil {
 		return fmt.Errorf("encode order %s: %w", m.Payload.ID, err)
 	}
-	_, err = t.inbox.AcceptTx(ctx, tx, inbox.RawMessage{Channel: Outgoing, Type: Confirmed, ID: ConfirmationOf(m.Payload.ID), Source: "/shop/orders",
+	_, err = t.inbox.AcceptTx(ctx, tx, handler.RawMessage{Channel: Outgoing, Type: Confirmed, ID: ConfirmationOf(m.Payload.ID), Source: "/shop/orders",
 		ContentType: "application/json", Content: news})
 	return err
 }
@@ -81,6 +82,6 @@ type Announcer struct{ publisher *events.Publisher }
 func NewAnnouncer(publisher *events.Publisher) *Announcer { return &Announcer{publisher} }
 
 // Handle produces one confirmation.
-func (a *Announcer) Handle(ctx context.Context, m inbox.Message[Order]) error {
+func (a *Announcer) Handle(ctx context.Context, m handler.Message[Order]) error {
 	return a.publisher.Publish(ctx, ConfirmedTopic, events.Event{ID: m.ID, Type: m.Type, Source: m.Source, Key: m.Payload.ID, Data: m.Payload})
 }

@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 
 	"github.com/gorm-inbox/inbox/examples/internal/scratch"
@@ -83,7 +84,7 @@ type Parcel struct {
 
 // createParcel is a transactional handler: what it writes through tx is committed
 // together with the completion of its status, or not at all.
-func createParcel(_ context.Context, tx *gorm.DB, m inbox.Message[Order]) error {
+func createParcel(_ context.Context, tx *gorm.DB, m handler.Message[Order]) error {
 	o := m.Payload
 	return tx.Create(&Parcel{OrderID: o.ID, Content: fmt.Sprintf("%d × %s", o.Quantity, o.Article)}).Error
 }
@@ -97,6 +98,6 @@ func NewCustomerNotice(mailer *Mailer) *CustomerNotice { return &CustomerNotice{
 
 // Handle sends one mail. Real mail servers are given the message ID, to know a
 // mail by that comes again.
-func (n *CustomerNotice) Handle(_ context.Context, m inbox.Message[Order]) error {
+func (n *CustomerNotice) Handle(_ context.Context, m handler.Message[Order]) error {
 	return n.mailer.Send(m.Payload.Customer)
 }

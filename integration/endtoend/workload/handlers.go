@@ -10,7 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // schema is where handlers leave their rows. There is no constraint that
@@ -51,7 +51,7 @@ func NewHandlers(effects *sql.DB) *Handlers { return &Handlers{effects: effects}
 var errAsked = errors.New("the job asks for a failure")
 
 // RecordEffect is transactional: its row and the completion are one.
-func (h *Handlers) RecordEffect(ctx context.Context, tx *gorm.DB, m inbox.Message[Job]) error {
+func (h *Handlers) RecordEffect(ctx context.Context, tx *gorm.DB, m handler.Message[Job]) error {
 	if m.Payload.Stubborn {
 		ctx = context.WithoutCancel(ctx)
 		tx = tx.WithContext(ctx)
@@ -65,7 +65,7 @@ func (h *Handlers) RecordEffect(ctx context.Context, tx *gorm.DB, m inbox.Messag
 	}
 	switch {
 	case m.Payload.Poison:
-		return inbox.Poison(errAsked)
+		return handler.Poison(errAsked)
 	case m.Attempt <= m.Payload.Fails:
 		return errAsked
 	}
@@ -74,7 +74,7 @@ func (h *Handlers) RecordEffect(ctx context.Context, tx *gorm.DB, m inbox.Messag
 
 // LogRun is plain: it says that it began and how it ended, each committed at
 // once.
-func (h *Handlers) LogRun(ctx context.Context, m inbox.Message[Job]) error {
+func (h *Handlers) LogRun(ctx context.Context, m handler.Message[Job]) error {
 	if m.Payload.Stubborn {
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -86,7 +86,7 @@ func (h *Handlers) LogRun(ctx context.Context, m inbox.Message[Job]) error {
 	}
 	switch {
 	case m.Payload.Poison:
-		return inbox.Poison(errors.Join(errAsked, h.log(ctx, m, stepPoisoned)))
+		return handler.Poison(errors.Join(errAsked, h.log(ctx, m, stepPoisoned)))
 	case m.Attempt <= m.Payload.Fails:
 		return errors.Join(errAsked, h.log(ctx, m, stepFailed))
 	}
@@ -96,7 +96,7 @@ func (h *Handlers) LogRun(ctx context.Context, m inbox.Message[Job]) error {
 // logTimeout bounds one row; a handler whose database is away fails.
 const logTimeout = 30 * time.Second
 
-func (h *Handlers) log(ctx context.Context, m inbox.Message[Job], step string) error {
+func (h *Handlers) log(ctx context.Context, m handler.Message[Job], step string) error {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
 	_, err := h.effects.ExecContext(ctx, "INSERT INTO runs (message_id, attempt, pid, step) VALUES ($1, $2, $3, $4)", m.ID, m.Attempt, os.Getpid(), step)

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // Names that worker, producers and ledger agree on.
@@ -46,8 +46,8 @@ func (j Job) Content() []byte {
 }
 
 // Message is the job as a message to accept directly.
-func (j Job) Message(id string) inbox.RawMessage {
-	return inbox.RawMessage{Channel: Channel, ID: id, Type: JobType, Source: "endtoend", ContentType: "application/json", Content: j.Content()}
+func (j Job) Message(id string) handler.RawMessage {
+	return handler.RawMessage{Channel: Channel, ID: id, Type: JobType, Source: "endtoend", ContentType: "application/json", Content: j.Content()}
 }
 
 func (j Job) delay() time.Duration { return time.Duration(j.DelayMS) * time.Millisecond }

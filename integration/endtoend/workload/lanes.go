@@ -39,12 +39,12 @@ type Step struct {
 }
 
 // Message is the step as a message to accept directly.
-func (s Step) Message() inbox.RawMessage {
+func (s Step) Message() handler.RawMessage {
 	content, err := json.Marshal(s)
 	if err != nil {
 		panic(fmt.Sprintf("a struct of strings and numbers always encodes: %v", err))
 	}
-	return inbox.RawMessage{Channel: Channel, ID: fmt.Sprintf("%s/%d", s.Lane, s.N), Type: StepType, Source: "endtoend", Content: content, OrderingKey: []byte(s.Lane)}
+	return handler.RawMessage{Channel: Channel, ID: fmt.Sprintf("%s/%d", s.Lane, s.N), Type: StepType, Source: "endtoend", Content: content, OrderingKey: []byte(s.Lane)}
 }
 
 // steps is where ordered handlers leave their rows; at is in the order of the
@@ -57,23 +57,23 @@ func (s Settings) laneOptions(h *Handlers) inbox.ChannelOption {
 	names := func(key string) (string, []handler.Option) {
 		switch s.Generation {
 		case Renamed:
-			return key + "-2", []handler.Option{inbox.LegacyKeys(key), inbox.Ordered()}
+			return key + "-2", []handler.Option{handler.LegacyKeys(key), handler.Ordered()}
 		case RenamedTwice:
-			return key + "-3", []handler.Option{inbox.LegacyKeys(key+"-2", key), inbox.Ordered()}
+			return key + "-3", []handler.Option{handler.LegacyKeys(key+"-2", key), handler.Ordered()}
 		default:
-			return key, []handler.Option{inbox.Ordered()}
+			return key, []handler.Option{handler.Ordered()}
 		}
 	}
 	txKey, txOptions := names("step-tx")
 	plainKey, plainOptions := names("step-plain")
 	return inbox.On(StepType,
-		inbox.Tx(txKey, func(ctx context.Context, tx *gorm.DB, m inbox.Message[Step]) error {
+		inbox.Tx(txKey, func(ctx context.Context, tx *gorm.DB, m handler.Message[Step]) error {
 			if err := tx.Exec("INSERT INTO steps (handler, lane, n, pid) VALUES ('tx', ?, ?, ?)", m.Payload.Lane, m.Payload.N, os.Getpid()).Error; err != nil {
 				return fmt.Errorf("record step: %w", err)
 			}
 			return m.Payload.outcome(m.Attempt)
-		}, append(txOptions, inbox.TxGroup(5))...),
-		inbox.Func(plainKey, func(ctx context.Context, m inbox.Message[Step]) error {
+		}, append(txOptions, handler.TxGroup(5))...),
+		inbox.Func(plainKey, func(ctx context.Context, m handler.Message[Step]) error {
 			if err := m.Payload.outcome(m.Attempt); err != nil {
 				return err
 			}
@@ -86,7 +86,7 @@ func (s Step) outcome(attempt int) error {
 		return errAsked
 	}
 	if s.Snoozes && time.Now().UnixNano()%2 == 0 { // a snooze charges nothing, so nothing tells that it has been
-		return inbox.Snooze(20 * time.Millisecond)
+		return handler.Snooze(20 * time.Millisecond)
 	}
 	return nil
 }

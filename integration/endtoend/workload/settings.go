@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // Settings configure one worker. Start from Quick.
@@ -30,7 +31,7 @@ type Settings struct {
 	// of the program instead of those of jobs.
 	Generation Generation
 	// Mode is the inbox's; empty means that of the database.
-	Mode inbox.ProcessingMode
+	Mode processor.Mode
 	// ClockOffset is by how much this worker's own clock is ahead.
 	ClockOffset time.Duration
 	// RetryDelay, if not zero, is how long after a failure the jobs' handlers

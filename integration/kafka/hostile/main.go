@@ -22,6 +22,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -50,14 +51,14 @@ func run(broker, topic, dsn, last, says string) error {
 	ib, err := inbox.New("hostile", db, inbox.Migrate(), inbox.Channel("c",
 		inbox.Kafka(kafkaconsumer.Config{Brokers: []string{broker}, Topics: []string{topic}, GroupID: "g",
 			Decoder: envelope.DecoderConfig{Type: "ordinary", AllowMissingID: true}}),
-		inbox.On("ordinary", inbox.Func("ordinary", func(_ context.Context, m inbox.Message[[]byte]) error {
+		inbox.On("ordinary", inbox.Func("ordinary", func(_ context.Context, m handler.Message[[]byte]) error {
 			if string(m.Payload) == last {
 				handled <- struct{}{}
 			}
 			return nil
 		})),
 		// A million of these would keep the handler of what comes behind waiting.
-		inbox.On("event", inbox.Func("event", func(context.Context, inbox.Message[[]byte]) error { return nil })),
+		inbox.On("event", inbox.Func("event", func(context.Context, handler.Message[[]byte]) error { return nil })),
 	))
 	if err != nil {
 		return err

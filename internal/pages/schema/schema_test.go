@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -97,12 +98,12 @@ func TestStatesOfThePageAreStates(t *testing.T) {
 	require.Len(t, conditions, 6)
 
 	kit := fxtest.New(t, inbox.MaxRetries(2), inbox.Channel("c", inbox.On("t",
-		inbox.Func("done", func(context.Context, inbox.Message[[]byte]) error { return nil }),
-		inbox.Func("given-up", func(context.Context, inbox.Message[[]byte]) error { return inbox.Poison(nil) }),
-		inbox.Func("later", func(context.Context, inbox.Message[[]byte]) error { return inbox.Snooze(1) }))))
-	kit.Accept(inbox.RawMessage{Channel: "c", Type: "t", ID: "1"})
+		inbox.Func("done", func(context.Context, handler.Message[[]byte]) error { return nil }),
+		inbox.Func("given-up", func(context.Context, handler.Message[[]byte]) error { return handler.Poison(nil) }),
+		inbox.Func("later", func(context.Context, handler.Message[[]byte]) error { return handler.Snooze(1) }))))
+	kit.Accept(handler.RawMessage{Channel: "c", Type: "t", ID: "1"})
 	kit.Process()
-	kit.Accept(inbox.RawMessage{Channel: "c", Type: "t", ID: "2"})
+	kit.Accept(handler.RawMessage{Channel: "c", Type: "t", ID: "2"})
 	require.NoError(t, kit.DB.Exec("UPDATE inbox_handler_statuses SET processing_started_at = CURRENT_TIMESTAMP WHERE message_id = '2' AND handler_key = 'done'").Error)
 	for state, want := range map[string]int64{"pending": 3, "processing": 1, "poisoned": 1, "completed": 1, "discarded": 0, "superseded": 0} {
 		var n int64
