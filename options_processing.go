@@ -125,12 +125,6 @@ func UnknownKeyGrace(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.UnknownKeyGrace = d }
 }
 
-// GroupWindow is how long a result may wait to be stored together with
-// others; once they are BatchSize, they wait no longer. Do not raise it: more waits for a crash to repeat. Default 20 ms.
-func GroupWindow(d time.Duration) Option {
-	return func(c *config) { c.options.Processor.GroupWindow = d }
-}
-
 // StatementTimeout bounds each database call of the inbox. Do not set it below
 // what a claim of BatchSize needs; accepts from Kafka that exceed it are tried
 // again in smaller transactions. Default 10 s.
@@ -163,13 +157,6 @@ func StopBudget(d time.Duration) Option {
 	return func(c *config) { c.options.Processor.StopBudget = d }
 }
 
-// RestartDelay is the wait before a crashed loop or a failed claim is tried
-// again. Do not set it to milliseconds: an outage would be met with a storm.
-// Default 5 s.
-func RestartDelay(d time.Duration) Option {
-	return func(c *config) { c.options.Processor.RestartDelay = d }
-}
-
 // Mode says how the workers of one inbox share its work: processor.ModeCompeting, where
 // each claims for itself, or processor.ModeExclusive, where one at a time holds a lease
 // and the others stand by, to take over within WorkerTimeout and a third of it
@@ -181,12 +168,3 @@ func RestartDelay(d time.Duration) Option {
 // lease waits for that one's next look, see PollingInterval. Default: ModeCompeting on
 // PostgreSQL, ModeExclusive on SQLite (contract 5.3).
 func Mode(m processor.Mode) Option { return func(c *config) { c.options.Processor.Mode = m } }
-
-// LockAcquireTimeout is how long ProcessPending waits, in processor.ModeExclusive, for
-// another worker to give the lease up, in real time. It bounds nothing else: a
-// started worker tries for the lease until it stops, and Cleanup does not wait.
-// Do not set it below WorkerTimeout where a process may die: its lease would
-// outlast the wait. Default 60 s (contract 5.14).
-func LockAcquireTimeout(d time.Duration) Option {
-	return func(c *config) { c.options.Processor.LockAcquireTimeout = d }
-}

@@ -22,8 +22,8 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	require.Equal(t, []any{5, 5 * time.Minute, 30 * time.Second, 100, 10, -1}, []any{p.MaxRetries, p.MaxRetryDelay, p.PollingInterval, p.BatchSize, p.Concurrency, p.Prefetch})
 	require.Equal(t, []any{time.Duration(0), time.Minute, 5 * time.Minute}, []any{p.HandlerTimeout, p.StuckHandlerGrace, p.StuckMessageThreshold})
 	require.Equal(t, []any{5 * time.Second, 5 * time.Second, 30 * time.Second, 10, 10 * time.Minute}, []any{p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout, p.MaxAbandoned, p.UnknownKeyGrace})
-	require.Equal(t, []any{20 * time.Millisecond, 10 * time.Second, 10 * time.Second, 5 * time.Second}, []any{p.GroupWindow, p.StatementTimeout, p.StopBudget, p.RestartDelay})
-	require.Equal(t, []any{processor.Mode(""), time.Minute}, []any{p.Mode, p.LockAcquireTimeout}, "by database")
+	require.Equal(t, []any{10 * time.Second, 10 * time.Second}, []any{p.StatementTimeout, p.StopBudget})
+	require.Equal(t, processor.Mode(""), p.Mode, "by database")
 	require.Equal(t, []any{time.Duration(0), time.Hour, 10_000}, []any{c.Retention, c.CleanupInterval, c.CleanupBatchSize})
 	require.Equal(t, []any{false, time.Duration(0), time.Duration(0), time.Minute}, []any{c.SweepMarkers, c.AuditRetention, c.RejectedRetention, c.ArchiveTimeout})
 	require.Equal(t, []any{acceptor.UnroutedIgnore, acceptor.BadRecordStore, acceptor.GapHalt}, []any{o.Acceptor.Unrouted, o.Acceptor.BadRecords, o.Acceptor.OnGap})
@@ -43,7 +43,6 @@ bad_records: dead_letter_topic
 halt_at_bad_records: 100
 shutdown_on_halt: true
 mode: exclusive
-lock_acquire_timeout: 2m
 retention: 168h
 sweep_markers: true
 audit_retention: 8760h
@@ -53,7 +52,7 @@ table_prefix: shop_
 `), &o))
 	want := inbox.DefaultOptions()
 	want.Processor.MaxRetries, want.Processor.MaxRetryDelay, want.Processor.HandlerTimeout = 7, 90*time.Second, 90*time.Second
-	want.Processor.Mode, want.Processor.LockAcquireTimeout = processor.ModeExclusive, 2*time.Minute
+	want.Processor.Mode = processor.ModeExclusive
 	want.Acceptor.Unrouted, want.Acceptor.OnGap = acceptor.UnroutedReject, acceptor.GapContinue
 	want.Acceptor.Unrouted, want.Acceptor.BadRecords = acceptor.UnroutedReject, acceptor.BadRecordDeadLetter
 	want.Acceptor.HaltAtBadRecords, want.ShutdownOnHalt = 100, true

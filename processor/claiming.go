@@ -85,7 +85,7 @@ func (l *loop) claimRound(quotas map[string]scheduler.Quota, reconcile bool) {
 	case c.err == nil:
 		l.p.claiming.End(nil)
 	case l.session.attempts.Err() == nil:
-		l.p.claiming.Begin(nil, c.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.RestartDelay))
+		l.p.claiming.Begin(nil, c.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.restartDelay()))
 	}
 	l.send(event{claimed: &c})
 }
@@ -137,7 +137,7 @@ func (l *loop) noteClaimed(c *claimed) {
 		l.poll = time.Now().Add(l.sched.PollWait())
 	}
 	if c.err != nil {
-		l.notBefore = time.Now().Add(l.p.opts.RestartDelay)
+		l.notBefore = time.Now().Add(l.p.opts.restartDelay())
 	}
 	for i, a := range c.attempts {
 		l.giveBack(l.shareOf(a.Handler).Enqueue(c.attempts[i:i+1:i+1], false))

@@ -15,7 +15,7 @@ import (
 )
 
 // completer stores results. The first one is stored at once; while a write is
-// under way, and until GroupWindow has passed since the last one or a batch is
+// under way, and until groupWindow has passed since the last one or a batch is
 // full, further results gather and are stored together (contract 5.1). It retries for as
 // long as the database is away: a result is only given up when a stop ends.
 type completer struct {
@@ -50,7 +50,7 @@ type completer struct {
 func newCompleter(st store.Completer, opts Options, now func() time.Time, storing *condition.Condition, lanes *lanes,
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
-	return &completer{store: st, window: opts.GroupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
+	return &completer{store: st, window: groupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
 		now: now, storing: storing, lanes: lanes, settled: settled, drained: drained, arrived: routine.NewSignal(), full: routine.NewSignal(), hurried: routine.NewSignal()}
 }
 

@@ -53,7 +53,7 @@ func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
 	})
 }
 
-func TestFailedClaimIsRetriedAfterRestartDelayNotByThePoll(t *testing.T) {
+func TestFailedClaimIsRetriedLongBeforeThePoll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 1)
 		// Polls come later than any test waits.

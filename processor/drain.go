@@ -44,7 +44,7 @@ type Drained struct {
 //
 // In Exclusive mode it takes the inbox's lock for as long as it runs, or shares
 // it if this very processor is started and holds it. Another holder is waited
-// for, LockAcquireTimeout at most; then the error wraps ErrLockHeld and nothing
+// for, twice WorkerTimeout at most; then the error wraps ErrLockHeld and nothing
 // was run. If the lock is lost on the way, or the processor that shares it is
 // stopped, running handlers are cancelled and released uncharged, and the error
 // wraps ErrLockHeld, too, with the counts so far. Handlers must not call it in

@@ -1,25 +1,25 @@
-package processor_test
+package processor
 
 import (
 	"context"
-	"strconv"
 	"testing"
 	"time"
 
-	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-func TestFullBatchOfResultsDoesNotWaitForTheGroupWindow(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		called := make(chan string, 1)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.BatchSize(4), inbox.GroupWindow(time.Hour), inboxtest.Handlers(
-			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { called <- m.ID; return nil })))
-		inboxtest.Start(t, ib)
-		for i := range 6 { // one by one; the first may be stored at once, the second waits for others
-			inboxtest.Accept(t, ib, strconv.Itoa(i))
-			inboxtest.Receive(t, called, "the call")
+func TestFullBatchOfResultsWaitsForNoOthers(t *testing.T) {
+	c := &completer{batchSize: 4, arrived: routine.NewSignal(), full: routine.NewSignal()}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() {
+		for range 4 {
+			c.add(result{})
 		}
-		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed >= 4 }, "a full batch is stored")
-	})
+	}()
+	c.gather(ctx, time.Hour)
+	require.NoError(t, ctx.Err())
+	require.Equal(t, 4, c.backlog())
 }

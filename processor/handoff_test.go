@@ -20,7 +20,7 @@ func unhurried() inbox.Option {
 	o := inboxtest.Options()
 	p := &o.Processor
 	p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 500*time.Millisecond
-	p.RestartDelay, p.GroupWindow, p.StopBudget, p.PollingInterval = 100*time.Millisecond, time.Millisecond, time.Second, time.Hour
+	p.StopBudget, p.PollingInterval = time.Second, time.Hour
 	return inbox.WithOptions(o)
 }
 

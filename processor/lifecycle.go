@@ -75,7 +75,7 @@ func (p *Processor) Start(context.Context) error {
 		for storing.Err() == nil {
 			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
 				p.storing.Begin(nil, err)
-				routine.Sleep(storing, p.opts.RestartDelay)
+				routine.Sleep(storing, p.opts.restartDelay())
 				completer.arrived.Notify() // the signal for what is queued may be used up
 			}
 		}
@@ -135,9 +135,9 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		}
 		err := protect(func() { newLoop(p, a, s).run(work, a.giveUp) })
 		if err != nil {
-			p.looping.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
+			p.looping.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.restartDelay()))
 			s.end(errFenced)
-			routine.Sleep(work, p.opts.RestartDelay)
+			routine.Sleep(work, p.opts.restartDelay())
 		}
 		if work.Err() != nil {
 			context.AfterFunc(alive, end)
@@ -169,8 +169,8 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 		if work.Err() != nil {
 			return false
 		}
-		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.RestartDelay))
-		routine.Sleep(work, p.opts.RestartDelay)
+		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.restartDelay()))
+		routine.Sleep(work, p.opts.restartDelay())
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 // notification: while it cannot listen, the log says so now and then and health all
 // the time.
 func (p *Processor) listen(ctx context.Context) {
-	first := max(p.opts.RestartDelay/50, time.Millisecond)
-	longest := 12 * p.opts.RestartDelay
+	first := max(p.opts.restartDelay()/50, time.Millisecond)
+	longest := 12 * p.opts.restartDelay()
 	pause := first
 	for ctx.Err() == nil {
 		began := time.Now()

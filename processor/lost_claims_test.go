@@ -70,7 +70,7 @@ func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
 // lost claims finds a status that the worker still holds, by the claim before.
 func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond), inbox.RestartDelay(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond), inbox.HeartbeatInterval(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
 		inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.Attempt == 1 {
 				return handler.RetryAfter(time.Second, errors.New("not yet"))

@@ -40,7 +40,8 @@ type Options struct {
 	// StuckMessageThreshold is the age at which a claim without a worker is
 	// released; greater than HandlerTimeout. Default 5 m.
 	StuckMessageThreshold time.Duration `yaml:"stuck_message_threshold" env:"STUCK_MESSAGE_THRESHOLD"`
-	// HeartbeatInterval is the time between heartbeats. Default 5 s.
+	// HeartbeatInterval is the time between heartbeats, and the wait before a
+	// crashed loop or a failed claim is tried again. Default 5 s.
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval" env:"HEARTBEAT_INTERVAL"`
 	// SweepInterval is the time between looks for vanished workers.
 	// Default 5 s.
@@ -55,9 +56,6 @@ type Options struct {
 	// as known; those of programs that only drain count for 25 h at least.
 	// Default 10 m.
 	UnknownKeyGrace time.Duration `yaml:"unknown_key_grace" env:"UNKNOWN_KEY_GRACE"`
-	// GroupWindow is how long a result may wait for others to be stored
-	// with, BatchSize at most. Default 20 ms.
-	GroupWindow time.Duration `yaml:"group_window" env:"GROUP_WINDOW"`
 	// StatementTimeout bounds each database call. Default 10 s.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
 	// TxIsolation is the isolation of handlers' transactions; sql.LevelDefault is
@@ -68,15 +66,9 @@ type Options struct {
 	// StopBudget is how long a stop waits for running handlers before it
 	// cancels them; less if the stop's deadline is near. Default 10 s.
 	StopBudget time.Duration `yaml:"stop_budget" env:"STOP_BUDGET"`
-	// RestartDelay is the wait before a crashed loop or a failed claim is
-	// tried again. Default 5 s.
-	RestartDelay time.Duration `yaml:"restart_delay" env:"RESTART_DELAY"`
 	// Mode says how the workers of one inbox share its work. Default "": by
 	// the database, ModeCompeting on PostgreSQL and ModeExclusive on SQLite.
 	Mode Mode `yaml:"mode" env:"MODE"`
-	// LockAcquireTimeout is how long ProcessPending waits for the lock of
-	// ModeExclusive, in real time. Default 60 s.
-	LockAcquireTimeout time.Duration `yaml:"lock_acquire_timeout" env:"LOCK_ACQUIRE_TIMEOUT"`
 }
 
 // Mode says how the workers of one inbox share its work (contract 5.3).
@@ -109,8 +101,7 @@ func DefaultOptions() Options {
 		StuckHandlerGrace: time.Minute, StuckMessageThreshold: 5 * time.Minute,
 		HeartbeatInterval: 5 * time.Second, SweepInterval: 5 * time.Second, WorkerTimeout: 30 * time.Second,
 		MaxAbandoned: 10, UnknownKeyGrace: 10 * time.Minute,
-		GroupWindow: 20 * time.Millisecond, StatementTimeout: 10 * time.Second, StopBudget: 10 * time.Second,
-		RestartDelay: 5 * time.Second, LockAcquireTimeout: time.Minute,
+		StatementTimeout: 10 * time.Second, StopBudget: 10 * time.Second,
 	}
 }
 
@@ -127,8 +118,7 @@ func (o Options) Validate() []error {
 	}{
 		{"MaxRetryDelay", o.MaxRetryDelay}, {"PollingInterval", o.PollingInterval}, {"StuckHandlerGrace", o.StuckHandlerGrace},
 		{"StuckMessageThreshold", o.StuckMessageThreshold}, {"HeartbeatInterval", o.HeartbeatInterval}, {"SweepInterval", o.SweepInterval},
-		{"GroupWindow", o.GroupWindow}, {"StatementTimeout", o.StatementTimeout}, {"StopBudget", o.StopBudget}, {"RestartDelay", o.RestartDelay},
-		{"LockAcquireTimeout", o.LockAcquireTimeout},
+		{"StatementTimeout", o.StatementTimeout}, {"StopBudget", o.StopBudget},
 	} {
 		if positive.value <= 0 {
 			refuse(positive.name, positive.value, "more than 0")
@@ -167,6 +157,16 @@ func (o Options) Validate() []error {
 	}
 	return problems
 }
+
+// restartDelay is the wait before a crashed loop or a failed claim is tried again.
+func (o Options) restartDelay() time.Duration { return o.HeartbeatInterval }
+
+// lockPatience is how long ProcessPending waits for the lock of ModeExclusive, in real time:
+// that of a process that has died runs out before.
+func (o Options) lockPatience() time.Duration { return 2 * o.WorkerTimeout }
+
+// groupWindow is how long a result may wait for others to be stored with, BatchSize at most.
+const groupWindow = 20 * time.Millisecond
 
 // prefetch resolves the -1 of Prefetch.
 func (o Options) prefetch() int {

@@ -20,7 +20,7 @@ func hasty() inbox.Option {
 	o := inboxtest.Options()
 	p := &o.Processor
 	p.HeartbeatInterval, p.SweepInterval = 50*time.Millisecond, 50*time.Millisecond
-	p.RestartDelay, p.GroupWindow, p.StopBudget, p.MaxRetryDelay = 50*time.Millisecond, time.Millisecond, time.Second, time.Second
+	p.StopBudget, p.MaxRetryDelay = time.Second, time.Second
 	return inbox.WithOptions(o)
 }
 

@@ -20,7 +20,7 @@ func silence(timeout, sweeps time.Duration) inbox.Option {
 	o := inboxtest.Options()
 	p := &o.Processor
 	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = min(timeout/3, time.Second), sweeps, timeout
-	p.RestartDelay, p.GroupWindow, p.StopBudget, p.MaxRetryDelay = 50*time.Millisecond, time.Millisecond, time.Second, 100*time.Millisecond
+	p.StopBudget, p.MaxRetryDelay = time.Second, 100*time.Millisecond
 	p.PollingInterval = time.Hour
 	return inbox.WithOptions(o)
 }

@@ -30,14 +30,14 @@ func (t *turn) lost() error {
 // longestTry is the longest pause between two tries for the lock.
 const longestTry = time.Second
 
-// takeTurn waits for the lock in Exclusive mode, up to LockAcquireTimeout. If
+// takeTurn waits for the lock in Exclusive mode, up to lockPatience. If
 // this very processor runs and holds it, it is joined.
 func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 	if p.opts.Mode != ModeExclusive {
 		return &turn{term: context.Background(), leave: func() {}}, nil
 	}
 	own := p.newLock(context.WithoutCancel(ctx), uuid.Must(uuid.NewV7()).String(), func() {})
-	deadline := time.NewTimer(p.opts.LockAcquireTimeout)
+	deadline := time.NewTimer(p.opts.lockPatience())
 	defer deadline.Stop()
 	refused := false // by the database, at least once
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, longestTry, p.opts.WorkerTimeout/3) {
@@ -55,7 +55,7 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 			case <-time.After(pause):
 				continue
 			case <-deadline.C:
-				err = fmt.Errorf("waited for %s", p.opts.LockAcquireTimeout)
+				err = fmt.Errorf("waited for %s", p.opts.lockPatience())
 				refused = true // by a busy file, if by nothing else
 			case <-ctx.Done():
 				err = ctx.Err()
@@ -94,7 +94,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 		for keep.Err() == nil {
 			if err := protect(func() { p.keepLock(keep, keep, own, nil) }); err != nil {
 				p.locking.Begin(nil, err)
-				routine.Sleep(keep, p.opts.RestartDelay)
+				routine.Sleep(keep, p.opts.restartDelay())
 			}
 		}
 	}()

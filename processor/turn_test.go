@@ -44,7 +44,7 @@ func drain(ib *inbox.Inbox) <-chan drainEnd {
 
 func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := exclusive(t, d, inbox.LockAcquireTimeout(300*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := exclusive(t, d, inbox.WorkerTimeout(150*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		require.True(t, takeLock(t, d, time.Hour))
 		began := time.Now()

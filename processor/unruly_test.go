@@ -24,7 +24,7 @@ func probing(t *testing.T, d *inboxtest.Database, opts ...handler.Option) (ib *i
 	t.Helper()
 	calls, letGo = &atomic.Int64{}, make(chan bool)
 	opts = append(opts, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 200 * time.Millisecond}))
-	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4), inbox.StuckHandlerGrace(time.Minute), inbox.StopBudget(soon), inbox.RestartDelay(time.Second), inboxtest.Handlers(
+	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4), inbox.StuckHandlerGrace(time.Minute), inbox.StopBudget(soon), inbox.HeartbeatInterval(time.Second), inboxtest.Handlers(
 		inboxtest.Do("shaky", func(context.Context, inboxtest.Bytes) error {
 			if calls.Add(1) == 1 {
 				return errBoom

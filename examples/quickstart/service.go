@@ -74,7 +74,6 @@ func Service(cfg Config) *fx.App {
 			inbox.SweepInterval(500*time.Millisecond),
 			inbox.WorkerTimeout(2*time.Second),
 			inbox.MaxAbandoned(100), // it is killed on purpose
-			inbox.RestartDelay(time.Second),
 
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{

@@ -35,7 +35,6 @@ func NewInbox(db *gorm.DB, bank *Bank, group int, log *zap.Logger) (*inbox.Inbox
 		inbox.HeartbeatInterval(500*time.Millisecond),
 		inbox.SweepInterval(500*time.Millisecond),
 		inbox.WorkerTimeout(3*time.Second),
-		inbox.RestartDelay(500*time.Millisecond),
 		inbox.MaxAbandoned(2*maxKills), // they are killed on purpose
 
 		inbox.Channel(payments,

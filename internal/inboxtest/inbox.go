@@ -64,7 +64,7 @@ func Brisk() inbox.Option {
 	o := Options()
 	p := &o.Processor
 	p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 100*time.Millisecond
-	p.RestartDelay, p.GroupWindow, p.StopBudget = 100*time.Millisecond, time.Millisecond, time.Second
+	p.StopBudget = time.Second
 	return inbox.WithOptions(o)
 }
 

@@ -18,11 +18,11 @@ import (
 func TestOneWorkerProcessesAndAnotherTakesOver(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	ran := make(chan int, 10)
-	started := func(worker int, more ...inbox.Option) *inbox.Inbox {
+	started := func(worker int) *inbox.Inbox {
 		handle := func(context.Context, handler.Message[OrderPlaced]) error { ran <- worker; return nil }
 		db := testenv.OpenPostgres(t, dsn)
-		ib, err := inbox.New("shop", db, append(append(options(handle), inbox.Migrate(), inbox.HeartbeatInterval(100*time.Millisecond),
-			inbox.WorkerTimeout(9*time.Second), inbox.PollingInterval(100*time.Millisecond)), more...)...)
+		ib, err := inbox.New("shop", db, append(options(handle), inbox.Migrate(), inbox.HeartbeatInterval(100*time.Millisecond),
+			inbox.WorkerTimeout(9*time.Second), inbox.PollingInterval(100*time.Millisecond))...)
 		require.NoError(t, err)
 		require.NoError(t, ib.Start(t.Context()))
 		return ib
@@ -35,7 +35,7 @@ func TestOneWorkerProcessesAndAnotherTakesOver(t *testing.T) {
 	}
 	accept("o-1")
 	require.Equal(t, 1, <-ran)
-	second := started(2, inbox.LockAcquireTimeout(time.Millisecond))
+	second := started(2)
 	defer func() { require.NoError(t, second.Stop(context.Background())) }()
 	require.NoError(t, second.Health().Degraded(), "standing by is healthy")
 
@@ -46,7 +46,9 @@ func TestOneWorkerProcessesAndAnotherTakesOver(t *testing.T) {
 	require.NoError(t, db.Raw(string(holder)).Scan(&lease).Error)
 	require.NotEmpty(t, lease.Host)
 
-	drained, err := byHand(t.Context(), second)
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	drained, err := byHand(short, second)
 	require.NoError(t, err)
 	require.Zero(t, drained)
 	require.NoError(t, first.Stop(t.Context()))

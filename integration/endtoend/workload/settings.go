@@ -89,7 +89,7 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 		inbox.WithLogger(log), inbox.Mode(s.Mode), inbox.Concurrency(s.Concurrency),
 		inbox.MaxRetries(50), inbox.MaxRetryDelay(maxRetryDelay), inbox.PollingInterval(pollingInterval),
 		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval), inbox.WorkerTimeout(s.WorkerTimeout),
-		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget), inbox.RestartDelay(200 * time.Millisecond),
+		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget),
 		inbox.WithClock(clock.Offset(s.ClockOffset)), inbox.Channel(Channel, channel...),
 	}
 }
