@@ -121,21 +121,25 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule))
 		}
 		if c.delivery == direct {
-			problems = append(problems, fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, direct))
+			problems = append(problems,
+				fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, direct))
 			continue
 		}
 		for _, other := range channels {
 			switch {
 			case other == c:
 			case other.name == name && len(other.namespaces) == 0:
-				problems = append(problems, fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
-					c.name, name, name))
+				problems = append(problems,
+					fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
+						c.name, name, name))
 			case other.name == name && other.idNamespace() != name:
-				problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
-					c.name, name, other.idNamespace()))
+				problems = append(problems,
+					fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
+						c.name, name, other.idNamespace()))
 			case other.idNamespace() == name && c.delivery == inlined:
-				problems = append(problems, fmt.Errorf("channel %q is in %s mode and names the namespace %q, as channel %q does: it shares nothing with another channel, give it a namespace of its own",
-					c.name, inlined, name, other.name))
+				problems = append(problems,
+					fmt.Errorf("channel %q is in %s mode and names the namespace %q, as channel %q does: it shares nothing with another channel, give it a namespace of its own",
+						c.name, inlined, name, other.name))
 			}
 		}
 	}
@@ -161,14 +165,18 @@ type HandlerSpec struct {
 // concurrent use. Its effects happen at least once; use Tx for writes to the
 // inbox's own database. The key stays the same for ever, or becomes a legacy
 // key: stored statuses belong to it.
-func Func[T any](key string, fn func(ctx context.Context, m handler.Message[T]) error, opts ...handler.Option) *HandlerSpec {
+func Func[T any](
+	key string, fn func(ctx context.Context, m handler.Message[T]) error, opts ...handler.Option,
+) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.New(key, fn, opts...)}
 }
 
 // Tx declares a transactional handler: what it writes through tx happens
 // exactly once. Do not use it for calls to other services: the transaction
 // lasts as long as they do (contract 5.11).
-func Tx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m handler.Message[T]) error, opts ...handler.Option) *HandlerSpec {
+func Tx[T any](
+	key string, fn func(ctx context.Context, tx *gorm.DB, m handler.Message[T]) error, opts ...handler.Option,
+) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewTx(key, fn, opts...)}
 }
 
@@ -193,13 +201,17 @@ func FromTx[H interface {
 // Batch declares a plain handler that takes up to size messages in one call,
 // see handler.NewBatch. Do not use it where messages have nothing to share: it
 // only makes failures wider.
-func Batch[T any](key string, size int, fn func(ctx context.Context, batch []handler.Message[T]) error, opts ...handler.Option) *HandlerSpec {
+func Batch[T any](
+	key string, size int, fn func(ctx context.Context, batch []handler.Message[T]) error, opts ...handler.Option,
+) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewBatch(key, size, fn, opts...)}
 }
 
 // TxBatch declares a transactional handler that takes up to size messages in
 // one call, see handler.NewTxBatch. Do not use it for calls to other services.
-func TxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []handler.Message[T]) error, opts ...handler.Option) *HandlerSpec {
+func TxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []handler.Message[T]) error,
+	opts ...handler.Option,
+) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewTxBatch(key, size, fn, opts...)}
 }
 
@@ -257,8 +269,9 @@ func (cfg *config) validateChannels() error {
 			case s.spec == nil:
 				problems = append(problems, fmt.Errorf("channel %q, type %q: a handler is nil", c.name, s.typ))
 			case s.spec.graph != nil && !cfg.withFx:
-				problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
-					c.name, s.typ, s.spec.key, s.spec.graph.typ))
+				problems = append(problems,
+					fmt.Errorf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
+						c.name, s.typ, s.spec.key, s.spec.graph.typ))
 			}
 		}
 	}

@@ -37,45 +37,67 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 		opts  []inbox.Option
 		want  []string
 	}{
-		"no channels":            {"orders", nil, []string{`inbox "orders": it has no channels`}},
-		"bad inbox name":         {"a b", []inbox.Option{inboxtest.Handlers(nothing("h"))}, []string{`inbox "a b": the name is not 1 to 100 letters`}},
-		"inbox name too long":    {long, []inbox.Option{inboxtest.Handlers(nothing("h"))}, []string{"the name is not 1 to 100 letters"}},
-		"channel without a name": {"orders", []inbox.Option{inbox.Channel("", inbox.On("t", nothing("h")))}, []string{`channel "": the name is not 1 to 200 characters`}},
-		"channel name too long":  {"orders", []inbox.Option{inbox.Channel(long, inbox.On("t", nothing("h")))}, []string{"the name is not 1 to 200 characters"}},
+		"no channels": {"orders", nil, []string{`inbox "orders": it has no channels`}},
+		"bad inbox name": {"a b", []inbox.Option{inboxtest.Handlers(nothing("h"))},
+			[]string{`inbox "a b": the name is not 1 to 100 letters`}},
+		"inbox name too long": {long, []inbox.Option{inboxtest.Handlers(nothing("h"))},
+			[]string{"the name is not 1 to 100 letters"}},
+		"channel without a name": {"orders", []inbox.Option{inbox.Channel("", inbox.On("t", nothing("h")))},
+			[]string{`channel "": the name is not 1 to 200 characters`}},
+		"channel name too long": {"orders", []inbox.Option{inbox.Channel(long, inbox.On("t", nothing("h")))},
+			[]string{"the name is not 1 to 200 characters"}},
 		"channel without handlers": {"orders", []inbox.Option{inbox.Channel("events")}, []string{
 			`inbox "orders": channel "events" has no handlers: declare them with inbox.On`}},
-		"duplicate channel": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a"))), inbox.Channel("events", inbox.On("t", nothing("b")))}, []string{
+		"duplicate channel": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a"))),
+			inbox.Channel("events", inbox.On("t", nothing("b")))}, []string{
 			`channel "events" is declared twice`}},
-		"empty message type":   {"orders", []inbox.Option{inbox.Channel("events", inbox.On("", nothing("a")))}, []string{`channel "events", type "", handler "a": the message type is empty`}},
-		"nil handler":          {"orders", []inbox.Option{inboxtest.Handlers(nil)}, []string{`channel "c", type "t": a handler is nil`}},
-		"nil function":         {"orders", []inbox.Option{inboxtest.Handlers(inboxtest.Do("a", nil))}, []string{`handler "a": its function is nil`}},
-		"handler without key":  {"orders", []inbox.Option{inboxtest.Handlers(nothing(""))}, []string{`channel "c", type "t", handler "": handler key is empty`}},
-		"handler key too long": {"orders", []inbox.Option{inboxtest.Handlers(nothing(long))}, []string{"handler key of 201 characters, allowed are 1 to 200"}},
-		"handler key with NUL": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a\x00"))}, []string{`handler key "a\x00" is not valid UTF-8 without NUL`}},
-		"empty legacy key":     {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.LegacyKeys("")))}, []string{`handler "a": handler key is empty`}},
-		"duplicate key": {"orders", []inbox.Option{inbox.Channel("one", inbox.On("t", nothing("a"))), inbox.Channel("two", inbox.On("u", nothing("a")))}, []string{
+		"empty message type": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("", nothing("a")))},
+			[]string{`channel "events", type "", handler "a": the message type is empty`}},
+		"nil handler": {"orders", []inbox.Option{inboxtest.Handlers(nil)},
+			[]string{`channel "c", type "t": a handler is nil`}},
+		"nil function": {"orders", []inbox.Option{inboxtest.Handlers(inboxtest.Do("a", nil))},
+			[]string{`handler "a": its function is nil`}},
+		"handler without key": {"orders", []inbox.Option{inboxtest.Handlers(nothing(""))},
+			[]string{`channel "c", type "t", handler "": handler key is empty`}},
+		"handler key too long": {"orders", []inbox.Option{inboxtest.Handlers(nothing(long))},
+			[]string{"handler key of 201 characters, allowed are 1 to 200"}},
+		"handler key with NUL": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a\x00"))},
+			[]string{`handler key "a\x00" is not valid UTF-8 without NUL`}},
+		"empty legacy key": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.LegacyKeys("")))},
+			[]string{`handler "a": handler key is empty`}},
+		"duplicate key": {"orders", []inbox.Option{inbox.Channel("one", inbox.On("t", nothing("a"))),
+			inbox.Channel("two", inbox.On("u", nothing("a")))}, []string{
 			`handler key "a" is registered twice: as key of inbox "orders", channel "one", type "t", and as key of inbox "orders", channel "two", type "u"`}},
-		"duplicate key, legacy": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a"), nothing("b", handler.LegacyKeys("a")))}, []string{
+		"duplicate key, legacy": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a"),
+			nothing("b", handler.LegacyKeys("a")))}, []string{
 			`handler key "a" is registered twice: as key of inbox "orders", channel "c", type "t", and as legacy key of inbox "orders", channel "c", type "t"`}},
 		"From without Fx": {"orders", []inbox.Option{inboxtest.Handlers(inbox.From[*graphHandler]("a"))}, []string{
 			`handler "a": it comes from the Fx graph (*inbox_test.graphHandler); without Fx use inbox.Func or inbox.Tx`}},
-		"codec of another type": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.WithCodec(handler.JSON[int]{})))}, []string{`its codec handler.JSON[int] does not decode into []uint8`}},
-		"negative timeout":      {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.Timeout(-1)))}, []string{`handler "a": Timeout is -1ns, allowed is 0 or more`}},
-		"Kafka twice": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{}), inbox.Kafka(kafkaconsumer.Config{}))}, []string{
+		"codec of another type": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a",
+			handler.WithCodec(handler.JSON[int]{})))}, []string{`its codec handler.JSON[int] does not decode into []uint8`}},
+		"negative timeout": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.Timeout(-1)))},
+			[]string{`handler "a": Timeout is -1ns, allowed is 0 or more`}},
+		"Kafka twice": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")),
+			inbox.Kafka(kafkaconsumer.Config{}), inbox.Kafka(kafkaconsumer.Config{}))}, []string{
 			`channel "events" has inbox.Kafka twice`}},
-		"Kafka without topics": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, GroupID: "g"}))}, []string{
+		"Kafka without topics": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")),
+			inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, GroupID: "g"}))}, []string{
 			`inbox "orders"`, `"events"`, "Topics"}},
-		"two channels in one group": {"orders", []inbox.Option{consuming("events", ""), inbox.Channel("others", inbox.On("t", nothing("b")), inbox.Kafka(somewhere))}, []string{
+		"two channels in one group": {"orders", []inbox.Option{consuming("events", ""),
+			inbox.Channel("others", inbox.On("t", nothing("b")), inbox.Kafka(somewhere))}, []string{
 			`channel "events" of inbox "orders" and channel "others" of inbox "orders" have the same GroupID "g", allowed is a group for each`}},
-		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter), consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
+		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter),
+			consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
 			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty, required is a topic with BadRecords dead_letter_topic`}},
 		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{consuming("events", "letters")},
 			[]string{`channel "events": option DeadLetterTopic is "letters", allowed is none with BadRecords store: use inbox.BadRecords(acceptor.BadRecordDeadLetter)`}},
-		"a dead-letter topic that is consumed": {"orders", []inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter), consuming("events", "t1")},
+		"a dead-letter topic that is consumed": {"orders",
+			[]inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter), consuming("events", "t1")},
 			[]string{`"events"`, `option DeadLetterTopic is "t1", allowed is a topic that is not one of Topics`}},
 		"ShutdownOnHalt without Fx": {"orders", []inbox.Option{inbox.ShutdownOnHalt(), inboxtest.Handlers(nothing("a"))},
 			[]string{`inbox "orders": option ShutdownOnHalt is true, allowed is false without Fx`}},
-		"all at once": {"orders", []inbox.Option{inbox.Channel("empty"), inbox.Channel("events", inbox.On("t", nothing("a"), nil))}, []string{`channel "empty" has no handlers`, `a handler is nil`}},
+		"all at once": {"orders", []inbox.Option{inbox.Channel("empty"), inbox.Channel("events",
+			inbox.On("t", nothing("a"), nil))}, []string{`channel "empty" has no handlers`, `a handler is nil`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ib, err := inbox.New(tc.inbox, fxtest.OpenDB(t), tc.opts...)
@@ -97,40 +119,51 @@ func consuming(channel, letters string) inbox.Option {
 func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	const positive = "allowed is more than 0"
 	for want, options := range map[string][]inbox.Option{
-		"option MaxRetries is -1, allowed is 0 or more":                                                                                 {inbox.MaxRetries(-1)},
-		"option MaxRetryDelay is 0s, " + positive:                                                                                       {inbox.MaxRetryDelay(0)},
-		"option PollingInterval is -1ns, " + positive:                                                                                   {inbox.PollingInterval(-1)},
-		"option BatchSize is 0, allowed is 1 or more":                                                                                   {inbox.BatchSize(0)},
-		"option Concurrency is 0, allowed is 1 or more":                                                                                 {inbox.Concurrency(0)},
-		"option Prefetch is -2, allowed is 0 or more, or -1 for as many as Concurrency":                                                 {inbox.Prefetch(-2)},
-		"option HandlerTimeout is -1ns, allowed is 0 (no limit) or more":                                                                {inbox.HandlerTimeout(-1)},
-		"option StuckHandlerGrace is 0s, " + positive:                                                                                   {inbox.StuckHandlerGrace(0)},
-		"option StuckMessageThreshold is 0s, " + positive:                                                                               {inbox.StuckMessageThreshold(0)},
-		"option StuckMessageThreshold is 1m0s, allowed is more than HandlerTimeout (1m0s)":                                              {inbox.StuckMessageThreshold(time.Minute), inbox.HandlerTimeout(time.Minute)},
-		"option HeartbeatInterval is 0s, " + positive:                                                                                   {inbox.HeartbeatInterval(0)},
-		"option SweepInterval is 0s, " + positive:                                                                                       {inbox.SweepInterval(0)},
-		"option WorkerTimeout is 14.999999999s, allowed is at least three HeartbeatIntervals (15s)":                                     {inbox.WorkerTimeout(15*time.Second - 1)},
-		"option MaxAbandoned is 0, allowed is 1 or more":                                                                                {inbox.MaxAbandoned(0)},
-		"option UnknownKeyGrace is -1ns, allowed is 0 or more":                                                                          {inbox.UnknownKeyGrace(-1)},
-		"option StatementTimeout is 0s, " + positive:                                                                                    {inbox.StatementTimeout(0)},
-		"option StopBudget is 0s, " + positive:                                                                                          {inbox.StopBudget(0)},
-		`option Mode is "shared", allowed is "competing", "exclusive", or "" for the database's default`:                                {inbox.Mode("shared")},
-		"option Retention is -1ns, allowed is 0 (for ever) or more":                                                                     {inbox.Retention(-1)},
-		"option CleanupInterval is 0s, " + positive:                                                                                     {inbox.CleanupInterval(0)},
-		"option AuditRetention is -1ns, allowed is 0 (for ever) or more":                                                                {inbox.AuditRetention(-1)},
-		"option RejectedRetention is -1ns, allowed is 0 (for ever) or more":                                                             {inbox.RejectedRetention(-1)},
-		"option ArchiveTimeout is 0s, " + positive:                                                                                      {inbox.ArchiveTimeout(0)},
-		"option CleanupBatchSize is 0, allowed is 1 or more":                                                                            {inbox.CleanupBatchSize(0)},
-		`option Unrouted is "keep", allowed are ignore, reject and halt`:                                                                {inbox.Unrouted("keep")},
-		`option OnGap is "skip", allowed are halt and continue`:                                                                         {inbox.OnGap("skip")},
-		`option BadRecords is "", allowed are store, dead_letter_topic and halt`:                                                        {inbox.BadRecords("")},
-		`option HaltAtBadRecords is -1, allowed is 0 (never) or more`:                                                                   {inbox.HaltAtBadRecords(-1)},
-		`schema "a b" is not an identifier`:                                                                                             {inbox.Schema("a b")},
-		`table prefix "a-b" is not the beginning of an identifier`:                                                                      {inbox.TablePrefix("a-b")},
-		"options are zero: start from inbox.DefaultOptions()":                                                                           {inbox.WithOptions(inbox.Options{})},
-		"option BatchSize is 0, allowed is 1 or more\ninbox \"orders\": option Concurrency is -5, allowed is 1 or more":                 {inbox.BatchSize(0), inbox.Concurrency(-5)},
-		"option MaxRetries is -1, allowed is 0 or more\ninbox \"orders\": option CleanupInterval is 0s, allowed is more than 0":         {inbox.MaxRetries(-1), inbox.CleanupInterval(0)},
-		`option CleanupBatchSize is -1, allowed is 1 or more` + "\n" + `inbox "orders": option Unrouted is "x", allowed are ignore, re`: {inbox.CleanupBatchSize(-1), inbox.Unrouted("x")},
+		"option MaxRetries is -1, allowed is 0 or more": {inbox.MaxRetries(-1)},
+		"option MaxRetryDelay is 0s, " +
+			positive: {inbox.MaxRetryDelay(0)},
+		"option PollingInterval is -1ns, " +
+			positive: {inbox.PollingInterval(-1)},
+		"option BatchSize is 0, allowed is 1 or more":                                   {inbox.BatchSize(0)},
+		"option Concurrency is 0, allowed is 1 or more":                                 {inbox.Concurrency(0)},
+		"option Prefetch is -2, allowed is 0 or more, or -1 for as many as Concurrency": {inbox.Prefetch(-2)},
+		"option HandlerTimeout is -1ns, allowed is 0 (no limit) or more":                {inbox.HandlerTimeout(-1)},
+		"option StuckHandlerGrace is 0s, " +
+			positive: {inbox.StuckHandlerGrace(0)},
+		"option StuckMessageThreshold is 0s, " +
+			positive: {inbox.StuckMessageThreshold(0)},
+		"option StuckMessageThreshold is 1m0s, allowed is more than HandlerTimeout (1m0s)": {inbox.StuckMessageThreshold(time.Minute), inbox.HandlerTimeout(time.Minute)},
+		"option HeartbeatInterval is 0s, " +
+			positive: {inbox.HeartbeatInterval(0)},
+		"option SweepInterval is 0s, " +
+			positive: {inbox.SweepInterval(0)},
+		"option WorkerTimeout is 14.999999999s, allowed is at least three HeartbeatIntervals (15s)": {inbox.WorkerTimeout(15*time.Second - 1)},
+		"option MaxAbandoned is 0, allowed is 1 or more":                                            {inbox.MaxAbandoned(0)},
+		"option UnknownKeyGrace is -1ns, allowed is 0 or more":                                      {inbox.UnknownKeyGrace(-1)},
+		"option StatementTimeout is 0s, " +
+			positive: {inbox.StatementTimeout(0)},
+		"option StopBudget is 0s, " +
+			positive: {inbox.StopBudget(0)},
+		`option Mode is "shared", allowed is "competing", "exclusive", or "" for the database's default`: {inbox.Mode("shared")},
+		"option Retention is -1ns, allowed is 0 (for ever) or more":                                      {inbox.Retention(-1)},
+		"option CleanupInterval is 0s, " +
+			positive: {inbox.CleanupInterval(0)},
+		"option AuditRetention is -1ns, allowed is 0 (for ever) or more":    {inbox.AuditRetention(-1)},
+		"option RejectedRetention is -1ns, allowed is 0 (for ever) or more": {inbox.RejectedRetention(-1)},
+		"option ArchiveTimeout is 0s, " +
+			positive: {inbox.ArchiveTimeout(0)},
+		"option CleanupBatchSize is 0, allowed is 1 or more":                                                                    {inbox.CleanupBatchSize(0)},
+		`option Unrouted is "keep", allowed are ignore, reject and halt`:                                                        {inbox.Unrouted("keep")},
+		`option OnGap is "skip", allowed are halt and continue`:                                                                 {inbox.OnGap("skip")},
+		`option BadRecords is "", allowed are store, dead_letter_topic and halt`:                                                {inbox.BadRecords("")},
+		`option HaltAtBadRecords is -1, allowed is 0 (never) or more`:                                                           {inbox.HaltAtBadRecords(-1)},
+		`schema "a b" is not an identifier`:                                                                                     {inbox.Schema("a b")},
+		`table prefix "a-b" is not the beginning of an identifier`:                                                              {inbox.TablePrefix("a-b")},
+		"options are zero: start from inbox.DefaultOptions()":                                                                   {inbox.WithOptions(inbox.Options{})},
+		"option BatchSize is 0, allowed is 1 or more\ninbox \"orders\": option Concurrency is -5, allowed is 1 or more":         {inbox.BatchSize(0), inbox.Concurrency(-5)},
+		"option MaxRetries is -1, allowed is 0 or more\ninbox \"orders\": option CleanupInterval is 0s, allowed is more than 0": {inbox.MaxRetries(-1), inbox.CleanupInterval(0)},
+		`option CleanupBatchSize is -1, allowed is 1 or more` + "\n" +
+			`inbox "orders": option Unrouted is "x", allowed are ignore, re`: {inbox.CleanupBatchSize(-1), inbox.Unrouted("x")},
 	} {
 		t.Run(want, func(t *testing.T) {
 			_, err := inbox.New("orders", fxtest.OpenDB(t), append(options, inboxtest.Handlers(nothing("h")))...)
@@ -138,7 +171,8 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		})
 	}
-	limits := []inbox.Option{inbox.MaxRetries(0), inbox.Prefetch(0), inbox.HandlerTimeout(0), inbox.UnknownKeyGrace(0), inbox.Retention(0), inbox.BatchSize(1), inbox.Concurrency(1),
+	limits := []inbox.Option{inbox.MaxRetries(0), inbox.Prefetch(0), inbox.HandlerTimeout(0), inbox.UnknownKeyGrace(0),
+		inbox.Retention(0), inbox.BatchSize(1), inbox.Concurrency(1),
 		inbox.MaxAbandoned(1), inbox.CleanupBatchSize(1), inbox.WorkerTimeout(15 * time.Second), inbox.MaxRetryDelay(1), nil}
 	_, err := inbox.New("orders", fxtest.OpenDB(t), append(limits, inboxtest.Handlers(nothing("h")))...)
 	require.NoError(t, err, "what is just within its range")
@@ -153,7 +187,8 @@ func TestUnusableDatabaseIsAnError(t *testing.T) {
 	_, err := inbox.New("orders", nil, inboxtest.Handlers(nothing("h")))
 	require.EqualError(t, err, `inbox "orders": the *gorm.DB is nil`)
 
-	db, err := gorm.Open(unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + t.TempDir() + "/x.db"}}, &gorm.Config{Logger: logger.Discard})
+	db, err := gorm.Open(unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + t.TempDir() + "/x.db"}},
+		&gorm.Config{Logger: logger.Discard})
 	require.NoError(t, err)
 	pool, err := db.DB()
 	require.NoError(t, err)
@@ -182,12 +217,16 @@ func TestValidateChecksInboxesAgainstEachOther(t *testing.T) {
 	}
 	orders := build("orders", shared, inboxtest.Handlers(nothing("a")))
 	require.NoError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b")))))
-	require.NoError(t, inbox.Validate(orders, build("billing", shared, inbox.TablePrefix("billing_"), inboxtest.Handlers(nothing("b")))))
-	require.EqualError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))),
+	require.NoError(t, inbox.Validate(orders, build("billing", shared, inbox.TablePrefix("billing_"),
+		inboxtest.Handlers(nothing("b")))))
+	require.EqualError(t, inbox.Validate(orders, build("billing", own,
+		inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))),
 		`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`)
-	require.ErrorContains(t, inbox.Validate(build("orders", shared, consuming("events", "")), build("billing", own, inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))),
+	require.ErrorContains(t, inbox.Validate(build("orders", shared, consuming("events", "")),
+		build("billing", own, inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))),
 		`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`)
-	require.EqualError(t, inbox.Validate(orders, build("orders", own, inboxtest.Handlers(nothing("b")))), `two inboxes are called "orders"`)
+	require.EqualError(t, inbox.Validate(orders, build("orders", own, inboxtest.Handlers(nothing("b")))),
+		`two inboxes are called "orders"`)
 	require.EqualError(t, inbox.Validate(orders, build("billing", shared, inboxtest.Handlers(nothing("b")))),
 		`inboxes "orders" and "billing" use the same database with the same table prefix "inbox_"`)
 }

@@ -91,14 +91,19 @@ func (cfg *config) validateDelivery(subscriptions []handler.Subscription) error 
 		}
 		inPlace[c.name] = c.delivery
 		if len(c.modes) > 1 {
-			problems = append(problems, fmt.Errorf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name, c.modes))
+			problems = append(problems,
+				fmt.Errorf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
+					c.modes))
 		}
 		if len(c.kafka) == 0 {
-			problems = append(problems, fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name, c.delivery))
+			problems = append(problems,
+				fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
+					c.delivery))
 		}
 		if cfg.options.Delivery.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox {
-			problems = append(problems, fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
-				c.name, c.delivery, RequirementFail))
+			problems = append(problems,
+				fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
+					c.name, c.delivery, RequirementFail))
 		}
 		if c.inline != nil {
 			problems = append(problems, c.inline.problems(c, cfg.options.Delivery.ConsumeChannelInboxRequirement)...)
@@ -107,7 +112,8 @@ func (cfg *config) validateDelivery(subscriptions []handler.Subscription) error 
 	for _, s := range subscriptions {
 		mode := inPlace[s.Channel] // viaInbox if it is not there
 		for _, option := range unfit(s.Handler, mode) {
-			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s cannot hold in %s mode", s.Channel, s.Type, s.Handler.Key(), option, mode))
+			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s cannot hold in %s mode", s.Channel,
+				s.Type, s.Handler.Key(), option, mode))
 		}
 	}
 	return errors.Join(problems...)
@@ -151,7 +157,8 @@ func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 			Channel: c.name, Registry: ib.registry, DB: ib.db, Paused: ib.processor.Paused,
 			MaxAttempts: o.Delivery.MaxAttempts, Concurrency: o.Delivery.PartitionConcurrency,
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
-			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace, Running: ib.running,
+			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
+			Running:     ib.running,
 			TxIsolation: o.Processor.TxIsolation,
 			Backoff:     ib.cfg.backoff, Middleware: ib.cfg.middleware, Hooks: ib.cfg.hooks,
 			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments,
@@ -182,7 +189,8 @@ func (ib *Inbox) warnWithoutInbox() {
 	}
 	for _, c := range ib.cfg.channels {
 		if c.delivery != viaInbox && !c.withoutInbox {
-			ib.log.Warn("inbox: channel consumes without an inbox", zap.String(telemetry.FieldChannel, c.name), zap.Stringer(telemetry.FieldMode, c.delivery))
+			ib.log.Warn("inbox: channel consumes without an inbox", zap.String(telemetry.FieldChannel, c.name),
+				zap.Stringer(telemetry.FieldMode, c.delivery))
 		}
 	}
 }

@@ -48,38 +48,59 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 	}{
 		"without Kafka": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" is in Direct mode and has no transport: declare inbox.Kafka, or leave inbox.Direct out`}},
-		"without handlers": {[]inbox.Option{directly()}, []string{`inbox "orders": channel "events" has no handlers: declare them with inbox.On`}},
-		"without topics": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noTopics), inbox.On("t", nothing("a")))}, []string{
+		"without handlers": {[]inbox.Option{directly()},
+			[]string{`inbox "orders": channel "events" has no handlers: declare them with inbox.On`}},
+		"without topics": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noTopics),
+			inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events": option Topics is empty, allowed is at least one topic`}},
-		"without a group": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noGroup), inbox.On("t", nothing("a")))}, []string{`inbox "orders": channel "events"`, `GroupID is ""`}},
-		"Kafka twice":     {[]inbox.Option{directly(inbox.Kafka(somewhere), inbox.On("t", nothing("a")))}, []string{`inbox "orders": channel "events" has inbox.Kafka twice`}},
-		"twice": {[]inbox.Option{directly(inbox.On("t", nothing("a"))), inbox.Channel("events", inbox.On("t", nothing("b")))}, []string{
-			`inbox "orders": channel "events" is declared twice`}},
-		"key of another channel": {[]inbox.Option{directly(inbox.On("t", nothing("a"))), inboxtest.Handlers(nothing("a"))}, []string{
-			`handler key "a" is registered twice: as key of inbox "orders", channel "events", type "t", and as key of inbox "orders", channel "c", type "t"`}},
-		"handler without key":  {with(nothing("")), []string{`channel "events", type "t", handler "": handler key is empty`}},
-		"Batch":                {with(inbox.Batch("a", 10, batch)), []string{at + "a batch handler cannot hold in Direct mode"}},
-		"Batch of one":         {with(inbox.Batch("a", 1, batch)), []string{at + "a batch handler cannot hold in Direct mode"}},
-		"TxBatch":              {with(inbox.TxBatch("a", 10, txBatch)), []string{at + "a batch handler cannot hold in Direct mode"}},
-		"Ordered":              {with(nothing("a", handler.Ordered())), []string{at + "Ordered cannot hold in Direct mode"}},
-		"OrderedBy":            {with(nothing("a", handler.OrderedBy(func(handler.RawMessage) []byte { return nil }))), []string{at + "Ordered cannot hold in Direct mode"}},
-		"TxGroup":              {with(inbox.Tx("a", tx, handler.TxGroup(2))), []string{at + "TxGroup cannot hold in Direct mode"}},
-		"CircuitBreaker":       {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))), []string{at + "CircuitBreaker cannot hold in Direct mode"}},
-		"Concurrency":          {with(nothing("a", handler.Concurrency(1))), []string{at + "Concurrency cannot hold in Direct mode"}},
-		"Retention":            {with(nothing("a", handler.Retention(1))), []string{at + "Retention cannot hold in Direct mode"}},
-		"several at once":      {with(nothing("a", handler.Ordered(), handler.Concurrency(1))), []string{at + "Ordered cannot", "Concurrency cannot"}},
-		"one, with the others": {[]inbox.Option{directly(inbox.On("t", nothing("a", handler.Ordered()))), inbox.Channel("empty")}, []string{"Ordered cannot hold", `channel "empty" has no handlers`}},
-		"required inbox": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", nothing("a")))}, []string{
+		"without a group": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noGroup),
+			inbox.On("t", nothing("a")))}, []string{`inbox "orders": channel "events"`, `GroupID is ""`}},
+		"Kafka twice": {[]inbox.Option{directly(inbox.Kafka(somewhere), inbox.On("t", nothing("a")))},
+			[]string{`inbox "orders": channel "events" has inbox.Kafka twice`}},
+		"twice": {[]inbox.Option{directly(inbox.On("t", nothing("a"))), inbox.Channel("events", inbox.On("t", nothing("b")))},
+			[]string{
+				`inbox "orders": channel "events" is declared twice`}},
+		"key of another channel": {[]inbox.Option{directly(inbox.On("t", nothing("a"))), inboxtest.Handlers(nothing("a"))},
+			[]string{
+				`handler key "a" is registered twice: as key of inbox "orders", channel "events", type "t", and as key of inbox "orders", channel "c", type "t"`}},
+		"handler without key": {with(nothing("")), []string{`channel "events", type "t", handler "": handler key is empty`}},
+		"Batch": {with(inbox.Batch("a", 10, batch)),
+			[]string{at + "a batch handler cannot hold in Direct mode"}},
+		"Batch of one": {with(inbox.Batch("a", 1, batch)),
+			[]string{at + "a batch handler cannot hold in Direct mode"}},
+		"TxBatch": {with(inbox.TxBatch("a", 10, txBatch)),
+			[]string{at + "a batch handler cannot hold in Direct mode"}},
+		"Ordered": {with(nothing("a", handler.Ordered())), []string{at + "Ordered cannot hold in Direct mode"}},
+		"OrderedBy": {with(nothing("a", handler.OrderedBy(func(handler.RawMessage) []byte { return nil }))),
+			[]string{at + "Ordered cannot hold in Direct mode"}},
+		"TxGroup": {with(inbox.Tx("a", tx, handler.TxGroup(2))),
+			[]string{at + "TxGroup cannot hold in Direct mode"}},
+		"CircuitBreaker": {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))),
+			[]string{at + "CircuitBreaker cannot hold in Direct mode"}},
+		"Concurrency": {with(nothing("a", handler.Concurrency(1))),
+			[]string{at + "Concurrency cannot hold in Direct mode"}},
+		"Retention": {with(nothing("a", handler.Retention(1))),
+			[]string{at + "Retention cannot hold in Direct mode"}},
+		"several at once": {with(nothing("a", handler.Ordered(), handler.Concurrency(1))),
+			[]string{at + "Ordered cannot", "Concurrency cannot"}},
+		"one, with the others": {[]inbox.Option{directly(inbox.On("t", nothing("a", handler.Ordered()))),
+			inbox.Channel("empty")}, []string{"Ordered cannot hold", `channel "empty" has no handlers`}},
+		"required inbox": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+			directly(inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" consumes in Direct mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
-		"the opt-out of another channel": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", nothing("a"))),
-			inbox.Channel("other", inbox.Direct(), inbox.Kafka(elsewhere), inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("b")))}, []string{`channel "events" consumes in Direct mode`}},
-		"what the opt-out does not cover": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", handler.Ordered())))}, []string{
+		"the opt-out of another channel": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+			directly(inbox.On("t", nothing("a"))),
+			inbox.Channel("other", inbox.Direct(), inbox.Kafka(elsewhere), inbox.AllowConsumeWithoutInbox(),
+				inbox.On("t", nothing("b")))}, []string{`channel "events" consumes in Direct mode`}},
+		"what the opt-out does not cover": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+			directly(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", handler.Ordered())))}, []string{
 			at + "Ordered cannot hold in Direct mode"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := inbox.New("orders", fxtest.OpenDB(t), tc.opts...)
-			byModule := startError(named("orders", fxtest.OpenDB(t)), inbox.Module("orders", append(tc.opts, inbox.Migrate())...))
+			byModule := startError(named("orders", fxtest.OpenDB(t)),
+				inbox.Module("orders", append(tc.opts, inbox.Migrate())...))
 			for _, want := range tc.want {
 				require.ErrorContains(t, err, want)
 				require.ErrorContains(t, byModule, want)
@@ -92,25 +113,30 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 func TestDirectChannelRefusesABatchHandlerOfTheGraph(t *testing.T) {
 	err := startError(named("orders", fxtest.OpenDB(t)), fx.Supply(&batchOfGraph{}),
 		inbox.Module("orders", inbox.Migrate(), directly(inbox.On("t", inbox.FromBatch[*batchOfGraph]("a", 10)))))
-	require.ErrorContains(t, err, `inbox "orders": channel "events", type "t", handler "a": a batch handler cannot hold in Direct mode`)
+	require.ErrorContains(t, err,
+		`inbox "orders": channel "events", type "t", handler "a": a batch handler cannot hold in Direct mode`)
 }
 
 func TestWhatHoldsInDirectModeIsNoMistake(t *testing.T) {
-	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3), handler.Backoff(func(int) time.Duration { return 0 }),
+	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3),
+		handler.Backoff(func(int) time.Duration { return 0 }),
 		handler.Use(func(ctx context.Context, _ handler.Call, next func(context.Context) error) error { return next(ctx) }))
 	tx := inbox.Tx("c", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }, handler.TxGroup(1))
 	for _, r := range []inbox.InboxRequirement{inbox.RequirementNone, inbox.RequirementWarn} {
-		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(r), directly(inbox.On("t", h, tx)), inbox.Channel("stored", inbox.On("t", nothing("d", handler.Ordered()))))
+		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(r),
+			directly(inbox.On("t", h, tx)), inbox.Channel("stored", inbox.On("t", nothing("d", handler.Ordered()))))
 		require.NoError(t, err)
 	}
-	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail), directly(inbox.On("t", h), inbox.AllowConsumeWithoutInbox()),
+	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+		directly(inbox.On("t", h), inbox.AllowConsumeWithoutInbox()),
 		inbox.Channel("stored", inbox.Kafka(elsewhere), inbox.On("t", nothing("d"))))
 	require.NoError(t, err)
 }
 
 func TestDeliveryOptionsAreCheckedAndLoaded(t *testing.T) {
 	o := inbox.DefaultOptions().Delivery
-	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementNone, MaxAttempts: 5, PartitionConcurrency: 10}, o)
+	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementNone, MaxAttempts: 5,
+		PartitionConcurrency: 10}, o)
 	for want, option := range map[string]inbox.Option{
 		`option ConsumeChannelInboxRequirement is "maybe", allowed are none, warn and fail`: inbox.ConsumeChannelInboxRequirement("maybe"),
 		"option MaxAttempts is 0, allowed is 1 or more":                                     inbox.MaxAttempts(0),
@@ -120,10 +146,14 @@ func TestDeliveryOptionsAreCheckedAndLoaded(t *testing.T) {
 		require.ErrorContains(t, err, `inbox "orders": `+want)
 	}
 	loaded := inbox.DefaultOptions()
-	require.NoError(t, yaml.Unmarshal([]byte("consume_channel_inbox_requirement: fail\nmax_attempts: 3\npartition_concurrency: 4\n"), &loaded))
-	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementFail, MaxAttempts: 3, PartitionConcurrency: 4}, loaded.Delivery)
+	require.NoError(t,
+		yaml.Unmarshal([]byte("consume_channel_inbox_requirement: fail\nmax_attempts: 3\npartition_concurrency: 4\n"),
+			&loaded))
+	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementFail, MaxAttempts: 3,
+		PartitionConcurrency: 4}, loaded.Delivery)
 	t.Setenv("ORDERS_CONSUME_CHANNEL_INBOX_REQUIREMENT", "warn")
 	t.Setenv("ORDERS_MAX_ATTEMPTS", "7")
 	require.NoError(t, env.ParseWithOptions(&loaded, env.Options{Prefix: "ORDERS_"}))
-	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementWarn, MaxAttempts: 7, PartitionConcurrency: 4}, loaded.Delivery)
+	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementWarn, MaxAttempts: 7,
+		PartitionConcurrency: 4}, loaded.Delivery)
 }

@@ -14,7 +14,8 @@ import (
 func TestApplicationsOnPostgreSQLGetNoModuleOfTestsOrOfOtherDatabases(t *testing.T) {
 	t.Parallel()
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}",
-		".", "./handler", "./models", "./envelope", "./kafkaconsumer", "./ops", "./dashboard", "./idempotent", "./idempotent/gormstore", "./idempotent/memstore")
+		".", "./handler", "./models", "./envelope", "./kafkaconsumer", "./ops", "./dashboard", "./idempotent",
+		"./idempotent/gormstore", "./idempotent/memstore")
 	found, err := list.Output()
 	require.NoError(t, err)
 	modules := strings.Fields(string(found))

@@ -36,11 +36,14 @@ func checkGroups(all []membership) error {
 	var problems []error
 	for i, a := range all {
 		for _, b := range all[i+1:] {
-			shared := slices.ContainsFunc(a.kafka.Brokers, func(broker string) bool { return slices.Contains(b.kafka.Brokers, broker) })
+			shared := slices.ContainsFunc(a.kafka.Brokers, func(broker string) bool {
+				return slices.Contains(b.kafka.Brokers, broker)
+			})
 			sameChannel := a.inbox == b.inbox && a.channel == b.channel // which is another mistake
 			if shared && !sameChannel && a.kafka.GroupID == b.kafka.GroupID {
-				problems = append(problems, fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q, allowed is a group for each: either would get the records of some partitions only",
-					a.channel, a.inbox, b.channel, b.inbox, a.kafka.GroupID))
+				problems = append(problems,
+					fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q, allowed is a group for each: either would get the records of some partitions only",
+						a.channel, a.inbox, b.channel, b.inbox, a.kafka.GroupID))
 			}
 		}
 	}

@@ -129,7 +129,9 @@ func (h Health) Live() bool {
 	if h.Processor.Busy > 0 || len(h.Processor.Conditions) > 0 || len(h.Processor.Stuck) > 0 {
 		return true
 	}
-	return !slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == ReasonNoProgress && r.State == HealthUnhealthy })
+	return !slices.ContainsFunc(h.Reasons, func(r HealthReason) bool {
+		return r.Code == ReasonNoProgress && r.State == HealthUnhealthy
+	})
 }
 
 // Degraded says what is wrong, nil if nothing is: the reasons that the processor,
@@ -177,7 +179,8 @@ func (h Health) Degraded() error {
 // Health tells how the inbox is, from what is known already: it asks neither the
 // database nor a broker (contract 11.5).
 func (ib *Inbox) Health() Health {
-	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{}, InPlaceOutages: map[string]error{}}
+	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{},
+		InPlaceOutages: map[string]error{}}
 	for channel, r := range ib.runners {
 		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
 		if err := r.Outage(); err != nil {

@@ -30,11 +30,13 @@ func TestWorkerWhoseClockIsWrongIsDegradedAndSaysSoOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		by     time.Duration
 		detail string
-	}{"ahead": {2 * time.Hour, "2h0m0s ahead of the database's"}, "behind": {-2 * time.Hour, "2h0m0s behind the database's"}} {
+	}{"ahead": {2 * time.Hour, "2h0m0s ahead of the database's"},
+		"behind": {-2 * time.Hour, "2h0m0s behind the database's"}} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 				log, logs := inboxtest.Observe()
-				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.WithClock(clock.Offset(c.by)), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.WithClock(clock.Offset(c.by)),
+					inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 				right := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 				inboxtest.Start(t, right)
 				inboxtest.Start(t, ib)
@@ -59,7 +61,8 @@ func TestProgramsWithOtherHandlersAreNamedOnceADeployIsOver(t *testing.T) {
 			for _, key := range keys {
 				handlers = append(handlers, inboxtest.Do(key, inboxtest.Nothing))
 			}
-			inboxtest.Start(t, inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.UnknownKeyGrace(grace), inboxtest.Handlers(handlers...)))
+			inboxtest.Start(t, inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.UnknownKeyGrace(grace),
+				inboxtest.Handlers(handlers...)))
 		}
 		log, logs := inboxtest.Observe()
 		deploying, quiet := inboxtest.Observe()
@@ -70,7 +73,9 @@ func TestProgramsWithOtherHandlersAreNamedOnceADeployIsOver(t *testing.T) {
 		require.Equal(t, []any{"stock"}, line.ContextMap()["handler_keys"])
 		require.Equal(t, []any{"bill"}, line.ContextMap()["missing"])
 		last := lastHeartbeat(t, d)
-		inboxtest.Eventually(t, func() bool { return lastHeartbeat(t, d).Sub(last) > 500*time.Millisecond }, "some sweeps pass")
+		inboxtest.Eventually(t, func() bool {
+			return lastHeartbeat(t, d).Sub(last) > 500*time.Millisecond
+		}, "some sweeps pass")
 		require.Equal(t, 1, logs.FilterMessageSnippet(said).Len())
 		require.Zero(t, quiet.FilterMessageSnippet(said).Len(), "a deploy may be under way")
 	})
@@ -89,7 +94,8 @@ func TestClosedPoolIsUnhealthyAndNotLive(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		db := d.Another(t)
-		ib := inboxtest.New(t, db, inboxtest.Brisk(), log, inbox.SampleInterval(10*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), log, inbox.SampleInterval(10*time.Millisecond),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.IsZero() }, "it runs")
 		require.True(t, ib.Health().Live())
@@ -118,10 +124,13 @@ func TestHealthReasonsHoldNoPasswords(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		if d.Dialect == "postgres" {
-			inboxtest.Exec(t, d.DB, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '"+text+"'; END $$")
-			inboxtest.Exec(t, d.DB, "CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION refuse()")
+			inboxtest.Exec(t, d.DB, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '"+
+				text+"'; END $$")
+			inboxtest.Exec(t, d.DB,
+				"CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION refuse()")
 		} else {
-			inboxtest.Exec(t, d.DB, "CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses BEGIN SELECT RAISE(ABORT, '"+text+"'); END")
+			inboxtest.Exec(t, d.DB, "CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses BEGIN SELECT RAISE(ABORT, '"+
+				text+"'); END")
 		}
 		inboxtest.Start(t, ib)
 		var stored string
@@ -139,7 +148,8 @@ func TestHealthReasonsHoldNoPasswords(t *testing.T) {
 func TestWorkerThatCannotEndSessionsOfAnothersRoleSaysSoUntilItCan(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	work := func(db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
-		return inboxtest.New(t, db, append(opts, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))...)
+		return inboxtest.New(t, db, append(opts, inboxtest.Brisk(),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))...)
 	}
 	work(testenv.OpenPostgres(t, dsn))
 	old, asOld := inboxtest.ApplicationRole(t, dsn)
@@ -155,7 +165,9 @@ func TestWorkerThatCannotEndSessionsOfAnothersRoleSaysSoUntilItCan(t *testing.T)
 	require.Contains(t, its.Detail, "GRANT pg_read_all_stats, pg_signal_backend TO "+rotated)
 	require.ErrorContains(t, second.Health().Degraded(), its.Detail)
 	require.True(t, second.Health().Ready())
-	inboxtest.Eventually(t, func() bool { return reason(first, inbox.ReasonBarredRole) != nil }, "the other has the same to say")
+	inboxtest.Eventually(t, func() bool {
+		return reason(first, inbox.ReasonBarredRole) != nil
+	}, "the other has the same to say")
 
 	testenv.Grant(t, dsn, "pg_read_all_stats, pg_signal_backend", rotated)
 	inboxtest.Eventually(t, func() bool { return reason(second, inbox.ReasonBarredRole) == nil }, "it can now")

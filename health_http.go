@@ -30,7 +30,8 @@ func (ib *Inbox) ReadyHandler() http.Handler { return ib.healthHandler(Health.Re
 func (ib *Inbox) healthHandler(good func(Health) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := ib.Health()
-		body := healthBody{Inbox: ib.Name(), State: h.State, Live: h.Live(), Ready: h.Ready(), Reasons: append([]HealthReason{}, h.Reasons...)}
+		body := healthBody{Inbox: ib.Name(), State: h.State, Live: h.Live(), Ready: h.Ready(),
+			Reasons: append([]HealthReason{}, h.Reasons...)}
 		text, err := json.Marshal(body)
 		if err != nil { // there is nothing in it that json cannot write
 			http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -35,7 +35,8 @@ func (h *Health) judge(s *sampler, o HealthOptions) {
 		h.judgeConsumer(c, s, o)
 	}
 	if c := h.Cleanup; c.Overdue {
-		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded, Detail: fmt.Sprintf("cleanup is held since %s: %v", c.HeldSince.Format(time.RFC3339), c.Held)})
+		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded,
+			Detail: fmt.Sprintf("cleanup is held since %s: %v", c.HeldSince.Format(time.RFC3339), c.Held)})
 	}
 	if err := h.Cleanup.Err; err != nil {
 		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded, Detail: err.Error()})
@@ -76,11 +77,13 @@ func (h *Health) judgeSamples(s *sampler, o HealthOptions) {
 		}
 		if state != HealthHealthy {
 			h.because(HealthReason{Code: ReasonNoProgress, State: state,
-				Detail: fmt.Sprintf("work is due and no attempt has ended since %s; %d calls are running", since.Format(time.RFC3339), h.Processor.Busy)})
+				Detail: fmt.Sprintf("work is due and no attempt has ended since %s; %d calls are running",
+					since.Format(time.RFC3339), h.Processor.Busy)})
 		}
 	}
 	for _, b := range s.backlog {
-		if o.HealthMaxDueAge == 0 || b.OldestDue.IsZero() || b.Paused || s.at.Sub(latest(b.OldestDue, s.began)) < o.HealthMaxDueAge {
+		if o.HealthMaxDueAge == 0 || b.OldestDue.IsZero() || b.Paused ||
+			s.at.Sub(latest(b.OldestDue, s.began)) < o.HealthMaxDueAge {
 			continue
 		}
 		h.because(HealthReason{Code: ReasonOldestDue, State: HealthDegraded, HandlerKey: b.HandlerKey,
@@ -104,7 +107,8 @@ func skewed(ahead time.Duration) string {
 // barred describes roles whose sessions a worker's own cannot end.
 func barred(h processor.Health) string {
 	return fmt.Sprintf("workers use the database role %s, whose sessions this one's can neither see nor end: what they leave open when they are "+
-		"frozen or cut off stays locked; GRANT pg_read_all_stats, pg_signal_backend TO %s", strings.Join(h.BarredRoles, ", "), h.DatabaseRole)
+		"frozen or cut off stays locked; GRANT pg_read_all_stats, pg_signal_backend TO %s", strings.Join(h.BarredRoles, ", "),
+		h.DatabaseRole)
 }
 
 // judgePool looks for the pool's end in what the others report.
@@ -128,20 +132,24 @@ func (h *Health) judgeProcessor() {
 	}
 	h.judgePool()
 	for _, what := range slices.Sorted(maps.Keys(h.Processor.Conditions)) {
-		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded, Detail: fmt.Sprintf("%s: %v", what, h.Processor.Conditions[what])})
+		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded,
+			Detail: fmt.Sprintf("%s: %v", what, h.Processor.Conditions[what])})
 	}
 	for _, stuck := range []map[string]int{h.Processor.Stuck, h.InPlaceStuck} {
 		for _, key := range slices.Sorted(maps.Keys(stuck)) {
-			h.because(HealthReason{Code: ReasonStuck, State: HealthDegraded, HandlerKey: key, Detail: fmt.Sprintf("%d calls ignore their cancelled context", stuck[key])})
+			h.because(HealthReason{Code: ReasonStuck, State: HealthDegraded, HandlerKey: key,
+				Detail: fmt.Sprintf("%d calls ignore their cancelled context", stuck[key])})
 		}
 	}
 	for _, o := range h.longRunning {
 		// Degraded, and ready all the same: the process does its other work, and
 		// would meet the same message after a restart.
-		h.because(HealthReason{Code: ReasonLongRunning, State: HealthDegraded, HandlerKey: o.handlerKey, MessageIDs: o.messageIDs, Detail: o.detail})
+		h.because(HealthReason{Code: ReasonLongRunning, State: HealthDegraded, HandlerKey: o.handlerKey,
+			MessageIDs: o.messageIDs, Detail: o.detail})
 	}
 	for _, key := range h.Processor.OpenCircuits {
-		h.because(HealthReason{Code: ReasonCircuit, State: HealthDegraded, HandlerKey: key, Detail: "its circuit breaker is open"})
+		h.because(HealthReason{Code: ReasonCircuit, State: HealthDegraded, HandlerKey: key,
+			Detail: "its circuit breaker is open"})
 	}
 	for _, channel := range slices.Sorted(maps.Keys(h.InPlaceOutages)) {
 		h.because(HealthReason{Code: ReasonOutage, State: HealthDegraded, Channel: channel,
@@ -158,13 +166,17 @@ func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o HealthOptio
 	halted := c.Halted()
 	for _, p := range halted[:min(len(halted), haltReasons)] {
 		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel,
-			Detail: fmt.Sprintf("%s/%d is halted before offset %d since %s: %v", p.Topic, p.Partition, p.Accepted, p.HaltedAt.Format(time.RFC3339), p.Halted)})
+			Detail: fmt.Sprintf("%s/%d is halted before offset %d since %s: %v", p.Topic, p.Partition, p.Accepted,
+				p.HaltedAt.Format(time.RFC3339), p.Halted)})
 	}
 	if more := len(halted) - haltReasons; more > 0 {
-		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel, Detail: fmt.Sprintf("%d more partitions are halted", more)})
+		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel,
+			Detail: fmt.Sprintf("%d more partitions are halted", more)})
 	}
 	others := c
-	others.Partitions = slices.DeleteFunc(slices.Clone(c.Partitions), func(p kafkaconsumer.PartitionHealth) bool { return p.Halted != nil })
+	others.Partitions = slices.DeleteFunc(slices.Clone(c.Partitions), func(p kafkaconsumer.PartitionHealth) bool {
+		return p.Halted != nil
+	})
 	if err := others.Err(); err != nil {
 		state := HealthDegraded
 		if since := h.stalledSince(others, s); !since.IsZero() && s.now().Sub(since) >= o.HealthUnhealthyAfter {

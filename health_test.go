@@ -40,7 +40,9 @@ func health(ib *inbox.Inbox) string {
 // the next ones leave it at that.
 func becomes(t *testing.T, ib *inbox.Inbox, want string) inbox.Health {
 	t.Helper()
-	inboxtest.Eventually(t, func() bool { return health(ib) == want }, fmt.Sprintf("health is %q, not %q", want, health(ib)))
+	inboxtest.Eventually(t, func() bool {
+		return health(ib) == want
+	}, fmt.Sprintf("health is %q, not %q", want, health(ib)))
 	return ib.Health()
 }
 
@@ -76,14 +78,16 @@ func (b *blocking) handle(ctx context.Context, _ inboxtest.Bytes) error {
 func watchedInbox(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) (*inbox.Inbox, *fxtest.Clock) {
 	t.Helper()
 	clock := fxtest.NewClock(inboxtest.Noon)
-	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.WithClock(clock), inbox.SampleInterval(5 * time.Millisecond), inbox.LongRunning(0)},
+	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.WithClock(clock),
+		inbox.SampleInterval(5 * time.Millisecond), inbox.LongRunning(0)},
 		opts...)...), clock
 }
 
 func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
-		ib, clock := watchedInbox(t, d, inbox.Concurrency(1), inbox.Prefetch(0), inbox.HealthMaxDueAge(0), inboxtest.Handlers(inboxtest.Do("h", b.handle)))
+		ib, clock := watchedInbox(t, d, inbox.Concurrency(1), inbox.Prefetch(0), inbox.HealthMaxDueAge(0),
+			inboxtest.Handlers(inboxtest.Do("h", b.handle)))
 		require.Equal(t, "healthy", health(ib))
 		require.False(t, ib.Health().Ready(), "not started")
 		require.True(t, ib.Health().Live())
@@ -121,7 +125,10 @@ func TestPausedHandlersOweNothing(t *testing.T) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(t.Context(), "h"))
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { b := ib.Health().Backlog; return len(b) == 1 && b[0].Paused }, "the pause is known")
+		inboxtest.Eventually(t, func() bool {
+			b := ib.Health().Backlog
+			return len(b) == 1 && b[0].Paused
+		}, "the pause is known")
 		inboxtest.Accept(t, ib, "m1")
 		inboxtest.Eventually(t, func() bool { return ib.Health().Backlog[0].Due == 1 }, "it is seen to be due")
 		clock.Advance(time.Hour)
@@ -162,12 +169,13 @@ func TestOldestDueStatusDegradesHealthWhileOthersGoOn(t *testing.T) {
 func TestPoisonRateDegradesHealthForItsWindow(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		bad := errors.New("bad")
-		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-			if strings.HasPrefix(m.ID, "bad") {
-				return handler.Poison(bad)
-			}
-			return nil
-		})))
+		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h",
+			func(_ context.Context, m inboxtest.Bytes) error {
+				if strings.HasPrefix(m.ID, "bad") {
+					return handler.Poison(bad)
+				}
+				return nil
+			})))
 		inboxtest.Start(t, ib)
 		stays(t, ib, clock, "healthy")
 		poison := func(from, to int) {
@@ -217,7 +225,8 @@ func TestPoisonRateIsOfStatusesNotOfAttempts(t *testing.T) {
 func TestStopKeepsItsDeadlineWhateverTheMeterProviderDoes(t *testing.T) {
 	provider := hangingMeters{release: make(chan struct{})}
 	defer close(provider.release)
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.MeterProvider(provider), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.MeterProvider(provider),
+		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 	require.NoError(t, ib.Start(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
@@ -260,7 +269,8 @@ func (r hangingRegistration) Unregister() error {
 // end the lease.
 func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		ib, clock := watchedInbox(t, d, inbox.PollingInterval(50*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib, clock := watchedInbox(t, d, inbox.PollingInterval(50*time.Millisecond),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "m1")
 		locked := d.DB.Begin()
 		defer locked.Rollback()
@@ -285,7 +295,8 @@ func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
 				Reasons      []inbox.HealthReason
 			}
 			require.NoError(t, json.Unmarshal([]byte(body), &told))
-			require.Equal(t, "test unhealthy false false", fmt.Sprint(told.Inbox, " ", told.State, " ", told.Live, " ", told.Ready))
+			require.Equal(t, "test unhealthy false false",
+				fmt.Sprint(told.Inbox, " ", told.State, " ", told.Live, " ", told.Ready))
 			require.Equal(t, h.Reasons, told.Reasons)
 			require.Contains(t, told.Reasons[0].Detail, "no attempt has ended since 2")
 		}
@@ -302,7 +313,8 @@ func TestPassiveWorkerIsHealthy(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
-		alone := []inbox.Option{inbox.Mode(processor.ModeExclusive), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", b.handle))}
+		alone := []inbox.Option{inbox.Mode(processor.ModeExclusive), inbox.Concurrency(1), inbox.Prefetch(0),
+			inboxtest.Handlers(inboxtest.Do("h", b.handle))}
 		active, clock := watchedInbox(t, d, alone...)
 		inboxtest.Start(t, active)
 		inboxtest.Accept(t, active, "m1", "m2")
@@ -333,8 +345,10 @@ func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
-		ib, clock := watchedInbox(t, d, inbox.Mode(processor.ModeCompeting), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", b.handle)),
-			inbox.SampleInterval(time.Hour), inbox.HealthAfter(2*time.Hour, 5*time.Hour), inbox.HealthMaxPoisonRate(0.1, time.Hour))
+		ib, clock := watchedInbox(t, d, inbox.Mode(processor.ModeCompeting), inbox.Concurrency(1), inbox.Prefetch(0),
+			inboxtest.Handlers(inboxtest.Do("h", b.handle)),
+			inbox.SampleInterval(time.Hour), inbox.HealthAfter(2*time.Hour, 5*time.Hour),
+			inbox.HealthMaxPoisonRate(0.1, time.Hour))
 		inboxtest.Accept(t, ib, "m1", "m2", "m3")
 		inboxtest.Start(t, ib)
 		inboxtest.Receive(t, b.entered, "m1")
@@ -367,14 +381,19 @@ func TestHealthGoesWithoutTheDatabase(t *testing.T) {
 func TestHealthOptionsAreChecked(t *testing.T) {
 	d := inbox.DefaultOptions().Health
 	require.Equal(t, []any{15 * time.Second, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, 0.1, 5 * time.Minute},
-		[]any{d.SampleInterval, d.HealthDegradedAfter, d.HealthUnhealthyAfter, d.HealthMaxDueAge, d.HealthMaxPoisonRate, d.HealthPoisonWindow})
+		[]any{d.SampleInterval, d.HealthDegradedAfter, d.HealthUnhealthyAfter, d.HealthMaxDueAge, d.HealthMaxPoisonRate,
+			d.HealthPoisonWindow})
 	for problem, opt := range map[string]inbox.Option{
-		"option SampleInterval is 0s, allowed is more than 0":                                inbox.SampleInterval(0),
-		"option HealthDegradedAfter is 15s, allowed is more than SampleInterval (15s)":       inbox.HealthAfter(15*time.Second, time.Hour),
-		"option HealthUnhealthyAfter is 1m0s, allowed is HealthDegradedAfter (2m0s) or more": inbox.HealthAfter(2*time.Minute, time.Minute),
-		"option HealthMaxDueAge is -1s, allowed is 0 (without end) or more":                  inbox.HealthMaxDueAge(-time.Second),
-		"option HealthMaxPoisonRate is 0, allowed is more than 0 and at most 1":              inbox.HealthMaxPoisonRate(0, time.Minute),
-		"option HealthPoisonWindow is 1s, allowed is SampleInterval (15s) to 24h0m0s":        inbox.HealthMaxPoisonRate(1, time.Second),
+		"option SampleInterval is 0s, allowed is more than 0": inbox.SampleInterval(0),
+		"option HealthDegradedAfter is 15s, allowed is more than SampleInterval (15s)": inbox.HealthAfter(15*time.Second,
+			time.Hour),
+		"option HealthUnhealthyAfter is 1m0s, allowed is HealthDegradedAfter (2m0s) or more": inbox.HealthAfter(2*time.Minute,
+			time.Minute),
+		"option HealthMaxDueAge is -1s, allowed is 0 (without end) or more": inbox.HealthMaxDueAge(-time.Second),
+		"option HealthMaxPoisonRate is 0, allowed is more than 0 and at most 1": inbox.HealthMaxPoisonRate(0,
+			time.Minute),
+		"option HealthPoisonWindow is 1s, allowed is SampleInterval (15s) to 24h0m0s": inbox.HealthMaxPoisonRate(1,
+			time.Second),
 	} {
 		_, err := inbox.New("test", fxtest.OpenDB(t), opt, inboxtest.Handlers(nothing("h")))
 		require.ErrorContains(t, err, problem)
@@ -384,12 +403,15 @@ func TestHealthOptionsAreChecked(t *testing.T) {
 func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
-		ib, clock := watchedInbox(t, d, inbox.Concurrency(1), inbox.Prefetch(5), inboxtest.Handlers(inboxtest.Do("h", b.handle)))
+		ib, clock := watchedInbox(t, d, inbox.Concurrency(1), inbox.Prefetch(5),
+			inboxtest.Handlers(inboxtest.Do("h", b.handle)))
 		inboxtest.Accept(t, ib, "m1", "m2", "m3")
 		inboxtest.Start(t, ib)
 		inboxtest.Receive(t, b.entered, "m1")
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Queued == 2 }, "the others are claimed")
-		inboxtest.Eventually(t, func() bool { return stays(t, ib, clock, "healthy").Backlog[0].Due == 0 }, "a look finds them claimed")
+		inboxtest.Eventually(t, func() bool {
+			return stays(t, ib, clock, "healthy").Backlog[0].Due == 0
+		}, "a look finds them claimed")
 		clock.Advance(3 * time.Minute)
 		becomes(t, ib, "degraded no_progress")
 		close(b.leave)
@@ -400,12 +422,13 @@ func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 // Contract 11.1: whether work flows is what an operator asks first.
 func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-			if m.ID == "bad" {
-				return handler.Poison(errors.New("no"))
-			}
-			return nil
-		})))
+		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h",
+			func(_ context.Context, m inboxtest.Bytes) error {
+				if m.ID == "bad" {
+					return handler.Poison(errors.New("no"))
+				}
+				return nil
+			})))
 		o, err := ib.Ops()
 		require.NoError(t, err)
 		overview := func() ops.Overview {
@@ -431,7 +454,9 @@ func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return overview().Handlers[0].Ended.Completed == 3 }, "the third")
 		clock.Advance(40 * time.Minute)
 		stays(t, ib, clock, "healthy")
-		inboxtest.Eventually(t, func() bool { return overview().Handlers[0].Ended == ops.Ended{Completed: 1} }, "the others ended longer ago")
+		inboxtest.Eventually(t, func() bool {
+			return overview().Handlers[0].Ended == ops.Ended{Completed: 1}
+		}, "the others ended longer ago")
 		require.True(t, began.Before(overview().EndedSince))
 
 		without, err := ops.New(d.DB)

@@ -76,7 +76,8 @@ func New(name string, db *gorm.DB, opts ...Option) (*Inbox, error) {
 // the Fx graph, nil without Fx.
 func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handler) (*Inbox, error) {
 	registry, _ := handler.NewRegistry(subscriptionsOf(cfg.channels, resolved)) // validate reports what is wrong with them
-	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}, registry: registry,
+	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix},
+		registry: registry,
 		counters: countersOf(cfg, registry)}
 	ib.log, ib.logLimit = logging.Limit(cfg.logger, cfg.redactor)
 	ib.log = ib.log.With(zap.String(telemetry.FieldInbox, cfg.name))
@@ -97,16 +98,22 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	ib.running = attempt.NewRunning(cfg.clock.Now)
-	ib.processor, err = processor.New(processor.Config{Running: ib.running, DB: db, Store: ib.store, Registry: registry, Options: cfg.options.Processor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Middleware: cfg.middleware, Backoff: cfg.backoff,
+	ib.processor, err = processor.New(processor.Config{Running: ib.running, DB: db, Store: ib.store, Registry: registry,
+		Options: cfg.options.Processor,
+		Clock:   cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks,
+		Middleware: cfg.middleware, Backoff: cfg.backoff,
 		Health: ib.healthJSON, Redactor: cfg.redactor})
 	if err != nil {
 		return fail(err)
 	}
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry,
-		Channels: channelNames(cfg.channels), Namespaces: sharedNamespaces(cfg.channels), NotStored: deliveredInPlace(cfg.channels),
-		Decoders: ib.decoders(), Options: cfg.options.Acceptor, Redactor: cfg.redactor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks, Wake: func(keys []string) { ib.processor.Wake(keys...) },
+		Channels: channelNames(cfg.channels), Namespaces: sharedNamespaces(cfg.channels),
+		NotStored: deliveredInPlace(cfg.channels),
+		Decoders:  ib.decoders(), Options: cfg.options.Acceptor, Redactor: cfg.redactor,
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks,
+		Wake: func(keys []string) {
+			ib.processor.Wake(keys...)
+		},
 		Reserve: func(wanted map[string]int) acceptor.Reservation {
 			if r := ib.processor.Reserve(wanted); r != nil {
 				return r
@@ -116,9 +123,11 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
-	ib.cleaner, err = cleanup.New(cleanup.Config{Store: ib.store, Options: cfg.options.Cleanup, Handlers: registry.Handlers(), Archive: cfg.archive,
+	ib.cleaner, err = cleanup.New(cleanup.Config{Store: ib.store, Options: cfg.options.Cleanup,
+		Handlers: registry.Handlers(), Archive: cfg.archive,
 		Waiting: ib.waiting, StatementTimeout: cfg.options.Processor.StatementTimeout,
-		WorkerAge: 2*cfg.options.Processor.WorkerTimeout + cfg.options.Processor.UnknownKeyGrace, Clock: cfg.clock, Logger: ib.log, Instruments: ib.instruments})
+		WorkerAge: 2*cfg.options.Processor.WorkerTimeout + cfg.options.Processor.UnknownKeyGrace, Clock: cfg.clock,
+		Logger: ib.log, Instruments: ib.instruments})
 	if err != nil {
 		return fail(err)
 	}
@@ -138,10 +147,12 @@ func (ib *Inbox) validateDB() error {
 	}
 	var all []error
 	if dialect := ib.db.Dialector.Name(); ib.cfg.options.Processor.Listen && dialect != "postgres" {
-		all = append(all, fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications", dialect))
+		all = append(all, fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications",
+			dialect))
 	}
 	level := ib.cfg.options.Processor.TxIsolation
-	if allowed := handlertx.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != handlertx.RefusedIsolation("", level) {
+	if allowed := handlertx.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != handlertx.RefusedIsolation("",
+		level) {
 		all = append(all, fmt.Errorf("option TxIsolation is %s, allowed is %s", level, allowed))
 	}
 	naming := ib.naming
@@ -182,7 +193,8 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 	// In Direct mode there is nothing to deduplicate by it. In Inline mode the
 	// handlers' memories judge: coordinates would be remembered, and no resent copy found.
 	cfg.Decoder.AllowMissingID = c.delivery == direct
-	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name], ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
+	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name],
+		ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
 }
 
 func channelNames(channels []*channel) []string {
@@ -237,8 +249,8 @@ func (ib *Inbox) ProcessPending(ctx context.Context) (processor.Drained, error) 
 
 // Cleanup deletes what the retentions allow, now, and says how much of what. It
 // needs no Start; without it, the first call checks the inbox's tables. It fails
-// with cleanup.ErrLeaseHeld while another worker is at it, and with a *cleanup.WaitingError while a consumer that this inbox runs in
-// this process has not caught up: by hand, too, nothing is deleted before. Call
+// with cleanup.ErrLeaseHeld while another worker is at it, and with a *cleanup.WaitingError while a consumer that
+// this inbox runs in this process has not caught up: by hand, too, nothing is deleted before. Call
 // it from a process that consumes nothing, or try again. See
 // cleanup.Cleaner.Clean (contract 6.5, 6.7).
 func (ib *Inbox) Cleanup(ctx context.Context) (handler.Deleted, error) {
@@ -339,7 +351,8 @@ func Validate(inboxes ...*Inbox) error {
 				problems = append(problems, fmt.Errorf("two inboxes are called %q", ib.cfg.name))
 			}
 			if ib.samePool(other) && ib.naming == other.naming {
-				problems = append(problems, fmt.Errorf("inboxes %q and %q use the same database with the same table prefix %q", other.cfg.name, ib.cfg.name, ib.naming.Prefix))
+				problems = append(problems, fmt.Errorf("inboxes %q and %q use the same database with the same table prefix %q",
+					other.cfg.name, ib.cfg.name, ib.naming.Prefix))
 			}
 		}
 	}

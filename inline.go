@@ -40,8 +40,8 @@ import (
 // partition waits, Health says so, and the record is not acknowledged.
 //
 // Inline needs Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker and
-// handler.Concurrency cannot hold and are errors at start. Whether the inbox has handled a message before the channel became
-// Inline is not asked. Do not use it for handlers that fail for long, or that
+// handler.Concurrency cannot hold and are errors at start. Whether the inbox has handled a message before the
+// channel became Inline is not asked. Do not use it for handlers that fail for long, or that
 // call slow services: a failing message holds up all that come after it in its
 // partition, and each handler holds a transaction while it runs. Nor where
 // somebody must be able to look at messages, retry or replay them: nothing but
@@ -148,18 +148,23 @@ func (in *inlining) problems(c *channel, requirement InboxRequirement) []error {
 	var problems []error
 	seen := map[string]bool{}
 	for _, h := range in.handlers {
-		known := slices.ContainsFunc(c.subscriptions, func(s subscription) bool { return s.spec != nil && s.spec.key == h.key })
+		known := slices.ContainsFunc(c.subscriptions, func(s subscription) bool {
+			return s.spec != nil && s.spec.key == h.key
+		})
 		switch {
 		case !known:
-			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler: the channel has no handler %q", c.name, h.key))
+			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler: the channel has no handler %q", c.name,
+				h.key))
 		case seen[h.key]:
-			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler is declared twice for handler %q", c.name, h.key))
+			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler is declared twice for handler %q", c.name,
+				h.key))
 		}
 		seen[h.key] = true
 	}
 	if keys := in.storeless(c); len(keys) > 0 && requirement == RequirementFail {
-		problems = append(problems, fmt.Errorf("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
-			c.name, inlined, keys, RequirementFail))
+		problems = append(problems,
+			fmt.Errorf("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
+				c.name, inlined, keys, RequirementFail))
 	}
 	return problems
 }

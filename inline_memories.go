@@ -44,7 +44,8 @@ func (ib *Inbox) newMemories(naming models.Naming) (memories, error) {
 func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Handler]*synchronous.Memory, error) {
 	store := c.inline.store
 	if !c.inline.ownStore {
-		own, err := gormstore.New(ib.db, gormstore.Schema(naming.Schema), gormstore.TablePrefix(naming.Prefix), gormstore.WithClock(ib.cfg.clock),
+		own, err := gormstore.New(ib.db, gormstore.Schema(naming.Schema), gormstore.TablePrefix(naming.Prefix),
+			gormstore.WithClock(ib.cfg.clock),
 			gormstore.StatementTimeout(ib.cfg.options.Processor.StatementTimeout), gormstore.LockTimeout(markerWait))
 		if err != nil {
 			return nil, err
@@ -75,7 +76,8 @@ func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Hand
 
 // inlineDefaults are the options of a channel's handlers.
 func (ib *Inbox) inlineDefaults(c *channel) []idempotent.Option {
-	opts := []idempotent.Option{idempotent.Channel(c.name), idempotent.IDNamespace(c.idNamespace()), idempotent.WithLogger(ib.log)}
+	opts := []idempotent.Option{idempotent.Channel(c.name), idempotent.IDNamespace(c.idNamespace()),
+		idempotent.WithLogger(ib.log)}
 	if c.allowsMissingID() {
 		opts = append(opts, idempotent.AllowMissingID())
 	}
@@ -110,7 +112,8 @@ func (ib *Inbox) prepareInline(ctx context.Context) error {
 		}
 	}
 	if len(accumulating) > 0 && !ib.cfg.options.Cleanup.SweepMarkers {
-		ib.log.Warn("inbox: markers of inline channels accumulate, because option SweepMarkers is off; said once", zap.Strings(telemetry.FieldChannels, accumulating))
+		ib.log.Warn("inbox: markers of inline channels accumulate, because option SweepMarkers is off; said once",
+			zap.Strings(telemetry.FieldChannels, accumulating))
 	}
 	return nil
 }

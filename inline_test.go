@@ -44,38 +44,62 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 	}{
 		"without Kafka": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" is in Inline mode and has no transport: declare inbox.Kafka, or leave inbox.Inline out`}},
-		"Direct too":       {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Direct(), inbox.Kafka(somewhere), inbox.On("t", nothing("a")))}, []string{modes + "Inline Direct]"}},
-		"Direct before":    {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Inline(), inbox.Kafka(somewhere), inbox.On("t", nothing("a")))}, []string{modes + "Direct Inline]"}},
-		"twice":            {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Inline(), inbox.Kafka(somewhere), inbox.On("t", nothing("a")))}, []string{modes + "Inline Inline]"}},
-		"Batch":            {with(inbox.Batch("a", 10, batch)), []string{at + "a batch handler cannot hold in Inline mode"}},
-		"Ordered":          {with(nothing("a", handler.Ordered())), []string{at + "Ordered cannot hold in Inline mode"}},
-		"TxGroup":          {with(inbox.Tx("a", tx, handler.TxGroup(2))), []string{at + "TxGroup cannot hold in Inline mode"}},
-		"CircuitBreaker":   {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))), []string{at + "CircuitBreaker cannot hold in Inline mode"}},
-		"Concurrency":      {with(nothing("a", handler.Concurrency(1))), []string{at + "Concurrency cannot hold in Inline mode"}},
-		"unknown key":      {declaring(inbox.InlineHandler("b", nil)), []string{`channel "events": inbox.InlineHandler: the channel has no handler "b"`}},
-		"key twice":        {declaring(inbox.InlineHandler("a", nil), inbox.InlineHandler("a", memory)), []string{`channel "events": inbox.InlineHandler is declared twice for handler "a"`}},
-		"bad option":       {declaring(inbox.InlineDefaults(idempotent.Retention(-1))), []string{`inbox "orders": channel "events": `, "option Retention is -1ns, allowed is 0 (the store's) or more"}},
-		"handler's option": {declaring(inbox.InlineHandler("a", nil, idempotent.Duplicates("often"))), []string{`channel "events": idempotent handler "a": option Duplicates is "often"`}},
-		"selector of another type": {declaring(inbox.InlineDefaults(idempotent.KeyBy(func(string) (string, error) { return "", nil }))), []string{
+		"Direct too": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Direct(), inbox.Kafka(somewhere),
+			inbox.On("t", nothing("a")))}, []string{modes + "Inline Direct]"}},
+		"Direct before": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Inline(), inbox.Kafka(somewhere),
+			inbox.On("t", nothing("a")))}, []string{modes + "Direct Inline]"}},
+		"twice": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Inline(), inbox.Kafka(somewhere),
+			inbox.On("t", nothing("a")))}, []string{modes + "Inline Inline]"}},
+		"Batch":   {with(inbox.Batch("a", 10, batch)), []string{at + "a batch handler cannot hold in Inline mode"}},
+		"Ordered": {with(nothing("a", handler.Ordered())), []string{at + "Ordered cannot hold in Inline mode"}},
+		"TxGroup": {with(inbox.Tx("a", tx, handler.TxGroup(2))),
+			[]string{at + "TxGroup cannot hold in Inline mode"}},
+		"CircuitBreaker": {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))),
+			[]string{at + "CircuitBreaker cannot hold in Inline mode"}},
+		"Concurrency": {with(nothing("a", handler.Concurrency(1))),
+			[]string{at + "Concurrency cannot hold in Inline mode"}},
+		"unknown key": {declaring(inbox.InlineHandler("b", nil)),
+			[]string{`channel "events": inbox.InlineHandler: the channel has no handler "b"`}},
+		"key twice": {declaring(inbox.InlineHandler("a", nil), inbox.InlineHandler("a", memory)),
+			[]string{`channel "events": inbox.InlineHandler is declared twice for handler "a"`}},
+		"bad option": {declaring(inbox.InlineDefaults(idempotent.Retention(-1))),
+			[]string{`inbox "orders": channel "events": `, "option Retention is -1ns, allowed is 0 (the store's) or more"}},
+		"handler's option": {declaring(inbox.InlineHandler("a", nil, idempotent.Duplicates("often"))),
+			[]string{`channel "events": idempotent handler "a": option Duplicates is "often"`}},
+		"selector of another type": {declaring(inbox.InlineDefaults(idempotent.KeyBy(func(string) (string, error) {
+			return "",
+				nil
+		}))), []string{
 			`channel "events": idempotent handler "a": option KeyBy is a func(string) (string, error) or nil, allowed is a func(handler.Delivery) (string, error)`}},
 		"strategy that needs the record": {declaring(inbox.InlineDefaults(idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil })))), []string{
 			`idempotent handler "a"`, "needs a record"}},
-		"store overlooked":           {declaring(inbox.InlineStore(overlooked)), []string{`channel "events": `, "the store is a nil *memstore.Store"}},
-		"handler's store overlooked": {declaring(inbox.InlineHandler("a", overlooked)), []string{`channel "events": idempotent handler "a": the store is a nil *memstore.Store`}},
-		"store required":             {declaring(inbox.InlineStore(nil), inbox.InlineDefaults(idempotent.RequireStore())), []string{`channel "events": `, idempotent.ErrNoStore.Error()}},
+		"store overlooked": {declaring(inbox.InlineStore(overlooked)),
+			[]string{`channel "events": `, "the store is a nil *memstore.Store"}},
+		"handler's store overlooked": {declaring(inbox.InlineHandler("a", overlooked)),
+			[]string{`channel "events": idempotent handler "a": the store is a nil *memstore.Store`}},
+		"store required": {declaring(inbox.InlineStore(nil), inbox.InlineDefaults(idempotent.RequireStore())),
+			[]string{`channel "events": `, idempotent.ErrNoStore.Error()}},
 		"required inbox": {append(declaring(), must), []string{
 			`inbox "orders": channel "events" consumes in Inline mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
-		"no store where required": {[]inbox.Option{must, inbox.Channel("events", inbox.Inline(inbox.InlineStore(nil), inbox.InlineHandler("b", memory)), inbox.Kafka(somewhere), inbox.AllowConsumeWithoutInbox(),
-			inbox.On("t", nothing("a"), nothing("b")))}, []string{`channel "events" is in Inline mode without a store for handlers ["a"], and option ConsumeChannelInboxRequirement is fail`}},
-		"idempotency key in Inbox mode":  {[]inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a", handler.IdempotencyKey(byContent))))}, []string{at + "IdempotencyKey cannot hold in Inbox mode"}},
-		"idempotency key in Direct mode": {[]inbox.Option{directly(inbox.On("t", nothing("a", handler.IdempotencyKey(byContent))))}, []string{at + "IdempotencyKey cannot hold in Direct mode"}},
-		"idempotency key of another type": {with(nothing("a", handler.IdempotencyKey(func(handler.Message[string]) (string, error) { return "", nil }))), []string{
+		"no store where required": {[]inbox.Option{must, inbox.Channel("events",
+			inbox.Inline(inbox.InlineStore(nil), inbox.InlineHandler("b", memory)), inbox.Kafka(somewhere),
+			inbox.AllowConsumeWithoutInbox(),
+			inbox.On("t", nothing("a"), nothing("b")))},
+			[]string{`channel "events" is in Inline mode without a store for handlers ["a"], and option ConsumeChannelInboxRequirement is fail`}},
+		"idempotency key in Inbox mode": {[]inbox.Option{inbox.Channel("events",
+			inbox.On("t", nothing("a", handler.IdempotencyKey(byContent))))},
+			[]string{at + "IdempotencyKey cannot hold in Inbox mode"}},
+		"idempotency key in Direct mode": {[]inbox.Option{directly(inbox.On("t",
+			nothing("a", handler.IdempotencyKey(byContent))))}, []string{at + "IdempotencyKey cannot hold in Direct mode"}},
+		"idempotency key of another type": {with(nothing("a",
+			handler.IdempotencyKey(func(handler.Message[string]) (string, error) { return "", nil }))), []string{
 			at + "its IdempotencyKey is a func(handler.Message[string]) (string, error)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := inbox.New("orders", fxtest.OpenDB(t), tc.opts...)
-			byModule := startError(named("orders", fxtest.OpenDB(t)), inbox.Module("orders", append(tc.opts, inbox.Migrate())...))
+			byModule := startError(named("orders", fxtest.OpenDB(t)),
+				inbox.Module("orders", append(tc.opts, inbox.Migrate())...))
 			for _, want := range tc.want {
 				require.ErrorContains(t, err, want)
 				require.ErrorContains(t, byModule, want)
@@ -87,9 +111,11 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 func TestWhatHoldsInInlineModeIsNoMistake(t *testing.T) {
 	memory, err := memstore.New()
 	require.NoError(t, err)
-	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3), handler.Retention(time.Hour), handler.IdempotencyKey(byContent))
+	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3),
+		handler.Retention(time.Hour), handler.IdempotencyKey(byContent))
 	tx := inbox.Tx("c", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }, handler.TxGroup(1))
-	options := []inbox.InlineOption{nil, inbox.InlineDefaults(idempotent.Retention(time.Minute), idempotent.CompositeID("")), inbox.InlineHandler("c", memory, idempotent.AllowMissingID())}
+	options := []inbox.InlineOption{nil, inbox.InlineDefaults(idempotent.Retention(time.Minute),
+		idempotent.CompositeID("")), inbox.InlineHandler("c", memory, idempotent.AllowMissingID())}
 	for _, r := range []inbox.InboxRequirement{inbox.RequirementNone, inbox.RequirementWarn} {
 		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(r), inlinely(options, h, tx),
 			inbox.Channel("direct", inbox.Direct(), inbox.Kafka(elsewhere), inbox.On("t", nothing("d"))))
@@ -97,7 +123,8 @@ func TestWhatHoldsInInlineModeIsNoMistake(t *testing.T) {
 	}
 	for _, store := range []inbox.InlineOption{nil, inbox.InlineStore(memory)} {
 		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
-			inbox.Channel("events", inbox.Inline(store), inbox.Kafka(somewhere), inbox.AllowConsumeWithoutInbox(), inbox.On("t", h)))
+			inbox.Channel("events", inbox.Inline(store), inbox.Kafka(somewhere), inbox.AllowConsumeWithoutInbox(),
+				inbox.On("t", h)))
 		require.NoError(t, err)
 	}
 }

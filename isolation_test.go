@@ -129,7 +129,9 @@ func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
 				}
 				return nil
 			}),
-			inboxtest.Do("discarded", func(context.Context, inboxtest.Bytes) error { return handler.Poison(errors.New("bad")) })))
+			inboxtest.Do("discarded", func(context.Context, inboxtest.Bytes) error {
+				return handler.Poison(errors.New("bad"))
+			})))
 		unstated := inboxtest.UnstatedIsolation(t, d.DB)
 		inboxtest.Start(t, ib)
 		for i := range messages {
@@ -158,11 +160,13 @@ func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
 		}
 		for range 2 {
 			act(func(o *ops.Ops) error {
-				_, err := o.RetryMatching(context.Background(), "a", ops.Filter{HandlerKeys: []string{"retried"}}, ops.Bulk{ChunkSize: 3})
+				_, err := o.RetryMatching(context.Background(), "a", ops.Filter{HandlerKeys: []string{"retried"}},
+					ops.Bulk{ChunkSize: 3})
 				return err
 			})
 			act(func(o *ops.Ops) error {
-				_, err := o.DiscardMatching(context.Background(), "b", ops.Filter{HandlerKeys: []string{"discarded"}}, ops.Bulk{ChunkSize: 3})
+				_, err := o.DiscardMatching(context.Background(), "b", ops.Filter{HandlerKeys: []string{"discarded"}},
+					ops.Bulk{ChunkSize: 3})
 				return err
 			})
 			act(func(o *ops.Ops) error {
@@ -187,10 +191,11 @@ func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
 func TestDrainingNeedsNoStartWhateverTheDefaultIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
-			require.Equal(t, "read committed", levelOf(t, tx))
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(inboxtest.Tx("h",
+			func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
+				require.Equal(t, "read committed", levelOf(t, tx))
+				return nil
+			})))
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Process(t, ib)
 		require.True(t, inboxtest.AllCompleted(t, ib))
@@ -202,7 +207,8 @@ func TestStartWarnsOfTheDefaultIsolation(t *testing.T) {
 	t.Run("once, with whose setting it is", func(t *testing.T) {
 		inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, level string) {
 			log, logs := inboxtest.Observe()
-			ib := inboxtest.New(t, d.DB, log, inbox.TxIsolation(sql.LevelRepeatableRead), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+			ib := inboxtest.New(t, d.DB, log, inbox.TxIsolation(sql.LevelRepeatableRead),
+				inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 			for range 2 {
 				inboxtest.Start(t, ib)()
 				found := isolationWarnings(logs)
@@ -210,9 +216,11 @@ func TestStartWarnsOfTheDefaultIsolation(t *testing.T) {
 				var role, database, source string
 				require.NoError(t, d.DB.Raw("SELECT current_user").Scan(&role).Error)
 				require.NoError(t, d.DB.Raw("SELECT current_database()").Scan(&database).Error)
-				require.NoError(t, d.DB.Raw("SELECT source FROM pg_settings WHERE name = 'default_transaction_isolation'").Scan(&source).Error)
+				require.NoError(t,
+					d.DB.Raw("SELECT source FROM pg_settings WHERE name = 'default_transaction_isolation'").Scan(&source).Error)
 				require.Contains(t, []string{"user", "database"}, source)
-				require.Equal(t, map[string]any{"inbox": "test", "role": role, "database": database, "isolation": level, "setting_of": source,
+				require.Equal(t, map[string]any{"inbox": "test", "role": role, "database": database, "isolation": level,
+					"setting_of":         source,
 					"handlers_isolation": "repeatable read"}, found[0].ContextMap())
 				logs.TakeAll()
 			}
@@ -221,7 +229,8 @@ func TestStartWarnsOfTheDefaultIsolation(t *testing.T) {
 	t.Run("and not of READ COMMITTED", func(t *testing.T) {
 		inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 			log, logs := inboxtest.Observe()
-			inboxtest.Start(t, inboxtest.New(t, d.DB, log, inbox.TxIsolation(sql.LevelSerializable), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))))
+			inboxtest.Start(t, inboxtest.New(t, d.DB, log, inbox.TxIsolation(sql.LevelSerializable),
+				inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))))
 			require.Empty(t, isolationWarnings(logs))
 		})
 	})
@@ -242,7 +251,9 @@ func TestTransactionsOfHandlersHaveTheirIsolation(t *testing.T) {
 			for kind, h := range map[string]*inbox.HandlerSpec{
 				"tx":    inboxtest.Tx("tx "+want, in),
 				"group": inboxtest.Tx("group "+want, in, handler.TxGroup(2)),
-				"batch": inbox.TxBatch("batch "+want, 2, func(ctx context.Context, tx *gorm.DB, ms []inboxtest.Bytes) error { return in(ctx, tx, ms[0]) }),
+				"batch": inbox.TxBatch("batch "+want, 2, func(ctx context.Context, tx *gorm.DB, ms []inboxtest.Bytes) error {
+					return in(ctx, tx, ms[0])
+				}),
 			} {
 				got = ""
 				ib := inboxtest.New(t, d.DB, append(options, inboxtest.Handlers(h))...)
@@ -301,7 +312,8 @@ func TestSerializationFailureAtTheCommitIsRepeatedUncharged(t *testing.T) {
 				require.Zero(t, inboxtest.Process(t, ib).Failed)
 				return inboxtest.AllCompleted(t, ib)
 			}, "both have completed")
-			require.GreaterOrEqual(t, calls.Load(), int64(3), "one of them ran again, more than once if the first was not quite over")
+			require.GreaterOrEqual(t, calls.Load(), int64(3),
+				"one of them ran again, more than once if the first was not quite over")
 			for _, name := range []string{"a", "b"} {
 				s := inboxtest.Status(t, ib, id, key(name))
 				require.Zero(t, s.ErrorCount)

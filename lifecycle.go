@@ -195,7 +195,8 @@ func (ib *Inbox) warnPool() {
 	}
 	limit := pool.Stats().MaxOpenConnections
 	o := ib.cfg.options
-	if want := o.Processor.Concurrency + len(ib.runners)*o.Delivery.PartitionConcurrency + spareConnections; limit > 0 && limit < want {
+	if want := o.Processor.Concurrency + len(ib.runners)*o.Delivery.PartitionConcurrency + spareConnections; limit > 0 &&
+		limit < want {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
 			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
 	}
@@ -216,8 +217,10 @@ func (ib *Inbox) warnIsolation(ctx context.Context) error {
 	}
 	ib.log.Warn("inbox: default_transaction_isolation is not read committed: the inbox's own transactions and statements run at read committed all the same, "+
 		"handlers' transactions at the level of option TxIsolation; what plain handlers and the rest of the application begin without stating a level has the default",
-		zap.String(telemetry.FieldRole, d.Role), zap.String(telemetry.FieldDatabase, d.Database), zap.String(telemetry.FieldIsolation, d.Level),
-		zap.String(telemetry.FieldSettingOf, d.Source), zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(level.String())))
+		zap.String(telemetry.FieldRole, d.Role), zap.String(telemetry.FieldDatabase, d.Database),
+		zap.String(telemetry.FieldIsolation, d.Level),
+		zap.String(telemetry.FieldSettingOf, d.Source),
+		zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(level.String())))
 	return nil
 }
 

@@ -86,7 +86,8 @@ func TestStartJudgesTheSchema(t *testing.T) {
 		}
 		err := start("orders")
 		require.ErrorIs(t, err, models.ErrSchemaMissing)
-		require.ErrorContains(t, err, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate()")
+		require.ErrorContains(t, err,
+			"inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate()")
 
 		require.NoError(t, models.Migrate(ctx, d.DB, models.Naming{}, "orders"))
 		err = start("billing")
@@ -122,7 +123,8 @@ func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
 		// Due when the test is over: what starts here only looks.
 		const later = `UPDATE inbox_handler_statuses SET next_attempt_at = '2999-01-01 00:00:00.000000+00:00'`
 		accept := func(id string, options ...handler.Option) {
-			ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, append(options, handler.Ordered())...)))
+			ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing,
+				append(options, handler.Ordered())...)))
 			m := inboxtest.Message(id)
 			m.OrderingKey = []byte("k")
 			_, err := ib.Accept(context.Background(), m)
@@ -147,10 +149,13 @@ func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
 		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing)), "not ordered any more")
 		require.Empty(t, told(inboxtest.Do("stock", inboxtest.Nothing, handler.Ordered())), "somebody else's")
 		accept("2")
-		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered()), inboxtest.Do("stock", inboxtest.Nothing, handler.Ordered())))
-		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))), "it is back")
+		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered()),
+			inboxtest.Do("stock", inboxtest.Nothing, handler.Ordered())))
+		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))),
+			"it is back")
 
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(),
+			handler.LegacyKeys("post"))))
 		inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET next_attempt_at = NULL`)
 		require.Equal(t, 2, inboxtest.Process(t, ib).Completed)
 		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered())), "nothing is pending")
@@ -161,7 +166,8 @@ func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
 func TestForeignKeysThatAreOffAreWarnedOf(t *testing.T) {
 	for pragma, warnings := range map[string]int{"": 1, "&_pragma=foreign_keys(0)": 1, "&_pragma=foreign_keys(1)": 0} {
 		log, logs := inboxtest.Observe()
-		db := testenv.OpenSQLite(t, "file:"+filepath.Join(t.TempDir(), "inbox.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"+pragma)
+		db := testenv.OpenSQLite(t, "file:"+filepath.Join(t.TempDir(), "inbox.db")+
+			"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"+pragma)
 		ib := inboxtest.New(t, db, log, inboxtest.Handlers(nothing("a")))
 		inboxtest.Start(t, ib)
 		require.Equal(t, warnings, logs.FilterMessageSnippet("foreign keys are off").Len(), "DSN with %q", pragma)

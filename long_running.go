@@ -64,7 +64,8 @@ func (ib *Inbox) describe(calls []attempt.RunningCall, workerID string, now time
 	if more := len(ids) - 1; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	text += fmt.Sprintf(" has not returned for %s, since %s", now.Sub(longest.Since).Round(time.Second), longest.Since.Format(time.RFC3339))
+	text += fmt.Sprintf(" has not returned for %s, since %s", now.Sub(longest.Since).Round(time.Second),
+		longest.Since.Format(time.RFC3339))
 	if workerID != "" {
 		text += ", in worker " + workerID
 	}
@@ -72,7 +73,8 @@ func (ib *Inbox) describe(calls []attempt.RunningCall, workerID string, now time
 		text += fmt.Sprintf(", nor have %d other calls", more)
 	}
 	if timeout := ib.timeoutOf(longest.Handler); timeout > 0 {
-		return text + fmt.Sprintf("; its timeout of %s is over: find where its goroutine waits, and have it obey its context", timeout)
+		return text + fmt.Sprintf("; its timeout of %s is over: find where its goroutine waits, and have it obey its context",
+			timeout)
 	}
 	return text + "; it has no timeout: find where its goroutine waits, and set HandlerTimeout or its own Timeout"
 }
@@ -107,9 +109,11 @@ func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
 		late[o.handlerKey] = true
 		if conditions[o.handlerKey] == nil {
 			log := s.ib.log.With(zap.String(telemetry.FieldHandlerKey, o.handlerKey))
-			conditions[o.handlerKey] = condition.New(log, s.ib.cfg.clock, zap.WarnLevel, "handler progress", "a call does not return")
+			conditions[o.handlerKey] = condition.New(log, s.ib.cfg.clock, zap.WarnLevel, "handler progress",
+				"a call does not return")
 		}
-		conditions[o.handlerKey].Begin(o.handlerKey, errors.New(o.detail), zap.String(telemetry.FieldMessageID, o.messageIDs[0]),
+		conditions[o.handlerKey].Begin(o.handlerKey, errors.New(o.detail),
+			zap.String(telemetry.FieldMessageID, o.messageIDs[0]),
 			zap.String(telemetry.FieldWorker, workerID))
 	}
 	for key, c := range conditions {

@@ -106,7 +106,8 @@ func checkModule(p checkParams) error {
 	for _, c := range cfg.channels {
 		for _, s := range c.subscriptions {
 			if s.spec.graph != nil && !provides(p.Graph, s.spec.graph.typ, "") {
-				all = append(all, fmt.Errorf("channel %q, type %q, handler %q: no %s in the Fx graph: fx.Provide its constructor", c.name, s.typ, s.spec.key, s.spec.graph.typ))
+				all = append(all, fmt.Errorf("channel %q, type %q, handler %q: no %s in the Fx graph: fx.Provide its constructor",
+					c.name, s.typ, s.spec.key, s.spec.graph.typ))
 			}
 		}
 	}
@@ -191,7 +192,8 @@ func (cfg *config) graphHandlers(all []graphHandler) (map[*HandlerSpec]*handler.
 	for _, c := range cfg.channels {
 		for _, s := range c.subscriptions {
 			if s.spec.graph != nil && handlers[s.spec] == nil {
-				problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: the %s of the Fx graph is nil", c.name, s.typ, s.spec.key, s.spec.graph.typ))
+				problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: the %s of the Fx graph is nil", c.name,
+					s.typ, s.spec.key, s.spec.graph.typ))
 			}
 		}
 	}

@@ -42,13 +42,15 @@ func TestErrorsOfTheGraphSayTheCause(t *testing.T) {
 	}{
 		"a dependency of a handler is missing": {
 			fx.Options(named("orders", db), fx.Provide(newShipper), inbox.Module("orders", ship)), inFxWords,
-			[]string{`missing dependencies for function "github.com/gorm-inbox/inbox_test".newShipper`, "missing type: *http.Client"}},
+			[]string{`missing dependencies for function "github.com/gorm-inbox/inbox_test".newShipper`,
+				"missing type: *http.Client"}},
 		"a handler has no constructor": {
 			fx.Options(named("orders", db), inbox.Module("orders", ship)),
 			`inbox "orders": channel "c", type "t", handler "ship": no *inbox_test.shipper in the Fx graph: fx.Provide its constructor`, nil},
 		"a handler's constructor fails": {
 			fx.Options(named("orders", db), fx.Provide(newBrokenShipper), inbox.Module("orders", ship)), inFxWords,
-			[]string{`received non-nil error from function "github.com/gorm-inbox/inbox_test".newBrokenShipper`, ": no licence to ship"}},
+			[]string{`received non-nil error from function "github.com/gorm-inbox/inbox_test".newBrokenShipper`,
+				": no licence to ship"}},
 		"a handler is nil": {
 			fx.Options(named("orders", db), fx.Supply(&http.Client{}), fx.Provide(newShipper), inbox.Module("orders", ship)),
 			`inbox "orders": channel "c", type "t", handler "ship": the *inbox_test.shipper of the Fx graph is nil`, nil},
@@ -56,13 +58,18 @@ func TestErrorsOfTheGraphSayTheCause(t *testing.T) {
 			fx.Options(fx.Supply(db), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
 			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or use inbox.UnnamedDB()", nil},
 		"a dependency of the database is missing": {
-			fx.Options(fx.Provide(fx.Annotated{Name: "orders", Target: func(*http.Client) *gorm.DB { return db }}), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
-			inFxWords, []string{"module_errors_test.go", `failed to build *gorm.DB[name="orders"]`, "missing type: *http.Client"}},
+			fx.Options(fx.Provide(fx.Annotated{Name: "orders", Target: func(*http.Client) *gorm.DB { return db }}),
+				inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
+			inFxWords, []string{"module_errors_test.go", `failed to build *gorm.DB[name="orders"]`,
+				"missing type: *http.Client"}},
 		"a dependency of the logger is missing": {
-			fx.Options(named("orders", db), fx.Provide(func(*http.Client) *zap.Logger { return zap.NewNop() }), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
+			fx.Options(named("orders", db), fx.Provide(func(*http.Client) *zap.Logger {
+				return zap.NewNop()
+			}), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
 			`inbox "orders": the *zap.Logger of the Fx graph is nil, or something that its constructor needs is missing`, nil},
 		"a database and a handler are missing": {
-			inbox.Module("orders", ship), `inbox "orders": no *gorm.DB named "orders"`, []string{"\ninbox \"orders\": channel \"c\", type \"t\", handler \"ship\": no *inbox_test.shipper"}},
+			inbox.Module("orders", ship), `inbox "orders": no *gorm.DB named "orders"`,
+			[]string{"\ninbox \"orders\": channel \"c\", type \"t\", handler \"ship\": no *inbox_test.shipper"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := startError(tc.app)
@@ -84,8 +91,9 @@ func TestValidateAppFindsWhatAModuleLacks(t *testing.T) {
 		`missing type: *gorm.DB[name="orders"]`: fx.Options(orders, fx.Provide(newShipper), client),
 		"missing type: *inbox_test.shipper":     fx.Options(orders, named("orders", nil)),
 		"missing type: *http.Client":            fx.Options(orders, named("orders", nil), fx.Provide(newShipper)),
-		"missing type: *http.Client ":           fx.Options(inbox.Module("", inboxtest.Handlers(nothing("a"))), fx.Provide(database)),
-		`inbox "orders": it has no channels`:    fx.Options(inbox.Module("orders"), named("orders", nil)),
+		"missing type: *http.Client ": fx.Options(inbox.Module("", inboxtest.Handlers(nothing("a"))),
+			fx.Provide(database)),
+		`inbox "orders": it has no channels`: fx.Options(inbox.Module("orders"), named("orders", nil)),
 	} {
 		require.ErrorContains(t, fx.ValidateApp(app, fx.NopLogger), strings.TrimSpace(want))
 	}
@@ -104,27 +112,40 @@ func TestTwoModulesOfOneNameAreRefusedWithBothPlaces(t *testing.T) {
 
 func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 	declaration := []inbox.Option{
-		inbox.BatchSize(0), inbox.Unrouted("keep"), inbox.OnGap("skip"), inbox.Schema("a b"), inbox.TablePrefix("a-b"), inbox.Use(nil), inbox.Listen(),
+		inbox.BatchSize(0), inbox.Unrouted("keep"), inbox.OnGap("skip"), inbox.Schema("a b"), inbox.TablePrefix("a-b"),
+		inbox.Use(nil), inbox.Listen(),
 		inbox.Channel("empty"),
 		inbox.Channel("twice", inbox.On("t", nothing("a", handler.Timeout(-1)), nothing("a"), nil)),
-		inbox.Channel("events", inbox.On("t", nothing("b")), inbox.Kafka(kafkaconsumer.Config{DeadLetterTopic: "t", BatchRecords: -1, SASL: kafkaconsumer.SASL{Mechanism: "x", Username: "u"}})),
+		inbox.Channel("events", inbox.On("t", nothing("b")), inbox.Kafka(kafkaconsumer.Config{DeadLetterTopic: "t",
+			BatchRecords: -1, SASL: kafkaconsumer.SASL{Mechanism: "x", Username: "u"}})),
 		inbox.Channel("direct", inbox.Direct(), inbox.On("t", nothing("c", handler.Ordered()))),
-		inbox.Channel("inline", inbox.Inline(inbox.InlineHandler("nobody", nil), inbox.InlineDefaults(idempotent.Retention(-1), idempotent.Duplicates("x"))), inbox.Kafka(somewhere), inbox.On("t", nothing("d"))),
+		inbox.Channel("inline", inbox.Inline(inbox.InlineHandler("nobody", nil),
+			inbox.InlineDefaults(idempotent.Retention(-1), idempotent.Duplicates("x"))), inbox.Kafka(somewhere),
+			inbox.On("t", nothing("d"))),
 	}
 	wants := []string{
-		"option Use: a middleware is nil", "option BatchSize is 0", `option Unrouted is "keep"`, `option OnGap is "skip"`, `option Schema: schema "a b"`,
-		`option TablePrefix: table prefix "a-b"`, `channel "empty" has no handlers`, `channel "twice", type "t": a handler is nil`, `handler key "a" is registered twice`,
-		`channel "twice", type "t", handler "a": Timeout is -1ns`, `channel "events": option Brokers is empty`, `channel "events": option Topics is empty`,
-		`channel "events": option GroupID is ""`, `channel "events": option SASL`, `channel "events": option BatchRecords is -1`, `channel "events": option DeadLetterTopic is "t"`,
-		`channel "direct" is in Direct mode and has no transport`, `channel "direct", type "t", handler "c": Ordered cannot hold in Direct mode`,
+		"option Use: a middleware is nil", "option BatchSize is 0", `option Unrouted is "keep"`, `option OnGap is "skip"`,
+		`option Schema: schema "a b"`,
+		`option TablePrefix: table prefix "a-b"`, `channel "empty" has no handlers`,
+		`channel "twice", type "t": a handler is nil`, `handler key "a" is registered twice`,
+		`channel "twice", type "t", handler "a": Timeout is -1ns`, `channel "events": option Brokers is empty`,
+		`channel "events": option Topics is empty`,
+		`channel "events": option GroupID is ""`, `channel "events": option SASL`,
+		`channel "events": option BatchRecords is -1`, `channel "events": option DeadLetterTopic is "t"`,
+		`channel "direct" is in Direct mode and has no transport`,
+		`channel "direct", type "t", handler "c": Ordered cannot hold in Direct mode`,
 		`channel "inline": inbox.InlineHandler: the channel has no handler "nobody"`,
 	}
 	for name, tc := range map[string]struct {
 		err   error
 		wants []string
 	}{
-		"New": {func() error { _, err := inbox.New("orders", fxtest.OpenDB(t), declaration...); return err }(), append(wants, "option Listen is true",
-			`channel "inline": idempotent handler "d": option Retention is -1ns`, `channel "inline": idempotent handler "d": option Duplicates is "x"`)},
+		"New": {func() error {
+			_, err := inbox.New("orders", fxtest.OpenDB(t), declaration...)
+			return err
+		}(), append(wants, "option Listen is true",
+			`channel "inline": idempotent handler "d": option Retention is -1ns`,
+			`channel "inline": idempotent handler "d": option Duplicates is "x"`)},
 		"Module":      {startError(inbox.Module("orders", declaration...)), wants},
 		"ValidateApp": {fx.ValidateApp(inbox.Module("orders", declaration...)), wants},
 	} {

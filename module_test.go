@@ -47,21 +47,31 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 	}{
 		"missing named database": {[]fx.Option{fx.Supply(db), inbox.Module("orders", inbox.Migrate(), fine)},
 			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or use inbox.UnnamedDB()"},
-		"missing unnamed database": {[]fx.Option{named("orders", db), inbox.Module("", inbox.Migrate(), fine)}, "no unnamed *gorm.DB in the Fx graph"},
-		"database that cannot be opened": {[]fx.Option{fx.Provide(fx.Annotate(func() (*gorm.DB, error) { return nil, context.DeadlineExceeded }, fx.ResultTags(`name:"orders"`))),
+		"missing unnamed database": {[]fx.Option{named("orders", db), inbox.Module("", inbox.Migrate(), fine)},
+			"no unnamed *gorm.DB in the Fx graph"},
+		"database that cannot be opened": {[]fx.Option{fx.Provide(fx.Annotate(func() (*gorm.DB, error) {
+			return nil, context.DeadlineExceeded
+		}, fx.ResultTags(`name:"orders"`))),
 			inbox.Module("orders", fine)}, context.DeadlineExceeded.Error()},
-		"missing handler": {[]fx.Option{named("orders", db), inbox.Module("orders", inboxtest.Handlers(inbox.From[*missing]("a")))},
+		"missing handler": {[]fx.Option{named("orders", db),
+			inbox.Module("orders", inboxtest.Handlers(inbox.From[*missing]("a")))},
 			`inbox "orders": channel "c", type "t", handler "a": no *inbox_test.missing in the Fx graph: fx.Provide its constructor`},
-		"bad option": {[]fx.Option{named("orders", db), inbox.Module("orders", inbox.BatchSize(0), fine)}, `inbox "orders": option BatchSize is 0, allowed is 1 or more`},
-		"duplicate module": {[]fx.Option{named("orders", db), inbox.Module("orders", fine), inbox.Module("orders", inboxtest.Handlers(nothing("b")))},
+		"bad option": {[]fx.Option{named("orders", db), inbox.Module("orders", inbox.BatchSize(0), fine)},
+			`inbox "orders": option BatchSize is 0, allowed is 1 or more`},
+		"duplicate module": {[]fx.Option{named("orders", db), inbox.Module("orders", fine),
+			inbox.Module("orders", inboxtest.Handlers(nothing("b")))},
 			`orders`},
-		"duplicate key across modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), fine),
+		"duplicate key across modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)),
+			inbox.Module("orders", inbox.Migrate(), fine),
 			inbox.Module("billing", inbox.Migrate(), inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))},
 			`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`},
-		"one consumer group in two modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)), inbox.Module("orders", inbox.Migrate(), consuming("events", "")),
-			inbox.Module("billing", inbox.Migrate(), inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))},
+		"one consumer group in two modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)),
+			inbox.Module("orders", inbox.Migrate(), consuming("events", "")),
+			inbox.Module("billing", inbox.Migrate(), inbox.Channel("bills", inbox.Kafka(somewhere),
+				inbox.On("t", nothing("b"))))},
 			`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`},
-		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)}, "inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate(), call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"},
+		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)},
+			"inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate(), call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"},
 	} {
 		t.Run(name, func(t *testing.T) { require.ErrorContains(t, startError(tc.opts...), tc.want) })
 	}
@@ -71,7 +81,10 @@ func TestTwoModulesLiveSideBySide(t *testing.T) {
 	orders, billing := fxtest.OpenDB(t), fxtest.OpenDB(t)
 	ran := make(chan string, 10)
 	note := func(inboxName string) inbox.Option {
-		return inboxtest.Handlers(inboxtest.Do(inboxName+"-h", func(_ context.Context, m inboxtest.Bytes) error { ran <- inboxName + " " + m.ID; return nil }))
+		return inboxtest.Handlers(inboxtest.Do(inboxName+"-h", func(_ context.Context, m inboxtest.Bytes) error {
+			ran <- inboxName + " " + m.ID
+			return nil
+		}))
 	}
 	var one, two *fxtest.Kit
 	fxtest.App(t, named("orders", orders), named("billing", billing),
@@ -82,7 +95,8 @@ func TestTwoModulesLiveSideBySide(t *testing.T) {
 	one.Accept(inboxtest.Message("1"))
 	require.Equal(t, "orders 1", inboxtest.Receive(t, ran, "the message of orders"))
 	two.Accept(inboxtest.Message("1"), inboxtest.Message("2"))
-	require.ElementsMatch(t, []string{"billing 1", "billing 2"}, []string{inboxtest.Receive(t, ran, "a message"), inboxtest.Receive(t, ran, "a message")})
+	require.ElementsMatch(t, []string{"billing 1", "billing 2"},
+		[]string{inboxtest.Receive(t, ran, "a message"), inboxtest.Receive(t, ran, "a message")})
 	require.Equal(t, 1, inboxtest.CountMessages(t, one.Inbox))
 	require.Equal(t, 2, inboxtest.CountMessages(t, two.Inbox))
 	require.EqualValues(t, 1, one.Inbox.Counters().Accepted)
@@ -106,7 +120,8 @@ func TestTwoPrefixesShareADatabaseWithoutSeeingEachOther(t *testing.T) {
 		inboxtest.Accept(t, one, "1")
 		require.Equal(t, "one", inboxtest.Receive(t, ran, "the message"))
 		require.Zero(t, inboxtest.CountMessages(t, two))
-		require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, two, "1")[0].Outcome, "the same ID is another message there")
+		require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, two, "1")[0].Outcome,
+			"the same ID is another message there")
 		require.Equal(t, "two", inboxtest.Receive(t, ran, "the message"))
 		require.NoError(t, one.Pause(context.Background(), "h-one"))
 		var paused int64
@@ -118,7 +133,8 @@ func TestTwoPrefixesShareADatabaseWithoutSeeingEachOther(t *testing.T) {
 func TestHandlersComeFromTheGraph(t *testing.T) {
 	h := &graphHandler{}
 	var kit *fxtest.Kit
-	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Provide(func() *graphHandler { return h }), fxtest.Manual(), fxtest.Use(t, "orders", &kit),
+	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Provide(func() *graphHandler { return h }), fxtest.Manual(),
+		fxtest.Use(t, "orders", &kit),
 		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(inbox.From[*graphHandler]("a", handler.LegacyKeys("b")))))
 	kit.Accept(inboxtest.Message("1"))
 	kit.Process()
@@ -153,7 +169,8 @@ func (h *graphTxBatch) HandleBatch(_ context.Context, tx *gorm.DB, batch []inbox
 func TestHandlersOfEachKindComeFromTheGraph(t *testing.T) {
 	tx, batch, txBatch := &graphTx{}, &graphBatch{}, &graphTxBatch{}
 	var kit *fxtest.Kit
-	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Supply(tx, batch, txBatch), fxtest.Manual(), fxtest.Use(t, "orders", &kit),
+	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Supply(tx, batch, txBatch), fxtest.Manual(),
+		fxtest.Use(t, "orders", &kit),
 		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(
 			inbox.FromTx[*graphTx]("tx", handler.TxGroup(3)),
 			inbox.FromBatch[*graphBatch]("batch", 10),
@@ -183,10 +200,12 @@ func TestModuleLogsWithTheGraphsLogger(t *testing.T) {
 	pool, err := db.DB()
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(2)
-	fxtest.App(t, fx.Supply(zap.New(core), db), inbox.Module("orders", inbox.UnnamedDB(), inbox.Migrate(), inboxtest.Handlers(nothing("a"))), fxtest.Manual())
+	fxtest.App(t, fx.Supply(zap.New(core), db), inbox.Module("orders", inbox.UnnamedDB(), inbox.Migrate(),
+		inboxtest.Handlers(nothing("a"))), fxtest.Manual())
 	found := logs.FilterMessageSnippet("pool is smaller than Concurrency needs").All()
 	require.Len(t, found, 1)
-	require.Equal(t, map[string]any{"inbox": "orders", "max_open_connections": int64(2), "wanted": int64(14)}, found[0].ContextMap())
+	require.Equal(t, map[string]any{"inbox": "orders", "max_open_connections": int64(2), "wanted": int64(14)},
+		found[0].ContextMap())
 }
 
 func TestFxDeadlineIsNeverExceeded(t *testing.T) {
@@ -196,7 +215,8 @@ func TestFxDeadlineIsNeverExceeded(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	var kit *fxtest.Kit
 	app := fx.New(fx.NopLogger, fx.StopTimeout(8*time.Second), named("orders", db),
-		fx.Invoke(func(lc fx.Lifecycle) { lc.Append(fx.StopHook(func() { closed = true })) }), // begun before the inbox, so ended after it
+		// begun before the inbox, so ended after it
+		fx.Invoke(func(lc fx.Lifecycle) { lc.Append(fx.StopHook(func() { closed = true })) }),
 		inbox.Module("orders", inboxtest.Brisk(), inbox.StopBudget(time.Minute), inboxtest.Handlers(
 			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil }))),
 		fxtest.Use(t, "orders", &kit))

@@ -20,7 +20,8 @@ import (
 // tables, clock, StatementTimeout and redaction hook (Redact), and what only this
 // process can do. It needs no Start and starts nothing.
 func (ib *Inbox) Ops(options ...ops.Option) (*ops.Ops, error) {
-	bound := []ops.Option{ops.Naming(ib.naming), ops.Clock(ib.cfg.clock), ops.Redact(ib.cfg.redactor.Hook()), ops.WithLive(live{ib}),
+	bound := []ops.Option{ops.Naming(ib.naming), ops.Clock(ib.cfg.clock), ops.Redact(ib.cfg.redactor.Hook()),
+		ops.WithLive(live{ib}),
 		ops.StatementTimeout(ib.cfg.options.Processor.StatementTimeout)}
 	o, err := ops.New(ib.db, append(bound, options...)...)
 	return o, ib.name(err)

@@ -133,7 +133,8 @@ func newConfig(name string, opts []Option) *config {
 func (cfg *config) validate() error {
 	var all []error
 	if cfg.name != "" && !validName.MatchString(cfg.name) {
-		all = append(all, errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
+		all = append(all,
+			errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
 	}
 	if slices.ContainsFunc(cfg.middleware, func(m handler.Middleware) bool { return m == nil }) {
 		all = append(all, errors.New("option Use: a middleware is nil"))

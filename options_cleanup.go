@@ -27,8 +27,8 @@ func CleanupBatchSize(n int) Option {
 
 // SweepMarkers deletes the markers of Inline channels, and of a gormstore on the
 // inbox's tables, once they have expired. Cleanup then waits until the Inline
-// channels have caught up, as it does for others (contract 6.5). Do not use it where the marker store is swept by other means, or where
-// redeliveries may come later than the handlers' retention. Default off
+// channels have caught up, as it does for others (contract 6.5). Do not use it where the marker store is swept by
+// other means, or where redeliveries may come later than the handlers' retention. Default off
 // (contract 6.6).
 func SweepMarkers() Option { return func(c *config) { c.options.Cleanup.SweepMarkers = true } }
 

@@ -38,7 +38,8 @@ func (o DeliveryOptions) problems() []error {
 	switch o.ConsumeChannelInboxRequirement {
 	case RequirementNone, RequirementWarn, RequirementFail:
 	default:
-		problems = append(problems, fmt.Errorf("option ConsumeChannelInboxRequirement is %q, allowed are none, warn and fail", o.ConsumeChannelInboxRequirement))
+		problems = append(problems, fmt.Errorf("option ConsumeChannelInboxRequirement is %q, allowed are none, warn and fail",
+			o.ConsumeChannelInboxRequirement))
 	}
 	for _, f := range []struct {
 		name  string

@@ -29,7 +29,8 @@ type HealthOptions struct {
 func defaultHealthOptions() HealthOptions {
 	return HealthOptions{
 		SampleInterval: 15 * time.Second, HealthDegradedAfter: 2 * time.Minute, HealthUnhealthyAfter: 5 * time.Minute,
-		HealthMaxDueAge: 15 * time.Minute, HealthMaxPoisonRate: 0.1, HealthPoisonWindow: 5 * time.Minute, LongRunning: 5 * time.Minute,
+		HealthMaxDueAge: 15 * time.Minute, HealthMaxPoisonRate: 0.1, HealthPoisonWindow: 5 * time.Minute,
+		LongRunning: 5 * time.Minute,
 	}
 }
 
@@ -45,7 +46,8 @@ func (o HealthOptions) problems() []error {
 		refuse("HealthDegradedAfter", o.HealthDegradedAfter, fmt.Sprintf("more than SampleInterval (%s)", o.SampleInterval))
 	}
 	if o.HealthUnhealthyAfter < o.HealthDegradedAfter {
-		refuse("HealthUnhealthyAfter", o.HealthUnhealthyAfter, fmt.Sprintf("HealthDegradedAfter (%s) or more", o.HealthDegradedAfter))
+		refuse("HealthUnhealthyAfter", o.HealthUnhealthyAfter,
+			fmt.Sprintf("HealthDegradedAfter (%s) or more", o.HealthDegradedAfter))
 	}
 	if o.HealthMaxDueAge < 0 {
 		refuse("HealthMaxDueAge", o.HealthMaxDueAge, "0 (without end) or more")
@@ -54,7 +56,8 @@ func (o HealthOptions) problems() []error {
 		refuse("HealthMaxPoisonRate", o.HealthMaxPoisonRate, "more than 0 and at most 1")
 	}
 	if o.HealthPoisonWindow < o.SampleInterval || o.HealthPoisonWindow > longestPoisonWindow {
-		refuse("HealthPoisonWindow", o.HealthPoisonWindow, fmt.Sprintf("SampleInterval (%s) to %s", o.SampleInterval, longestPoisonWindow))
+		refuse("HealthPoisonWindow", o.HealthPoisonWindow,
+			fmt.Sprintf("SampleInterval (%s) to %s", o.SampleInterval, longestPoisonWindow))
 	}
 	if o.LongRunning < 0 {
 		refuse("LongRunning", o.LongRunning, "0 (without end) or more")

@@ -54,10 +54,13 @@ func (cfg *config) validateKafka() error {
 			err := k.Validate()
 			switch {
 			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
-				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is empty, required is a topic with BadRecords %s: set it in inbox.Kafka", policy))
+				err = errors.Join(err,
+					fmt.Errorf("option DeadLetterTopic is empty, required is a topic with BadRecords %s: set it in inbox.Kafka",
+						policy))
 			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "":
-				err = errors.Join(err, fmt.Errorf("option DeadLetterTopic is %q, allowed is none with BadRecords %s: use inbox.BadRecords(acceptor.BadRecordDeadLetter)",
-					k.DeadLetterTopic, policy))
+				err = errors.Join(err,
+					fmt.Errorf("option DeadLetterTopic is %q, allowed is none with BadRecords %s: use inbox.BadRecords(acceptor.BadRecordDeadLetter)",
+						k.DeadLetterTopic, policy))
 			}
 			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
 		}
@@ -94,7 +97,8 @@ var errNoShutdown = errors.New("option ShutdownOnHalt is true, allowed is false 
 // endApplication ends the Fx application, once.
 func (ib *Inbox) endApplication(channel, topic string, partition int, reason error) {
 	ib.ending.Do(func() {
-		ib.log.Error("inbox: a partition is halted, shutting the application down", zap.String(telemetry.FieldChannel, channel),
+		ib.log.Error("inbox: a partition is halted, shutting the application down",
+			zap.String(telemetry.FieldChannel, channel),
 			zap.String(telemetry.FieldTopic, topic), zap.Int(telemetry.FieldPartition, partition), zap.Error(reason))
 		if err := ib.cfg.shutdown(exitHalted); err != nil {
 			ib.log.Error("inbox: shutting the application down failed", zap.Error(err))

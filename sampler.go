@@ -260,10 +260,12 @@ func (s *sampler) sample() telemetry.Sample {
 	health := s.ib.Health()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), Began: s.began, At: s.at, Workers: s.workers, Health: health.State.rank(), Partitions: partitionsOf(health.Consumers),
+	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), Began: s.began, At: s.at, Workers: s.workers,
+		Health: health.State.rank(), Partitions: partitionsOf(health.Consumers),
 		OldestRunning: s.ib.oldestRunning()}
 	for _, b := range s.backlog {
-		shown.Handlers = append(shown.Handlers, telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due, Waiting: b.Waiting, Processing: b.Processing,
+		shown.Handlers = append(shown.Handlers, telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due,
+			Waiting: b.Waiting, Processing: b.Processing,
 			Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: b.OldestDue, Paused: b.Paused})
 	}
 	return shown
@@ -273,8 +275,9 @@ func partitionsOf(consumers []kafkaconsumer.Health) []telemetry.PartitionSample 
 	var partitions []telemetry.PartitionSample
 	for _, c := range consumers {
 		for _, p := range c.Partitions {
-			partitions = append(partitions, telemetry.PartitionSample{Channel: c.Channel, GroupID: c.GroupID, Topic: p.Topic, Partition: p.Partition,
-				Lag: p.Lag, Halted: p.Halted != nil})
+			partitions = append(partitions, telemetry.PartitionSample{Channel: c.Channel, GroupID: c.GroupID, Topic: p.Topic,
+				Partition: p.Partition,
+				Lag:       p.Lag, Halted: p.Halted != nil})
 		}
 	}
 	return partitions

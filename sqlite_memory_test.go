@@ -25,7 +25,8 @@ func TestSQLiteInMemoryIsRefusedAtStartWithADSNToUse(t *testing.T) {
 				require.NoError(t, err)
 				err = ib.Start(t.Context())
 				require.ErrorContains(t, err, `inbox "orders": the SQLite database is in memory`)
-				require.ErrorContains(t, err, "file:inbox.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
+				require.ErrorContains(t, err,
+					"file:inbox.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
 			})
 		}
 	}

@@ -117,7 +117,8 @@ func (t *tables) ask(ctx context.Context, tx *gorm.DB, own bool) error {
 		return err
 	}
 	if id != "" && name != t.ib.cfg.name {
-		return fmt.Errorf("%w: it leads to those of inbox %q, not of %q: begin the transaction on the inbox's own database", models.ErrOtherInbox, name, t.ib.cfg.name)
+		return fmt.Errorf("%w: it leads to those of inbox %q, not of %q: begin the transaction on the inbox's own database",
+			models.ErrOtherInbox, name, t.ib.cfg.name)
 	}
 	if own {
 		return nil

@@ -52,7 +52,8 @@ func TestAcceptTxRefusesATransactionOfAnotherDatabase(t *testing.T) {
 		for range 2 {
 			err := acceptIn(orders, theirs, "1")
 			require.ErrorIs(t, err, models.ErrOtherInbox)
-			require.ErrorContains(t, err, `inbox "orders": accept in transaction: the transaction does not lead to this inbox's tables`)
+			require.ErrorContains(t, err,
+				`inbox "orders": accept in transaction: the transaction does not lead to this inbox's tables`)
 			require.ErrorContains(t, err, `it leads to those of inbox "billing", not of "orders"`)
 			require.ErrorContains(t, acceptIn(billing, d.DB, "1"), `it leads to those of inbox "orders", not of "billing"`)
 

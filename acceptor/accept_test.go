@@ -23,9 +23,11 @@ func nothing(key string) *inbox.HandlerSpec { return inboxtest.Do(key, inboxtest
 func TestSequentialDuplicatesLeaveOneRow(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a"), nothing("b")))
-		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeAccepted, Handlers: 2}}, inboxtest.Accept(t, ib, "1"))
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeAccepted, Handlers: 2}},
+			inboxtest.Accept(t, ib, "1"))
 		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate}}, inboxtest.Accept(t, ib, "1"))
-		require.Equal(t, []acceptor.Result{{MessageID: "2", Outcome: handler.OutcomeAccepted, Handlers: 2}, {MessageID: "2", Outcome: handler.OutcomeDuplicate}},
+		require.Equal(t, []acceptor.Result{{MessageID: "2", Outcome: handler.OutcomeAccepted, Handlers: 2},
+			{MessageID: "2", Outcome: handler.OutcomeDuplicate}},
 			inboxtest.Accept(t, ib, "2", "2"), "within one accept")
 		inboxtest.Process(t, ib)
 		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome, "after completion, too")
@@ -94,9 +96,11 @@ func TestRedeliveryAddsRowsForHandlersRegisteredSince(t *testing.T) {
 
 		ib := inboxtest.New(t, d.DB, append(opts, inboxtest.Handlers(nothing("a"), nothing("b")))...)
 		clock.Advance(time.Hour)
-		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate, Handlers: 1}}, inboxtest.Accept(t, ib, "1"), "within retention")
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate, Handlers: 1}},
+			inboxtest.Accept(t, ib, "1"), "within retention")
 		clock.Advance(time.Microsecond)
-		require.Equal(t, []acceptor.Result{{MessageID: "2", Outcome: handler.OutcomeDuplicate}}, inboxtest.Accept(t, ib, "2"), "beyond retention the row was cleaned, not missing")
+		require.Equal(t, []acceptor.Result{{MessageID: "2", Outcome: handler.OutcomeDuplicate}}, inboxtest.Accept(t, ib, "2"),
+			"beyond retention the row was cleaned, not missing")
 		require.Len(t, inboxtest.Statuses(t, ib), 3)
 
 		forever := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(nothing("a"), nothing("b")))
@@ -143,12 +147,24 @@ func TestWhatNoColumnHoldsMakesAMessageInvalid(t *testing.T) {
 			change func(m *handler.RawMessage)
 			reason acceptor.Reason
 		}{
-			"type too long":          {func(m *handler.RawMessage) { m.Channel, m.Type = "long", strings.Repeat("t", 256) }, acceptor.ReasonTooLong},
-			"type with NUL":          {func(m *handler.RawMessage) { m.Channel, m.Type = "long", "bad\x00" }, acceptor.ReasonBadText},
-			"source too long":        {func(m *handler.RawMessage) { m.Source = strings.Repeat("s", 1025) }, acceptor.ReasonTooLong},
-			"content type too long":  {func(m *handler.RawMessage) { m.ContentType = strings.Repeat("s", 256) }, acceptor.ReasonTooLong},
-			"transport too long":     {func(m *handler.RawMessage) { m.Transport = strings.Repeat("s", 51) }, acceptor.ReasonTooLong},
-			"attribute not UTF-8":    {func(m *handler.RawMessage) { m.Properties.Attributes = map[string]string{"a": "\xff"} }, acceptor.ReasonBadProperties},
+			"type too long": {func(m *handler.RawMessage) {
+				m.Channel, m.Type = "long", strings.Repeat("t", 256)
+			}, acceptor.ReasonTooLong},
+			"type with NUL": {func(m *handler.RawMessage) {
+				m.Channel, m.Type = "long", "bad\x00"
+			}, acceptor.ReasonBadText},
+			"source too long": {func(m *handler.RawMessage) {
+				m.Source = strings.Repeat("s", 1025)
+			}, acceptor.ReasonTooLong},
+			"content type too long": {func(m *handler.RawMessage) {
+				m.ContentType = strings.Repeat("s", 256)
+			}, acceptor.ReasonTooLong},
+			"transport too long": {func(m *handler.RawMessage) {
+				m.Transport = strings.Repeat("s", 51)
+			}, acceptor.ReasonTooLong},
+			"attribute not UTF-8": {func(m *handler.RawMessage) {
+				m.Properties.Attributes = map[string]string{"a": "\xff"}
+			}, acceptor.ReasonBadProperties},
 			"channel never declared": {func(m *handler.RawMessage) { m.Channel = "nowhere" }, acceptor.ReasonUnknownChannel},
 		} {
 			m := inboxtest.Message("1")
@@ -178,7 +194,11 @@ func TestKnownIDWithAnotherTypeOrSourceIsAConflict(t *testing.T) {
 			require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
 			require.NoError(t, results[1].Err)
 		}
-		_, err := ib.Accept(context.Background(), inboxtest.Message("3"), func() handler.RawMessage { m := inboxtest.Message("3"); m.Type = "u"; return m }())
+		_, err := ib.Accept(context.Background(), inboxtest.Message("3"), func() handler.RawMessage {
+			m := inboxtest.Message("3")
+			m.Type = "u"
+			return m
+		}())
 		require.ErrorContains(t, err, "id_conflict", "within one accept, too")
 		require.Len(t, inboxtest.Statuses(t, ib), 3, "a conflict adds no row")
 	})
@@ -192,7 +212,8 @@ func TestDuplicateWithOtherContentIsADuplicateAndCounted(t *testing.T) {
 		other.Content = []byte("changed")
 		results, err := ib.Accept(context.Background(), other)
 		require.NoError(t, err)
-		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate, ContentDiffers: true}}, results)
+		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeDuplicate, ContentDiffers: true}},
+			results)
 		require.EqualValues(t, 1, ib.Counters().DuplicateContentDiffers)
 		var stored models.Message
 		require.NoError(t, d.DB.Scopes(ib.Messages).Take(&stored).Error)

@@ -89,8 +89,10 @@ func New(cfg Config) (*Acceptor, error) {
 		return nil, err
 	}
 	a := &Acceptor{
-		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options, clock: cfg.Clock,
-		log: cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake, reserve: cfg.Reserve,
+		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options,
+		clock: cfg.Clock,
+		log:   cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,
+		reserve:  cfg.Reserve,
 		decoders: map[string]*envelope.Decoder{}, namespaces: cfg.Namespaces, redactor: cfg.Redactor,
 	}
 	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)
@@ -281,8 +283,10 @@ func (a *Acceptor) tellDiffering(p *plan) {
 	}
 	for channel, found := range ids {
 		a.counters.OfChannel(telemetry.DuplicateContentDiffers, channel, len(found))
-		a.log.Warn("inbox: message IDs are known with other content, the content stored first counts", zap.String(telemetry.FieldChannel, channel),
-			zap.Strings(telemetry.FieldMessageIDs, found[:min(len(found), mostDiffering)]), zap.Int(telemetry.FieldMessages, len(found)))
+		a.log.Warn("inbox: message IDs are known with other content, the content stored first counts",
+			zap.String(telemetry.FieldChannel, channel),
+			zap.Strings(telemetry.FieldMessageIDs, found[:min(len(found), mostDiffering)]),
+			zap.Int(telemetry.FieldMessages, len(found)))
 	}
 }
 
@@ -302,8 +306,10 @@ func (a *Acceptor) warnUnrouted(channel, typ string) {
 	a.warnedCount++
 	a.warned.Store(key, true)
 	if a.warnedCount > maxWarnedTypes {
-		a.log.Warn("inbox: too many unrouted types, further ones are only counted", zap.Int(telemetry.FieldTypes, maxWarnedTypes))
+		a.log.Warn("inbox: too many unrouted types, further ones are only counted",
+			zap.Int(telemetry.FieldTypes, maxWarnedTypes))
 		return
 	}
-	a.log.Warn("inbox: message type has no handler, its messages are ignored and counted", zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldMessageType, typ))
+	a.log.Warn("inbox: message type has no handler, its messages are ignored and counted",
+		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldMessageType, typ))
 }

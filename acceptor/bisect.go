@@ -31,7 +31,8 @@ func (in *intake) bisect(ctx context.Context, received []envelope.Received, caus
 	}
 	if b.mostlyRefused() {
 		in.log.Error("inbox: the database refuses most records of a batch, halting instead of rejecting them",
-			zap.String(telemetry.FieldChannel, in.channel), zap.Int(telemetry.FieldRefused, len(b.refused)), zap.Int(telemetry.FieldRecords, len(received)), zap.Error(cause))
+			zap.String(telemetry.FieldChannel, in.channel), zap.Int(telemetry.FieldRefused, len(b.refused)),
+			zap.Int(telemetry.FieldRecords, len(received)), zap.Error(cause))
 		for i := range received {
 			if !b.stored[i] {
 				b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: &InvalidError{Reason: ReasonRefused, Err: cause}}
@@ -114,7 +115,8 @@ func (b *bisection) reject(ctx context.Context) error {
 		case err == nil:
 			b.results[i] = bad[0]
 		case store.IsData(err):
-			b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: fmt.Errorf("it cannot be kept as rejected either: %w", err)}
+			b.results[i] = envelope.Result{Disposition: envelope.Halt,
+				Err: fmt.Errorf("it cannot be kept as rejected either: %w", err)}
 		default:
 			return err
 		}

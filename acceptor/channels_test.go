@@ -88,10 +88,12 @@ func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
 		ib := inboxtest.New(t, d.DB,
 			inbox.Channel("eu", inbox.IDNamespace("payments"), inbox.On("t", ran.note("book"))),
 			inbox.Channel("us", inbox.IDNamespace("payments"), inbox.On("t", ran.note("report"))))
-		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted, handler.OutcomeDuplicate}, acceptAll(t, ib, from("eu", "first"), from("us", "second")))
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted, handler.OutcomeDuplicate},
+			acceptAll(t, ib, from("eu", "first"), from("us", "second")))
 		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeDuplicate}, acceptAll(t, ib, from("us", "third")))
 		inboxtest.Process(t, ib)
-		require.Equal(t, map[string][]string{"book": {"eu: first"}, "report": {"eu: first"}}, ran.by, "what came first is what all of them run")
+		require.Equal(t, map[string][]string{"book": {"eu: first"}, "report": {"eu: first"}}, ran.by,
+			"what came first is what all of them run")
 		var stored models.Message
 		require.NoError(t, d.DB.Take(&stored).Error)
 		require.Equal(t, "payments", stored.Namespace)
@@ -105,7 +107,8 @@ func TestRenamedChannelKnowsItsMessagesByItsOldNamespace(t *testing.T) {
 		old := inboxtest.New(t, d.DB, inbox.Channel("core", inbox.On("t", ran.note("transfer"))))
 		acceptAll(t, old, from("core", "once"))
 		inboxtest.Process(t, old)
-		ib := inboxtest.New(t, d.Another(t), inbox.Channel("core.payments", inbox.IDNamespace("core"), inbox.On("t", ran.note("transfer"))))
+		ib := inboxtest.New(t, d.Another(t), inbox.Channel("core.payments", inbox.IDNamespace("core"),
+			inbox.On("t", ran.note("transfer"))))
 		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeDuplicate}, acceptAll(t, ib, from("core.payments", "once")))
 		inboxtest.Process(t, ib)
 		require.Equal(t, []string{"core: once"}, ran.by["transfer"])
@@ -118,16 +121,21 @@ func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 		options []inbox.ChannelOption
 		problem string
 	}{
-		{[]inbox.ChannelOption{inbox.IDNamespace("core")}, `channel "b" shares the IDs of channel "core", which does not say so: give both inbox.IDNamespace("core")`},
-		{[]inbox.ChannelOption{inbox.IDNamespace("core"), inbox.Direct()}, `channel "b" is in Direct mode, where inbox.IDNamespace has nothing to share`},
-		{[]inbox.ChannelOption{inbox.IDNamespace("a"), inbox.Inline()}, `channel "b" is in Inline mode and names the namespace "a", as channel "a" does`},
-		{[]inbox.ChannelOption{inbox.IDNamespace("moved")}, `channel "b": inbox.IDNamespace is the name of channel "moved", whose IDs are in namespace "elsewhere": give another`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("core")},
+			`channel "b" shares the IDs of channel "core", which does not say so: give both inbox.IDNamespace("core")`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("core"), inbox.Direct()},
+			`channel "b" is in Direct mode, where inbox.IDNamespace has nothing to share`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("a"), inbox.Inline()},
+			`channel "b" is in Inline mode and names the namespace "a", as channel "a" does`},
+		{[]inbox.ChannelOption{inbox.IDNamespace("moved")},
+			`channel "b": inbox.IDNamespace is the name of channel "moved", whose IDs are in namespace "elsewhere": give another`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("x"), inbox.IDNamespace("x")}, `channel "b" has inbox.IDNamespace twice`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("")}, `channel "b": inbox.IDNamespace "" is not 1 to 200 characters`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("a\x00")}, `is not 1 to 200 characters of valid UTF-8 without NUL`},
 	} {
 		_, err := inbox.New("test", nil, inbox.Channel("core", inbox.On("t", d)),
-			inbox.Channel("a", inbox.IDNamespace("a")), inbox.Channel("moved", inbox.IDNamespace("elsewhere")), inbox.Channel("b", append(c.options, inbox.On("t", d))...))
+			inbox.Channel("a", inbox.IDNamespace("a")), inbox.Channel("moved", inbox.IDNamespace("elsewhere")),
+			inbox.Channel("b", append(c.options, inbox.On("t", d))...))
 		require.ErrorContains(t, err, c.problem)
 	}
 	// It is stored with every message: no accept could succeed.
@@ -141,7 +149,8 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
 		acceptAll(t, ib, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("10 EUR")})
-		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeDuplicate}, acceptAll(t, ib, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}))
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeDuplicate},
+			acceptAll(t, ib, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}))
 		said := logs.FilterMessage("inbox: message IDs are known with other content, the content stored first counts").FilterField(zap.Strings("message_ids", []string{"1"}))
 		require.Len(t, said.All(), 1)
 		require.NotContains(t, said.All()[0].ContextMap(), "content")
@@ -156,10 +165,12 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, log, inbox.DifferingContent(acceptor.DifferingContentReject), inboxtest.Handlers(nothing("a")))
+		ib := inboxtest.New(t, d.DB, log, inbox.DifferingContent(acceptor.DifferingContentReject),
+			inboxtest.Handlers(nothing("a")))
 		inboxtest.Accept(t, ib, "1")
 		err := d.DB.Transaction(func(tx *gorm.DB) error {
-			_, err := ib.AcceptTx(t.Context(), tx, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("other")})
+			_, err := ib.AcceptTx(t.Context(), tx, handler.RawMessage{Channel: "c", Type: "t", ID: "1",
+				Content: []byte("other")})
 			return err
 		})
 		require.ErrorContains(t, err, "content_differs")

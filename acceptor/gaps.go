@@ -24,8 +24,10 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()
 	fields := []zap.Field{
-		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, gap.Topic), zap.Int(telemetry.FieldPartition, gap.Partition),
-		zap.Int64(telemetry.FieldFromOffset, gap.From), zap.Int64(telemetry.FieldToOffset, gap.To), zap.String(telemetry.FieldReason, gap.Reason),
+		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, gap.Topic),
+		zap.Int(telemetry.FieldPartition, gap.Partition),
+		zap.Int64(telemetry.FieldFromOffset, gap.From), zap.Int64(telemetry.FieldToOffset, gap.To),
+		zap.String(telemetry.FieldReason, gap.Reason),
 	}
 	added, err := a.store.KeepGap(ctx, models.Gap{
 		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: gap.Topic, Partition: int32(gap.Partition),

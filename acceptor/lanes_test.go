@@ -39,7 +39,8 @@ func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
 		keyed.OrderingKey = []byte("customer 7")
 		_, err := ib.Accept(context.Background(), keyed, bare)
 		require.NoError(t, err)
-		require.Equal(t, store.LaneOf("oldest", []byte("customer 7")), lane(t, ib, "keyed", "ordered"), "lanes go by the oldest key")
+		require.Equal(t, store.LaneOf("oldest", []byte("customer 7")), lane(t, ib, "keyed", "ordered"),
+			"lanes go by the oldest key")
 		require.Equal(t, store.LaneOf("own", []byte("KEYED")), lane(t, ib, "keyed", "own"))
 		require.Equal(t, store.LaneOf("own", []byte("BARE")), lane(t, ib, "bare", "own"))
 		require.Nil(t, lane(t, ib, "keyed", "plain"))
@@ -49,9 +50,10 @@ func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
 
 func TestAPanickingOrderingKeyMakesOneMessageInvalid(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("own", inboxtest.Nothing, handler.OrderedBy(func(m handler.RawMessage) []byte {
-			return []byte{m.Content[3]}
-		}))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("own", inboxtest.Nothing,
+			handler.OrderedBy(func(m handler.RawMessage) []byte {
+				return []byte{m.Content[3]}
+			}))))
 		short, long := inboxtest.Message("s"), inboxtest.Message("long enough")
 		results, err := ib.Accept(context.Background(), short, long)
 		var invalid *acceptor.InvalidError
@@ -76,7 +78,8 @@ func TestRedeliveriesBeyondAHandlersOwnRetentionAddNothing(t *testing.T) {
 		ib = inboxtest.New(t, d.Another(t), append(opts, inboxtest.Handlers(nothing("a"), nothing("inbox's"),
 			inboxtest.Do("short", inboxtest.Nothing, handler.Retention(time.Hour)),
 			inboxtest.Do("long", inboxtest.Nothing, handler.Retention(48*time.Hour))))...)
-		require.Equal(t, 2, inboxtest.Accept(t, ib, "1")[0].Handlers, "the rows of the inbox's retention and of the longer one were missing, not cleaned")
+		require.Equal(t, 2, inboxtest.Accept(t, ib, "1")[0].Handlers,
+			"the rows of the inbox's retention and of the longer one were missing, not cleaned")
 		require.Len(t, inboxtest.Statuses(t, ib), 3)
 	})
 }

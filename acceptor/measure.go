@@ -30,7 +30,9 @@ func (a *Acceptor) traced(ctx context.Context, messages []handler.RawMessage) (c
 }
 
 // tracedRecords is traced for the messages of records.
-func (a *Acceptor) tracedRecords(ctx context.Context, channel string, received []envelope.Received) (context.Context, *telemetry.Accepting) {
+func (a *Acceptor) tracedRecords(
+	ctx context.Context, channel string, received []envelope.Received,
+) (context.Context, *telemetry.Accepting) {
 	if !a.measure.Traces() {
 		return ctx, nil
 	}

@@ -62,7 +62,8 @@ func bareTombstone(r envelope.Record) bool {
 func (in *intake) explain(received []envelope.Received, results []envelope.Result) []envelope.Result {
 	for i, r := range results {
 		if s, halts := in.mostlyBad[partitionOf(received[i].Record)]; halts && r.Err != nil && !isUnrouted(r.Err) {
-			results[i].Err = fmt.Errorf("%d of %d records of the partition in one batch are bad, this one because: %w", s.bad, s.of, r.Err)
+			results[i].Err = fmt.Errorf("%d of %d records of the partition in one batch are bad, this one because: %w", s.bad,
+				s.of, r.Err)
 		}
 	}
 	return results

@@ -92,7 +92,8 @@ type Options struct {
 
 // DefaultOptions returns the defaults of the contract.
 func DefaultOptions() Options {
-	return Options{Unrouted: UnroutedIgnore, DifferingContent: DifferingContentLog, BadRecords: BadRecordStore, HaltAtBadRecords: 20, OnGap: GapHalt,
+	return Options{Unrouted: UnroutedIgnore, DifferingContent: DifferingContentLog, BadRecords: BadRecordStore,
+		HaltAtBadRecords: 20, OnGap: GapHalt,
 		StatementTimeout: 10 * time.Second}
 }
 

@@ -82,7 +82,8 @@ func (p *plan) part(from, most int) (part *plan, to int) {
 	if from == 0 && to == len(p.batch.Messages) {
 		return p, to
 	}
-	part = &plan{messages: p.messages, results: p.results, batch: p.batch, rows: p.rows[from:to], keys: p.keys, repeats: map[int]int{}}
+	part = &plan{messages: p.messages, results: p.results, batch: p.batch, rows: p.rows[from:to], keys: p.keys,
+		repeats: map[int]int{}}
 	part.batch.Messages = p.batch.Messages[from:to]
 	if to < len(p.batch.Messages) {
 		part.batch.Rejected = nil

@@ -45,7 +45,8 @@ func TestRecordOfManyEventsIsStoredInItsOrder(t *testing.T) {
 		twice := at(1, ids[0], ids[5999], "last")
 		results := r.accept(at(0, ids...), twice, bad(2, errMangled))
 		require.Equal(t, "durable, durable, durable bad", dispositions(results))
-		require.Equal(t, []int{6000, 0, 1, 2}, []int{results[0].Accepted, results[0].Duplicates, results[1].Accepted, results[1].Duplicates})
+		require.Equal(t, []int{6000, 0, 1, 2}, []int{results[0].Accepted, results[0].Duplicates, results[1].Accepted,
+			results[1].Duplicates})
 		require.Equal(t, append(ids, "last"), r.inOrder())
 		require.Len(t, r.rejected(), 1)
 		require.Equal(t, 1, r.woken)
@@ -55,8 +56,10 @@ func TestRecordOfManyEventsIsStoredInItsOrder(t *testing.T) {
 // errorAt makes the database fail when it is to store that message.
 func errorAt(t *testing.T, d *inboxtest.Database, id string) {
 	t.Helper()
-	inboxtest.Exec(t, d.DB, `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$`)
-	inboxtest.Exec(t, d.DB, fmt.Sprintf(`CREATE TRIGGER full_disk AFTER INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = '%s') EXECUTE FUNCTION full_disk()`, id))
+	inboxtest.Exec(t, d.DB,
+		`CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$`)
+	inboxtest.Exec(t, d.DB,
+		fmt.Sprintf(`CREATE TRIGGER full_disk AFTER INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = '%s') EXECUTE FUNCTION full_disk()`, id))
 }
 
 func TestAcceptThatFailedHalfWayGoesOnFromThere(t *testing.T) {
@@ -87,7 +90,8 @@ func atMost(t *testing.T, d *inboxtest.Database, messages int) {
 	t.Helper()
 	inboxtest.Exec(t, d.DB, fmt.Sprintf(`CREATE FUNCTION too_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		IF (SELECT count(*) FROM added) > %d THEN RAISE EXCEPTION 'too slow' USING ERRCODE = '57014'; END IF; RETURN NULL; END $$`, messages))
-	inboxtest.Exec(t, d.DB, `CREATE TRIGGER too_slow AFTER INSERT ON inbox_messages REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION too_slow()`)
+	inboxtest.Exec(t, d.DB,
+		`CREATE TRIGGER too_slow AFTER INSERT ON inbox_messages REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION too_slow()`)
 }
 
 // Contract 7.2: however little the database can take, and whatever else is accepted

@@ -38,7 +38,8 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 		r := &p.results[i]
 		r.MessageID = m.ID
 		if !a.channels[m.Channel] {
-			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
+			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnknownChannel,
+				Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
 			continue
 		}
 		handlers = a.registry.AppendRoute(handlers[:0], m.Channel, m.Type)
@@ -75,11 +76,13 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 }
 
 func notStored(messageID, channel string) error {
-	return &InvalidError{MessageID: messageID, Reason: ReasonNotStored, Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
+	return &InvalidError{MessageID: messageID, Reason: ReasonNotStored,
+		Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
 }
 
 func unroutedError(m handler.RawMessage) error {
-	return &InvalidError{MessageID: m.ID, Reason: ReasonUnrouted, Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
+	return &InvalidError{MessageID: m.ID, Reason: ReasonUnrouted,
+		Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
 }
 
 // repeat settles message i, whose ID the given row of the same accept has. On
@@ -99,7 +102,9 @@ func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
 	p.repeats[i] = row
 	first := &p.batch.Messages[row]
 	for _, h := range handlers {
-		if !slices.ContainsFunc(first.Handlers, func(known store.NewStatus) bool { return known.HandlerKey == h.HandlerKey }) {
+		if !slices.ContainsFunc(first.Handlers, func(known store.NewStatus) bool {
+			return known.HandlerKey == h.HandlerKey
+		}) {
 			first.Handlers = append(first.Handlers, h)
 			p.keys[h.HandlerKey] = true
 		}
@@ -142,5 +147,6 @@ func differing(id string) error {
 }
 
 func conflict(id, typ, source string) error {
-	return &InvalidError{MessageID: id, Reason: ReasonIDConflict, Detail: fmt.Sprintf("the ID is known with type %q and source %q", typ, source)}
+	return &InvalidError{MessageID: id, Reason: ReasonIDConflict,
+		Detail: fmt.Sprintf("the ID is known with type %q and source %q", typ, source)}
 }

@@ -36,8 +36,10 @@ func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.
 		r.accept(at(0, "1"))
 		conflict, repeated := at(4, "1"), at(5, "1")
 		conflict.Messages[0].Source, repeated.Messages[0].Source = "elsewhere", "elsewhere"
-		results := r.accept(at(1, "2"), bad(2, errMangled), at(3, strings.Repeat("x", 201)), conflict, repeated, at(6, "no-6"), at(7, "3"), at(8, "4"), at(9, "5"))
-		require.Equal(t, "durable, letter bad, letter bad, letter bad, letter bad, letter bad, durable, durable, durable", dispositions(results))
+		results := r.accept(at(1, "2"), bad(2, errMangled), at(3, strings.Repeat("x", 201)), conflict, repeated,
+			at(6, "no-6"), at(7, "3"), at(8, "4"), at(9, "5"))
+		require.Equal(t, "durable, letter bad, letter bad, letter bad, letter bad, letter bad, durable, durable, durable",
+			dispositions(results))
 		require.ErrorIs(t, results[1].Err, errMangled)
 		require.ErrorContains(t, results[5].Err, string(acceptor.ReasonRefused))
 		require.Equal(t, []string{"1", "2", "3", "4", "5"}, r.messages())
@@ -50,11 +52,13 @@ func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.
 func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedReject })
-		require.Equal(t, "durable bad, letter bad, durable", dispositions(r.accept(unroutedAt(0), bad(1, errMangled), at(2, "1"))))
+		require.Equal(t, "durable bad, letter bad, durable",
+			dispositions(r.accept(unroutedAt(0), bad(1, errMangled), at(2, "1"))))
 		require.Len(t, r.rejected(), 1)
 		require.EqualValues(t, 1, r.counters.Load(telemetry.Rejected))
 		r = receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedHalt })
-		require.Equal(t, "letter bad, halt bad, halt bad", dispositions(r.accept(bad(3, errMangled), unroutedAt(4), at(5, "2"))))
+		require.Equal(t, "letter bad, halt bad, halt bad",
+			dispositions(r.accept(bad(3, errMangled), unroutedAt(4), at(5, "2"))))
 		require.Len(t, r.rejected(), 1)
 		require.Equal(t, []string{"1"}, r.messages())
 	})
@@ -155,8 +159,12 @@ func TestTombstonesWithoutHeadersDoNotHalt(t *testing.T) {
 		}
 		require.Len(t, r.rejected(), 25, "they are bad all the same")
 		wrong := mangled(25, func(int) bool { return true })
-		require.Equal(t, envelope.Halt, r.accept(append(wrong, tombstones(25)...)...)[0].Disposition, "nor do they hide a wrong schema")
-		for _, change := range []func(r *envelope.Record){func(r *envelope.Record) { r.Value = []byte{} }, func(r *envelope.Record) { r.Headers = at(0).Record.Headers }} {
+		require.Equal(t, envelope.Halt, r.accept(append(wrong, tombstones(25)...)...)[0].Disposition,
+			"nor do they hide a wrong schema")
+		for _, change := range []func(r *envelope.Record){func(r *envelope.Record) { r.Value = []byte{} },
+			func(r *envelope.Record) {
+				r.Headers = at(0).Record.Headers
+			}} {
 			records := tombstones(25)
 			for i := range records {
 				change(&records[i].Record)
@@ -195,8 +203,10 @@ func TestBadRecordsAreToldAndCountedOnceWhereAnOutageInterruptsTheirBisection(t 
 		core, logs := observer.New(zap.ErrorLevel)
 		r := receiveBy(t, d, func(c *acceptor.Config) { c.Logger = zap.New(core) })
 		refuse(t, d)
-		inboxtest.Exec(t, d.DB, `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$`)
-		inboxtest.Exec(t, d.DB, `CREATE TRIGGER full_disk BEFORE INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = 'z') EXECUTE FUNCTION full_disk()`)
+		inboxtest.Exec(t, d.DB,
+			`CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$`)
+		inboxtest.Exec(t, d.DB,
+			`CREATE TRIGGER full_disk BEFORE INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = 'z') EXECUTE FUNCTION full_disk()`)
 		records := []envelope.Received{bad(0, errMangled), at(1, "no-1"), at(2, "2"), at(3, "z")}
 		for range 3 {
 			_, err := r.AcceptRecords(t.Context(), "c", records)
@@ -248,8 +258,10 @@ func TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected(t *testing.T
 func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
-		inboxtest.Exec(t, d.DB, `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$`)
-		inboxtest.Exec(t, d.DB, `CREATE TRIGGER full_disk BEFORE INSERT ON inbox_rejected_messages FOR EACH ROW EXECUTE FUNCTION full_disk()`)
+		inboxtest.Exec(t, d.DB,
+			`CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$`)
+		inboxtest.Exec(t, d.DB,
+			`CREATE TRIGGER full_disk BEFORE INSERT ON inbox_rejected_messages FOR EACH ROW EXECUTE FUNCTION full_disk()`)
 		_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, "0"), bad(1, errMangled)})
 		require.ErrorContains(t, err, "disk full")
 		require.Empty(t, r.messages())

@@ -29,7 +29,9 @@ import (
 // partitions halt, and a partition does if most of what the batch has of it is
 // bad before it comes to that (HaltAtBadRecords at least): the schema and not
 // the data is then taken to be wrong.
-func (a *Acceptor) AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error) {
+func (a *Acceptor) AcceptRecords(
+	ctx context.Context, channel string, received []envelope.Received,
+) ([]envelope.Result, error) {
 	ctx, span := a.tracedRecords(ctx, channel, received)
 	at := placeOf(channel, received)
 	in := &intake{Acceptor: a, channel: channel, traceparent: span.Stored(), rows: a.rowsAt(at)}
@@ -141,7 +143,9 @@ func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Receive
 
 // planRecords plans the messages of all records that are not skipped; owner
 // maps each message to its record.
-func (a *Acceptor) planRecords(channel string, received []envelope.Received, skip map[int]bool, traceparent string) (p *plan, owner []int) {
+func (a *Acceptor) planRecords(
+	channel string, received []envelope.Received, skip map[int]bool, traceparent string,
+) (p *plan, owner []int) {
 	var messages []handler.RawMessage
 	for i, r := range received {
 		if r.Err != nil || skip[i] {
@@ -237,7 +241,8 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 		headers = handler.SerializeHeaders(r.Headers)
 	}
 	return models.RejectedMessage{
-		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic, Partition: int32(r.Partition), Offset: r.Offset,
+		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic, Partition: int32(r.Partition),
+		Offset:    r.Offset,
 		Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value, Headers: headers, Reason: text,
 		RejectedAt: a.clock.Now(),
 	}
@@ -249,7 +254,9 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 func (in *intake) tell(received []envelope.Received, results []envelope.Result) {
 	for at, bad := range in.mostlyBad {
 		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
-			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic), zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad), zap.Int(telemetry.FieldRecords, bad.of))
+			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic),
+			zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad),
+			zap.Int(telemetry.FieldRecords, bad.of))
 	}
 	in.countEmpty(received, results)
 	for i, r := range results {
@@ -262,7 +269,8 @@ func (in *intake) tell(received []envelope.Received, results []envelope.Result) 
 			what = "inbox: partition halts before a bad record"
 		}
 		record := received[i].Record
-		in.log.Error(what, zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic), zap.Int(telemetry.FieldPartition, record.Partition),
+		in.log.Error(what, zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
+			zap.Int(telemetry.FieldPartition, record.Partition),
 			zap.Int64(telemetry.FieldOffset, record.Offset), zap.Error(r.Err))
 	}
 }
@@ -286,7 +294,8 @@ func (in *intake) countEmpty(received []envelope.Received, results []envelope.Re
 	if _, logged := in.emptied.LoadOrStore(in.channel, true); !logged {
 		record := received[first].Record
 		in.log.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; said once",
-			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic), zap.Int(telemetry.FieldPartition, record.Partition),
+			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
+			zap.Int(telemetry.FieldPartition, record.Partition),
 			zap.Int64(telemetry.FieldOffset, record.Offset))
 	}
 }

@@ -43,11 +43,13 @@ func receive(t *testing.T, d *inboxtest.Database, change func(o *acceptor.Option
 func receiveBy(t *testing.T, d *inboxtest.Database, change func(cfg *acceptor.Config)) *receiving {
 	t.Helper()
 	inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a"))) // its tables
-	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: handler.New("a", inboxtest.Nothing)}})
+	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t",
+		Handler: handler.New("a", inboxtest.Nothing)}})
 	require.NoError(t, err)
 	r := &receiving{t: t, db: d.DB, counters: &telemetry.Counters{}}
 	cfg := acceptor.Config{
-		Store: inboxtest.Store(t, d.DB), Registry: registry, Channels: []string{"c"}, Options: acceptor.DefaultOptions(), Clock: clock.System{},
+		Store: inboxtest.Store(t, d.DB), Registry: registry, Channels: []string{"c"}, Options: acceptor.DefaultOptions(),
+		Clock:  clock.System{},
 		Logger: zap.NewNop(), Counters: r.counters, Wake: func([]string) { r.woken++ },
 	}
 	change(&cfg)
@@ -58,7 +60,8 @@ func receiveBy(t *testing.T, d *inboxtest.Database, change func(cfg *acceptor.Co
 
 // at is a record on partition 0 with one message of that ID.
 func at(offset int64, ids ...string) envelope.Received {
-	r := envelope.Received{Record: envelope.Record{Topic: "topic", Offset: offset, Timestamp: inboxtest.Noon, Key: []byte{0, 0xff}, Value: []byte("raw"),
+	r := envelope.Received{Record: envelope.Record{Topic: "topic", Offset: offset, Timestamp: inboxtest.Noon,
+		Key: []byte{0, 0xff}, Value: []byte("raw"),
 		Headers: []handler.Header{{Key: "h", Value: []byte{0xfe}}}}}
 	for _, id := range ids {
 		m := inboxtest.Message(id)
@@ -85,7 +88,8 @@ func (r *receiving) accept(received ...envelope.Received) []envelope.Result {
 func dispositions(results []envelope.Result) string {
 	text := make([]string, len(results))
 	for i, r := range results {
-		text[i] = map[envelope.Disposition]string{envelope.Durable: "durable", envelope.Halt: "halt", envelope.DeadLetter: "letter"}[r.Disposition]
+		text[i] = map[envelope.Disposition]string{envelope.Durable: "durable", envelope.Halt: "halt",
+			envelope.DeadLetter: "letter"}[r.Disposition]
 		if r.Err != nil {
 			text[i] += " bad"
 		}
@@ -112,7 +116,8 @@ func TestBadRecordsAreKeptWithTheBatchTheyCameIn(t *testing.T) {
 		r := receive(t, d, nil)
 		unroutedRecord := at(4, "4")
 		unroutedRecord.Messages[0].Type = "x"
-		results := r.accept(at(0, "0a", "0b"), bad(1, errMangled), at(2, strings.Repeat("x", 201)), at(3, "0a"), unroutedRecord)
+		results := r.accept(at(0, "0a", "0b"), bad(1, errMangled), at(2, strings.Repeat("x", 201)), at(3, "0a"),
+			unroutedRecord)
 		require.Equal(t, "durable, durable bad, durable bad, durable, durable", dispositions(results))
 		require.Equal(t, 2, results[0].Accepted)
 		require.Equal(t, 1, results[3].Duplicates)
@@ -129,7 +134,8 @@ func TestBadRecordsAreKeptWithTheBatchTheyCameIn(t *testing.T) {
 		headers, err := handler.ParseHeaders(row.Headers)
 		require.NoError(t, err)
 		require.Equal(t, []handler.Header{{Key: "h", Value: []byte{0xfe}}}, headers)
-		require.Equal(t, []any{"c", "topic", int32(0), int64(1), []byte{0, 0xff}, []byte("raw")}, []any{row.Channel, row.Topic, row.Partition, row.Offset, row.Key, row.Value})
+		require.Equal(t, []any{"c", "topic", int32(0), int64(1), []byte{0, 0xff}, []byte("raw")},
+			[]any{row.Channel, row.Topic, row.Partition, row.Offset, row.Key, row.Value})
 		require.Equal(t, inboxtest.Noon, row.Timestamp.UTC())
 
 		require.Equal(t, "durable bad", dispositions(r.accept(bad(1, errMangled))))
@@ -189,7 +195,8 @@ func TestUnroutedRecordsByPolicy(t *testing.T) {
 func refuse(t *testing.T, d *inboxtest.Database) {
 	t.Helper()
 	if d.Dialect == "sqlite" {
-		inboxtest.Exec(t, d.DB, `CREATE TRIGGER refuse BEFORE INSERT ON inbox_messages WHEN CAST(NEW.content AS TEXT) LIKE 'no%' BEGIN SELECT RAISE(ABORT, 'refused'); END`)
+		inboxtest.Exec(t, d.DB,
+			`CREATE TRIGGER refuse BEFORE INSERT ON inbox_messages WHEN CAST(NEW.content AS TEXT) LIKE 'no%' BEGIN SELECT RAISE(ABORT, 'refused'); END`)
 		return
 	}
 	inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_messages ADD CHECK (NOT content LIKE 'no%'::bytea)`)
@@ -207,7 +214,8 @@ func TestRecordThatTheDatabaseRefusesIsFoundAndTheOthersStored(t *testing.T) {
 		r := receive(t, d, nil)
 		refuse(t, d)
 		results := r.accept(batch("0", "1", "no-2", "3", "4", "no-5", "6", "7")...)
-		require.Equal(t, "durable, durable, durable bad, durable, durable, durable bad, durable, durable", dispositions(results))
+		require.Equal(t, "durable, durable, durable bad, durable, durable, durable bad, durable, durable",
+			dispositions(results))
 		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, results[2].Err, &invalid)
 		require.Equal(t, acceptor.ReasonRefused, invalid.Reason)
@@ -294,7 +302,8 @@ func TestRecordThatCannotEvenBeRejectedHalts(t *testing.T) {
 		r := receive(t, d, nil)
 		refuse(t, d)
 		if d.Dialect == "sqlite" {
-			inboxtest.Exec(t, d.DB, `CREATE TRIGGER none BEFORE INSERT ON inbox_rejected_messages BEGIN SELECT RAISE(ABORT, 'none'); END`)
+			inboxtest.Exec(t, d.DB,
+				`CREATE TRIGGER none BEFORE INSERT ON inbox_rejected_messages BEGIN SELECT RAISE(ABORT, 'none'); END`)
 		} else {
 			inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_rejected_messages ADD CHECK (record_offset < 0)`)
 		}
@@ -327,6 +336,7 @@ func TestRecordsWithoutAMessageAreCountedAndLoggedOncePerChannel(t *testing.T) {
 		require.Equal(t, []string{"1"}, r.messages())
 		found := logs.FilterMessageSnippet("empty batch of events").All()
 		require.Len(t, found, 1)
-		require.Equal(t, map[string]any{"channel": "c", "topic": "topic", "partition": int64(0), "offset": int64(0)}, found[0].ContextMap())
+		require.Equal(t, map[string]any{"channel": "c", "topic": "topic", "partition": int64(0), "offset": int64(0)},
+			found[0].ContextMap())
 	})
 }

@@ -114,7 +114,8 @@ func rejectedError(id string, err error) error {
 // years 1 to 9999 was altered when it was kept.
 func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
 	record := envelope.Record{
-		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(), Key: row.Key, Value: row.Value,
+		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(), Key: row.Key,
+		Value: row.Value,
 	}
 	raw, unread, err := handler.RawHeaders(row.Headers)
 	if unread {
@@ -165,7 +166,9 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 }
 
 // keepRejected notes why the row stays.
-func (a *Acceptor) keepRejected(ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit) error {
+func (a *Acceptor) keepRejected(
+	ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit,
+) error {
 	still := &handler.StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
 	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
 	defer cancel()

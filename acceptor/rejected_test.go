@@ -32,12 +32,13 @@ type mendable struct {
 func mend(t *testing.T, d *inboxtest.Database) *mendable {
 	t.Helper()
 	m := &mendable{broken: errMangled}
-	decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s", ID: envelope.Func(func(r envelope.Record) (string, error) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.seen = r
-		return m.id, m.broken
-	})}, nil)
+	decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s",
+		ID: envelope.Func(func(r envelope.Record) (string, error) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.seen = r
+			return m.id, m.broken
+		})}, nil)
 	require.NoError(t, err)
 	m.receiving = receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Decoders = map[string]*envelope.Decoder{"c": decoder} })
 	return m
@@ -62,7 +63,8 @@ func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := mend(t, d)
 		record := at(1).Record
-		record.Headers, record.RawHeaders = nil, []byte("\x04\x02a\x02\xff\x00\x01") // "a" is 0xff, and one without a name is null
+		// "a" is 0xff, and one without a name is null
+		record.Headers, record.RawHeaders = nil, []byte("\x04\x02a\x02\xff\x00\x01")
 		id := m.reject(record)
 		_, err := handler.ParseHeaders(m.rejected()[0].Headers)
 		require.ErrorIs(t, err, handler.ErrRawHeaders)
@@ -179,7 +181,8 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 			return `{"specversion":"1.0","id":"` + id + `","source":"/s","type":"` + typ + `"}`
 		}
 		record.Headers = []handler.Header{{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}}
-		record.Value = []byte("[" + event("1", "t") + "," + event("2", "t") + "," + event(strings.Repeat("x", 201), "t") + "]")
+		record.Value = []byte("[" + event("1", "t") + "," + event("2", "t") + "," + event(strings.Repeat("x", 201), "t") +
+			"]")
 		id := m.reject(record)
 		_, err := m.AcceptRejected(context.Background(), id)
 		var still *handler.StillBadError
@@ -193,7 +196,8 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 		require.NoError(t, err)
 		results, err := m.AcceptRejected(context.Background(), m.reject(record))
 		require.NoError(t, err)
-		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted, handler.OutcomeDuplicate}, []handler.AcceptOutcome{results[0].Outcome, results[1].Outcome})
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeAccepted, handler.OutcomeDuplicate},
+			[]handler.AcceptOutcome{results[0].Outcome, results[1].Outcome})
 		require.Equal(t, []string{"1", "2"}, m.messages())
 	})
 }
@@ -254,18 +258,21 @@ func TestDatabaseOutageLeavesARejectedRecordAsItIs(t *testing.T) {
 	})
 }
 
-var anyBytes = rapid.OneOf(rapid.Just([]byte(nil)), rapid.Just([]byte{}), rapid.Just([]byte{0}), rapid.Just([]byte("\xff\xfe")), rapid.Just([]byte("é")), rapid.SliceOf(rapid.Byte()))
+var anyBytes = rapid.OneOf(rapid.Just([]byte(nil)), rapid.Just([]byte{}), rapid.Just([]byte{0}),
+	rapid.Just([]byte("\xff\xfe")), rapid.Just([]byte("é")), rapid.SliceOf(rapid.Byte()))
 
 var anyHeader = rapid.Custom(func(t *rapid.T) handler.Header {
 	return handler.Header{
-		Key:   string(rapid.OneOf(rapid.Just([]byte("same")), rapid.Just([]byte("")), rapid.Just([]byte("\xc3\x28")), rapid.Just([]byte("a\x00b")), rapid.SliceOf(rapid.Byte())).Draw(t, "name")),
+		Key: string(rapid.OneOf(rapid.Just([]byte("same")), rapid.Just([]byte("")), rapid.Just([]byte("\xc3\x28")),
+			rapid.Just([]byte("a\x00b")), rapid.SliceOf(rapid.Byte())).Draw(t, "name")),
 		Value: anyBytes.Draw(t, "value"),
 	}
 })
 
 var anyRecord = rapid.Custom(func(t *rapid.T) envelope.Record {
 	return envelope.Record{
-		Topic: "topic", Partition: rapid.IntRange(0, 1<<31-1).Draw(t, "partition"), Offset: rapid.Int64Range(0, 1<<62).Draw(t, "offset"),
+		Topic: "topic", Partition: rapid.IntRange(0, 1<<31-1).Draw(t, "partition"),
+		Offset:    rapid.Int64Range(0, 1<<62).Draw(t, "offset"),
 		Timestamp: time.UnixMilli(rapid.OneOf(rapid.Int64Range(-1, 1<<42), rapid.Just(int64(0))).Draw(t, "timestamp")).UTC(),
 		Key:       anyBytes.Draw(t, "key"), Value: anyBytes.Draw(t, "value"),
 		Headers: rapid.OneOf(rapid.Just([]handler.Header(nil)), rapid.SliceOfN(anyHeader, 1, 5)).Draw(t, "headers"),

@@ -28,14 +28,16 @@ func TestUnroutedMessagesAreCountedAndToldOncePerType(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
-		results, err := ib.Accept(context.Background(), unrouted("1", "x"), unrouted("2", "x"), unrouted("3", "y"), inboxtest.Message("4"),
+		results, err := ib.Accept(context.Background(), unrouted("1", "x"), unrouted("2", "x"), unrouted("3", "y"),
+			inboxtest.Message("4"),
 			unrouted("", "x")) // routing comes before the ID is looked at
 		require.NoError(t, err)
 		outcomes := make([]handler.AcceptOutcome, len(results))
 		for i, r := range results {
 			outcomes[i] = r.Outcome
 		}
-		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeUnrouted, handler.OutcomeUnrouted, handler.OutcomeUnrouted, handler.OutcomeAccepted, handler.OutcomeUnrouted}, outcomes)
+		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeUnrouted, handler.OutcomeUnrouted, handler.OutcomeUnrouted,
+			handler.OutcomeAccepted, handler.OutcomeUnrouted}, outcomes)
 		require.EqualValues(t, 4, ib.Counters().Unrouted)
 		require.Equal(t, 1, inboxtest.CountMessages(t, ib))
 		require.Equal(t, 2, logs.FilterMessageSnippet("has no handler").Len())

@@ -54,14 +54,16 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		content = []byte{} // the column is not null; a nil body decodes like an empty one
 	}
 	row := store.NewMessage{Message: models.Message{
-		ID: m.ID, Namespace: cmp.Or(a.namespaces[m.Channel], m.Channel), TransportName: transport, Type: m.Type, Source: m.Source, Content: content, ContentType: m.ContentType,
+		ID: m.ID, Namespace: cmp.Or(a.namespaces[m.Channel], m.Channel), TransportName: transport, Type: m.Type,
+		Source: m.Source, Content: content, ContentType: m.ContentType,
 		SerializedProperties: properties, OrderingKey: m.OrderingKey,
 	}}
 	row.Handlers = make([]store.NewStatus, 0, len(handlers))
 	for _, h := range handlers {
 		key, err := orderingKey(h, m)
 		if err != nil {
-			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadOrderingKey, Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
+			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadOrderingKey,
+				Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
 		}
 		row.Handlers = append(row.Handlers, store.NewStatus{
 			HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(), Retention: cmp.Or(h.Retention(), a.opts.Retention),

@@ -38,13 +38,17 @@ func describe(ctx context.Context, s *server.Server, rounds int) (about, error) 
 	if err != nil {
 		return about{}, err
 	}
-	a := about{Date: time.Now().UTC().Format(time.DateOnly), CPU: processor(), Cores: runtime.NumCPU(), Go: runtime.Version(),
+	a := about{Date: time.Now().UTC().Format(time.DateOnly), CPU: processor(), Cores: runtime.NumCPU(),
+		Go:     runtime.Version(),
 		Memory: memory(), System: runtime.GOOS + "/" + runtime.GOARCH,
-		PostgreSQL: version, Kafka: servers.KafkaVersion, Redis: redisVersion(ctx), Settings: server.Settings, Rounds: rounds, Versions: map[string]string{}}
+		PostgreSQL: version, Kafka: servers.KafkaVersion, Redis: redisVersion(ctx), Settings: server.Settings, Rounds: rounds,
+		Versions: map[string]string{}}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range info.Deps {
-			for _, peer := range []string{"github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/vgarvardt/gue/v5", "github.com/jackc/pgx/v5",
-				"github.com/segmentio/kafka-go", "github.com/redis/go-redis/v9", "github.com/mattn/go-sqlite3", "modernc.org/sqlite", "gorm.io/gorm"} {
+			for _, peer := range []string{"github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4",
+				"github.com/vgarvardt/gue/v5", "github.com/jackc/pgx/v5",
+				"github.com/segmentio/kafka-go", "github.com/redis/go-redis/v9", "github.com/mattn/go-sqlite3",
+				"modernc.org/sqlite", "gorm.io/gorm"} {
 				if d.Path == peer {
 					a.Versions[peer] = d.Version
 				}
@@ -109,7 +113,8 @@ func writeJSON(path string, a about, results []*trial.Result) error {
 		Groups []group
 	}{About: a}
 	for _, r := range results {
-		g := group{Name: r.Group.Name, About: r.Group.About, Unit: r.Group.Unit, Rows: rowsOf(r), Lines: map[string]float64{}, Measures: r.Measures}
+		g := group{Name: r.Group.Name, About: r.Group.About, Unit: r.Group.Unit, Rows: rowsOf(r), Lines: map[string]float64{},
+			Measures: r.Measures}
 		for _, line := range r.Group.Lines {
 			value, err := line.Of(r)
 			if err != nil {

@@ -63,7 +63,8 @@ func printTable(w io.Writer, r *trial.Result) {
 	table := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintf(table, "variant\t%s/s\tmin..max\tclient µs\tserver µs\tWAL B\t\n", r.Group.Unit)
 	for _, row := range rowsOf(r) {
-		fmt.Fprintf(table, "%s\t%.0f\t%.0f..%.0f\t%.1f\t%.1f\t%.0f\t%s\n", row.Variant, row.Rate, row.Least, row.Most, row.ClientUs, row.ServerUs, row.WAL, row.more())
+		fmt.Fprintf(table, "%s\t%.0f\t%.0f..%.0f\t%.1f\t%.1f\t%.0f\t%s\n", row.Variant, row.Rate, row.Least, row.Most,
+			row.ClientUs, row.ServerUs, row.WAL, row.more())
 	}
 	_ = table.Flush()
 }

@@ -139,7 +139,8 @@ func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, res
 		r.refusals++
 		r.givenUp = r.refusals >= maxRefusals
 		if r.givenUp {
-			r.log.Error("inbox: the archive function fails with everything, cleanup of messages ends until its next run", zap.Error(r.refused))
+			r.log.Error("inbox: the archive function fails with everything, cleanup of messages ends until its next run",
+				zap.Error(r.refused))
 		}
 	}
 	return nil
@@ -201,5 +202,6 @@ func (r *run) keep(messages int, refusal error) {
 	if r.refused == nil {
 		r.refused = refusal
 	}
-	r.log.Error("inbox: the archive function failed, its messages are kept for the next run", zap.Int(telemetry.FieldMessages, messages), zap.Error(refusal))
+	r.log.Error("inbox: the archive function failed, its messages are kept for the next run",
+		zap.Int(telemetry.FieldMessages, messages), zap.Error(refusal))
 }

@@ -25,7 +25,8 @@ import (
 func old(t *testing.T, d *inboxtest.Database, archive cleanup.Archive, n int, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
 	clock := fxtest.NewClock(inboxtest.Noon.Add(2 * time.Hour))
-	opts = append([]inbox.Option{inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.Archive(archive), inboxtest.Handlers(inboxtest.Do("a", byID))}, opts...)
+	opts = append([]inbox.Option{inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.Archive(archive),
+		inboxtest.Handlers(inboxtest.Do("a", byID))}, opts...)
 	ib := inboxtest.New(t, d.DB, opts...)
 	batch := store.AcceptBatch{Now: inboxtest.Noon}
 	for i := range n {
@@ -45,7 +46,8 @@ func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var got []cleanup.Archived
 		var ib *inbox.Inbox
-		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", byID), inboxtest.Do("b", halfway)),
+		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
+			inboxtest.Handlers(inboxtest.Do("a", byID), inboxtest.Do("b", halfway)),
 			inbox.Archive(func(_ context.Context, messages []cleanup.Archived) error {
 				got = append(got, messages...)
 				require.Len(t, stored(t, ib), 3, "nothing is deleted yet")
@@ -166,7 +168,10 @@ func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
 func TestArchiveThatIsDownIsNotAskedForEachMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
-		ib := old(t, d, func(context.Context, []cleanup.Archived) error { calls++; return errors.New("down") }, 600, inbox.CleanupBatchSize(50))
+		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
+			calls++
+			return errors.New("down")
+		}, 600, inbox.CleanupBatchSize(50))
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
 		require.Equal(t, handler.Deleted{Unarchived: 500}, deleted, "ten batches")
@@ -178,8 +183,12 @@ func TestArchiveThatIsDownIsNotAskedForEachMessage(t *testing.T) {
 func TestArchiveThatIsDownEndsTheWalk(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
-		ib := old(t, d, func(context.Context, []cleanup.Archived) error { calls++; return errors.New("down") }, 15, inbox.CleanupBatchSize(1), inbox.SweepMarkers())
-		inboxtest.Exec(t, d.DB, "INSERT INTO inbox_markers VALUES ('1', 'h', '', 't', '2020-01-01 00:00:00.000000+00:00', '2020-01-01 00:00:00.000000+00:00')")
+		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
+			calls++
+			return errors.New("down")
+		}, 15, inbox.CleanupBatchSize(1), inbox.SweepMarkers())
+		inboxtest.Exec(t, d.DB,
+			"INSERT INTO inbox_markers VALUES ('1', 'h', '', 't', '2020-01-01 00:00:00.000000+00:00', '2020-01-01 00:00:00.000000+00:00')")
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
 		require.Equal(t, handler.Deleted{Unarchived: 10, Markers: 1}, deleted, "what needs no archive is pruned all the same")
@@ -193,7 +202,8 @@ func TestMessageThatGainedAStatusWhileItWasArchivedStays(t *testing.T) {
 		st := inboxtest.Store(t, d.DB)
 		ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
 			_, err := st.Accept(ctx, store.AcceptBatch{Now: inboxtest.Noon, Messages: []store.NewMessage{{
-				Message: models.Message{ID: "001", Type: "t", Content: []byte("001")}, Handlers: []store.NewStatus{{HandlerKey: "late"}},
+				Message:  models.Message{ID: "001", Type: "t", Content: []byte("001")},
+				Handlers: []store.NewStatus{{HandlerKey: "late"}},
 			}}})
 			return err
 		}, 3)
@@ -245,7 +255,8 @@ func TestOfTwoCleanersAtOnceOneCleans(t *testing.T) {
 			<-leave
 			return nil
 		}, 1)
-		second := inboxtest.New(t, d.Another(t), inbox.WithClock(fxtest.NewClock(inboxtest.Noon.Add(2*time.Hour))), inbox.Retention(time.Hour),
+		second := inboxtest.New(t, d.Another(t), inbox.WithClock(fxtest.NewClock(inboxtest.Noon.Add(2*time.Hour))),
+			inbox.Retention(time.Hour),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		var first sync.WaitGroup
 		first.Add(1)
@@ -269,7 +280,8 @@ func TestStopEndsARunUnderWay(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered := make(chan struct{})
 		var calls atomic.Int32
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Retention(time.Millisecond), inbox.CleanupInterval(50*time.Millisecond),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Retention(time.Millisecond),
+			inbox.CleanupInterval(50*time.Millisecond),
 			inboxtest.Handlers(inboxtest.Do("a", byID)),
 			inbox.Archive(func(ctx context.Context, _ []cleanup.Archived) error {
 				if calls.Add(1) == 1 {

@@ -76,7 +76,8 @@ func TestStatementsThatTakeTooLongHalveTheBatch(t *testing.T) {
 				IF n > 250 THEN PERFORM pg_sleep(60); END IF;
 				RETURN OLD;
 			END $$`)
-		inboxtest.Exec(t, d.DB, `CREATE TRIGGER slow BEFORE DELETE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION slow()`)
+		inboxtest.Exec(t, d.DB,
+			`CREATE TRIGGER slow BEFORE DELETE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION slow()`)
 		require.Equal(t, handler.Deleted{Messages: 800, Statuses: 800}, clean(t, ib))
 		halvings := logs.FilterMessageSnippet("halving")
 		require.NotZero(t, halvings.Len())
@@ -90,7 +91,8 @@ func TestLeaseLostBetweenBatchesStopsDeleting(t *testing.T) {
 		// With the second message another worker takes the lease.
 		take := `UPDATE inbox_locks SET owner_id = '0192f000-0000-7000-8000-000000000001'`
 		if d.Dialect == "postgres" {
-			inboxtest.Exec(t, d.DB, fmt.Sprintf(`CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s; RETURN OLD; END $$`, take))
+			inboxtest.Exec(t, d.DB,
+				fmt.Sprintf(`CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s; RETURN OLD; END $$`, take))
 			inboxtest.Exec(t, d.DB, `CREATE TRIGGER take AFTER DELETE ON inbox_messages FOR EACH ROW EXECUTE FUNCTION take()`)
 		} else {
 			inboxtest.Exec(t, d.DB, `CREATE TRIGGER take AFTER DELETE ON inbox_messages BEGIN `+take+`; END`)

@@ -18,14 +18,18 @@ import (
 
 // byTable is what metrics tell apart.
 func byTable(d handler.Deleted) []telemetry.Deletions {
-	return []telemetry.Deletions{{Table: "messages", Rows: d.Messages}, {Table: "statuses", Rows: d.Statuses}, {Table: "markers", Rows: d.Markers},
-		{Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected}, {Table: "workers", Rows: d.Workers}, {Table: "leases", Rows: d.Leases}}
+	return []telemetry.Deletions{{Table: "messages", Rows: d.Messages}, {Table: "statuses", Rows: d.Statuses},
+		{Table: "markers", Rows: d.Markers},
+		{Table: "audit", Rows: d.Audit}, {Table: "rejected", Rows: d.Rejected}, {Table: "workers", Rows: d.Workers},
+		{Table: "leases", Rows: d.Leases}}
 }
 
 func fieldsOf(d handler.Deleted) []zap.Field {
 	return []zap.Field{
-		zap.Int64(telemetry.FieldMessages, d.Messages), zap.Int64(telemetry.FieldStatuses, d.Statuses), zap.Int64(telemetry.FieldUnarchived, d.Unarchived), zap.Int64(telemetry.FieldMarkers, d.Markers),
-		zap.Int64(telemetry.FieldAudit, d.Audit), zap.Int64(telemetry.FieldRejected, d.Rejected), zap.Int64(telemetry.FieldWorkers, d.Workers), zap.Int64(telemetry.FieldLeases, d.Leases),
+		zap.Int64(telemetry.FieldMessages, d.Messages), zap.Int64(telemetry.FieldStatuses, d.Statuses),
+		zap.Int64(telemetry.FieldUnarchived, d.Unarchived), zap.Int64(telemetry.FieldMarkers, d.Markers),
+		zap.Int64(telemetry.FieldAudit, d.Audit), zap.Int64(telemetry.FieldRejected, d.Rejected),
+		zap.Int64(telemetry.FieldWorkers, d.Workers), zap.Int64(telemetry.FieldLeases, d.Leases),
 	}
 }
 
@@ -119,7 +123,8 @@ func (r *run) batches(ctx context.Context, work func(limit int) (deleted int64, 
 			}
 		case ctx.Err() == nil && store.IsTransient(err) && r.limit > minBatch:
 			r.limit = max(r.limit/2, minBatch)
-			r.log.Warn("inbox: cleanup batch timed out or failed, halving it", zap.Int(telemetry.FieldBatch, r.limit), zap.Error(err))
+			r.log.Warn("inbox: cleanup batch timed out or failed, halving it", zap.Int(telemetry.FieldBatch, r.limit),
+				zap.Error(err))
 		default:
 			return fmt.Errorf("cleanup: %w", err)
 		}

@@ -82,8 +82,10 @@ func New(cfg Config) (*Cleaner, error) {
 		cfg.Waiting = func() error { return nil }
 	}
 	return &Cleaner{
-		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, waiting: cfg.Waiting, statementTimeout: cfg.StatementTimeout,
-		workerAge: max(store.DrainKept, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, measure: cfg.Instruments, walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler},
+		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, waiting: cfg.Waiting,
+		statementTimeout: cfg.StatementTimeout,
+		workerAge:        max(store.DrainKept, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, measure: cfg.Instruments,
+		walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler},
 	}, nil
 }
 
@@ -100,7 +102,8 @@ func (c *Cleaner) Start() {
 // idle: nothing that needs a run of its own. Vanished workers and leases are
 // pruned by the runs there are, and by the processor's sweeps.
 func (c *Cleaner) idle() bool {
-	return len(c.walked.lengths) == 0 && !c.opts.SweepMarkers && c.opts.AuditRetention == 0 && c.opts.RejectedRetention == 0
+	return len(c.walked.lengths) == 0 && !c.opts.SweepMarkers && c.opts.AuditRetention == 0 &&
+		c.opts.RejectedRetention == 0
 }
 
 // Stop ends cleaning; the batch under way is rolled back. It returns by ctx's

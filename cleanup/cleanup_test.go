@@ -53,15 +53,18 @@ func stored(t *testing.T, ib *inbox.Inbox) (messages []string) {
 func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.StuckMessageThreshold(2*time.Hour),
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
+			inbox.StuckMessageThreshold(2*time.Hour),
 			inboxtest.Handlers(inboxtest.Do("a", byID), inboxtest.Do("b", halfway)))
 		inboxtest.Accept(t, ib, "done", "poisoned", "pending", "halfway", "discarded", "superseded", "bare")
 		require.Equal(t, 11, inboxtest.Process(t, ib).Completed)
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET outcome = message_id WHERE message_id IN ('discarded', 'superseded')")
+		inboxtest.Exec(t, d.DB,
+			"UPDATE inbox_handler_statuses SET outcome = message_id WHERE message_id IN ('discarded', 'superseded')")
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE message_id = 'bare'")
 		inboxtest.Accept(t, ib, "processing")
 		st := inboxtest.Store(t, d.DB)
-		claimed, err := st.Claim(context.Background(), store.ClaimRequest{Now: clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}, {HandlerKey: "b", Limit: 1}}})
+		claimed, err := st.Claim(context.Background(), store.ClaimRequest{Now: clock.Now(),
+			Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}, {HandlerKey: "b", Limit: 1}}})
 		require.NoError(t, err)
 		claims := claimed.Claims
 		require.Len(t, claims, 2)
@@ -83,7 +86,8 @@ func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 		for _, s := range inboxtest.Statuses(t, ib) {
 			left = append(left, s.MessageID+"/"+s.HandlerKey)
 		}
-		require.Equal(t, []string{"halfway/b", "pending/a", "poisoned/a", "processing/a", "processing/b", "young/a", "young/b"}, left)
+		require.Equal(t, []string{"halfway/b", "pending/a", "poisoned/a", "processing/a", "processing/b", "young/a",
+			"young/b"}, left)
 		var rejected int64
 		require.NoError(t, d.DB.Scopes(ib.Rejected).Count(&rejected).Error)
 		require.EqualValues(t, 1, rejected, "rejected records are never deleted automatically")
@@ -106,7 +110,8 @@ func TestWithoutRetentionNothingIsEverDeleted(t *testing.T) {
 func TestCleanupGoesBatchByBatch(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.CleanupBatchSize(10), inboxtest.Handlers(inboxtest.Do("a", byID)))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.CleanupBatchSize(10),
+			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		for i := range 25 {
 			inboxtest.Accept(t, ib, fmt.Sprintf("%02d", i))
 		}
@@ -124,7 +129,8 @@ func TestCleanupWithoutTheLeaseChangesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", byID)))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
+			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		inboxtest.Accept(t, ib, "done")
 		inboxtest.Process(t, ib)
 		clock.Advance(2 * time.Hour)
@@ -148,7 +154,8 @@ func TestCleanupWithoutTheLeaseChangesNothing(t *testing.T) {
 func TestRunningInboxCleansAfterItsInterval(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Retention(100*time.Millisecond), inbox.CleanupInterval(50*time.Millisecond),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Retention(100*time.Millisecond),
+			inbox.CleanupInterval(50*time.Millisecond),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		inboxtest.Accept(t, ib, "done", "poisoned")
 		inboxtest.Start(t, ib)
@@ -171,7 +178,8 @@ func TestCancelledCleanupEnds(t *testing.T) {
 func TestCleanedMessageIsAcceptedAnew(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", byID)))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
+			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		inboxtest.Accept(t, ib, "done")
 		inboxtest.Process(t, ib)
 		clock.Advance(2 * time.Hour)

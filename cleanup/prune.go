@@ -47,7 +47,9 @@ func (r *run) prune(ctx context.Context) error {
 }
 
 // pruneRows deletes in batches until there is less than a batch.
-func (r *run) pruneRows(ctx context.Context, sum *int64, before time.Time, remove func(ctx context.Context, before time.Time, limit int) (int64, error)) error {
+func (r *run) pruneRows(ctx context.Context, sum *int64, before time.Time,
+	remove func(ctx context.Context, before time.Time, limit int) (int64, error),
+) error {
 	return r.batches(ctx, func(limit int) (deleted int64, done bool, err error) {
 		err = r.bounded(ctx, func(ctx context.Context) error {
 			deleted, err = remove(ctx, before, limit)

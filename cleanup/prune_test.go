@@ -28,9 +28,11 @@ func others(t *testing.T, db *gorm.DB, now time.Time) {
 	t.Helper()
 	for i, age := range []time.Duration{time.Hour, 3 * time.Hour} {
 		id, at := []string{"0192f000-0000-7000-8000-000000000002", "0192f000-0000-7000-8000-000000000001"}[i], now.Add(-age)
-		require.NoError(t, db.Create(&models.Marker{MessageID: id, HandlerKey: "h", ProcessedAt: at, ExpiresAt: at.Add(2 * time.Hour)}).Error)
+		require.NoError(t, db.Create(&models.Marker{MessageID: id, HandlerKey: "h", ProcessedAt: at,
+			ExpiresAt: at.Add(2 * time.Hour)}).Error)
 		require.NoError(t, db.Create(&models.Audit{ID: id, Actor: "ada", Action: "retry", OccurredAt: at}).Error)
-		require.NoError(t, db.Create(&models.RejectedMessage{ID: id, Channel: "c", Topic: "t", Offset: int64(i), Timestamp: at, Headers: "[]", Reason: "bad", RejectedAt: at}).Error)
+		require.NoError(t, db.Create(&models.RejectedMessage{ID: id, Channel: "c", Topic: "t", Offset: int64(i),
+			Timestamp: at, Headers: "[]", Reason: "bad", RejectedAt: at}).Error)
 	}
 }
 
@@ -44,7 +46,8 @@ func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
 		others(t, d.DB, clock.Now())
 		require.Zero(t, clean(t, none))
 		left := func() []int {
-			return []int{count(t, d.DB, &models.Marker{}), count(t, d.DB, &models.Audit{}), count(t, d.DB, &models.RejectedMessage{})}
+			return []int{count(t, d.DB, &models.Marker{}), count(t, d.DB, &models.Audit{}),
+				count(t, d.DB, &models.RejectedMessage{})}
 		}
 		require.Equal(t, []int{2, 2, 2}, left())
 		require.Equal(t, handler.Deleted{Markers: 1}, clean(t, declare(inbox.SweepMarkers())))
@@ -61,9 +64,11 @@ func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
 
 func TestPruningGoesBatchByBatch(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.SweepMarkers(), inbox.CleanupBatchSize(2), inboxtest.Handlers(inboxtest.Do("a", byID)))
+		ib := inboxtest.New(t, d.DB, inbox.SweepMarkers(), inbox.CleanupBatchSize(2),
+			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		for _, id := range []string{"1", "2", "3"} {
-			require.NoError(t, d.DB.Create(&models.Marker{MessageID: id, HandlerKey: "h", ProcessedAt: inboxtest.Noon, ExpiresAt: time.Now().UTC().Add(-time.Hour)}).Error)
+			require.NoError(t, d.DB.Create(&models.Marker{MessageID: id, HandlerKey: "h", ProcessedAt: inboxtest.Noon,
+				ExpiresAt: time.Now().UTC().Add(-time.Hour)}).Error)
 		}
 		require.Equal(t, handler.Deleted{Markers: 3}, clean(t, ib))
 	})
@@ -71,15 +76,18 @@ func TestPruningGoesBatchByBatch(t *testing.T) {
 
 func TestRunningInboxPrunesByOneOptionAlone(t *testing.T) {
 	for name, option := range map[string]inbox.Option{
-		"SweepMarkers": inbox.SweepMarkers(), "AuditRetention": inbox.AuditRetention(time.Hour), "RejectedRetention": inbox.RejectedRetention(time.Hour),
+		"SweepMarkers": inbox.SweepMarkers(), "AuditRetention": inbox.AuditRetention(time.Hour),
+		"RejectedRetention": inbox.RejectedRetention(time.Hour),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), option, inbox.CleanupInterval(50*time.Millisecond), inboxtest.Handlers(inboxtest.Do("a", byID)))
+				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), option, inbox.CleanupInterval(50*time.Millisecond),
+					inboxtest.Handlers(inboxtest.Do("a", byID)))
 				others(t, d.DB, time.Now().UTC().Add(-10*time.Hour))
 				inboxtest.Start(t, ib)
 				inboxtest.Eventually(t, func() bool {
-					return count(t, d.DB, &models.Marker{})+count(t, d.DB, &models.Audit{})+count(t, d.DB, &models.RejectedMessage{}) == 4
+					return count(t, d.DB, &models.Marker{})+count(t, d.DB, &models.Audit{})+
+						count(t, d.DB, &models.RejectedMessage{}) == 4
 				}, "the rows went")
 			})
 		})
@@ -92,13 +100,16 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("a", byID)))
 		st := inboxtest.Store(t, d.DB)
-		id := map[string]string{"stopped": "0192f000-0000-7000-8000-000000000001", "released": "0192f000-0000-7000-8000-000000000002",
-			"silent": "0192f000-0000-7000-8000-000000000003", "claims": "0192f000-0000-7000-8000-000000000004", "young": "0192f000-0000-7000-8000-000000000005"}
+		id := map[string]string{"stopped": "0192f000-0000-7000-8000-000000000001",
+			"released": "0192f000-0000-7000-8000-000000000002",
+			"silent":   "0192f000-0000-7000-8000-000000000003", "claims": "0192f000-0000-7000-8000-000000000004",
+			"young": "0192f000-0000-7000-8000-000000000005"}
 		for _, worker := range id {
 			require.NoError(t, st.Heartbeat(ctx, store.Worker{ID: worker, Host: "h"}, clock.Now()))
 		}
 		inboxtest.Accept(t, ib, "1")
-		claimed, err := st.Claim(ctx, store.ClaimRequest{WorkerID: id["claims"], Now: clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}}})
+		claimed, err := st.Claim(ctx, store.ClaimRequest{WorkerID: id["claims"], Now: clock.Now(),
+			Limits: []store.KeyLimit{{HandlerKey: "a", Limit: 1}}})
 		require.NoError(t, err)
 		require.Len(t, claimed.Claims, 1)
 		clock.Advance(time.Second)
@@ -112,7 +123,8 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 		// PostgreSQL judges by its own clock, SQLite by the inbox's.
 		const long = 26 * time.Hour
 		if d.Dialect == "postgres" {
-			inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = heartbeat_at - interval '26 hours' WHERE id <> ?", id["young"])
+			inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = heartbeat_at - interval '26 hours' WHERE id <> ?",
+				id["young"])
 			inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET expires_at = expires_at - interval '25 hours'")
 		} else {
 			clock.Advance(long)

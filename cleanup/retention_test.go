@@ -35,8 +35,10 @@ func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 			inboxtest.Do("long", inboxtest.Nothing, handler.Retention(3*time.Hour))))
 		inboxtest.Accept(t, ib, "all", "legacy")
 		inboxtest.Process(t, ib)
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET handler_key = 'was-short' WHERE handler_key = 'short' AND message_id = 'legacy'")
-		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses WHERE handler_key <> 'was-short' AND message_id = 'legacy'")
+		inboxtest.Exec(t, d.DB,
+			"UPDATE inbox_handler_statuses SET handler_key = 'was-short' WHERE handler_key = 'short' AND message_id = 'legacy'")
+		inboxtest.Exec(t, d.DB,
+			"DELETE FROM inbox_handler_statuses WHERE handler_key <> 'was-short' AND message_id = 'legacy'")
 		now := inboxtest.Noon
 		for _, step := range []struct {
 			deleted handler.Deleted
@@ -86,7 +88,8 @@ func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
 		inboxtest.Process(t, ib)
 		clock.Advance(10 * time.Hour)
 		require.Equal(t, handler.Deleted{Statuses: 1}, clean(t, ib), "the first run looks at everything")
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'processed' WHERE message_id = 'pending' AND handler_key = 'short'")
+		inboxtest.Exec(t, d.DB,
+			"UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'processed' WHERE message_id = 'pending' AND handler_key = 'short'")
 		runs := 0
 		for ; clean(t, ib).Statuses == 0; runs++ {
 			require.Less(t, runs, 24)
@@ -100,7 +103,8 @@ func TestFullWalkComesAlsoIfEveryRunLeavesAMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
-			inboxtest.Handlers(inboxtest.Do("short", byID, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)),
+			inboxtest.Handlers(inboxtest.Do("short", byID, handler.Retention(time.Hour)),
+				inboxtest.Do("kept", inboxtest.Nothing)),
 			inbox.Archive(func(_ context.Context, messages []cleanup.Archived) error {
 				for _, m := range messages {
 					if m.Message.ID == "refused" {
@@ -116,7 +120,8 @@ func TestFullWalkComesAlsoIfEveryRunLeavesAMessage(t *testing.T) {
 		inboxtest.Accept(t, ib, "refused")
 		inboxtest.Process(t, ib)
 		clock.Advance(2 * time.Hour)
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'processed', next_attempt_at = NULL WHERE handler_key = 'short'")
+		inboxtest.Exec(t, d.DB,
+			"UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'processed', next_attempt_at = NULL WHERE handler_key = 'short'")
 		runs := 0
 		for {
 			deleted, err := ib.Cleanup(context.Background())
@@ -144,12 +149,15 @@ func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
 		inboxtest.Process(t, both)
 		st := inboxtest.Store(t, d.DB)
 		const worker = "0192f000-0000-7000-8000-000000000001"
-		require.NoError(t, st.Heartbeat(context.Background(), store.Worker{ID: worker, Host: "h", HandlerKeys: []string{"a", "b"}}, clock.Now()))
+		require.NoError(t, st.Heartbeat(context.Background(),
+			store.Worker{ID: worker, Host: "h", HandlerKeys: []string{"a", "b"}}, clock.Now()))
 		clock.Advance(2 * time.Hour)
-		one := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		one := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inbox.Retention(time.Hour),
+			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		require.Equal(t, handler.Deleted{Statuses: 1}, clean(t, one))
 		require.Equal(t, []string{"1/b"}, statuses(t, one))
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_workers")
-		require.Equal(t, handler.Deleted{Messages: 1, Statuses: 1}, clean(t, one), "what nobody registers is judged by the inbox's")
+		require.Equal(t, handler.Deleted{Messages: 1, Statuses: 1}, clean(t, one),
+			"what nobody registers is judged by the inbox's")
 	})
 }

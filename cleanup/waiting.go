@@ -29,7 +29,8 @@ type WaitingError struct {
 func (e *WaitingError) Error() string {
 	text := fmt.Sprintf("waiting for channel %q: it has no partitions assigned yet", e.Channel)
 	if e.Topic != "" {
-		text = fmt.Sprintf("waiting for channel %q: %s/%d has not passed the high watermark it had when it was assigned", e.Channel, e.Topic, e.Partition)
+		text = fmt.Sprintf("waiting for channel %q: %s/%d has not passed the high watermark it had when it was assigned",
+			e.Channel, e.Topic, e.Partition)
 	}
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
@@ -100,7 +101,8 @@ func (c *Cleaner) held(err error) {
 	}
 	if !c.state.warned && c.overdue() {
 		c.state.warned = true
-		c.log.Warn("inbox: cleanup has waited for consumers for six intervals, nothing is deleted", zap.Time(telemetry.FieldSince, c.state.since), zap.Error(err))
+		c.log.Warn("inbox: cleanup has waited for consumers for six intervals, nothing is deleted",
+			zap.Time(telemetry.FieldSince, c.state.since), zap.Error(err))
 	}
 }
 

@@ -41,13 +41,16 @@ var behind = &cleanup.WaitingError{Channel: "c", Topic: "orders", Partition: 7, 
 
 // cleaner is one beside an inbox whose messages are due for cleanup, on the
 // same tables.
-func cleaner(t *testing.T, d *inboxtest.Database, n int, change func(cfg *cleanup.Config)) (c *cleanup.Cleaner, clock *fxtest.Clock, stored func() int) {
+func cleaner(
+	t *testing.T, d *inboxtest.Database, n int, change func(cfg *cleanup.Config),
+) (c *cleanup.Cleaner, clock *fxtest.Clock, stored func() int) {
 	t.Helper()
 	ib := old(t, d, nil, n)
 	clock = fxtest.NewClock(inboxtest.Noon.Add(2 * time.Hour))
 	opts := cleanup.DefaultOptions()
 	opts.Retention = time.Hour
-	cfg := cleanup.Config{Store: inboxtest.Store(t, d.DB), Options: opts, StatementTimeout: inboxtest.Patience, Clock: clock, Logger: zap.NewNop()}
+	cfg := cleanup.Config{Store: inboxtest.Store(t, d.DB), Options: opts, StatementTimeout: inboxtest.Patience,
+		Clock: clock, Logger: zap.NewNop()}
 	change(&cfg)
 	c, err := cleanup.New(cfg)
 	require.NoError(t, err)
@@ -62,7 +65,8 @@ func TestByHandNothingIsDeletedWhileConsumersAreBehind(t *testing.T) {
 		var waiting *cleanup.WaitingError
 		require.ErrorAs(t, err, &waiting)
 		require.Equal(t, behind, waiting)
-		require.EqualError(t, err, `cleanup: waiting for channel "c": orders/7 has not passed the high watermark it had when it was assigned: halted`)
+		require.EqualError(t, err,
+			`cleanup: waiting for channel "c": orders/7 has not passed the high watermark it had when it was assigned: halted`)
 		require.Zero(t, deleted)
 		require.Equal(t, 1, stored())
 		require.Zero(t, c.Health(), "runs by hand say so by themselves")
@@ -136,7 +140,9 @@ func TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce(t *testing
 		require.Equal(t, []int{1, 1, 0}, []int{said("cleanup waits"), said("six intervals"), said("no longer waits")})
 		require.Equal(t, 1, stored())
 		who.say(nil)
-		inboxtest.Eventually(t, func() bool { return stored() == 0 && c.Health() == cleanup.Health{} }, "it cleaned and is healthy")
+		inboxtest.Eventually(t, func() bool {
+			return stored() == 0 && c.Health() == cleanup.Health{}
+		}, "it cleaned and is healthy")
 		runs(3)
 		require.Equal(t, []int{1, 1, 1}, []int{said("cleanup waits"), said("six intervals"), said("no longer waits")})
 	})
@@ -189,7 +195,9 @@ func TestRunUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 			require.ErrorIs(t, c.Stop(ended), context.Canceled, "the run is still under way")
 		}
 		c.Start()
-		require.Never(t, func() bool { return len(entered) > 0 }, 50*time.Millisecond, time.Millisecond, "a second run beside the first")
+		require.Never(t, func() bool {
+			return len(entered) > 0
+		}, 50*time.Millisecond, time.Millisecond, "a second run beside the first")
 		close(release)
 		inboxtest.Receive(t, entered, "the second run")
 		require.NoError(t, c.Stop(t.Context()))

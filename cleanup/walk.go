@@ -63,7 +63,8 @@ func (r retentions) request(now time.Time, foreign []string) store.CleanupReques
 		req.Cutoff = now.Add(-r.inbox)
 	}
 	for _, own := range r.own {
-		req.HandlerCutoffs = append(req.HandlerCutoffs, store.HandlerCutoff{HandlerKey: own.key, Cutoff: now.Add(-own.retention)})
+		req.HandlerCutoffs = append(req.HandlerCutoffs,
+			store.HandlerCutoff{HandlerKey: own.key, Cutoff: now.Add(-own.retention)})
 	}
 	for _, key := range foreign {
 		req.HandlerCutoffs = append(req.HandlerCutoffs, store.HandlerCutoff{HandlerKey: key})

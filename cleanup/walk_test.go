@@ -14,7 +14,8 @@ func TestRunsDoNotLookAgainAtWhatALongRetentionKeeps(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	at := func(h float64) time.Time { return noon.Add(time.Duration(h * float64(time.Hour))) }
 	own := func(key string, hours int) *handler.Handler {
-		return handler.New(key, func(context.Context, handler.Message[[]byte]) error { return nil }, handler.Retention(time.Duration(hours)*time.Hour))
+		return handler.New(key, func(context.Context, handler.Message[[]byte]) error { return nil },
+			handler.Retention(time.Duration(hours)*time.Hour))
 	}
 	plan := func(w *walked, now time.Time) []span {
 		spans, full := w.plan(now, false)
@@ -28,7 +29,8 @@ func TestRunsDoNotLookAgainAtWhatALongRetentionKeeps(t *testing.T) {
 		}
 	})
 	t.Run("a short one: what passed it lately, and what passed the longest", func(t *testing.T) {
-		w := &walked{retentions: retentionsOf(Options{Retention: 100 * time.Hour}, []*handler.Handler{own("a", 0), own("b", 2)})}
+		w := &walked{retentions: retentionsOf(Options{Retention: 100 * time.Hour},
+			[]*handler.Handler{own("a", 0), own("b", 2)})}
 		require.Equal(t, []span{{until: at(-2)}}, plan(w, at(0)), "the first run is full")
 		for h := 1; h < fullEvery; h++ {
 			f := float64(h)
@@ -42,7 +44,8 @@ func TestRunsDoNotLookAgainAtWhatALongRetentionKeeps(t *testing.T) {
 		require.Equal(t, []span{{at(-3), at(-1)}}, plan(w, at(1)))
 	})
 	t.Run("three: each when it is passed, those that touch as one", func(t *testing.T) {
-		w := &walked{retentions: retentionsOf(Options{Retention: 3 * time.Hour}, []*handler.Handler{own("a", 0), own("b", 2), own("c", 50)})}
+		w := &walked{retentions: retentionsOf(Options{Retention: 3 * time.Hour},
+			[]*handler.Handler{own("a", 0), own("b", 2), own("c", 50)})}
 		plan(w, at(0))
 		require.Equal(t, []span{{until: at(1 - 50)}, {at(-4), at(1 - 2)}}, plan(w, at(1)))
 	})

@@ -20,16 +20,23 @@ import (
 // allowed is which role each route needs, written down a second time: a change
 // of the table must be made here, too.
 var allowed = map[string]dashboard.Role{
-	"GET ": dashboard.Viewer, "GET messages": dashboard.Viewer, "GET message": dashboard.Viewer, "GET failures": dashboard.Viewer,
-	"GET rejected": dashboard.Viewer, "GET rejected-message": dashboard.Viewer, "GET handlers": dashboard.Viewer, "GET workers": dashboard.Viewer,
-	"GET gaps": dashboard.Viewer, "GET dashboard.css": dashboard.Viewer, "GET dashboard.js": dashboard.Viewer, "GET dashboard.svg": dashboard.Viewer,
+	"GET ": dashboard.Viewer, "GET messages": dashboard.Viewer, "GET message": dashboard.Viewer,
+	"GET failures": dashboard.Viewer,
+	"GET rejected": dashboard.Viewer, "GET rejected-message": dashboard.Viewer, "GET handlers": dashboard.Viewer,
+	"GET workers": dashboard.Viewer,
+	"GET gaps":    dashboard.Viewer, "GET dashboard.css": dashboard.Viewer, "GET dashboard.js": dashboard.Viewer,
+	"GET dashboard.svg": dashboard.Viewer,
 
-	"GET audit": dashboard.Operator, "POST retry": dashboard.Operator, "POST discard": dashboard.Operator, "POST selected": dashboard.Operator,
-	"GET bulk": dashboard.Operator, "POST bulk": dashboard.Operator, "GET job": dashboard.Operator, "POST job-stop": dashboard.Operator,
-	"POST pause": dashboard.Operator, "POST resume": dashboard.Operator, "POST accept": dashboard.Operator,
+	"GET audit": dashboard.Operator, "POST retry": dashboard.Operator, "POST discard": dashboard.Operator,
+	"POST selected": dashboard.Operator,
+	"GET bulk":      dashboard.Operator, "POST bulk": dashboard.Operator, "GET job": dashboard.Operator,
+	"POST job-stop": dashboard.Operator,
+	"POST pause":    dashboard.Operator, "POST resume": dashboard.Operator, "POST accept": dashboard.Operator,
 
-	"GET delete": dashboard.Admin, "POST delete": dashboard.Admin, "GET delete-rejected": dashboard.Admin, "POST delete-rejected": dashboard.Admin,
-	"GET replay": dashboard.Admin, "POST replay": dashboard.Admin, "GET cleanup": dashboard.Admin, "POST cleanup": dashboard.Admin,
+	"GET delete": dashboard.Admin, "POST delete": dashboard.Admin, "GET delete-rejected": dashboard.Admin,
+	"POST delete-rejected": dashboard.Admin,
+	"GET replay":           dashboard.Admin, "POST replay": dashboard.Admin, "GET cleanup": dashboard.Admin,
+	"POST cleanup": dashboard.Admin,
 }
 
 func TestTableOfRoutesIsTheOneAgreed(t *testing.T) {
@@ -46,7 +53,8 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1") // so that there is a handler, and a form
 		methods := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"}
-		paths := []string{"nothing", "messages/", "assets/dashboard.css", "../retry", "retry/x", "%2e%2e/retry", "MESSAGES", "templates/layout.html"}
+		paths := []string{"nothing", "messages/", "assets/dashboard.css", "../retry", "retry/x", "%2e%2e/retry", "MESSAGES",
+			"templates/layout.html"}
 		for _, route := range dashboard.Routes() {
 			if !slices.Contains(paths, route.Path) {
 				paths = append(paths, route.Path)
@@ -62,7 +70,8 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 					got := r.bare(method, path, token)
 					switch {
 					case !known && allowed["GET "+path]+allowed["POST "+path] == 0:
-						require.Contains(t, []int{http.StatusNotFound, http.StatusTemporaryRedirect, http.StatusMovedPermanently}, got.Status, name)
+						require.Contains(t, []int{http.StatusNotFound, http.StatusTemporaryRedirect, http.StatusMovedPermanently},
+							got.Status, name)
 						require.NotContains(t, got.Body, "Token", name)
 					case !known:
 						require.Equal(t, http.StatusMethodNotAllowed, got.Status, name)
@@ -85,8 +94,10 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 			}
 		}
 		for name, nobody := range map[string]dashboard.Principal{
-			"no role": {Actor: "x"}, "a role too high": {Actor: "x", Role: 4}, "a negative role": {Actor: "x", Role: -1}, "no actor": {Role: dashboard.Admin},
-			"a long actor": {Actor: strings.Repeat("x", 201), Role: dashboard.Admin}, "a line end": {Actor: "x\ny", Role: dashboard.Admin}, "no text": {Actor: "\xff", Role: dashboard.Admin},
+			"no role": {Actor: "x"}, "a role too high": {Actor: "x", Role: 4}, "a negative role": {Actor: "x", Role: -1},
+			"no actor":     {Role: dashboard.Admin},
+			"a long actor": {Actor: strings.Repeat("x", 201), Role: dashboard.Admin},
+			"a line end":   {Actor: "x\ny", Role: dashboard.Admin}, "no text": {Actor: "\xff", Role: dashboard.Admin},
 		} {
 			r.asWho(nobody, nil)
 			for _, path := range paths {
@@ -99,7 +110,8 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 				}
 			}
 		}
-		r.asWho(dashboard.Principal{Actor: "x", Role: dashboard.Admin}, errors.New("session 4711 of postgres://secret has run out"))
+		r.asWho(dashboard.Principal{Actor: "x", Role: dashboard.Admin},
+			errors.New("session 4711 of postgres://secret has run out"))
 		for _, path := range paths {
 			for _, method := range methods[:4] {
 				got := r.bare(method, path, "")
@@ -137,7 +149,8 @@ func (r *rig) bare(method, path, token string) answer {
 func requireHardened(t testing.TB, a answer, name string) {
 	t.Helper()
 	csp := a.Header.Get("Content-Security-Policy")
-	for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'"} {
+	for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'",
+		"base-uri 'none'", "form-action 'self'"} {
 		require.Contains(t, csp, want, name)
 	}
 	for _, never := range []string{"unsafe", "*", "data:", "http"} {
@@ -168,7 +181,8 @@ func TestRequestsOfThoseWhoMayNotAreAudited(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, r.get("whatever/it/asks").Status)
 		r.asWho(dashboard.Principal{}, errors.New("no session"))
 		require.Equal(t, http.StatusUnauthorized, r.get("messages").Status)
-		require.Equal(t, []string{"viewer@example.org denied GET audit", "operator@example.org denied POST delete", "eve denied the dashboard",
+		require.Equal(t, []string{"viewer@example.org denied GET audit", "operator@example.org denied POST delete",
+			"eve denied the dashboard",
 			"(unknown) denied the dashboard"}, r.audit())
 
 		inboxtest.Exec(t, r.d.DB, "ALTER TABLE inbox_audit RENAME TO elsewhere")
@@ -183,13 +197,15 @@ func TestFormsOfOtherSitesAndSessionsAreRefused(t *testing.T) {
 		ref := url.Values{"ref": {r.ref("mail", "m1")}}
 		own := strings.TrimSuffix(r.site, prefix+"/")
 		for name, edit := range map[string]func(*http.Request){
-			"another origin":              func(q *http.Request) { q.Header.Set("Origin", "https://evil.example") },
-			"another port":                func(q *http.Request) { q.Header.Set("Origin", own+"1") },
-			"an opaque origin":            func(q *http.Request) { q.Header.Set("Origin", "null") },
-			"an origin of another scheme": func(q *http.Request) { q.Header.Set("Origin", strings.Replace(own, "http", "ftp", 1)) },
-			"two origins":                 func(q *http.Request) { q.Header.Add("Origin", own) },
-			"another site":                func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "cross-site") },
-			"a sibling of the site":       func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "same-site") },
+			"another origin":   func(q *http.Request) { q.Header.Set("Origin", "https://evil.example") },
+			"another port":     func(q *http.Request) { q.Header.Set("Origin", own+"1") },
+			"an opaque origin": func(q *http.Request) { q.Header.Set("Origin", "null") },
+			"an origin of another scheme": func(q *http.Request) {
+				q.Header.Set("Origin", strings.Replace(own, "http", "ftp", 1))
+			},
+			"two origins":           func(q *http.Request) { q.Header.Add("Origin", own) },
+			"another site":          func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "cross-site") },
+			"a sibling of the site": func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "same-site") },
 			"another site, own origin not named": func(q *http.Request) {
 				q.Header.Del("Origin")
 				q.Header.Set("Sec-Fetch-Site", "cross-site")
@@ -206,14 +222,17 @@ func TestFormsOfOtherSitesAndSessionsAreRefused(t *testing.T) {
 				require.Equal(t, http.StatusForbidden, got.Status)
 			})
 		}
-		for name, token := range map[string][]string{"no token": {}, "an empty token": {""}, "a made-up token": {strings.Repeat("A", 43)}, "two tokens": {r.token(), r.token()}} {
+		for name, token := range map[string][]string{"no token": {}, "an empty token": {""},
+			"a made-up token": {strings.Repeat("A", 43)}, "two tokens": {r.token(), r.token()}} {
 			require.Equal(t, http.StatusForbidden, r.post("retry", url.Values{"ref": ref["ref"], "token": token}).Status, name)
 		}
 		theirs := r.token()
 		r.asWho(dashboard.Principal{Actor: "mallory", Role: dashboard.Admin}, nil)
-		require.Equal(t, http.StatusForbidden, r.post("retry", url.Values{"ref": ref["ref"], "token": {theirs}}).Status, "another principal's token")
+		require.Equal(t, http.StatusForbidden, r.post("retry", url.Values{"ref": ref["ref"], "token": {theirs}}).Status,
+			"another principal's token")
 		r.as(dashboard.Admin)
-		require.Equal(t, http.StatusForbidden, r.do(r.form("retry?token="+url.QueryEscape(theirs)+"&"+ref.Encode(), url.Values{"token": {}})).Status, "a token in the address")
+		require.Equal(t, http.StatusForbidden, r.do(r.form("retry?token="+url.QueryEscape(theirs)+"&"+ref.Encode(),
+			url.Values{"token": {}})).Status, "a token in the address")
 		require.True(t, inboxtest.Status(t, r.ib, "m1", "mail").IsPoisoned)
 		require.Empty(t, r.audit())
 
@@ -233,7 +252,8 @@ func TestNamedOriginsMaySendForms(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil, dashboard.Origins("https://ops.example.org"))
 		inboxtest.Accept(t, r.ib, "m1")
-		for origin, want := range map[string]int{"https://ops.example.org": 303, "http://ops.example.org": 403, "https://ops.example.org.evil": 403} {
+		for origin, want := range map[string]int{"https://ops.example.org": 303, "http://ops.example.org": 403,
+			"https://ops.example.org.evil": 403} {
 			q := r.form("pause", url.Values{"handler": {"mail"}})
 			q.Header.Set("Origin", origin)
 			require.Equal(t, want, r.do(q).Status, origin)
@@ -270,8 +290,10 @@ func TestInsecureTakesOnlyItsOwnHosts(t *testing.T) {
 		inboxtest.Accept(t, r.ib, "m1")
 		dash, err := dashboard.New(r.ops, dashboard.Insecure(), dashboard.Origins("https://ops.example.org"))
 		require.NoError(t, err)
-		for host, want := range map[string]int{"localhost": 200, "LOCALHOST:8080": 200, "127.0.0.1:8080": 200, "127.9.9.9": 200, "[::1]:8080": 200, "::1": 200, "ops.example.org": 200,
-			"evil.example": 401, "evil.example:8080": 401, "localhost.evil.example": 401, "127.0.0.1.evil.example:8080": 401, "10.0.0.1": 401, "0.0.0.0:80": 401, "": 401, "ops.example.org:8": 401, "ops.example.org.evil": 401} {
+		for host, want := range map[string]int{"localhost": 200, "LOCALHOST:8080": 200, "127.0.0.1:8080": 200,
+			"127.9.9.9": 200, "[::1]:8080": 200, "::1": 200, "ops.example.org": 200,
+			"evil.example": 401, "evil.example:8080": 401, "localhost.evil.example": 401, "127.0.0.1.evil.example:8080": 401,
+			"10.0.0.1": 401, "0.0.0.0:80": 401, "": 401, "ops.example.org:8": 401, "ops.example.org.evil": 401} {
 			request := httptest.NewRequestWithContext(t.Context(), "GET", "/message?id=m1", nil)
 			request.Host = host
 			answer := httptest.NewRecorder()
@@ -285,7 +307,9 @@ func TestDashboardIsNotMadeWithoutAuthorizer(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		o, err := ops.New(d.DB)
 		require.NoError(t, err)
-		somebody := dashboard.Authorizer(func(*http.Request) (dashboard.Principal, error) { return dashboard.Principal{}, nil })
+		somebody := dashboard.Authorizer(func(*http.Request) (dashboard.Principal, error) {
+			return dashboard.Principal{}, nil
+		})
 		for name, c := range map[string]struct {
 			o       *ops.Ops
 			options []dashboard.Option

@@ -72,11 +72,13 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 		}
 	}
 	q.log(done, zap.Int(telemetry.FieldDone, acted), zap.Int(telemetry.FieldLeft, left))
-	return q.back("messages", url.Values{"said": {done + "-some"}, "done": {strconv.Itoa(acted)}, "left": {strconv.Itoa(left)}})
+	return q.back("messages", url.Values{"said": {done + "-some"}, "done": {strconv.Itoa(acted)},
+		"left": {strconv.Itoa(left)}})
 }
 
 func (q *request) log(what string, fields ...zap.Field) {
-	q.d.log.Info("dashboard action", append([]zap.Field{zap.String(telemetry.FieldActor, q.who.Actor), zap.String(telemetry.FieldAction, what)}, fields...)...)
+	q.d.log.Info("dashboard action", append([]zap.Field{zap.String(telemetry.FieldActor, q.who.Actor),
+		zap.String(telemetry.FieldAction, what)}, fields...)...)
 }
 
 func (q *request) pause() error { return q.switchHandler("paused", q.d.ops.Pause) }
@@ -135,7 +137,8 @@ func (q *request) confirmDelete() error {
 		return err
 	}
 	return q.render("typed", "Delete a message", "messages", typedBody{
-		ID: ref.ID, Form: "./delete?" + addressOf(ref).Encode(), Back: "./message?" + addressOf(ref).Encode(), Heading: "Delete this message?", Button: "Delete it for good",
+		ID: ref.ID, Form: "./delete?" + addressOf(ref).Encode(), Back: "./message?" + addressOf(ref).Encode(),
+		Heading: "Delete this message?", Button: "Delete it for good",
 		Warning: "The message and the statuses of all its handlers are removed, whatever their state. Nothing remembers it: a redelivery is a new message and runs again. To end a poisoned one, discard it instead.",
 	})
 }
@@ -159,7 +162,8 @@ func (q *request) confirmDeleteRejected() error {
 		return badInput("The address names no rejected message.")
 	}
 	return q.render("typed", "Delete a rejected message", "rejected", typedBody{
-		ID: id, Form: "./delete-rejected?" + url.Values{"id": {id}}.Encode(), Back: "./rejected-message?" + url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete it for good",
+		ID: id, Form: "./delete-rejected?" + url.Values{"id": {id}}.Encode(), Back: "./rejected-message?" +
+			url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete it for good",
 		Warning: "The record and its reason are removed. It was never accepted, so no handler has seen it, and none will. If it can be mended, have it accepted again instead.",
 	})
 }
@@ -182,7 +186,8 @@ func (q *request) deleteRejected() error {
 func (q *request) typed() (id string, err error) {
 	id, typed := q.given().Get("id"), q.r.PostForm.Get("confirmation")
 	if id == "" || typed != id && strings.TrimSpace(typed) != typable(id) {
-		return "", refuse(http.StatusBadRequest, "The IDs differ", "What was typed is not the ID. Nothing was deleted. Go back and type it again.", nil)
+		return "", refuse(http.StatusBadRequest, "The IDs differ",
+			"What was typed is not the ID. Nothing was deleted. Go back and type it again.", nil)
 	}
 	return id, nil
 }

@@ -34,7 +34,8 @@ func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
 		require.Equal(t, http.StatusOK, asked.Status)
 		require.Contains(t, asked.Body, "Discard 3 poisoned statuses?")
 		require.True(t, inboxtest.Status(t, r.ib, "m2", "mail").IsPoisoned, "asking does nothing")
-		require.NoError(t, r.ops.Retry(t.Context(), "grace", ops.Ref{StatusID: inboxtest.Status(t, r.ib, "m3", "mail").ID}), "somebody is faster")
+		require.NoError(t, r.ops.Retry(t.Context(), "grace", ops.Ref{StatusID: inboxtest.Status(t, r.ib, "m3", "mail").ID}),
+			"somebody is faster")
 		page = r.follow(r.post("discard", url.Values{"ref": refs, "back": {"./messages?state=poisoned"}}))
 		require.Contains(t, page, "Discarded. 2 done, 1 left alone")
 		require.Contains(t, page, `value="poisoned" checked`, "with the filter it came from")
@@ -99,7 +100,8 @@ func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, r.get("bulk?action=drop&handler=mail").Status)
 		require.Equal(t, http.StatusBadRequest, r.post("bulk", url.Values{"action": {"retry"}}).Status)
 		require.Equal(t, http.StatusNotFound, r.get("job?id=unknown").Status)
-		require.Contains(t, r.follow(r.post("job-stop", url.Values{"id": {strings.TrimPrefix(address, "job?id=")}})), "It had ended already.")
+		require.Contains(t, r.follow(r.post("job-stop", url.Values{"id": {strings.TrimPrefix(address, "job?id=")}})),
+			"It had ended already.")
 		require.Contains(t, r.page("bulk?action=discard&handler=nobody"), "Nothing matches any more.")
 
 		require.NoError(t, r.dash.Stop(t.Context()))
@@ -116,7 +118,8 @@ func TestHandlersArePausedAndResumed(t *testing.T) {
 		require.Contains(t, r.page(""), `<span class="state paused">paused; no living worker lists it</span>`)
 		require.Contains(t, r.follow(r.post("resume", url.Values{"handler": {"mail"}})), `aria-label="Pause mail"`)
 		require.Equal(t, http.StatusNotFound, r.post("pause", url.Values{"handler": {"nobody"}}).Status)
-		require.Equal(t, []string{"operator@example.org pause handler", "operator@example.org resume handler"}, actionsOf(r.audit()))
+		require.Equal(t, []string{"operator@example.org pause handler", "operator@example.org resume handler"},
+			actionsOf(r.audit()))
 	})
 }
 
@@ -134,7 +137,8 @@ func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
 		got = r.post("delete-rejected", url.Values{"id": {bad}, "confirmation": {"wrong"}})
 		require.Equal(t, http.StatusBadRequest, got.Status)
 		require.Contains(t, got.Body, "The IDs differ")
-		require.Contains(t, r.follow(r.post("delete-rejected", url.Values{"id": {bad}, "confirmation": {" " + bad}})), "Deleted.")
+		require.Contains(t, r.follow(r.post("delete-rejected", url.Values{"id": {bad}, "confirmation": {" " + bad}})),
+			"Deleted.")
 		require.Equal(t, http.StatusNotFound, r.get("rejected-message?id="+bad).Status)
 	})
 }
@@ -142,7 +146,8 @@ func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
 func TestMessagesAreDeletedAndReplayed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "smtp said 550", "m1")
-		page := r.follow(r.post("replay", url.Values{"id": {"m1"}, "new-id": {"m1-again"}, "change-content": {"1"}, "content": {"better\r\nlines"}, "type": {"not ticked"}}))
+		page := r.follow(r.post("replay", url.Values{"id": {"m1"}, "new-id": {"m1-again"}, "change-content": {"1"},
+			"content": {"better\r\nlines"}, "type": {"not ticked"}}))
 		require.Contains(t, page, "Replayed: this is the new message.")
 		require.Contains(t, page, "better\nlines")
 		require.Contains(t, page, `a replay of <a class="data" href="./message?id=m1&amp;namespace=c">`)
@@ -183,7 +188,8 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 		r.ops = o
 		r.serve(dashboard.Authorizer(r.authorize))
 		inboxtest.Accept(t, r.ib, "m1")
-		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("cleanup"), r.get("replay?id=m1"), r.bare("POST", "cleanup", r.token()), r.bare("POST", "replay", r.token())} {
+		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("cleanup"), r.get("replay?id=m1"),
+			r.bare("POST", "cleanup", r.token()), r.bare("POST", "replay", r.token())} {
 			require.Equal(t, http.StatusNotImplemented, got.Status)
 			require.Contains(t, got.Body, "Only the application can do this")
 		}
@@ -207,10 +213,13 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 			ops               *ops.Ops
 			told              dashboard.Role // and those above it; 0 is nobody
 		}{
-			{"rejected-message?id=" + id, `action="./accept"`, "It cannot be accepted again here. This dashboard reaches the database alone.", alone, dashboard.Operator},
-			{"message?id=m1", `href="./replay`, "It cannot be replayed here. This dashboard reaches the database alone.", alone, dashboard.Admin},
+			{"rejected-message?id=" + id, `action="./accept"`,
+				"It cannot be accepted again here. This dashboard reaches the database alone.", alone, dashboard.Operator},
+			{"message?id=m1", `href="./replay`, "It cannot be replayed here. This dashboard reaches the database alone.", alone,
+				dashboard.Admin},
 			{"message?id=m1", `href="./replay`, "It cannot be replayed here.", off, 0},
-			{"workers", `href="./cleanup"`, "The cleanup cannot be run here. This dashboard reaches the database alone.", alone, dashboard.Admin},
+			{"workers", `href="./cleanup"`, "The cleanup cannot be run here. This dashboard reaches the database alone.", alone,
+				dashboard.Admin},
 		} {
 			r.ops = whole
 			r.serve(dashboard.Authorizer(r.authorize))

@@ -52,7 +52,8 @@ func (q *request) confirmSelected() error {
 		return q.back("messages", saying("nothing-chosen"))
 	}
 	return q.render("confirm", actionTitle(action)+" the selected", "messages", confirmBody{
-		Action: action, Form: "./" + action, Refs: form["ref"], Count: ops.Count{N: int64(len(refs))}, Back: "./" + ownPage(form.Get("back"), "messages").String(),
+		Action: action, Form: "./" + action, Refs: form["ref"], Count: ops.Count{N: int64(len(refs))}, Back: "./" +
+			ownPage(form.Get("back"), "messages").String(),
 	})
 }
 
@@ -91,7 +92,8 @@ func (q *request) confirmBulk() error {
 	if filter.Fingerprint != "" {
 		section, back = "failures", "./failures"
 	}
-	b := confirmBody{Action: action, Form: "./bulk?" + fields.Encode(), Count: counted.Matched, Back: back, Sample: some.Statuses, Now: q.now()}
+	b := confirmBody{Action: action, Form: "./bulk?" + fields.Encode(), Count: counted.Matched, Back: back,
+		Sample: some.Statuses, Now: q.now()}
 	for _, name := range filterFields {
 		for _, value := range fields[name] {
 			if name != "state" {
@@ -102,7 +104,9 @@ func (q *request) confirmBulk() error {
 	return q.render("confirm", actionTitle(action)+" all that match", section, b)
 }
 
-var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "namespace": "Namespace of the ID", "type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains", "fingerprint": "Failure group"}
+var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "namespace": "Namespace of the ID",
+	"type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains",
+	"fingerprint": "Failure group"}
 
 // bulkFilter reads a filter for an action on all that match. Its end is now if
 // it has none.
@@ -179,7 +183,8 @@ func (q *request) startJob(j *job, run func(context.Context, *job) error) error 
 		return run(ctx, j)
 	})
 	if !ok {
-		return refuse(http.StatusTooManyRequests, "Not now", "Several bulk actions are under way, or the service is stopping. Nothing was started.", nil)
+		return refuse(http.StatusTooManyRequests, "Not now",
+			"Several bulk actions are under way, or the service is stopping. Nothing was started.", nil)
 	}
 	q.log(j.action+" started", zap.String(telemetry.FieldJob, id))
 	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
@@ -199,7 +204,8 @@ func (q *request) stopJob() error {
 	id := q.r.PostForm.Get("id")
 	seen, ok := q.d.jobs.find(id, q.now())
 	if !ok {
-		return refuse(http.StatusNotFound, "It is not known here", "It may have run in another process. The audit has what was done.", nil)
+		return refuse(http.StatusNotFound, "It is not known here",
+			"It may have run in another process. The audit has what was done.", nil)
 	}
 	said := "already-stopped"
 	if !seen.Ended {

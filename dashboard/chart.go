@@ -55,7 +55,8 @@ func drawn(samples []sample, now time.Time, value func(sample) int64, words func
 			fmt.Fprintf(&points, "%.1f,%.1f ", x(p), y(p))
 		}
 		c.Lines = append(c.Lines, strings.TrimSpace(points.String()))
-		c.Areas = append(c.Areas, fmt.Sprintf("%.1f,%d %s%.1f,%d", x(samples[from]), chartHeight, points.String(), x(s), chartHeight))
+		c.Areas = append(c.Areas, fmt.Sprintf("%.1f,%d %s%.1f,%d", x(samples[from]), chartHeight, points.String(), x(s),
+			chartHeight))
 		from = i + 1
 	}
 	last := samples[len(samples)-1]

@@ -29,7 +29,8 @@ func (q *request) count(filter ops.Filter, page ops.Page, seen ops.Overview) (op
 // countedBy reads a count off an overview. It has those of states that are not
 // over, of each handler.
 func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
-	if len(f.States) == 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" || !f.From.IsZero() || !f.To.IsZero() {
+	if len(f.States) == 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
+		!f.From.IsZero() || !f.To.IsZero() {
 		return ops.Count{}, false
 	}
 	for _, h := range seen.Handlers {
@@ -37,7 +38,8 @@ func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 			continue
 		}
 		for i, state := range f.States {
-			of, known := map[ops.State]ops.Count{ops.StatePending: h.Pending, ops.StateProcessing: h.Processing, ops.StatePoisoned: h.Poisoned}[state]
+			of, known := map[ops.State]ops.Count{ops.StatePending: h.Pending, ops.StateProcessing: h.Processing,
+				ops.StatePoisoned: h.Poisoned}[state]
 			if !known {
 				return ops.Count{}, false
 			}

@@ -46,7 +46,8 @@ func New(o *ops.Ops, options ...Option) (*Dashboard, error) {
 	if o == nil {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
 	}
-	d := &Dashboard{settings: defaults(), ops: o, samples: samples{turn: make(chan struct{}, 1)}, causes: causes{turn: make(chan struct{}, 1)}}
+	d := &Dashboard{settings: defaults(), ops: o, samples: samples{turn: make(chan struct{}, 1)},
+		causes: causes{turn: make(chan struct{}, 1)}}
 	for _, option := range options {
 		option(&d.settings)
 	}

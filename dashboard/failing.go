@@ -52,31 +52,42 @@ func problemOf(err error) *problem {
 	case errors.As(err, &told):
 		return told
 	case errors.As(err, &stillBad):
-		return is(http.StatusConflict, "The record is still bad", "It was not accepted and keeps its row, with the new reason: load the record again to read it. Mend the decoder or the channel first.")
+		return is(http.StatusConflict, "The record is still bad",
+			"It was not accepted and keeps its row, with the new reason: load the record again to read it. Mend the decoder or the channel first.")
 	case errors.Is(err, ops.ErrNotAudited):
-		return is(http.StatusServiceUnavailable, "Nothing was done", "The audit row could not be written, so the action, or the look, was refused.")
+		return is(http.StatusServiceUnavailable, "Nothing was done",
+			"The audit row could not be written, so the action, or the look, was refused.")
 	case errors.Is(err, ops.ErrNotFound):
-		return is(http.StatusNotFound, "It is not there", "There is nothing of that name, or not any more: it may have been cleaned up or deleted meanwhile.")
+		return is(http.StatusNotFound, "It is not there",
+			"There is nothing of that name, or not any more: it may have been cleaned up or deleted meanwhile.")
 	case errors.Is(err, ops.ErrAmbiguous):
-		return is(http.StatusConflict, "Several messages have that ID", "An ID is unique within its channel. Find the one you mean under Messages, by its ID.")
+		return is(http.StatusConflict, "Several messages have that ID",
+			"An ID is unique within its channel. Find the one you mean under Messages, by its ID.")
 	case errors.Is(err, ops.ErrStale):
-		return is(http.StatusConflict, "Somebody was faster", "It has changed since you looked, and was left alone. Look again before you decide.")
+		return is(http.StatusConflict, "Somebody was faster",
+			"It has changed since you looked, and was left alone. Look again before you decide.")
 	case errors.Is(err, ops.ErrNotPoisoned):
-		return is(http.StatusConflict, "It is not poisoned", "Only poisoned messages can be retried or discarded. It was left alone.")
+		return is(http.StatusConflict, "It is not poisoned",
+			"Only poisoned messages can be retried or discarded. It was left alone.")
 	case errors.Is(err, ops.ErrProcessing):
-		return is(http.StatusConflict, "A handler is running on it", "Wait until it has ended, or pause the handler, then delete it.")
+		return is(http.StatusConflict, "A handler is running on it",
+			"Wait until it has ended, or pause the handler, then delete it.")
 	case errors.Is(err, ops.ErrNeedsApplication):
-		return is(http.StatusNotImplemented, "Only the application can do this", "This dashboard reaches the database alone. Use the dashboard that the application itself serves.")
+		return is(http.StatusNotImplemented, "Only the application can do this",
+			"This dashboard reaches the database alone. Use the dashboard that the application itself serves.")
 	case errors.Is(err, ops.ErrReplayOff):
 		return is(http.StatusForbidden, "Replay is off", "The application has to allow it with ops.AllowReplay.")
 	case errors.Is(err, ops.ErrBadInput):
-		return is(http.StatusBadRequest, "That cannot be used", "A filter, an ID or a page's address is malformed, too long or out of range.")
+		return is(http.StatusBadRequest, "That cannot be used",
+			"A filter, an ID or a page's address is malformed, too long or out of range.")
 	case errors.Is(err, context.DeadlineExceeded):
-		return is(http.StatusGatewayTimeout, "That took too long", "The database did not answer in time. Narrow the filters, or look whether it is overloaded.")
+		return is(http.StatusGatewayTimeout, "That took too long",
+			"The database did not answer in time. Narrow the filters, or look whether it is overloaded.")
 	case errors.Is(err, context.Canceled):
 		return is(http.StatusServiceUnavailable, "That was ended", "The request was ended before its answer was complete.")
 	}
-	return is(http.StatusInternalServerError, "That did not work", "The database refused or could not be reached. What it said is in the application's log.")
+	return is(http.StatusInternalServerError, "That did not work",
+		"The database refused or could not be reached. What it said is in the application's log.")
 }
 
 // fail answers with an error. What has been sent already cannot be taken back,
@@ -90,7 +101,8 @@ func (q *request) fail(err error) {
 	if p.status >= http.StatusInternalServerError {
 		log = q.d.log.Error
 	}
-	log("dashboard request refused", zap.String(telemetry.FieldReference, reference), zap.Int(telemetry.FieldHTTPStatus, p.status), zap.String(telemetry.FieldActor, q.who.Actor),
+	log("dashboard request refused", zap.String(telemetry.FieldReference, reference),
+		zap.Int(telemetry.FieldHTTPStatus, p.status), zap.String(telemetry.FieldActor, q.who.Actor),
 		zap.String(telemetry.FieldMethod, q.r.Method), zap.String(telemetry.FieldPath, q.r.URL.Path), zap.Error(err))
 	q.renderProblem(p, reference)
 }

@@ -18,7 +18,8 @@ var filterFields = []string{"state", "handler", "id", "namespace", "type", "from
 // passed on.
 func filterOf(query url.Values) (ops.Filter, error) {
 	f := ops.Filter{
-		MessageID: query.Get("id"), Namespace: query.Get("namespace"), Type: query.Get("type"), ErrorText: query.Get("error"), Fingerprint: query.Get("fingerprint"),
+		MessageID: query.Get("id"), Namespace: query.Get("namespace"), Type: query.Get("type"), ErrorText: query.Get("error"),
+		Fingerprint: query.Get("fingerprint"),
 		HandlerKeys: present(query["handler"]),
 	}
 	for _, state := range present(query["state"]) {

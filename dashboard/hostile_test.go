@@ -26,9 +26,12 @@ import (
 // hostile are texts that would be markup, code or a way out of it where they are
 // not escaped.
 var hostile = []string{
-	`<script>window.pwned=1</script>`, `"><img src=x onerror=window.pwned=1>`, `'><svg/onload=window.pwned=1>`, `</title><script>window.pwned=1</script>`,
-	`</textarea><iframe srcdoc="<script>parent.pwned=1</script>">`, `javascript:window.pwned=1`, `" autofocus onfocus=window.pwned=1 x="`,
-	`{{.Token}}{{printf "%s" "x"}}`, `<!--<script>`, `&lt;script&gt;window.pwned=1&lt;/script&gt;`, "\u202egnp.exe", `</pre><form action=//evil><button>`, `<base href=//evil>`, `<meta http-equiv=refresh content="0;url=//evil">`,
+	`<script>window.pwned=1</script>`, `"><img src=x onerror=window.pwned=1>`, `'><svg/onload=window.pwned=1>`,
+	`</title><script>window.pwned=1</script>`,
+	`</textarea><iframe srcdoc="<script>parent.pwned=1</script>">`, `javascript:window.pwned=1`,
+	`" autofocus onfocus=window.pwned=1 x="`,
+	`{{.Token}}{{printf "%s" "x"}}`, `<!--<script>`, `&lt;script&gt;window.pwned=1&lt;/script&gt;`, "\u202egnp.exe",
+	`</pre><form action=//evil><button>`, `<base href=//evil>`, `<meta http-equiv=refresh content="0;url=//evil">`,
 	"../../retry?x=", "https://evil.example/\"'", `\u003cscript\u003e`, "<\u200bscript>",
 }
 
@@ -40,8 +43,10 @@ func TestWhatIsStoredStaysText(t *testing.T) {
 			r.mu.Lock()
 			r.fails["mail/m"+id] = handler.Poison(errors.New(text))
 			r.mu.Unlock()
-			_, err := r.ib.Accept(t.Context(), handler.RawMessage{Channel: "c", ID: "m" + id, Type: "t", Source: text, ContentType: "text/plain", Content: []byte(text), OrderingKey: []byte(text),
-				Properties: handler.Properties{Headers: []handler.Header{{Key: text, Value: []byte(text)}}, Attributes: map[string]string{text: text}, Kafka: &handler.KafkaCoordinates{Topic: text}}})
+			_, err := r.ib.Accept(t.Context(), handler.RawMessage{Channel: "c", ID: "m" + id, Type: "t", Source: text,
+				ContentType: "text/plain", Content: []byte(text), OrderingKey: []byte(text),
+				Properties: handler.Properties{Headers: []handler.Header{{Key: text, Value: []byte(text)}},
+					Attributes: map[string]string{text: text}, Kafka: &handler.KafkaCoordinates{Topic: text}}})
 			require.NoError(t, err)
 			rejected := r.reject(int64(i), text, func(m *models.RejectedMessage) {
 				m.Channel, m.Topic, m.Key, m.Value = text, text, []byte(text), []byte(text)
@@ -49,14 +54,18 @@ func TestWhatIsStoredStaysText(t *testing.T) {
 			})
 			inboxtest.Process(t, r.ib)
 			for _, page := range []string{
-				"message?" + url.Values{"id": {"m" + id}}.Encode(), "rejected-message?id=" + rejected, "replay?" + url.Values{"id": {"m" + id}}.Encode(),
-				"delete?" + url.Values{"id": {text}}.Encode(), "messages?" + url.Values{"id": {text}, "type": {text}, "error": {text}, "handler": {text}}.Encode(),
-				"audit?" + url.Values{"actor": {short(text)}, "target": {text}}.Encode(), "rejected?" + url.Values{"channel": {text}, "reason": {text}}.Encode(),
+				"message?" + url.Values{"id": {"m" + id}}.Encode(), "rejected-message?id=" + rejected, "replay?" +
+					url.Values{"id": {"m" + id}}.Encode(),
+				"delete?" + url.Values{"id": {text}}.Encode(), "messages?" +
+					url.Values{"id": {text}, "type": {text}, "error": {text}, "handler": {text}}.Encode(),
+				"audit?" + url.Values{"actor": {short(text)}, "target": {text}}.Encode(), "rejected?" +
+					url.Values{"channel": {text}, "reason": {text}}.Encode(),
 			} {
 				requireText(t, r.get(page).Body, page)
 			}
 		}
-		for _, page := range []string{"", "messages?limit=200", "messages?state=poisoned&handler=mail", "failures", "rejected", "audit", "bulk?action=discard&handler=mail"} {
+		for _, page := range []string{"", "messages?limit=200", "messages?state=poisoned&handler=mail", "failures",
+			"rejected", "audit", "bulk?action=discard&handler=mail"} {
 			requireText(t, r.page(page), page)
 		}
 	})
@@ -72,7 +81,8 @@ func requireText(t testing.TB, page, name string) {
 	page = fieldValue.ReplaceAllString(page, "") // they are sent back as they are
 	lower := strings.ToLower(page)
 	require.Equal(t, strings.Count(lower, "<script"), strings.Count(lower, `<script src="./dashboard.js"></script>`), name)
-	for _, never := range []string{"<img", "<iframe", "<base", "<svg/", "<!--", "\u202e", "\u200b", `href="javascript`, `action="javascript`, `href="//`, `action="//`, "<meta http"} {
+	for _, never := range []string{"<img", "<iframe", "<base", "<svg/", "<!--", "\u202e", "\u200b", `href="javascript`,
+		`action="javascript`, `href="//`, `action="//`, "<meta http"} {
 		require.NotContains(t, page, never, name)
 	}
 	require.NotContains(t, page, "<no value>", name)
@@ -92,11 +102,13 @@ func TestHostileActorStaysText(t *testing.T) {
 func TestRedirectsStayInTheDashboard(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
-		for _, back := range []string{"https://evil.example/", "//evil.example", `\\evil.example`, "/etc", "../x", "javascript:1", "./../x", "messages/../../x", "https:messages", "user@messages", "retry", "./\t/evil"} {
+		for _, back := range []string{"https://evil.example/", "//evil.example", `\\evil.example`, "/etc", "../x",
+			"javascript:1", "./../x", "messages/../../x", "https:messages", "user@messages", "retry", "./\t/evil"} {
 			got := r.post("selected", url.Values{"action": {"retry"}, "back": {back}})
 			require.Equal(t, "./messages?said=nothing-chosen", got.Header.Get("Location"), back)
 		}
-		require.Equal(t, "./messages?said=nothing-chosen&state=poisoned", r.post("selected", url.Values{"action": {"retry"}, "back": {"messages?state=poisoned&said=deleted"}}).Header.Get("Location"))
+		require.Equal(t, "./messages?said=nothing-chosen&state=poisoned", r.post("selected",
+			url.Values{"action": {"retry"}, "back": {"messages?state=poisoned&said=deleted"}}).Header.Get("Location"))
 	})
 }
 
@@ -106,16 +118,22 @@ func TestViewersSeeNeitherValuesNorPayloads(t *testing.T) {
 			option []dashboard.Option
 			sees   map[dashboard.Role][]string
 		}{
-			"by default":        {nil, map[dashboard.Role][]string{dashboard.Viewer: nil, dashboard.Operator: {"VALUE"}, dashboard.Admin: {"VALUE"}}},
-			"with ShowPayloads": {[]dashboard.Option{dashboard.ShowPayloads()}, map[dashboard.Role][]string{dashboard.Viewer: nil, dashboard.Operator: {"VALUE", "PAYLOAD"}, dashboard.Admin: {"VALUE", "PAYLOAD"}}},
+			"by default": {nil, map[dashboard.Role][]string{dashboard.Viewer: nil, dashboard.Operator: {"VALUE"},
+				dashboard.Admin: {"VALUE"}}},
+			"with ShowPayloads": {[]dashboard.Option{dashboard.ShowPayloads()},
+				map[dashboard.Role][]string{dashboard.Viewer: nil, dashboard.Operator: {"VALUE", "PAYLOAD"},
+					dashboard.Admin: {"VALUE", "PAYLOAD"}}},
 		} {
 			r := newRig(t, d, nil, c.option...)
 			id := strings.ReplaceAll(name, " ", "-")
-			_, err := r.ib.Accept(t.Context(), handler.RawMessage{Channel: "c", ID: id, Type: "t", Content: []byte("PAYLOAD"), OrderingKey: []byte("VALUE-of-key"),
-				Properties: handler.Properties{Headers: []handler.Header{{Key: "header", Value: []byte("VALUE-of-header")}}, Attributes: map[string]string{"attribute": "VALUE-of-attribute"}}})
+			_, err := r.ib.Accept(t.Context(), handler.RawMessage{Channel: "c", ID: id, Type: "t", Content: []byte("PAYLOAD"),
+				OrderingKey: []byte("VALUE-of-key"),
+				Properties: handler.Properties{Headers: []handler.Header{{Key: "header", Value: []byte("VALUE-of-header")}},
+					Attributes: map[string]string{"attribute": "VALUE-of-attribute"}}})
 			require.NoError(t, err)
 			rejected := r.reject(int64(len(id)), "bad", func(m *models.RejectedMessage) {
-				m.Key, m.Value, m.Headers = []byte("VALUE-of-key"), []byte("PAYLOAD"), handler.SerializeHeaders([]handler.Header{{Key: "header", Value: []byte("VALUE-of-header")}})
+				m.Key, m.Value, m.Headers = []byte("VALUE-of-key"), []byte("PAYLOAD"),
+					handler.SerializeHeaders([]handler.Header{{Key: "header", Value: []byte("VALUE-of-header")}})
 			})
 			for role, sees := range c.sees {
 				r.as(role)
@@ -140,7 +158,9 @@ func contains(all []string, one string) bool {
 
 func TestRedactionHookReplacesWhatIsShown(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte { return []byte("hidden " + string(v.Part)) })}, dashboard.ShowPayloads())
+		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte {
+			return []byte("hidden " + string(v.Part))
+		})}, dashboard.ShowPayloads())
 		r.poison("mail", "SECRET in error", "SECRET-free")
 		for _, page := range []string{"message?id=SECRET-free", "failures", "messages"} {
 			require.NotContains(t, r.page(page), "SECRET in error")
@@ -173,7 +193,8 @@ func TestErrorsShowNeitherSQLNorDSN(t *testing.T) {
 
 func requireDiscreet(t testing.TB, body, name string) {
 	t.Helper()
-	for _, never := range []string{"SELECT", "UPDATE", "inbox_", "no such table", "does not exist", "SQLSTATE", "postgres", "sqlite", "file:", "127.0.0.1", "relation"} {
+	for _, never := range []string{"SELECT", "UPDATE", "inbox_", "no such table", "does not exist", "SQLSTATE", "postgres",
+		"sqlite", "file:", "127.0.0.1", "relation"} {
 		require.NotContains(t, body, never, name)
 	}
 	require.Contains(t, body, "Reference for the log", name)

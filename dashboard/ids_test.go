@@ -19,7 +19,8 @@ import (
 
 // oddIDs are what a browser alters in a form's field, or what nobody sees.
 var oddIDs = []string{
-	" a", "a ", "  a  ", "a  b", "\ta", "a\t", "a\nb", "\na", "a\r", "a\r\nb", "\u200ba", "a\u200b", "\ufeffa", "a\u00a0", "\u00a0", " ", "a\u2028", "\u202ea", "a\u00ad",
+	" a", "a ", "  a  ", "a  b", "\ta", "a\t", "a\nb", "\na", "a\r", "a\r\nb", "\u200ba", "a\u200b", "\ufeffa", "a\u00a0",
+	"\u00a0", " ", "a\u2028", "\u202ea", "a\u00ad",
 	"a\u2003b", "e\u0301", "a\ufe0f", "+a%20&b=c", "a#b?c", `a\u200b`, `"a"`, "<b>a</b>", "../a", "\u00e4\U0001f4ec",
 }
 
@@ -78,7 +79,8 @@ func TestMessagesOfAnyIDAreDeletedByWhatThePageShows(t *testing.T) {
 			at := url.Values{"id": {id}}.Encode()
 			require.Contains(t, html.UnescapeString(r.page("message?"+at)), "./delete?"+at, "%q", id)
 			page := r.page("delete?" + at)
-			require.Equal(t, http.StatusBadRequest, r.submit(page, "./delete", url.Values{"confirmation": {"b"}}).Status, "%q", id)
+			require.Equal(t, http.StatusBadRequest, r.submit(page, "./delete", url.Values{"confirmation": {"b"}}).Status, "%q",
+				id)
 			got := r.submit(page, "./delete", url.Values{"confirmation": {typedFor(t, page)}})
 			require.Equal(t, http.StatusSeeOther, got.Status, "%q: %s", id, said(got.Body))
 			require.Equal(t, http.StatusNotFound, r.get("message?"+at).Status, "%q", id)
@@ -116,7 +118,8 @@ func TestHandlersOfAnyKeyArePaused(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "x", "m1")
 		const key = "mail\n \u200b"
-		require.NoError(t, r.d.DB.Exec("UPDATE inbox_handler_statuses SET handler_key = ? WHERE handler_key = 'mail'", key).Error)
+		require.NoError(t, r.d.DB.Exec("UPDATE inbox_handler_statuses SET handler_key = ? WHERE handler_key = 'mail'",
+			key).Error)
 		page := r.page("handlers")
 		for _, form := range formOf.FindAllString(page, -1) {
 			if address, _ := sent(t, form, "./pause"); address.Get("handler") == key {
@@ -135,8 +138,10 @@ func TestHandlersOfAnyKeyArePaused(t *testing.T) {
 func TestMessagesOfOneIDHavePagesOfTheirOwn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
-		other := inboxtest.New(t, r.d.Another(t), inbox.Channel("partners", inbox.On("t", inboxtest.Do("import", inboxtest.Nothing))))
-		_, err := other.Accept(t.Context(), handler.RawMessage{Channel: "partners", Type: "t", ID: "m1", Content: []byte("another's")})
+		other := inboxtest.New(t, r.d.Another(t), inbox.Channel("partners",
+			inbox.On("t", inboxtest.Do("import", inboxtest.Nothing))))
+		_, err := other.Accept(t.Context(), handler.RawMessage{Channel: "partners", Type: "t", ID: "m1",
+			Content: []byte("another's")})
 		require.NoError(t, err)
 
 		list := html.UnescapeString(r.follow(r.get("message?id=m1")))
@@ -144,7 +149,8 @@ func TestMessagesOfOneIDHavePagesOfTheirOwn(t *testing.T) {
 			require.Contains(t, list, "./message?id=m1&namespace="+namespace)
 		}
 		require.Contains(t, r.page("message?id=m1&namespace=partners"), "another&#39;s")
-		require.NotContains(t, html.UnescapeString(r.page("messages?id=m1&namespace=partners")), "./message?id=m1&namespace=c\"")
+		require.NotContains(t, html.UnescapeString(r.page("messages?id=m1&namespace=partners")),
+			"./message?id=m1&namespace=c\"")
 		got := r.submit(r.page("delete?id=m1"), "./delete", url.Values{"confirmation": {"m1"}})
 		require.Equal(t, http.StatusConflict, got.Status)
 		require.Contains(t, got.Body, "Several messages have that ID")

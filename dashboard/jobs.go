@@ -196,8 +196,10 @@ func (js *jobs) underWay(now time.Time) (all []jobView) {
 func (j *job) view(id string, now time.Time) jobView {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	v := jobView{ID: id, Actor: j.actor, Back: j.back, Action: j.action, Began: j.began, Took: now.Sub(j.began), Result: j.result, Expected: j.expected, Told: j.told}
-	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match", "cleanup": "Cleanup"}[j.action]
+	v := jobView{ID: id, Actor: j.actor, Back: j.back, Action: j.action, Began: j.began, Took: now.Sub(j.began),
+		Result: j.result, Expected: j.expected, Told: j.told}
+	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match",
+		"cleanup": "Cleanup"}[j.action]
 	if j.expected > 0 {
 		v.Percent = min(100, (j.result.Done+j.result.Skipped)*100/j.expected)
 	}
@@ -219,7 +221,8 @@ func (j *job) view(id string, now time.Time) jobView {
 		for _, f := range []struct {
 			name string
 			n    int64
-		}{{"Messages", d.Messages}, {"Statuses", d.Statuses}, {"Unarchived", d.Unarchived}, {"Markers", d.Markers}, {"Audit rows", d.Audit},
+		}{{"Messages", d.Messages}, {"Statuses", d.Statuses}, {"Unarchived", d.Unarchived}, {"Markers", d.Markers},
+			{"Audit rows", d.Audit},
 			{"Rejected messages", d.Rejected}, {"Workers", d.Workers}, {"Leases", d.Leases}} {
 			v.Deleted = append(v.Deleted, field{f.name, number(f.n)})
 		}

@@ -81,7 +81,8 @@ func (q *request) countIn() (its *actorsRequests, uncount func(), err error) {
 	switch {
 	case its.underWay >= q.d.requestsPerActor:
 		return nil, nil, q.refused(http.StatusTooManyRequests, "Too many requests at once",
-			"You have "+strconv.Itoa(q.d.requestsPerActor)+" requests under way. Wait for them, or close other pages of this dashboard.")
+			"You have "+strconv.Itoa(q.d.requestsPerActor)+
+				" requests under way. Wait for them, or close other pages of this dashboard.")
 	case p.all >= q.d.requests:
 		return nil, nil, q.refused(http.StatusServiceUnavailable, "The dashboard is busy",
 			"Too many people are looking at once. Try again in a few seconds.")

@@ -42,7 +42,8 @@ func allocated(do func()) uint64 {
 func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 	inboxtest.OnEachAlone(t, func(t *testing.T, d *inboxtest.Database) {
 		// Not to be judged by how fast the machine reads 64 MB.
-		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)}, dashboard.ShowPayloads(), dashboard.Deadline(5*time.Minute))
+		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)}, dashboard.ShowPayloads(),
+			dashboard.Deadline(5*time.Minute))
 		const size = 64 << 20
 		large := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 		r.accept(handler.RawMessage{ID: "large", Content: large, OrderingKey: large[:size/4]})
@@ -122,7 +123,8 @@ func TestHeadersAreListedUpToABound(t *testing.T) {
 			many[i] = handler.Header{Key: fmt.Sprintf("header-%03d", i), Value: []byte("v")}
 			attributes[fmt.Sprintf("attribute%03d", i)] = "v"
 		}
-		r.accept(handler.RawMessage{ID: "many", Content: []byte("x"), Properties: handler.Properties{Headers: many, Attributes: attributes}})
+		r.accept(handler.RawMessage{ID: "many", Content: []byte("x"),
+			Properties: handler.Properties{Headers: many, Attributes: attributes}})
 		rejected := r.reject(1, "bad", func(m *models.RejectedMessage) { m.Headers = handler.SerializeHeaders(many) })
 		page := r.page("message?id=many")
 		require.Contains(t, page, "attribute099")
@@ -187,10 +189,11 @@ func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
 func TestDeadlineEndsRendering(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
-		r.serve(dashboard.Clock(r.clock), dashboard.Deadline(time.Second), dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
-			<-q.Context().Done()
-			return dashboard.Principal{Actor: "ada", Role: dashboard.Admin}, nil
-		}))
+		r.serve(dashboard.Clock(r.clock), dashboard.Deadline(time.Second),
+			dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+				<-q.Context().Done()
+				return dashboard.Principal{Actor: "ada", Role: dashboard.Admin}, nil
+			}))
 		got := r.get("delete?id=m1")
 		require.Equal(t, http.StatusGatewayTimeout, got.Status)
 		require.Contains(t, got.Body, "That took too long")
@@ -200,9 +203,10 @@ func TestDeadlineEndsRendering(t *testing.T) {
 func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
-		r.serve(dashboard.Clock(r.clock), dashboard.MaxRequests(3, 2), dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
-			return dashboard.Principal{Actor: q.Header.Get("Actor"), Role: dashboard.Operator}, nil
-		}))
+		r.serve(dashboard.Clock(r.clock), dashboard.MaxRequests(3, 2),
+			dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+				return dashboard.Principal{Actor: q.Header.Get("Actor"), Role: dashboard.Operator}, nil
+			}))
 		get := func(actor, path string) answer {
 			q := r.request(http.MethodGet, path, nil)
 			q.Header.Set("Actor", actor)
@@ -225,7 +229,8 @@ func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
 				return rest.Read(p)
 			}))
 			q.ContentLength = int64(len(form))
-			q.Header = http.Header{"Actor": {actor}, "Expect": {"100-continue"}, "Sec-Fetch-Site": {"same-origin"}, "Content-Type": {"application/x-www-form-urlencoded"}}
+			q.Header = http.Header{"Actor": {actor}, "Expect": {"100-continue"}, "Sec-Fetch-Site": {"same-origin"},
+				"Content-Type": {"application/x-www-form-urlencoded"}}
 			go func() {
 				response, err := r.agent.Do(q)
 				if err == nil {
@@ -288,9 +293,10 @@ func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
 		r := newRig(t, d, []ops.Option{ops.Redact(hook), ops.Connections(4), ops.StatementTimeout(inboxtest.Patience)})
 		r.poison("mail", "smtp said 550", "m1")
 		r.poison("ship", "no stock", "s1")
-		r.serve(dashboard.Clock(r.clock), dashboard.Deadline(5*time.Minute), dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
-			return dashboard.Principal{Actor: q.Header.Get("Actor"), Role: dashboard.Viewer}, nil
-		}))
+		r.serve(dashboard.Clock(r.clock), dashboard.Deadline(5*time.Minute),
+			dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+				return dashboard.Principal{Actor: q.Header.Get("Actor"), Role: dashboard.Viewer}, nil
+			}))
 		get := func(actor, path string) int {
 			q := r.request(http.MethodGet, path, nil)
 			q.Header.Set("Actor", actor)

@@ -31,7 +31,8 @@ func (q *request) failures() error {
 	if err != nil {
 		return err
 	}
-	b := failuresBody{Failures: found, Handler: q.query.Get("handler"), Type: q.query.Get("type"), Filtered: narrows(filter)}
+	b := failuresBody{Failures: found, Handler: q.query.Get("handler"), Type: q.query.Get("type"),
+		Filtered: narrows(filter)}
 	for _, h := range seen.Handlers {
 		b.Handlers = append(b.Handlers, h.HandlerKey)
 	}
@@ -54,7 +55,8 @@ func (q *request) rejectedList() error {
 	if err != nil {
 		return err
 	}
-	filter := ops.RejectedFilter{Channel: q.query.Get("channel"), Topic: q.query.Get("topic"), Reason: q.query.Get("reason"), From: times.From, To: times.To}
+	filter := ops.RejectedFilter{Channel: q.query.Get("channel"), Topic: q.query.Get("topic"),
+		Reason: q.query.Get("reason"), From: times.From, To: times.To}
 	page, err := q.d.ops.ListRejected(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
 	if err != nil {
 		return err
@@ -83,7 +85,8 @@ func (q *request) rejectedOne() error {
 	if err != nil {
 		return err
 	}
-	b := rejectedOneBody{Rejected: r.Rejected, Headers: headersOf(r.Headers), HeadersProblem: r.HeadersProblem, Values: q.seesValues()}
+	b := rejectedOneBody{Rejected: r.Rejected, Headers: headersOf(r.Headers), HeadersProblem: r.HeadersProblem,
+		Values: q.seesValues()}
 	key, value := previewOf(r.RecordKey), previewOf(r.Payload)
 	b.Key = &key
 	if q.seesPayloads() {
@@ -114,7 +117,9 @@ func (q *request) handlers() error {
 	var b handlersBody
 	for _, h := range known {
 		line := handlerLine{Handler: h}
-		if i := slices.IndexFunc(seen.Handlers, func(o ops.HandlerOverview) bool { return o.HandlerKey == h.HandlerKey }); i >= 0 {
+		if i := slices.IndexFunc(seen.Handlers, func(o ops.HandlerOverview) bool {
+			return o.HandlerKey == h.HandlerKey
+		}); i >= 0 {
 			line.Counts = seen.Handlers[i]
 		}
 		if h.Paused {
@@ -176,13 +181,15 @@ func (q *request) audit() error {
 	if err != nil {
 		return err
 	}
-	filter := ops.AuditFilter{Actor: ops.Actor(q.query.Get("actor")), Action: ops.Action(q.query.Get("action")), Target: q.query.Get("target"), From: times.From, To: times.To}
+	filter := ops.AuditFilter{Actor: ops.Actor(q.query.Get("actor")), Action: ops.Action(q.query.Get("action")),
+		Target: q.query.Get("target"), From: times.From, To: times.To}
 	page, err := q.d.ops.Audit(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
 	if err != nil {
 		return err
 	}
 	return q.render("audit", "Audit", "audit", auditBody{
-		Entries: page.Entries, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"), Filtered: filter != ops.AuditFilter{},
-		Actions: ops.Actions(), Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Entries)),
+		Entries: page.Entries, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
+		Filtered: filter != ops.AuditFilter{},
+		Actions:  ops.Actions(), Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Entries)),
 	})
 }

@@ -80,7 +80,8 @@ func (q *request) message() error {
 	if err != nil {
 		return err
 	}
-	b := messageBody{Message: m, PayloadSize: m.Payload.Size, Values: q.seesValues(), Kafka: m.Properties.Kafka, Deletable: true}
+	b := messageBody{Message: m, PayloadSize: m.Payload.Size, Values: q.seesValues(), Kafka: m.Properties.Kafka,
+		Deletable: true}
 	for _, s := range m.Statuses {
 		b.Lanes = append(b.Lanes, lane{s, steps(s, m.Message, q.now())})
 		b.Deletable = b.Deletable && s.State != ops.StateProcessing
@@ -147,7 +148,8 @@ func headersOf(headers []handler.Header) (list headerList) {
 // steps tells a status's life from what its row remembers: its times, the last
 // error and how often it failed. Earlier attempts have left only their number.
 func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
-	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " + cmp.Or(m.Properties.Channel, "–")}}
+	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " +
+		cmp.Or(m.Properties.Channel, "–")}}
 	if s.CreatedAt.Sub(m.ReceivedAt).Abs() > time.Second {
 		all = append(all, step{Tone: "done", At: s.CreatedAt, Text: "Given to this handler"})
 	}
@@ -155,7 +157,8 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 		all = append(all, step{Tone: "done", Text: "Retried by an operator " + times(s.RequeuedCount)})
 	}
 	if s.AbandonedCount > 0 {
-		all = append(all, step{Tone: "warn", Text: "Released " + times(s.AbandonedCount), More: "Its worker vanished or was stopped while it ran."})
+		all = append(all, step{Tone: "warn", Text: "Released " + times(s.AbandonedCount),
+			More: "Its worker vanished or was stopped while it ran."})
 	}
 	if s.ErrorCount > 0 {
 		all = append(all, step{Tone: "bad", Text: "Failed " + times(s.ErrorCount), Error: s.LastError})
@@ -169,14 +172,16 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 		}
 		all = append(all, step{Tone: "done", At: s.ProcessingStartedAt, Text: text, More: workerNote(s.WorkerID)})
 		if s.State == ops.StateProcessing && s.Obstacle != "" {
-			all = append(all, step{Tone: "warn", Text: "It hangs", More: s.Obstacle + "; health, on the overview, says for how long, and in which worker"})
+			all = append(all, step{Tone: "warn", Text: "It hangs", More: s.Obstacle +
+				"; health, on the overview, says for how long, and in which worker"})
 		}
 	}
 	switch s.State {
 	case ops.StateCompleted:
 		all = append(all, step{Tone: "good", At: s.CompletedAt, Text: "Completed"})
 	case ops.StatePoisoned:
-		all = append(all, step{Tone: "bad", At: s.CompletedAt, Text: "Poisoned", More: "Given up: retry it when its cause is mended, or discard it."})
+		all = append(all, step{Tone: "bad", At: s.CompletedAt, Text: "Poisoned",
+			More: "Given up: retry it when its cause is mended, or discard it."})
 	case ops.StateDiscarded:
 		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Discarded by an operator"})
 	case ops.StateSuperseded:

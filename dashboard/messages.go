@@ -74,5 +74,6 @@ func (q *request) messages() error {
 // narrows says whether a filter has more than states, as an action on all that
 // match must.
 func narrows(f ops.Filter) bool {
-	return len(f.HandlerKeys) > 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" || !f.From.IsZero() || !f.To.IsZero()
+	return len(f.HandlerKeys) > 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
+		!f.From.IsZero() || !f.To.IsZero()
 }

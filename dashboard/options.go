@@ -33,7 +33,8 @@ type settings struct {
 }
 
 func defaults() settings {
-	return settings{deadline: 15 * time.Second, requests: 32, requestsPerActor: 8, refresh: 5 * time.Second, log: zap.NewNop(), clock: clock.System{}}
+	return settings{deadline: 15 * time.Second, requests: 32, requestsPerActor: 8, refresh: 5 * time.Second,
+		log: zap.NewNop(), clock: clock.System{}}
 }
 
 // Authorizer says who asks and what they may do. It is called once for every
@@ -49,8 +50,8 @@ func Authorizer(f func(*http.Request) (Principal, error)) Option {
 // Insecure lets everybody who reaches the handler do everything, as the actor
 // "anonymous". It is for a listener on your own machine's loopback and for
 // tests; requests whose Host header is neither localhost, a loopback address nor
-// one of Origins are refused, as other sites' names could lead here. Never use it where anybody else can reach the port: not in a cluster,
-// not behind a proxy, not "only inside our network". Who reaches it can read and
+// one of Origins are refused, as other sites' names could lead here. Never use it where anybody else can reach the
+// port: not in a cluster, not behind a proxy, not "only inside our network". Who reaches it can read and
 // discard what your customers sent, and the audit will not know who it was.
 func Insecure() Option { return func(s *settings) { s.insecure = true } }
 
@@ -110,7 +111,8 @@ func (s *settings) check() error {
 	case s.deadline < time.Second || s.deadline > 5*time.Minute:
 		return fmt.Errorf("Deadline is %s: 1s to 5m is allowed", s.deadline)
 	case s.requestsPerActor < 1 || s.requests < s.requestsPerActor:
-		return fmt.Errorf("MaxRequests is %d, and %d of one actor: 1 or more is allowed, of one actor no more than of all", s.requests, s.requestsPerActor)
+		return fmt.Errorf("MaxRequests is %d, and %d of one actor: 1 or more is allowed, of one actor no more than of all",
+			s.requests, s.requestsPerActor)
 	case s.refresh < time.Second || s.refresh > time.Hour:
 		return fmt.Errorf("Refresh is %s: 1s to 1h is allowed", s.refresh)
 	case s.secret != nil && len(s.secret) < minSecret:

@@ -55,7 +55,8 @@ func (q *request) overview() error {
 	if err != nil {
 		return err
 	}
-	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Since: seen.EndedSince, Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
+	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Since: seen.EndedSince, Verdict: verdictOf(seen),
+		Tiles: q.tiles(seen)}
 	for _, h := range seen.Handlers {
 		b.Peak = max(b.Peak, h.Pending.N)
 	}
@@ -129,25 +130,35 @@ func verdictOf(seen ops.Overview) verdict {
 	}
 	switch {
 	case seen.WorkersAlive == 0 && all.Due.N > 0:
-		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) + " wait. Look whether the application runs and reaches the database.", "workers", "See the workers"}
+		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) +
+			" wait. Look whether the application runs and reaches the database.", "workers", "See the workers"}
 	case unhealthy > 0:
-		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]), "Health lists each reason below.", "workers", "See the workers"}
+		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]), "Health lists each reason below.",
+			"workers", "See the workers"}
 	case all.Poisoned.N > 0:
-		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) + plural(int64(poisoned), " handler.", " handlers."),
+		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) +
+			plural(int64(poisoned), " handler.", " handlers."),
 			"Failures shows them by their cause: mend it, then retry the group.", "failures", "See the failures"}
 	case unserved > 0:
-		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker takes.", " handlers have work that no worker takes."),
+		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker takes.",
+			" handlers have work that no worker takes."),
 			"Was a handler removed or renamed? A renamed one needs its old key as a legacy key.", "handlers", "See the handlers"}
 	case all.OldestDueAge > 5*time.Minute:
-		return verdict{"warn", "Work is due for " + age(all.OldestDueAge) + ".", "Workers are behind: look which handler has the backlog, and whether it is paused.", "handlers", "See the handlers"}
+		return verdict{"warn", "Work is due for " + age(all.OldestDueAge) + ".",
+			"Workers are behind: look which handler has the backlog, and whether it is paused.", "handlers", "See the handlers"}
 	case paused > 0:
-		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."), "Their messages wait until somebody resumes them.", "handlers", "See the handlers"}
+		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."),
+			"Their messages wait until somebody resumes them.", "handlers", "See the handlers"}
 	case len(seen.Reasons) > 0:
-		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]), "Health lists each reason below.", "workers", "See the workers"}
+		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]), "Health lists each reason below.",
+			"workers", "See the workers"}
 	case seen.Rejected.N > 0:
-		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.", " records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted.", "rejected", "See what was rejected"}
+		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.",
+			" records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted.",
+			"rejected", "See what was rejected"}
 	case seen.WorkersAlive == 0:
-		return verdict{"warn", "No worker is alive.", "Nothing is due, but what comes will wait.", "workers", "See the workers"}
+		return verdict{"warn", "No worker is alive.", "Nothing is due, but what comes will wait.", "workers",
+			"See the workers"}
 	case all.Pending.N+all.Processing.N > 0:
 		return verdict{"good", "All is well: work flows.", "Nothing is poisoned or rejected.", "", ""}
 	}

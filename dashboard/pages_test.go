@@ -17,13 +17,15 @@ import (
 
 func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		pages := []string{"", "messages", "messages?state=poisoned&handler=mail&limit=100", "failures", "rejected", "handlers", "workers", "gaps", "audit", "cleanup"}
+		pages := []string{"", "messages", "messages?state=poisoned&handler=mail&limit=100", "failures", "rejected",
+			"handlers", "workers", "gaps", "audit", "cleanup"}
 		for _, page := range pages {
 			require.Contains(t, r.page(page), "</html>", page)
 		}
 		r.poison("mail", "smtp said 550", "m1", "m2")
 		rejected := r.reject(7, "no ce_id")
-		pages = append(pages, "message?id=m1", "replay?id=m1", "delete?id=m1", "rejected-message?id="+rejected, "delete-rejected?id="+rejected,
+		pages = append(pages, "message?id=m1", "replay?id=m1", "delete?id=m1", "rejected-message?id="+rejected,
+			"delete-rejected?id="+rejected,
 			"bulk?action=retry&handler=mail", "bulk?action=discard&handler=mail")
 		for _, page := range pages {
 			require.Contains(t, r.page(page), "</html>", page)
@@ -73,7 +75,8 @@ func TestMessagesAreFilteredAndPaged(t *testing.T) {
 		page := r.page("messages?" + url.Values{"state": {"poisoned"}, "handler": {"mail"}, "type": {""}}.Encode())
 		require.Equal(t, 50, strings.Count(page, `name="ref"`))
 		require.Contains(t, page, "<strong>60</strong> match")
-		for _, of := range []string{"state=poisoned", "state=poisoned&state=poisoned", "state=poisoned&state=pending", "state=poisoned&type=t", "state=poisoned&error=SMTP", "handler=mail"} {
+		for _, of := range []string{"state=poisoned", "state=poisoned&state=poisoned", "state=poisoned&state=pending",
+			"state=poisoned&type=t", "state=poisoned&error=SMTP", "handler=mail"} {
 			require.Contains(t, r.page("messages?"+of), "<strong>60</strong> match", of)
 		}
 		require.Contains(t, r.page("messages"), "<strong>120</strong> in all")
@@ -106,10 +109,12 @@ func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
 			"handler_key":"mail","message_ids":["hangs"],"detail":"a call with message \"hangs\" has not returned for 5m0s"}]`}
 		st := inboxtest.Store(t, r.d.DB)
 		require.NoError(t, st.Heartbeat(t.Context(), worker, r.clock.Now()))
-		claimed, err := st.Claim(t.Context(), store.ClaimRequest{WorkerID: worker.ID, Now: r.clock.Now(), Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
+		claimed, err := st.Claim(t.Context(), store.ClaimRequest{WorkerID: worker.ID, Now: r.clock.Now(),
+			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
 		require.NoError(t, err)
 		require.Equal(t, "hangs", claimed.Claims[0].MessageID)
-		require.Contains(t, r.page("message?id=hangs"), "its call does not return; health, on the overview, says for how long")
+		require.Contains(t, r.page("message?id=hangs"),
+			"its call does not return; health, on the overview, says for how long")
 		require.Contains(t, r.page("message?id=waits"), "It waits: a call does not return.")
 		require.Contains(t, r.page("handlers"), "a call does not return")
 		page := r.page("")
@@ -135,7 +140,8 @@ func TestOverviewSaysWhatWorkersSayOfTheirHealth(t *testing.T) {
 		require.Contains(t, r.page("handlers"), `<span class="state paused">circuit breaker open</span>`)
 		r.poison("mail", "no", "1")
 		page = beat(`[{"code":"halted_partition","state":"unhealthy","channel":"<c>","detail":"orders/0 is halted before offset 1"}]`)
-		require.Contains(t, page, "A worker is unhealthy: &lt;c&gt;: orders/0 is halted before offset 1", "worse than what is poisoned")
+		require.Contains(t, page, "A worker is unhealthy: &lt;c&gt;: orders/0 is halted before offset 1",
+			"worse than what is poisoned")
 		require.Contains(t, r.page("workers"), "orders/0 is halted before offset 1")
 		require.NotContains(t, beat("[]"), "unhealthy")
 	})

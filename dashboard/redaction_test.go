@@ -21,7 +21,8 @@ func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 		const card, token = "4111 1111 1111 1111", "s3cr3t"
 		hook := []inbox.Option{inbox.Redact(redact.Common)}
 		r := newRigOf(t, d, hook, []ops.Option{ops.AllowReplay()}, dashboard.ShowPayloads())
-		m := handler.RawMessage{ID: "a", OrderingKey: []byte(card), Content: []byte(`{"card":"` + card + `","api_key":"` + token + `"}`)}
+		m := handler.RawMessage{ID: "a", OrderingKey: []byte(card),
+			Content: []byte(`{"card":"` + card + `","api_key":"` + token + `"}`)}
 		headers := []handler.Header{{Key: "Authorization", Value: []byte("Bearer " + token)}, {Key: "x", Value: []byte(card)}}
 		m.Properties.Headers = headers
 		m.Properties.Attributes = map[string]string{"Token": token, "subject": "card " + card}
@@ -31,7 +32,8 @@ func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 		rejected := r.reject(1, "no card "+card, func(row *models.RejectedMessage) {
 			row.Key, row.Value, row.Headers = []byte(card), m.Content, handler.SerializeHeaders(headers)
 		})
-		for _, page := range []string{"", "messages", "messages?error=4111", "message?id=a", "failures", "handlers", "workers", "audit",
+		for _, page := range []string{"", "messages", "messages?error=4111", "message?id=a", "failures", "handlers",
+			"workers", "audit",
 			"rejected", "rejected-message?id=" + rejected, "delete?id=a", "replay?id=a", "delete-rejected?id=" + rejected} {
 			got := r.page(page)
 			require.NotContains(t, got, "1111 1111", page)

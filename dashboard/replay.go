@@ -48,7 +48,8 @@ func (q *request) replay() error {
 		}
 		return nil
 	}
-	edit := ops.Edit{MessageID: form.Get("new-id"), Type: text("type"), ContentType: text("content-type"), OrderingKey: raw("key"), Content: raw("content")}
+	edit := ops.Edit{MessageID: form.Get("new-id"), Type: text("type"), ContentType: text("content-type"),
+		OrderingKey: raw("key"), Content: raw("content")}
 	if edit.Content != nil { // browsers send the line ends of a text area as two characters
 		*edit.Content = bytes.ReplaceAll(*edit.Content, []byte("\r\n"), []byte("\n"))
 	}
@@ -63,7 +64,8 @@ func (q *request) replay() error {
 	if accepted.Outcome == handler.OutcomeUnrouted {
 		said = "unrouted"
 	}
-	address := addressOf(ops.MessageRef{ID: accepted.MessageID, Namespace: ref.Namespace}) // its channel's, as the original's
+	// its channel's, as the original's
+	address := addressOf(ops.MessageRef{ID: accepted.MessageID, Namespace: ref.Namespace})
 	address.Set("said", said)
 	return q.redirect("./message?" + address.Encode())
 }

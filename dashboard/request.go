@@ -78,7 +78,8 @@ func (q *request) answer() error {
 	}
 	if !who.known() {
 		q.denied(ops.Actor(who.Actor), "the dashboard")
-		return refuse(http.StatusForbidden, "Not for you", "Your account has no role here. Ask whoever runs this service.", nil)
+		return refuse(http.StatusForbidden, "Not for you", "Your account has no role here. Ask whoever runs this service.",
+			nil)
 	}
 	q.who = who
 
@@ -89,13 +90,15 @@ func (q *request) answer() error {
 	found, other := find(q.r.Method, path)
 	switch {
 	case !ok || found == nil && len(other) == 0:
-		return refuse(http.StatusNotFound, "There is no such page", "The address may have been cut off when it was copied.", nil)
+		return refuse(http.StatusNotFound, "There is no such page", "The address may have been cut off when it was copied.",
+			nil)
 	case found == nil:
 		if slices.Contains(other, http.MethodGet) {
 			other = append(other, http.MethodHead)
 		}
 		q.w.Header().Set("Allow", strings.Join(other, ", "))
-		return refuse(http.StatusMethodNotAllowed, "Not in this way", "This address does not take "+visible(q.r.Method)+" requests.", nil)
+		return refuse(http.StatusMethodNotAllowed, "Not in this way", "This address does not take "+visible(q.r.Method)+
+			" requests.", nil)
 	case who.Role < found.role:
 		q.denied(q.actor(), found.name())
 		return refuse(http.StatusForbidden, "Not with your role",
@@ -117,7 +120,8 @@ func (q *request) answer() error {
 			return err
 		}
 	} else if embedded(q.r) {
-		return refuse(http.StatusForbidden, "Not from another site", "Pages of other sites may link here, not load from here.", nil)
+		return refuse(http.StatusForbidden, "Not from another site",
+			"Pages of other sites may link here, not load from here.", nil)
 	}
 	q.token = q.d.guard.token(q.d.guard.visit(q.w, q.r), who)
 	if err := q.d.ops.Can(found.action()); err != nil {

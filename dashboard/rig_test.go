@@ -231,9 +231,12 @@ func (r *rig) ref(key, id string) string {
 // reject keeps a rejected record, which could be accepted, and returns its ID.
 func (r *rig) reject(offset int64, reason string, edit ...func(*models.RejectedMessage)) string {
 	r.t.Helper()
-	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders", Offset: offset, Timestamp: inboxtest.Noon,
-		Key: []byte("k"), Value: []byte(`{"a":1}`), Headers: handler.SerializeHeaders([]handler.Header{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Appendf(nil, "r%d", offset)},
-			{Key: "ce_type", Value: []byte("t")}, {Key: "ce_source", Value: []byte("/s")}}), Reason: reason, RejectedAt: r.clock.Now()}
+	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders",
+		Offset: offset, Timestamp: inboxtest.Noon,
+		Key: []byte("k"), Value: []byte(`{"a":1}`), Headers: handler.SerializeHeaders([]handler.Header{{Key: "ce_specversion",
+			Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Appendf(nil, "r%d", offset)},
+			{Key: "ce_type", Value: []byte("t")}, {Key: "ce_source", Value: []byte("/s")}}), Reason: reason,
+		RejectedAt: r.clock.Now()}
 	for _, e := range edit {
 		e(&row)
 	}

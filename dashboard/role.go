@@ -47,7 +47,8 @@ const maxActor = 200
 
 // known says whether it is somebody with a role. Anything odd is nobody.
 func (p Principal) known() bool {
-	if p.Role < Viewer || p.Role > Admin || p.Actor == "" || !utf8.ValidString(p.Actor) || utf8.RuneCountInString(p.Actor) > maxActor {
+	if p.Role < Viewer || p.Role > Admin || p.Actor == "" || !utf8.ValidString(p.Actor) ||
+		utf8.RuneCountInString(p.Actor) > maxActor {
 		return false
 	}
 	for _, c := range p.Actor {

@@ -35,7 +35,8 @@ type sample struct {
 
 func sampleOf(seen ops.Overview, at time.Time) sample {
 	all := total(seen)
-	return sample{at: at, backlog: all.Pending.N + all.Processing.N, poisoned: all.Poisoned.N, rejected: seen.Rejected.N, workers: int64(seen.WorkersAlive), oldest: all.OldestDueAge}
+	return sample{at: at, backlog: all.Pending.N + all.Processing.N, poisoned: all.Poisoned.N, rejected: seen.Rejected.N,
+		workers: int64(seen.WorkersAlive), oldest: all.OldestDueAge}
 }
 
 // glance is what the navigation shows beside its links.

@@ -33,7 +33,8 @@ func parseViews() (views, error) {
 	}
 	all := views{}
 	for _, page := range pages {
-		t, err := template.New("").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html", page)
+		t, err := template.New("").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html",
+			page)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +127,8 @@ func (q *request) renderProblem(p *problem, reference string) {
 	}
 	body := struct{ Title, Text, Reference string }{p.title, p.text, reference}
 	// It is small, and may be about the end of the request's context.
-	if err := q.send(context.WithoutCancel(q.r.Context()), p.status, "problem", "layout", q.view(p.title, "", body)); err != nil {
+	if err := q.send(context.WithoutCancel(q.r.Context()), p.status, "problem", "layout",
+		q.view(p.title, "", body)); err != nil {
 		http.Error(q.w, p.title, p.status)
 	}
 }
@@ -165,7 +167,8 @@ func (q *request) asset() error {
 	if err != nil {
 		return err
 	}
-	types := map[string]string{"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+	types := map[string]string{"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
+		"svg": "image/svg+xml"}
 	h := q.w.Header()
 	h.Set("Content-Type", types[q.route.path[strings.LastIndex(q.route.path, ".")+1:]])
 	h.Set("Content-Length", strconv.Itoa(len(content)))

@@ -65,26 +65,41 @@ func TestRecordsAreBadJustBeyondTheirBounds(t *testing.T) {
 		cfg         envelope.DecoderConfig
 		fits, above envelope.Record
 	}{
-		"headers":                      {"MaxHeaders (1000)", envelope.DecoderConfig{}, headersOf(1000), headersOf(1001)},
-		"headers, set":                 {"MaxHeaders (3)", envelope.DecoderConfig{MaxHeaders: 3}, headersOf(3), headersOf(4)},
-		"events":                       {"MaxEvents (10000)", envelope.DecoderConfig{}, batchOf(10_000), batchOf(10_001)},
-		"events, set":                  {"MaxEvents (1)", envelope.DecoderConfig{MaxEvents: 1}, batchOf(1), batchOf(2)},
-		"attributes in headers":        {"MaxAttributes (100)", envelope.DecoderConfig{}, binaryEventOf(100), binaryEventOf(101)},
-		"attributes in JSON":           {"MaxAttributes (100)", envelope.DecoderConfig{}, record(event(1, 100, nested), "content-type", structuredType), record(event(1, 101, nested), "content-type", structuredType)},
-		"attributes in JSON, no data":  {"MaxAttributes (4)", envelope.DecoderConfig{MaxAttributes: 4}, record(event(1, 4, "null"), "content-type", structuredType), record(strings.Replace(event(1, 5, "1"), `,"data":1`, "", 1), "content-type", structuredType)},
-		"attributes of one of several": {"MaxAttributes (5)", envelope.DecoderConfig{MaxAttributes: 5}, record("["+event(1, 5, "1")+","+event(2, 5, "1")+"]", "content-type", batchedType), record("["+event(1, 5, "1")+","+event(2, 6, "1")+"]", "content-type", batchedType)},
-		"bytes":                        {"MaxRecordBytes", envelope.DecoderConfig{Type: "t", MaxRecordBytes: 2000}, record(strings.Repeat("x", 1700)), record(strings.Repeat("x", 2000))},
-		"bytes by default":             {"MaxRecordBytes", envelope.DecoderConfig{Type: "t"}, record(strings.Repeat("x", 16<<20-1000)), record(strings.Repeat("x", 16<<20))},
+		"headers":      {"MaxHeaders (1000)", envelope.DecoderConfig{}, headersOf(1000), headersOf(1001)},
+		"headers, set": {"MaxHeaders (3)", envelope.DecoderConfig{MaxHeaders: 3}, headersOf(3), headersOf(4)},
+		"events":       {"MaxEvents (10000)", envelope.DecoderConfig{}, batchOf(10_000), batchOf(10_001)},
+		"events, set":  {"MaxEvents (1)", envelope.DecoderConfig{MaxEvents: 1}, batchOf(1), batchOf(2)},
+		"attributes in headers": {"MaxAttributes (100)", envelope.DecoderConfig{}, binaryEventOf(100),
+			binaryEventOf(101)},
+		"attributes in JSON": {"MaxAttributes (100)", envelope.DecoderConfig{},
+			record(event(1, 100, nested), "content-type", structuredType),
+			record(event(1, 101, nested), "content-type", structuredType)},
+		"attributes in JSON, no data": {"MaxAttributes (4)", envelope.DecoderConfig{MaxAttributes: 4},
+			record(event(1, 4, "null"), "content-type", structuredType),
+			record(strings.Replace(event(1, 5, "1"), `,"data":1`, "", 1), "content-type", structuredType)},
+		"attributes of one of several": {"MaxAttributes (5)", envelope.DecoderConfig{MaxAttributes: 5},
+			record("["+event(1, 5, "1")+","+event(2, 5, "1")+"]", "content-type", batchedType),
+			record("["+event(1, 5, "1")+","+event(2, 6, "1")+"]", "content-type", batchedType)},
+		"bytes": {"MaxRecordBytes", envelope.DecoderConfig{Type: "t", MaxRecordBytes: 2000},
+			record(strings.Repeat("x", 1700)), record(strings.Repeat("x", 2000))},
+		"bytes by default": {"MaxRecordBytes", envelope.DecoderConfig{Type: "t"},
+			record(strings.Repeat("x", 16<<20-1000)), record(strings.Repeat("x", 16<<20))},
 		// Of a record's headers, which every event is stored with.
 		"bytes by events": {"MaxRecordBytes", envelope.DecoderConfig{MaxRecordBytes: 100 << 10},
-			record(eventsOfJSON(8, func(id int) string { return event(id, 4, "1") }), "content-type", batchedType, "h", strings.Repeat("x", 10<<10)),
-			record(eventsOfJSON(11, func(id int) string { return event(id, 4, "1") }), "content-type", batchedType, "h", strings.Repeat("x", 10<<10))},
+			record(eventsOfJSON(8, func(id int) string {
+				return event(id, 4, "1")
+			}), "content-type", batchedType, "h", strings.Repeat("x", 10<<10)),
+			record(eventsOfJSON(11, func(id int) string {
+				return event(id, 4, "1")
+			}), "content-type", batchedType, "h", strings.Repeat("x", 10<<10))},
 		"a media type's parameters": {"content type", envelope.DecoderConfig{},
 			record(event(1, 4, "1"), "content-type", structuredType+strings.Repeat(";", 255-len(structuredType))),
 			record(event(1, 4, "1"), "content-type", structuredType+strings.Repeat(";", 256-len(structuredType)))},
 		"a datacontenttype's": {"content type", envelope.DecoderConfig{},
-			record(strings.Replace(event(1, 4, "1"), `"data"`, `"datacontenttype":"application/json`+strings.Repeat(";", 200)+`","data"`, 1), "content-type", structuredType),
-			record(strings.Replace(event(1, 4, "1"), `"data"`, `"datacontenttype":"application/json`+strings.Repeat(";", 300)+`","data"`, 1), "content-type", structuredType)},
+			record(strings.Replace(event(1, 4, "1"), `"data"`, `"datacontenttype":"application/json`+strings.Repeat(";", 200)+
+				`","data"`, 1), "content-type", structuredType),
+			record(strings.Replace(event(1, 4, "1"), `"data"`, `"datacontenttype":"application/json`+strings.Repeat(";", 300)+
+				`","data"`, 1), "content-type", structuredType)},
 	} {
 		d := decoder(t, test.cfg)
 		received := d.Decode(channel, test.fits)
@@ -190,7 +205,8 @@ func TestHeadersCountAsTheyAreStoredWithEachMessage(t *testing.T) {
 		header string
 		times  int
 		large  bool
-	}{"some text": {"aaaa", 100, false}, "nothing in many": {"", 500, true}, "what JSON escapes": {strings.Repeat("\x01", 800), 1, true}} {
+	}{"some text": {"aaaa", 100, false}, "nothing in many": {"", 500, true},
+		"what JSON escapes": {strings.Repeat("\x01", 800), 1, true}} {
 		r := record(batch, "content-type", batchedType)
 		for range c.times {
 			r.Headers = append(r.Headers, handler.Header{Value: []byte(c.header)})
@@ -207,7 +223,8 @@ func TestEventsAloneAreBoundedAsThoseOfABatch(t *testing.T) {
 	for name, r := range map[string]envelope.Record{
 		"batch":      record("["+event+"]", "content-type", batchedType),
 		"structured": record(event, "content-type", structuredType),
-		"binary":     record("x", "ce_specversion", "1.0", "ce_id", "i", "ce_source", "s", "ce_type", "t", "ce_long", strings.Repeat("x", 600)),
+		"binary": record("x", "ce_specversion", "1.0", "ce_id", "i", "ce_source", "s", "ce_type", "t", "ce_long",
+			strings.Repeat("x", 600)),
 	} {
 		received := decoder(t, envelope.DecoderConfig{MaxRecordBytes: 1024}).Decode(channel, r)
 		require.ErrorIs(t, received.Err, envelope.ErrTooLarge, name)

@@ -64,7 +64,8 @@ func cloudEventKind(headers []handler.Header) (eventKind, error) {
 		if err != nil {
 			return noEvent, malformed("content type %q: %w", brief(contentType), err)
 		}
-		if charset := parameters["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") && !strings.EqualFold(charset, "us-ascii") {
+		if charset := parameters["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") &&
+			!strings.EqualFold(charset, "us-ascii") {
 			return noEvent, malformed("content type %q, supported is charset utf-8", contentType)
 		}
 		switch media {
@@ -113,7 +114,8 @@ func one(e *cloudEvent, content []byte) ([]decoded, error) {
 		return nil, err
 	}
 	a := e.attributes
-	return []decoded{{typ: a["type"], source: a["source"], contentType: a["datacontenttype"], content: content, event: e}}, nil
+	return []decoded{{typ: a["type"], source: a["source"], contentType: a["datacontenttype"], content: content, event: e}},
+		nil
 }
 
 // validate checks everything but the id, which comes after routing.

@@ -101,7 +101,8 @@ type DecoderConfig struct {
 
 // DefaultDecoderConfig returns the defaults of the contract.
 func DefaultDecoderConfig() DecoderConfig {
-	return DecoderConfig{Mode: Auto, MaxHeaders: defaultMaxHeaders, MaxEvents: defaultMaxEvents, MaxAttributes: defaultMaxAttributes, MaxRecordBytes: defaultMaxRecordBytes}
+	return DecoderConfig{Mode: Auto, MaxHeaders: defaultMaxHeaders, MaxEvents: defaultMaxEvents,
+		MaxAttributes: defaultMaxAttributes, MaxRecordBytes: defaultMaxRecordBytes}
 }
 
 // Validate reports the first field that is out of range, naming the field,
@@ -158,7 +159,8 @@ func (c DecoderConfig) withDefaults() DecoderConfig {
 		c.OrderingKey = func(r Record) []byte { return r.Key }
 	}
 	c.MaxHeaders, c.MaxEvents = cmp.Or(c.MaxHeaders, defaultMaxHeaders), cmp.Or(c.MaxEvents, defaultMaxEvents)
-	c.MaxAttributes, c.MaxRecordBytes = cmp.Or(c.MaxAttributes, defaultMaxAttributes), cmp.Or(c.MaxRecordBytes, defaultMaxRecordBytes)
+	c.MaxAttributes, c.MaxRecordBytes = cmp.Or(c.MaxAttributes, defaultMaxAttributes), cmp.Or(c.MaxRecordBytes,
+		defaultMaxRecordBytes)
 	return c
 }
 
@@ -214,11 +216,13 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	out := Received{Record: r, Messages: make([]handler.RawMessage, len(messages))}
 	for i, m := range messages {
 		raw := handler.RawMessage{
-			Channel: channel, Type: m.typ, Source: m.source, ContentType: m.contentType, Content: m.content, Transport: transport,
+			Channel: channel, Type: m.typ, Source: m.source, ContentType: m.contentType, Content: m.content,
+			Transport:   transport,
 			OrderingKey: d.cfg.OrderingKey(r),
 			Properties: handler.Properties{
 				Channel: channel, Headers: r.Headers,
-				Kafka: &handler.KafkaCoordinates{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp, Key: r.Key, Tombstone: r.Value == nil},
+				Kafka: &handler.KafkaCoordinates{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp,
+					Key: r.Key, Tombstone: r.Value == nil},
 			},
 		}
 		if m.event != nil {
@@ -231,7 +235,8 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 }
 
 func (d *Decoder) bounds() bounds {
-	return bounds{headers: d.cfg.MaxHeaders, events: d.cfg.MaxEvents, attributes: d.cfg.MaxAttributes, bytes: d.cfg.MaxRecordBytes}
+	return bounds{headers: d.cfg.MaxHeaders, events: d.cfg.MaxEvents, attributes: d.cfg.MaxAttributes,
+		bytes: d.cfg.MaxRecordBytes}
 }
 
 // decoded is one message of a record before its ID is looked for.
@@ -248,7 +253,8 @@ func (d *Decoder) decode(r Record) ([]decoded, error) {
 		case err != nil || events != nil:
 			return events, err
 		case d.cfg.Mode == CloudEvents:
-			return nil, fmt.Errorf("%w: it has neither header ce_specversion nor content type application/cloudevents", ErrNotCloudEvent)
+			return nil, fmt.Errorf("%w: it has neither header ce_specversion nor content type application/cloudevents",
+				ErrNotCloudEvent)
 		}
 	}
 	return d.plain(r)
@@ -271,7 +277,8 @@ func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) 
 	if _, told := d.told.LoadOrStore(channel, true); !told {
 		d.log.Warn("inbox: message without ID gets its coordinates as ID, copies that producers resend will not be recognised; said once",
 			zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldStrategy, strategy.String()),
-			zap.String(telemetry.FieldTopic, r.Topic), zap.Int(telemetry.FieldPartition, r.Partition), zap.Int64(telemetry.FieldOffset, r.Offset))
+			zap.String(telemetry.FieldTopic, r.Topic), zap.Int(telemetry.FieldPartition, r.Partition),
+			zap.Int64(telemetry.FieldOffset, r.Offset))
 	}
 	id = coordinates(r)
 	if n > 1 {

@@ -17,7 +17,8 @@ import (
 const channel = "orders.events"
 
 func record(value string, headers ...string) envelope.Record {
-	r := envelope.Record{Topic: "orders", Partition: 3, Offset: 42, Timestamp: time.UnixMilli(1700000000123).UTC(), Key: []byte("k-1"), Value: []byte(value)}
+	r := envelope.Record{Topic: "orders", Partition: 3, Offset: 42, Timestamp: time.UnixMilli(1700000000123).UTC(),
+		Key: []byte("k-1"), Value: []byte(value)}
 	for i := 0; i < len(headers); i += 2 {
 		r.Headers = append(r.Headers, handler.Header{Key: headers[i], Value: []byte(headers[i+1])})
 	}
@@ -46,7 +47,8 @@ func TestPlainRecordBecomesAMessage(t *testing.T) {
 	m := message(t, envelope.DecoderConfig{}, r)
 	require.NoError(t, m.IDErr)
 	require.Equal(t, handler.RawMessage{
-		Channel: channel, ID: "m-1", Type: "order.placed", Source: "kafka:orders", ContentType: "text/plain", Content: []byte("body"),
+		Channel: channel, ID: "m-1", Type: "order.placed", Source: "kafka:orders", ContentType: "text/plain",
+		Content:   []byte("body"),
 		Transport: "kafka", OrderingKey: []byte("k-1"),
 		Properties: handler.Properties{Channel: channel, Headers: r.Headers, Kafka: &handler.KafkaCoordinates{
 			Topic: "orders", Partition: 3, Offset: 42, Timestamp: r.Timestamp, Key: []byte("k-1"),
@@ -105,14 +107,16 @@ func TestTombstoneAndEmptyValueAreLegalAndDiffer(t *testing.T) {
 	for _, value := range [][]byte{nil, {}} {
 		event = record("", "content-type", "application/cloudevents+json")
 		event.Value = value
-		require.ErrorIs(t, decoder(t, envelope.DecoderConfig{}).Decode(channel, event).Err, envelope.ErrMalformed, "a structured event is in the value")
+		require.ErrorIs(t, decoder(t, envelope.DecoderConfig{}).Decode(channel, event).Err, envelope.ErrMalformed,
+			"a structured event is in the value")
 	}
 }
 
 func TestCloudEventModesGiveTheSameMessage(t *testing.T) {
 	attributes := map[string]string{
 		"specversion": "1.0", "id": "e-1", "source": "/shop a", "type": "order.placed", "datacontenttype": "application/json",
-		"time": "2026-01-02T03:04:05.1Z", "subject": "o/1", "dataschema": "https://example.com/s", "partitionkey": "p", "count": "7", "flag": "true",
+		"time": "2026-01-02T03:04:05.1Z", "subject": "o/1", "dataschema": "https://example.com/s", "partitionkey": "p",
+		"count": "7", "flag": "true",
 	}
 	event := `{"specversion":"1.0","id":"e-1","source":"/shop a","type":"order.placed","datacontenttype":"application/json",` +
 		`"time":"2026-01-02T03:04:05.1Z","subject":"o/1","dataschema":"https://example.com/s","partitionkey":"p","count":7,"flag":true,"nothing":null,"data":{"n":1}}`
@@ -151,11 +155,13 @@ func TestStructuredDataFollowsItsContentType(t *testing.T) {
 		{"empty base64", `,"data_base64":""`, "", ""},
 		{"JSON null", `,"data":null`, "null", "application/json"},
 		{"numbers and white space as they came", `,"data": {"n" : 1.50e+2}`, `{"n" : 1.50e+2}`, "application/json"},
-		{"vendor JSON", `,"datacontenttype":"application/x+json; charset=utf-8","data":"a"`, `"a"`, "application/x+json; charset=utf-8"},
+		{"vendor JSON", `,"datacontenttype":"application/x+json; charset=utf-8","data":"a"`, `"a"`,
+			"application/x+json; charset=utf-8"},
 		{"XML", `,"datacontenttype":"application/xml","data":"<a/>"`, "<a/>", "application/xml"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"`+test.members+`}`, "content-type", "application/cloudevents+json")
+			r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"`+test.members+`}`, "content-type",
+				"application/cloudevents+json")
 			m := message(t, envelope.DecoderConfig{}, r)
 			require.Equal(t, test.want, string(m.Content))
 			require.NotNil(t, m.Content)
@@ -163,7 +169,8 @@ func TestStructuredDataFollowsItsContentType(t *testing.T) {
 		})
 	}
 	for _, members := range []string{"", `,"data_base64":null`} {
-		r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"`+members+`}`, "content-type", "application/cloudevents+json")
+		r := record(`{"specversion":"1.0","id":"1","source":"s","type":"t"`+members+`}`, "content-type",
+			"application/cloudevents+json")
 		m := message(t, envelope.DecoderConfig{}, r)
 		require.Nil(t, m.Content)
 		require.Empty(t, m.ContentType)
@@ -179,13 +186,15 @@ func withNull(r envelope.Record, name string) envelope.Record {
 func TestNullAttributesAreNotThere(t *testing.T) {
 	r := withNull(record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s", "ce_type", "t"), "ce_subject")
 	m := message(t, envelope.DecoderConfig{}, r)
-	require.Equal(t, map[string]string{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}, m.Properties.Attributes)
+	require.Equal(t, map[string]string{"specversion": "1.0", "id": "1", "source": "s", "type": "t"},
+		m.Properties.Attributes)
 	require.Equal(t, r.Headers, m.Properties.Headers, "headers are kept as they came")
 }
 
 func TestContentTypeOfACloudEventFormatDecidesBeforeItsHeaders(t *testing.T) {
 	event := `{"specversion":"1.0","id":"inside","source":"s","type":"t"}`
-	m := message(t, envelope.DecoderConfig{}, record(event, "ce_specversion", "1.0", "ce_id", "outside", "content-type", "APPLICATION/CloudEvents+JSON; charset=UTF-8"))
+	m := message(t, envelope.DecoderConfig{}, record(event, "ce_specversion", "1.0", "ce_id", "outside", "content-type",
+		"APPLICATION/CloudEvents+JSON; charset=UTF-8"))
 	require.Equal(t, "inside", m.ID)
 }
 
@@ -223,11 +232,13 @@ func TestMalformedCloudEventsAreBadRecords(t *testing.T) {
 		"other charset":       record("{}", "content-type", "application/cloudevents+json; charset=iso-8859-1"),
 		"binary null type":    withNull(record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s"), "ce_type"),
 		"other format":        record("x", "content-type", "application/cloudevents+avro"),
-		"batch of one bad":    record(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{}]`, "content-type", "application/cloudevents-batch+json"),
+		"batch of one bad": record(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{}]`, "content-type",
+			"application/cloudevents-batch+json"),
 		"batch null":          record(`null`, "content-type", "application/cloudevents-batch+json"),
 		"binary without type": record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s"),
-		"binary twice":        record("", "ce_specversion", "1.0", "ce_id", "1", "ce_id", "2", "ce_source", "s", "ce_type", "t"),
-		"binary not UTF-8":    record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s", "ce_type", "\xff"),
+		"binary twice": record("", "ce_specversion", "1.0", "ce_id", "1", "ce_id", "2", "ce_source", "s", "ce_type",
+			"t"),
+		"binary not UTF-8": record("", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "s", "ce_type", "\xff"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			received := decoder(t, envelope.DecoderConfig{}).Decode(channel, r)
@@ -236,15 +247,18 @@ func TestMalformedCloudEventsAreBadRecords(t *testing.T) {
 			require.Equal(t, r, received.Record, "the raw record is kept")
 		})
 	}
-	received := decoder(t, envelope.DecoderConfig{Mode: envelope.CloudEvents}).Decode(channel, record("x", "MessageType", "t", "MessageId", "1"))
+	received := decoder(t, envelope.DecoderConfig{Mode: envelope.CloudEvents}).Decode(channel,
+		record("x", "MessageType", "t", "MessageId", "1"))
 	require.ErrorIs(t, received.Err, envelope.ErrNotCloudEvent)
 }
 
 func TestMemberThatComesTwiceIsNamed(t *testing.T) {
 	event := `{"specversion":"1.0","id":"1","source":"s","data":{"type":"t","type":"t"},"type":"a","type":"b"}`
-	received := decoder(t, envelope.DecoderConfig{}).Decode(channel, record(event, "content-type", "application/cloudevents+json"))
+	received := decoder(t, envelope.DecoderConfig{}).Decode(channel,
+		record(event, "content-type", "application/cloudevents+json"))
 	require.ErrorContains(t, received.Err, `member "type" comes twice`)
-	received = decoder(t, envelope.DecoderConfig{}).Decode(channel, record("["+event+"]", "content-type", "application/cloudevents-batch+json"))
+	received = decoder(t, envelope.DecoderConfig{}).Decode(channel,
+		record("["+event+"]", "content-type", "application/cloudevents-batch+json"))
 	require.ErrorContains(t, received.Err, `event 1 of 1`)
 	require.ErrorContains(t, received.Err, `member "type" comes twice`)
 }
@@ -252,12 +266,14 @@ func TestMemberThatComesTwiceIsNamed(t *testing.T) {
 // What looks like a second member, but is part of a text or of the data, is none.
 func TestDataIsNoPartOfTheEnvelope(t *testing.T) {
 	for _, data := range []string{
-		`{"id":1,"id":2}`, `[{"id":1,"id":2},{"id":3}]`, `"{\"id\":1}"`, `"\\"`, `"\\\":\""`, `"a:b\":"`, `{"\"id\":":[[],{},":"]}`, `{}`, `1`,
+		`{"id":1,"id":2}`, `[{"id":1,"id":2},{"id":3}]`, `"{\"id\":1}"`, `"\\"`, `"\\\":\""`, `"a:b\":"`,
+		`{"\"id\":":[[],{},":"]}`, `{}`, `1`,
 	} {
 		value := `{ "specversion" : "1.0", "data" : ` + data + ` , "id":"1","source":"s:\"t\":","type":"t","ext":"{:"}`
 		m := message(t, envelope.DecoderConfig{}, record(value, "content-type", "application/cloudevents+json"))
 		require.Equal(t, data, string(m.Content))
-		batch := decoder(t, envelope.DecoderConfig{}).Decode(channel, record("["+value+", "+value+"]", "content-type", "application/cloudevents-batch+json"))
+		batch := decoder(t, envelope.DecoderConfig{}).Decode(channel,
+			record("["+value+", "+value+"]", "content-type", "application/cloudevents-batch+json"))
 		require.NoError(t, batch.Err)
 		require.Len(t, batch.Messages, 2)
 	}
@@ -269,12 +285,14 @@ func BenchmarkDecode(b *testing.B) {
 			`"datacontenttype":"application/json","partitionkey":"p","data":` + data + `}`
 	}
 	lines := func(n int) string {
-		return `{"lines":[` + strings.Repeat(`{"sku":"A-1","quantity":12,"price":{"amount":"12.50","currency":"EUR"}},`, n) + `{}]}`
+		return `{"lines":[` + strings.Repeat(`{"sku":"A-1","quantity":12,"price":{"amount":"12.50","currency":"EUR"}},`, n) +
+			`{}]}`
 	}
 	for name, r := range map[string]envelope.Record{
 		"structured/1KB":  record(event(lines(14)), "content-type", "application/cloudevents+json"),
 		"structured/64KB": record(event(lines(900)), "content-type", "application/cloudevents+json"),
-		"batched/50x1KB":  record("["+strings.Repeat(event(lines(14))+",", 49)+event(lines(14))+"]", "content-type", "application/cloudevents-batch+json"),
+		"batched/50x1KB": record("["+strings.Repeat(event(lines(14))+",", 49)+event(lines(14))+"]", "content-type",
+			"application/cloudevents-batch+json"),
 	} {
 		b.Run(name, func(b *testing.B) {
 			d, err := envelope.NewDecoder(envelope.DecoderConfig{}, nil)
@@ -291,7 +309,8 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 func TestEmptyBatchHasNoMessages(t *testing.T) {
-	received := decoder(t, envelope.DecoderConfig{}).Decode(channel, record(`[]`, "content-type", "application/cloudevents-batch+json"))
+	received := decoder(t, envelope.DecoderConfig{}).Decode(channel,
+		record(`[]`, "content-type", "application/cloudevents-batch+json"))
 	require.NoError(t, received.Err)
 	require.Empty(t, received.Messages)
 }
@@ -302,9 +321,11 @@ func TestPlainModeLeavesCloudEventsAlone(t *testing.T) {
 }
 
 func TestPanickingFunctionsMakeABadRecordNotACrash(t *testing.T) {
-	m := message(t, envelope.DecoderConfig{Type: "t", ID: envelope.Func(func(envelope.Record) (string, error) { panic("oh") })}, record(""))
+	m := message(t, envelope.DecoderConfig{Type: "t",
+		ID: envelope.Func(func(envelope.Record) (string, error) { panic("oh") })}, record(""))
 	require.ErrorContains(t, m.IDErr, "oh")
-	received := decoder(t, envelope.DecoderConfig{Type: "t", OrderingKey: func(envelope.Record) []byte { panic("oh") }}).Decode(channel, record(""))
+	received := decoder(t, envelope.DecoderConfig{Type: "t",
+		OrderingKey: func(envelope.Record) []byte { panic("oh") }}).Decode(channel, record(""))
 	require.ErrorContains(t, received.Err, "oh")
 }
 
@@ -351,25 +372,31 @@ func TestIDStrategies(t *testing.T) {
 		{"empty header before another", envelope.HeaderID(), []string{"MessageId", "", "MessageId", "m"}, "m", nil},
 		{"empty header before one of other case", envelope.HeaderID(), []string{"MessageId", "", "messageid", "m"}, "m", nil},
 		{"header twice", envelope.HeaderID(), []string{"MessageId", "first", "MessageId", "second"}, "first", nil},
-		{"header of other cases twice", envelope.HeaderID(), []string{"messageID", "first", "MESSAGEID", "second"}, "first", nil},
+		{"header of other cases twice", envelope.HeaderID(), []string{"messageID", "first", "MESSAGEID", "second"}, "first",
+			nil},
 		{"white space and quotes", envelope.HeaderID(), []string{"MessageId", " \"m\"\t\n"}, " \"m\"\t\n", nil},
 		{"only white space", envelope.HeaderID(), []string{"MessageId", " "}, " ", nil},
 		{"another name that is no text", envelope.HeaderID(), []string{"MessageId\xff", "no", "MessageId", "m"}, "m", nil},
 		{"default CloudEvent", envelope.IDStrategy{}, append([]string{"MessageId", "m"}, event...), "ce-1", nil},
 		{"header over CloudEvent", envelope.HeaderID(), append([]string{"MessageId", "m"}, event...), "m", nil},
 		{"CloudEvents id of plain", envelope.CloudEventsID(), []string{"MessageId", "m"}, "", envelope.ErrMissingID},
-		{"CloudEvent without id", envelope.IDStrategy{}, []string{"ce_specversion", "1.0", "ce_source", "s", "ce_type", "t"}, "", envelope.ErrMissingID},
+		{"CloudEvent without id", envelope.IDStrategy{}, []string{"ce_specversion", "1.0", "ce_source", "s", "ce_type", "t"},
+			"", envelope.ErrMissingID},
 		{"correlation ID", envelope.CorrelationID(""), []string{"correlationid", "c"}, "orders.events:c", nil},
 		{"own correlation ID", envelope.CorrelationID("X"), []string{"X", "c"}, "orders.events:c", nil},
 		{"no correlation ID", envelope.CorrelationID(""), nil, "", envelope.ErrMissingID},
 		{"Kafka key", envelope.KafkaKey(), nil, "orders.events:k-1", nil},
 		{"coordinates", envelope.KafkaCoordinates(), nil, "orders/3/42@1700000000123", nil},
-		{"function", envelope.Func(func(r envelope.Record) (string, error) { return string(r.Value), nil }), nil, "body", nil},
-		{"function without result", envelope.Func(func(envelope.Record) (string, error) { return "", nil }), nil, "", envelope.ErrMissingID},
+		{"function", envelope.Func(func(r envelope.Record) (string, error) {
+			return string(r.Value), nil
+		}), nil, "body", nil},
+		{"function without result", envelope.Func(func(envelope.Record) (string, error) { return "", nil }), nil, "",
+			envelope.ErrMissingID},
 		{"failing function", envelope.Func(func(envelope.Record) (string, error) { return "", boom }), nil, "", boom},
 		{"not UTF-8", envelope.HeaderID(), []string{"MessageId", "\xff"}, "\xff", envelope.ErrBadID},
 		{"NUL", envelope.HeaderID(), []string{"MessageId", "a\x00"}, "a\x00", envelope.ErrBadID},
-		{"200 characters", envelope.HeaderID(), []string{"MessageId", strings.Repeat("ä", 200)}, strings.Repeat("ä", 200), nil},
+		{"200 characters", envelope.HeaderID(), []string{"MessageId", strings.Repeat("ä", 200)}, strings.Repeat("ä", 200),
+			nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := message(t, envelope.DecoderConfig{Type: "t", ID: test.strategy}, record("body", test.headers...))
@@ -415,13 +442,15 @@ func TestIDStrategies(t *testing.T) {
 		for _, key := range [][]byte{nil, {}} {
 			r := record("")
 			r.Key = key
-			require.ErrorIs(t, message(t, envelope.DecoderConfig{Type: "t", ID: envelope.KafkaKey()}, r).IDErr, envelope.ErrMissingID)
+			require.ErrorIs(t, message(t, envelope.DecoderConfig{Type: "t", ID: envelope.KafkaKey()}, r).IDErr,
+				envelope.ErrMissingID)
 		}
 	})
 }
 
 func TestBatchedEventsNeverShareARecordsID(t *testing.T) {
-	r := record(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{"specversion":"1.0","source":"s","type":"t"}]`, "content-type", "application/cloudevents-batch+json")
+	r := record(`[{"specversion":"1.0","id":"1","source":"s","type":"t"},{"specversion":"1.0","source":"s","type":"t"}]`,
+		"content-type", "application/cloudevents-batch+json")
 	received := decoder(t, envelope.DecoderConfig{ID: envelope.KafkaCoordinates()}).Decode(channel, r)
 	for _, m := range received.Messages {
 		require.ErrorIs(t, m.IDErr, envelope.ErrSharedID)

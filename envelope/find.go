@@ -40,7 +40,8 @@ func (s IDStrategy) FindIn(channel string, p handler.Properties) (string, error)
 	}
 	r := Record{Headers: p.Headers}
 	if p.Kafka != nil {
-		r.Topic, r.Partition, r.Offset, r.Timestamp, r.Key = p.Kafka.Topic, p.Kafka.Partition, p.Kafka.Offset, p.Kafka.Timestamp, p.Kafka.Key
+		r.Topic, r.Partition, r.Offset, r.Timestamp, r.Key = p.Kafka.Topic, p.Kafka.Partition, p.Kafka.Offset,
+			p.Kafka.Timestamp, p.Kafka.Key
 	}
 	var event *cloudEvent
 	if len(p.Attributes) > 0 {

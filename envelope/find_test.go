@@ -13,7 +13,8 @@ import (
 // What a channel remembers a record by is what a receiver without a channel does.
 func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 	with := func(value string, pairs ...string) envelope.Record {
-		r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Timestamp: time.UnixMilli(5), Key: []byte("k"), Value: []byte(value)}
+		r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Timestamp: time.UnixMilli(5), Key: []byte("k"),
+			Value: []byte(value)}
 		for i := 0; i < len(pairs); i += 2 {
 			r.Headers = append(r.Headers, handler.Header{Key: pairs[i], Value: []byte(pairs[i+1])})
 		}
@@ -29,8 +30,11 @@ func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 		"batch of 1": with("["+event+"]", "content-type", "application/cloudevents-batch+json"),
 	}
 	for name, r := range records {
-		for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID(), envelope.HeaderID(), envelope.HeaderID("x", "CORRELATIONID"), envelope.CorrelationID(""),
-			envelope.KafkaKey(), envelope.KafkaCoordinates(), envelope.Func(func(r envelope.Record) (string, error) { return string(r.Value), nil })} {
+		for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID(), envelope.HeaderID(),
+			envelope.HeaderID("x", "CORRELATIONID"), envelope.CorrelationID(""),
+			envelope.KafkaKey(), envelope.KafkaCoordinates(), envelope.Func(func(r envelope.Record) (string, error) {
+				return string(r.Value), nil
+			})} {
 			t.Run(name+", "+strategy.String(), func(t *testing.T) {
 				decoder, err := envelope.NewDecoder(envelope.DecoderConfig{ID: strategy, Type: "t"}, nil)
 				require.NoError(t, err)
@@ -40,7 +44,8 @@ func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 				id, err := strategy.Find("shop", r)
 				require.Equal(t, want.ID, id)
 				require.Equal(t, want.IDErr, err)
-				shared := name == "batch of 1" && strategy.String() != "default" && strategy.String() != envelope.CloudEventsID().String()
+				shared := name == "batch of 1" && strategy.String() != "default" &&
+					strategy.String() != envelope.CloudEventsID().String()
 				if !strategy.NeedsRecord() && !shared {
 					id, err = strategy.FindIn("shop", want.Properties)
 					require.Equal(t, want.ID, id)
@@ -79,14 +84,16 @@ func TestMessageWithoutCoordinatesHasNoIDOfThem(t *testing.T) {
 func TestEventOfABatchHasNoIDOfItsRecord(t *testing.T) {
 	event := func(id string) string { return `{"specversion":"1.0","id":"` + id + `","type":"t","source":"/s"}` }
 	r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Key: []byte("k"), Headers: []handler.Header{
-		{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}, {Key: "MessageId", Value: []byte("h1")}, {Key: "CorrelationId", Value: []byte("c1")}}}
+		{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}, {Key: "MessageId", Value: []byte("h1")},
+		{Key: "CorrelationId", Value: []byte("c1")}}}
 	decode := func(mode envelope.Mode, value string) []handler.RawMessage {
 		decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: mode, Type: "t"}, nil)
 		require.NoError(t, err)
 		r.Value = []byte(value)
 		return decoder.Decode("shop", r).Messages
 	}
-	for _, strategy := range []envelope.IDStrategy{envelope.HeaderID(), envelope.CorrelationID(""), envelope.KafkaKey(), envelope.KafkaCoordinates()} {
+	for _, strategy := range []envelope.IDStrategy{envelope.HeaderID(), envelope.CorrelationID(""), envelope.KafkaKey(),
+		envelope.KafkaCoordinates()} {
 		for _, value := range []string{"[" + event("e1") + "]", "[" + event("e1") + "," + event("e2") + "]"} {
 			for _, m := range decode(envelope.Auto, value) {
 				_, err := strategy.FindIn("shop", m.Properties)
@@ -108,7 +115,9 @@ func TestEventOfABatchHasNoIDOfItsRecord(t *testing.T) {
 }
 
 func TestFunctionOfARecordFindsNothingInPropertiesAlone(t *testing.T) {
-	_, err := envelope.Func(func(envelope.Record) (string, error) { return "the same", nil }).FindIn("shop", handler.Properties{})
+	_, err := envelope.Func(func(envelope.Record) (string, error) {
+		return "the same", nil
+	}).FindIn("shop", handler.Properties{})
 	require.ErrorContains(t, err, "the ID strategy function needs a record")
 	require.NotErrorIs(t, err, envelope.ErrMissingID, "it would run each time where that is allowed")
 }

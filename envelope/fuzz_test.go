@@ -44,7 +44,8 @@ func checkInvariants(t *testing.T, d *envelope.Decoder, r envelope.Record) envel
 }
 
 func fuzzed(value []byte, headers ...handler.Header) envelope.Record {
-	return envelope.Record{Topic: "t", Partition: 1, Offset: 2, Timestamp: time.UnixMilli(3), Value: value, Headers: headers}
+	return envelope.Record{Topic: "t", Partition: 1, Offset: 2, Timestamp: time.UnixMilli(3), Value: value,
+		Headers: headers}
 }
 
 func FuzzStructuredCloudEvent(f *testing.F) {
@@ -57,7 +58,8 @@ func FuzzStructuredCloudEvent(f *testing.F) {
 	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"s","type":"t","i\u0064":"2"}`))
 	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"s","type":"t","data":{"a":":\\\"","a":[{}]},"ext":"}"}`))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: "content-type", Value: []byte("application/cloudevents+json")}))
+		received := checkInvariants(t, d, fuzzed(value,
+			handler.Header{Key: "content-type", Value: []byte("application/cloudevents+json")}))
 		require.Equal(t, received.Err == nil, len(received.Messages) == 1)
 		twice := namesTwice(value)
 		require.False(t, received.Err == nil && twice, "a member that comes twice is refused")
@@ -100,7 +102,8 @@ func FuzzBatchedCloudEvents(f *testing.F) {
 	f.Add([]byte(`[null]`))
 	f.Add([]byte(`[{"specversion":"1.0","id":"1","source":"s","type":"t","type":"u"}]`))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}))
+		received := checkInvariants(t, d, fuzzed(value,
+			handler.Header{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}))
 		if len(received.Messages) > 0 {
 			require.Nil(t, received.Err)
 		}
@@ -120,7 +123,8 @@ func FuzzBinaryCloudEvent(f *testing.F) {
 	f.Add("0.3", "", "\xff", "", "time", "2020-01-01T00:00:00Z", "application/cloudevents+avro")
 	f.Fuzz(func(t *testing.T, version, id, source, typ, name, value, contentType string) {
 		h := func(key, value string) handler.Header { return handler.Header{Key: key, Value: []byte(value)} }
-		received := checkInvariants(t, d, fuzzed([]byte("body"), h("ce_specversion", version), h("ce_id", id), h("ce_source", source),
+		received := checkInvariants(t, d, fuzzed([]byte("body"), h("ce_specversion", version), h("ce_id", id),
+			h("ce_source", source),
 			h("ce_type", typ), h("ce_"+name, value), h("content-type", contentType)))
 		for _, m := range received.Messages {
 			if string(m.Content) == "body" {
@@ -137,7 +141,8 @@ func FuzzPlain(f *testing.F) {
 	f.Add("MessageId", "m", "MessageType", "t", []byte("body"))
 	f.Add("id", "\xff\x00", "messagetype", "\xff", []byte(nil))
 	f.Fuzz(func(t *testing.T, idHeader, id, typeHeader, typ string, value []byte) {
-		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: idHeader, Value: []byte(id)}, handler.Header{Key: typeHeader, Value: []byte(typ)}))
+		received := checkInvariants(t, d, fuzzed(value, handler.Header{Key: idHeader, Value: []byte(id)},
+			handler.Header{Key: typeHeader, Value: []byte(typ)}))
 		for _, m := range received.Messages {
 			require.Equal(t, value, m.Content)
 		}
@@ -164,7 +169,8 @@ func FuzzIDStrategies(f *testing.F) {
 		if !utf8.ValidString(topic) {
 			return // a topic's name comes from the configuration, which allows ASCII
 		}
-		r := envelope.Record{Topic: topic, Partition: 1, Offset: offset, Timestamp: time.UnixMilli(millis), Key: key, Headers: []handler.Header{{Key: name, Value: value}}}
+		r := envelope.Record{Topic: topic, Partition: 1, Offset: offset, Timestamp: time.UnixMilli(millis), Key: key,
+			Headers: []handler.Header{{Key: name, Value: value}}}
 		if m, found := decode(t, envelope.KafkaKey(), r); found {
 			require.Equal(t, "channel:"+string(key), m.ID)
 		}

@@ -46,12 +46,13 @@ const (
 // CloudEvents. Do not use it on channels that carry plain records: they have
 // no such attribute, so that all of them are missing their ID.
 func CloudEventsID() IDStrategy {
-	return IDStrategy{name: "CloudEvents id", ofEvent: true, find: func(_ string, _ Record, e *cloudEvent) (string, error) {
-		if e == nil || e.id() == "" {
-			return "", fmt.Errorf("%w: no CloudEvents attribute id", ErrMissingID)
-		}
-		return e.id(), nil
-	}}
+	return IDStrategy{name: "CloudEvents id", ofEvent: true,
+		find: func(_ string, _ Record, e *cloudEvent) (string, error) {
+			if e == nil || e.id() == "" {
+				return "", fmt.Errorf("%w: no CloudEvents attribute id", ErrMissingID)
+			}
+			return e.id(), nil
+		}}
 }
 
 // HeaderID takes the first header that is there and not empty; each name is
@@ -69,14 +70,15 @@ func HeaderID(names ...string) IDStrategy {
 	if slices.ContainsFunc(names, func(name string) bool { return strings.TrimSpace(name) == "" }) {
 		err = fmt.Errorf("HeaderID has names %q, allowed are names of headers", names)
 	}
-	return IDStrategy{name: fmt.Sprintf("header %q", names), err: err, find: func(_ string, r Record, _ *cloudEvent) (string, error) {
-		for _, name := range names {
-			if value := header(r.Headers, name); value != "" {
-				return value, nil
+	return IDStrategy{name: fmt.Sprintf("header %q", names), err: err,
+		find: func(_ string, r Record, _ *cloudEvent) (string, error) {
+			for _, name := range names {
+				if value := header(r.Headers, name); value != "" {
+					return value, nil
+				}
 			}
-		}
-		return "", fmt.Errorf("%w: no header %q", ErrMissingID, names)
-	}}
+			return "", fmt.Errorf("%w: no header %q", ErrMissingID, names)
+		}}
 }
 
 // CorrelationID takes the header of that name ("CorrelationId" if name is
@@ -87,13 +89,14 @@ func CorrelationID(name string) IDStrategy {
 	if name == "" {
 		name = defaultCorrelationHeader
 	}
-	return IDStrategy{name: fmt.Sprintf("correlation ID header %q", name), find: func(channel string, r Record, _ *cloudEvent) (string, error) {
-		value := header(r.Headers, name)
-		if value == "" {
-			return "", fmt.Errorf("%w: no header %q", ErrMissingID, name)
-		}
-		return channel + ":" + value, nil
-	}}
+	return IDStrategy{name: fmt.Sprintf("correlation ID header %q", name),
+		find: func(channel string, r Record, _ *cloudEvent) (string, error) {
+			value := header(r.Headers, name)
+			if value == "" {
+				return "", fmt.Errorf("%w: no header %q", ErrMissingID, name)
+			}
+			return channel + ":" + value, nil
+		}}
 }
 
 // KafkaKey takes the record's key, prefixed "{channel}:". Do not use it for
@@ -127,18 +130,19 @@ func KafkaCoordinates() IDStrategy {
 // invalid. It gets the record as received and must not change it. Do not use
 // it for what another strategy does.
 func Func(find func(Record) (string, error)) IDStrategy {
-	return IDStrategy{name: "function", ofWhole: true, find: func(_ string, r Record, _ *cloudEvent) (id string, err error) {
-		err = routine.Protect("the channel's ID function", func() error {
-			if id, err = find(r); err != nil {
-				return fmt.Errorf("the channel's ID function: %w", err)
+	return IDStrategy{name: "function", ofWhole: true,
+		find: func(_ string, r Record, _ *cloudEvent) (id string, err error) {
+			err = routine.Protect("the channel's ID function", func() error {
+				if id, err = find(r); err != nil {
+					return fmt.Errorf("the channel's ID function: %w", err)
+				}
+				return nil
+			})
+			if err != nil {
+				return "", err
 			}
-			return nil
-		})
-		if err != nil {
-			return "", err
-		}
-		return id, nil
-	}}
+			return id, nil
+		}}
 }
 
 // coordinates say where a record is. The timestamp tells a topic from one of

@@ -44,7 +44,8 @@ func New(t testing.TB, opts ...inbox.Option) *Kit {
 // kit's database is in the graph as the unnamed *gorm.DB, its clock as *Clock.
 func NewWithFx(t testing.TB, more fx.Option, opts ...inbox.Option) *Kit {
 	t.Helper()
-	opts = append([]inbox.Option{inbox.Migrate(), inbox.WithLogger(zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)))}, opts...)
+	opts = append([]inbox.Option{inbox.Migrate(), inbox.WithLogger(zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)))},
+		opts...)
 	var kit *Kit
 	App(t,
 		fx.NopLogger,

@@ -88,7 +88,8 @@ func TestProcessRunsWhatHandlersAccept(t *testing.T) {
 			_, err := kit.Inbox.Accept(ctx, fxtest.JSON("parcels", "packed", "p-"+m.ID, nil))
 			return err
 		})),
-		inbox.Channel("parcels", inbox.On("packed", inbox.Tx("send", func(context.Context, *gorm.DB, handler.Message[[]byte]) error { return nil }))),
+		inbox.Channel("parcels", inbox.On("packed", inbox.Tx("send",
+			func(context.Context, *gorm.DB, handler.Message[[]byte]) error { return nil }))),
 	)
 	kit.Accept(fxtest.JSON("orders", "order.placed", "1", placed{}))
 	require.Equal(t, 2, kit.Process().Completed)
@@ -100,12 +101,19 @@ func TestFailedRequirementsSayWhatThereIs(t *testing.T) {
 		inbox.Func("ok", nothing), inbox.Func("bad", (&bank{away: 1000}).Handle),
 	))
 	t.Run("nothing accepted", func(t *testing.T) {
-		require.Equal(t, `fxtest: message "o-1" was never accepted, or is cleaned`, failure(t, kit, func(k *fxtest.Kit) { k.RequireAccepted("o-1") }))
-		require.Equal(t, `fxtest: not completed: message "o-1" was never accepted, or is cleaned`, failure(t, kit, func(k *fxtest.Kit) { k.RequireCompleted("o-1", "ok") }))
+		require.Equal(t, `fxtest: message "o-1" was never accepted, or is cleaned`, failure(t, kit, func(k *fxtest.Kit) {
+			k.RequireAccepted("o-1")
+		}))
+		require.Equal(t, `fxtest: not completed: message "o-1" was never accepted, or is cleaned`,
+			failure(t, kit, func(k *fxtest.Kit) {
+				k.RequireCompleted("o-1", "ok")
+			}))
 	})
 	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{}))
 	t.Run("accepted and pending", func(t *testing.T) {
-		require.Equal(t, `fxtest: message "o-1" is accepted`, failure(t, kit, func(k *fxtest.Kit) { k.RequireNotAccepted("o-1") }))
+		require.Equal(t, `fxtest: message "o-1" is accepted`, failure(t, kit, func(k *fxtest.Kit) {
+			k.RequireNotAccepted("o-1")
+		}))
 		require.Equal(t, `fxtest: not completed: message "o-1", handler key "ok" is pending, due now, 0 errors charged`,
 			failure(t, kit, func(k *fxtest.Kit) { k.RequireCompleted("o-1", "ok") }))
 		require.Equal(t, `fxtest: not poisoned: message "o-1" has no status under handler key "other", only under bad, ok`,
@@ -114,17 +122,22 @@ func TestFailedRequirementsSayWhatThereIs(t *testing.T) {
 	kit.Process()
 	t.Run("failed", func(t *testing.T) {
 		text := failure(t, kit, func(k *fxtest.Kit) { k.RequirePoisoned("o-1", "bad") })
-		require.Regexp(t, `^fxtest: not poisoned: message "o-1", handler key "bad" is pending, next attempt at 2026-01-01T12:00:0[12][.0-9]*Z, 1 errors charged\nlast error: the bank is away$`, text)
+		require.Regexp(t,
+			`^fxtest: not poisoned: message "o-1", handler key "bad" is pending, next attempt at 2026-01-01T12:00:0[12][.0-9]*Z, 1 errors charged\nlast error: the bank is away$`, text)
 		text = failure(t, kit, func(k *fxtest.Kit) { k.RequireFailed("o-1", "ok") })
-		require.Regexp(t, `^fxtest: not failed and waiting .* is completed \(processed\) at 2026-01-01T12:00:00Z, 0 errors charged$`, text)
+		require.Regexp(t,
+			`^fxtest: not failed and waiting .* is completed \(processed\) at 2026-01-01T12:00:00Z, 0 errors charged$`, text)
 	})
 	kit.ProcessAll()
 	t.Run("poisoned", func(t *testing.T) {
-		require.Equal(t, "fxtest: not completed: message \"o-1\", handler key \"bad\" is poisoned, 2 errors charged\nlast error: the bank is away",
+		require.Equal(t,
+			"fxtest: not completed: message \"o-1\", handler key \"bad\" is poisoned, 2 errors charged\nlast error: the bank is away",
 			failure(t, kit, func(k *fxtest.Kit) { k.RequireCompleted("o-1", "bad") }))
 	})
 	t.Run("invalid message", func(t *testing.T) {
-		require.Contains(t, failure(t, kit, func(k *fxtest.Kit) { k.Accept(fxtest.JSON("orders", "order.placed", "", placed{})) }), "fxtest: accept: inbox \"\": message \"\" is invalid: missing_id")
+		require.Contains(t, failure(t, kit, func(k *fxtest.Kit) {
+			k.Accept(fxtest.JSON("orders", "order.placed", "", placed{}))
+		}), "fxtest: accept: inbox \"\": message \"\" is invalid: missing_id")
 	})
 }
 
@@ -138,9 +151,12 @@ func TestKitsDoNotMeet(t *testing.T) {
 
 func TestWrongDeclarationFailsTheTest(t *testing.T) {
 	said := run(t, func(t testing.TB) { fxtest.New(t, orders(inbox.From[*bank]("charge"))) })
-	require.Contains(t, said, `channel "orders", type "order.placed", handler "charge": no *fxtest_test.bank in the Fx graph`)
+	require.Contains(t, said,
+		`channel "orders", type "order.placed", handler "charge": no *fxtest_test.bank in the Fx graph`)
 }
 
 func TestJSONPanicsOnWhatCannotBeMarshalled(t *testing.T) {
-	require.PanicsWithValue(t, `fxtest: payload of message "1": json: unsupported type: chan int`, func() { fxtest.JSON("c", "t", "1", make(chan int)) })
+	require.PanicsWithValue(t, `fxtest: payload of message "1": json: unsupported type: chan int`, func() {
+		fxtest.JSON("c", "t", "1", make(chan int))
+	})
 }

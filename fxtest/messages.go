@@ -14,5 +14,6 @@ func JSON(channel, messageType, id string, payload any) handler.RawMessage {
 	if err != nil {
 		panic(fmt.Sprintf("fxtest: payload of message %q: %v", id, err))
 	}
-	return handler.RawMessage{Channel: channel, Type: messageType, ID: id, Content: content, ContentType: "application/json"}
+	return handler.RawMessage{Channel: channel, Type: messageType, ID: id, Content: content,
+		ContentType: "application/json"}
 }

@@ -48,7 +48,8 @@ func find(ib *inbox.Inbox, messageID, handlerKey string) (found, error) {
 	}
 	f.message = len(messages) > 0
 	var statuses []models.HandlerStatus
-	if err := ib.DB().Scopes(ib.Statuses).Where("message_id = ?", messageID).Order("handler_key").Find(&statuses).Error; err != nil {
+	if err := ib.DB().Scopes(ib.Statuses).Where("message_id = ?",
+		messageID).Order("handler_key").Find(&statuses).Error; err != nil {
 		return f, err
 	}
 	for _, s := range statuses {
@@ -68,7 +69,8 @@ func (f found) describe(messageID, handlerKey string) string {
 	case f.status == nil && len(f.keys) == 0:
 		return fmt.Sprintf("message %q has no status under any handler key", messageID)
 	case f.status == nil:
-		return fmt.Sprintf("message %q has no status under handler key %q, only under %s", messageID, handlerKey, strings.Join(f.keys, ", "))
+		return fmt.Sprintf("message %q has no status under handler key %q, only under %s", messageID, handlerKey,
+			strings.Join(f.keys, ", "))
 	}
 	return fmt.Sprintf("message %q, handler key %q is %s", messageID, handlerKey, summary(*f.status))
 }

@@ -11,7 +11,9 @@ import (
 // WaitCompleted waits until a running inbox has completed the message for the
 // handler, and returns the status. It fails the test when that takes longer
 // than within (real time), or when the status is poisoned, saying why.
-func WaitCompleted(t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string) models.HandlerStatus {
+func WaitCompleted(
+	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
+) models.HandlerStatus {
 	t.Helper()
 	return wait(t, ib, completed, within, messageID, handlerKey)
 }
@@ -19,14 +21,18 @@ func WaitCompleted(t testing.TB, ib *inbox.Inbox, within time.Duration, messageI
 // WaitFailed waits until the handler has failed for the message and waits for
 // its next attempt. It fails the test as WaitCompleted does, and when the
 // status is completed. A status that is retried quickly may be missed.
-func WaitFailed(t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string) models.HandlerStatus {
+func WaitFailed(
+	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
+) models.HandlerStatus {
 	t.Helper()
 	return wait(t, ib, failed, within, messageID, handlerKey)
 }
 
 // WaitPoisoned waits until the status is poisoned. It fails the test as
 // WaitCompleted does, and when the status is completed.
-func WaitPoisoned(t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string) models.HandlerStatus {
+func WaitPoisoned(
+	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
+) models.HandlerStatus {
 	t.Helper()
 	return wait(t, ib, poisoned, within, messageID, handlerKey)
 }
@@ -34,7 +40,9 @@ func WaitPoisoned(t testing.TB, ib *inbox.Inbox, within time.Duration, messageID
 // glance is the time between two looks at the database.
 const glance = 5 * time.Millisecond
 
-func wait(t testing.TB, ib *inbox.Inbox, want state, within time.Duration, messageID, handlerKey string) models.HandlerStatus {
+func wait(
+	t testing.TB, ib *inbox.Inbox, want state, within time.Duration, messageID, handlerKey string,
+) models.HandlerStatus {
 	t.Helper()
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()

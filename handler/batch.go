@@ -17,7 +17,9 @@ import (
 // Messages whose body cannot be decoded fail by themselves. Do not use it
 // where messages have nothing to share: it only makes failures wider.
 // (Contract 5.11.)
-func NewBatch[T any](key string, size int, fn func(ctx context.Context, batch []Message[T]) error, opts ...Option) *Handler {
+func NewBatch[T any](
+	key string, size int, fn func(ctx context.Context, batch []Message[T]) error, opts ...Option,
+) *Handler {
 	h, codec := buildBatch[T](key, Plain, size, fn == nil, opts)
 	h.run = func(ctx context.Context, _ *gorm.DB, ds []Delivery) error {
 		return runBatch(key, codec, ds, func(batch []Message[T]) error { return fn(ctx, batch) })
@@ -33,7 +35,9 @@ func NewBatch[T any](key string, size int, fn func(ctx context.Context, batch []
 // timeout, a swallowed SQL error, a refused commit) charges nobody: each runs
 // again alone.
 // Otherwise what NewBatch and NewTx say holds. (Contract 5.11.)
-func NewTxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []Message[T]) error, opts ...Option) *Handler {
+func NewTxBatch[T any](
+	key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []Message[T]) error, opts ...Option,
+) *Handler {
 	h, codec := buildBatch[T](key, Transactional, size, fn == nil, opts)
 	h.run = func(ctx context.Context, tx *gorm.DB, ds []Delivery) error {
 		return runBatch(key, codec, ds, func(batch []Message[T]) error { return fn(ctx, tx, batch) })
@@ -51,7 +55,8 @@ func buildBatch[T any](key string, kind Kind, size int, missing bool, opts []Opt
 		h.err = errors.Join(h.err, fmt.Errorf("its batch size is %d, allowed is 1 to %d", size, maxBatch))
 	}
 	if h.txGroup > 1 {
-		h.err = errors.Join(h.err, errors.New("TxGroup is for handlers of single messages: a batch shares its transaction anyway"))
+		h.err = errors.Join(h.err,
+			errors.New("TxGroup is for handlers of single messages: a batch shares its transaction anyway"))
 	}
 	return h, codec
 }

@@ -28,7 +28,8 @@ func TestEachMessageOfABatchGetsItsResult(t *testing.T) {
 	require.Equal(t, []error{nil, nil, nil}, result(nil))
 	require.Equal(t, []error{nil, nil, nil}, result(handler.BatchResult(nil, nil, nil)))
 	require.Equal(t, []error{nil, errBoom, nil}, result(handler.BatchResult(nil, errBoom, nil)))
-	require.Equal(t, []error{nil, errBoom, nil}, result(errors.Join(handler.BatchResult(nil, errBoom, nil))), "also when wrapped")
+	require.Equal(t, []error{nil, errBoom, nil}, result(errors.Join(handler.BatchResult(nil, errBoom, nil))),
+		"also when wrapped")
 	for _, err := range result(errBoom) {
 		require.Equal(t, errBoom, err, "a single error is every message's")
 	}
@@ -89,7 +90,8 @@ func TestMiddlewareRunsAroundTheInboxesFirst(t *testing.T) {
 	}, handler.Use(note("own 1"), note("own 2")))
 	errs := h.Run(context.Background(), nil, []handler.Middleware{note("inbox 1"), note("inbox 2")}, deliveries("1")...)
 	require.Equal(t, []error{errBoom}, errs)
-	require.Equal(t, []string{"inbox 1", "inbox 2", "own 1", "own 2", "handler in own 2", "after own 2", "after own 1", "after inbox 2", "after inbox 1"}, order)
+	require.Equal(t, []string{"inbox 1", "inbox 2", "own 1", "own 2", "handler in own 2", "after own 2", "after own 1",
+		"after inbox 2", "after inbox 1"}, order)
 }
 
 type noteKey struct{}

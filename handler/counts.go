@@ -14,7 +14,8 @@ type Counts struct {
 
 	// Of channels that remember inline what was processed (contract 8.6).
 	DuplicateSkipped int64 // a handler's messages that it had processed before
-	MissingKey       int64 // times one had no ID to remember it by: refused before handlers run, else at each attempt of each
+	// times one had no ID to remember it by: refused before handlers run, else at each attempt of each
+	MissingKey int64
 
 	HandedOff  int64 // statuses accepted already claimed and run from memory (contract 5.17)
 	Processed  int64 // attempts completed

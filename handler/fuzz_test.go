@@ -23,15 +23,19 @@ func FuzzPropertiesSurviveStorage(f *testing.F) {
 	f.Add("orders", "trace", []byte("v"), true, "subject", "s", "topic", 1, int64(2), int64(3), []byte("k"), true)
 	f.Add("", "\xff\x00", []byte("\xff"), true, "", "", "", 0, int64(-1), int64(-62135596800001), []byte{}, true)
 	f.Add("\xff", "", []byte(nil), false, "\xfe", "\u2028<&>", "\xfd", -1, int64(1<<62), int64(1<<62), []byte(nil), false)
-	f.Fuzz(func(t *testing.T, channel, name string, value []byte, hasValue bool, attribute, text, topic string, partition int, offset, millis int64, key []byte, hasKey bool) {
+	f.Fuzz(func(t *testing.T, channel, name string, value []byte, hasValue bool, attribute, text, topic string,
+		partition int, offset, millis int64, key []byte, hasKey bool) {
 		p := handler.Properties{
-			Channel:    channel,
-			Headers:    []handler.Header{{Key: name, Value: maybe(value, hasValue)}, {Key: name}, {Key: text, Value: []byte(text)}},
+			Channel: channel,
+			Headers: []handler.Header{{Key: name, Value: maybe(value, hasValue)}, {Key: name},
+				{Key: text, Value: []byte(text)}},
 			Attributes: map[string]string{attribute: text},
-			Kafka:      &handler.KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset, Timestamp: time.UnixMilli(millis).UTC(), Key: maybe(key, hasKey)},
+			Kafka: &handler.KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset,
+				Timestamp: time.UnixMilli(millis).UTC(), Key: maybe(key, hasKey)},
 		}
 		stored, err := p.Serialize()
-		storable := utf8.ValidString(channel) && utf8.ValidString(attribute) && utf8.ValidString(text) && utf8.ValidString(topic)
+		storable := utf8.ValidString(channel) && utf8.ValidString(attribute) && utf8.ValidString(text) &&
+			utf8.ValidString(topic)
 		require.Equal(t, storable, err == nil)
 		if err != nil {
 			return

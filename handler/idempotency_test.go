@@ -38,11 +38,12 @@ func TestIdempotencyKeyGetsTheDecodedMessage(t *testing.T) {
 
 // What it does to the body, the handler does not see.
 func TestIdempotencyKeyHasABodyOfItsOwn(t *testing.T) {
-	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil }, handler.IdempotencyKey(func(m handler.Message[[]byte]) (string, error) {
-		id := string(m.Payload)
-		clear(m.Payload)
-		return id, nil
-	}))
+	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil },
+		handler.IdempotencyKey(func(m handler.Message[[]byte]) (string, error) {
+			id := string(m.Payload)
+			clear(m.Payload)
+			return id, nil
+		}))
 	d := handler.Delivery{Content: []byte("7")}
 	for range 2 {
 		id, err := h.IdempotencyKey()(d)
@@ -52,7 +53,12 @@ func TestIdempotencyKeyHasABodyOfItsOwn(t *testing.T) {
 }
 
 func TestIdempotencyKeyOfAnotherTypeOrNilIsAnError(t *testing.T) {
-	other := handler.New("h", ship, handler.IdempotencyKey(func(handler.Message[string]) (string, error) { return "", nil }))
-	require.ErrorContains(t, other.Err(), "its IdempotencyKey is a func(handler.Message[string]) (string, error), allowed is a func(handler.Message[")
-	require.ErrorContains(t, handler.New("h", ship, handler.IdempotencyKey[shipment](nil)).Err(), "its IdempotencyKey is nil, allowed is a func")
+	other := handler.New("h", ship, handler.IdempotencyKey(func(handler.Message[string]) (string, error) {
+		return "",
+			nil
+	}))
+	require.ErrorContains(t, other.Err(),
+		"its IdempotencyKey is a func(handler.Message[string]) (string, error), allowed is a func(handler.Message[")
+	require.ErrorContains(t, handler.New("h", ship, handler.IdempotencyKey[shipment](nil)).Err(),
+		"its IdempotencyKey is nil, allowed is a func")
 }

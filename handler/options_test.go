@@ -24,24 +24,27 @@ func through(ctx context.Context, _ handler.Call, next func(context.Context) err
 
 func TestWrongDeclarationsNameOptionValueAndWhatIsAllowed(t *testing.T) {
 	for text, h := range map[string]*handler.Handler{
-		"its function is nil":                                  handler.New[[]byte]("h", nil),
-		"Timeout is -1s, allowed is 0 or more":                 handler.New("h", plain, handler.Timeout(-time.Second)),
-		"Concurrency is -1, allowed is 0":                      handler.New("h", plain, handler.Concurrency(-1)),
-		"MaxRetries is -1, allowed is 0 or more":               handler.New("h", plain, handler.MaxRetries(-1)),
-		"Retention is -1s, allowed is 0":                       handler.New("h", plain, handler.Retention(-time.Second)),
-		"TxGroup needs a transactional handler":                handler.New("h", plain, handler.TxGroup(2)),
-		"TxGroup is -1, allowed is 1 to 1000":                  handler.NewTx("h", inTx, handler.TxGroup(-1)),
-		"TxGroup is for handlers of single messages":           handler.NewTxBatch("h", 5, inTxBatch, handler.TxGroup(2)),
-		"its batch size is 0, allowed is 1 to 10000":           handler.NewBatch("h", 0, plainBatch),
-		"CircuitBreaker's Failures is 0, allowed is 1 or more": handler.New("h", plain, handler.CircuitBreaker(handler.Breaker{OpenFor: time.Second})),
-		"CircuitBreaker's OpenFor is 0s, allowed is more than": handler.New("h", plain, handler.CircuitBreaker(handler.Breaker{Failures: 1})),
-		"middleware 2 is nil":                                  handler.New("h", plain, handler.Use(through, nil)),
-		"OrderedBy's function is nil":                          handler.New("h", plain, handler.OrderedBy(nil)),
-		"SkipPoisoned needs Ordered or OrderedBy":              handler.New("h", plain, handler.SkipPoisoned()),
+		"its function is nil":                        handler.New[[]byte]("h", nil),
+		"Timeout is -1s, allowed is 0 or more":       handler.New("h", plain, handler.Timeout(-time.Second)),
+		"Concurrency is -1, allowed is 0":            handler.New("h", plain, handler.Concurrency(-1)),
+		"MaxRetries is -1, allowed is 0 or more":     handler.New("h", plain, handler.MaxRetries(-1)),
+		"Retention is -1s, allowed is 0":             handler.New("h", plain, handler.Retention(-time.Second)),
+		"TxGroup needs a transactional handler":      handler.New("h", plain, handler.TxGroup(2)),
+		"TxGroup is -1, allowed is 1 to 1000":        handler.NewTx("h", inTx, handler.TxGroup(-1)),
+		"TxGroup is for handlers of single messages": handler.NewTxBatch("h", 5, inTxBatch, handler.TxGroup(2)),
+		"its batch size is 0, allowed is 1 to 10000": handler.NewBatch("h", 0, plainBatch),
+		"CircuitBreaker's Failures is 0, allowed is 1 or more": handler.New("h", plain,
+			handler.CircuitBreaker(handler.Breaker{OpenFor: time.Second})),
+		"CircuitBreaker's OpenFor is 0s, allowed is more than": handler.New("h", plain,
+			handler.CircuitBreaker(handler.Breaker{Failures: 1})),
+		"middleware 2 is nil":                     handler.New("h", plain, handler.Use(through, nil)),
+		"OrderedBy's function is nil":             handler.New("h", plain, handler.OrderedBy(nil)),
+		"SkipPoisoned needs Ordered or OrderedBy": handler.New("h", plain, handler.SkipPoisoned()),
 	} {
 		require.ErrorContains(t, h.Err(), text)
 	}
-	require.NoError(t, handler.NewTx("h", inTx, nil, handler.TxGroup(10), handler.MaxRetries(0), handler.Ordered(), handler.SkipPoisoned(), handler.Use(through)).Err())
+	require.NoError(t, handler.NewTx("h", inTx, nil, handler.TxGroup(10), handler.MaxRetries(0), handler.Ordered(),
+		handler.SkipPoisoned(), handler.Use(through)).Err())
 }
 
 func TestSettingsThatAreLeftOutAreTheInboxes(t *testing.T) {

@@ -134,7 +134,8 @@ func (p Properties) marshal() (string, error) {
 		if !utf8.ValidString(k.Topic) {
 			return "", fmt.Errorf("topic %q is not valid UTF-8", k.Topic)
 		}
-		stored.Kafka = &storedKafka{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset, Timestamp: k.Timestamp.UnixMilli(), Tombstone: k.Tombstone}
+		stored.Kafka = &storedKafka{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset,
+			Timestamp: k.Timestamp.UnixMilli(), Tombstone: k.Tombstone}
 		if k.Key != nil {
 			key := storeBytes(k.Key)
 			stored.Kafka.Key = &key
@@ -167,7 +168,8 @@ func decodeProperties(serialized string) (Properties, error) {
 	}
 	p.Headers = headers
 	if k := stored.Kafka; k != nil {
-		p.Kafka = &KafkaCoordinates{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset, Timestamp: time.UnixMilli(k.Timestamp).UTC(), Tombstone: k.Tombstone}
+		p.Kafka = &KafkaCoordinates{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset,
+			Timestamp: time.UnixMilli(k.Timestamp).UTC(), Tombstone: k.Tombstone}
 		if k.Key != nil {
 			p.Kafka.Key = k.Key.bytes()
 		}

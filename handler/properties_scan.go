@@ -77,7 +77,8 @@ func (s *scanner) text() string {
 
 func (s *scanner) number(bits int) int64 {
 	end := strings.IndexAny(s.rest, ",}")
-	if end < 1 || s.rest[0] == '+' || strings.HasPrefix(s.rest, "0") && end > 1 || strings.HasPrefix(s.rest, "-0") || strings.Contains(s.rest[:end], "_") {
+	if end < 1 || s.rest[0] == '+' || strings.HasPrefix(s.rest, "0") && end > 1 || strings.HasPrefix(s.rest, "-0") ||
+		strings.Contains(s.rest[:end], "_") {
 		s.failed = true
 		return 0
 	}

@@ -11,11 +11,15 @@ import (
 // encoding/json reads alike.
 func FuzzScannedPropertiesAreTheDecodedOnes(f *testing.F) {
 	for _, seed := range []string{
-		`{}`, `{"channel":"c"}`, `{"channel":"ä€"}`, `{"channel":"a\"b"}`, `{"channel":"a","channel":"b"}`, `{"Channel":"x"}`, `{"channel":null}`, "{\"channel\":\"\xff\"}",
-		`{"channel":"c","headers":[{"k":"ce_id","v":"1"},{"k":"x"},{"k":"","v":""}],"attributes":{"a":"b","":""}}`, `{"headers":[{"v":"1"}]}`, `{"headers":[]}`, `{"headers":[{"kb":"/w=="}]}`,
+		`{}`, `{"channel":"c"}`, `{"channel":"ä€"}`, `{"channel":"a\"b"}`, `{"channel":"a","channel":"b"}`, `{"Channel":"x"}`,
+		`{"channel":null}`, "{\"channel\":\"\xff\"}",
+		`{"channel":"c","headers":[{"k":"ce_id","v":"1"},{"k":"x"},{"k":"","v":""}],"attributes":{"a":"b","":""}}`,
+		`{"headers":[{"v":"1"}]}`, `{"headers":[]}`, `{"headers":[{"kb":"/w=="}]}`,
 		`{"kafka":{"topic":"t","partition":3,"offset":-12,"timestamp_ms":1767355200123,"key":{"v":"k"},"tombstone":true}}`,
-		`{"kafka":{"topic":"t","partition":0,"offset":01}}`, `{"kafka":{"offset":1e3}}`, `{"kafka":{"offset":-0}}`, `{"kafka":{"key":{}}}`, `{"kafka":{"tombstone":false}}`, `{"kafka":{"offset":9223372036854775808}}`,
-		`{"kafka":{}}`, `{"attributes":{}}`, `{"channel":"c"}}`, `{"channel":"c",}`, ` {"channel":"c"}`, `{"channel" :"c"}`, `{"kafka":{"offset":1_0}}`, `{"kafka":{"offset":+1}}`,
+		`{"kafka":{"topic":"t","partition":0,"offset":01}}`, `{"kafka":{"offset":1e3}}`, `{"kafka":{"offset":-0}}`,
+		`{"kafka":{"key":{}}}`, `{"kafka":{"tombstone":false}}`, `{"kafka":{"offset":9223372036854775808}}`,
+		`{"kafka":{}}`, `{"attributes":{}}`, `{"channel":"c"}}`, `{"channel":"c",}`, ` {"channel":"c"}`, `{"channel" :"c"}`,
+		`{"kafka":{"offset":1_0}}`, `{"kafka":{"offset":+1}}`,
 	} {
 		f.Add(seed)
 	}
@@ -31,9 +35,11 @@ func FuzzScannedPropertiesAreTheDecodedOnes(f *testing.F) {
 }
 
 func TestWhatSerializeWritesOfPlainTextIsScanned(t *testing.T) {
-	p := Properties{Channel: "orders", Headers: []Header{{Key: "ce_id", Value: []byte("1")}, {Key: "empty", Value: []byte{}}, {Key: "nil"}},
+	p := Properties{Channel: "orders", Headers: []Header{{Key: "ce_id", Value: []byte("1")},
+		{Key: "empty", Value: []byte{}}, {Key: "nil"}},
 		Attributes: map[string]string{"traceparent": "00-1"},
-		Kafka:      &KafkaCoordinates{Topic: "t", Partition: 3, Offset: 12, Timestamp: time.UnixMilli(1767355200123).UTC(), Key: []byte("k"), Tombstone: true}}
+		Kafka: &KafkaCoordinates{Topic: "t", Partition: 3, Offset: 12, Timestamp: time.UnixMilli(1767355200123).UTC(),
+			Key: []byte("k"), Tombstone: true}}
 	serialized, err := p.Serialize()
 	require.NoError(t, err)
 	scanned, ok := scanProperties(serialized)
@@ -47,7 +53,8 @@ func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
 	f.Add("c", "k", []byte("v"), "a", "b", "t", 1, int64(2), int64(3), []byte("key"), true, uint8(0xff))
 	f.Add("", "", []byte{}, "", "", "", 0, int64(-1), int64(-62135596800000), []byte{}, false, uint8(0xff))
 	f.Add("<c>", "k&", []byte{0xff}, "\u2028", "b\"", "t\n", -1, int64(2), int64(3), []byte{0}, true, uint8(0x1f))
-	f.Fuzz(func(t *testing.T, channel, header string, value []byte, name, attribute, topic string, partition int, offset, stamp int64, key []byte, tombstone bool, has uint8) {
+	f.Fuzz(func(t *testing.T, channel, header string, value []byte, name, attribute, topic string, partition int, offset,
+		stamp int64, key []byte, tombstone bool, has uint8) {
 		p := Properties{Channel: channel}
 		if has&1 != 0 {
 			p.Headers = []Header{{Key: header, Value: value}, {Key: name}}
@@ -56,7 +63,8 @@ func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
 			p.Attributes = map[string]string{name: attribute, header: channel}
 		}
 		if has&4 != 0 {
-			p.Kafka = &KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset, Timestamp: time.UnixMilli(stamp), Key: key, Tombstone: tombstone}
+			p.Kafka = &KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset, Timestamp: time.UnixMilli(stamp),
+				Key: key, Tombstone: tombstone}
 			if has&8 != 0 {
 				p.Kafka.Key = nil
 			}
@@ -73,7 +81,8 @@ func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
 
 func BenchmarkParseProperties(b *testing.B) {
 	const serialized = `{"channel":"orders","headers":[{"k":"ce_id","v":"d0d0c5a8"},{"k":"ce_type","v":"order.placed"}],"kafka":{"topic":"t","partition":3,"offset":12,"timestamp_ms":1767355200123,"key":{"v":"k"}}}`
-	for name, parse := range map[string]func(string) (Properties, error){"scanned": ParseProperties, "decoded": decodeProperties} {
+	for name, parse := range map[string]func(string) (Properties, error){"scanned": ParseProperties,
+		"decoded": decodeProperties} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

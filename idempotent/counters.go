@@ -32,8 +32,10 @@ type Counts struct {
 
 func (c Counts) add(d Counts) Counts {
 	return Counts{
-		Processed: c.Processed + d.Processed, DuplicateSkipped: c.DuplicateSkipped + d.DuplicateSkipped, MissingKey: c.MissingKey + d.MissingKey,
-		InvalidKey: c.InvalidKey + d.InvalidKey, Failed: c.Failed + d.Failed, InProgress: c.InProgress + d.InProgress, Lost: c.Lost + d.Lost,
+		Processed: c.Processed + d.Processed, DuplicateSkipped: c.DuplicateSkipped + d.DuplicateSkipped,
+		MissingKey: c.MissingKey + d.MissingKey,
+		InvalidKey: c.InvalidKey + d.InvalidKey, Failed: c.Failed + d.Failed, InProgress: c.InProgress + d.InProgress,
+		Lost:        c.Lost + d.Lost,
 		StoreFailed: c.StoreFailed + d.StoreFailed, Undeduplicated: c.Undeduplicated + d.Undeduplicated,
 	}
 }
@@ -46,7 +48,9 @@ type counters struct {
 // snapshot reads all counters, one after the other.
 func (c *counters) snapshot() Counts {
 	return Counts{
-		Processed: c.processed.Load(), DuplicateSkipped: c.duplicateSkipped.Load(), MissingKey: c.missingKey.Load(), InvalidKey: c.invalidKey.Load(),
-		Failed: c.failed.Load(), InProgress: c.inProgress.Load(), Lost: c.lost.Load(), StoreFailed: c.storeFailed.Load(), Undeduplicated: c.undeduplicated.Load(),
+		Processed: c.processed.Load(), DuplicateSkipped: c.duplicateSkipped.Load(), MissingKey: c.missingKey.Load(),
+		InvalidKey: c.invalidKey.Load(),
+		Failed:     c.failed.Load(), InProgress: c.inProgress.Load(), Lost: c.lost.Load(), StoreFailed: c.storeFailed.Load(),
+		Undeduplicated: c.undeduplicated.Load(),
 	}
 }

@@ -29,22 +29,40 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 	}{
 		{"all is well", wrapping(t, "billing", nothing[message], nil, idempotent.WithOptions(defaults)), nil},
 		{"empty key", wrapping(t, "", nothing[message]), []string{`idempotent handler ""`, "handler key is empty"}},
-		{"long key", wrapping(t, strings.Repeat("é", 201), nothing[message]), []string{"handler key of 201 characters, allowed are 1 to 200"}},
+		{"long key", wrapping(t, strings.Repeat("é", 201), nothing[message]),
+			[]string{"handler key of 201 characters, allowed are 1 to 200"}},
 		{"key that is no text", wrapping(t, "a\xff", nothing[message]), []string{"not valid UTF-8 without NUL"}},
 		{"key with NUL", wrapping(t, "a\x00", nothing[message]), []string{"not valid UTF-8 without NUL"}},
-		{"nil function", wrapping[message](t, "billing", nil), []string{`idempotent handler "billing"`, "its function is nil"}},
-		{"zero options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(idempotent.Options{})), []string{"start from idempotent.DefaultOptions()"}},
-		{"options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(bad)), []string{"option Retention is -1s, allowed is 0 (the store's) or more", `option Duplicates is "twice", allowed are skip, log and fail`}},
+		{"nil function", wrapping[message](t, "billing", nil),
+			[]string{`idempotent handler "billing"`, "its function is nil"}},
+		{"zero options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(idempotent.Options{})),
+			[]string{"start from idempotent.DefaultOptions()"}},
+		{"options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(bad)),
+			[]string{"option Retention is -1s, allowed is 0 (the store's) or more",
+				`option Duplicates is "twice", allowed are skip, log and fail`}},
 		{"the store's retention", wrapping(t, "billing", nothing[message], idempotent.Retention(0)), nil},
-		{"nowhere to log", wrapping(t, "billing", nothing[message], idempotent.Duplicates(idempotent.LogDuplicates)), []string{`option Duplicates is "log", but there is no logger: set WithLogger`}},
-		{"nil to log to", wrapping(t, "billing", nothing[message], idempotent.Duplicates(idempotent.LogDuplicates), idempotent.WithLogger(nil)), []string{"there is no logger"}},
-		{"payload without ID", wrapping(t, "billing", nothing[order]), []string{"idempotent_test.order, which has no ID: use KeyBy"}},
-		{"payload without headers", wrapping(t, "billing", nothing[order], idempotent.IDFrom(envelope.HeaderID())), []string{"finds nothing in a idempotent_test.order"}},
-		{"selector of another type", wrapping(t, "billing", nothing[order], idempotent.KeyBy(func(string) (string, error) { return "", nil })), []string{"option KeyBy is a func(string) (string, error) or nil, allowed is a func(idempotent_test.order) (string, error)"}},
-		{"nil selector", wrapping(t, "billing", nothing[order], idempotent.KeyBy[order](nil)), []string{"option KeyBy", "or nil"}},
-		{"record of another type", wrapping(t, "billing", nothing[order], idempotent.RecordBy(func(string) envelope.Record { return envelope.Record{} })), []string{"option RecordBy is a func(string)"}},
-		{"nil record", wrapping(t, "billing", nothing[order], idempotent.RecordBy[order](nil)), []string{"option RecordBy", "or nil"}},
-		{"function of a record that is not there", wrapping(t, "billing", nothing[message], idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil }))), []string{"ID strategy function, which needs a record"}},
+		{"nowhere to log", wrapping(t, "billing", nothing[message], idempotent.Duplicates(idempotent.LogDuplicates)),
+			[]string{`option Duplicates is "log", but there is no logger: set WithLogger`}},
+		{"nil to log to", wrapping(t, "billing", nothing[message], idempotent.Duplicates(idempotent.LogDuplicates),
+			idempotent.WithLogger(nil)), []string{"there is no logger"}},
+		{"payload without ID", wrapping(t, "billing", nothing[order]),
+			[]string{"idempotent_test.order, which has no ID: use KeyBy"}},
+		{"payload without headers", wrapping(t, "billing", nothing[order], idempotent.IDFrom(envelope.HeaderID())),
+			[]string{"finds nothing in a idempotent_test.order"}},
+		{"selector of another type", wrapping(t, "billing", nothing[order], idempotent.KeyBy(func(string) (string,
+			error) {
+			return "", nil
+		})), []string{"option KeyBy is a func(string) (string, error) or nil, allowed is a func(idempotent_test.order) (string, error)"}},
+		{"nil selector", wrapping(t, "billing", nothing[order], idempotent.KeyBy[order](nil)),
+			[]string{"option KeyBy", "or nil"}},
+		{"record of another type", wrapping(t, "billing", nothing[order], idempotent.RecordBy(func(string) envelope.Record {
+			return envelope.Record{}
+		})), []string{"option RecordBy is a func(string)"}},
+		{"nil record", wrapping(t, "billing", nothing[order], idempotent.RecordBy[order](nil)),
+			[]string{"option RecordBy", "or nil"}},
+		{"function of a record that is not there", wrapping(t, "billing", nothing[message],
+			idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil }))),
+			[]string{"ID strategy function, which needs a record"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.want == nil {
@@ -120,6 +138,7 @@ func TestDuplicatesMayBeLoggedWhereTheHandlerHasALogger(t *testing.T) {
 	require.NoError(t, h(t.Context(), withID("m1")))
 	require.NoError(t, h(t.Context(), withID("m1")))
 	require.Equal(t, 1, logs.FilterMessageSnippet("duplicate skipped").Len())
-	_, err = idempotent.Handle(receiver(t, nil, idempotent.Duplicates(idempotent.LogDuplicates)), "billing", nothing[message])
+	_, err = idempotent.Handle(receiver(t, nil, idempotent.Duplicates(idempotent.LogDuplicates)), "billing",
+		nothing[message])
 	require.NoError(t, err, "without a store there are no duplicates")
 }

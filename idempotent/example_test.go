@@ -24,7 +24,9 @@ func ExampleWrap() {
 	if err != nil {
 		panic(err)
 	}
-	handle, err := idempotent.Wrap(store, "charge", charge, idempotent.KeyBy(func(p Payment) (string, error) { return p.Reference, nil }))
+	handle, err := idempotent.Wrap(store, "charge", charge, idempotent.KeyBy(func(p Payment) (string, error) {
+		return p.Reference, nil
+	}))
 	if err != nil {
 		panic(err)
 	}

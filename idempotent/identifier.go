@@ -39,7 +39,8 @@ func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) 
 
 func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
 	i, err := identityOf[T](c, handlerKey)
-	return &Identifier[T]{identity: i}, errors.Join(handler.CheckKey(handlerKey), checkNamespace(cmp.Or(c.namespace, c.channel)), c.Validate(), err)
+	return &Identifier[T]{identity: i}, errors.Join(handler.CheckKey(handlerKey),
+		checkNamespace(cmp.Or(c.namespace, c.channel)), c.Validate(), err)
 }
 
 // Run returns what to ask a store for. A message without a usable ID is an *IDError;
@@ -54,7 +55,8 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 		id, err = "", nil
 		i.told.Do(func() {
 			i.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
-				zap.String(telemetry.FieldHandlerKey, i.handlerKey), zap.String(telemetry.FieldChannel, i.channel), zap.String(telemetry.FieldMessageType, typeOf(message)))
+				zap.String(telemetry.FieldHandlerKey, i.handlerKey), zap.String(telemetry.FieldChannel, i.channel),
+				zap.String(telemetry.FieldMessageType, typeOf(message)))
 		})
 	}
 	if err != nil {
@@ -71,7 +73,8 @@ func (i *Identifier[T]) Duplicate(run Run) error {
 	case FailDuplicates:
 		return &DuplicateError{Key: run.Key}
 	case LogDuplicates:
-		i.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, run.Key.MessageID), zap.String(telemetry.FieldHandlerKey, run.Key.HandlerKey),
+		i.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, run.Key.MessageID),
+			zap.String(telemetry.FieldHandlerKey, run.Key.HandlerKey),
 			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, i.channel))
 	}
 	return nil

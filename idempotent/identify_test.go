@@ -30,7 +30,8 @@ type embedding struct{ handler.Message[order] }
 func keyOf[T any](t *testing.T, m T, opts ...idempotent.Option) (idempotent.Run, error) {
 	t.Helper()
 	var got idempotent.Run
-	h, err := idempotent.Wrap(storeFunc(func(_ context.Context, run idempotent.Run, _ func(context.Context) error) (bool, error) {
+	h, err := idempotent.Wrap(storeFunc(func(_ context.Context, run idempotent.Run, _ func(context.Context) error) (bool,
+		error) {
 		got = run
 		return true, nil
 	}), "billing", nothing[T], opts...)
@@ -47,19 +48,25 @@ func headers(pairs ...string) (hs []handler.Header) {
 
 func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_000)
-	record := envelope.Record{Topic: "orders", Partition: 3, Offset: 42, Timestamp: at, Key: []byte("k7"), Value: []byte("v"),
+	record := envelope.Record{Topic: "orders", Partition: 3, Offset: 42, Timestamp: at, Key: []byte("k7"),
+		Value:   []byte("v"),
 		Headers: headers("MessageId", "h1", "CorrelationId", "c9")}
 	properties := handler.Properties{Channel: "shop", Headers: record.Headers,
 		Kafka: &handler.KafkaCoordinates{Topic: "orders", Partition: 3, Offset: 42, Timestamp: at, Key: []byte("k7")}}
-	msg := handler.Message[order]{Metadata: handler.Metadata{ID: "m1", Type: "order.placed", Properties: properties}, Payload: order{Number: "n5"}}
-	raw := handler.RawMessage{Channel: "shop", ID: "m1", Type: "order.placed", Content: []byte("v"), Properties: properties}
+	msg := handler.Message[order]{Metadata: handler.Metadata{ID: "m1", Type: "order.placed", Properties: properties},
+		Payload: order{Number: "n5"}}
+	raw := handler.RawMessage{Channel: "shop", ID: "m1", Type: "order.placed", Content: []byte("v"),
+		Properties: properties}
 	foreign := struct{ topic, key string }{"orders", "k7"}
 	ofForeign := idempotent.RecordBy(func(m struct{ topic, key string }) envelope.Record {
 		return envelope.Record{Topic: m.topic, Key: []byte(m.key), Headers: headers("MessageId", "h1")}
 	})
-	binary := envelope.Record{Topic: "orders", Headers: headers("ce_specversion", "1.0", "ce_id", "e1", "ce_type", "t", "ce_source", "/s")}
-	structured := envelope.Record{Headers: headers("content-type", "application/cloudevents+json"), Value: []byte(`{"specversion":"1.0","id":"e2","type":"t","source":"/s"}`)}
-	event := handler.Message[order]{Metadata: handler.Metadata{ID: "m1", Properties: handler.Properties{Attributes: map[string]string{"id": "e3"}}}}
+	binary := envelope.Record{Topic: "orders", Headers: headers("ce_specversion", "1.0", "ce_id", "e1", "ce_type", "t",
+		"ce_source", "/s")}
+	structured := envelope.Record{Headers: headers("content-type", "application/cloudevents+json"),
+		Value: []byte(`{"specversion":"1.0","id":"e2","type":"t","source":"/s"}`)}
+	event := handler.Message[order]{Metadata: handler.Metadata{ID: "m1",
+		Properties: handler.Properties{Attributes: map[string]string{"id": "e3"}}}}
 	from := idempotent.IDFrom
 	whole := envelope.Func(func(r envelope.Record) (string, error) { return r.Topic + string(r.Value), nil })
 
@@ -68,46 +75,60 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 		want string
 		typ  string
 	}{
-		"message":                        {by(msg), "m1", "order.placed"},
-		"pointer to a message":           {by(&msg), "m1", "order.placed"},
-		"message as any":                 {by(any(msg)), "m1", "order.placed"},
-		"what embeds a message":          {by(embedding{msg}), "m1", "order.placed"},
-		"what embeds it and knows":       {by(own{msg}), "own m1", "order.placed"},
-		"delivery":                       {by(handler.Delivery{Metadata: msg.Metadata}), "m1", "order.placed"},
-		"raw message":                    {by(raw), "m1", "order.placed"},
-		"pointer to a raw message":       {by(&raw), "m1", "order.placed"},
-		"own type":                       {by(identified{"i1", "t1"}), "i1", "t1"},
-		"own type as interface":          {by(idempotent.Identified(identified{"i1", "t1"})), "i1", "t1"},
-		"record":                         {by(record), "h1", ""},
-		"pointer to a record":            {by(&record), "h1", ""},
-		"another library's message":      {by(foreign, ofForeign), "h1", ""},
-		"another library's, Kafka key":   {by(foreign, ofForeign, from(envelope.KafkaKey())), "orders:k7", ""},
-		"binary event":                   {by(binary), "e1", ""},
-		"structured event":               {by(structured), "e2", ""},
-		"event in a message":             {by(event, from(envelope.CloudEventsID())), "e3", ""},
-		"event in a message by default":  {by(event, from(envelope.IDStrategy{})), "e3", ""},
-		"header of a message":            {by(msg, from(envelope.HeaderID())), "h1", "order.placed"},
-		"header of a raw message":        {by(raw, from(envelope.HeaderID())), "h1", "order.placed"},
-		"Kafka key of a message":         {by(msg, from(envelope.KafkaKey())), "shop:k7", "order.placed"},
-		"Kafka key of a raw message":     {by(raw, from(envelope.KafkaKey())), "shop:k7", "order.placed"},
-		"Kafka key of a record":          {by(record, from(envelope.KafkaKey())), "orders:k7", ""},
-		"Kafka key with the channel":     {by(record, from(envelope.KafkaKey()), idempotent.Channel("c")), "c:k7", ""},
-		"correlation ID with channel":    {by(msg, from(envelope.CorrelationID("")), idempotent.Channel("c")), "c:c9", "order.placed"},
-		"coordinates of a message":       {by(msg, from(envelope.KafkaCoordinates())), "orders/3/42@1700000000000", "order.placed"},
-		"function of a record":           {by(record, from(whole)), "ordersv", ""},
-		"function of a raw message":      {by(raw, from(whole)), "ordersv", "order.placed"},
-		"composite of a message":         {by(msg, idempotent.CompositeID("")), "billing:c9", "order.placed"},
-		"composite of a raw message":     {by(raw, idempotent.CompositeID("")), "billing:c9", "order.placed"},
-		"composite whatever the channel": {by(record, idempotent.CompositeID("correlationid"), idempotent.Channel("c")), "billing:c9", ""},
-		"composite, then overridden":     {by(record, idempotent.CompositeID(""), from(envelope.CorrelationID("")), idempotent.Channel("c")), "c:c9", ""},
-		"payload's field": {by(msg, idempotent.KeyBy(func(m handler.Message[order]) (string, error) { return m.Payload.Number, nil })),
+		"message":                       {by(msg), "m1", "order.placed"},
+		"pointer to a message":          {by(&msg), "m1", "order.placed"},
+		"message as any":                {by(any(msg)), "m1", "order.placed"},
+		"what embeds a message":         {by(embedding{msg}), "m1", "order.placed"},
+		"what embeds it and knows":      {by(own{msg}), "own m1", "order.placed"},
+		"delivery":                      {by(handler.Delivery{Metadata: msg.Metadata}), "m1", "order.placed"},
+		"raw message":                   {by(raw), "m1", "order.placed"},
+		"pointer to a raw message":      {by(&raw), "m1", "order.placed"},
+		"own type":                      {by(identified{"i1", "t1"}), "i1", "t1"},
+		"own type as interface":         {by(idempotent.Identified(identified{"i1", "t1"})), "i1", "t1"},
+		"record":                        {by(record), "h1", ""},
+		"pointer to a record":           {by(&record), "h1", ""},
+		"another library's message":     {by(foreign, ofForeign), "h1", ""},
+		"another library's, Kafka key":  {by(foreign, ofForeign, from(envelope.KafkaKey())), "orders:k7", ""},
+		"binary event":                  {by(binary), "e1", ""},
+		"structured event":              {by(structured), "e2", ""},
+		"event in a message":            {by(event, from(envelope.CloudEventsID())), "e3", ""},
+		"event in a message by default": {by(event, from(envelope.IDStrategy{})), "e3", ""},
+		"header of a message":           {by(msg, from(envelope.HeaderID())), "h1", "order.placed"},
+		"header of a raw message":       {by(raw, from(envelope.HeaderID())), "h1", "order.placed"},
+		"Kafka key of a message":        {by(msg, from(envelope.KafkaKey())), "shop:k7", "order.placed"},
+		"Kafka key of a raw message":    {by(raw, from(envelope.KafkaKey())), "shop:k7", "order.placed"},
+		"Kafka key of a record":         {by(record, from(envelope.KafkaKey())), "orders:k7", ""},
+		"Kafka key with the channel":    {by(record, from(envelope.KafkaKey()), idempotent.Channel("c")), "c:k7", ""},
+		"correlation ID with channel": {by(msg, from(envelope.CorrelationID("")), idempotent.Channel("c")), "c:c9",
+			"order.placed"},
+		"coordinates of a message": {by(msg, from(envelope.KafkaCoordinates())), "orders/3/42@1700000000000",
+			"order.placed"},
+		"function of a record":       {by(record, from(whole)), "ordersv", ""},
+		"function of a raw message":  {by(raw, from(whole)), "ordersv", "order.placed"},
+		"composite of a message":     {by(msg, idempotent.CompositeID("")), "billing:c9", "order.placed"},
+		"composite of a raw message": {by(raw, idempotent.CompositeID("")), "billing:c9", "order.placed"},
+		"composite whatever the channel": {by(record, idempotent.CompositeID("correlationid"), idempotent.Channel("c")),
+			"billing:c9", ""},
+		"composite, then overridden": {by(record, idempotent.CompositeID(""), from(envelope.CorrelationID("")),
+			idempotent.Channel("c")), "c:c9", ""},
+		"payload's field": {by(msg, idempotent.KeyBy(func(m handler.Message[order]) (string, error) {
+			return m.Payload.Number, nil
+		})),
 			"n5", "order.placed"},
-		"payload alone": {by(order{"n5"}, idempotent.KeyBy(func(o order) (string, error) { return o.Number, nil })), "n5", ""},
-		"payload's empty field falls back": {by(msg, idempotent.KeyBy(func(handler.Message[order]) (string, error) { return "", nil })),
+		"payload alone": {by(order{"n5"}, idempotent.KeyBy(func(o order) (string, error) {
+			return o.Number, nil
+		})), "n5", ""},
+		"payload's empty field falls back": {by(msg, idempotent.KeyBy(func(handler.Message[order]) (string,
+			error) {
+			return "", nil
+		})),
 			"m1", "order.placed"},
-		"payload's missing ID falls back": {by(msg, idempotent.KeyBy(func(handler.Message[order]) (string, error) { return "", idempotent.ErrMissingID })),
+		"payload's missing ID falls back": {by(msg, idempotent.KeyBy(func(handler.Message[order]) (string, error) {
+			return "", idempotent.ErrMissingID
+		})),
 			"m1", "order.placed"},
-		"it falls back to the strategy": {by(msg, from(envelope.KafkaKey()), idempotent.KeyBy(func(handler.Message[order]) (string, error) { return "", nil })),
+		"it falls back to the strategy": {by(msg, from(envelope.KafkaKey()),
+			idempotent.KeyBy(func(handler.Message[order]) (string, error) { return "", nil })),
 			"shop:k7", "order.placed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,21 +162,31 @@ func TestMessagesWithoutUsableIDAreRefused(t *testing.T) {
 		"own type":                           {by(identified{}), idempotent.ErrMissingID},
 		"record":                             {by(envelope.Record{}), idempotent.ErrMissingID},
 		"any":                                {by(any("text")), idempotent.ErrMissingID},
-		"own type has no headers":            {by(any(identified{"i1", ""}), idempotent.IDFrom(envelope.HeaderID())), idempotent.ErrMissingID},
-		"no Kafka key":                       {by(message{}, idempotent.IDFrom(envelope.KafkaKey())), idempotent.ErrMissingID},
-		"no coordinates":                     {by(withID("m1"), idempotent.IDFrom(envelope.KafkaCoordinates())), idempotent.ErrMissingID},
-		"no correlation ID":                  {by(withID("m1"), idempotent.CompositeID("")), idempotent.ErrMissingID},
-		"empty payload's field":              {by(order{}, selector("", nil)), idempotent.ErrMissingID},
-		"selector's error":                   {by(order{}, selector("n5", selectorFailed)), selectorFailed},
-		"selector's long ID":                 {by(order{}, selector(strings.Repeat("n", 201), nil)), &envelope.IDTooLongError{Length: 201}},
-		"not text":                           {by(withID("\xff")), envelope.ErrBadID},
-		"batch of events":                    {by(batch), envelope.ErrSharedID},
-		"malformed event":                    {by(envelope.Record{Headers: headers("ce_specversion", "2.0")}), envelope.ErrMalformed},
-		"ID that a batch's events share":     {by(handler.RawMessage{ID: "h1", IDErr: envelope.ErrSharedID}), envelope.ErrSharedID},
-		"pointer to one of these":            {by(&handler.RawMessage{ID: "h1", IDErr: envelope.ErrSharedID}, idempotent.AllowMissingID()), envelope.ErrSharedID},
-		"ID that its decoder calls missing":  {by(handler.RawMessage{ID: "h1", IDErr: envelope.ErrMissingID}), idempotent.ErrMissingID},
-		"record of no place":                 {by(envelope.Record{Value: []byte("v")}, idempotent.IDFrom(envelope.KafkaCoordinates())), idempotent.ErrMissingID},
-		"other library's record of no place": {by(order{"n5"}, noPlace, idempotent.IDFrom(envelope.KafkaCoordinates())), idempotent.ErrMissingID},
+		"own type has no headers": {by(any(identified{"i1", ""}), idempotent.IDFrom(envelope.HeaderID())),
+			idempotent.ErrMissingID},
+		"no Kafka key": {by(message{}, idempotent.IDFrom(envelope.KafkaKey())),
+			idempotent.ErrMissingID},
+		"no coordinates": {by(withID("m1"), idempotent.IDFrom(envelope.KafkaCoordinates())),
+			idempotent.ErrMissingID},
+		"no correlation ID":     {by(withID("m1"), idempotent.CompositeID("")), idempotent.ErrMissingID},
+		"empty payload's field": {by(order{}, selector("", nil)), idempotent.ErrMissingID},
+		"selector's error":      {by(order{}, selector("n5", selectorFailed)), selectorFailed},
+		"selector's long ID": {by(order{}, selector(strings.Repeat("n", 201), nil)),
+			&envelope.IDTooLongError{Length: 201}},
+		"not text":        {by(withID("\xff")), envelope.ErrBadID},
+		"batch of events": {by(batch), envelope.ErrSharedID},
+		"malformed event": {by(envelope.Record{Headers: headers("ce_specversion", "2.0")}),
+			envelope.ErrMalformed},
+		"ID that a batch's events share": {by(handler.RawMessage{ID: "h1", IDErr: envelope.ErrSharedID}),
+			envelope.ErrSharedID},
+		"pointer to one of these": {by(&handler.RawMessage{ID: "h1", IDErr: envelope.ErrSharedID},
+			idempotent.AllowMissingID()), envelope.ErrSharedID},
+		"ID that its decoder calls missing": {by(handler.RawMessage{ID: "h1", IDErr: envelope.ErrMissingID}),
+			idempotent.ErrMissingID},
+		"record of no place": {by(envelope.Record{Value: []byte("v")},
+			idempotent.IDFrom(envelope.KafkaCoordinates())), idempotent.ErrMissingID},
+		"other library's record of no place": {by(order{"n5"}, noPlace, idempotent.IDFrom(envelope.KafkaCoordinates())),
+			idempotent.ErrMissingID},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run, err := c.find(t)
@@ -174,7 +205,8 @@ func TestMessagesWithoutUsableIDAreRefused(t *testing.T) {
 }
 
 func TestBatchOfEventsIsOneMessageWithAnIDOfItsRecord(t *testing.T) {
-	batch := envelope.Record{Topic: "orders", Key: []byte("k"), Headers: headers("content-type", "application/cloudevents-batch+json", "MessageId", "h1"), Value: []byte("not even looked at")}
+	batch := envelope.Record{Topic: "orders", Key: []byte("k"), Headers: headers("content-type",
+		"application/cloudevents-batch+json", "MessageId", "h1"), Value: []byte("not even looked at")}
 	run, err := keyOf(t, batch, idempotent.IDFrom(envelope.HeaderID()))
 	require.NoError(t, err)
 	require.Equal(t, "h1", run.Key.MessageID)
@@ -200,8 +232,9 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 		opts    []idempotent.Option
 		handled int
 	}{
-		"events' own IDs":                {handled: 2},
-		"events' own IDs, asked again":   {opts: []idempotent.Option{idempotent.IDFrom(envelope.CloudEventsID())}, handled: 2},
+		"events' own IDs": {handled: 2},
+		"events' own IDs, asked again": {opts: []idempotent.Option{idempotent.IDFrom(envelope.CloudEventsID())},
+			handled: 2},
 		"header, by the decoder":         {decoder: envelope.HeaderID()},
 		"correlation ID, by the decoder": {decoder: envelope.CorrelationID("")},
 		"Kafka key, by the decoder":      {decoder: envelope.KafkaKey()},
@@ -233,7 +266,8 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 					acknowledged++
 				}
 				if m.IDErr == nil { // only such are delivered
-					_ = delivered(t.Context(), handler.Delivery{Metadata: handler.Metadata{ID: m.ID, Properties: m.Properties}, Content: m.Content})
+					_ = delivered(t.Context(), handler.Delivery{Metadata: handler.Metadata{ID: m.ID, Properties: m.Properties},
+						Content: m.Content})
 				}
 			}
 			require.Len(t, raws, c.handled)

@@ -16,10 +16,12 @@ func TestOptionsAboutIDsAreToldFromOthers(t *testing.T) {
 		return i.FindsIDs()
 	}
 	require.False(t, finds())
-	require.False(t, finds(nil, idempotent.Retention(1), idempotent.Duplicates(idempotent.FailDuplicates), idempotent.Channel("c"), idempotent.RequireStore()))
+	require.False(t, finds(nil, idempotent.Retention(1), idempotent.Duplicates(idempotent.FailDuplicates),
+		idempotent.Channel("c"), idempotent.RequireStore()))
 	for _, o := range []idempotent.Option{
 		idempotent.AllowMissingID(), idempotent.IDFrom(envelope.IDStrategy{}), idempotent.CompositeID(""),
-		idempotent.KeyBy(func(envelope.Record) (string, error) { return "", nil }), idempotent.RecordBy(func(r envelope.Record) envelope.Record { return r }),
+		idempotent.KeyBy(func(envelope.Record) (string, error) { return "", nil }),
+		idempotent.RecordBy(func(r envelope.Record) envelope.Record { return r }),
 	} {
 		require.True(t, finds(idempotent.Retention(1), o))
 	}
@@ -32,7 +34,8 @@ func TestIdentifierFindsWhatTheWrapperAsksFor(t *testing.T) {
 	require.NoError(t, err)
 	run, err := i.Run("1")
 	require.NoError(t, err)
-	require.Equal(t, idempotent.Run{Key: idempotent.Key{MessageID: "1", HandlerKey: "h", Namespace: "c"}, Retention: 5}, run)
+	require.Equal(t, idempotent.Run{Key: idempotent.Key{MessageID: "1", HandlerKey: "h", Namespace: "c"}, Retention: 5},
+		run)
 	var refused *idempotent.IDError
 	_, err = i.Run("")
 	require.ErrorAs(t, err, &refused)

@@ -12,8 +12,8 @@ import (
 
 // Check reports what keeps k from being a key: a message ID that is missing, too
 // long (*envelope.IDTooLongError) or no valid UTF-8 without NUL, or a handler key
-// or a namespace of which the same is true; a namespace may be empty. The wrapper checks before it asks a store; call it
-// where a Store is used without.
+// or a namespace of which the same is true; a namespace may be empty. The wrapper checks before it asks a store;
+// call it where a Store is used without.
 func (k Key) Check() error {
 	if err := handler.CheckKey(k.HandlerKey); err != nil {
 		return err
@@ -27,7 +27,8 @@ func (k Key) Check() error {
 func checkNamespace(name string) error {
 	switch n := utf8.RuneCountInString(name); {
 	case n > models.MaxChannel:
-		return fmt.Errorf("namespace of IDs has %d characters, at most %d are allowed: give a shorter one to IDNamespace", n, models.MaxChannel)
+		return fmt.Errorf("namespace of IDs has %d characters, at most %d are allowed: give a shorter one to IDNamespace", n,
+			models.MaxChannel)
 	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
 		return fmt.Errorf("namespace of IDs %q is no valid UTF-8 without NUL: give another to IDNamespace", name)
 	default:

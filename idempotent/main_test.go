@@ -45,7 +45,9 @@ func receiver(t testing.TB, store idempotent.Store, opts ...idempotent.Option) *
 	return r
 }
 
-func handle[T any](t testing.TB, r *idempotent.Receiver, key string, fn func(context.Context, T) error, opts ...idempotent.Option) func(context.Context, T) error {
+func handle[T any](
+	t testing.TB, r *idempotent.Receiver, key string, fn func(context.Context, T) error, opts ...idempotent.Option,
+) func(context.Context, T) error {
 	t.Helper()
 	h, err := idempotent.Handle(r, key, fn, opts...)
 	require.NoError(t, err)

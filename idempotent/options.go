@@ -60,7 +60,8 @@ func (o Options) Validate() error {
 	switch o.Duplicates {
 	case SkipDuplicates, LogDuplicates, FailDuplicates:
 	default:
-		problems = append(problems, fmt.Errorf("option Duplicates is %q, allowed are %s, %s and %s", o.Duplicates, SkipDuplicates, LogDuplicates, FailDuplicates))
+		problems = append(problems, fmt.Errorf("option Duplicates is %q, allowed are %s, %s and %s", o.Duplicates,
+			SkipDuplicates, LogDuplicates, FailDuplicates))
 	}
 	return errors.Join(problems...)
 }

@@ -88,7 +88,9 @@ func isNil(store Store) bool {
 // characters of valid UTF-8 without NUL or that r has already, a nil fn, messages
 // that cannot have an ID, options out of range, LogDuplicates without a logger. Do not wrap handlers that are
 // registered with an inbox: it remembers by itself.
-func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
+func Handle[T any](
+	r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option,
+) (func(ctx context.Context, message T) error, error) {
 	cfg := r.cfg.with(opts)
 	identifier, err := newIdentifier[T](handlerKey, cfg)
 	all := []error{err, cfg.checkStore(r.store)}
@@ -112,7 +114,9 @@ func Handle[T any](r *Receiver, handlerKey string, fn func(ctx context.Context, 
 // Wrap wraps one handler: a Receiver of its own, see New and Handle. Message IDs
 // have to be unique across all that the handler gets, whatever their source and
 // type: see Key.
-func Wrap[T any](store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option) (func(ctx context.Context, message T) error, error) {
+func Wrap[T any](
+	store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option,
+) (func(ctx context.Context, message T) error, error) {
 	r, err := newReceiver(store, opts, zap.String(telemetry.FieldHandlerKey, handlerKey))
 	if err != nil {
 		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", handlerKey), err)

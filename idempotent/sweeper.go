@@ -64,7 +64,8 @@ func (s *Sweeper) Stop(ctx context.Context) error {
 }
 
 func (s *Sweeper) run(ctx context.Context) {
-	sweeping := condition.New(s.log, s.clock, zap.ErrorLevel, "sweep of processed messages", "it is tried again after its interval")
+	sweeping := condition.New(s.log, s.clock, zap.ErrorLevel, "sweep of processed messages",
+		"it is tried again after its interval")
 	for routine.Sleep(ctx, s.Interval) {
 		forgotten, err := s.Sweep(ctx)
 		if ctx.Err() != nil {

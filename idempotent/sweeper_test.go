@@ -205,11 +205,14 @@ func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	inboxtest.Receive(t, waiting.Looked, "the patient Stop to wait")
 	beside := make(chan error, 1)
 	go func() { beside <- s.Stop(ended) }()
-	require.ErrorIs(t, inboxtest.Receive(t, beside, "the other Stop"), context.Canceled, "a Stop does not wait for another's context")
+	require.ErrorIs(t, inboxtest.Receive(t, beside, "the other Stop"), context.Canceled,
+		"a Stop does not wait for another's context")
 	require.Empty(t, patient)
 	s.Start()
 	s.Start()
-	require.Never(t, func() bool { return len(entered) > 0 }, 50*time.Millisecond, time.Millisecond, "a second loop beside the first")
+	require.Never(t, func() bool {
+		return len(entered) > 0
+	}, 50*time.Millisecond, time.Millisecond, "a second loop beside the first")
 	require.ErrorIs(t, s.Stop(ended), context.Canceled)
 	s.Start()
 	close(release)
@@ -257,9 +260,12 @@ func TestSweepsThatFailAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
 		}
 		return 0, nil
 	})
-	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepClock(clock), idempotent.SweepLogger(zap.New(core)))
+	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepClock(clock),
+		idempotent.SweepLogger(zap.New(core)))
 	s.Start()
-	require.Eventually(t, func() bool { return logs.FilterMessageSnippet("swept").Len() > 0 }, inboxtest.Patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return logs.FilterMessageSnippet("swept").Len() > 0
+	}, inboxtest.Patience, time.Millisecond)
 	var lines []string
 	for _, entry := range logs.All()[:4] {
 		lines = append(lines, entry.Message)

@@ -46,21 +46,27 @@ func TestMessageOfOneChannelIsNoDuplicateOnAnother(t *testing.T) {
 	store := memory(t)
 	calls := map[string]int{}
 	handler := func(name string, opts ...idempotent.Option) func(context.Context, message) error {
-		handle, err := idempotent.Wrap(store, "transfer", func(context.Context, message) error { calls[name]++; return nil }, opts...)
+		handle, err := idempotent.Wrap(store, "transfer", func(context.Context, message) error {
+			calls[name]++
+			return nil
+		}, opts...)
 		require.NoError(t, err)
 		return handle
 	}
 	for range 2 {
 		for _, handle := range []func(context.Context, message) error{
 			handler("none"), handler("core", idempotent.Channel("core")), handler("partners", idempotent.Channel("partners")),
-			handler("shared", idempotent.Channel("eu"), idempotent.IDNamespace("world")), handler("its other", idempotent.Channel("us"), idempotent.IDNamespace("world")),
+			handler("shared", idempotent.Channel("eu"), idempotent.IDNamespace("world")),
+			handler("its other", idempotent.Channel("us"), idempotent.IDNamespace("world")),
 		} {
 			require.NoError(t, handle(t.Context(), withID("m1")))
 		}
 	}
 	require.Equal(t, map[string]int{"none": 1, "core": 1, "partners": 1, "shared": 1}, calls)
-	_, err := idempotent.Wrap(store, "transfer", func(context.Context, message) error { return nil }, idempotent.IDNamespace(strings.Repeat("n", 201)))
-	require.ErrorContains(t, err, "namespace of IDs has 201 characters, at most 200 are allowed: give a shorter one to IDNamespace")
+	_, err := idempotent.Wrap(store, "transfer", func(context.Context, message) error { return nil },
+		idempotent.IDNamespace(strings.Repeat("n", 201)))
+	require.ErrorContains(t, err,
+		"namespace of IDs has 201 characters, at most 200 are allowed: give a shorter one to IDNamespace")
 }
 
 func TestMessageThatWasNotHandledIsHandledWhenItComesAgain(t *testing.T) {
@@ -102,7 +108,8 @@ func TestMessageThatWasNotHandledIsHandledWhenItComesAgain(t *testing.T) {
 			require.NoError(t, h(t.Context(), withID("m1")))
 			require.Equal(t, 2, calls)
 			counts := r.Counts()
-			require.Equal(t, []int64{1, 1, 1}, []int64{counts.Failed + counts.InProgress + counts.Lost, counts.Processed, counts.DuplicateSkipped})
+			require.Equal(t, []int64{1, 1, 1}, []int64{counts.Failed + counts.InProgress + counts.Lost, counts.Processed,
+				counts.DuplicateSkipped})
 		})
 	}
 }
@@ -133,7 +140,8 @@ func TestDuplicatesAreSkippedLoggedOrFail(t *testing.T) {
 	}{
 		idempotent.SkipDuplicates: {},
 		idempotent.LogDuplicates:  {logged: 1},
-		idempotent.FailDuplicates: {err: &idempotent.DuplicateError{Key: idempotent.Key{MessageID: "m1", HandlerKey: "billing"}}},
+		idempotent.FailDuplicates: {err: &idempotent.DuplicateError{Key: idempotent.Key{MessageID: "m1",
+			HandlerKey: "billing"}}},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			log, logs := observe()
@@ -215,7 +223,10 @@ func TestStoresErrorsAreNotAcknowledged(t *testing.T) {
 				"after": func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool, error) {
 					return false, errors.Join(body(ctx), c.err)
 				},
-				"and says duplicate": func(context.Context, idempotent.Run, func(context.Context) error) (bool, error) { return true, c.err },
+				"and says duplicate": func(context.Context, idempotent.Run, func(context.Context) error) (bool,
+					error) {
+					return true, c.err
+				},
 			} {
 				t.Run(name+" "+when+", "+string(policy), func(t *testing.T) {
 					r := receiver(t, store, idempotent.Duplicates(policy))
@@ -231,12 +242,16 @@ func TestStoresErrorsAreNotAcknowledged(t *testing.T) {
 // that was not handled.
 func TestStoreThatReportsSuccessOfNothingIsNotBelieved(t *testing.T) {
 	t.Run("it called nothing", func(t *testing.T) {
-		r := receiver(t, storeFunc(func(context.Context, idempotent.Run, func(context.Context) error) (bool, error) { return false, nil }))
+		r := receiver(t, storeFunc(func(context.Context, idempotent.Run, func(context.Context) error) (bool,
+			error) {
+			return false, nil
+		}))
 		require.ErrorContains(t, handle(t, r, "billing", nothing[message])(t.Context(), withID("m1")), "called nothing")
 		require.Equal(t, idempotent.Counts{StoreFailed: 1}, r.Counts())
 	})
 	t.Run("it kept the error to itself", func(t *testing.T) {
-		r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool, error) {
+		r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool,
+			error) {
 			_ = body(ctx)
 			return false, nil
 		}))
@@ -245,7 +260,8 @@ func TestStoreThatReportsSuccessOfNothingIsNotBelieved(t *testing.T) {
 		require.Equal(t, idempotent.Counts{Failed: 1}, r.Counts())
 	})
 	t.Run("it kept the panic to itself", func(t *testing.T) {
-		r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool, error) {
+		r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool,
+			error) {
 			defer func() { _ = recover() }()
 			return false, body(ctx)
 		}))
@@ -254,7 +270,8 @@ func TestStoreThatReportsSuccessOfNothingIsNotBelieved(t *testing.T) {
 		require.Equal(t, idempotent.Counts{Failed: 1}, r.Counts())
 	})
 	t.Run("a second call counts, not the first", func(t *testing.T) { // a transaction that is tried again
-		r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool, error) {
+		r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool,
+			error) {
 			_ = body(ctx)
 			return false, body(ctx)
 		}))
@@ -272,7 +289,8 @@ func TestStoreThatReportsSuccessOfNothingIsNotBelieved(t *testing.T) {
 
 func TestStoreGetsKeyTypeAndRetention(t *testing.T) {
 	var runs []idempotent.Run
-	r := receiver(t, storeFunc(func(ctx context.Context, run idempotent.Run, body func(context.Context) error) (bool, error) {
+	r := receiver(t, storeFunc(func(ctx context.Context, run idempotent.Run, body func(context.Context) error) (bool,
+		error) {
 		runs = append(runs, run)
 		return false, body(ctx)
 	}), idempotent.Retention(time.Hour))
@@ -295,7 +313,8 @@ func TestStoreGetsKeyTypeAndRetention(t *testing.T) {
 		run("m2", "long", strings.Repeat("é", 255), time.Hour), run("m2", "bad", "a\ufffdb\ufffdc", time.Hour),
 	}, runs)
 	last := time.Duration(-1)
-	h, err := idempotent.Wrap(storeFunc(func(_ context.Context, run idempotent.Run, _ func(context.Context) error) (bool, error) {
+	h, err := idempotent.Wrap(storeFunc(func(_ context.Context, run idempotent.Run, _ func(context.Context) error) (bool,
+		error) {
 		last = run.Retention
 		return true, nil
 	}), "h", nothing[message])
@@ -306,7 +325,8 @@ func TestStoreGetsKeyTypeAndRetention(t *testing.T) {
 
 func TestHandlerGetsTheStoresContext(t *testing.T) {
 	type key struct{}
-	r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool, error) {
+	r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool,
+		error) {
 		return false, body(context.WithValue(ctx, key{}, "the store's"))
 	}))
 	var value any

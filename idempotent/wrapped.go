@@ -77,7 +77,8 @@ func (w *wrapped[T]) once(ctx context.Context, run Run, message T) (duplicate bo
 	if err == nil && !duplicate {
 		switch {
 		case !called:
-			err = fmt.Errorf("store %T: message %q, handler %q: it called nothing and reported success", w.store, run.Key.MessageID, run.Key.HandlerKey)
+			err = fmt.Errorf("store %T: message %q, handler %q: it called nothing and reported success", w.store,
+				run.Key.MessageID, run.Key.HandlerKey)
 		case failure != nil:
 			err = failure
 		}

@@ -140,7 +140,8 @@ func (s *session) beginGroup(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.IllegalGeneration) { // then the session ends soon
+		// then the session ends soon
+		if !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.IllegalGeneration) {
 			c.fetching.Begin(s, c.cfg.explain(fmt.Errorf("begin group %q: %w", c.cfg.GroupID, err)))
 		}
 		if !retry.wait(ctx) {

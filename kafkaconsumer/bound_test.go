@@ -39,22 +39,26 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	require.True(t, other.Take(ctx, cfg.BufferBytes-1))
 	other.Send(cfg.BufferBytes - 1) // to another worker
 	w := &worker{
-		cfg: cfg, acceptor: databaseAway{}, in: make(chan *chunk, 1), buffer: buffer, clock: clock.System{}, stopped: map[*partition]bool{},
+		cfg: cfg, acceptor: databaseAway{}, in: make(chan *chunk, 1), buffer: buffer, clock: clock.System{},
+		stopped:   map[*partition]bool{},
 		accepting: condition.New(zap.NewNop(), clock.System{}, zap.WarnLevel, "accept", "nothing is accepted"),
 	}
 	var records []envelope.Record
 	for i := range 8 {
-		records = append(records, envelope.Record{Offset: int64(i), Timestamp: time.UnixMilli(0), Value: bytes.Repeat([]byte("x"), cfg.BatchBytes-2000)})
+		records = append(records, envelope.Record{Offset: int64(i), Timestamp: time.UnixMilli(0),
+			Value: bytes.Repeat([]byte("x"), cfg.BatchBytes-2000)})
 	}
 	content := written{layout: layout{base: 0, last: 7}, records: records}.bytes(t)
 	f := &fetcher{
-		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg, partition: newPartition(ctx, "t", 3, 0), buffer: buffer,
+		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg,
+		partition: newPartition(ctx, "t", 3, 0), buffer: buffer,
 		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
 		sizeBound: func(envelope.Record) int { return 0 }, out: w.in,
 	}
 	held := buffer.NewHold()
 	require.True(t, held.Take(ctx, len(content))) // as the response is
-	d := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content}, chunk: &chunk{partition: f.partition}}
+	d := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content},
+		chunk: &chunk{partition: f.partition}}
 	worked, delivered := make(chan struct{}), make(chan error, 1)
 	go func() { defer close(worked); w.run(ctx, ctx) }()
 	go func() { delivered <- d.run() }()
@@ -62,8 +66,12 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	accepts := func() float64 {
 		return float64(buffer.Bytes()-cfg.BufferBytes-len(content)) / float64(cfg.BatchBytes)
 	}
-	require.Eventually(t, func() bool { return accepts() > 3 }, testenv.Patience, time.Millisecond, "all four places are taken")
-	require.Never(t, func() bool { return accepts() > 4+float64(64<<10)/float64(cfg.BatchBytes) }, 100*time.Millisecond, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return accepts() > 3
+	}, testenv.Patience, time.Millisecond, "all four places are taken")
+	require.Never(t, func() bool {
+		return accepts() > 4+float64(64<<10)/float64(cfg.BatchBytes)
+	}, 100*time.Millisecond, time.Millisecond)
 	cancel()
 	<-worked
 	require.ErrorIs(t, <-delivered, context.Canceled)

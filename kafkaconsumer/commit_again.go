@@ -21,7 +21,8 @@ func (s *session) commit(offsets map[string]map[int]int64) error {
 	ctx, cancel := context.WithTimeout(c.hardCtx, c.cfg.RequestTimeout)
 	defer cancel()
 	asked, answered := 0, 0
-	request := &offsetcommit.Request{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID, RetentionTimeMs: -1}
+	request := &offsetcommit.Request{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID,
+		RetentionTimeMs: -1}
 	for topic, partitions := range offsets {
 		of := offsetcommit.RequestTopic{Name: topic}
 		for id, offset := range partitions {

@@ -37,34 +37,72 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 
 func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 	for want, change := range map[string]func(*kafkaconsumer.Config){
-		`Brokers is empty, allowed is at least one host:port`:                            func(c *kafkaconsumer.Config) { c.Brokers = nil },
-		`Brokers has "kafka", allowed is host:port`:                                      func(c *kafkaconsumer.Config) { c.Brokers = []string{"kafka"} },
-		`Brokers has "kafka:0", allowed`:                                                 func(c *kafkaconsumer.Config) { c.Brokers = []string{"kafka:0"} },
-		`Brokers has "kafka:70000", allowed`:                                             func(c *kafkaconsumer.Config) { c.Brokers = []string{"kafka:70000"} },
-		`Brokers has ":9092", allowed`:                                                   func(c *kafkaconsumer.Config) { c.Brokers = []string{":9092"} },
-		`Brokers has "a:1,b:2", allowed`:                                                 func(c *kafkaconsumer.Config) { c.Brokers = []string{"a:1,b:2"} },
-		`Topics is empty`:                                                                func(c *kafkaconsumer.Config) { c.Topics = nil },
-		`Topics has "a b", allowed are 1 to 249`:                                         func(c *kafkaconsumer.Config) { c.Topics = []string{"a b"} },
-		`Topics has "..", allowed`:                                                       func(c *kafkaconsumer.Config) { c.Topics = []string{".."} },
-		`Topics has "a" twice`:                                                           func(c *kafkaconsumer.Config) { c.Topics = []string{"a", "a"} },
-		`DeadLetterTopic is "a b", allowed are 1 to 249`:                                 func(c *kafkaconsumer.Config) { c.DeadLetterTopic = "a b" },
-		`DeadLetterTopic is "orders", allowed is a topic that is not one of Topics`:      func(c *kafkaconsumer.Config) { c.DeadLetterTopic = "orders" },
-		`GroupID is "", allowed`:                                                         func(c *kafkaconsumer.Config) { c.GroupID = "" },
-		`StartOffset is "newest", allowed are first and last`:                            func(c *kafkaconsumer.Config) { c.StartOffset = "newest" },
-		`Isolation is "dirty", allowed are read_committed and read_uncommitted`:          func(c *kafkaconsumer.Config) { c.Isolation = "dirty" },
-		`SASL mechanism is "GSSAPI", allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512`: func(c *kafkaconsumer.Config) { c.SASL = kafkaconsumer.SASL{Mechanism: "GSSAPI", Username: "u"} },
-		`SASL mechanism PLAIN has an empty username`:                                     func(c *kafkaconsumer.Config) { c.SASL.Mechanism = "PLAIN" },
-		`SASL has a username or password but no mechanism`:                               func(c *kafkaconsumer.Config) { c.SASL.Username = "u" },
+		`Brokers is empty, allowed is at least one host:port`: func(c *kafkaconsumer.Config) { c.Brokers = nil },
+		`Brokers has "kafka", allowed is host:port`: func(c *kafkaconsumer.Config) {
+			c.Brokers = []string{"kafka"}
+		},
+		`Brokers has "kafka:0", allowed`: func(c *kafkaconsumer.Config) {
+			c.Brokers = []string{"kafka:0"}
+		},
+		`Brokers has "kafka:70000", allowed`: func(c *kafkaconsumer.Config) {
+			c.Brokers = []string{"kafka:70000"}
+		},
+		`Brokers has ":9092", allowed`: func(c *kafkaconsumer.Config) {
+			c.Brokers = []string{":9092"}
+		},
+		`Brokers has "a:1,b:2", allowed`: func(c *kafkaconsumer.Config) {
+			c.Brokers = []string{"a:1,b:2"}
+		},
+		`Topics is empty`: func(c *kafkaconsumer.Config) { c.Topics = nil },
+		`Topics has "a b", allowed are 1 to 249`: func(c *kafkaconsumer.Config) {
+			c.Topics = []string{"a b"}
+		},
+		`Topics has "..", allowed`: func(c *kafkaconsumer.Config) {
+			c.Topics = []string{".."}
+		},
+		`Topics has "a" twice`: func(c *kafkaconsumer.Config) {
+			c.Topics = []string{"a", "a"}
+		},
+		`DeadLetterTopic is "a b", allowed are 1 to 249`: func(c *kafkaconsumer.Config) {
+			c.DeadLetterTopic = "a b"
+		},
+		`DeadLetterTopic is "orders", allowed is a topic that is not one of Topics`: func(c *kafkaconsumer.Config) {
+			c.DeadLetterTopic = "orders"
+		},
+		`GroupID is "", allowed`: func(c *kafkaconsumer.Config) { c.GroupID = "" },
+		`StartOffset is "newest", allowed are first and last`: func(c *kafkaconsumer.Config) {
+			c.StartOffset = "newest"
+		},
+		`Isolation is "dirty", allowed are read_committed and read_uncommitted`: func(c *kafkaconsumer.Config) {
+			c.Isolation = "dirty"
+		},
+		`SASL mechanism is "GSSAPI", allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512`: func(c *kafkaconsumer.Config) {
+			c.SASL = kafkaconsumer.SASL{Mechanism: "GSSAPI", Username: "u"}
+		},
+		`SASL mechanism PLAIN has an empty username`: func(c *kafkaconsumer.Config) {
+			c.SASL.Mechanism = "PLAIN"
+		},
+		`SASL has a username or password but no mechanism`: func(c *kafkaconsumer.Config) {
+			c.SASL.Username = "u"
+		},
 		`SASL username or password cannot be used with SCRAM-SHA-256`: func(c *kafkaconsumer.Config) {
 			c.SASL = kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-256", Username: "u\x00"}
 		},
 		`BatchRecords is -1, allowed are 1 to 1000000`: func(c *kafkaconsumer.Config) { c.BatchRecords = -1 },
 		`FetchMaxBytes is -5`:                          func(c *kafkaconsumer.Config) { c.FetchMaxBytes = -5 },
 		`Linger is -1s, allowed are`:                   func(c *kafkaconsumer.Config) { c.Linger = -time.Second },
-		`HeartbeatInterval is 4s, allowed is less than a third of SessionTimeout (10s)`: func(c *kafkaconsumer.Config) { c.HeartbeatInterval = 4 * time.Second },
-		`HeartbeatInterval is 2s, allowed is less than a third of SessionTimeout (6s)`:  func(c *kafkaconsumer.Config) { c.HeartbeatInterval, c.SessionTimeout = 2*time.Second, 6*time.Second },
-		`DrainTimeout is 30s, allowed is less than RebalanceTimeout (30s)`:              func(c *kafkaconsumer.Config) { c.DrainTimeout = 30 * time.Second },
-		`decoder Mode is "avro", allowed are`:                                           func(c *kafkaconsumer.Config) { c.Decoder = envelope.DecoderConfig{Mode: "avro"} },
+		`HeartbeatInterval is 4s, allowed is less than a third of SessionTimeout (10s)`: func(c *kafkaconsumer.Config) {
+			c.HeartbeatInterval = 4 * time.Second
+		},
+		`HeartbeatInterval is 2s, allowed is less than a third of SessionTimeout (6s)`: func(c *kafkaconsumer.Config) {
+			c.HeartbeatInterval, c.SessionTimeout = 2*time.Second, 6*time.Second
+		},
+		`DrainTimeout is 30s, allowed is less than RebalanceTimeout (30s)`: func(c *kafkaconsumer.Config) {
+			c.DrainTimeout = 30 * time.Second
+		},
+		`decoder Mode is "avro", allowed are`: func(c *kafkaconsumer.Config) {
+			c.Decoder = envelope.DecoderConfig{Mode: "avro"}
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			c := valid()
@@ -82,7 +120,8 @@ func FuzzValidateNeverPanics(f *testing.F) {
 	f.Add("[::1]:1", strings.Repeat("x", 250), "", "SCRAM-SHA-512", "\u00ad", int64(-1), -1)
 	f.Fuzz(func(t *testing.T, broker, topic, group, mechanism, user string, d int64, n int) {
 		c := kafkaconsumer.Config{
-			Brokers: []string{broker}, Topics: []string{topic}, GroupID: group, SASL: kafkaconsumer.SASL{Mechanism: mechanism, Username: user, Password: user},
+			Brokers: []string{broker}, Topics: []string{topic}, GroupID: group,
+			SASL:           kafkaconsumer.SASL{Mechanism: mechanism, Username: user, Password: user},
 			SessionTimeout: time.Duration(d), HeartbeatInterval: time.Duration(d / 4), BatchBytes: n,
 		}
 		if c.Validate() == nil { // then nothing can go wrong in New

@@ -111,7 +111,8 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		committing: condition.New(log, clk, zap.WarnLevel, "offset commit", "what was accepted since may be redelivered"),
 		stalling:   condition.New(log, clk, zap.WarnLevel, "partition progress", "there are records to read"),
 	}
-	c.publishing = condition.New(log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clk, zap.WarnLevel,
+	c.publishing = condition.New(log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clk,
+		zap.WarnLevel,
 		"dead-letter publish", "the same records are tried again")
 	if cfg.DeadLetterTopic != "" {
 		c.letters = &deadLetters{channel: channel, cfg: cfg, network: network, publishing: c.publishing, log: log}
@@ -202,7 +203,8 @@ func (c *Consumer) Health() Health {
 	c.mu.Lock()
 	h := Health{
 		Channel: c.channel, GroupID: c.cfg.GroupID, State: c.state, MemberID: c.member, Generation: c.generation,
-		StateSince: c.stateSince, Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing, DeniedTopics: c.denied, Idle: c.idle,
+		StateSince: c.stateSince, Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing,
+		DeniedTopics: c.denied, Idle: c.idle,
 	}
 	session := c.session
 	c.mu.Unlock()

@@ -81,7 +81,9 @@ type deadLetters struct {
 // ends, or session has ended and a request fails: whoever has the partition next
 // publishes what is left, and a rebalance need not wait for a topic that is
 // down. A request whose answer is lost is sent again: a letter may come twice.
-func (d *deadLetters) publish(ctx, session context.Context, p *partition, letters []deadLetter) (acknowledged int, err error) {
+func (d *deadLetters) publish(
+	ctx, session context.Context, p *partition, letters []deadLetter,
+) (acknowledged int, err error) {
 	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
 	limit := maxLetterBytes
 	for acknowledged < len(letters) {
@@ -104,7 +106,8 @@ func (d *deadLetters) publish(ctx, session context.Context, p *partition, letter
 			return acknowledged, &DeadLetterError{Topic: d.cfg.DeadLetterTopic, Reason: next[0].reason, Refusal: err}
 		}
 		if ctx.Err() == nil {
-			d.publishing.Begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
+			d.publishing.Begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
+				zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
 		}
 		if !retry.wait(session) { // which ends before ctx does
 			d.publishing.Forget(p)
@@ -139,7 +142,8 @@ func (d *deadLetters) produce(ctx context.Context, p *partition, letters []deadL
 		records[i] = d.letter(l)
 	}
 	response, err := d.network.client.Produce(ctx, &kafka.ProduceRequest{
-		Topic: d.cfg.DeadLetterTopic, Partition: p.id % partitions, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
+		Topic: d.cfg.DeadLetterTopic, Partition: p.id % partitions, RequiredAcks: kafka.RequireAll,
+		Records: kafka.NewRecordReader(records...),
 	})
 	if err == nil {
 		err = response.Error
@@ -164,14 +168,16 @@ func (d *deadLetters) partitions(ctx context.Context) (int, error) {
 		switch {
 		case topic.Name != d.cfg.DeadLetterTopic:
 		case errors.Is(topic.Error, kafka.UnknownTopicOrPartition), topic.Error == nil && len(topic.Partitions) == 0:
-			return 0, fmt.Errorf("dead-letter topic %q does not exist: create it, it is not made automatically: %w", topic.Name, kafka.UnknownTopicOrPartition)
+			return 0, fmt.Errorf("dead-letter topic %q does not exist: create it, it is not made automatically: %w", topic.Name,
+				kafka.UnknownTopicOrPartition)
 		case topic.Error != nil:
 			return 0, fmt.Errorf("ask brokers for dead-letter topic %q: %w", topic.Name, topic.Error)
 		default:
 			return len(topic.Partitions), nil
 		}
 	}
-	return 0, fmt.Errorf("ask brokers for dead-letter topic %q: the answer is not about it: %w", d.cfg.DeadLetterTopic, kafka.Unknown)
+	return 0, fmt.Errorf("ask brokers for dead-letter topic %q: the answer is not about it: %w", d.cfg.DeadLetterTopic,
+		kafka.Unknown)
 }
 
 // letter is the record, byte for byte, with headers that say where it came
@@ -197,8 +203,10 @@ func (d *deadLetters) letter(l deadLetter) kafka.Record {
 
 // tell is called for each letter that is acknowledged.
 func (d *deadLetters) tell(l deadLetter) {
-	d.log.Error("inbox: bad record published to the dead-letter topic", zap.String(telemetry.FieldTopic, l.record.Topic), zap.Int(telemetry.FieldPartition, l.record.Partition),
-		zap.Int64(telemetry.FieldOffset, l.record.Offset), zap.String(telemetry.FieldDeadLetterTopic, d.cfg.DeadLetterTopic), zap.Error(l.reason))
+	d.log.Error("inbox: bad record published to the dead-letter topic", zap.String(telemetry.FieldTopic, l.record.Topic),
+		zap.Int(telemetry.FieldPartition, l.record.Partition),
+		zap.Int64(telemetry.FieldOffset, l.record.Offset), zap.String(telemetry.FieldDeadLetterTopic, d.cfg.DeadLetterTopic),
+		zap.Error(l.reason))
 	if d.cfg.OnDeadLetter == nil {
 		return
 	}
@@ -214,6 +222,7 @@ func (d *deadLetters) tell(l deadLetter) {
 // such as a topic that is missing or not authorized.
 func refusedForGood(err error) bool {
 	return slices.ContainsFunc([]kafka.Error{
-		kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidTimestamp, kafka.UnsupportedForMessageFormat, kafka.InvalidRecord,
+		kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidTimestamp, kafka.UnsupportedForMessageFormat,
+		kafka.InvalidRecord,
 	}, func(known kafka.Error) bool { return errors.Is(err, known) })
 }

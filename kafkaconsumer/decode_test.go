@@ -23,7 +23,8 @@ func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
 	headers := []handler.Header{{Key: "a", Value: []byte("1")}, {Key: "", Value: nil}, {Key: "a", Value: []byte{}}}
 	for limit, whole := range map[int]bool{2: false, 3: true} {
 		w := written{layout: layout{base: 5, last: 6}, records: []envelope.Record{
-			{Offset: 5, Timestamp: time.UnixMilli(0).UTC(), Value: []byte("v"), Headers: headers}, {Offset: 6, Timestamp: time.UnixMilli(0).UTC(), Headers: headers[:2]},
+			{Offset: 5, Timestamp: time.UnixMilli(0).UTC(), Value: []byte("v"), Headers: headers},
+			{Offset: 6, Timestamp: time.UnixMilli(0).UTC(), Headers: headers[:2]},
 		}}
 		out := deliver(t, w.bytes(t), 5, nil, func(c *Config) { c.Decoder.MaxHeaders = limit })
 		require.NoError(t, out.err)
@@ -49,7 +50,8 @@ func TestMessageFormatsOfBeforeRecordBatchesHaltByName(t *testing.T) {
 		message[7], message[11], message[formatAt] = 9, 22, magic
 		out := deliver(t, message, 0, nil, nil)
 		require.ErrorIs(t, out.err, ErrUndecodable)
-		require.ErrorContains(t, out.err, "the checksum of the message at offset 9 is wrong", "a flipped bit is not taken for a format")
+		require.ErrorContains(t, out.err, "the checksum of the message at offset 9 is wrong",
+			"a flipped bit is not taken for a format")
 		binary.BigEndian.PutUint32(message[oldChecksumAt:], crc32.ChecksumIEEE(message[formatAt:]))
 		out = deliver(t, message, 0, nil, nil)
 		require.ErrorIs(t, out.err, ErrUndecodable)
@@ -79,16 +81,20 @@ func bombs() map[string][]byte {
 	}
 	repeated = append(repeated, 0x01, 0, 0)
 	return map[string][]byte{
-		"records":                   claim(compress.None, 1<<31-1, []byte("short")),
-		"headers":                   claim(compress.None, 1, oneHeaderOf(1<<40)),
-		"value":                     claim(compress.None, 1, []byte{20, 0, 0, 0, 1, 0xfe, 0xff, 0xff, 0xff, 0x0f}),
-		"a zstd frame's content":    claim(compress.Zstd, 1, []byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 1, 0, 0, 0, 0x01, 0, 0}),
-		"a zstd frame's window":     claim(compress.Zstd, 1, []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xa8, 0x09, 0, 0, 'x'}),
-		"the zstd frame behind":     claim(compress.Zstd, 1, append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58, 0x01, 0, 0}, 0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 1, 0, 0, 0, 0x01, 0, 0)),
-		"what zstd becomes":         claim(compress.Zstd, 1, repeated),
-		"a snappy block":            claim(compress.Snappy, 1, []byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0}),
-		"a framed snappy block":     claim(compress.Snappy, 1, append([]byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1}, 0x7f, 0xff, 0xff, 0xff, 1)),
-		"what is in a snappy frame": claim(compress.Snappy, 1, append([]byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1}, 0, 0, 0, 6, 0xff, 0xff, 0xff, 0xff, 0x0f, 0)),
+		"records": claim(compress.None, 1<<31-1, []byte("short")),
+		"headers": claim(compress.None, 1, oneHeaderOf(1<<40)),
+		"value":   claim(compress.None, 1, []byte{20, 0, 0, 0, 1, 0xfe, 0xff, 0xff, 0xff, 0x0f}),
+		"a zstd frame's content": claim(compress.Zstd, 1,
+			[]byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 1, 0, 0, 0, 0x01, 0, 0}),
+		"a zstd frame's window": claim(compress.Zstd, 1, []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xa8, 0x09, 0, 0, 'x'}),
+		"the zstd frame behind": claim(compress.Zstd, 1, append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58, 0x01, 0, 0},
+			0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 1, 0, 0, 0, 0x01, 0, 0)),
+		"what zstd becomes": claim(compress.Zstd, 1, repeated),
+		"a snappy block":    claim(compress.Snappy, 1, []byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0}),
+		"a framed snappy block": claim(compress.Snappy, 1,
+			append([]byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1}, 0x7f, 0xff, 0xff, 0xff, 1)),
+		"what is in a snappy frame": claim(compress.Snappy, 1, append([]byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0, 0, 0, 0,
+			1, 0, 0, 0, 1}, 0, 0, 0, 6, 0xff, 0xff, 0xff, 0xff, 0x0f, 0)),
 	}
 }
 
@@ -111,12 +117,14 @@ func TestWhatABatchClaimsTakesNoMemory(t *testing.T) {
 func TestBatchLargerThanMaxBatchBytesHaltsByName(t *testing.T) {
 	const limit = 300_000
 	size := func(w written, value int) written {
-		w.records = []envelope.Record{{Offset: 1, Timestamp: time.UnixMilli(0), Value: bytes.Repeat([]byte("abcdefgh"), value/8)}}
+		w.records = []envelope.Record{{Offset: 1, Timestamp: time.UnixMilli(0),
+			Value: bytes.Repeat([]byte("abcdefgh"), value/8)}}
 		return w
 	}
 	for codec := range compress.Compression(5) {
 		t.Run(codec.String(), func(t *testing.T) {
-			good := written{layout: layout{base: 0, last: 0}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Value: []byte("v")}}}
+			good := written{layout: layout{base: 0, last: 0},
+				records: []envelope.Record{{Timestamp: time.UnixMilli(0), Value: []byte("v")}}}
 			w := written{layout: layout{base: 1, last: 1, codec: codec}}
 			smaller := func(c *Config) { c.MaxBatchBytes = limit }
 			out := deliver(t, append(good.bytes(t), size(w, limit+8).bytes(t)...), 0, nil, smaller)
@@ -145,17 +153,20 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 	}
 	hides := claim(compress.None, 0, []byte{12, 0, 0, 0, 1, 1, 0})
 	for name, content := range map[string][]byte{
-		"a flipped bit of a record":     flipped(len(whole) - 1),
-		"a flipped bit of the header":   flipped(24),
-		"an unknown format":             flipped(formatAt),
-		"an unknown codec":              claim(7, 1, []byte("content")),
-		"a record behind the last":      written{layout: layout{base: 0, last: 3}, records: []envelope.Record{record(0), record(4)}}.bytes(t),
-		"records out of order":          written{layout: layout{base: 0, last: 9}, records: []envelope.Record{record(5), record(4)}}.bytes(t),
-		"fewer records than it says":    claim(compress.None, 2, []byte{12, 0, 0, 0, 1, 1, 0}),
-		"a record that is not counted":  hides,
-		"records that are not counted":  claim(compress.None, 1, []byte{12, 0, 0, 0, 1, 1, 0, 12, 0, 0, 2, 1, 1, 0}),
-		"a control record without type": written{layout: layout{base: 0, last: 0, control: true}, records: []envelope.Record{{Timestamp: time.UnixMilli(0), Key: []byte{0}}}}.bytes(t),
-		"a length that is none":         bytes.Repeat([]byte{0xff}, 100),
+		"a flipped bit of a record":   flipped(len(whole) - 1),
+		"a flipped bit of the header": flipped(24),
+		"an unknown format":           flipped(formatAt),
+		"an unknown codec":            claim(7, 1, []byte("content")),
+		"a record behind the last": written{layout: layout{base: 0, last: 3},
+			records: []envelope.Record{record(0), record(4)}}.bytes(t),
+		"records out of order": written{layout: layout{base: 0, last: 9},
+			records: []envelope.Record{record(5), record(4)}}.bytes(t),
+		"fewer records than it says":   claim(compress.None, 2, []byte{12, 0, 0, 0, 1, 1, 0}),
+		"a record that is not counted": hides,
+		"records that are not counted": claim(compress.None, 1, []byte{12, 0, 0, 0, 1, 1, 0, 12, 0, 0, 2, 1, 1, 0}),
+		"a control record without type": written{layout: layout{base: 0, last: 0, control: true},
+			records: []envelope.Record{{Timestamp: time.UnixMilli(0), Key: []byte{0}}}}.bytes(t),
+		"a length that is none": bytes.Repeat([]byte{0xff}, 100),
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := deliver(t, content, 0, nil, nil)
@@ -182,7 +193,8 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 }
 
 func TestEpochThatFallsAgainHaltsWhateverThePolicy(t *testing.T) {
-	_, err := (&fetcher{partition: &partition{topic: "t", id: 1}, fell: EpochError{From: 2, To: 1}}).describeGap(7, &EpochError{From: 2, To: 1})
+	_, err := (&fetcher{partition: &partition{topic: "t", id: 1}, fell: EpochError{From: 2, To: 1}}).describeGap(7,
+		&EpochError{From: 2, To: 1})
 	require.ErrorContains(t, err, "each time")
 	gap, err := (&fetcher{partition: &partition{topic: "t", id: 1}}).describeGap(7, &EpochError{From: 2, To: 1, First: 3})
 	require.NoError(t, err)

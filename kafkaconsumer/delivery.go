@@ -71,7 +71,8 @@ func (d *delivery) batches() error {
 	}
 	f.ask = 0
 	if d.next == d.wanted {
-		return fmt.Errorf("%w: all batches end at %d, before offset %d, for which they were sent", ErrUndecodable, last, d.wanted)
+		return fmt.Errorf("%w: all batches end at %d, before offset %d, for which they were sent", ErrUndecodable, last,
+			d.wanted)
 	}
 	return nil
 }
@@ -80,7 +81,8 @@ func (d *delivery) batches() error {
 // beginning came. Brokers since 0.10.1 send a first batch as a whole.
 func (f *fetcher) askFor(need int, offset int64) error {
 	if need-kafkawire.BatchPrefix > f.cfg.MaxBatchBytes {
-		return fmt.Errorf("%w: the batch for offset %d has %d bytes, more than MaxBatchBytes (%d)", ErrUndecodable, offset, need, f.cfg.MaxBatchBytes)
+		return fmt.Errorf("%w: the batch for offset %d has %d bytes, more than MaxBatchBytes (%d)", ErrUndecodable, offset,
+			need, f.cfg.MaxBatchBytes)
 	}
 	asked := max(f.ask, f.cfg.FetchMaxBytes)
 	if asked >= need {
@@ -136,7 +138,8 @@ func (d *delivery) add(r envelope.Record) error {
 	f := d.fetcher
 	r.Topic, r.Partition = f.partition.topic, f.partition.id
 	size := r.Size()
-	if len(d.chunk.received) > 0 && (len(d.chunk.received) >= f.cfg.BatchRecords || d.chunk.bytes+size > f.cfg.BatchBytes) && !d.flush(r.Offset) {
+	if len(d.chunk.received) > 0 && (len(d.chunk.received) >= f.cfg.BatchRecords || d.chunk.bytes+
+		size > f.cfg.BatchBytes) && !d.flush(r.Offset) {
 		return f.partition.ctx.Err()
 	}
 	// What decoding takes is had before: a record of kilobytes may become megabytes.

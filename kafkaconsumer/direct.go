@@ -34,7 +34,9 @@ type Deliverer interface {
 // for them (acceptor.UnroutedReject): the handlers' failures then go with it. No
 // time limit of the config's applies to handlers but DrainTimeout, once a
 // rebalance or a stop has begun. Otherwise it is New.
-func NewDirect(channel string, cfg Config, deliverer Deliverer, unroutedIsBad bool, acceptor Acceptor, logger *zap.Logger, clk clock.Clock) (*Consumer, error) {
+func NewDirect(channel string, cfg Config, deliverer Deliverer, unroutedIsBad bool, acceptor Acceptor,
+	logger *zap.Logger, clk clock.Clock,
+) (*Consumer, error) {
 	if deliverer == nil {
 		return nil, fmt.Errorf("channel %q: kafka consumer has no deliverer", channel)
 	}

@@ -120,7 +120,9 @@ type delivered struct {
 }
 
 // deliver has a fetcher read a response to a fetch of the wanted offset.
-func deliver(t testing.TB, content []byte, wanted int64, aborted []fetch.ResponseTransaction, change func(*Config)) delivered {
+func deliver(
+	t testing.TB, content []byte, wanted int64, aborted []fetch.ResponseTransaction, change func(*Config),
+) delivered {
 	t.Helper()
 	cfg := Config{}.withDefaults()
 	if change != nil {
@@ -142,12 +144,14 @@ func deliver(t testing.TB, content []byte, wanted int64, aborted []fetch.Respons
 		}
 	}()
 	f := &fetcher{
-		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg, partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
+		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg,
+		partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
 		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
 		sizeBound: func(envelope.Record) int { return 0 }, out: out,
 	}
 	held := buffer.NewHold()
-	run := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content, Aborted: aborted}, wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}
+	run := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content, Aborted: aborted},
+		wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}
 	d.err = run.run()
 	held.End()
 	close(out)

@@ -33,14 +33,17 @@ type OffsetGapError struct {
 
 // Error says what is missing and what to do.
 func (e *OffsetGapError) Error() string {
-	where := fmt.Sprintf("offset %d of %s/%d is out of range, the log holds %d to %d", e.Offset, e.Topic, e.Partition, e.First, e.Last-1)
+	where := fmt.Sprintf("offset %d of %s/%d is out of range, the log holds %d to %d", e.Offset, e.Topic, e.Partition,
+		e.First, e.Last-1)
 	if e.Last <= e.First {
-		where = fmt.Sprintf("offset %d of %s/%d is out of range, the log is empty and continues at %d", e.Offset, e.Topic, e.Partition, e.Last)
+		where = fmt.Sprintf("offset %d of %s/%d is out of range, the log is empty and continues at %d", e.Offset, e.Topic,
+			e.Partition, e.Last)
 	}
 	if e.Offset < e.First {
 		return fmt.Sprintf("%s: %d records were deleted unread; to go on without them, set OnGap to continue or the group's offset to %d", where, e.First-e.Offset, e.First)
 	}
-	return where + ": the log was truncated, or the topic was deleted and created again; to go on, set OnGap to continue or the group's offset within the log"
+	return where +
+		": the log was truncated, or the topic was deleted and created again; to go on, set OnGap to continue or the group's offset within the log"
 }
 
 // TopicRecreatedError is why a partition halts whose topic was deleted and

@@ -69,7 +69,8 @@ func (c Config) explainSilence(err error) error {
 	if len(missing) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w (the broker closed the connection: this listener may require %s)", err, strings.Join(missing, " or "))
+	return fmt.Errorf("%w (the broker closed the connection: this listener may require %s)", err,
+		strings.Join(missing, " or "))
 }
 
 // who is the client as brokers see it.
@@ -93,7 +94,8 @@ func (c Config) certified() bool {
 
 // refusedLogin tells a login that was refused from other trouble.
 func refusedLogin(err error) bool {
-	return errors.Is(err, kafka.SASLAuthenticationFailed) || errors.Is(err, kafka.UnsupportedSASLMechanism) || errors.Is(err, kafka.IllegalSASLState)
+	return errors.Is(err, kafka.SASLAuthenticationFailed) || errors.Is(err, kafka.UnsupportedSASLMechanism) ||
+		errors.Is(err, kafka.IllegalSASLState)
 }
 
 // lost tells a connection that was closed from one that could not be made, or

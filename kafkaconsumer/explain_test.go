@@ -16,10 +16,15 @@ import (
 )
 
 func TestRefusalsNameWhoWhatAndWhichRight(t *testing.T) {
-	scram := Config{Topics: []string{"orders"}, GroupID: "billing", SASL: SASL{Mechanism: "SCRAM-SHA-512", Username: "alice"}}
+	scram := Config{Topics: []string{"orders"}, GroupID: "billing",
+		SASL: SASL{Mechanism: "SCRAM-SHA-512", Username: "alice"}}
 	own := Config{SASL: SASL{Mechanism: "OAUTHBEARER"}.withoutSecrets()}
 	anonymous := Config{TLS: &tls.Config{}}
-	certified := Config{Topics: []string{"orders"}, TLS: &tls.Config{GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return nil, nil }}}
+	certified := Config{Topics: []string{"orders"},
+		TLS: &tls.Config{GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return nil,
+				nil
+		}}}
 	alert := &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")}
 	for name, c := range map[string]struct {
 		cfg  Config
@@ -30,15 +35,20 @@ func TestRefusalsNameWhoWhatAndWhichRight(t *testing.T) {
 		"login by own mechanism": {own, kafka.SASLAuthenticationFailed, `the user of OAUTHBEARER is refused`},
 		"mechanism":              {scram, kafka.UnsupportedSASLMechanism, `does not offer SCRAM-SHA-512`},
 		"no SASL there":          {scram, kafka.IllegalSASLState, `does not use SASL`},
-		"topic":                  {scram, kafka.TopicAuthorizationFailed, `user "alice" (SCRAM-SHA-512) needs the right READ on the topics ["orders"]`},
-		"topic by certificate":   {certified, kafka.TopicAuthorizationFailed, `the user of the client's certificate needs the right READ on the topics ["orders"]`},
-		"topic by nobody":        {anonymous, kafka.TopicAuthorizationFailed, `a client without a user needs`},
-		"group":                  {scram, kafka.GroupAuthorizationFailed, `needs the right READ on the group "billing"`},
-		"gone or unseen":         {scram, protocol.NewErrNoPartition("orders", 1), `does not exist, or user "alice" (SCRAM-SHA-512) lacks`},
-		"gone or unseen topic":   {scram, protocol.NewErrNoTopic("orders"), `does not exist, or user "alice" (SCRAM-SHA-512) lacks`},
-		"authority":              {anonymous, &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, `of no authority in TLS.RootCAs`},
-		"no certificate":         {anonymous, alert, `requires a client certificate, TLS.Certificates is empty`},
-		"a bad certificate":      {certified, alert, `does not accept the client's certificate`},
+		"topic": {scram, kafka.TopicAuthorizationFailed,
+			`user "alice" (SCRAM-SHA-512) needs the right READ on the topics ["orders"]`},
+		"topic by certificate": {certified, kafka.TopicAuthorizationFailed,
+			`the user of the client's certificate needs the right READ on the topics ["orders"]`},
+		"topic by nobody": {anonymous, kafka.TopicAuthorizationFailed, `a client without a user needs`},
+		"group":           {scram, kafka.GroupAuthorizationFailed, `needs the right READ on the group "billing"`},
+		"gone or unseen": {scram, protocol.NewErrNoPartition("orders", 1),
+			`does not exist, or user "alice" (SCRAM-SHA-512) lacks`},
+		"gone or unseen topic": {scram, protocol.NewErrNoTopic("orders"),
+			`does not exist, or user "alice" (SCRAM-SHA-512) lacks`},
+		"authority": {anonymous, &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
+			`of no authority in TLS.RootCAs`},
+		"no certificate":    {anonymous, alert, `requires a client certificate, TLS.Certificates is empty`},
+		"a bad certificate": {certified, alert, `does not accept the client's certificate`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.cfg.explain(fmt.Errorf("context: %w", c.err))
@@ -71,5 +81,6 @@ func TestClosedConnectionBeforeTheFirstAnswerNamesWhatTheListenerMayRequire(t *t
 	all := Config{TLS: certificate, SASL: login}
 	require.Equal(t, io.EOF, all.explainSilence(io.EOF))
 	shaking := &handshakeError{"kafka:9092", io.EOF}
-	require.Equal(t, "TLS handshake with kafka:9092: EOF (this listener of the broker may not use TLS)", (Config{TLS: &tls.Config{}}).explainSilence(shaking).Error())
+	require.Equal(t, "TLS handshake with kafka:9092: EOF (this listener of the broker may not use TLS)",
+		(Config{TLS: &tls.Config{}}).explainSilence(shaking).Error())
 }

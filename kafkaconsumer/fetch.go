@@ -125,7 +125,8 @@ func (f *fetcher) failed(err error, fields ...zap.Field) {
 	}
 	err = f.cfg.explain(err)
 	p.failing(err)
-	f.fetching.Begin(p, err, append(fields, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id))...)
+	f.fetching.Begin(p, err, append(fields, zap.String(telemetry.FieldTopic, p.topic),
+		zap.Int(telemetry.FieldPartition, p.id))...)
 }
 
 func (f *fetcher) works() {
@@ -172,7 +173,8 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 		}
 		f.identified, f.unsure = time.Now(), false
 	}
-	d := &delivery{fetcher: f, held: held, response: response, wanted: offset, next: offset, chunk: &chunk{partition: f.partition}}
+	d := &delivery{fetcher: f, held: held, response: response, wanted: offset, next: offset,
+		chunk: &chunk{partition: f.partition}}
 	err = d.run()
 	return d.sent, len(response.Records) > 0, err
 }
@@ -196,7 +198,8 @@ func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response
 		ReplicaID: -1, MaxWaitTime: int32(f.cfg.FetchMaxWait.Milliseconds()), MinBytes: 1, MaxBytes: math.MaxInt32,
 		IsolationLevel: int8(isolation), SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: p.topic, Partitions: []fetch.RequestPartition{{
-			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: int32(max(f.ask, f.cfg.FetchMaxBytes)),
+			Partition: int32(p.id), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1,
+			PartitionMaxBytes: int32(max(f.ask, f.cfg.FetchMaxBytes)),
 		}}}},
 	}, held)
 	if err == nil && response.Code != 0 {

@@ -74,7 +74,8 @@ func (l *scriptedLog) data(producer, count int64) (offsets []int64) {
 	for i := range count {
 		offsets = append(offsets, base+i)
 		text := fmt.Appendf(nil, "%d", base+i)
-		w.records = append(w.records, envelope.Record{Offset: base + i, Timestamp: time.UnixMilli(base + i), Key: text, Value: []byte{},
+		w.records = append(w.records, envelope.Record{Offset: base + i, Timestamp: time.UnixMilli(base + i), Key: text,
+			Value:   []byte{},
 			Headers: []handler.Header{{Key: "h", Value: text}}})
 	}
 	l.end += max(count, 1)
@@ -91,8 +92,9 @@ func (l *scriptedLog) marker(producer int64, kind byte) {
 	l.end++
 	l.hidden[base] = true
 	l.batches = append(l.batches, written{
-		layout:  layout{base: base, last: base, producer: producer, transactional: true, control: true},
-		records: []envelope.Record{{Offset: base, Timestamp: time.UnixMilli(0), Key: []byte{0, 0, 0, kind}, Value: []byte{0, 0, 0, 0, 0, 0}}},
+		layout: layout{base: base, last: base, producer: producer, transactional: true, control: true},
+		records: []envelope.Record{{Offset: base, Timestamp: time.UnixMilli(0), Key: []byte{0, 0, 0, kind},
+			Value: []byte{0, 0, 0, 0, 0, 0}}},
 	})
 }
 
@@ -176,12 +178,15 @@ func FuzzResponseShowsWhatIsCommitted(f *testing.F) {
 func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 	f.Add([]byte("key"), []byte("value"), "header", []byte("content"), uint8(0), int64(1700000000000), int64(5), uint8(3))
 	f.Add([]byte{}, []byte(nil), "", []byte{}, uint8(0x1f), int64(-1), int64(0), uint8(1))
-	f.Add(bytes.Repeat([]byte("0"), 100_000), []byte{0}, "h", []byte(nil), uint8(0x2c), int64(1<<50), int64(1<<40), uint8(1))
+	f.Add(bytes.Repeat([]byte("0"), 100_000), []byte{0}, "h", []byte(nil), uint8(0x2c), int64(1<<50), int64(1<<40),
+		uint8(1))
 	f.Fuzz(func(t *testing.T, key, value []byte, name string, content []byte, shape uint8, at, base int64, count uint8) {
-		if base < 0 || base > 1<<62 || at < -1<<61 || at > 1<<61 || count == 0 || int(count)*(len(key)+len(value)+len(content)) > 1<<17 {
+		if base < 0 || base > 1<<62 || at < -1<<61 || at > 1<<61 || count == 0 ||
+			int(count)*(len(key)+len(value)+len(content)) > 1<<17 {
 			return
 		}
-		w := written{layout: layout{base: base, last: base + 3*int64(count), codec: compress.Compression(shape % 5), appended: shape&0x08 != 0,
+		w := written{layout: layout{base: base, last: base + 3*int64(count), codec: compress.Compression(shape % 5),
+			appended:  shape&0x08 != 0,
 			firstTime: at, maxTime: at + 77, producer: -1, epoch: 7}}
 		var want []envelope.Record
 		for i := range int64(count) {
@@ -227,7 +232,8 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 			return
 		}
 		var encoded bytes.Buffer
-		set := protocol.RecordSet{Version: 2, Attributes: protocol.Attributes(w.codec), Records: protocol.NewRecordReader(records...)}
+		set := protocol.RecordSet{Version: 2, Attributes: protocol.Attributes(w.codec),
+			Records: protocol.NewRecordReader(records...)}
 		_, err := set.WriteTo(&encoded)
 		require.NoError(t, err)
 		out = deliver(t, encoded.Bytes()[4:], 0, nil, nil)
@@ -243,7 +249,8 @@ func FuzzResponseOfAnyBytes(f *testing.F) {
 	for codec := range compress.Compression(5) {
 		w := written{layout: layout{base: 5, last: 9, codec: codec, producer: -1}}
 		for i := range int64(3) {
-			w.records = append(w.records, envelope.Record{Offset: 5 + i, Timestamp: time.UnixMilli(1), Key: []byte("k"), Value: []byte("v"),
+			w.records = append(w.records, envelope.Record{Offset: 5 + i, Timestamp: time.UnixMilli(1), Key: []byte("k"),
+				Value:   []byte("v"),
 				Headers: []handler.Header{{Key: "h", Value: []byte("v")}}})
 		}
 		f.Add(w.bytes(f), int64(5), false)

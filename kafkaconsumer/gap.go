@@ -97,7 +97,8 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 				}
 				return f.restart(gap.To, reason)
 			}
-			f.gaps.accepting.Begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id), zap.Int64(telemetry.FieldOffset, offset))
+			f.gaps.accepting.Begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
+				zap.Int64(telemetry.FieldOffset, offset))
 		}
 		if !retry.wait(p.ctx) {
 			return 0, false

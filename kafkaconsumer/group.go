@@ -91,7 +91,8 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 			existing[topic.Name] = len(topic.Partitions)
 		case errors.Is(topic.Error, kafka.TopicAuthorizationFailed): // also if it does not exist
 			denied = append(denied, topic.Name)
-		case topic.Error != nil && !errors.Is(topic.Error, kafka.UnknownTopicOrPartition) && !errors.Is(topic.Error, kafka.LeaderNotAvailable):
+		case topic.Error != nil && !errors.Is(topic.Error, kafka.UnknownTopicOrPartition) &&
+			!errors.Is(topic.Error, kafka.LeaderNotAvailable):
 			return nil, fmt.Errorf("ask brokers for topic %q: %w", topic.Name, topic.Error)
 		}
 	}
@@ -195,11 +196,14 @@ func (c *Consumer) askAnother(err error) bool {
 
 func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.ConsumerGroupConfig {
 	cfg := kafka.ConsumerGroupConfig{
-		ID: c.cfg.GroupID, Brokers: slices.Concat(c.cfg.Brokers[c.bootstrap:], c.cfg.Brokers[:c.bootstrap]), Topics: topics, Dialer: c.network.dialer,
+		ID: c.cfg.GroupID, Brokers: slices.Concat(c.cfg.Brokers[c.bootstrap:], c.cfg.Brokers[:c.bootstrap]), Topics: topics,
+		Dialer: c.network.dialer,
 		GroupBalancers: []kafka.GroupBalancer{
-			observedBalancer{kafka.RangeGroupBalancer{}, leader, c.existingPartitions}, observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions},
+			observedBalancer{kafka.RangeGroupBalancer{}, leader, c.existingPartitions},
+			observedBalancer{kafka.RoundRobinGroupBalancer{}, leader, c.existingPartitions},
 		},
-		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
+		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout,
+		RebalanceTimeout: c.cfg.RebalanceTimeout,
 		JoinGroupBackoff: c.cfg.JoinBackoff, Timeout: c.cfg.RequestTimeout,
 		// Resolved by the fetcher, which can tell a fresh start from a
 		// committed offset.
@@ -244,7 +248,8 @@ func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[stri
 		for _, topic := range topics {
 			if assigned != nil && existing[topic] > assigned[topic] {
 				c.log.Info("inbox: topic has more partitions than are assigned, joining again",
-					zap.String(telemetry.FieldTopic, topic), zap.Int(telemetry.FieldPartitions, existing[topic]), zap.Int(telemetry.FieldAssigned, assigned[topic]))
+					zap.String(telemetry.FieldTopic, topic), zap.Int(telemetry.FieldPartitions, existing[topic]),
+					zap.Int(telemetry.FieldAssigned, assigned[topic]))
 				end()
 				return false
 			}

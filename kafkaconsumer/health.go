@@ -78,7 +78,8 @@ type Health struct {
 func (h Health) Err() error {
 	var problems []error
 	if h.GroupErr != nil {
-		problems = append(problems, fmt.Errorf("group %q: no member since %s: %w", h.GroupID, h.DownSince.Format(time.RFC3339), h.GroupErr))
+		problems = append(problems, fmt.Errorf("group %q: no member since %s: %w", h.GroupID,
+			h.DownSince.Format(time.RFC3339), h.GroupErr))
 	}
 	if h.ClusterErr != nil && h.GroupErr == nil {
 		const what = "group %q: what is known of the cluster cannot be refreshed: %w"
@@ -88,17 +89,21 @@ func (h Health) Err() error {
 		problems = append(problems, fmt.Errorf("topics %q do not exist", h.MissingTopics))
 	}
 	if len(h.DeniedTopics) > 0 {
-		problems = append(problems, fmt.Errorf("topics %q: the right READ is missing, and they may not exist", h.DeniedTopics))
+		problems = append(problems, fmt.Errorf("topics %q: the right READ is missing, and they may not exist",
+			h.DeniedTopics))
 	}
 	if h.AcceptErr != nil {
-		problems = append(problems, fmt.Errorf("accepting fails since %s: %w", h.AcceptFailingSince.Format(time.RFC3339), h.AcceptErr))
+		problems = append(problems, fmt.Errorf("accepting fails since %s: %w", h.AcceptFailingSince.Format(time.RFC3339),
+			h.AcceptErr))
 	}
 	if h.DeadLetterErr != nil {
-		problems = append(problems, fmt.Errorf("bad records cannot be published since %s: %w", h.DeadLetterFailingSince.Format(time.RFC3339), h.DeadLetterErr))
+		problems = append(problems, fmt.Errorf("bad records cannot be published since %s: %w",
+			h.DeadLetterFailingSince.Format(time.RFC3339), h.DeadLetterErr))
 	}
 	problems = append(problems, h.partitionProblems()...)
 	if i := h.Idle; i != nil && i.Unassigned > 0 {
-		problems = append(problems, fmt.Errorf("group %q: %d of %d partitions are assigned to none of its %d members", h.GroupID, i.Unassigned, i.Partitions, i.Members))
+		problems = append(problems, fmt.Errorf("group %q: %d of %d partitions are assigned to none of its %d members",
+			h.GroupID, i.Unassigned, i.Partitions, i.Members))
 	}
 	return errors.Join(problems...)
 }

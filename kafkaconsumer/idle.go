@@ -43,7 +43,8 @@ func (w *idleWatch) look(ctx context.Context) {
 	if !w.said && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
 		w.said = true
 		c.log.Warn("inbox: member has no partitions although there are enough, or some that no member has",
-			zap.Int(telemetry.FieldPartitions, idle.Partitions), zap.Int(telemetry.FieldMembers, idle.Members), zap.Int(telemetry.FieldUnassigned, idle.Unassigned))
+			zap.Int(telemetry.FieldPartitions, idle.Partitions), zap.Int(telemetry.FieldMembers, idle.Members),
+			zap.Int(telemetry.FieldUnassigned, idle.Unassigned))
 	}
 }
 

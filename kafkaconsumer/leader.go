@@ -49,7 +49,9 @@ func (b observedBalancer) UserData() ([]byte, error) {
 }
 
 // AssignGroups implements kafka.GroupBalancer.
-func (b observedBalancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
+func (b observedBalancer) AssignGroups(
+	members []kafka.GroupMember, partitions []kafka.Partition,
+) kafka.GroupMemberAssignments {
 	if len(partitions) == 0 {
 		partitions = b.existing()
 	}
@@ -62,7 +64,8 @@ func (b observedBalancer) AssignGroups(members []kafka.GroupMember, partitions [
 func (c *Consumer) existingPartitions() []kafka.Partition {
 	existing, err := c.existingTopics(c.ctx)
 	if err != nil {
-		c.log.Debug("inbox: the group's leader does not know the partitions of its topics", zap.Error(err)) // it looks again soon
+		// it looks again soon
+		c.log.Debug("inbox: the group's leader does not know the partitions of its topics", zap.Error(err))
 		return nil
 	}
 	var partitions []kafka.Partition

@@ -28,7 +28,8 @@ func TestSilentBrokerNeverHoldsAnAuthentication(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close()) }() // accepts, as the kernel does, and never answers
 	cfg := Config{
-		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", SASL: SASL{Mechanism: "PLAIN", Username: "u", Password: "p"},
+		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g",
+		SASL:        SASL{Mechanism: "PLAIN", Username: "u", Password: "p"},
 		DialTimeout: 200 * time.Millisecond, RequestTimeout: 200 * time.Millisecond,
 	}.withDefaults()
 	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
@@ -54,7 +55,8 @@ func TestFailedHandshakesLeaveNoConnectionOpen(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	cfg := Config{Brokers: []string{server.Listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", TLS: &tls.Config{}}.withDefaults()
+	cfg := Config{Brokers: []string{server.Listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g",
+		TLS: &tls.Config{}}.withDefaults()
 	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
 	require.NoError(t, err)
 	defer n.cut()
@@ -74,7 +76,8 @@ func TestSilentBrokerNeverHoldsAHandshake(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close()) }()
 	cfg := Config{
-		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", TLS: &tls.Config{}, DialTimeout: 200 * time.Millisecond,
+		Brokers: []string{listener.Addr().String()}, Topics: []string{"t"}, GroupID: "g", TLS: &tls.Config{},
+		DialTimeout: 200 * time.Millisecond,
 	}.withDefaults()
 	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})
 	require.NoError(t, err)

@@ -14,7 +14,8 @@ import (
 // warn says of settings that are allowed and dangerous.
 func (c *Consumer) warn() {
 	switch {
-	case c.cfg.TLS != nil && c.cfg.TLS.InsecureSkipVerify && c.cfg.TLS.VerifyPeerCertificate == nil && c.cfg.TLS.VerifyConnection == nil:
+	case c.cfg.TLS != nil && c.cfg.TLS.InsecureSkipVerify && c.cfg.TLS.VerifyPeerCertificate == nil &&
+		c.cfg.TLS.VerifyConnection == nil:
 		c.log.Warn("inbox: TLS.InsecureSkipVerify is set, anybody may play the broker")
 	case c.cfg.TLS == nil && c.cfg.SASL.Mechanism != "" && !c.cfg.SASL.AllowWithoutTLS:
 		c.log.Warn("inbox: SASL is used without TLS: who is on the way to the broker can read the messages, act as this client, " +
@@ -50,7 +51,8 @@ func (c *Consumer) joined(s *session) {
 	c.grouping.End(nil)
 	c.accepting.Clear() // of earlier generations
 	c.publishing.Clear()
-	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID), zap.Int32(telemetry.FieldGeneration, s.gen.ID),
+	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID),
+		zap.Int32(telemetry.FieldGeneration, s.gen.ID),
 		zap.Int(telemetry.FieldPartitions, len(s.partitions)))
 }
 
@@ -93,7 +95,8 @@ func (c *Consumer) setMissing(missing, denied []string) {
 // halt stops a partition.
 func (c *Consumer) halt(p *partition, reason error) {
 	p.halt(reason)
-	c.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
+	c.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic),
+		zap.Int(telemetry.FieldPartition, p.id),
 		zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))
 	if c.cfg.OnHalt == nil {
 		return

@@ -107,7 +107,9 @@ const endsAtOnce = 16
 
 // listEnds asks for the ends of partitions as an isolation level sees them: the
 // high watermark, or the last stable offset. The answer has each.
-func (s *session) listEnds(ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel) map[*partition]end {
+func (s *session) listEnds(
+	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel,
+) map[*partition]end {
 	ends := make(map[*partition]end, len(partitions))
 	var err error
 	for some := range slices.Chunk(partitions, endsAtOnce) {
@@ -130,7 +132,9 @@ func (s *session) listEnds(ctx context.Context, partitions []*partition, isolati
 
 // listSomeEnds asks once and notes what the answer says. It fails if there is
 // none.
-func (s *session) listSomeEnds(ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel, ends map[*partition]end) error {
+func (s *session) listSomeEnds(
+	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel, ends map[*partition]end,
+) error {
 	c := s.consumer
 	request := &listoffsets.Request{ReplicaID: -1, IsolationLevel: int8(isolation)}
 	asked := make(map[string]map[int32]*partition)
@@ -141,7 +145,8 @@ func (s *session) listSomeEnds(ctx context.Context, partitions []*partition, iso
 		}
 		asked[p.topic][int32(p.id)] = p
 		topic := &request.Topics[len(request.Topics)-1]
-		topic.Partitions = append(topic.Partitions, listoffsets.RequestPartition{Partition: int32(p.id), CurrentLeaderEpoch: -1, Timestamp: kafka.LastOffset})
+		topic.Partitions = append(topic.Partitions, listoffsets.RequestPartition{Partition: int32(p.id),
+			CurrentLeaderEpoch: -1, Timestamp: kafka.LastOffset})
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
@@ -161,7 +166,8 @@ func (s *session) listSomeEnds(ctx context.Context, partitions []*partition, iso
 			case found.ErrorCode != 0:
 				ends[p] = end{err: fmt.Errorf("list the end of %s/%d: %w", p.topic, p.id, kafka.Error(found.ErrorCode))}
 			case found.Offset < 0:
-				ends[p] = end{err: fmt.Errorf("list the end of %s/%d: the answer is offset %d: %w", p.topic, p.id, found.Offset, kafka.Unknown)}
+				ends[p] = end{err: fmt.Errorf("list the end of %s/%d: the answer is offset %d: %w", p.topic, p.id, found.Offset,
+					kafka.Unknown)}
 			default:
 				ends[p] = end{offset: found.Offset}
 			}
@@ -178,7 +184,8 @@ func (s *session) sayStalls() {
 			c.stalling.End(s.partitions[i])
 			continue
 		}
-		c.stalling.Begin(s.partitions[i], h.problem(), zap.String(telemetry.FieldTopic, h.Topic), zap.Int(telemetry.FieldPartition, h.Partition),
+		c.stalling.Begin(s.partitions[i], h.problem(), zap.String(telemetry.FieldTopic, h.Topic),
+			zap.Int(telemetry.FieldPartition, h.Partition),
 			zap.Int64(telemetry.FieldLag, h.Lag), zap.Time(telemetry.FieldSince, h.StalledSince))
 	}
 }

@@ -103,7 +103,9 @@ func (f *fetcher) listOffset(at int64) (int64, error) {
 // listOffset asks for the first or last offset of a partition. For a reader of
 // what is committed the last one is the last stable offset, where transactions
 // that are open begin.
-func (n *network) listOffset(ctx context.Context, topic string, partition int, at int64, isolation Isolation) (int64, error) {
+func (n *network) listOffset(
+	ctx context.Context, topic string, partition int, at int64, isolation Isolation,
+) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
 	defer cancel()
 	request := &listoffsets.Request{
@@ -121,14 +123,16 @@ func (n *network) listOffset(ctx context.Context, topic string, partition int, a
 	}
 	response, ok := answer.(*listoffsets.Response)
 	if !ok || len(response.Topics) != 1 || len(response.Topics[0].Partitions) != 1 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer %T is not about it: %w", topic, partition, answer, kafka.Unknown)
+		return 0, fmt.Errorf("list offsets of %s/%d: the answer %T is not about it: %w", topic, partition, answer,
+			kafka.Unknown)
 	}
 	found := response.Topics[0].Partitions[0]
 	if found.ErrorCode != 0 {
 		return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, partition, kafka.Error(found.ErrorCode))
 	}
 	if found.Offset < 0 {
-		return 0, fmt.Errorf("list offsets of %s/%d: the answer is offset %d: %w", topic, partition, found.Offset, kafka.Unknown)
+		return 0, fmt.Errorf("list offsets of %s/%d: the answer is offset %d: %w", topic, partition, found.Offset,
+			kafka.Unknown)
 	}
 	return found.Offset, nil
 }

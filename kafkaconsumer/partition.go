@@ -65,7 +65,8 @@ type chunk struct {
 }
 
 func newPartition(ctx context.Context, topic string, id int, committed int64) *partition {
-	p := &partition{topic: topic, id: id, start: -1, next: -1, accepted: -1, committed: -1, highWatermark: -1, lastStable: -1, logStart: -1, assignedWatermark: -1}
+	p := &partition{topic: topic, id: id, start: -1, next: -1, accepted: -1, committed: -1, highWatermark: -1,
+		lastStable: -1, logStart: -1, assignedWatermark: -1}
 	if committed >= 0 {
 		p.committed = committed
 	}

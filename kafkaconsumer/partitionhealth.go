@@ -72,7 +72,8 @@ type PartitionHealth struct {
 func (p PartitionHealth) problem() error {
 	switch {
 	case p.Halted != nil:
-		return fmt.Errorf("%s/%d is halted before offset %d since %s: %w", p.Topic, p.Partition, p.Accepted, p.HaltedAt.Format(time.RFC3339), p.Halted)
+		return fmt.Errorf("%s/%d is halted before offset %d since %s: %w", p.Topic, p.Partition, p.Accepted,
+			p.HaltedAt.Format(time.RFC3339), p.Halted)
 	case p.Err != nil:
 		return fmt.Errorf("%s/%d: fetching fails since %s: %w", p.Topic, p.Partition, p.ErrSince.Format(time.RFC3339), p.Err)
 	case !p.StalledSince.IsZero():
@@ -89,8 +90,9 @@ func (p *partition) health(full bool, timeout time.Duration, excused time.Time) 
 	defer p.mu.Unlock()
 	h := PartitionHealth{
 		Topic: p.topic, Partition: p.id, Next: p.next, Accepted: p.accepted, Committed: p.committed,
-		HighWatermark: p.highWatermark, LastStable: p.lastStable, LogStart: p.logStart, ToldAt: p.toldAt, WatermarkErr: p.watermarkErr,
-		Lag: p.lag(), BehindSince: p.behindSince,
+		HighWatermark: p.highWatermark, LastStable: p.lastStable, LogStart: p.logStart, ToldAt: p.toldAt,
+		WatermarkErr: p.watermarkErr,
+		Lag:          p.lag(), BehindSince: p.behindSince,
 		CaughtUp:   p.answered && p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,
 		AssignedAt: p.assignedAt, ProgressAt: p.progressAt, StalledSince: p.stalledSince(timeout, excused),
 		Halted: p.halted, HaltedAt: p.haltedAt, Err: p.err, ErrSince: p.errSince,

@@ -15,5 +15,6 @@ func RecordOf(m kafka.Message) envelope.Record {
 	for i, h := range m.Headers {
 		headers[i] = handler.Header{Key: h.Key, Value: h.Value}
 	}
-	return envelope.Record{Topic: m.Topic, Partition: m.Partition, Offset: m.Offset, Timestamp: m.Time, Key: m.Key, Value: m.Value, Headers: headers}
+	return envelope.Record{Topic: m.Topic, Partition: m.Partition, Offset: m.Offset, Timestamp: m.Time, Key: m.Key,
+		Value: m.Value, Headers: headers}
 }

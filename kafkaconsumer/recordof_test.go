@@ -20,7 +20,8 @@ func TestMessageReadWithKafkaGoIsARecord(t *testing.T) {
 	m := kafka.Message{Topic: "orders", Partition: 3, Offset: 42, Time: at, Key: []byte("k7"),
 		Headers: []kafka.Header{{Key: "MessageId", Value: []byte("h1")}, {Key: "Empty", Value: []byte{}}, {Key: "Null"}}}
 	require.Equal(t, envelope.Record{Topic: "orders", Partition: 3, Offset: 42, Timestamp: at, Key: []byte("k7"),
-		Headers: []handler.Header{{Key: "MessageId", Value: []byte("h1")}, {Key: "Empty", Value: []byte{}}, {Key: "Null"}}}, kafkaconsumer.RecordOf(m))
+		Headers: []handler.Header{{Key: "MessageId", Value: []byte("h1")}, {Key: "Empty", Value: []byte{}}, {Key: "Null"}}},
+		kafkaconsumer.RecordOf(m))
 }
 
 func TestMessageReadWithKafkaGoIsHandledOnce(t *testing.T) {
@@ -31,7 +32,8 @@ func TestMessageReadWithKafkaGoIsHandledOnce(t *testing.T) {
 		idempotent.RecordBy(kafkaconsumer.RecordOf), idempotent.IDFrom(envelope.HeaderID()))
 	require.NoError(t, err)
 	for offset := range int64(3) { // a producer that sends again
-		require.NoError(t, handle(t.Context(), kafka.Message{Topic: "orders", Offset: offset, Headers: []kafka.Header{{Key: "MessageId", Value: []byte("m1")}}}))
+		require.NoError(t, handle(t.Context(), kafka.Message{Topic: "orders", Offset: offset,
+			Headers: []kafka.Header{{Key: "MessageId", Value: []byte("m1")}}}))
 	}
 	require.ErrorIs(t, handle(t.Context(), kafka.Message{Topic: "orders"}), idempotent.ErrMissingID)
 	require.Equal(t, 1, calls)

@@ -25,7 +25,8 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 	for _, cfg := range []kafkaconsumer.Config{named, own} {
 		c, err := kafkaconsumer.New("orders.events", cfg, acceptor{}, nil, nil)
 		require.NoError(t, err)
-		for _, value := range []any{cfg, &cfg, cfg.SASL, &cfg.SASL, []kafkaconsumer.Config{cfg}, map[string]any{"kafka": cfg}, c, c.Health()} {
+		for _, value := range []any{cfg, &cfg, cfg.SASL, &cfg.SASL, []kafkaconsumer.Config{cfg}, map[string]any{"kafka": cfg},
+			c, c.Health()} {
 			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
 				text := fmt.Sprintf(verb, value)
 				require.NotContains(t, text, secret, "%T by %s", value, verb)
@@ -50,10 +51,17 @@ func TestErrorsOfTheConfigurationShowNoPassword(t *testing.T) {
 			c.SASL = kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-512", Username: "billing", Password: secret + "\x00"}
 		},
 		"a broker with a user": func(c *kafkaconsumer.Config) { c.Brokers = []string{"billing:" + secret + "@kafka:9092"} },
-		"a broker as a URL":    func(c *kafkaconsumer.Config) { c.Brokers = []string{"sasl://billing:" + secret + "@kafka:9092"} },
-		"a user alone":         func(c *kafkaconsumer.Config) { c.Brokers = []string{secret + "@kafka:9092"} },
-		"no mechanism":         func(c *kafkaconsumer.Config) { c.SASL = kafkaconsumer.SASL{Username: "billing", Password: secret} },
-		"no username":          func(c *kafkaconsumer.Config) { c.SASL = kafkaconsumer.SASL{Mechanism: "PLAIN", Password: secret} },
+		"a broker as a URL": func(c *kafkaconsumer.Config) {
+			c.Brokers = []string{"sasl://billing:" + secret +
+				"@kafka:9092"}
+		},
+		"a user alone": func(c *kafkaconsumer.Config) { c.Brokers = []string{secret + "@kafka:9092"} },
+		"no mechanism": func(c *kafkaconsumer.Config) {
+			c.SASL = kafkaconsumer.SASL{Username: "billing", Password: secret}
+		},
+		"no username": func(c *kafkaconsumer.Config) {
+			c.SASL = kafkaconsumer.SASL{Mechanism: "PLAIN", Password: secret}
+		},
 		"PLAIN without TLS": func(c *kafkaconsumer.Config) {
 			c.SASL = kafkaconsumer.SASL{Mechanism: "PLAIN", Username: "billing", Password: secret}
 		},

@@ -76,7 +76,8 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 			go func() { defer fetchers.Done(); f.run(f.partition.committed) }()
 		}
 	}
-	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commitAgain, done: c.committed}
+	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commitAgain,
+		done: c.committed}
 	stopCommitting, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	helpers.Add(4)
@@ -119,7 +120,8 @@ func (s *session) makeWorkers() []consumingWorker {
 		workers := make([]consumingWorker, len(s.partitions))
 		for i, p := range s.partitions {
 			// A chunk in hand, and one that the fetcher waits with: enough.
-			workers[i] = &directWorker{worker: s.makeWorker(make(chan *chunk)), partition: p, deliverer: c.deliverer, unroutedIsBad: c.unroutedIsBad}
+			workers[i] = &directWorker{worker: s.makeWorker(make(chan *chunk)), partition: p, deliverer: c.deliverer,
+				unroutedIsBad: c.unroutedIsBad}
 		}
 		return workers
 	}
@@ -133,7 +135,8 @@ func (s *session) makeWorkers() []consumingWorker {
 func (s *session) makeWorker(in chan *chunk) *worker {
 	c := s.consumer
 	return &worker{
-		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, accepting: c.accepting, letters: c.letters, session: s.ctx, clock: c.clock,
+		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, accepting: c.accepting,
+		letters: c.letters, session: s.ctx, clock: c.clock,
 		in: in, stopped: map[*partition]bool{},
 	}
 }
@@ -141,7 +144,8 @@ func (s *session) makeWorker(in chan *chunk) *worker {
 func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	c := s.consumer
 	return &fetcher{
-		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound, groupOffsets: c.groupOffsets, out: out, halt: c.halt, fetching: c.fetching,
+		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound,
+		groupOffsets: c.groupOffsets, out: out, halt: c.halt, fetching: c.fetching,
 		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, accepting: c.accepting},
 	}
 }
@@ -154,7 +158,8 @@ func (s *session) stayMember(ctx context.Context) {
 	c := s.consumer
 	for routine.Sleep(ctx, c.cfg.HeartbeatInterval) {
 		beat, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
-		_, err := c.network.client.Heartbeat(beat, &kafka.HeartbeatRequest{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID})
+		_, err := c.network.client.Heartbeat(beat, &kafka.HeartbeatRequest{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID,
+			MemberID: s.gen.MemberID})
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			c.log.Debug("inbox: heartbeat while draining failed", zap.Error(err))

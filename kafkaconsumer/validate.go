@@ -19,7 +19,8 @@ import (
 // its value and what is allowed. Fields left zero count as their default.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	return errors.Join(c.validateBrokers(), c.validateTopics(), c.validateNames(), c.validateSASL(), c.validateRanges(), c.Decoder.Validate())
+	return errors.Join(c.validateBrokers(), c.validateTopics(), c.validateNames(), c.validateSASL(), c.validateRanges(),
+		c.Decoder.Validate())
 }
 
 func (c Config) validateBrokers() error {
@@ -39,7 +40,8 @@ func (c Config) validateBrokers() error {
 			}
 		}
 		if err != nil {
-			all = append(all, fmt.Errorf("option Brokers has %q, allowed is host:port with a port of 1 to 65535", withoutUser(broker)))
+			all = append(all, fmt.Errorf("option Brokers has %q, allowed is host:port with a port of 1 to 65535",
+				withoutUser(broker)))
 		}
 	}
 	return errors.Join(all...)
@@ -71,7 +73,8 @@ func (c Config) validateTopics() error {
 	switch letters := c.DeadLetterTopic; {
 	case letters == "":
 	case !validTopic(letters):
-		all = append(all, fmt.Errorf("option DeadLetterTopic is %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", letters))
+		all = append(all, fmt.Errorf("option DeadLetterTopic is %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'",
+			letters))
 	case seen[letters]:
 		all = append(all, fmt.Errorf("option DeadLetterTopic is %q, allowed is a topic that is not one of Topics", letters))
 	}
@@ -95,7 +98,8 @@ func (c Config) validateNames() error {
 		all = append(all, fmt.Errorf("option StartOffset is %q, allowed are %s and %s", c.StartOffset, First, Last))
 	}
 	if c.Isolation != ReadCommitted && c.Isolation != ReadUncommitted {
-		all = append(all, fmt.Errorf("option Isolation is %q, allowed are %s and %s", c.Isolation, ReadCommitted, ReadUncommitted))
+		all = append(all, fmt.Errorf("option Isolation is %q, allowed are %s and %s", c.Isolation, ReadCommitted,
+			ReadUncommitted))
 	}
 	return errors.Join(all...)
 }
@@ -113,7 +117,8 @@ func (c Config) validateSASL() error {
 func (s SASL) mechanism() (sasl.Mechanism, error) {
 	if s.Mechanism == "" {
 		if s.Username != "" || s.Password != "" {
-			return nil, errors.New("option SASL has a username or password but no mechanism, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
+			return nil,
+				errors.New("option SASL has a username or password but no mechanism, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
 		}
 		if s.Custom == nil {
 			return nil, nil
@@ -137,7 +142,8 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		mechanism, err := scram.Mechanism(algorithm, s.Username, s.Password)
 		if err != nil {
 			// The error itself quotes what it is about, also a password.
-			return nil, fmt.Errorf("option SASL username or password cannot be used with %s, allowed are characters that SASLprep (RFC 4013) does not prohibit", s.Mechanism)
+			return nil,
+				fmt.Errorf("option SASL username or password cannot be used with %s, allowed are characters that SASLprep (RFC 4013) does not prohibit", s.Mechanism)
 		}
 		return boundedSCRAM{mechanism}, nil
 	default:
@@ -190,8 +196,10 @@ func (c Config) validateRanges() error {
 		value, limit time.Duration
 		allowed      string
 	}{
-		{"HeartbeatInterval", c.HeartbeatInterval, (c.SessionTimeout + 2) / 3, fmt.Sprintf("less than a third of SessionTimeout (%s)", c.SessionTimeout)},
-		{"DrainTimeout", c.DrainTimeout, c.RebalanceTimeout, fmt.Sprintf("less than RebalanceTimeout (%s)", c.RebalanceTimeout)},
+		{"HeartbeatInterval", c.HeartbeatInterval, (c.SessionTimeout + 2) / 3,
+			fmt.Sprintf("less than a third of SessionTimeout (%s)", c.SessionTimeout)},
+		{"DrainTimeout", c.DrainTimeout, c.RebalanceTimeout,
+			fmt.Sprintf("less than RebalanceTimeout (%s)", c.RebalanceTimeout)},
 		{"FetchMaxWait", c.FetchMaxWait, c.SessionTimeout, fmt.Sprintf("less than SessionTimeout (%s)", c.SessionTimeout)},
 	} {
 		if f.value >= f.limit {

@@ -14,11 +14,13 @@ import (
 )
 
 func newMessage(id string) *models.Message {
-	return &models.Message{ID: id, Namespace: "shop", Content: []byte("x"), SerializedProperties: "{}", ReceivedAt: time.Now()}
+	return &models.Message{ID: id, Namespace: "shop", Content: []byte("x"), SerializedProperties: "{}",
+		ReceivedAt: time.Now()}
 }
 
 func newStatus(m *models.Message) *models.HandlerStatus {
-	return &models.HandlerStatus{ID: uuid.NewString(), MessageID: m.ID, HandlerKey: "h", CreatedAt: time.Now(), MessageNumber: int64(m.Number)}
+	return &models.HandlerStatus{ID: uuid.NewString(), MessageID: m.ID, HandlerKey: "h", CreatedAt: time.Now(),
+		MessageNumber: int64(m.Number)}
 }
 
 // Contract 3.4: the models are ordinary GORM models.

@@ -16,7 +16,8 @@ func inEachInbox(t *testing.T, run func(s tables, status models.HandlerStatus, m
 	for name, fresh := range drivers {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t)
-			namings := map[string]models.Naming{"default": {}, "shop": {Prefix: "Shop_"}, "trap": {Prefix: "inbox_handler_statuses_"}}
+			namings := map[string]models.Naming{"default": {}, "shop": {Prefix: "Shop_"},
+				"trap": {Prefix: "inbox_handler_statuses_"}}
 			if db.Dialector.Name() == "postgres" {
 				namings["orders"] = models.Naming{Schema: "Orders"}
 				namings["both"] = models.Naming{Schema: "Orders", Prefix: "b_"}
@@ -87,7 +88,8 @@ func TestJoinsOfAMessageReadTheSameInboxOrFail(t *testing.T) {
 			require.ErrorContains(s, err, `Joins("Message") of `)
 			require.ErrorContains(s, err, `use Preload("Message")`)
 			require.Empty(s, found)
-			require.ErrorContains(s, join(s.statuses()).Model(&models.HandlerStatus{}).Count(new(int64)).Error, `Joins("Message") of `)
+			require.ErrorContains(s, join(s.statuses()).Model(&models.HandlerStatus{}).Count(new(int64)).Error,
+				`Joins("Message") of `)
 		}
 	})
 }

@@ -74,7 +74,8 @@ func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, nami
 	// transaction on PostgreSQL.
 	lookup, argument := `SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = $1`, naming.Meta()
 	if dialect == "postgres" {
-		lookup, argument = `SELECT count(*) FROM (SELECT to_regclass($1) AS found) AS r WHERE found IS NOT NULL`, Quote(naming.Meta())
+		lookup, argument = `SELECT count(*) FROM (SELECT to_regclass($1) AS found) AS r WHERE found IS NOT NULL`,
+			Quote(naming.Meta())
 	}
 	tables, _, err := one[int](ctx, pool, lookup, argument)
 	if err != nil {
@@ -137,7 +138,9 @@ func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName
 	return nil
 }
 
-func metaValue(ctx context.Context, pool gorm.ConnPool, naming Naming, key string) (value string, found bool, err error) {
+func metaValue(
+	ctx context.Context, pool gorm.ConnPool, naming Naming, key string,
+) (value string, found bool, err error) {
 	value, found, err = one[string](ctx, pool, `SELECT "value" FROM `+Quote(naming.Meta())+` WHERE "key" = $1`, key)
 	if err != nil {
 		return "", false, fmt.Errorf("read %s from %s: %w", key, naming.Meta(), err)

@@ -63,7 +63,8 @@ func FuzzStatementsLoseNothing(f *testing.F) {
 			lines := strings.Split(statement, "\n")
 			for j, line := range lines {
 				ends := strings.HasSuffix(strings.TrimSpace(line), ";")
-				require.Equal(t, j == len(lines)-1, ends || j == len(lines)-1 && i == len(statements)-1, "a statement ends where a line ends with a semicolon")
+				require.Equal(t, j == len(lines)-1, ends || j == len(lines)-1 && i == len(statements)-1,
+					"a statement ends where a line ends with a semicolon")
 			}
 		}
 	})

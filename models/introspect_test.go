@@ -55,7 +55,8 @@ func sqliteShape(t *testing.T, db *gorm.DB) []string {
 		FROM sqlite_master m JOIN pragma_index_list(m.name) i WHERE m.type = 'table'
 		ORDER BY 1`)
 	noise := regexp.MustCompile("[`\"\\s]+|(?i)if not exists")
-	for _, text := range lines(t, db, `SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY name`) {
+	for _, text := range lines(t, db,
+		`SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY name`) {
 		found = append(found, strings.ToLower(noise.ReplaceAllString(text, "")))
 	}
 	return found

@@ -21,7 +21,8 @@ func TestConcurrentFirstStartsAgreeOnTheNameWhateverTheDefaultIsolation(t *testi
 		go func() { second <- models.CheckSchema(t.Context(), d.DB, models.Naming{}, "orders") }()
 		inboxtest.Eventually(t, func() bool {
 			var waiting int
-			require.NoError(t, d.DB.Raw("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting).Error)
+			require.NoError(t,
+				d.DB.Raw("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting).Error)
 			return waiting == 1
 		}, "the second waits")
 		require.NoError(t, first.Commit().Error)

@@ -51,7 +51,9 @@ func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) 
 	return errors.Join(err, end(ctx, conn, err == nil))
 }
 
-func apply(ctx context.Context, conn *sql.Conn, dialect string, naming Naming, migrations []Migration, inboxName string) error {
+func apply(
+	ctx context.Context, conn *sql.Conn, dialect string, naming Naming, migrations []Migration, inboxName string,
+) error {
 	found, err := schemaVersion(ctx, conn, dialect, naming)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)

@@ -72,7 +72,9 @@ func TestMigrateTakesOverTablesMadeOtherwise(t *testing.T) {
 func TestMigrateByFiveReplicasAtOnce(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
-		for _, err := range racetest.Together(5, func(int) error { return models.Migrate(t.Context(), db, models.Naming{}, "orders") }) {
+		for _, err := range racetest.Together(5, func(int) error {
+			return models.Migrate(t.Context(), db, models.Naming{}, "orders")
+		}) {
 			require.NoError(t, err)
 		}
 		require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, "orders"))

@@ -11,7 +11,8 @@ import (
 
 func TestNamingRefusesWhatIsNoIdentifier(t *testing.T) {
 	for _, good := range []models.Naming{
-		{}, {Schema: "shop"}, {Prefix: "a"}, {Schema: "_Shop1", Prefix: "Inbox_2_"}, {Prefix: strings.Repeat("a", models.MaxPrefix)},
+		{}, {Schema: "shop"}, {Prefix: "a"}, {Schema: "_Shop1", Prefix: "Inbox_2_"},
+		{Prefix: strings.Repeat("a", models.MaxPrefix)},
 	} {
 		require.NoError(t, good.Validate(), good)
 	}

@@ -66,7 +66,8 @@ func (g versionGuard) column(stmt *gorm.Statement) clause.Column {
 
 // raised is the assignment that raises the version.
 func (g versionGuard) raised(stmt *gorm.Statement) clause.Assignment {
-	return clause.Assignment{Column: clause.Column{Name: g.field.DBName}, Value: clause.Expr{SQL: "? + 1", Vars: []any{g.column(stmt)}}}
+	return clause.Assignment{Column: clause.Column{Name: g.field.DBName},
+		Value: clause.Expr{SQL: "? + 1", Vars: []any{g.column(stmt)}}}
 }
 
 // of returns a row's version; 0 means that it was not read.

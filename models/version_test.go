@@ -96,7 +96,8 @@ func TestAStatusReadBeforeItChangedIsNotWritten(t *testing.T) {
 			return db.Clauses(clause.OnConflict{UpdateAll: true}).Create(stale)
 		},
 		"an upsert of one column": func(db *gorm.DB, stale *models.HandlerStatus) *gorm.DB {
-			return db.Clauses(clause.OnConflict{Columns: []clause.Column{{Name: "id"}}, DoUpdates: clause.AssignmentColumns([]string{"completed_at"})}).Create(stale)
+			return db.Clauses(clause.OnConflict{Columns: []clause.Column{{Name: "id"}},
+				DoUpdates: clause.AssignmentColumns([]string{"completed_at"})}).Create(stale)
 		},
 		"Delete": func(db *gorm.DB, stale *models.HandlerStatus) *gorm.DB { return db.Delete(stale) },
 		"Delete of several": func(db *gorm.DB, stale *models.HandlerStatus) *gorm.DB {

@@ -98,7 +98,9 @@ func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, id string, version int64)
 		version  int64
 		poisoned bool
 	}
-	states, err := query(ctx, o, tx.Statement.ConnPool, stateNow, func(rows *sql.Rows, s *state) error { return rows.Scan(&s.version, &s.poisoned) }, id)
+	states, err := query(ctx, o, tx.Statement.ConnPool, stateNow, func(rows *sql.Rows, s *state) error {
+		return rows.Scan(&s.version, &s.poisoned)
+	}, id)
 	switch {
 	case err != nil:
 		return err

@@ -22,7 +22,8 @@ func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 		r.poison("mail", "no such order", "1")
 		r.accept("1")
 		r.process()
-		require.NoError(t, r.d.DB.Exec(`UPDATE inbox_handler_statuses SET abandoned_count = 2, error_count = 4 WHERE is_poisoned`).Error)
+		require.NoError(t,
+			r.d.DB.Exec(`UPDATE inbox_handler_statuses SET abandoned_count = 2, error_count = 4 WHERE is_poisoned`).Error)
 		before := r.status("mail", "1")
 		require.True(t, before.IsPoisoned)
 		r.clock.Advance(time.Hour)
@@ -37,7 +38,8 @@ func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 		require.Equal(t, "poison: no such order", *after.LastError)
 		require.True(t, r.clock.Now().Equal(*after.NextAttemptAt), "behind what has come since")
 		require.Equal(t, []string{"ada retry status " + before.ID}, r.audit())
-		page, err := r.ops.List(t.Context(), ops.Filter{States: []ops.State{ops.StatePending}, HandlerKeys: []string{"mail"}}, "", 0)
+		page, err := r.ops.List(t.Context(), ops.Filter{States: []ops.State{ops.StatePending}, HandlerKeys: []string{"mail"}},
+			"", 0)
 		require.NoError(t, err)
 		require.Len(t, page.Statuses, 1)
 		require.False(t, page.Statuses[0].Failing, "it is as good as new")
@@ -122,7 +124,8 @@ func TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded(t *testing.T) {
 		r.accept("poisoned", "failing", "done")
 		r.process()
 		r.accept("pending", "processing")
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'processing'`)
+		inboxtest.Exec(t, r.d.DB,
+			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'processing'`)
 		before := r.rows()
 		for name, act := range map[string]func(ref ops.Ref) error{
 			"retry":   func(ref ops.Ref) error { return r.ops.Retry(ctx, ada, ref) },
@@ -142,7 +145,8 @@ func TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded(t *testing.T) {
 		}
 		require.Equal(t, before, r.rows(), "nothing was changed")
 		require.Empty(t, r.audit(), "nor was anything noted")
-		require.NoError(t, r.ops.Discard(ctx, ada, ops.Ref{StatusID: strings.ToUpper(r.ref("mail", "poisoned").StatusID)}), "of any version")
+		require.NoError(t, r.ops.Discard(ctx, ada, ops.Ref{StatusID: strings.ToUpper(r.ref("mail", "poisoned").StatusID)}),
+			"of any version")
 	})
 }
 
@@ -231,7 +235,8 @@ func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 
 func TestEveryActionLeavesItsAuditRow(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		ids := []string{"view", "retry", "discard", "retry all", "discard all", "pause", "resume", "replay", "view rejected", "re-accept", "cleanup", "delete", "delete rejected"}
+		ids := []string{"view", "retry", "discard", "retry all", "discard all", "pause", "resume", "replay", "view rejected",
+			"re-accept", "cleanup", "delete", "delete rejected"}
 		for i, name := range ids {
 			if i > 0 {
 				require.NoError(t, r.ops.Delete(t.Context(), "janitor", ops.MessageRef{ID: "1"}, "1"))
@@ -252,7 +257,8 @@ func TestEveryActionLeavesItsAuditRow(t *testing.T) {
 				require.Equal(t, []string{line, line}, written)
 			default:
 				require.Len(t, written, 1, name)
-				require.True(t, strings.HasPrefix(written[0], "ada "+strings.NewReplacer(" rejected", "_rejected", "re-accept", "re_accept").Replace(name)+" "), written[0])
+				require.True(t, strings.HasPrefix(written[0], "ada "+
+					strings.NewReplacer(" rejected", "_rejected", "re-accept", "re_accept").Replace(name)+" "), written[0])
 			}
 			if name == "re-accept" {
 				inboxtest.Exec(t, r.d.DB, `DELETE FROM inbox_messages WHERE id = 'r7'`)

@@ -40,7 +40,8 @@ const (
 
 // Actions are all of them.
 func Actions() []Action {
-	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionReAccept, ActionDeleteRejected,
+	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionReAccept,
+		ActionDeleteRejected,
 		ActionPause, ActionResume, ActionCleanup, ActionDenied}
 }
 
@@ -83,7 +84,8 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	const list = "audit"
-	for _, each := range []struct{ name, text string }{{"actor", string(filter.Actor)}, {"action", string(filter.Action)}, {"target", filter.Target}} {
+	for _, each := range []struct{ name, text string }{{"actor", string(filter.Actor)}, {"action", string(filter.Action)},
+		{"target", filter.Target}} {
 		if err := checkText(each.name, each.text, 0, 0); err != nil {
 			return AuditPage{}, err
 		}
@@ -108,7 +110,9 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 		}
 		return entries, err
 	}
-	page, err := pageOf(ctx, list, filter, after, limit, read, func(e AuditEntry) place { return place{ID: e.ID} }, filter.takes)
+	page, err := pageOf(ctx, list, filter, after, limit, read, func(e AuditEntry) place {
+		return place{ID: e.ID}
+	}, filter.takes)
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
 	}
@@ -150,7 +154,8 @@ SELECT id, actor, action, target, occurred_at, database_role FROM {audit} WHERE 
 const auditDetails = `SELECT id, detail FROM {audit} WHERE id {= any ID} LIMIT $2`
 
 func (f AuditFilter) takes(e AuditEntry) bool {
-	return (f.Actor == "" || e.Actor == f.Actor) && (f.Action == "" || e.Action == f.Action) && strings.Contains(e.Target, f.Target) &&
+	return (f.Actor == "" || e.Actor == f.Actor) && (f.Action == "" || e.Action == f.Action) &&
+		strings.Contains(e.Target, f.Target) &&
 		(f.From.IsZero() || !e.OccurredAt.Before(f.From)) && (f.To.IsZero() || e.OccurredAt.Before(f.To))
 }
 
@@ -164,7 +169,9 @@ func (a Actor) check() error {
 
 // audited runs an action in a transaction with its audit row: neither is there
 // without the other (contract 11.3). What work returns is the row's detail.
-func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target string, work func(ctx context.Context, tx *gorm.DB) (detail any, err error)) error {
+func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target string,
+	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
+) error {
 	if err := actor.check(); err != nil {
 		return fmt.Errorf("%s: %w", action, err)
 	}
@@ -210,5 +217,6 @@ func (o *Ops) entry(actor Actor, action Action, target string, detail any) (mode
 			return models.Audit{}, fmt.Errorf("%w: its detail: %w", ErrNotAudited, err)
 		}
 	}
-	return models.Audit{ID: id, Actor: string(actor), Action: string(action), Target: target, Detail: string(text), OccurredAt: now}, nil
+	return models.Audit{ID: id, Actor: string(actor), Action: string(action), Target: target, Detail: string(text),
+		OccurredAt: now}, nil
 }

@@ -52,7 +52,9 @@ func TestRetryAllOfAFailureGroupAfterADryRun(t *testing.T) {
 			r.fail("mail", id, nil)
 		}
 		var told []ops.BulkResult
-		result, err = r.ops.RetryMatching(t.Context(), ada, group, ops.Bulk{ChunkSize: 5, Progress: func(b ops.BulkResult) { told = append(told, b) }})
+		result, err = r.ops.RetryMatching(t.Context(), ada, group, ops.Bulk{ChunkSize: 5, Progress: func(b ops.BulkResult) {
+			told = append(told, b)
+		}})
 		require.NoError(t, err)
 		require.EqualValues(t, 13, result.Done)
 		require.Zero(t, result.Skipped)
@@ -85,13 +87,16 @@ func TestDiscardAllMatchingLeavesTheOthers(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 10)
 		r.accept("waiting")
-		result, err := r.ops.DiscardMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "locked"}, ops.Bulk{ChunkSize: 2})
+		result, err := r.ops.DiscardMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "locked"},
+			ops.Bulk{ChunkSize: 2})
 		require.NoError(t, err)
 		require.EqualValues(t, 5, result.Done)
 		for _, s := range inboxtest.Statuses(t, r.ib) {
-			require.Equal(t, s.HandlerKey == "mail" && s.LastError != nil && *s.LastError == "poison: customer 2 is locked", s.Outcome == models.OutcomeDiscarded, s.MessageID)
+			require.Equal(t, s.HandlerKey == "mail" && s.LastError != nil && *s.LastError == "poison: customer 2 is locked",
+				s.Outcome == models.OutcomeDiscarded, s.MessageID)
 		}
-		result, err = r.ops.DiscardMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "locked"}, ops.Bulk{})
+		result, err = r.ops.DiscardMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "locked"},
+			ops.Bulk{})
 		require.NoError(t, err)
 		require.Zero(t, result.Done)
 		require.Len(t, r.audit(), 3+1+1, "chunks that changed something, and the two ends")
@@ -129,16 +134,18 @@ func TestBulkActionEndsBetweenChunksAndTellsWhatWasDone(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 10)
 		ctx, cancel := context.WithCancel(t.Context())
-		result, err := r.ops.RetryMatching(ctx, ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{ChunkSize: 3, Progress: func(ops.BulkResult) { cancel() }})
+		result, err := r.ops.RetryMatching(ctx, ada, ops.Filter{HandlerKeys: []string{"mail"}},
+			ops.Bulk{ChunkSize: 3, Progress: func(ops.BulkResult) { cancel() }})
 		require.ErrorIs(t, err, context.Canceled)
 		require.EqualValues(t, 3, result.Done)
 		require.Len(t, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: []string{"mail"}}, 100), 7)
 		require.Len(t, r.audit(), 2, "the chunk and the end")
 
 		// The audit fails in the second chunk: the first stays done.
-		result, err = r.ops.RetryMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{ChunkSize: 3, Progress: func(ops.BulkResult) {
-			inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
-		}})
+		result, err = r.ops.RetryMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}},
+			ops.Bulk{ChunkSize: 3, Progress: func(ops.BulkResult) {
+				inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
+			}})
 		require.ErrorIs(t, err, ops.ErrNotAudited)
 		require.EqualValues(t, 3, result.Done)
 		require.Len(t, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: []string{"mail"}}, 100), 4)
@@ -150,7 +157,8 @@ func TestBulkActionEndsBetweenChunksAndTellsWhatWasDone(t *testing.T) {
 func TestBulkRetryRetriesEachStatusOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 9)
-		result, err := r.ops.RetryMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{ChunkSize: 2, Progress: func(ops.BulkResult) { r.process() }})
+		result, err := r.ops.RetryMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}},
+			ops.Bulk{ChunkSize: 2, Progress: func(ops.BulkResult) { r.process() }})
 		require.NoError(t, err)
 		require.EqualValues(t, 9, result.Done)
 		for _, s := range inboxtest.Statuses(t, r.ib) {
@@ -178,7 +186,8 @@ func TestConcurrentBulkActionsShareTheStatuses(t *testing.T) {
 				if i%2 == 0 {
 					act = r.ops.DiscardMatching
 				}
-				result, err := act(t.Context(), ops.Actor(fmt.Sprint("operator ", i)), ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{ChunkSize: 7})
+				result, err := act(t.Context(), ops.Actor(fmt.Sprint("operator ", i)), ops.Filter{HandlerKeys: []string{"mail"}},
+					ops.Bulk{ChunkSize: 7})
 				outcomes <- outcome{result, err}
 			}()
 		}
@@ -208,8 +217,12 @@ func TestOperatorsFreeALane(t *testing.T) {
 			r.fail("mail", "1", nil)
 			return r.ops.Retry(r.t.Context(), ada, r.ref("mail", "1"))
 		}, []string{"mail/1", "mail/2", "mail/3"}},
-		"discarded, it lets the others go": {func(r *rig) error { return r.ops.Discard(r.t.Context(), ada, r.ref("mail", "1")) }, []string{"mail/2", "mail/3"}},
-		"deleted, too":                     {func(r *rig) error { return r.ops.Delete(r.t.Context(), ada, ops.MessageRef{ID: "1"}, "1") }, []string{"mail/2", "mail/3"}},
+		"discarded, it lets the others go": {func(r *rig) error {
+			return r.ops.Discard(r.t.Context(), ada, r.ref("mail", "1"))
+		}, []string{"mail/2", "mail/3"}},
+		"deleted, too": {func(r *rig) error {
+			return r.ops.Delete(r.t.Context(), ada, ops.MessageRef{ID: "1"}, "1")
+		}, []string{"mail/2", "mail/3"}},
 		"all at once": {func(r *rig) error {
 			_, err := r.ops.DiscardMatching(r.t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"}}, ops.Bulk{})
 			return err
@@ -227,7 +240,8 @@ func TestOperatorsFreeALane(t *testing.T) {
 				}
 				r.process()
 				// As claims leave it that found more behind the head than they wanted.
-				inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1 WHERE handler_key = 'mail' AND message_id <> '1'`)
+				inboxtest.Exec(t, d.DB,
+					`UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1 WHERE handler_key = 'mail' AND message_id <> '1'`)
 				require.Equal(t, []string{"mail/3", "mail/2"}, r.list(ops.Filter{States: []ops.State{ops.StatePending}}, 1))
 				require.NoError(t, each.act(r))
 				require.Equal(t, each.ran[0] == "mail/1", r.status("mail", "2").IsWaiting, "at once, not by a sweep")
@@ -246,14 +260,17 @@ func TestRetryWakesTheProcessorOfTheSameProcess(t *testing.T) {
 		ran := make(chan string, 10)
 		poisoned := make(chan struct{}, 1)
 		mended := false
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-			if !mended {
-				mended = true
-				return handler.Poison(errors.New("no"))
-			}
-			ran <- m.ID
-			return nil
-		})), inbox.WithHooks(handler.Hooks{OnPoisoned: func(context.Context, handler.AttemptEvent) { poisoned <- struct{}{} }}))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour),
+			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				if !mended {
+					mended = true
+					return handler.Poison(errors.New("no"))
+				}
+				ran <- m.ID
+				return nil
+			})), inbox.WithHooks(handler.Hooks{OnPoisoned: func(context.Context, handler.AttemptEvent) {
+				poisoned <- struct{}{}
+			}}))
 		o, err := ib.Ops()
 		require.NoError(t, err)
 		inboxtest.Start(t, ib)

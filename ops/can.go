@@ -21,7 +21,8 @@ func (o *Ops) Can(action Action) error {
 		able = o.cleanup != nil
 	}
 	if !able {
-		return fmt.Errorf("%s: %w: act through Inbox.Ops in its process, or through its dashboard", action, ErrNeedsApplication)
+		return fmt.Errorf("%s: %w: act through Inbox.Ops in its process, or through its dashboard", action,
+			ErrNeedsApplication)
 	}
 	return nil
 }

@@ -79,7 +79,11 @@ func TestWaitForAConnectionEndsWithItsContext(t *testing.T) {
 		r.accept("1")
 		inboxtest.Process(t, r.ib)
 		inside, done := make(chan struct{}, 10), make(chan struct{})
-		o, err := ops.New(r.d.DB, ops.Connections(1), ops.Redact(func(v redact.Value) []byte { inside <- struct{}{}; <-done; return v.Bytes }))
+		o, err := ops.New(r.d.DB, ops.Connections(1), ops.Redact(func(v redact.Value) []byte {
+			inside <- struct{}{}
+			<-done
+			return v.Bytes
+		}))
 		require.NoError(t, err)
 		listed := make(chan error, 1)
 		go func() {

@@ -71,7 +71,9 @@ func (o *Ops) pool(ctx context.Context) gorm.ConnPool {
 }
 
 // look runs a reading statement outside any transaction.
-func look[T any](ctx context.Context, o *Ops, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
+func look[T any](
+	ctx context.Context, o *Ops, statement string, scan func(*sql.Rows, *T) error, args ...any,
+) ([]T, error) {
 	release, err := o.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -83,7 +85,9 @@ func look[T any](ctx context.Context, o *Ops, statement string, scan func(*sql.R
 }
 
 // query collects the rows of a statement.
-func query[T any](ctx context.Context, o *Ops, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
+func query[T any](
+	ctx context.Context, o *Ops, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any,
+) ([]T, error) {
 	return store.Query(ctx, pool, o.text(statement), scan, args...)
 }
 

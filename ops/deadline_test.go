@@ -38,8 +38,10 @@ func TestAnswersOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
 	for i := range 50 {
 		id := fmt.Sprintf("00000000-0000-7000-8000-%012d", i)
-		require.NoError(t, db.Create(&models.Message{ID: id, Content: []byte("{}"), Number: models.MessageNumber(i + 1), ReceivedAt: million}).Error)
-		require.NoError(t, db.Create(&models.HandlerStatus{ID: id, MessageID: id, MessageNumber: int64(i + 1), HandlerKey: id, IsPoisoned: true, CreatedAt: million, Version: 1}).Error)
+		require.NoError(t, db.Create(&models.Message{ID: id, Content: []byte("{}"), Number: models.MessageNumber(i + 1),
+			ReceivedAt: million}).Error)
+		require.NoError(t, db.Create(&models.HandlerStatus{ID: id, MessageID: id, MessageNumber: int64(i + 1), HandlerKey: id,
+			IsPoisoned: true, CreatedAt: million, Version: 1}).Error)
 	}
 	o, err := New(db, StatementTimeout(timeout))
 	require.NoError(t, err)

@@ -49,7 +49,8 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmat
 		if err == nil {
 			_, err = o.exec(ctx, pool, deleteMessage, number)
 		}
-		detail := map[string]any{"namespace": messages[0].namespace, "type": messages[0].typ, "received_at": messages[0].receivedAt, "handlers": handlerKeys(gone)}
+		detail := map[string]any{"namespace": messages[0].namespace, "type": messages[0].typ,
+			"received_at": messages[0].receivedAt, "handlers": handlerKeys(gone)}
 		return detail, err
 	})
 	if err != nil {

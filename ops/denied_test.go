@@ -25,8 +25,10 @@ func TestDeniedRequestsAreAuditedAndDoNotFillTheTable(t *testing.T) {
 		}
 		require.NoError(t, r.ops.Denied(t.Context(), ada, "GET audit"))
 		require.NoError(t, r.ops.Denied(t.Context(), "", "POST delete"))
-		require.Equal(t, []string{"ada denied POST delete", "ada denied POST delete", "ada denied POST delete", "ada denied GET audit", "(unknown) denied POST delete"}, r.audit())
-		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Actor: ada, Action: ops.ActionDenied, Target: "POST delete"}, "", 0)
+		require.Equal(t, []string{"ada denied POST delete", "ada denied POST delete", "ada denied POST delete",
+			"ada denied GET audit", "(unknown) denied POST delete"}, r.audit())
+		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Actor: ada, Action: ops.ActionDenied, Target: "POST delete"},
+			"", 0)
 		require.NoError(t, err)
 		counts := []int64{}
 		for _, entry := range page.Entries {

@@ -155,7 +155,8 @@ func (g *grouping) add(r *glimpse) {
 	of := [2]string{r.key, normalised}
 	group := g.groups[of]
 	if group == nil {
-		group = &FailureGroup{Fingerprint: fingerprint(r.key, normalised), HandlerKey: r.key, Error: normalised, FirstSeen: r.createdAt}
+		group = &FailureGroup{Fingerprint: fingerprint(r.key, normalised), HandlerKey: r.key, Error: normalised,
+			FirstSeen: r.createdAt}
 		g.groups[of] = group
 	}
 	if r.state == StatePoisoned {
@@ -168,8 +169,10 @@ func (g *grouping) add(r *glimpse) {
 	}
 	if group.Sample.ID == "" || r.createdAt.After(group.LastSeen) {
 		group.LastSeen = r.createdAt
-		group.Sample = Status{ID: r.id, MessageID: r.messageID, HandlerKey: r.key, State: r.state, Failing: r.failing, Version: r.version,
-			LastError: r.lastError, Fingerprint: group.Fingerprint, Type: r.typ, ReceivedAt: r.receivedAt, CreatedAt: r.createdAt}
+		group.Sample = Status{ID: r.id, MessageID: r.messageID, HandlerKey: r.key, State: r.state, Failing: r.failing,
+			Version:   r.version,
+			LastError: r.lastError, Fingerprint: group.Fingerprint, Type: r.typ, ReceivedAt: r.receivedAt,
+			CreatedAt: r.createdAt}
 	}
 }
 
@@ -199,7 +202,8 @@ func (g *grouping) result() Failures {
 		out.Groups = append(out.Groups, *group)
 	}
 	slices.SortFunc(out.Groups, func(a, b FailureGroup) int {
-		return cmp.Or(cmp.Compare(b.Poisoned+b.Failing, a.Poisoned+a.Failing), b.LastSeen.Compare(a.LastSeen), cmp.Compare(a.Fingerprint, b.Fingerprint))
+		return cmp.Or(cmp.Compare(b.Poisoned+b.Failing, a.Poisoned+a.Failing), b.LastSeen.Compare(a.LastSeen),
+			cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
 	return out
 }

@@ -52,7 +52,9 @@ func (f Filter) checked() (*filter, error) {
 	for _, each := range []struct {
 		name, text string
 		most       int
-	}{{"message ID", f.MessageID, models.MaxMessageID}, {"namespace", f.Namespace, models.MaxChannel}, {"type", f.Type, models.MaxType}, {"error text", f.ErrorText, models.MaxLastError}, {"fingerprint", f.Fingerprint, 100}} {
+	}{{"message ID", f.MessageID, models.MaxMessageID}, {"namespace", f.Namespace, models.MaxChannel},
+		{"type", f.Type, models.MaxType}, {"error text", f.ErrorText, models.MaxLastError},
+		{"fingerprint", f.Fingerprint, 100}} {
 		if err := checkText(each.name, each.text, 0, each.most); err != nil {
 			return nil, err
 		}
@@ -89,7 +91,8 @@ func (f *filter) poisonedAlone() bool {
 
 // takesMessage tells whether the statuses of a message may match.
 func (f *filter) takesMessage(messageType string, receivedAt time.Time) bool {
-	return (f.Type == "" || messageType == f.Type) && (f.From.IsZero() || !receivedAt.Before(f.From)) && (f.To.IsZero() || receivedAt.Before(f.To))
+	return (f.Type == "" || messageType == f.Type) && (f.From.IsZero() || !receivedAt.Before(f.From)) &&
+		(f.To.IsZero() || receivedAt.Before(f.To))
 }
 
 // fingerprintOf names the failure group of a status that has failed, whether its

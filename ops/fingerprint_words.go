@@ -28,7 +28,8 @@ func codeEnd(text string, i int) int {
 	if end-i > codeWords[sqlState] || digits == 0 {
 		return 0
 	}
-	if code, err := strconv.Atoi(text[i:end]); err == nil && http.StatusText(code) != "" && strings.HasPrefix(text[end:], " "+http.StatusText(code)) {
+	if code, err := strconv.Atoi(text[i:end]); err == nil && http.StatusText(code) != "" &&
+		strings.HasPrefix(text[end:], " "+http.StatusText(code)) {
 		return end
 	}
 	if end+1 < len(text) && strings.IndexByte("-.,:/+", text[end]) >= 0 && isAlnum(text[end+1]) {

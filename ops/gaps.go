@@ -28,7 +28,9 @@ func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, e
 			return err
 		}, p.ID, n)
 	}
-	page, err := pageOf(ctx, "gaps", nil, after, limit, read, func(g models.Gap) place { return place{ID: g.ID} }, func(models.Gap) bool { return true })
+	page, err := pageOf(ctx, "gaps", nil, after, limit, read, func(g models.Gap) place {
+		return place{ID: g.ID}
+	}, func(models.Gap) bool { return true })
 	if err != nil {
 		return GapPage{}, fmt.Errorf("list gaps: %w", err)
 	}

@@ -30,14 +30,19 @@ func TestOverviewCountsByHandler(t *testing.T) {
 		r.accept("3")
 		r.accept("4")
 		r.clock.Advance(10 * time.Minute)
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = '3' AND handler_key = 'mail'`)
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_waiting = true WHERE message_id = '4' AND handler_key = 'ship'`)
+		inboxtest.Exec(t, r.d.DB,
+			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = '3' AND handler_key = 'mail'`)
+		inboxtest.Exec(t, r.d.DB,
+			`UPDATE inbox_handler_statuses SET is_waiting = true WHERE message_id = '4' AND handler_key = 'ship'`)
 		require.NoError(t, r.ops.Pause(t.Context(), ada, "alone"))
 		worker := uuid.NewString()
 		st := inboxtest.Store(t, r.d.DB)
-		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: worker, Host: "h", PID: 7, HandlerKeys: []string{"mail", "idle"}}, r.clock.Now()))
-		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"stopped"}}, r.clock.Now()))
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_workers SET stopped_at = ? WHERE host = 'h' AND id <> ?`, r.clock.Now().Add(time.Second), worker)
+		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: worker, Host: "h", PID: 7,
+			HandlerKeys: []string{"mail", "idle"}}, r.clock.Now()))
+		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: uuid.NewString(), Host: "h",
+			HandlerKeys: []string{"stopped"}}, r.clock.Now()))
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_workers SET stopped_at = ? WHERE host = 'h' AND id <> ?`,
+			r.clock.Now().Add(time.Second), worker)
 		r.reject(1, "bad")
 
 		overview, err := r.ops.Overview(t.Context())
@@ -54,20 +59,25 @@ func TestOverviewCountsByHandler(t *testing.T) {
 		require.Equal(t, []ops.HandlerOverview{
 			{HandlerKey: "alone", Paused: true, Obstacle: "paused; no living worker lists it"},
 			{HandlerKey: "idle", Registered: true},
-			{HandlerKey: "mail", Registered: true, Pending: n(1), Due: n(1), OldestDueAge: 10 * time.Minute, Processing: n(1), Poisoned: n(2)},
-			{HandlerKey: "ship", Obstacle: "no living worker lists it", Pending: n(3), Due: n(1), OldestDueAge: 10 * time.Minute, Waiting: n(1)},
+			{HandlerKey: "mail", Registered: true, Pending: n(1), Due: n(1), OldestDueAge: 10 * time.Minute, Processing: n(1),
+				Poisoned: n(2)},
+			{HandlerKey: "ship", Obstacle: "no living worker lists it", Pending: n(3), Due: n(1), OldestDueAge: 10 * time.Minute,
+				Waiting: n(1)},
 		}, overview.Handlers)
 
 		handlers, err := r.ops.Handlers(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, []ops.Handler{{HandlerKey: "alone", Paused: true, Obstacle: "paused; no living worker lists it"}, {HandlerKey: "idle", Registered: true, Workers: 1},
-			{HandlerKey: "mail", Registered: true, Workers: 1}, {HandlerKey: "ship", StoredOnly: true, Obstacle: "no living worker lists it"}}, handlers)
+		require.Equal(t, []ops.Handler{{HandlerKey: "alone", Paused: true, Obstacle: "paused; no living worker lists it"},
+			{HandlerKey: "idle", Registered: true, Workers: 1},
+			{HandlerKey: "mail", Registered: true, Workers: 1},
+			{HandlerKey: "ship", StoredOnly: true, Obstacle: "no living worker lists it"}}, handlers)
 		workers, err := r.ops.Workers(t.Context())
 		require.NoError(t, err)
 		require.Len(t, workers, 2)
 		alive := slices.IndexFunc(workers, func(w ops.Worker) bool { return w.ID == worker })
 		require.True(t, workers[alive].Alive)
-		require.Equal(t, []any{"h", 7, []string{"mail", "idle"}}, []any{workers[alive].Host, workers[alive].PID, workers[alive].HandlerKeys})
+		require.Equal(t, []any{"h", 7, []string{"mail", "idle"}},
+			[]any{workers[alive].Host, workers[alive].PID, workers[alive].HandlerKeys})
 		require.True(t, workers[1-alive].Stopped)
 		require.False(t, workers[1-alive].Alive)
 	})
@@ -104,19 +114,23 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 		require.Equal(t, 5, failures.Looked)
 		require.Len(t, failures.Groups, 2)
 		mail, ship := failures.Groups[0], failures.Groups[1]
-		require.Equal(t, []any{"mail", `poison: order # "#" not found`, int64(3), int64(0), "3"}, []any{mail.HandlerKey, mail.Error, mail.Poisoned, mail.Failing, mail.Sample.MessageID})
+		require.Equal(t, []any{"mail", `poison: order # "#" not found`, int64(3), int64(0), "3"},
+			[]any{mail.HandlerKey, mail.Error, mail.Poisoned, mail.Failing, mail.Sample.MessageID})
 		require.True(t, inboxtest.Noon.Add(time.Second).Equal(mail.FirstSeen))
 		require.True(t, inboxtest.Noon.Add(3*time.Second).Equal(mail.LastSeen))
 		require.Equal(t, []any{"ship", int64(0), int64(2)}, []any{ship.HandlerKey, ship.Poisoned, ship.Failing})
 		require.Contains(t, ship.Error, "dial tcp #: refused")
-		require.Equal(t, []string{"ship/3", "ship/2"}, r.list(ops.Filter{Fingerprint: ship.Fingerprint, States: []ops.State{ops.StateFailing}}, 10)[:2])
+		require.Equal(t, []string{"ship/3", "ship/2"},
+			r.list(ops.Filter{Fingerprint: ship.Fingerprint, States: []ops.State{ops.StateFailing}}, 10)[:2])
 
 		for _, each := range []struct {
 			filter ops.Filter
 			keys   []string
 		}{
-			{ops.Filter{States: []ops.State{ops.StateFailing}}, []string{"ship"}}, {ops.Filter{States: []ops.State{ops.StatePoisoned}}, []string{"mail"}},
-			{ops.Filter{HandlerKeys: []string{"ship"}}, []string{"ship"}}, {ops.Filter{MessageID: "1"}, []string{"mail"}}, {ops.Filter{ErrorText: "DIAL"}, []string{"ship"}},
+			{ops.Filter{States: []ops.State{ops.StateFailing}}, []string{"ship"}},
+			{ops.Filter{States: []ops.State{ops.StatePoisoned}}, []string{"mail"}},
+			{ops.Filter{HandlerKeys: []string{"ship"}}, []string{"ship"}}, {ops.Filter{MessageID: "1"}, []string{"mail"}},
+			{ops.Filter{ErrorText: "DIAL"}, []string{"ship"}},
 		} {
 			failures, err := r.ops.Failures(t.Context(), each.filter)
 			require.NoError(t, err)
@@ -139,7 +153,10 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil }, handler.LegacyKeys("before"))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", func(_ context.Context, m inboxtest.Bytes) error {
+			ran <- m.ID
+			return nil
+		}, handler.LegacyKeys("before"))))
 		o, err := ib.Ops()
 		require.NoError(t, err)
 		inboxtest.Process(t, ib) // reads what is paused, not to be read again for a heartbeat
@@ -162,14 +179,19 @@ func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 // Contract 5.13: workers of a program from before a rename obey, too.
 func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing,
+			handler.LegacyKeys("before"))))
 		old := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("before", inboxtest.Nothing)))
 		o, err := renamed.Ops()
 		require.NoError(t, err)
 		inboxtest.Accept(t, old, "1")
 		for name, each := range map[string]struct{ pause, resume func() error }{
-			"an operator":     {func() error { return o.Pause(t.Context(), ada, "now") }, func() error { return o.Resume(t.Context(), ada, "now") }},
-			"the application": {func() error { return renamed.Pause(t.Context(), "now") }, func() error { return renamed.Resume(t.Context(), "now") }},
+			"an operator": {func() error { return o.Pause(t.Context(), ada, "now") }, func() error {
+				return o.Resume(t.Context(), ada, "now")
+			}},
+			"the application": {func() error { return renamed.Pause(t.Context(), "now") }, func() error {
+				return renamed.Resume(t.Context(), "now")
+			}},
 		} {
 			require.NoError(t, each.pause(), name)
 			require.Zero(t, inboxtest.Process(t, old).Picked, name)
@@ -190,8 +212,10 @@ func TestOverviewJudgesLanes(t *testing.T) {
 		fails error
 		head  ops.HandlerOverview
 	}{
-		"behind a poisoned one": {handler.Poison(errors.New("no")), ops.HandlerOverview{Obstacle: "no living worker lists it", Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}}},
-		"behind a delayed one":  {handler.RetryAfter(time.Hour, errors.New("no")), ops.HandlerOverview{Obstacle: "no living worker lists it", Pending: ops.Count{N: 4}}},
+		"behind a poisoned one": {handler.Poison(errors.New("no")),
+			ops.HandlerOverview{Obstacle: "no living worker lists it", Poisoned: ops.Count{N: 1}, Pending: ops.Count{N: 3}}},
+		"behind a delayed one": {handler.RetryAfter(time.Hour, errors.New("no")),
+			ops.HandlerOverview{Obstacle: "no living worker lists it", Pending: ops.Count{N: 4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -218,7 +242,9 @@ func TestOverviewJudgesLanes(t *testing.T) {
 				for _, o := range []*ops.Ops{r.ops, byHand} {
 					overview, err := o.Overview(t.Context())
 					require.NoError(t, err)
-					got := overview.Handlers[slices.IndexFunc(overview.Handlers, func(h ops.HandlerOverview) bool { return h.HandlerKey == "mail" })]
+					got := overview.Handlers[slices.IndexFunc(overview.Handlers, func(h ops.HandlerOverview) bool {
+						return h.HandlerKey == "mail"
+					})]
 					got.Ended = ops.Ended{}
 					require.Equal(t, want, got)
 				}
@@ -241,7 +267,8 @@ func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, page.Entries, 3)
 		require.LessOrEqual(t, page.Looked, 6)
-		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-29 * time.Hour), To: now.Add(-27 * time.Hour)}, "", 0)
+		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-29 * time.Hour), To: now.Add(-27 * time.Hour)},
+			"", 0)
 		require.NoError(t, err)
 		require.Len(t, page.Entries, 2)
 		require.LessOrEqual(t, page.Looked, 5)
@@ -269,10 +296,12 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 
 		// Paused before a rename, it stays so, by whatever key it is resumed.
 		require.NoError(t, d.DB.Create(&models.Handler{HandlerKey: "before", Paused: true}).Error)
-		renamed := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
+		renamed := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing,
+			handler.LegacyKeys("before"))))
 		require.Zero(t, inboxtest.Process(t, renamed).Picked)
 		require.NoError(t, renamed.Resume(t.Context(), "now"))
-		again := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
+		again := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing,
+			handler.LegacyKeys("before"))))
 		require.Equal(t, 1, inboxtest.Process(t, again).Picked)
 	})
 }
@@ -286,8 +315,9 @@ func TestCanTellsWhatTheMethodsSay(t *testing.T) {
 			options                    []ops.Option
 			replay, reAccept, cleaning error
 		}{
-			"the tables alone":        {alone, nil, ops.ErrNeedsApplication, ops.ErrNeedsApplication, ops.ErrNeedsApplication},
-			"replay allowed":          {alone, []ops.Option{ops.AllowReplay()}, ops.ErrNeedsApplication, ops.ErrNeedsApplication, ops.ErrNeedsApplication},
+			"the tables alone": {alone, nil, ops.ErrNeedsApplication, ops.ErrNeedsApplication, ops.ErrNeedsApplication},
+			"replay allowed": {alone, []ops.Option{ops.AllowReplay()}, ops.ErrNeedsApplication, ops.ErrNeedsApplication,
+				ops.ErrNeedsApplication},
 			"with a cleanup":          {alone, []ops.Option{clean}, ops.ErrNeedsApplication, ops.ErrNeedsApplication, nil},
 			"the application":         {r.ib.Ops, nil, ops.ErrReplayOff, nil, nil},
 			"which allows replay":     {r.ib.Ops, []ops.Option{ops.AllowReplay()}, nil, nil, nil},
@@ -382,7 +412,8 @@ func TestDeleteTakesAMessageWithAllItsStatuses(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no", "1")
 		r.accept("1", "2")
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = '1' AND handler_key = 'ship'`)
+		inboxtest.Exec(t, r.d.DB,
+			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = '1' AND handler_key = 'ship'`)
 		before := r.rows()
 		require.ErrorIs(t, r.ops.Delete(t.Context(), ada, ops.MessageRef{ID: "1"}, "1"), ops.ErrProcessing)
 		require.Equal(t, before, r.rows(), "the other handler's status, too")
@@ -453,9 +484,11 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 // Contract 11.1: an operator's faces say what the workers' health says.
 func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
-			return errors.New("boom")
-		}, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour}), handler.Backoff(func(int) time.Duration { return 0 }))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
+			inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
+				return errors.New("boom")
+			}, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour}),
+				handler.Backoff(func(int) time.Duration { return 0 }))))
 		_, err := ib.Accept(t.Context(), inboxtest.Message("1"))
 		require.NoError(t, err)
 		inboxtest.Start(t, ib)
@@ -468,7 +501,8 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 		overview, err := o.Overview(t.Context())
 		require.NoError(t, err)
 		require.Len(t, overview.Reasons, 1)
-		require.Equal(t, []string{inbox.ReasonCircuit, "degraded", "mail"}, []string{overview.Reasons[0].Code, overview.Reasons[0].State, overview.Reasons[0].HandlerKey})
+		require.Equal(t, []string{inbox.ReasonCircuit, "degraded", "mail"},
+			[]string{overview.Reasons[0].Code, overview.Reasons[0].State, overview.Reasons[0].HandlerKey})
 		require.Equal(t, "circuit breaker open", overview.Handlers[0].Obstacle)
 	})
 }
@@ -478,11 +512,12 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.LongRunning(time.Millisecond), inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
-			entered <- struct{}{}
-			<-leave
-			return nil
-		}, handler.Ordered())))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.LongRunning(time.Millisecond),
+			inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
+				entered <- struct{}{}
+				<-leave
+				return nil
+			}, handler.Ordered())))
 		for _, id := range []string{"1", "2"} {
 			m := inboxtest.Message(id)
 			m.OrderingKey = []byte("k")
@@ -498,7 +533,9 @@ func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 			require.NoError(t, err)
 			return m.Statuses[0].Obstacle
 		}
-		inboxtest.Eventually(t, func() bool { return obstacle("1") == "its call does not return" }, "the message says that it hangs")
+		inboxtest.Eventually(t, func() bool {
+			return obstacle("1") == "its call does not return"
+		}, "the message says that it hangs")
 		require.Equal(t, "a call does not return", obstacle("2"))
 		overview, err := o.Overview(t.Context())
 		require.NoError(t, err)
@@ -510,7 +547,8 @@ func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 		close(leave)
 		inboxtest.Eventually(t, func() bool {
 			overview, err := o.Overview(t.Context())
-			return err == nil && len(overview.Reasons) == 0 && overview.Handlers[0].Obstacle == "" && ib.Counters().Processed == 2
+			return err == nil && len(overview.Reasons) == 0 && overview.Handlers[0].Obstacle == "" &&
+				ib.Counters().Processed == 2
 		}, "all is clear")
 	})
 }

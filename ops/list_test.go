@@ -37,7 +37,8 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 		require.NoError(t, err)
 		r.clock.Advance(time.Minute)
 		r.accept("run") // at :06
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'run' AND handler_key = 'ship'`)
+		inboxtest.Exec(t, r.d.DB,
+			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'run' AND handler_key = 'ship'`)
 		at := func(s int) time.Time { return inboxtest.Noon.Add(time.Duration(s) * time.Second) }
 		only := func(states ...ops.State) ops.Filter { return ops.Filter{States: states} }
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "no such"})
@@ -48,24 +49,30 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 			filter   ops.Filter
 			expected []string
 		}{
-			"all":                 {ops.Filter{}, []string{"mail/run", "ship/run", "mail/x1", "ship/x1", "mail/d1", "ship/d1", "mail/f1", "ship/f1", "mail/p2", "ship/p2", "mail/p1", "ship/p1", "alone/o1"}},
-			"poisoned":            {only(ops.StatePoisoned), []string{"mail/p2", "ship/p1", "mail/p1"}},
-			"pending":             {only(ops.StatePending), []string{"mail/f1", "mail/run", "alone/o1"}},
-			"failing":             {only(ops.StateFailing), []string{"mail/f1"}},
-			"processing":          {only(ops.StateProcessing), []string{"ship/run"}},
-			"open":                {only(ops.StatePoisoned, ops.StatePending, ops.StateProcessing), []string{"mail/p2", "ship/p1", "mail/p1", "mail/f1", "ship/run", "mail/run", "alone/o1"}},
-			"discarded":           {only(ops.StateDiscarded), []string{"mail/x1"}},
-			"superseded":          {only(ops.StateSuperseded), []string{}},
-			"completed of a key":  {ops.Filter{States: []ops.State{ops.StateCompleted}, HandlerKeys: []string{"mail", "gone"}}, []string{"mail/d1"}},
-			"a message":           {ops.Filter{MessageID: "p1"}, []string{"mail/p1", "ship/p1"}},
-			"poisoned of one":     {ops.Filter{MessageID: "p1", States: []ops.State{ops.StatePoisoned}, HandlerKeys: []string{"ship"}}, []string{"ship/p1"}},
-			"no message":          {ops.Filter{MessageID: "p"}, []string{}},
-			"a type":              {ops.Filter{Type: "alone"}, []string{"alone/o1"}},
-			"pending of a type":   {ops.Filter{Type: "t", States: []ops.State{ops.StatePending}}, []string{"mail/f1", "mail/run"}},
-			"from":                {ops.Filter{From: at(5)}, []string{"mail/run", "ship/run", "mail/x1", "ship/x1"}},
-			"to":                  {ops.Filter{To: at(2)}, []string{"mail/p1", "ship/p1", "alone/o1"}},
-			"from and to":         {ops.Filter{From: at(2), To: at(4)}, []string{"mail/f1", "ship/f1", "mail/p2", "ship/p2"}},
-			"poisoned from to":    {ops.Filter{From: at(2), To: at(4), States: []ops.State{ops.StatePoisoned}}, []string{"mail/p2"}},
+			"all": {ops.Filter{}, []string{"mail/run", "ship/run", "mail/x1", "ship/x1", "mail/d1", "ship/d1",
+				"mail/f1", "ship/f1", "mail/p2", "ship/p2", "mail/p1", "ship/p1", "alone/o1"}},
+			"poisoned":   {only(ops.StatePoisoned), []string{"mail/p2", "ship/p1", "mail/p1"}},
+			"pending":    {only(ops.StatePending), []string{"mail/f1", "mail/run", "alone/o1"}},
+			"failing":    {only(ops.StateFailing), []string{"mail/f1"}},
+			"processing": {only(ops.StateProcessing), []string{"ship/run"}},
+			"open": {only(ops.StatePoisoned, ops.StatePending, ops.StateProcessing),
+				[]string{"mail/p2", "ship/p1", "mail/p1", "mail/f1", "ship/run", "mail/run", "alone/o1"}},
+			"discarded":  {only(ops.StateDiscarded), []string{"mail/x1"}},
+			"superseded": {only(ops.StateSuperseded), []string{}},
+			"completed of a key": {ops.Filter{States: []ops.State{ops.StateCompleted}, HandlerKeys: []string{"mail", "gone"}},
+				[]string{"mail/d1"}},
+			"a message": {ops.Filter{MessageID: "p1"}, []string{"mail/p1", "ship/p1"}},
+			"poisoned of one": {ops.Filter{MessageID: "p1", States: []ops.State{ops.StatePoisoned},
+				HandlerKeys: []string{"ship"}}, []string{"ship/p1"}},
+			"no message": {ops.Filter{MessageID: "p"}, []string{}},
+			"a type":     {ops.Filter{Type: "alone"}, []string{"alone/o1"}},
+			"pending of a type": {ops.Filter{Type: "t", States: []ops.State{ops.StatePending}},
+				[]string{"mail/f1", "mail/run"}},
+			"from":        {ops.Filter{From: at(5)}, []string{"mail/run", "ship/run", "mail/x1", "ship/x1"}},
+			"to":          {ops.Filter{To: at(2)}, []string{"mail/p1", "ship/p1", "alone/o1"}},
+			"from and to": {ops.Filter{From: at(2), To: at(4)}, []string{"mail/f1", "ship/f1", "mail/p2", "ship/p2"}},
+			"poisoned from to": {ops.Filter{From: at(2), To: at(4), States: []ops.State{ops.StatePoisoned}},
+				[]string{"mail/p2"}},
 			"error text":          {ops.Filter{ErrorText: "NO SUCH"}, []string{"mail/p2", "mail/p1"}},
 			"error in any script": {ops.Filter{ErrorText: "ägypten"}, []string{"ship/p1"}},
 			"error of a failing":  {ops.Filter{ErrorText: "timeout"}, []string{"mail/f1"}},
@@ -73,7 +80,8 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 			"no wildcards":        {ops.Filter{ErrorText: "no%order"}, []string{}},
 			"fingerprint":         {ops.Filter{Fingerprint: failures.Groups[0].Fingerprint}, []string{"mail/p2", "mail/p1"}},
 			"unknown fingerprint": {ops.Filter{Fingerprint: "0"}, []string{}},
-			"unknown key":         {ops.Filter{HandlerKeys: []string{"gone"}, States: []ops.State{ops.StatePoisoned}}, []string{}},
+			"unknown key": {ops.Filter{HandlerKeys: []string{"gone"}, States: []ops.State{ops.StatePoisoned}},
+				[]string{}},
 		} {
 			for _, limit := range []int{1, 2, 3, 100} {
 				listed := r.list(each.filter, limit)
@@ -196,7 +204,8 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 		for _, each := range []struct {
 			keys []string
 			want ops.Count
-		}{{nil, ops.Count{N: ops.LookLimit, Capped: true}}, {[]string{"mail", "mail", "ship", "none"}, ops.Count{N: 1}}, {[]string{"alone", "mail"}, ops.Count{N: ops.LookLimit, Capped: true}}} {
+		}{{nil, ops.Count{N: ops.LookLimit, Capped: true}}, {[]string{"mail", "mail", "ship", "none"}, ops.Count{N: 1}},
+			{[]string{"alone", "mail"}, ops.Count{N: ops.LookLimit, Capped: true}}} {
 			count, err := r.ops.Count(t.Context(), ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: each.keys})
 			require.NoError(t, err)
 			require.Equal(t, each.want, count, each.keys)
@@ -216,9 +225,12 @@ func TestBadInputIsToldApart(t *testing.T) {
 			many[i] = "k"
 		}
 		for name, filter := range map[string]ops.Filter{
-			"state": {States: []ops.State{"poison"}}, "keys": {HandlerKeys: many}, "empty key": {HandlerKeys: []string{""}}, "key": {HandlerKeys: []string{"a\x00"}},
-			"ID": {MessageID: "a\x00"}, "type": {Type: "\xff"}, "text": {ErrorText: "\x00"}, "fingerprint": {Fingerprint: "\x00"},
-			"ages": {From: inboxtest.Noon, To: inboxtest.Noon}, "year": {From: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
+			"state": {States: []ops.State{"poison"}}, "keys": {HandlerKeys: many}, "empty key": {HandlerKeys: []string{""}},
+			"key": {HandlerKeys: []string{"a\x00"}},
+			"ID":  {MessageID: "a\x00"}, "type": {Type: "\xff"}, "text": {ErrorText: "\x00"},
+			"fingerprint": {Fingerprint: "\x00"},
+			"ages":        {From: inboxtest.Noon, To: inboxtest.Noon},
+			"year":        {From: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
 		} {
 			_, err := r.ops.List(ctx, filter, "", 1)
 			require.ErrorIs(t, err, ops.ErrBadInput, name)
@@ -307,8 +319,10 @@ func TestListOfMessagesWithManyHandlersIsComplete(t *testing.T) {
 func TestFilterThatNothingCanMatchIsBadInput(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for name, filter := range map[string]ops.Filter{
-			"error text": {ErrorText: strings.Repeat("x", 2001)}, "type": {Type: strings.Repeat("x", 256)}, "fingerprint": {Fingerprint: strings.Repeat("x", 101)},
-			"message ID": {MessageID: strings.Repeat("x", 201)}, "handler key": {HandlerKeys: []string{strings.Repeat("x", 201)}},
+			"error text": {ErrorText: strings.Repeat("x", 2001)}, "type": {Type: strings.Repeat("x", 256)},
+			"fingerprint": {Fingerprint: strings.Repeat("x", 101)},
+			"message ID":  {MessageID: strings.Repeat("x", 201)},
+			"handler key": {HandlerKeys: []string{strings.Repeat("x", 201)}},
 		} {
 			_, err := r.ops.List(t.Context(), filter, "", 0)
 			require.ErrorIs(t, err, ops.ErrBadInput, name)

@@ -67,7 +67,9 @@ const defaultChunk = 200
 // errNothing rolls back a chunk that changed nothing: it needs no audit row.
 var errNothing = errors.New("nothing was changed")
 
-func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, filter Filter, bulk Bulk) (BulkResult, error) {
+func (o *Ops) actOnMatching(
+	ctx context.Context, actor Actor, action Action, filter Filter, bulk Bulk,
+) (BulkResult, error) {
 	var result BulkResult
 	fail := func(err error) (BulkResult, error) {
 		return result, fmt.Errorf("%s matching statuses: %w", action, err)
@@ -94,7 +96,8 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 	if bulk.DryRun {
 		matched, err := o.Count(ctx, f.Filter)
 		if err == nil {
-			err = o.note(ctx, actor, action, allMatching, countDetail{Event: "counted", Filter: filter, Matched: matched.N, Capped: matched.Capped})
+			err = o.note(ctx, actor, action, allMatching,
+				countDetail{Event: "counted", Filter: filter, Matched: matched.N, Capped: matched.Capped})
 		}
 		if err != nil {
 			return fail(err)
@@ -116,7 +119,9 @@ func (o *Ops) actOnMatching(ctx context.Context, actor Actor, action Action, fil
 // allMatching is the audit's target of what is done to all that match.
 const allMatching = "matching statuses"
 
-func (o *Ops) actOnChunks(ctx context.Context, actor Actor, action Action, f *filter, given Filter, chunk int, bulk Bulk) (result BulkResult, err error) {
+func (o *Ops) actOnChunks(
+	ctx context.Context, actor Actor, action Action, f *filter, given Filter, chunk int, bulk Bulk,
+) (result BulkResult, err error) {
 	for after := (*place)(nil); ; {
 		if err := ctx.Err(); err != nil {
 			return result, err
@@ -156,7 +161,8 @@ func forPoisoned(given Filter) (*filter, error) {
 	if slices.ContainsFunc(given.States, func(s State) bool { return s != StatePoisoned }) {
 		return nil, badInput("state", "only poisoned statuses may be retried or discarded")
 	}
-	if len(given.HandlerKeys) == 0 && given.MessageID == "" && given.Type == "" && given.From.IsZero() && given.To.IsZero() &&
+	if len(given.HandlerKeys) == 0 && given.MessageID == "" && given.Type == "" && given.From.IsZero() &&
+		given.To.IsZero() &&
 		given.ErrorText == "" && given.Fingerprint == "" {
 		return nil, badInput("filter", "it takes every status: name the handler keys")
 	}

@@ -148,7 +148,8 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRe
 	messages, err := query(ctx, o, pool, loadMessage, func(rows *sql.Rows, m *models.Message) error {
 		var received store.Stamp
 		var ordered bool
-		err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType, &m.SerializedProperties, &ordered, &m.OrderingKey, &received)
+		err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
+			&m.SerializedProperties, &ordered, &m.OrderingKey, &received)
 		if m.ReceivedAt = received.Time; ordered && m.OrderingKey == nil {
 			m.OrderingKey = []byte{}
 		}
@@ -165,7 +166,8 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRe
 
 // shown is a message as operators see it, without its statuses.
 func (o *Ops) shown(stored models.Message) Message {
-	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName, Type: stored.Type, Source: stored.Source,
+	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
+		Type: stored.Type, Source: stored.Source,
 		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
 	p, err := handler.ParseProperties(stored.SerializedProperties)
 	if err != nil {

@@ -20,11 +20,14 @@ import (
 const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 func letter() handler.RawMessage {
-	return handler.RawMessage{Channel: "c", Type: "t", ID: "1", Source: "/shop", ContentType: "application/json", Content: []byte(`{"iban":"DE89"}`), Transport: "kafka",
+	return handler.RawMessage{Channel: "c", Type: "t", ID: "1", Source: "/shop", ContentType: "application/json",
+		Content: []byte(`{"iban":"DE89"}`), Transport: "kafka",
 		OrderingKey: []byte("customer-7"), Properties: handler.Properties{
-			Headers:    []handler.Header{{Key: "traceparent", Value: []byte("00-" + trace + "-00f067aa0ba902b7-01")}, {Key: "token", Value: []byte("secret")}, {Key: "none"}, {Key: "bin", Value: []byte{0xff, 0}}},
+			Headers: []handler.Header{{Key: "traceparent", Value: []byte("00-" + trace + "-00f067aa0ba902b7-01")},
+				{Key: "token", Value: []byte("secret")}, {Key: "none"}, {Key: "bin", Value: []byte{0xff, 0}}},
 			Attributes: map[string]string{"subject": "secret subject"},
-			Kafka:      &handler.KafkaCoordinates{Topic: "orders", Partition: 3, Offset: 99, Timestamp: inboxtest.Noon, Key: []byte("customer-7")}}}
+			Kafka: &handler.KafkaCoordinates{Topic: "orders", Partition: 3, Offset: 99, Timestamp: inboxtest.Noon,
+				Key: []byte("customer-7")}}}
 }
 
 // Contract 11.1, 11.3.
@@ -49,7 +52,8 @@ func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
 		require.True(t, r.clock.Now().Equal(m.ReceivedAt))
 		require.Len(t, m.Statuses, 2)
 		mail, ship := m.Statuses[0], m.Statuses[1]
-		require.Equal(t, []any{"mail", ops.StatePoisoned, "poison: no such order 17", 1}, []any{mail.HandlerKey, mail.State, mail.LastError, mail.ErrorCount})
+		require.Equal(t, []any{"mail", ops.StatePoisoned, "poison: no such order 17", 1},
+			[]any{mail.HandlerKey, mail.State, mail.LastError, mail.ErrorCount})
 		require.Equal(t, []any{"ship", ops.StateCompleted, ""}, []any{ship.HandlerKey, ship.State, ship.LastError})
 		require.NotEmpty(t, mail.Fingerprint)
 		require.Nil(t, mail.Lane)
@@ -91,7 +95,8 @@ func TestMessageTellsThePlaceInItsLane(t *testing.T) {
 		}
 		m, err = r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "head"})
 		require.NoError(t, err)
-		require.Equal(t, ops.LanePlace{HeadMessageID: "head", HeadNamespace: "c", HeadStatusID: m.Statuses[0].ID, HeadState: ops.StatePoisoned}, *m.Statuses[0].Lane)
+		require.Equal(t, ops.LanePlace{HeadMessageID: "head", HeadNamespace: "c", HeadStatusID: m.Statuses[0].ID,
+			HeadState: ops.StatePoisoned}, *m.Statuses[0].Lane)
 	})
 }
 
@@ -159,7 +164,8 @@ func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 		_, err := r.ops.ReAccept(t.Context(), ada, bad)
 		var still *handler.StillBadError
 		require.ErrorAs(t, err, &still)
-		require.EqualError(t, err, fmt.Sprintf("re_accept rejected message %s: rejected message %q is still bad: of error", bad, bad))
+		require.EqualError(t, err, fmt.Sprintf("re_accept rejected message %s: rejected message %q is still bad: of error",
+			bad, bad))
 		require.EqualError(t, still.Err, "of error")
 	})
 }

@@ -16,7 +16,8 @@ func TestMessagesOfOneIDAreToldApartByTheirNamespaces(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := t.Context()
 		ib := inboxtest.New(t, d.DB, inbox.Channel("core", inbox.On("t", inboxtest.Do("transfer", inboxtest.Nothing))),
-			inbox.Channel("partners", inbox.On("t", inboxtest.Do("import", inboxtest.Nothing), inboxtest.Do("report", inboxtest.Nothing))))
+			inbox.Channel("partners", inbox.On("t", inboxtest.Do("import", inboxtest.Nothing),
+				inboxtest.Do("report", inboxtest.Nothing))))
 		_, err := ib.Accept(ctx, handler.RawMessage{Channel: "core", Type: "t", ID: "1", Content: []byte("genuine")},
 			handler.RawMessage{Channel: "partners", Type: "t", ID: "1", Content: []byte("other")})
 		require.NoError(t, err)

@@ -43,7 +43,8 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 	if !s.connectionsSet {
 		s.connections = fewConnections(db)
 	}
-	o := &Ops{settings: s, inUse: make(chan struct{}, s.connections), db: db, store: st, singles: store.NewSingles(db), sqlite: dialect == "sqlite"}
+	o := &Ops{settings: s, inUse: make(chan struct{}, s.connections), db: db, store: st, singles: store.NewSingles(db),
+		sqlite: dialect == "sqlite"}
 	names := append(tables(s.naming), dialectTexts[dialect]...)
 	if dialect == "postgres" {
 		names = append(names, "{at}", at(s.clock))

@@ -194,7 +194,9 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 
 // judgeLanes takes those from what is due that are behind others of their lane,
 // marked as waiting or not: no claim takes them.
-func (o *Ops) judgeLanes(ctx context.Context, out HandlerOverview, due int64, rule store.LaneRule, now time.Time) (HandlerOverview, error) {
+func (o *Ops) judgeLanes(
+	ctx context.Context, out HandlerOverview, due int64, rule store.LaneRule, now time.Time,
+) (HandlerOverview, error) {
 	release, err := o.connect(ctx)
 	if err != nil {
 		return out, err
@@ -202,7 +204,8 @@ func (o *Ops) judgeLanes(ctx context.Context, out HandlerOverview, due int64, ru
 	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
-	backlogs, err := o.store.Backlog(ctx, []store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: lanesMost, Lanes: &rule}}, now)
+	backlogs, err := o.store.Backlog(ctx, []store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: lanesMost, Lanes: &rule}},
+		now)
 	if err != nil || len(backlogs) != 1 {
 		return out, err
 	}

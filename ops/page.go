@@ -13,7 +13,8 @@ type pageFound[T any] struct {
 // pageOf reads a page: read gives up to n items behind a place, in the list's
 // order, and placeAt tells where an item is.
 func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, limit int,
-	read func(ctx context.Context, p place, n int) ([]T, error), placeAt func(T) place, takes func(T) bool) (pageFound[T], error) {
+	read func(ctx context.Context, p place, n int) ([]T, error), placeAt func(T) place, takes func(T) bool) (pageFound[T],
+	error) {
 	var page pageFound[T]
 	limit, err := checkLimit(limit)
 	if err != nil {

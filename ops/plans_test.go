@@ -28,7 +28,8 @@ func explain(t *testing.T, literal *gorm.DB, o *Ops, mode, statement string, arg
 	t.Helper()
 	require.ErrorIs(t, literal.Transaction(func(tx *gorm.DB) error {
 		connection := tx.Statement.ConnPool
-		for _, statement := range []string{`DEALLOCATE ALL`, `SET LOCAL plan_cache_mode = ` + mode, `PREPARE planned AS ` + o.text(statement)} {
+		for _, statement := range []string{`DEALLOCATE ALL`, `SET LOCAL plan_cache_mode = ` + mode, `PREPARE planned AS ` +
+			o.text(statement)} {
 			_, err := connection.ExecContext(t.Context(), statement)
 			require.NoError(t, err, statement)
 		}
@@ -88,33 +89,51 @@ func plansOf(o *Ops) []looked {
 		auto      = "INDEX sqlite_autoindex_"
 	)
 	return []looked{
-		{"walkPoisoned", walkPoisoned, []any{"hot", lastID, 51, true, true}, poisoned, 51 * 4, "INDEX " + poisoned + " (handler_key=? AND id<?)"},
+		{"walkPoisoned", walkPoisoned, []any{"hot", lastID, 51, true, true}, poisoned, 51 * 4, "INDEX " + poisoned +
+			" (handler_key=? AND id<?)"},
 		{"walkPoisoned", walkPoisoned, []any{"hot", id(1005000), 1000, true, true}, poisoned, 1000 * 4, "INDEX " + poisoned},
-		{"walkPoisoned", walkPoisoned, []any{"hot", id(1005000), 1000, true, true}, "inbox_messages_number", 1000 * 4, "INDEX inbox_messages_number (number=?)"},
+		{"walkPoisoned", walkPoisoned, []any{"hot", id(1005000), 1000, true, true}, "inbox_messages_number", 1000 * 4,
+			"INDEX inbox_messages_number (number=?)"},
 		{"walkPoisoned", walkPoisoned, []any{"idle", lastID, 51, false, false}, poisoned, 0, "INDEX " + poisoned},
-		{"walkWaiting", walkWaiting, []any{"lanes", id(1035000), 1000, true, true}, waiting, 1000 * 4, "INDEX " + waiting + " (handler_key=? AND id<?)"},
-		{"walkDue", walkDue, []any{"hot", lastID, 1000, true, true, o.stamp(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}, due, 1000 * 5, "INDEX " + due + " (handler_key=? AND <expr><?)"},
-		{"walkDue", walkDue, []any{"hot", id(1029000), 500, true, true, o.stamp(time.Date(2026, 1, 3, 12, 0, 0, 0, time.UTC))}, due, 1000 * 6, "INDEX " + due + " (handler_key=? AND <expr>=? AND id<?)"},
-		{"walkMessages", walkMessages, []any{at(500000), 500000, o.stamp(time.Time{}), 1001, true}, "inbox_messages_received_at", 1001, "INDEX inbox_messages_received_at (received_at>? AND (received_at,number)<(?,?))"},
-		{"walkMessages", walkMessages, []any{at(1000), 1000, at(900), 1001, false}, "inbox_messages_received_at", 101, "INDEX inbox_messages_received_at"},
+		{"walkWaiting", walkWaiting, []any{"lanes", id(1035000), 1000, true, true}, waiting, 1000 * 4, "INDEX " + waiting +
+			" (handler_key=? AND id<?)"},
+		{"walkDue", walkDue, []any{"hot", lastID, 1000, true, true, o.stamp(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))},
+			due, 1000 * 5, "INDEX " + due + " (handler_key=? AND <expr><?)"},
+		{"walkDue", walkDue, []any{"hot", id(1029000), 500, true, true, o.stamp(time.Date(2026, 1, 3, 12, 0, 0, 0,
+			time.UTC))}, due, 1000 * 6, "INDEX " + due + " (handler_key=? AND <expr>=? AND id<?)"},
+		{"walkMessages", walkMessages, []any{at(500000), 500000, o.stamp(time.Time{}), 1001, true},
+			"inbox_messages_received_at", 1001,
+			"INDEX inbox_messages_received_at (received_at>? AND (received_at,number)<(?,?))"},
+		{"walkMessages", walkMessages, []any{at(1000), 1000, at(900), 1001, false}, "inbox_messages_received_at", 101,
+			"INDEX inbox_messages_received_at"},
 		{"oneMessage", oneMessage, []any{"m7", ""}, "inbox_messages_pkey", 1, auto + "inbox_messages_1 (id=?)"},
 		{"namesakes", namesakes, []any{"m7", ""}, "inbox_messages_pkey", 1, auto + "inbox_messages_1 (id=?)"},
 		{"loadMessage", loadMessage, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
-		{"previewMessage", previewMessage, append([]any{7}, o.cuts(PreviewBounds{Content: 10, Key: 10})...), "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
-		{"statusesOf", statusesOf, []any{numbers, statusesAtOnce, true}, byMessage, 3, "INDEX " + byMessage + " (message_number=?"},
-		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), mostAtOnce}, statusID, 10, auto + statuses + "_1 (id=?)"},
-		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), mostAtOnce}, "inbox_messages_number", 10, "INDEX inbox_messages_number (number=?)"},
-		{"rowsOfMessage", rowsOfMessage, []any{1000001, mostListed}, byMessage, 5, "INDEX " + byMessage + " (message_number=?"},
+		{"previewMessage", previewMessage, append([]any{7}, o.cuts(PreviewBounds{Content: 10, Key: 10})...),
+			"inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
+		{"statusesOf", statusesOf, []any{numbers, statusesAtOnce, true}, byMessage, 3, "INDEX " + byMessage +
+			" (message_number=?"},
+		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), mostAtOnce}, statusID, 10, auto +
+			statuses + "_1 (id=?)"},
+		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), mostAtOnce}, "inbox_messages_number",
+			10, "INDEX inbox_messages_number (number=?)"},
+		{"rowsOfMessage", rowsOfMessage, []any{1000001, mostListed}, byMessage, 5, "INDEX " + byMessage +
+			" (message_number=?"},
 		{"poisonedKeys", poisonedKeys, []any{mostKeys}, poisoned, 20, "INDEX " + poisoned + " (handler_key>?)"},
 		{"dueKeys", dueKeys, []any{mostKeys}, due, 20, "INDEX " + due + " (handler_key>?)"},
 		{"waitingKeys", waitingKeys, []any{mostKeys}, waiting, 20, "INDEX " + waiting + " (handler_key>?)"},
 		{"countOpen", countOpen, []any{"hot", now, LookLimit + 1}, due, LookLimit + 1, "INDEX " + due + " (handler_key=?)"},
-		{"countPoisoned", countPoisoned, []any{LookLimit + 1, "hot"}, poisoned, LookLimit + 1, "INDEX " + poisoned + " (handler_key=?)"},
-		{"countWaiting", countWaiting, []any{LookLimit + 1, "lanes"}, waiting, LookLimit + 1, "INDEX " + waiting + " (handler_key=?)"},
-		{"countRejected", countRejected, []any{LookLimit + 1}, "inbox_rejected_messages_rejected_at", LookLimit + 1, "INDEX inbox_rejected_messages_rejected_at"},
+		{"countPoisoned", countPoisoned, []any{LookLimit + 1, "hot"}, poisoned, LookLimit + 1, "INDEX " + poisoned +
+			" (handler_key=?)"},
+		{"countWaiting", countWaiting, []any{LookLimit + 1, "lanes"}, waiting, LookLimit + 1, "INDEX " + waiting +
+			" (handler_key=?)"},
+		{"countRejected", countRejected, []any{LookLimit + 1}, "inbox_rejected_messages_rejected_at", LookLimit + 1,
+			"INDEX inbox_rejected_messages_rejected_at"},
 		{"countGaps", countGaps, []any{LookLimit + 1}, "inbox_gaps_pkey", LookLimit + 1, auto + "inbox_gaps_1"},
-		{"laneAhead", laneAhead, []any{lanes, 1, false, 1040000, lastID, laneCap + 1}, lane, laneCap + 1, "INDEX " + lane + " (lane_handler=? AND lane_key=? AND is_poisoned=? AND (sequence,id)<(?,?))"},
-		{"laneHead", laneHead, []any{lanes, 1, false}, lane, 2, "INDEX " + lane + " (lane_handler=? AND lane_key=? AND is_poisoned=?)"},
+		{"laneAhead", laneAhead, []any{lanes, 1, false, 1040000, lastID, laneCap + 1}, lane, laneCap + 1, "INDEX " + lane +
+			" (lane_handler=? AND lane_key=? AND is_poisoned=? AND (sequence,id)<(?,?))"},
+		{"laneHead", laneHead, []any{lanes, 1, false}, lane, 2, "INDEX " + lane +
+			" (lane_handler=? AND lane_key=? AND is_poisoned=?)"},
 		{"sequenceOf", sequenceOf, []any{id(7)}, statusID, 1, auto + statuses + "_1 (id=?)"},
 		{"retry", retry, []any{refs, now}, statusID, 10, auto + statuses + "_1 (id=?)"},
 		{"discard", discard, []any{refs, now}, statusID, 10, auto + statuses + "_1 (id=?)"},
@@ -123,13 +142,19 @@ func plansOf(o *Ops) []looked {
 		{"deleteStatuses", deleteStatuses, []any{1000001}, byMessage, 2, "INDEX " + byMessage + " (message_number=?)"},
 		{"statusesLeft", statusesLeft, []any{7}, byMessage, 1, "INDEX " + byMessage + " (message_number=?)"},
 		{"deleteMessage", deleteMessage, []any{7}, "inbox_messages_number", 2, "INDEX inbox_messages_number (number=?)"},
-		{"walkRejected", walkRejected, []any{now, id(5000), o.stamp(time.Time{}), 1000}, "inbox_rejected_messages_rejected_at", 1000, "INDEX inbox_rejected_messages_rejected_at (rejected_at>? AND (rejected_at,id)<(?,?))"},
-		{"oneRejected", oneRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 1, auto + "inbox_rejected_messages_1 (id=?)"},
-		{"previewRejected", previewRejected, append([]any{id(7)}, o.cuts(PreviewBounds{Content: 10, Key: 10})...), "inbox_rejected_messages_pkey", 1, auto + "inbox_rejected_messages_1 (id=?)"},
-		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto + "inbox_rejected_messages_1 (id=?)"},
+		{"walkRejected", walkRejected, []any{now, id(5000), o.stamp(time.Time{}), 1000},
+			"inbox_rejected_messages_rejected_at", 1000,
+			"INDEX inbox_rejected_messages_rejected_at (rejected_at>? AND (rejected_at,id)<(?,?))"},
+		{"oneRejected", oneRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 1, auto +
+			"inbox_rejected_messages_1 (id=?)"},
+		{"previewRejected", previewRejected, append([]any{id(7)}, o.cuts(PreviewBounds{Content: 10, Key: 10})...),
+			"inbox_rejected_messages_pkey", 1, auto + "inbox_rejected_messages_1 (id=?)"},
+		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto +
+			"inbox_rejected_messages_1 (id=?)"},
 		{"walkGaps", walkGaps, []any{id(5000), 1000}, "inbox_gaps_pkey", 1000, auto + "inbox_gaps_1 (id<?)"},
 		{"walkAudit", walkAudit, []any{id(5000), 1000}, "inbox_audit_pkey", 1000, auto + "inbox_audit_1 (id<?)"},
-		{"auditDetails", auditDetails, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1007)), 50}, "inbox_audit_pkey", 2, auto + "inbox_audit_1 (id=?)"},
+		{"auditDetails", auditDetails, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1007)), 50}, "inbox_audit_pkey", 2, auto +
+			"inbox_audit_1 (id=?)"},
 		{"inboxName", inboxName, nil, "", 10, ""},
 		{"beginWriting", beginWriting, nil, "", 10, ""},
 		{"pausedKeys", pausedKeys, []any{mostListed}, "", 10, ""},
@@ -145,7 +170,9 @@ func TestEveryStatementsPlanIsLookedAt(t *testing.T) {
 	for _, each := range plansOf(&Ops{}) {
 		names = append(names, each.name)
 	}
-	require.Empty(t, slices.DeleteFunc(sqltest.Statements(t), func(name string) bool { return slices.Contains(names, name) }))
+	require.Empty(t, slices.DeleteFunc(sqltest.Statements(t), func(name string) bool {
+		return slices.Contains(names, name)
+	}))
 }
 
 // Which index serves what among a million completed and 10,000 poisoned
@@ -157,7 +184,8 @@ func TestPostgresPlans(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	dsn := testenv.PostgresDSN(t)
 	db := testenv.OpenPostgres(t, dsn)
-	literal := testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), gorm.Config{})
+	literal := testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}),
+		gorm.Config{})
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
 	loadMillion(t, db)
 	o, err := New(db)

@@ -49,7 +49,9 @@ type MessagePreview struct {
 
 // PreviewMessage is Message for those who show only the beginning of it: it reads
 // no more than is asked for, however large the message is.
-func (o *Ops) PreviewMessage(ctx context.Context, actor Actor, ref MessageRef, bounds PreviewBounds) (MessagePreview, error) {
+func (o *Ops) PreviewMessage(
+	ctx context.Context, actor Actor, ref MessageRef, bounds PreviewBounds,
+) (MessagePreview, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	if err := ref.check(); err != nil {
@@ -61,7 +63,8 @@ func (o *Ops) PreviewMessage(ctx context.Context, actor Actor, ref MessageRef, b
 		if err != nil {
 			return nil, err
 		}
-		previews, err := query(ctx, o, tx.Statement.ConnPool, previewMessage, o.scanPreview, append([]any{number}, o.cuts(bounds)...)...)
+		previews, err := query(ctx, o, tx.Statement.ConnPool, previewMessage, o.scanPreview,
+			append([]any{number}, o.cuts(bounds)...)...)
 		if err == nil && len(previews) == 0 {
 			err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 		}
@@ -116,7 +119,8 @@ func (o *Ops) scanPreview(rows *sql.Rows, m *MessagePreview) error {
 		noKey                     bool
 		properties                sql.NullString
 	)
-	err := rows.Scan(&stored.ID, &stored.Namespace, &stored.Number, &stored.TransportName, &stored.Type, &stored.Source, &stored.ContentType, &received,
+	err := rows.Scan(&stored.ID, &stored.Namespace, &stored.Number, &stored.TransportName, &stored.Type, &stored.Source,
+		&stored.ContentType, &received,
 		&contentSize, &content, &noKey, &keySize, &key, &all, &properties)
 	if err != nil {
 		return err
@@ -167,22 +171,26 @@ type RejectedPreview struct {
 
 // PreviewRejected is Rejected for those who show only the beginning of it: it
 // reads no more than is asked for, however large the record is.
-func (o *Ops) PreviewRejected(ctx context.Context, actor Actor, id string, bounds PreviewBounds) (RejectedPreview, error) {
+func (o *Ops) PreviewRejected(
+	ctx context.Context, actor Actor, id string, bounds PreviewBounds,
+) (RejectedPreview, error) {
 	id, err := checkID("rejected message ID", id)
 	if err != nil {
 		return RejectedPreview{}, err
 	}
 	var r RejectedPreview
-	err = o.audited(ctx, actor, ActionViewRejected, "rejected message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		previews, err := query(ctx, o, tx.Statement.ConnPool, previewRejected, o.scanRejectedPreview, append([]any{id}, o.cuts(bounds)...)...)
-		if err == nil && len(previews) == 0 {
-			err = ErrNotFound
-		}
-		if err == nil {
-			r = previews[0]
-		}
-		return nil, err
-	})
+	err = o.audited(ctx, actor, ActionViewRejected, "rejected message "+id,
+		func(ctx context.Context, tx *gorm.DB) (any, error) {
+			previews, err := query(ctx, o, tx.Statement.ConnPool, previewRejected, o.scanRejectedPreview,
+				append([]any{id}, o.cuts(bounds)...)...)
+			if err == nil && len(previews) == 0 {
+				err = ErrNotFound
+			}
+			if err == nil {
+				r = previews[0]
+			}
+			return nil, err
+		})
 	if err != nil { // what was read leaves no audit row, so it is not shown
 		return RejectedPreview{}, err
 	}

@@ -66,7 +66,8 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	const list = "rejected"
-	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic}, {"reason", filter.Reason}} {
+	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic},
+		{"reason", filter.Reason}} {
 		if err := checkText(each.name, each.text, 0, 0); err != nil {
 			return RejectedPage{}, err
 		}
@@ -91,11 +92,14 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 			strings.Contains(strings.ToLower(r.Reason), reason) &&
 			(filter.From.IsZero() || !r.RejectedAt.Before(filter.From)) && (filter.To.IsZero() || r.RejectedAt.Before(filter.To))
 	}
-	page, err := pageOf(ctx, list, filter, after, limit, read, func(r rejectedRow) place { return place{At: string(r.at), ID: r.ID} }, takes)
+	page, err := pageOf(ctx, list, filter, after, limit, read, func(r rejectedRow) place {
+		return place{At: string(r.at), ID: r.ID}
+	}, takes)
 	if err != nil {
 		return RejectedPage{}, fmt.Errorf("list rejected messages: %w", err)
 	}
-	shown := RejectedPage{Rejected: make([]Rejected, len(page.items)), Next: page.next, Partial: page.partial, Looked: page.looked}
+	shown := RejectedPage{Rejected: make([]Rejected, len(page.items)), Next: page.next, Partial: page.partial,
+		Looked: page.looked}
 	for i, r := range page.items {
 		shown.Rejected[i] = r.Rejected
 	}
@@ -117,7 +121,8 @@ type rejectedRow struct {
 
 func (o *Ops) scanRejected(rows *sql.Rows, r *rejectedRow) error {
 	var timestamp, rejected store.Stamp
-	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &r.Size, &r.at)
+	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &r.Size,
+		&r.at)
 	r.Timestamp, r.RejectedAt = timestamp.Time, rejected.Time
 	r.Reason = o.redactor.Error(redact.Value{MessageID: r.ID, Channel: r.Channel}, r.Reason)
 	return err
@@ -131,16 +136,17 @@ func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRec
 		return RejectedRecord{}, err
 	}
 	var record RejectedRecord
-	err = o.audited(ctx, actor, ActionViewRejected, "rejected message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		found, err := query(ctx, o, tx.Statement.ConnPool, oneRejected, o.scanRecord, id)
-		if err == nil && len(found) == 0 {
-			err = ErrNotFound
-		}
-		if err == nil {
-			record = found[0]
-		}
-		return nil, err
-	})
+	err = o.audited(ctx, actor, ActionViewRejected, "rejected message "+id,
+		func(ctx context.Context, tx *gorm.DB) (any, error) {
+			found, err := query(ctx, o, tx.Statement.ConnPool, oneRejected, o.scanRecord, id)
+			if err == nil && len(found) == 0 {
+				err = ErrNotFound
+			}
+			if err == nil {
+				record = found[0]
+			}
+			return nil, err
+		})
 	if err != nil { // what was read leaves no audit row, so it is not shown
 		return RejectedRecord{}, err
 	}
@@ -157,7 +163,8 @@ func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
 	var timestamp, rejected store.Stamp
 	var hasKey, hasValue bool
 	var headers string
-	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &hasKey, &r.Key, &hasValue, &r.Value, &headers)
+	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &hasKey,
+		&r.Key, &hasValue, &r.Value, &headers)
 	if err != nil {
 		return err
 	}
@@ -247,18 +254,19 @@ func (o *Ops) DeleteRejected(ctx context.Context, actor Actor, id, confirmation 
 	if err != nil {
 		return fmt.Errorf("%s: %w", ActionDeleteRejected, err)
 	}
-	return o.audited(ctx, actor, ActionDeleteRejected, "rejected message "+id, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		deleted, err := query(ctx, o, tx.Statement.ConnPool, deleteRejected, func(rows *sql.Rows, r *rejectedDetail) error {
-			return rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.Offset)
-		}, id)
-		if err == nil && len(deleted) == 0 {
-			err = ErrNotFound
-		}
-		if err != nil {
-			return nil, err
-		}
-		return deleted[0], nil
-	})
+	return o.audited(ctx, actor, ActionDeleteRejected, "rejected message "+id,
+		func(ctx context.Context, tx *gorm.DB) (any, error) {
+			deleted, err := query(ctx, o, tx.Statement.ConnPool, deleteRejected, func(rows *sql.Rows, r *rejectedDetail) error {
+				return rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.Offset)
+			}, id)
+			if err == nil && len(deleted) == 0 {
+				err = ErrNotFound
+			}
+			if err != nil {
+				return nil, err
+			}
+			return deleted[0], nil
+		})
 }
 
 // By the primary key.

@@ -52,12 +52,14 @@ func TestRejectedAreListedAndShown(t *testing.T) {
 		require.Equal(t, `{"a":1}`, string(shown.Value))
 		require.EqualValues(t, 8, shown.Size)
 		require.Len(t, shown.Headers, 4)
-		require.Equal(t, []any{"c", "orders", int64(1), "reason 1"}, []any{shown.Channel, shown.Topic, shown.Offset, shown.Reason})
+		require.Equal(t, []any{"c", "orders", int64(1), "reason 1"},
+			[]any{shown.Channel, shown.Topic, shown.Offset, shown.Reason})
 		require.True(t, at(2).Equal(shown.RejectedAt))
 		require.True(t, inboxtest.Noon.Equal(shown.Timestamp))
 		require.Equal(t, []string{"ada view_rejected rejected message " + ids[1]}, r.audit())
 
-		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_rejected_messages SET "key" = NULL, "value" = ?, headers = '{' WHERE id = ?`, []byte{}, ids[1])
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_rejected_messages SET "key" = NULL, "value" = ?, headers = '{' WHERE id = ?`,
+			[]byte{}, ids[1])
 		shown, err = r.ops.Rejected(t.Context(), ada, ids[1])
 		require.NoError(t, err)
 		require.Nil(t, shown.Key)
@@ -109,7 +111,8 @@ func TestReAcceptAndDeleteRejected(t *testing.T) {
 		require.NoError(t, r.ops.DeleteRejected(t.Context(), ada, bad, bad))
 		require.ErrorIs(t, r.ops.DeleteRejected(t.Context(), ada, bad, bad), ops.ErrNotFound)
 		require.Equal(t, []int64{3}, rejected(r, ops.RejectedFilter{}, 10))
-		require.Equal(t, []string{"ada re_accept rejected message " + good, "ada re_accept rejected message " + bad, "ada view_rejected rejected message " + bad,
+		require.Equal(t, []string{"ada re_accept rejected message " + good, "ada re_accept rejected message " + bad,
+			"ada view_rejected rejected message " + bad,
 			"ada delete_rejected rejected message " + bad}, r.audit())
 	})
 }
@@ -117,7 +120,8 @@ func TestReAcceptAndDeleteRejected(t *testing.T) {
 func TestGapsAreListed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for i := range int64(5) {
-			_, err := inboxtest.Store(t, r.d.DB).KeepGap(t.Context(), models.Gap{ID: uuid.Must(uuid.NewV7()).String(), Channel: "c", Topic: "orders", FromOffset: i, ToOffset: i + 10, Reason: "gone", FoundAt: r.clock.Now()})
+			_, err := inboxtest.Store(t, r.d.DB).KeepGap(t.Context(), models.Gap{ID: uuid.Must(uuid.NewV7()).String(),
+				Channel: "c", Topic: "orders", FromOffset: i, ToOffset: i + 10, Reason: "gone", FoundAt: r.clock.Now()})
 			require.NoError(t, err)
 		}
 		var from []int64

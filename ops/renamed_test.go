@@ -37,12 +37,18 @@ func TestRetriedRowOfARenamedHandlerRuns(t *testing.T) {
 		before, after models.Outcome
 		ran           []string
 	}{
-		"the old key's row discarded, the new one's retried": {[]steps{discard("before"), retry("now")}, models.OutcomeDiscarded, models.OutcomeProcessed, []string{"now"}},
-		"the new key's row retried, the old one's discarded": {[]steps{retry("now"), discard("before")}, models.OutcomeDiscarded, models.OutcomeProcessed, []string{"now"}},
-		"the new key's row discarded, the old one's retried": {[]steps{discard("now"), retry("before")}, models.OutcomeProcessed, models.OutcomeDiscarded, []string{"before"}},
-		"only the new key's row retried":                     {[]steps{retry("now")}, models.OutcomeSuperseded, models.OutcomeProcessed, []string{"now"}},
-		"only the old key's row retried":                     {[]steps{retry("before")}, models.OutcomeProcessed, models.OutcomeSuperseded, []string{"before"}},
-		"both discarded":                                     {[]steps{discard("before"), discard("now")}, models.OutcomeDiscarded, models.OutcomeDiscarded, nil},
+		"the old key's row discarded, the new one's retried": {[]steps{discard("before"), retry("now")},
+			models.OutcomeDiscarded, models.OutcomeProcessed, []string{"now"}},
+		"the new key's row retried, the old one's discarded": {[]steps{retry("now"), discard("before")},
+			models.OutcomeDiscarded, models.OutcomeProcessed, []string{"now"}},
+		"the new key's row discarded, the old one's retried": {[]steps{discard("now"), retry("before")},
+			models.OutcomeProcessed, models.OutcomeDiscarded, []string{"before"}},
+		"only the new key's row retried": {[]steps{retry("now")}, models.OutcomeSuperseded,
+			models.OutcomeProcessed, []string{"now"}},
+		"only the old key's row retried": {[]steps{retry("before")}, models.OutcomeProcessed,
+			models.OutcomeSuperseded, []string{"before"}},
+		"both discarded": {[]steps{discard("before"), discard("now")},
+			models.OutcomeDiscarded, models.OutcomeDiscarded, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

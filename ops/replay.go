@@ -105,8 +105,9 @@ func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string,
 		p.Attributes = map[string]string{}
 	}
 	p.Attributes[PropertyOriginalID] = original.ID
-	m := handler.RawMessage{Channel: p.Channel, ID: edit.MessageID, Type: original.Type, Source: original.Source, ContentType: original.ContentType,
-		Content: original.Content, Transport: original.TransportName, Properties: p, OrderingKey: original.OrderingKey}
+	m := handler.RawMessage{Channel: p.Channel, ID: edit.MessageID, Type: original.Type, Source: original.Source,
+		ContentType: original.ContentType,
+		Content:     original.Content, Transport: original.TransportName, Properties: p, OrderingKey: original.OrderingKey}
 	edited := []string{}
 	if edit.Content != nil {
 		m.Content, edited = *edit.Content, append(edited, "content")

@@ -28,7 +28,8 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 		require.True(t, strings.HasPrefix(accepted.MessageID, "1-replay-"))
 		require.Equal(t, 2, accepted.Handlers)
 		r.process()
-		require.Equal(t, []string{"mail/1", "mail/" + accepted.MessageID, "ship/1", "ship/" + accepted.MessageID}, sorted(r.handled()))
+		require.Equal(t, []string{"mail/1", "mail/" + accepted.MessageID, "ship/1", "ship/" + accepted.MessageID},
+			sorted(r.handled()))
 		plain, err := r.ib.Ops()
 		require.NoError(t, err)
 		copied, err := plain.Message(t.Context(), ada, ops.MessageRef{ID: accepted.MessageID})
@@ -44,7 +45,8 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 		require.Equal(t, original, again, "the original is as it was")
 
 		to, typ := "copy", "alone"
-		accepted, err = r.ops.Replay(t.Context(), ada, ops.MessageRef{ID: accepted.MessageID}, ops.Edit{MessageID: to, Type: &typ})
+		accepted, err = r.ops.Replay(t.Context(), ada, ops.MessageRef{ID: accepted.MessageID},
+			ops.Edit{MessageID: to, Type: &typ})
 		require.NoError(t, err)
 		require.Equal(t, ops.Accepted{MessageID: "copy", Outcome: "accepted", Handlers: 1}, accepted)
 

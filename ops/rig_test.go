@@ -56,7 +56,8 @@ func newRig(t testing.TB, d *inboxtest.Database, options []ops.Option, of ...han
 		r.ran = append(r.ran, at)
 		return nil
 	}
-	mail, ship, alone := inboxtest.Do("mail", run, of...), inboxtest.Do("ship", run, of...), inboxtest.Do("alone", run, of...)
+	mail, ship, alone := inboxtest.Do("mail", run, of...), inboxtest.Do("ship", run, of...), inboxtest.Do("alone", run,
+		of...)
 	r.ib = inboxtest.New(t, d.AsApplication(t), inbox.WithClock(r.clock), inbox.Retention(time.Hour),
 		inbox.Channel("c", inbox.On("t", mail, ship), inbox.On("alone", alone)))
 	var err error
@@ -172,7 +173,8 @@ func (r *rig) audit() []string {
 func (r *rig) rows() map[string]any {
 	r.t.Helper()
 	all := map[string]any{}
-	for name, rows := range map[string]any{"inbox_messages": &[]models.Message{}, "inbox_handler_statuses": &[]models.HandlerStatus{},
+	for name, rows := range map[string]any{"inbox_messages": &[]models.Message{},
+		"inbox_handler_statuses":  &[]models.HandlerStatus{},
 		"inbox_rejected_messages": &[]models.RejectedMessage{}, "inbox_handlers": &[]models.Handler{}} {
 		require.NoError(r.t, r.d.DB.Session(&gorm.Session{NewDB: true}).Table(name).Order("1").Find(rows).Error)
 		all[name] = rows
@@ -184,9 +186,12 @@ func (r *rig) rows() map[string]any {
 func (r *rig) reject(offset int64, reason string, edit ...func(*models.RejectedMessage)) string {
 	r.t.Helper()
 	r.clock.Advance(time.Second)
-	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders", Offset: offset, Timestamp: inboxtest.Noon,
-		Key: []byte("k"), Value: []byte(`{"a":1}`), Headers: handler.SerializeHeaders([]handler.Header{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Appendf(nil, "r%d", offset)},
-			{Key: "ce_type", Value: []byte("t")}, {Key: "ce_source", Value: []byte("/s")}}), Reason: reason, RejectedAt: r.clock.Now()}
+	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders",
+		Offset: offset, Timestamp: inboxtest.Noon,
+		Key: []byte("k"), Value: []byte(`{"a":1}`), Headers: handler.SerializeHeaders([]handler.Header{{Key: "ce_specversion",
+			Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Appendf(nil, "r%d", offset)},
+			{Key: "ce_type", Value: []byte("t")}, {Key: "ce_source", Value: []byte("/s")}}), Reason: reason,
+		RejectedAt: r.clock.Now()}
 	for _, e := range edit {
 		e(&row)
 	}

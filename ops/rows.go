@@ -72,8 +72,10 @@ func (o *Ops) scanRow(rows *sql.Rows, r *row) error {
 		outcome                                           string
 		laneHandler, laneKey                              sql.NullInt64
 	)
-	err := rows.Scan(&r.ID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount, &r.RequeuedCount, &lastError,
-		&created, &processing, &worker, &next, &poisoned, &complete, &outcome, &r.Waiting, &laneHandler, &laneKey, &namespace, &messageType, &source, &received)
+	err := rows.Scan(&r.ID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount, &r.RequeuedCount,
+		&lastError,
+		&created, &processing, &worker, &next, &poisoned, &complete, &outcome, &r.Waiting, &laneHandler, &laneKey, &namespace,
+		&messageType, &source, &received)
 	if err != nil {
 		return err
 	}
@@ -84,14 +86,16 @@ func (o *Ops) scanRow(rows *sql.Rows, r *row) error {
 	}
 	r.State = stateOf(complete.Time, models.Outcome(outcome), poisoned, processing.Time)
 	r.Failing = r.State == StatePending && lastError.Valid && r.ErrorCount+r.AbandonedCount > 0
-	r.LastError = o.redactor.Error(redact.Value{MessageID: r.MessageID, Type: r.Type, HandlerKey: r.HandlerKey}, lastError.String)
+	r.LastError = o.redactor.Error(redact.Value{MessageID: r.MessageID, Type: r.Type, HandlerKey: r.HandlerKey},
+		lastError.String)
 	r.Fingerprint = fingerprintOf(r.HandlerKey, r.LastError, r.State == StatePoisoned || r.Failing)
 	return nil
 }
 
 // glimpse is what a filter looks at of a whole status.
 func (r row) glimpse() glimpse {
-	return glimpse{id: r.ID, key: r.HandlerKey, version: r.Version, state: r.State, failing: r.Failing, lastError: r.LastError,
+	return glimpse{id: r.ID, key: r.HandlerKey, version: r.Version, state: r.State, failing: r.Failing,
+		lastError: r.LastError,
 		messageID: r.MessageID, typ: r.Type, receivedAt: r.ReceivedAt}
 }
 

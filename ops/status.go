@@ -24,7 +24,8 @@ const (
 
 // States are all of them, in the order of a status's life; StateFailing last.
 func States() []State {
-	return []State{StatePending, StateProcessing, StateCompleted, StatePoisoned, StateDiscarded, StateSuperseded, StateFailing}
+	return []State{StatePending, StateProcessing, StateCompleted, StatePoisoned, StateDiscarded, StateSuperseded,
+		StateFailing}
 }
 
 // Status is one handler's progress on one message, as lists show it. Times are

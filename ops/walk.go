@@ -133,7 +133,8 @@ func (o *Ops) scanGlimpse(rows *sql.Rows, g *glimpse) error {
 	var lastError, messageID, messageType sql.NullString
 	var created, received store.Stamp
 	var at stored
-	err := rows.Scan(&g.id, &g.number, &g.version, &state, &g.failing, &created, &lastError, &messageID, &messageType, &received, &at)
+	err := rows.Scan(&g.id, &g.number, &g.version, &state, &g.failing, &created, &lastError, &messageID, &messageType,
+		&received, &at)
 	g.state, g.createdAt, g.lastError, g.messageID, g.typ, g.receivedAt = State(state), created.Time, lastError.String, messageID.String, messageType.String, received.Time
 	g.failing = g.failing && g.state == StatePending
 	g.place = place{At: string(at), ID: g.id}
@@ -165,7 +166,8 @@ func (o *Ops) keyed(st stage, keys []string, after *place, chunk int, want wante
 	if after != nil {
 		from = *after
 	}
-	k := &keyed{o: o, want: want, statement: map[stage]string{byPoisoned: walkPoisoned, byDue: walkDue, byWaiting: walkWaiting}[st]}
+	k := &keyed{o: o, want: want, statement: map[stage]string{byPoisoned: walkPoisoned, byDue: walkDue,
+		byWaiting: walkWaiting}[st]}
 	for _, key := range keys {
 		k.keys = append(k.keys, &keyRows{key: key, chunk: chunk, after: from})
 	}

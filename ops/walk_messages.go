@@ -81,7 +81,8 @@ func (w *byReceived) fill(ctx context.Context) error {
 	if err != nil {
 		return badInput("cursor", "it is not one of this list")
 	}
-	messages, err := look(ctx, w.o, walkMessages, scanMessage, at, w.after.Number, w.oldest, w.chunk+1, w.filter.want.message)
+	messages, err := look(ctx, w.o, walkMessages, scanMessage, at, w.after.Number, w.oldest, w.chunk+1,
+		w.filter.want.message)
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,9 @@ const statusesAtOnce = LookLimit
 // rowsOf are the statuses of messages behind after, in the messages' order and
 // by handler key; of a message that does not match, or has no statuses, one empty
 // row. whole is false if there are more than are read at once.
-func (o *Ops) rowsOf(ctx context.Context, f *filter, messages []message, after place) (rows []glimpse, whole bool, err error) {
+func (o *Ops) rowsOf(
+	ctx context.Context, f *filter, messages []message, after place,
+) (rows []glimpse, whole bool, err error) {
 	var numbers []int64
 	for _, m := range messages {
 		if f.takesMessage(m.typ, m.receivedAt) {

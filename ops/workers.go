@@ -96,7 +96,8 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 	case !h.Registered:
 		return "no living worker lists it"
 	}
-	for _, known := range []struct{ code, text string }{{ReasonCircuit, "circuit breaker open"}, {ReasonLongRunning, "a call does not return"}} {
+	for _, known := range []struct{ code, text string }{{ReasonCircuit, "circuit breaker open"},
+		{ReasonLongRunning, "a call does not return"}} {
 		r := reasonOf(reasons, known.code, h.HandlerKey)
 		switch {
 		case r == nil:
@@ -145,8 +146,9 @@ func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 	stored = slices.DeleteFunc(stored, func(w store.WorkerState) bool { return w.Drains })
 	workers := make([]Worker, len(stored))
 	for i, w := range stored {
-		workers[i] = Worker{ID: w.ID, Host: w.Host, PID: w.PID, HandlerKeys: w.HandlerKeys, StartedAt: w.StartedAt, SilentFor: w.SilentFor,
-			Stopped: w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < AliveFor}
+		workers[i] = Worker{ID: w.ID, Host: w.Host, PID: w.PID, HandlerKeys: w.HandlerKeys, StartedAt: w.StartedAt,
+			SilentFor: w.SilentFor,
+			Stopped:   w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < AliveFor}
 		if workers[i].Reasons, err = o.reasons(w.Health); err != nil {
 			return nil, fmt.Errorf("health of worker %s: %w", w.ID, err)
 		}
@@ -182,7 +184,8 @@ func reasonsOf(workers []Worker) []HealthReason {
 		}
 		for _, r := range w.Reasons {
 			same := func(other HealthReason) bool {
-				return other.Code == r.Code && other.State == r.State && other.Channel == r.Channel && other.HandlerKey == r.HandlerKey &&
+				return other.Code == r.Code && other.State == r.State && other.Channel == r.Channel &&
+					other.HandlerKey == r.HandlerKey &&
 					(r.HandlerKey != "" || other.Detail == r.Detail)
 			}
 			if i := slices.IndexFunc(all, same); i >= 0 {

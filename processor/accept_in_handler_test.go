@@ -33,9 +33,15 @@ func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t 
 			return tx.Transaction(func(tx *gorm.DB) error { return follow(ctx, tx, id) })
 		}
 		ib = inboxtest.New(t, d.DB, inbox.PollingInterval(time.Hour), inbox.Channel("c",
-			inbox.On("tx", inbox.Tx("tx", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return follow(ctx, tx, m.ID) })),
-			inbox.On("nested", inbox.Tx("nested", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return nested(ctx, tx, m.ID) })),
-			inbox.On("group", inbox.Tx("group", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return follow(ctx, tx, m.ID) }, handler.TxGroup(3))),
+			inbox.On("tx", inbox.Tx("tx", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				return follow(ctx, tx, m.ID)
+			})),
+			inbox.On("nested", inbox.Tx("nested", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				return nested(ctx, tx, m.ID)
+			})),
+			inbox.On("group", inbox.Tx("group", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				return follow(ctx, tx, m.ID)
+			}, handler.TxGroup(3))),
 			inbox.On("batch", inbox.TxBatch("batch", 3, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
 				var problems []error
 				for _, m := range batch {
@@ -43,7 +49,10 @@ func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t 
 				}
 				return errors.Join(problems...)
 			})),
-			inbox.On("next", inbox.Func("next", func(_ context.Context, m inboxtest.Bytes) error { handled <- m.ID; return nil }))))
+			inbox.On("next", inbox.Func("next", func(_ context.Context, m inboxtest.Bytes) error {
+				handled <- m.ID
+				return nil
+			}))))
 		inboxtest.Start(t, ib)
 		accept := func(typ string, ids ...string) {
 			var messages []handler.RawMessage
@@ -54,7 +63,8 @@ func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t 
 			require.NoError(t, err)
 			want, got := []string{}, []string{}
 			for _, id := range ids {
-				want, got = append(want, "after "+id), append(got, inboxtest.Receive(t, handled, "a message accepted in a handler's transaction"))
+				want, got = append(want, "after "+id), append(got,
+					inboxtest.Receive(t, handled, "a message accepted in a handler's transaction"))
 			}
 			require.ElementsMatch(t, want, got)
 		}

@@ -76,7 +76,8 @@ func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 }
 
 func (b *Backlog) add(of store.Backlog) {
-	b.Due, b.Waiting, b.Processing, b.Poisoned = b.Due+of.Due, b.Waiting+of.Waiting, b.Processing+of.Processing, b.Poisoned+of.Poisoned
+	b.Due, b.Waiting, b.Processing, b.Poisoned = b.Due+of.Due, b.Waiting+of.Waiting, b.Processing+of.Processing,
+		b.Poisoned+of.Poisoned
 	b.Capped = b.Capped || of.Capped
 	if !of.OldestDue.IsZero() && (b.OldestDue.IsZero() || of.OldestDue.Before(b.OldestDue)) {
 		b.OldestDue = of.OldestDue

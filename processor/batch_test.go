@@ -90,7 +90,8 @@ func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
 				return handler.BatchResult(results...)
 			})))
 		inboxtest.Accept(t, ib, "fails", "fine", "poisons", "snoozes", "well")
-		require.Equal(t, processor.Drained{Picked: 5, Completed: 2, Failed: 1, Poisoned: 1, Released: 1}, inboxtest.Process(t, ib))
+		require.Equal(t, processor.Drained{Picked: 5, Completed: 2, Failed: 1, Poisoned: 1, Released: 1},
+			inboxtest.Process(t, ib))
 		require.Equal(t, 1, inboxtest.Status(t, ib, "fails", "h").ErrorCount)
 		require.Zero(t, inboxtest.Status(t, ib, "snoozes", "h").ErrorCount)
 		require.True(t, inboxtest.Status(t, ib, "poisons", "h").IsPoisoned)
@@ -145,8 +146,10 @@ func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
 		return handler.BatchResult(results...)
 	}
 	for name, h := range map[string]*inbox.HandlerSpec{
-		"plain":         inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error { return judge(batch) }),
-		"transactional": inbox.TxBatch("h", 10, func(_ context.Context, _ *gorm.DB, batch []inboxtest.Bytes) error { return judge(batch) }),
+		"plain": inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error { return judge(batch) }),
+		"transactional": inbox.TxBatch("h", 10, func(_ context.Context, _ *gorm.DB, batch []inboxtest.Bytes) error {
+			return judge(batch)
+		}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -223,7 +226,9 @@ func TestStaleClaimIsNotGivenToABatch(t *testing.T) {
 			})))
 		inboxtest.Accept(t, ib, "1", "2", "3", "4")
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 3 && ib.Counters().Fenced == 1 }, "three completed, one is stale")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Counters().Processed == 3 && ib.Counters().Fenced == 1
+		}, "three completed, one is stale")
 		require.Equal(t, [][]string{{"1", "2"}, {"4"}}, seen.all)
 		require.Equal(t, []string{"1", "2", "4"}, written())
 	})
@@ -253,7 +258,10 @@ func TestSuspectsOfACrashRunAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inboxtest.Handlers(
-			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error { seen.note(idsOf(batch)...); return nil })))
+			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
+				seen.note(idsOf(batch)...)
+				return nil
+			})))
 		inboxtest.Accept(t, ib, "1", "2", "3", "4")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 1 WHERE message_id IN ('2', '3')")
 		require.Equal(t, 4, inboxtest.Process(t, ib).Completed)
@@ -265,12 +273,13 @@ func TestUndecodableMessageOfABatchIsPoisonedAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
 		total := 0
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inbox.Batch("sum", 10, func(_ context.Context, batch []handler.Message[order]) error {
-			for _, m := range batch {
-				total += m.Payload.N
-			}
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inbox.Batch("sum", 10,
+			func(_ context.Context, batch []handler.Message[order]) error {
+				for _, m := range batch {
+					total += m.Payload.N
+				}
+				return nil
+			})))
 		var messages []handler.RawMessage
 		for _, body := range []string{`{"N":1}`, `{"N":`, `{"N":3}`} {
 			messages = append(messages, handler.RawMessage{Channel: "c", Type: "t", ID: "id " + body, Content: []byte(body)})

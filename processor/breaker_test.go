@@ -46,11 +46,14 @@ func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
 		require.LessOrEqual(t, charged, int(called.Load()), "only what was tried is charged")
 		inboxtest.Eventually(t, func() bool {
 			var left int64
-			require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = 'sound' AND completed_at IS NULL").Count(&left).Error)
+			require.NoError(t,
+				d.DB.Scopes(ib.Statuses).Where("handler_key = 'sound' AND completed_at IS NULL").Count(&left).Error)
 			return left == 0
 		}, "the other handler goes on")
 		down.Store(false)
-		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "a probe closed it and all went through")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.AllCompleted(t, ib)
+		}, "a probe closed it and all went through")
 		require.EqualValues(t, 1, most.Load())
 		require.Empty(t, ib.Health().Processor.OpenCircuits)
 	})
@@ -83,18 +86,20 @@ func TestWhatWaitsForAnOpenCircuitIsGivenBack(t *testing.T) {
 
 func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1), inbox.Channel("c", inbox.On("t",
-			inbox.Func("h", func(_ context.Context, m handler.Message[string]) error {
-				switch m.Payload {
-				case "poison":
-					return handler.Poison(errBoom)
-				case "snooze":
-					return handler.Snooze(time.Hour)
-				}
-				return nil
-			}, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour})))))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1),
+			inbox.Channel("c", inbox.On("t",
+				inbox.Func("h", func(_ context.Context, m handler.Message[string]) error {
+					switch m.Payload {
+					case "poison":
+						return handler.Poison(errBoom)
+					case "snooze":
+						return handler.Snooze(time.Hour)
+					}
+					return nil
+				}, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour})))))
 		for i, body := range []string{`{`, `"poison"`, `"snooze"`, `"fine"`} {
-			_, err := ib.Accept(context.Background(), handler.RawMessage{Channel: "c", Type: "t", ID: many(9)[i], Content: []byte(body)})
+			_, err := ib.Accept(context.Background(), handler.RawMessage{Channel: "c", Type: "t", ID: many(9)[i],
+				Content: []byte(body)})
 			require.NoError(t, err)
 		}
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 1, Poisoned: 2, Released: 1}, inboxtest.Process(t, ib))
@@ -104,9 +109,10 @@ func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
 func TestDrainLeavesAHandlerWithAnOpenCircuitAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		called := 0
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1), inboxtest.Handlers(
-			inboxtest.Do("down", func(context.Context, inboxtest.Bytes) error { called++; return errBoom },
-				handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1),
+			inboxtest.Handlers(
+				inboxtest.Do("down", func(context.Context, inboxtest.Bytes) error { called++; return errBoom },
+					handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))))
 		inboxtest.Accept(t, ib, many(5)...)
 		require.Equal(t, 2, inboxtest.Process(t, ib).Failed)
 		require.Equal(t, processor.Drained{}, inboxtest.Process(t, ib))

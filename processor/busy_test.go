@@ -63,13 +63,14 @@ func TestWorkerThatWaitsForTheFileSeesThatItWasTakenForDead(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.SQLiteDSN(t)
 	running, causes := make(chan string, 10), make(chan error, 10)
-	ib := inboxtest.New(t, testenv.OpenSQLite(t, dsn), hasty(), inbox.Mode(processor.ModeCompeting), inbox.WorkerTimeout(10*inboxtest.Patience), inboxtest.Handlers(
-		inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			<-ctx.Done()
-			causes <- context.Cause(ctx)
-			return ctx.Err()
-		})))
+	ib := inboxtest.New(t, testenv.OpenSQLite(t, dsn), hasty(), inbox.Mode(processor.ModeCompeting),
+		inbox.WorkerTimeout(10*inboxtest.Patience), inboxtest.Handlers(
+			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				return ctx.Err()
+			})))
 	inboxtest.Start(t, ib)
 	inboxtest.Accept(t, ib, "m")
 	inboxtest.Receive(t, running, "the handler")
@@ -79,6 +80,7 @@ func TestWorkerThatWaitsForTheFileSeesThatItWasTakenForDead(t *testing.T) {
 	require.NoError(t, declares.Commit().Error)
 	writes := other.Begin() // before the worker's turn to write comes
 	require.NoError(t, writes.Error)
-	require.ErrorContains(t, inboxtest.Receive(t, causes, "the cancellation, long before WorkerTimeout"), "lost its heartbeat")
+	require.ErrorContains(t, inboxtest.Receive(t, causes, "the cancellation, long before WorkerTimeout"),
+		"lost its heartbeat")
 	require.NoError(t, writes.Rollback().Error)
 }

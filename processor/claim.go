@@ -52,7 +52,9 @@ func (c *claimer) nextLook() time.Time {
 }
 
 // claim asks for due statuses and sorts out siblings under legacy keys.
-func (c *claimer) claim(ctx context.Context, workerID string, limits map[*handler.Handler]int, at time.Time) ([]*task, map[*handler.Handler]bool, error) {
+func (c *claimer) claim(
+	ctx context.Context, workerID string, limits map[*handler.Handler]int, at time.Time,
+) ([]*task, map[*handler.Handler]bool, error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
@@ -179,7 +181,8 @@ func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (release
 	for _, r := range refs {
 		if !c.held.has(r) {
 			ended = append(ended, r)
-			lost = append(lost, store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
+			lost = append(lost, store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator,
+				ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
 		}
 	}
 	if len(lost) == 0 {

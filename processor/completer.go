@@ -51,7 +51,8 @@ func newCompleter(st store.Completer, opts Options, now func() time.Time, storin
 	settled func(context.Context, result, bool), drained func(),
 ) *completer {
 	return &completer{store: st, window: groupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
-		now: now, storing: storing, lanes: lanes, settled: settled, drained: drained, arrived: routine.NewSignal(), full: routine.NewSignal(), hurried: routine.NewSignal()}
+		now: now, storing: storing, lanes: lanes, settled: settled, drained: drained, arrived: routine.NewSignal(),
+		full: routine.NewSignal(), hurried: routine.NewSignal()}
 }
 
 // add queues a result; it never blocks.

@@ -74,10 +74,11 @@ func TestHangingHookDoesNotHoldUpTheStop(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		hanging, letGo := make(chan struct{}), make(chan struct{})
 		t.Cleanup(func() { close(letGo) })
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithHooks(handler.Hooks{OnAttempt: func(context.Context, handler.AttemptEvent) {
-			close(hanging)
-			<-letGo
-		}}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
+			inbox.WithHooks(handler.Hooks{OnAttempt: func(context.Context, handler.AttemptEvent) {
+				close(hanging)
+				<-letGo
+			}}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Receive(t, hanging, "the hook")
@@ -88,17 +89,21 @@ func TestHangingHookDoesNotHoldUpTheStop(t *testing.T) {
 
 func TestHandlerMustNotEndItsTransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(1), inboxtest.Handlers(
-			inboxtest.Tx("rolls back", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error { tx.Rollback(); return nil }),
-			inboxtest.Tx("commits", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error { tx.Commit(); return nil }),
-			inboxtest.Tx("swallows its own cancellation", func(ctx context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
-				short, cancel := context.WithCancel(ctx)
-				cancel()
-				if err := tx.WithContext(short).Exec("SELECT 1").Error; err == nil {
-					return errors.New("no error")
-				}
-				return nil
-			})))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(1),
+			inboxtest.Handlers(
+				inboxtest.Tx("rolls back", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
+					tx.Rollback()
+					return nil
+				}),
+				inboxtest.Tx("commits", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error { tx.Commit(); return nil }),
+				inboxtest.Tx("swallows its own cancellation", func(ctx context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
+					short, cancel := context.WithCancel(ctx)
+					cancel()
+					if err := tx.WithContext(short).Exec("SELECT 1").Error; err == nil {
+						return errors.New("no error")
+					}
+					return nil
+				})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, processor.Drained{Picked: 3, Poisoned: 3}, inboxtest.Process(t, ib), "each is charged")
 		for _, s := range inboxtest.Statuses(t, ib) {
@@ -132,15 +137,16 @@ func TestLongTransactionOnSQLiteFencesNobody(t *testing.T) {
 	// Long enough that a machine with much else to do is not what keeps the
 	// worker from its heartbeats.
 	const timeout = 5 * time.Second
-	ib := inboxtest.New(t, db, hasty(), inbox.WorkerTimeout(timeout), inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {
-		runs.Add(1)
-		select {
-		case <-time.After(2 * timeout):
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	})))
+	ib := inboxtest.New(t, db, hasty(), inbox.WorkerTimeout(timeout),
+		inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {
+			runs.Add(1)
+			select {
+			case <-time.After(2 * timeout):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})))
 	inboxtest.Start(t, ib)
 	inboxtest.Accept(t, ib, "1")
 	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it completed")

@@ -46,16 +46,17 @@ func TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged(t *testing.T) {
 				written := effects(t, d)
 				full := true
 				clock := fxtest.NewClock(inboxtest.Noon)
-				ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(2), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-					require.Equal(t, 1, m.Attempt)
-					if err := write(tx, m.ID); err != nil {
-						return err
-					}
-					if full {
-						return returns(raise(tx, "53100"))
-					}
-					return nil
-				})))
+				ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(2),
+					inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+						require.Equal(t, 1, m.Attempt)
+						if err := write(tx, m.ID); err != nil {
+							return err
+						}
+						if full {
+							return returns(raise(tx, "53100"))
+						}
+						return nil
+					})))
 				inboxtest.Accept(t, ib, "1")
 				var delays []time.Duration
 				for range 6 {
@@ -88,12 +89,13 @@ func TestEachTransientStateOfAHandlersTransactionIsUncharged(t *testing.T) {
 		state := ""
 		nested := false
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if nested {
-				return tx.Transaction(func(tx *gorm.DB) error { return raise(tx, state) })
-			}
-			return raise(tx, state)
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if nested {
+					return tx.Transaction(func(tx *gorm.DB) error { return raise(tx, state) })
+				}
+				return raise(tx, state)
+			})))
 		charged := func(id string) bool {
 			inboxtest.Accept(t, ib, id)
 			drained := inboxtest.Process(t, ib)
@@ -135,14 +137,15 @@ func TestSerializationFailureIsRepeatedAtOnceAndThenReleasedUncharged(t *testing
 		for _, state := range []string{"40001", "40P01"} {
 			written := 0
 			calls, collisions := 0, 0
-			ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-				calls++
-				if calls <= collisions {
-					return fmt.Errorf("save: %v", raise(tx, state))
-				}
-				written++
-				return nil
-			})))
+			ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+				inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+					calls++
+					if calls <= collisions {
+						return fmt.Errorf("save: %v", raise(tx, state))
+					}
+					written++
+					return nil
+				})))
 			collisions = 3
 			inboxtest.Accept(t, ib, state+" passes")
 			require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))

@@ -55,11 +55,12 @@ type Drained struct {
 func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var counts Drained
 	h := newHeld()
-	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, func(ctx context.Context, r result, applied bool) {
-		h.drop(r.claim)
-		p.settled(ctx, r, applied)
-		counts.count(r.outcome, applied)
-	}, func() {})
+	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
+		func(ctx context.Context, r result, applied bool) {
+			h.drop(r.claim)
+			p.settled(ctx, r, applied)
+			counts.count(r.outcome, applied)
+		}, func() {})
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: min(p.opts.BatchSize, p.opts.Concurrency)}
 	d := &drain{pool: p.newPool(limits, completer, newCrew()), counts: &counts, met: map[string]bool{}}
 	defer d.crew.dismiss()
@@ -135,10 +136,11 @@ func (d *drain) meet(statusID string) bool {
 // claims, lanes, handler keys and paused handlers.
 func (d *drain) prepare(ctx context.Context) error {
 	p := d.p
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {}, func(ctx context.Context, r result) {
-		d.counts.count(handler.AttemptPoisoned, true)
-		p.reports.CallHooks(ctx, r.event())
-	})
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {},
+		func(ctx context.Context, r result) {
+			d.counts.count(handler.AttemptPoisoned, true)
+			p.reports.CallHooks(ctx, r.event())
+		})
 	if err := errors.Join(sw.releaseStuck(ctx), p.lanes.check(ctx)); err != nil {
 		return err
 	}

@@ -77,15 +77,16 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ib *inbox.Inbox
 		ran := 0
-		ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
-			if ran++; ran == 2 {
-				if err := ib.Pause(ctx, "h"); err != nil {
-					return err
+		ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
+				if ran++; ran == 2 {
+					if err := ib.Pause(ctx, "h"); err != nil {
+						return err
+					}
+					pause(t, time.Second) // many heartbeats
 				}
-				pause(t, time.Second) // many heartbeats
-			}
-			return nil
-		})))
+				return nil
+			})))
 		inboxtest.Accept(t, ib, many(5)...)
 		require.Equal(t, processor.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, ib))
 	})
@@ -108,21 +109,23 @@ func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) 
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
 				inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
-				inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
-				ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(1), inboxtest.Handlers(
-					inbox.TxBatch("h", 10, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
-						for _, m := range batch {
-							if err := write(tx, m.ID); err != nil {
-								return err
-							}
-							if m.ID == "2" {
-								if err := fail(ctx, tx); err != nil {
+				inboxtest.Exec(t, d.DB,
+					"CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
+				ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(1),
+					inboxtest.Handlers(
+						inbox.TxBatch("h", 10, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
+							for _, m := range batch {
+								if err := write(tx, m.ID); err != nil {
 									return err
 								}
+								if m.ID == "2" {
+									if err := fail(ctx, tx); err != nil {
+										return err
+									}
+								}
 							}
-						}
-						return nil
-					}, handler.Timeout(time.Second))))
+							return nil
+						}, handler.Timeout(time.Second))))
 				inboxtest.Accept(t, ib, "1", "2", "3")
 				require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
 				require.Equal(t, []string{"1", "3"}, written())

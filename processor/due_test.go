@@ -69,7 +69,8 @@ func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
 			done <- m.ID
 			return nil
 		}
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(inboxtest.Do("retrying", retrying)))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour),
+			inboxtest.Handlers(inboxtest.Do("retrying", retrying)))
 		// Pairs, a little further apart each time.
 		for i := range messages {
 			due[fmt.Sprint(i)] = began.Add(time.Duration(i/2)*100*time.Millisecond + time.Duration(i%2*i)*50*time.Microsecond)

@@ -35,7 +35,8 @@ type lock struct {
 // newLock makes the lock of one worker ID; what runs under it ends with parent.
 // begun is called when it is held.
 func (p *Processor) newLock(parent context.Context, workerID string, begun func()) *lock {
-	l := lease.New(p.store, lockName, workerID, p.opts.WorkerTimeout, min(p.opts.StatementTimeout, p.opts.WorkerTimeout/3), p.clock.Now)
+	l := lease.New(p.store, lockName, workerID, p.opts.WorkerTimeout, min(p.opts.StatementTimeout, p.opts.WorkerTimeout/3),
+		p.clock.Now)
 	return &lock{lease: l, hold: lease.NewHold(parent, l, errLockLost, func(held bool, why error) {
 		if held {
 			begun()
@@ -43,7 +44,8 @@ func (p *Processor) newLock(parent context.Context, workerID string, begun func(
 		}
 		p.counters.OfInbox(telemetry.LockLost, 1)
 		p.log.Warn("inbox: this worker lost the lock, its handlers are cancelled",
-			zap.String(telemetry.FieldLock, lockName), zap.String(telemetry.FieldWorker, workerID), zap.NamedError(telemetry.FieldReason, why))
+			zap.String(telemetry.FieldLock, lockName), zap.String(telemetry.FieldWorker, workerID),
+			zap.NamedError(telemetry.FieldReason, why))
 		p.wakeup.notify()
 	})}
 }
@@ -54,7 +56,8 @@ func (p *Processor) sessionLock(s *session) *lock {
 		return nil
 	}
 	return p.newLock(s.attempts, s.id, func() {
-		p.log.Info("inbox: this worker holds the lock and processes", zap.String(telemetry.FieldLock, lockName), zap.String(telemetry.FieldWorker, s.id))
+		p.log.Info("inbox: this worker holds the lock and processes", zap.String(telemetry.FieldLock, lockName),
+			zap.String(telemetry.FieldWorker, s.id))
 		p.wakeup.wake()
 	})
 }
@@ -65,7 +68,8 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	switch {
 	case err == nil:
 		p.locking.End(nil)
-		p.wakeup.notify()                                                // claiming may have stopped because the renewal was late
+		// claiming may have stopped because the renewal was late
+		p.wakeup.notify()
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
 		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",
@@ -188,14 +192,16 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 	}
 	s.lock.hold.End()
 	settled := func() bool { return a.claimer.held.count() == 0 }
-	for end := time.Now().Add(p.opts.WorkerTimeout / 3); a.left.count() == 0 && !settled() && time.Now().Before(end) && work.Err() == nil; {
+	for end := time.Now().Add(p.opts.WorkerTimeout / 3); a.left.count() == 0 && !settled() && time.Now().Before(end) &&
+		work.Err() == nil; {
 		routine.Sleep(work, 10*time.Millisecond)
 	}
 	if work.Err() != nil {
 		return // then it is for Stop
 	}
 	if err := s.lock.leave(alive, settled()); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName),
+			zap.Error(err))
 	}
 }
 
@@ -205,7 +211,8 @@ func (p *Processor) stopLock(hard context.Context, s *session, settled bool) {
 		return
 	}
 	if err := s.lock.leave(hard, settled); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName),
+			zap.Error(err))
 	}
 }
 

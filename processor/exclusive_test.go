@@ -20,7 +20,8 @@ const lockName = "processor"
 // by polling.
 func exclusive(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
-	return inboxtest.New(t, d.Another(t), append([]inbox.Option{hasty(), inbox.Mode(processor.ModeExclusive), inbox.PollingInterval(20 * time.Millisecond)}, opts...)...)
+	return inboxtest.New(t, d.Another(t), append([]inbox.Option{hasty(), inbox.Mode(processor.ModeExclusive),
+		inbox.PollingInterval(20 * time.Millisecond)}, opts...)...)
 }
 
 // lockOwner is who the database says holds the lock, "" if nobody does.
@@ -96,7 +97,9 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingAndTheNextTakesOverWhenItStops(
 		for range 60 {
 			require.Equal(t, 0, inboxtest.Receive(t, ran, "a message"), "the holder runs it")
 		}
-		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet("stands by").Len() == 2 }, "two said that they stand by")
+		inboxtest.Eventually(t, func() bool {
+			return logs.FilterMessageSnippet("stands by").Len() == 2
+		}, "two said that they stand by")
 		for _, ib := range three[1:] {
 			h := ib.Health()
 			require.NoError(t, h.Degraded(), "standing by is healthy")
@@ -126,7 +129,11 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingAndTheNextTakesOverWhenItStops(
 func TestLockOfAVanishedHolderIsTakenOverWhenItRunsOut(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				ran <- m.ID
+				return nil
+			})))
 		inboxtest.Accept(t, ib, "1")
 		began := time.Now()
 		held, err := inboxtest.Store(t, d.DB).AcquireLease(t.Context(), lockName, vanishing, time.Second, system.Now())
@@ -143,18 +150,23 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 		running, causes, finish := make(chan string, 10), make(chan error, 10), make(chan struct{})
 		log, logs := inboxtest.Observe()
 		slow := inbox.WorkerTimeout(9 * time.Second)
-		one := exclusive(t, d, log, slow, noRoutineLook, inbox.PollingInterval(time.Hour), inbox.StuckHandlerGrace(time.Minute), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			<-ctx.Done()
-			if m.ID == "obedient" {
-				causes <- context.Cause(ctx)
-				return ctx.Err()
-			}
-			<-finish
+		one := exclusive(t, d, log, slow, noRoutineLook, inbox.PollingInterval(time.Hour),
+			inbox.StuckHandlerGrace(time.Minute), inboxtest.Handlers(inboxtest.Do("h",
+				func(ctx context.Context, m inboxtest.Bytes) error {
+					running <- m.ID
+					<-ctx.Done()
+					if m.ID == "obedient" {
+						causes <- context.Cause(ctx)
+						return ctx.Err()
+					}
+					<-finish
+					return nil
+				})))
+		again := make(chan string, 10)
+		two := exclusive(t, d, slow, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+			again <- m.ID
 			return nil
 		})))
-		again := make(chan string, 10)
-		two := exclusive(t, d, slow, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { again <- m.ID; return nil })))
 		startHolder(t, one)
 		inboxtest.Accept(t, one, "obedient", "stubborn", "stubborn and taken")
 		for range 3 {
@@ -165,9 +177,12 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ? WHERE name = ?", successor, lockName)
 		require.ErrorContains(t, inboxtest.Receive(t, causes, "the cancellation"), "lost the lock")
 		require.Equal(t, "obedient", inboxtest.Receive(t, again, "the message, by the new holder"))
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, two, "obedient", "h").CompletedAt != nil }, "it was completed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, two, "obedient", "h").CompletedAt != nil
+		}, "it was completed")
 		require.Zero(t, inboxtest.Status(t, two, "obedient", "h").ErrorCount, "nothing is charged")
-		require.Zero(t, inboxtest.Status(t, two, "obedient", "h").AbandonedCount, "it was given back by its worker, which lives")
+		require.Zero(t, inboxtest.Status(t, two, "obedient", "h").AbandonedCount,
+			"it was given back by its worker, which lives")
 		require.False(t, holdsLock(one))
 		require.True(t, holdsLock(two))
 
@@ -176,9 +191,12 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 		for _, id := range []string{"stubborn", "stubborn and taken"} {
 			require.NotNil(t, inboxtest.Status(t, one, id, "h").ProcessingStartedAt)
 		}
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = 'stubborn and taken'")
+		inboxtest.Exec(t, d.DB,
+			"UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = 'stubborn and taken'")
 		close(finish)
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, one, "stubborn", "h").CompletedAt != nil }, "a result that comes in spite of it counts")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, one, "stubborn", "h").CompletedAt != nil
+		}, "a result that comes in spite of it counts")
 		inboxtest.Eventually(t, func() bool { return one.Counters().Fenced == 1 }, "a stale one was fenced")
 		require.Nil(t, inboxtest.Status(t, one, "stubborn and taken", "h").CompletedAt)
 
@@ -210,17 +228,18 @@ func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
 		first := make(chan struct{}, 1)
 		first <- struct{}{}
 		log, logs := inboxtest.Observe()
-		ib := exclusive(t, d, log, inbox.WorkerTimeout(4*time.Second), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			select {
-			case <-first:
-				<-ctx.Done()
-				causes <- context.Cause(ctx)
-				return ctx.Err()
-			default:
-				return nil
-			}
-		})))
+		ib := exclusive(t, d, log, inbox.WorkerTimeout(4*time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				select {
+				case <-first:
+					<-ctx.Done()
+					causes <- context.Cause(ctx)
+					return ctx.Err()
+				default:
+					return nil
+				}
+			})))
 		startHolder(t, ib)
 		inboxtest.Accept(t, ib, "long")
 		inboxtest.Receive(t, running, "the handler")
@@ -249,12 +268,13 @@ func TestRenewalThatHangsLosesTheLockWithinWorkerTimeout(t *testing.T) {
 	// Not on SQLite: it locks the file, and nobody else could take over.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		causes, running := make(chan error, 100), make(chan string, 100)
-		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			<-ctx.Done()
-			causes <- context.Cause(ctx)
-			return nil
-		})))
+		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				return nil
+			})))
 		startHolder(t, ib)
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Receive(t, running, "the handler")
@@ -268,7 +288,8 @@ func TestRenewalThatHangsLosesTheLockWithinWorkerTimeout(t *testing.T) {
 
 func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := exclusive(t, d, inbox.WorkerTimeout(9*time.Second), inbox.StatementTimeout(2*time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := exclusive(t, d, inbox.WorkerTimeout(9*time.Second), inbox.StatementTimeout(2*time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(context.Background(), "h"))
 		startHolder(t, ib)
 		self := workers(t, d)[0].ID
@@ -277,11 +298,14 @@ func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_messages RENAME TO hidden")
 		require.NoError(t, ib.Resume(context.Background(), "h"))
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["claiming"] != nil }, "a claim failed")
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00' WHERE name = ?", vanishing, lockName)
+		inboxtest.Exec(t, d.DB,
+			"UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00' WHERE name = ?", vanishing,
+			lockName)
 		inboxtest.Eventually(t, func() bool { return !holdsLock(ib) }, "it noticed")
 		inboxtest.Exec(t, d.DB, "ALTER TABLE hidden RENAME TO inbox_messages")
 		inboxtest.Eventually(t, func() bool {
-			return inboxtest.Status(t, ib, "1", "h").ProcessingStartedAt == nil && inboxtest.Status(t, ib, "2", "h").ProcessingStartedAt == nil
+			return inboxtest.Status(t, ib, "1", "h").ProcessingStartedAt == nil &&
+				inboxtest.Status(t, ib, "2", "h").ProcessingStartedAt == nil
 		}, "the lost claim was released")
 		require.False(t, holdsLock(ib))
 		for _, s := range inboxtest.Statuses(t, ib) {
@@ -295,11 +319,12 @@ func TestStopGivesTheLockUpOnlyWhenTheLastResultIsStored(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second
-		ib := exclusive(t, d, inbox.WorkerTimeout(lease), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			<-finish
-			return nil
-		})))
+		ib := exclusive(t, d, inbox.WorkerTimeout(lease),
+			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				<-finish
+				return nil
+			})))
 		startHolder(t, ib)
 		owner := lockOwner(t, d)
 		inboxtest.Accept(t, ib, "1")
@@ -330,7 +355,12 @@ func TestStopThatLeavesHandlersRunningLetsTheLockRunOut(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan string, 1), make(chan struct{})
 		defer close(release)
-		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second), inboxtest.Handlers(inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil })))
+		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second),
+			inboxtest.Handlers(inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				<-release
+				return nil
+			})))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Eventually(t, func() bool { return holdsLock(ib) }, "it holds the lock")
 		inboxtest.Accept(t, ib, "1")
@@ -338,7 +368,8 @@ func TestStopThatLeavesHandlersRunningLetsTheLockRunOut(t *testing.T) {
 		require.ErrorContains(t, stop(t, ib, 2*time.Second), "1 handlers still run")
 		require.NotEmpty(t, lockOwner(t, d))
 		inboxtest.Eventually(t, func() bool {
-			taken, err := inboxtest.Store(t, d.DB).AcquireLease(context.Background(), lockName, vanishing, time.Second, system.Now())
+			taken, err := inboxtest.Store(t, d.DB).AcquireLease(context.Background(), lockName, vanishing, time.Second,
+				system.Now())
 			require.NoError(t, err)
 			return taken
 		}, "it ran out")

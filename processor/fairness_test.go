@@ -61,7 +61,9 @@ func TestBacklogAndHangingCallsLeaveOtherHandlersTheirShare(t *testing.T) {
 				accept("backlog", 60)
 				inboxtest.Start(t, ib)
 				for i := range last {
-					inboxtest.Eventually(t, func() bool { return hang[i].running.Load() >= share }, "a handler of the backlog has its share")
+					inboxtest.Eventually(t, func() bool {
+						return hang[i].running.Load() >= share
+					}, "a handler of the backlog has its share")
 				}
 				inboxtest.Eventually(t, func() bool {
 					var running int64
@@ -72,11 +74,14 @@ func TestBacklogAndHangingCallsLeaveOtherHandlersTheirShare(t *testing.T) {
 				}, "all slots are taken")
 
 				accept("late", 20)
-				inboxtest.Eventually(t, func() bool { return hang[last].running.Load() >= share }, "the late handler reached its share")
+				inboxtest.Eventually(t, func() bool {
+					return hang[last].running.Load() >= share
+				}, "the late handler reached its share")
 				close(hang[last].letGo)
 				inboxtest.Eventually(t, func() bool {
 					var left int64
-					require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = ? AND completed_at IS NULL", fmt.Sprint("h", last)).Count(&left).Error)
+					require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = ? AND completed_at IS NULL",
+						fmt.Sprint("h", last)).Count(&left).Error)
 					return left == 0
 				}, "the late handler worked its messages off")
 				for i := range last {

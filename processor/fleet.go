@@ -39,7 +39,8 @@ type fleet struct {
 }
 
 func newFleet(opts Options, keys []string, c clock.Clock, log *zap.Logger) *fleet {
-	return &fleet{opts: opts, keys: slices.Sorted(slices.Values(keys)), clock: c, log: log, foreign: map[string]time.Time{}}
+	return &fleet{opts: opts, keys: slices.Sorted(slices.Values(keys)), clock: c, log: log,
+		foreign: map[string]time.Time{}}
 }
 
 // look judges rows that were read after our clock showed asked; ours is self.
@@ -97,7 +98,8 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 			f.log.Warn("inbox: another program processes this inbox with other handlers: each stores statuses for its own handlers alone; "+
 				"deploy one version, or give each program an inbox of its own (TablePrefix)",
 				zap.String(telemetry.FieldWorker, w.ID), zap.String(telemetry.FieldHost, w.Host),
-				zap.Strings(telemetry.FieldHandlerKeys, without(keys, f.keys)), zap.Strings(telemetry.FieldMissing, without(f.keys, keys)))
+				zap.Strings(telemetry.FieldHandlerKeys, without(keys, f.keys)),
+				zap.Strings(telemetry.FieldMissing, without(f.keys, keys)))
 		}
 	}
 	maps.DeleteFunc(f.foreign, func(set string, _ time.Time) bool { return !met[set] })
@@ -123,7 +125,8 @@ func (f *fleet) compareRoles(self string, workers []store.WorkerState) {
 			"they are frozen or cut off stays locked; GRANT pg_read_all_stats, pg_signal_backend to each worker's role",
 			zap.Strings(telemetry.FieldRoles, barred), zap.String(telemetry.FieldRole, f.me))
 	case len(barred) == 0 && len(f.barred) > 0:
-		f.log.Info("inbox: this worker's role can end the sessions of all workers' roles again", zap.String(telemetry.FieldRole, f.me))
+		f.log.Info("inbox: this worker's role can end the sessions of all workers' roles again",
+			zap.String(telemetry.FieldRole, f.me))
 	}
 	f.barred = barred
 }

@@ -21,7 +21,8 @@ func TestNoCallBeginsOnceTheHeartbeatIsTooOld(t *testing.T) {
 	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { calls++; return nil })
 	s := newSession(context.Background(), time.Minute)
 	run := func() verdict {
-		a := newTask(store.Claim{Ref: store.Ref{StatusID: "1", Version: 2, ErrorCount: 1, AbandonedCount: 3}, Message: &models.Message{SerializedProperties: "{}"}}, h, &policy{})
+		a := newTask(store.Claim{Ref: store.Ref{StatusID: "1", Version: 2, ErrorCount: 1, AbandonedCount: 3},
+			Message: &models.Message{SerializedProperties: "{}"}}, h, &policy{})
 		r := &runner{now: time.Now, attempts: &attempt.Runner{}}
 		r.run(s.attempts, &group{handler: h, tasks: []*task{a}}, attempt.Call{MayStart: s.mayStart})
 		return a.judge(time.Now())

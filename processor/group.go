@@ -31,7 +31,8 @@ func newGroup(tasks []*task) *group {
 // short by, and, in a batch, what has failed, runs alone, so that it harms
 // nobody but itself.
 func (t *task) MayShare() bool {
-	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount == 0 && (t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)
+	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount == 0 &&
+		(t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)
 }
 
 // again returns the attempts that are to run once more, ready for it.

@@ -208,7 +208,8 @@ func (l *loop) giveBackLate(attempts []*task) {
 	}
 	applied, err := l.p.store.Settle(stmt, settlements, store.AwaitLocked)
 	if err != nil {
-		l.p.log.Warn("inbox: claims accepted for a worker that has ended could not be given back, they are recovered", zap.Int(telemetry.FieldClaims, len(attempts)), zap.Error(err))
+		l.p.log.Warn("inbox: claims accepted for a worker that has ended could not be given back, they are recovered",
+			zap.Int(telemetry.FieldClaims, len(attempts)), zap.Error(err))
 		return
 	}
 	for i, r := range results {

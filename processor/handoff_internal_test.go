@@ -23,8 +23,9 @@ func TestNothingIsHandedOffOnceALookForLostClaimsIsDue(t *testing.T) {
 		Handler: handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil })}})
 	require.NoError(t, err)
 	options := DefaultOptions()
-	p, err := New(Config{DB: &gorm.DB{Config: &gorm.Config{Dialector: postgres.Dialector{}}}, Registry: registry, Options: options,
-		Clock: clock.System{}, Logger: zap.NewNop(), Counters: &telemetry.Counters{}})
+	p, err := New(Config{DB: &gorm.DB{Config: &gorm.Config{Dialector: postgres.Dialector{}}}, Registry: registry,
+		Options: options,
+		Clock:   clock.System{}, Logger: zap.NewNop(), Counters: &telemetry.Counters{}})
 	require.NoError(t, err)
 	session := newSession(t.Context(), options.WorkerTimeout)
 	defer session.end(errStopping)

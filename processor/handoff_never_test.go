@@ -32,11 +32,13 @@ func acceptAlso(t *testing.T, ib *inbox.Inbox, i int) (id string) {
 }
 
 func TestHandlersThatAClaimMustJudgeAreNotHandedOff(t *testing.T) {
-	for name, option := range map[string]handler.Option{"ordered": handler.Ordered(), "with legacy keys": handler.LegacyKeys("before")} {
+	for name, option := range map[string]handler.Option{"ordered": handler.Ordered(),
+		"with legacy keys": handler.LegacyKeys("before")} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 				ran := newLedger()
-				ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)), also(inboxtest.Do("judged", ran.note, option)))
+				ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+					also(inboxtest.Do("judged", ran.note, option)))
 				inboxtest.Start(t, ib)
 				settleDown(t, ib)
 				before := ib.Counters().HandedOff
@@ -54,7 +56,8 @@ func TestHandlersThatAClaimMustJudgeAreNotHandedOff(t *testing.T) {
 
 func TestPausedHandlerIsNotHandedOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)), also(inboxtest.Do("paused", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+			also(inboxtest.Do("paused", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		require.NoError(t, ib.Pause(context.Background(), "paused"))
@@ -67,14 +70,17 @@ func TestPausedHandlerIsNotHandedOff(t *testing.T) {
 			require.EqualValues(t, 1, inboxtest.Status(t, ib, id, "paused").Version, "never claimed, not even to be given back")
 			require.Nil(t, inboxtest.Status(t, ib, id, "paused").ProcessingStartedAt)
 		}
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "plain 9", "plain").CompletedAt != nil }, "the other handler runs")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "plain 9", "plain").CompletedAt != nil
+		}, "the other handler runs")
 	})
 }
 
 func TestHandlerThatIsToTryAProbeIsNotHandedOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := make(chan bool, 1)
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.MaxRetries(1), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.MaxRetries(1),
+			inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error {
 				if <-fails {
 					return errBoom
@@ -86,12 +92,16 @@ func TestHandlerThatIsToTryAProbeIsNotHandedOff(t *testing.T) {
 		for i := range 5 {
 			fails <- true
 			id := acceptAlso(t, ib, 2*i)
-			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "broken").IsPoisoned }, "it has failed, and no other is due")
+			inboxtest.Eventually(t, func() bool {
+				return inboxtest.Status(t, ib, id, "broken").IsPoisoned
+			}, "it has failed, and no other is due")
 			inboxtest.Eventually(t, func() bool { return len(ib.Health().Processor.OpenCircuits) == 0 }, "a probe may be tried")
 			pause(t, 100*time.Millisecond) // a claim finds none
 			fails <- false
 			id = acceptAlso(t, ib, 2*i+1)
-			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "broken").CompletedAt != nil }, "the probe is completed")
+			inboxtest.Eventually(t, func() bool {
+				return inboxtest.Status(t, ib, id, "broken").CompletedAt != nil
+			}, "the probe is completed")
 			require.EqualValues(t, 3, inboxtest.Status(t, ib, id, "broken").Version, "inserted, claimed, completed")
 		}
 	})
@@ -128,11 +138,14 @@ func TestAcceptTxHandsNothingOff(t *testing.T) {
 		receipt, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("1"))
 		require.NoError(t, err)
 		var claimed int64
-		require.NoError(t, tx.Scopes(ib.Statuses).Where("message_id = '1' AND processing_started_at IS NOT NULL").Count(&claimed).Error)
+		require.NoError(t,
+			tx.Scopes(ib.Statuses).Where("message_id = '1' AND processing_started_at IS NOT NULL").Count(&claimed).Error)
 		require.Zero(t, claimed)
 		require.NoError(t, tx.Commit().Error)
 		receipt.Wake()
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is completed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
+		}, "it is completed")
 		require.EqualValues(t, 3, inboxtest.Status(t, ib, "1", "h").Version, "inserted, claimed, completed")
 		require.Equal(t, before, ib.Counters().HandedOff)
 		require.NotContains(t, ran.runs, "rolled back/h")
@@ -145,12 +158,15 @@ func TestKnownMessageIsNotHandedOffAgain(t *testing.T) {
 		older := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Accept(t, older, "1")
 		inboxtest.Process(t, older)
-		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note), inboxtest.Do("later", ran.note)))
+		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note),
+			inboxtest.Do("later", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		before := ib.Counters().HandedOff
 		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "later").CompletedAt != nil }, "the new handler's row is completed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "1", "later").CompletedAt != nil
+		}, "the new handler's row is completed")
 		require.EqualValues(t, 3, inboxtest.Status(t, ib, "1", "later").Version)
 		require.Equal(t, before, ib.Counters().HandedOff)
 		require.Equal(t, 1, ran.runs["1/h"])
@@ -161,7 +177,8 @@ func TestNothingIsHandedOffWithoutTheLock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		handlers := inboxtest.Handlers(inboxtest.Do("h", ran.note))
-		holder := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeExclusive), inbox.PollingInterval(20*time.Millisecond), handlers)
+		holder := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeExclusive),
+			inbox.PollingInterval(20*time.Millisecond), handlers)
 		inboxtest.Start(t, holder)
 		inboxtest.Eventually(t, func() bool { return holder.Health().Processor.HoldsLock }, "it holds the lock")
 		standby := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Mode(processor.ModeExclusive), handlers)

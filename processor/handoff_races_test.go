@@ -45,7 +45,8 @@ func TestStopWaitsForAnAcceptThatHandsOffAndGivesItsClaimsBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StopBudget(inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.StopBudget(inboxtest.Patience),
+			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		require.NoError(t, ib.Start(context.Background()))
 		settleDown(t, ib)
 		over, open := heldAccept(t, ib, gate, "1")
@@ -71,7 +72,8 @@ func TestAcceptThatOutlivesTheStopGivesItsClaimsBackItself(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StopBudget(10*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.StopBudget(10*time.Millisecond),
+			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		require.NoError(t, ib.Start(context.Background()))
 		settleDown(t, ib)
 		over, open := heldAccept(t, ib, gate, "1")
@@ -98,11 +100,16 @@ func TestClaimsAcceptedForAWorkerThatWasTakenForDeadRunOnceUnderItsNextID(t *tes
 		first := workers(t, d)
 		require.Len(t, first, 1)
 		markReleased(t, d, first[0].ID)
-		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "it is back under a new ID, without waiting for the accept")
+		inboxtest.Eventually(t, func() bool {
+			return len(workers(t, d)) == 2
+		}, "it is back under a new ID, without waiting for the accept")
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is completed")
-		require.EqualValues(t, 4, inboxtest.Status(t, ib, "1", "h").Version, "inserted claimed, given back, claimed, completed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
+		}, "it is completed")
+		require.EqualValues(t, 4, inboxtest.Status(t, ib, "1", "h").Version,
+			"inserted claimed, given back, claimed, completed")
 		require.Equal(t, 1, ran.runs["1/h"])
 		require.Zero(t, ib.Counters().Fenced)
 	})
@@ -112,12 +119,14 @@ func TestStatusesHandedOffWhenTheLockIsLostAreGivenBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Mode(processor.ModeExclusive), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.Mode(processor.ModeExclusive),
+			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		over, open := heldAccept(t, ib, gate, "1")
 		// Another worker has it, and keeps it.
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00'", vanishing)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00'",
+			vanishing)
 		inboxtest.Eventually(t, func() bool { return !ib.Health().Processor.HoldsLock }, "it has lost the lock")
 		inboxtest.Accept(t, ib, "2")
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "2", "h").Version)
@@ -134,7 +143,8 @@ func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		gate.lose()
@@ -142,18 +152,22 @@ func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
 		require.ErrorIs(t, err, errLost)
 		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").WorkerID, "it was claimed, and nobody knows")
 		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is found, and completed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
+		}, "it is found, and completed")
 		require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount, "nobody is to blame")
 		require.Equal(t, 1, ran.runs["1/h"])
 	})
 }
 
 func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
-	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent, pgproxy.ConnectionLost} {
+	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
+		pgproxy.ConnectionLost} {
 		t.Run(fault.String(), func(t *testing.T) {
 			_, proxy, proxied := behindProxy(t)
 			ran := newLedger()
-			ib := inboxtest.New(t, proxied, unhurried(), inbox.StatementTimeout(2*time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+			ib := inboxtest.New(t, proxied, unhurried(), inbox.StatementTimeout(2*time.Second),
+				inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 			inboxtest.Start(t, ib)
 			settleDown(t, ib)
 			proxy.LoseCommits(fault, 1)
@@ -164,7 +178,9 @@ func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 				_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
 				return err == nil
 			}, "it is accepted")
-			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it is completed")
+			inboxtest.Eventually(t, func() bool {
+				return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
+			}, "it is completed")
 			require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount)
 			require.Equal(t, 1, ran.runs["1/h"])
 		})
@@ -174,7 +190,8 @@ func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 func TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		for i := 0; ; i++ { // more often than the statement's timeout
@@ -196,7 +213,8 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		const timeout = 2 * time.Second
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(timeout), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(timeout),
+			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		gate.lose()
@@ -207,7 +225,9 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 		before := ib.Counters().HandedOff
 		inboxtest.Accept(t, ib, "meanwhile")
 		require.Equal(t, before, ib.Counters().HandedOff, "nothing is handed off until the look has taken place")
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "meanwhile", "h").CompletedAt != nil }, "it is claimed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "meanwhile", "h").CompletedAt != nil
+		}, "it is claimed")
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "late", "h").Version, "its accept is under way: it is not lost")
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
@@ -224,7 +244,8 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite's accepts take turns
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		heldAccept(t, ib, gate, "1")

@@ -68,8 +68,10 @@ func TestAFewOlderStatusesDoNotStarveBehindWhatIsHandedOff(t *testing.T) {
 }
 
 func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
-	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite's accepts wait before they reserve anything for long
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.StatementTimeout(inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+	// SQLite's accepts wait before they reserve anything for long
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.StatementTimeout(inboxtest.Patience),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		tx := d.DB.Begin() // somebody's transaction that takes its time
@@ -87,13 +89,16 @@ func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
 		}()
 		inboxtest.Eventually(t, func() bool {
 			var waiting int
-			require.NoError(t, d.DB.Raw(`SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() AND NOT l.granted`).Scan(&waiting).Error)
+			require.NoError(t,
+				d.DB.Raw(`SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() AND NOT l.granted`).Scan(&waiting).Error)
 			return waiting > 0
 		}, "the accept waits")
 		for i := range 30 { // more than there are slots, one after the other
 			id := fmt.Sprint("y", i)
 			inboxtest.Accept(t, ib, id)
-			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "h").CompletedAt != nil }, "it is claimed: no handler runs")
+			inboxtest.Eventually(t, func() bool {
+				return inboxtest.Status(t, ib, id, "h").CompletedAt != nil
+			}, "it is claimed: no handler runs")
 			require.EqualValues(t, 3, inboxtest.Status(t, ib, id, "h").Version, "for other accepts the slots stay taken")
 		}
 		require.Empty(t, blocked, "the accept still waits")

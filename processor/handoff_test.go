@@ -43,7 +43,8 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 		}
 		inboxtest.Eventually(t, func() bool {
 			var left int64
-			require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND completed_at IS NULL", m.ID).Count(&left).Error)
+			require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND completed_at IS NULL",
+				m.ID).Count(&left).Error)
 			return left == 0
 		}, "the probe is completed")
 		if ib.Counters().HandedOff > before {
@@ -65,7 +66,8 @@ func TestHandedOffStatusRunsWithoutAClaim(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(
 			inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error {
 				var stored int64 // of another connection: it is committed
-				if err := d.DB.Model(&models.HandlerStatus{}).Where("message_id = ? AND handler_key = 'a'", m.ID).Count(&stored).Error; err != nil || stored != 1 {
+				if err := d.DB.Model(&models.HandlerStatus{}).Where("message_id = ? AND handler_key = 'a'",
+					m.ID).Count(&stored).Error; err != nil || stored != 1 {
 					return fmt.Errorf("%d stored: %w", stored, err)
 				}
 				return ran.note(ctx, m)
@@ -111,8 +113,10 @@ func TestHandedOffAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 			"plain":                          func(*handler.RawMessage) {},
 			"no content, empty ordering key": func(m *handler.RawMessage) { m.Content, m.OrderingKey = nil, []byte{} },
 			"everything": func(m *handler.RawMessage) {
-				m.Content, m.OrderingKey, m.Source, m.ContentType, m.Transport = []byte{0, 255, 7}, []byte("lane"), "/shop", "application/json", "kafka"
-				m.Properties.Headers = []handler.Header{{Key: "k", Value: []byte{1, 2}}, {Key: "empty", Value: []byte{}}, {Key: "none"}}
+				m.Content, m.OrderingKey, m.Source, m.ContentType, m.Transport = []byte{0, 255, 7}, []byte("lane"), "/shop",
+					"application/json", "kafka"
+				m.Properties.Headers = []handler.Header{{Key: "k", Value: []byte{1, 2}}, {Key: "empty", Value: []byte{}},
+					{Key: "none"}}
 			},
 		}
 		accept := func(ib *inbox.Inbox, how, name string) inboxtest.Bytes {
@@ -217,7 +221,10 @@ func TestHandOffOfOneHandlerLeavesOthersTheirShare(t *testing.T) {
 				}
 				return nil
 			}))),
-			inbox.Channel("quick", inbox.On("t", inboxtest.Do("quick", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil }))))
+			inbox.Channel("quick", inbox.On("t", inboxtest.Do("quick", func(_ context.Context, m inboxtest.Bytes) error {
+				ran <- m.ID
+				return nil
+			}))))
 		inboxtest.Start(t, ib)
 		defer close(let)
 		probe(t, ib, "hangs")

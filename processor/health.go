@@ -59,7 +59,8 @@ type Health struct {
 
 // Degraded is true if anything is wrong.
 func (h Health) Degraded() bool {
-	return len(h.Conditions) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0 || len(h.BarredRoles) > 0
+	return len(h.Conditions) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0 ||
+		len(h.BarredRoles) > 0
 }
 
 // Health tells how the processor is (contract 5.15).
@@ -67,7 +68,8 @@ func (p *Processor) Health() Health {
 	p.mu.Lock()
 	now := p.now
 	p.mu.Unlock()
-	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Conditions: map[string]error{}, Stuck: map[string]int{}}
+	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Conditions: map[string]error{},
+		Stuck: map[string]int{}}
 	if now != nil {
 		h.ClockSkew = p.fleet.clockSkew()
 		h.BarredRoles, h.DatabaseRole = p.fleet.barredRoles()

@@ -40,9 +40,12 @@ func TestHooksAreToldOfWhatIsDurable(t *testing.T) {
 			return nil
 		})))
 		inboxtest.Accept(t, ib, "works", "works")
-		require.Equal(t, []handler.AcceptedEvent{{Channel: "c", MessageID: "works", Type: "t", Handlers: 1}}, accepted, "a duplicate is not accepted again")
-		event := func(id string, outcome handler.AttemptOutcome, attempt int, err error, next time.Time) handler.AttemptEvent {
-			return handler.AttemptEvent{MessageID: id, HandlerKey: "h", Type: "t", Attempt: attempt, Outcome: outcome, Err: err, NextAttemptAt: next}
+		require.Equal(t, []handler.AcceptedEvent{{Channel: "c", MessageID: "works", Type: "t", Handlers: 1}}, accepted,
+			"a duplicate is not accepted again")
+		event := func(id string, outcome handler.AttemptOutcome, attempt int, err error,
+			next time.Time) handler.AttemptEvent {
+			return handler.AttemptEvent{MessageID: id, HandlerKey: "h", Type: "t", Attempt: attempt, Outcome: outcome, Err: err,
+				NextAttemptAt: next}
 		}
 		inboxtest.Process(t, ib)
 		inboxtest.Accept(t, ib, "fails")

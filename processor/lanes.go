@@ -109,7 +109,10 @@ func (l *lanes) check(ctx context.Context) error {
 
 func (l *lanes) checkAll(ctx context.Context) error {
 	var waiting []int64
-	err := l.within(ctx, func(ctx context.Context) (err error) { waiting, err = l.store.WaitingLaneHandlers(ctx); return err })
+	err := l.within(ctx, func(ctx context.Context) (err error) {
+		waiting, err = l.store.WaitingLaneHandlers(ctx)
+		return err
+	})
 	if err != nil || len(waiting) == 0 {
 		return err
 	}

@@ -23,8 +23,10 @@ func TestRowsUnderALegacyKeyDrainAndAreNeverDoubled(t *testing.T) {
 		ran := newLedger()
 		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))
 		inboxtest.Accept(t, old, "pending", "done")
-		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note, handler.LegacyKeys("older", "old"))))
-		require.Equal(t, []acceptor.Result{{MessageID: "pending", Outcome: handler.OutcomeDuplicate}}, inboxtest.Accept(t, renamed, "pending"),
+		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note,
+			handler.LegacyKeys("older", "old"))))
+		require.Equal(t, []acceptor.Result{{MessageID: "pending", Outcome: handler.OutcomeDuplicate}},
+			inboxtest.Accept(t, renamed, "pending"),
 			"a row under a legacy key counts as the handler's row")
 		require.Equal(t, processor.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, renamed))
 		inboxtest.Accept(t, renamed, "pending", "done", "fresh")
@@ -65,7 +67,8 @@ func TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded(t *testing.T) 
 			both(t, renamed, old, "x")
 			claimed := claim(t, d, system, "", 1, "old")
 			require.Len(t, claimed, 1)
-			applied, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now(), store.AwaitLocked)
+			applied, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now(),
+				store.AwaitLocked)
 			require.NoError(t, err)
 			require.Equal(t, []bool{true}, applied)
 			inboxtest.Process(t, renamed)
@@ -74,20 +77,24 @@ func TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded(t *testing.T) 
 		})
 		t.Run("the old program's row is poisoned", func(t *testing.T) {
 			both(t, renamed, old, "y")
-			inboxtest.Exec(t, renamed.DB(), "UPDATE inbox_handler_statuses SET is_poisoned = true WHERE message_id = 'y' AND handler_key = 'old'")
+			inboxtest.Exec(t, renamed.DB(),
+				"UPDATE inbox_handler_statuses SET is_poisoned = true WHERE message_id = 'y' AND handler_key = 'old'")
 			inboxtest.Process(t, renamed)
-			require.Equal(t, models.OutcomeSuperseded, inboxtest.Status(t, renamed, "y", "new").Outcome, "one row is left to decide about")
+			require.Equal(t, models.OutcomeSuperseded, inboxtest.Status(t, renamed, "y", "new").Outcome,
+				"one row is left to decide about")
 			require.True(t, inboxtest.Status(t, renamed, "y", "old").IsPoisoned)
 		})
 		t.Run("the old program is running its row", func(t *testing.T) {
 			both(t, renamed, old, "z")
 			claimed := claim(t, d, system, "", 1, "old")
-			require.Equal(t, processor.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, renamed), "its row is put off until the sibling's fate is known")
+			require.Equal(t, processor.Drained{Picked: 1, Released: 1}, inboxtest.Process(t, renamed),
+				"its row is put off until the sibling's fate is known")
 			s := inboxtest.Status(t, renamed, "z", "new")
 			require.Zero(t, s.ErrorCount)
 			require.NotNil(t, s.NextAttemptAt)
 			require.Zero(t, ran.runs["z/new"])
-			_, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now(), store.AwaitLocked)
+			_, err := inboxtest.Store(t, d.DB).Complete(context.Background(), completionsOf(claimed), system.Now(),
+				store.AwaitLocked)
 			require.NoError(t, err)
 		})
 	})

@@ -104,7 +104,8 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 	for work.Err() == nil {
 		s := newSession(alive, p.opts.WorkerTimeout)
 		s.lock = p.sessionLock(s)
-		h := newHeart(p.store, p.opts, p.registry.Keys(), p.report, p.clock.Now, p.beating, p.setPaused, func() { p.wakeup.wake() })
+		h := newHeart(p.store, p.opts, p.registry.Keys(), p.report, p.clock.Now, p.beating, p.setPaused,
+			func() { p.wakeup.wake() })
 		// Known before its first heartbeat: that may be stored although a stop
 		// cuts it short, and then the stop has to mark the worker, too.
 		a.use(s)
@@ -176,7 +177,10 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 
 // sweep runs the sweeper until ctx ends.
 func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, p.wakeup.at, func(ctx context.Context, r result) { p.reports.CallHooks(ctx, r.event()) })
+	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, p.wakeup.at,
+		func(ctx context.Context, r result) {
+			p.reports.CallHooks(ctx, r.event())
+		})
 	ticker := time.NewTicker(p.opts.SweepInterval)
 	defer ticker.Stop()
 	for {

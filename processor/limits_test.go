@@ -22,12 +22,17 @@ func TestHandlersOwnConcurrencyBoundsItsCalls(t *testing.T) {
 			inboxtest.Do("limited", limited.run, handler.Concurrency(2)), inboxtest.Do("free", free.run)))
 		inboxtest.Accept(t, ib, many(30)...)
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return limited.running.Load() == 2 && free.running.Load() == 4 }, "the rest is the other's")
+		inboxtest.Eventually(t, func() bool {
+			return limited.running.Load() == 2 && free.running.Load() == 4
+		}, "the rest is the other's")
 		var held int64
-		require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = 'limited' AND processing_started_at IS NOT NULL").Count(&held).Error)
+		require.NoError(t,
+			d.DB.Scopes(ib.Statuses).Where("handler_key = 'limited' AND processing_started_at IS NOT NULL").Count(&held).Error)
 		require.LessOrEqual(t, held, int64(4), "what a limited handler cannot run is left to other workers")
 		close(free.letGo)
-		inboxtest.Eventually(t, func() bool { return free.running.Load() == 0 && ib.Counters().Processed == 30 }, "the other is done")
+		inboxtest.Eventually(t, func() bool {
+			return free.running.Load() == 0 && ib.Counters().Processed == 30
+		}, "the other is done")
 		require.EqualValues(t, 2, limited.running.Load())
 		close(limited.letGo)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all completed")
@@ -43,7 +48,8 @@ func TestHandlersOwnConcurrencyBoundsADrain(t *testing.T) {
 			<-time.After(time.Millisecond)
 			return nil
 		}
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(8), inboxtest.Handlers(inboxtest.Do("one", work, handler.Concurrency(1))))
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(8),
+			inboxtest.Handlers(inboxtest.Do("one", work, handler.Concurrency(1))))
 		inboxtest.Accept(t, ib, many(12)...)
 		require.Equal(t, 12, inboxtest.Process(t, ib).Completed)
 		require.EqualValues(t, 1, most.Load())
@@ -106,7 +112,10 @@ func TestMiddlewareRunsAroundEveryAttemptAndItsPanicIsAFailure(t *testing.T) {
 			inboxtest.Handlers(
 				inboxtest.Do("plain", inboxtest.Nothing),
 				inboxtest.Tx("tx", nothingTx),
-				inboxtest.Do("panics", inboxtest.Nothing, handler.Use(func(context.Context, handler.Call, func(context.Context) error) error { panic("boom") })),
+				inboxtest.Do("panics", inboxtest.Nothing, handler.Use(func(context.Context, handler.Call,
+					func(context.Context) error) error {
+					panic("boom")
+				})),
 			))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Failed: 1}, inboxtest.Process(t, ib))

@@ -33,7 +33,8 @@ func listens(t *testing.T, db *gorm.DB) bool {
 // listeners are the server's processes of connections that began to listen.
 func listeners(t *testing.T, db *gorm.DB) (pids []int) {
 	t.Helper()
-	require.NoError(t, db.Raw(`SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %' AND state = 'idle'`).Scan(&pids).Error)
+	require.NoError(t,
+		db.Raw(`SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %' AND state = 'idle'`).Scan(&pids).Error)
 	return pids
 }
 
@@ -76,7 +77,10 @@ func TestWorkerWakesForTheHandlersItKnowsByTheirOldKeys(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		got := make(chan string, 10)
 		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(
-			inboxtest.Do("new", func(_ context.Context, m inboxtest.Bytes) error { got <- m.ID; return nil }, handler.LegacyKeys("old"))))...)
+			inboxtest.Do("new", func(_ context.Context, m inboxtest.Bytes) error {
+				got <- m.ID
+				return nil
+			}, handler.LegacyKeys("old"))))...)
 		other := inboxtest.New(t, d.Another(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
 		inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
@@ -139,7 +143,8 @@ func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
 
 func TestStopDoesNotWaitForTheListener(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
-		worker := inboxtest.New(t, d.DB, listening(inbox.WorkerTimeout(10*inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))...)
+		worker := inboxtest.New(t, d.DB, listening(inbox.WorkerTimeout(10*inboxtest.Patience),
+			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))...)
 		for range 2 {
 			require.NoError(t, worker.Start(context.Background()))
 			inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
@@ -155,8 +160,13 @@ func TestStopDoesNotWaitForTheListener(t *testing.T) {
 func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		running := make(chan string, 1)
-		stopping := inboxtest.New(t, d.DB, listening(inbox.StopBudget(soon), inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(
-			inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; <-ctx.Done(); return ctx.Err() })))...)
+		stopping := inboxtest.New(t, d.DB, listening(inbox.StopBudget(soon), inbox.Concurrency(1), inbox.Prefetch(0),
+			inboxtest.Handlers(
+				inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error {
+					running <- m.ID
+					<-ctx.Done()
+					return ctx.Err()
+				})))...)
 		require.NoError(t, stopping.Start(context.Background()))
 		inboxtest.Accept(t, stopping, "1")
 		inboxtest.Receive(t, running, "the first worker's attempt")
@@ -172,7 +182,8 @@ func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 }
 
 func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
-	_, err := inbox.New("test", testenv.SQLite(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+	_, err := inbox.New("test", testenv.SQLite(t), inbox.Listen(),
+		inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 	require.ErrorContains(t, err, `inbox "test": option Listen is true, allowed is only false on sqlite`)
 
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite is refused before it starts
@@ -182,7 +193,8 @@ func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
 		db, err := gorm.Open(postgres.New(postgres.Config{Conn: pool}))
 		require.NoError(t, err)
 		ib := inboxtest.New(t, db, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-		require.ErrorContains(t, ib.Start(context.Background()), "option Listen is true, allowed is only false with this pool: listen: the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
+		require.ErrorContains(t, ib.Start(context.Background()),
+			"option Listen is true, allowed is only false with this pool: listen: the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
 		require.False(t, ib.Health().Processor.Running)
 	})
 }

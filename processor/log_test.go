@@ -22,7 +22,8 @@ func TestManyPoisonedStatusesAreSummedUpInTheLogWithoutStacks(t *testing.T) {
 		core, logs := observer.New(zap.WarnLevel)
 		log := zap.New(core, zap.AddStacktrace(zap.ErrorLevel)) // as zap.NewProduction does
 		poison := func(_ context.Context, m inboxtest.Bytes) error { return handler.Poison(errors.New("boom " + m.ID)) }
-		ib := inboxtest.New(t, d.DB, inbox.WithLogger(log), inboxtest.Handlers(inboxtest.Do("a", poison), inboxtest.Do("b", poison)))
+		ib := inboxtest.New(t, d.DB, inbox.WithLogger(log),
+			inboxtest.Handlers(inboxtest.Do("a", poison), inboxtest.Do("b", poison)))
 		const messages = 500
 		inboxtest.Accept(t, ib, many(messages)...)
 		require.Equal(t, processor.Drained{Picked: 2 * messages, Poisoned: 2 * messages}, inboxtest.Process(t, ib))

@@ -26,7 +26,8 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 		const lost = 600 // more than one look takes
 		db, gate := gated(t, d)
 		// The look comes when the worker has lived for twice its timeout: no other follows.
-		ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(11*time.Second), inbox.Prefetch(lost), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(11*time.Second), inbox.Prefetch(lost),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		messages := make([]handler.RawMessage, lost)
@@ -47,7 +48,8 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 // Contract 5.9: nothing tells the worker that it has to look.
 func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.SweepInterval(50*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.SweepInterval(50*time.Millisecond),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		var worker string
@@ -70,7 +72,8 @@ func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
 // lost claims finds a status that the worker still holds, by the claim before.
 func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond), inbox.HeartbeatInterval(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond),
+		inbox.HeartbeatInterval(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
 		inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.Attempt == 1 {
 				return handler.RetryAfter(time.Second, errors.New("not yet"))
@@ -84,7 +87,8 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 	}
 	storing.Store(true)
 	proxy.Lose(pgproxy.AnswerLost, 1, while(&storing, "error_count = c.error_count"))
-	proxy.Lose(pgproxy.RequestLost, 1000, while(&storing, "error_count = c.error_count", "SKIP LOCKED")) // as the answer is asked for again
+	// as the answer is asked for again
+	proxy.Lose(pgproxy.RequestLost, 1000, while(&storing, "error_count = c.error_count", "SKIP LOCKED"))
 	proxy.Lose(pgproxy.AnswerLost, 1000, while(&claiming, "WITH worker AS MATERIALIZED"))
 	inboxtest.Start(t, ib)
 	inboxtest.Accept(t, ib, "1")
@@ -93,7 +97,8 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 			Version    int64
 			Processing bool
 		}
-		require.NoError(t, d.DB.Raw("SELECT version, processing_started_at IS NOT NULL AS processing FROM inbox_handler_statuses").Scan(&found).Error)
+		require.NoError(t,
+			d.DB.Raw("SELECT version, processing_started_at IS NOT NULL AS processing FROM inbox_handler_statuses").Scan(&found).Error)
 		return found.Version, found.Processing
 	}
 	var failed int64
@@ -103,7 +108,10 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 		return version > 1 && !processing
 	}, "the failure is stored")
 	claiming.Store(true)
-	inboxtest.Eventually(t, func() bool { version, processing := row(); return version == failed+1 && processing }, "it is claimed again")
+	inboxtest.Eventually(t, func() bool {
+		version, processing := row()
+		return version == failed+1 && processing
+	}, "it is claimed again")
 	claiming.Store(false)
 	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it is completed")
 	storing.Store(false)
@@ -113,7 +121,8 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 // for longer than the client looks for it at first.
 func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond), inbox.PollingInterval(50*time.Millisecond),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond),
+		inbox.PollingInterval(50*time.Millisecond),
 		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 	release := sqltest.HoldStatuses(t, d.DB)
 	defer release()
@@ -138,7 +147,8 @@ func TestLostClaimIsReleasedWhileHandlersAreBusy(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	release := make(chan struct{})
 	defer close(release)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(time.Second), inbox.PollingInterval(50*time.Millisecond), inbox.Concurrency(1), inbox.Prefetch(1),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(time.Second),
+		inbox.PollingInterval(50*time.Millisecond), inbox.Concurrency(1), inbox.Prefetch(1),
 		inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if m.ID != "1" {
 				<-release
@@ -152,7 +162,8 @@ func TestLostClaimIsReleasedWhileHandlersAreBusy(t *testing.T) {
 	inboxtest.Accept(t, ib, "1")
 	inboxtest.Start(t, ib)
 	claimed := func() (n int64) {
-		require.NoError(t, d.DB.Raw("SELECT count(*) FROM inbox_handler_statuses WHERE worker_id IS NOT NULL AND message_id = '1'").Scan(&n).Error)
+		require.NoError(t,
+			d.DB.Raw("SELECT count(*) FROM inbox_handler_statuses WHERE worker_id IS NOT NULL AND message_id = '1'").Scan(&n).Error)
 		return n
 	}
 	inboxtest.Eventually(t, func() bool { return claimed() == 1 }, "it is claimed")

@@ -50,7 +50,8 @@ func misused(t *testing.T, d *inboxtest.Database, ways map[string]func(tx *gorm.
 		require.Equal(t, s.MessageID == good, s.CompletedAt != nil, "%s: %s", s.HandlerKey, s.MessageID)
 	}
 	require.Equal(t, processor.Drained{Picked: 3 * len(ids), Completed: 3, Poisoned: 3 * len(ways)}, drained)
-	require.Equal(t, []string{"alone good", "batch good", "group good"}, inboxtest.ItemNames(t, d), "nothing else is committed")
+	require.Equal(t, []string{"alone good", "batch good", "group good"}, inboxtest.ItemNames(t, d),
+		"nothing else is committed")
 	errors = map[string]string{}
 	for _, s := range inboxtest.Statuses(t, ib) {
 		if s.MessageID != good {
@@ -86,12 +87,13 @@ func TestHandlerCannotEndItsTransaction(t *testing.T) {
 func TestFailedWriteThatASavepointUndidIsForgiven(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			for _, fails := range inboxtest.FailedWrites() {
-				_ = tx.Transaction(func(tx *gorm.DB) error { _ = fails(tx); return errBoom })
-			}
-			return tx.Create(&inboxtest.Item{Name: m.ID}).Error
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1),
+			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				for _, fails := range inboxtest.FailedWrites() {
+					_ = tx.Transaction(func(tx *gorm.DB) error { _ = fails(tx); return errBoom })
+				}
+				return tx.Create(&inboxtest.Item{Name: m.ID}).Error
+			})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, []string{"1"}, inboxtest.ItemNames(t, d))
@@ -106,7 +108,8 @@ func TestNothingIsWrittenAfterAStatementThatRolledTheTransactionBack(t *testing.
 			return // PostgreSQL has nothing of the kind
 		}
 		ways := map[string]func(tx *gorm.DB) error{}
-		for name, text := range map[string]string{"Exec": "INSERT OR ROLLBACK INTO items (name) VALUES ('taken')", "Row": "INSERT OR ROLLBACK INTO items (name) VALUES ('taken') RETURNING id"} {
+		for name, text := range map[string]string{"Exec": "INSERT OR ROLLBACK INTO items (name) VALUES ('taken')",
+			"Row": "INSERT OR ROLLBACK INTO items (name) VALUES ('taken') RETURNING id"} {
 			ways[name] = func(tx *gorm.DB) error {
 				if name == "Row" {
 					_ = tx.Raw(text).Row().Scan(new(int64))
@@ -159,7 +162,8 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 		if d.Dialect == "postgres" {
 			blob = "bytea"
 		}
-		inboxtest.Exec(t, d.DB, "CREATE TABLE kinds (n bigint, f double precision, s varchar(10) NOT NULL, b "+blob+", ok boolean, at timestamp, absent text)")
+		inboxtest.Exec(t, d.DB, "CREATE TABLE kinds (n bigint, f double precision, s varchar(10) NOT NULL, b "+blob+
+			", ok boolean, at timestamp, absent text)")
 		inboxtest.Exec(t, d.DB, "INSERT INTO kinds VALUES (?, ?, ?, ?, ?, ?, NULL), (NULL, NULL, 'x', NULL, NULL, NULL, 'y')",
 			int64(1)<<60, 1.5, "text", []byte{0, 255}, true, inboxtest.Noon)
 		read := func(db *gorm.DB) any {
@@ -193,11 +197,12 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 			return append(found, columns, maps, none)
 		}
 		want := read(d.DB)
-		ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
-			require.Equal(t, want, read(tx))
-			require.Equal(t, want, read(tx.Session(&gorm.Session{PrepareStmt: true})))
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1),
+			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
+				require.Equal(t, want, read(tx))
+				require.Equal(t, want, read(tx.Session(&gorm.Session{PrepareStmt: true})))
+				return nil
+			})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 	})
@@ -207,15 +212,16 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 func TestLaneGoesOnAfterAHandlerThatEndsItsTransaction(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.MaxRetries(1), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if err := tx.Create(&inboxtest.Item{Name: m.ID}).Error; err != nil {
-				return err
-			}
-			if m.ID == "1" {
-				_ = tx.Exec("ROLLBACK").Error
-			}
-			return nil
-		}, handler.Ordered(), handler.SkipPoisoned())))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.MaxRetries(1),
+			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if err := tx.Create(&inboxtest.Item{Name: m.ID}).Error; err != nil {
+					return err
+				}
+				if m.ID == "1" {
+					_ = tx.Exec("ROLLBACK").Error
+				}
+				return nil
+			}, handler.Ordered(), handler.SkipPoisoned())))
 		inboxtest.Start(t, ib)
 		for _, id := range []string{"1", "2"} {
 			message := inboxtest.Message(id)
@@ -223,7 +229,9 @@ func TestLaneGoesOnAfterAHandlerThatEndsItsTransaction(t *testing.T) {
 			_, err := ib.Accept(t.Context(), message)
 			require.NoError(t, err)
 		}
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "2", "h").CompletedAt != nil }, "the next of its lane is completed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "2", "h").CompletedAt != nil
+		}, "the next of its lane is completed")
 		require.True(t, inboxtest.Status(t, ib, "1", "h").IsPoisoned)
 		require.Equal(t, []string{"2"}, inboxtest.ItemNames(t, d))
 	})

@@ -18,10 +18,11 @@ func TestAMessageDeletedByHandLendsItsNumberToNobody(t *testing.T) {
 	db := testenv.OpenSQLite(t, "file:"+filepath.Join(t.TempDir(), "inbox.db")+
 		"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_pragma=foreign_keys(0)&_txlock=immediate")
 	ran := make(chan string, 10)
-	ib := inboxtest.New(t, db, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("a", func(_ context.Context, m inboxtest.Bytes) error {
-		ran <- m.ID
-		return nil
-	})))
+	ib := inboxtest.New(t, db, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("a",
+		func(_ context.Context, m inboxtest.Bytes) error {
+			ran <- m.ID
+			return nil
+		})))
 	inboxtest.Accept(t, ib, "old")
 	inboxtest.Exec(t, db, "DELETE FROM inbox_messages WHERE id = 'old'")
 	accepted, err := ib.Accept(t.Context(), inboxtest.Message("new"))

@@ -12,13 +12,15 @@ import (
 func TestDeadWorkersOpenAcceptIsEndedAndHoldsNobodyUp(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, hasty(), log, inbox.StatementTimeout(10*inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, hasty(), log, inbox.StatementTimeout(10*inboxtest.Patience),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		silentFor(t, d, vanishing, 3*inboxtest.Patience)
 		// An accept whose machine has lost its power: its statement has run.
 		tx := d.DB.Begin()
 		defer tx.Rollback()
-		require.NoError(t, tx.Exec("SELECT id FROM inbox_workers WHERE id = ? AND released_at IS NULL FOR KEY SHARE", vanishing).Error)
+		require.NoError(t, tx.Exec("SELECT id FROM inbox_workers WHERE id = ? AND released_at IS NULL FOR KEY SHARE",
+			vanishing).Error)
 		// A worker that died a little later, with a claim.
 		const another = "0192f000-0000-7000-8000-000000000002"
 		inboxtest.Accept(t, ib, "1")
@@ -26,7 +28,9 @@ func TestDeadWorkersOpenAcceptIsEndedAndHoldsNobodyUp(t *testing.T) {
 		claim(t, d, system, another, 1, "h")
 		silentFor(t, d, another, 3*inboxtest.Patience)
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "the other one's claim is recovered")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
+		}, "the other one's claim is recovered")
 		inboxtest.Eventually(t, func() bool {
 			released := 0
 			for _, w := range workers(t, d) {

@@ -116,8 +116,10 @@ func (o Options) Validate() []error {
 		name  string
 		value time.Duration
 	}{
-		{"MaxRetryDelay", o.MaxRetryDelay}, {"PollingInterval", o.PollingInterval}, {"StuckHandlerGrace", o.StuckHandlerGrace},
-		{"StuckMessageThreshold", o.StuckMessageThreshold}, {"HeartbeatInterval", o.HeartbeatInterval}, {"SweepInterval", o.SweepInterval},
+		{"MaxRetryDelay", o.MaxRetryDelay}, {"PollingInterval", o.PollingInterval},
+		{"StuckHandlerGrace", o.StuckHandlerGrace},
+		{"StuckMessageThreshold", o.StuckMessageThreshold}, {"HeartbeatInterval", o.HeartbeatInterval},
+		{"SweepInterval", o.SweepInterval},
 		{"StatementTimeout", o.StatementTimeout}, {"StopBudget", o.StopBudget},
 	} {
 		if positive.value <= 0 {
@@ -128,7 +130,8 @@ func (o Options) Validate() []error {
 		name         string
 		value, least int
 	}{
-		{"MaxRetries", o.MaxRetries, 0}, {"BatchSize", o.BatchSize, 1}, {"Concurrency", o.Concurrency, 1}, {"MaxAbandoned", o.MaxAbandoned, 1},
+		{"MaxRetries", o.MaxRetries, 0}, {"BatchSize", o.BatchSize, 1}, {"Concurrency", o.Concurrency, 1},
+		{"MaxAbandoned", o.MaxAbandoned, 1},
 	} {
 		if counted.value < counted.least {
 			refuse(counted.name, counted.value, fmt.Sprintf("%d or more", counted.least))
@@ -147,7 +150,8 @@ func (o Options) Validate() []error {
 		refuse("UnknownKeyGrace", o.UnknownKeyGrace, "0 or more")
 	}
 	if o.StuckMessageThreshold > 0 && o.StuckMessageThreshold <= o.HandlerTimeout {
-		refuse("StuckMessageThreshold", o.StuckMessageThreshold, fmt.Sprintf("more than HandlerTimeout (%s)", o.HandlerTimeout))
+		refuse("StuckMessageThreshold", o.StuckMessageThreshold,
+			fmt.Sprintf("more than HandlerTimeout (%s)", o.HandlerTimeout))
 	}
 	if o.HeartbeatInterval > 0 && o.WorkerTimeout < 3*o.HeartbeatInterval {
 		refuse("WorkerTimeout", o.WorkerTimeout, fmt.Sprintf("at least three HeartbeatIntervals (%s)", 3*o.HeartbeatInterval))

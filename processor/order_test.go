@@ -65,13 +65,15 @@ func (c *course) of(lane string) string {
 // discard does what an operator's discard does to a row.
 func discard(t *testing.T, d *inboxtest.Database, id string) {
 	t.Helper()
-	inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'discarded', is_poisoned = false, version = version + 1 WHERE message_id = ?`, id)
+	inboxtest.Exec(t, d.DB,
+		`UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'discarded', is_poisoned = false, version = version + 1 WHERE message_id = ?`, id)
 }
 
 // retry does what an operator's retry does.
 func retry(t *testing.T, d *inboxtest.Database, id string) {
 	t.Helper()
-	inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET error_count = 0, is_poisoned = false, requeued_count = requeued_count + 1, version = version + 1 WHERE message_id = ?`, id)
+	inboxtest.Exec(t, d.DB,
+		`UPDATE inbox_handler_statuses SET error_count = 0, is_poisoned = false, requeued_count = requeued_count + 1, version = version + 1 WHERE message_id = ?`, id)
 }
 
 func TestLaneKeepsItsOrderWhileItsHeadFailsAndSnoozes(t *testing.T) {
@@ -90,7 +92,8 @@ func TestLaneKeepsItsOrderWhileItsHeadFailsAndSnoozes(t *testing.T) {
 		}
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
 			inboxtest.Do("plain ", func(_ context.Context, m inboxtest.Bytes) error { return fn(m) }, handler.Ordered()),
-			inboxtest.Tx("tx ", func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return fn(m) }, handler.Ordered(), handler.TxGroup(3))))
+			inboxtest.Tx("tx ", func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return fn(m) }, handler.Ordered(),
+				handler.TxGroup(3))))
 		acceptSteps(t, ib, 5, "a", "b", "c")
 		inboxtest.Process(t, ib)
 		for _, key := range []string{"plain ", "tx "} {
@@ -121,7 +124,8 @@ func TestSeveralWorkersKeepTheOrderOfEachLane(t *testing.T) {
 		}
 		var ibs []*inbox.Inbox
 		for range 3 {
-			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4), inbox.MaxRetryDelay(10*time.Millisecond), inbox.PollingInterval(100*time.Millisecond),
+			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4),
+				inbox.MaxRetryDelay(10*time.Millisecond), inbox.PollingInterval(100*time.Millisecond),
 				inbox.MaxRetries(10), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 					if m.Attempt == 1 && strings.HasSuffix(m.ID, "3") {
 						return errBoom
@@ -195,7 +199,8 @@ func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
 		acceptSteps(t, first, 3, "a")
 		// The keys in an order of which LegacyKeys warns: rows have another name
 		// for the lane than those before the rename.
-		renamed := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("new", note, handler.Ordered(), handler.LegacyKeys("old", "never used"))))
+		renamed := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("new", note, handler.Ordered(),
+			handler.LegacyKeys("old", "never used"))))
 		_, err := renamed.Accept(context.Background(), step("a", 4), step("a", 5))
 		require.NoError(t, err)
 		require.Equal(t, 5, inboxtest.Process(t, renamed).Completed)
@@ -206,7 +211,8 @@ func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
 func TestMessagesWithoutAnOrderingKeyHaveNoOrder(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		h := newHanging()
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(5), inboxtest.Handlers(inboxtest.Do("h", h.run, handler.Ordered())))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(5),
+			inboxtest.Handlers(inboxtest.Do("h", h.run, handler.Ordered())))
 		inboxtest.Accept(t, ib, many(5)...) // no key
 		acceptSteps(t, ib, 5, "a")
 		inboxtest.Start(t, ib)
@@ -225,15 +231,17 @@ func TestOrderingKeyOfTheHandlersOwn(t *testing.T) {
 			}
 			return m.Content[:1]
 		})
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(8), inboxtest.Handlers(
-			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-				if m.ID == "x1" {
-					return errBoom
-				}
-				through.passed(m.ID)
-				return nil
-			}, byContent)))
-		results, err := ib.Accept(context.Background(), inboxtest.Message("x1"), inboxtest.Message("bad"), inboxtest.Message("x2"), inboxtest.Message("y1"))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(8),
+			inboxtest.Handlers(
+				inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+					if m.ID == "x1" {
+						return errBoom
+					}
+					through.passed(m.ID)
+					return nil
+				}, byContent)))
+		results, err := ib.Accept(context.Background(), inboxtest.Message("x1"), inboxtest.Message("bad"),
+			inboxtest.Message("x2"), inboxtest.Message("y1"))
 		require.ErrorContains(t, err, `handler "h": its ordering key: panic: no key`)
 		require.Equal(t, handler.OutcomeInvalid, results[1].Outcome, "and the others are stored")
 		inboxtest.Process(t, ib)
@@ -251,7 +259,8 @@ func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreLetGo(t *testing.T) {
 			}
 			return nil
 		}
-		ordered := inboxtest.New(t, d.DB, clock, inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Do("h", poisons, handler.Ordered())))
+		ordered := inboxtest.New(t, d.DB, clock, inbox.Concurrency(1),
+			inboxtest.Handlers(inboxtest.Do("h", poisons, handler.Ordered())))
 		acceptSteps(t, ordered, 6, "a")
 		require.Equal(t, 1, inboxtest.Process(t, ordered).Poisoned)
 		var waiting int64
@@ -266,7 +275,10 @@ func TestLaneWhoseProcessDiedBeforeItLookedAfterItGoesOn(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(
-			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { through.passed(m.ID); return nil }, handler.Ordered())))
+			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				through.passed(m.ID)
+				return nil
+			}, handler.Ordered())))
 		acceptSteps(t, ib, 4, "a")
 		// As a dead worker leaves it: the head completed, the next one not let go.
 		discard(t, d, "a1")
@@ -281,13 +293,14 @@ func TestBatchNeverHasTwoMessagesOfOneLane(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		var through course
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inbox.Batch("h", 50, func(_ context.Context, batch []inboxtest.Bytes) error {
-			seen.note(idsOf(batch)...)
-			for _, m := range batch {
-				through.passed(m.ID)
-			}
-			return nil
-		}, handler.Ordered())))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inbox.Batch("h", 50,
+			func(_ context.Context, batch []inboxtest.Bytes) error {
+				seen.note(idsOf(batch)...)
+				for _, m := range batch {
+					through.passed(m.ID)
+				}
+				return nil
+			}, handler.Ordered())))
 		acceptSteps(t, ib, 6, "a", "b", "c", "d")
 		require.Equal(t, 24, inboxtest.Process(t, ib).Completed)
 		for _, call := range seen.all {

@@ -35,14 +35,17 @@ func behindProxy(t *testing.T) (d *inboxtest.Database, proxy *pgproxy.Proxy, pro
 // lossy is an inbox behind the proxy; it finds what others accept by polls.
 func lossy(t *testing.T, proxied *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
-	return inboxtest.New(t, proxied, append([]inbox.Option{hasty(), inbox.StatementTimeout(2 * time.Second), inbox.PollingInterval(50 * time.Millisecond)}, opts...)...)
+	return inboxtest.New(t, proxied, append([]inbox.Option{hasty(), inbox.StatementTimeout(2 * time.Second),
+		inbox.PollingInterval(50 * time.Millisecond)}, opts...)...)
 }
 
 // slowCommits makes every commit that wrote an effect take half a second.
 func slowCommits(t *testing.T, d *inboxtest.Database) {
 	t.Helper()
-	inboxtest.Exec(t, d.DB, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END'`)
-	inboxtest.Exec(t, d.DB, `CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
+	inboxtest.Exec(t, d.DB,
+		`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END'`)
+	inboxtest.Exec(t, d.DB,
+		`CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
 }
 
 // claimedAndSettled is the version of a status, at first 1, that was claimed
@@ -70,7 +73,9 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 			}
 			var runs atomic.Int64
 			outcomes := make(chan handler.AttemptOutcome, 10)
-			ib := lossy(t, proxied, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) { outcomes <- e.Outcome }}),
+			ib := lossy(t, proxied, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
+				outcomes <- e.Outcome
+			}}),
 				inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 					runs.Add(1)
 					return write(tx, m.ID)
@@ -147,8 +152,10 @@ func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted
 
 // Contract 5.10: the same for results that are written in groups.
 func TestResultsWhoseAnswerIsLostAreNotCalledStale(t *testing.T) {
-	completing, settling := pgproxy.Containing("completed_at = $1::timestamptz"), pgproxy.Containing("error_count = c.error_count")
-	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent, pgproxy.ConnectionLost} {
+	completing, settling := pgproxy.Containing("completed_at = $1::timestamptz"),
+		pgproxy.Containing("error_count = c.error_count")
+	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
+		pgproxy.ConnectionLost} {
 		t.Run(fault.String(), func(t *testing.T) {
 			const messages = 20
 			d, proxy, proxied := behindProxy(t)
@@ -174,7 +181,9 @@ func TestResultsWhoseAnswerIsLostAreNotCalledStale(t *testing.T) {
 			}
 			inboxtest.Eventually(t, func() bool { return stored("completed_at IS NOT NULL") }, "the completions are stored")
 			inboxtest.Eventually(t, func() bool { return stored("is_poisoned") }, "those that poisoned are stored")
-			inboxtest.Eventually(t, func() bool { return stored("next_attempt_at IS NOT NULL") }, "those to be tried again are stored")
+			inboxtest.Eventually(t, func() bool {
+				return stored("next_attempt_at IS NOT NULL")
+			}, "those to be tried again are stored")
 			inboxtest.Eventually(t, func() bool { return proxy.Left() == 0 }, "all losses took place")
 			ran.requireOnce(t, 3*messages)
 			for _, s := range inboxtest.Statuses(t, ib) {
@@ -206,10 +215,11 @@ func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 			}
 			const shared = 3
 			ran := newLedger()
-			ib := lossy(t, proxied, inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-				_ = ran.note(ctx, m)
-				return write(tx, m.ID)
-			}, handler.TxGroup(shared))))
+			ib := lossy(t, proxied, inboxtest.Handlers(inboxtest.Tx("h",
+				func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+					_ = ran.note(ctx, m)
+					return write(tx, m.ID)
+				}, handler.TxGroup(shared))))
 			var ids []string
 			for i := range shared {
 				ids = append(ids, strconv.Itoa(i))

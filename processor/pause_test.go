@@ -22,7 +22,8 @@ func TestPausedHandlerIsNotClaimedByAnyWorker(t *testing.T) {
 			if another {
 				pool = db.Another(t)
 			}
-			return inboxtest.New(t, pool, hasty(), inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(inboxtest.Do("paused", note, handler.LegacyKeys("before")), inboxtest.Do("other", note)))
+			return inboxtest.New(t, pool, hasty(), inbox.Mode(processor.ModeCompeting),
+				inboxtest.Handlers(inboxtest.Do("paused", note, handler.LegacyKeys("before")), inboxtest.Do("other", note)))
 		}
 		one, two := program(d, false), program(d, true)
 		require.NoError(t, one.Pause(ctx, "before"), "by a legacy key as well")
@@ -46,7 +47,9 @@ func TestPausedHandlerIsNotClaimedByAnyWorker(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return lastBeat(t, d).After(after) }, "the heartbeat before is over")
 		inboxtest.Accept(t, two, "3")
 		require.Equal(t, "other", inboxtest.Receive(t, ran, "the other handler"))
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, two, "3", "other").CompletedAt != nil }, "it was completed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, two, "3", "other").CompletedAt != nil
+		}, "it was completed")
 		require.Empty(t, ran)
 		require.NoError(t, one.Resume(ctx, "paused"))
 		require.Equal(t, "paused", inboxtest.Receive(t, ran, "the resumed handler"))

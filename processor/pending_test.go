@@ -114,7 +114,8 @@ func TestClaimOfAWorkerIsNotJudgedByTheStuckThreshold(t *testing.T) {
 func TestAbandonedTooOftenIsPoisoned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxAbandoned(3), inbox.StuckMessageThreshold(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxAbandoned(3), inbox.StuckMessageThreshold(time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		for n := 1; n <= 3; n++ {
 			require.False(t, inboxtest.Status(t, ib, "1", "h").IsPoisoned)
@@ -138,7 +139,8 @@ func TestAbandonedTooOftenIsPoisoned(t *testing.T) {
 
 func TestFailureResetsTheAbandonedCount(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Do("h", boom)))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+			inboxtest.Handlers(inboxtest.Do("h", boom)))
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 5")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
@@ -148,12 +150,13 @@ func TestFailureResetsTheAbandonedCount(t *testing.T) {
 
 func TestDrainEndsAlthoughAStatusComesDueAgainAndAgain(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.BatchSize(2), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-			if m.ID == "m00000" {
-				return handler.Snooze(0)
-			}
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.BatchSize(2),
+			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				if m.ID == "m00000" {
+					return handler.Snooze(0)
+				}
+				return nil
+			})))
 		inboxtest.Accept(t, ib, many(10)...)
 		drained := inboxtest.Process(t, ib)
 		require.Equal(t, 9, drained.Completed)

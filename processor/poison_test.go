@@ -31,14 +31,16 @@ func deleteMessage(t *testing.T, d *inboxtest.Database, id string) {
 
 func TestWhatCanNeverSucceedIsPoisonedAtOnceUncharged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing), inboxtest.Tx("tx", nothingTx)))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing),
+			inboxtest.Tx("tx", nothingTx)))
 		inboxtest.Accept(t, ib, "deleted", "unreadable", "fine")
 		deleteMessage(t, d, "deleted")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_messages SET serialized_properties = '{' WHERE id = 'unreadable'")
 
 		require.Equal(t, processor.Drained{Picked: 6, Completed: 2, Poisoned: 4}, inboxtest.Process(t, ib))
 		for _, key := range []string{"plain", "tx"} {
-			for id, reason := range map[string]string{"deleted": `message "deleted" is deleted`, "unreadable": "stored properties are unreadable", "fine": ""} {
+			for id, reason := range map[string]string{"deleted": `message "deleted" is deleted`,
+				"unreadable": "stored properties are unreadable", "fine": ""} {
 				s := inboxtest.Status(t, ib, id, key)
 				require.Equal(t, reason != "", s.IsPoisoned, "%s/%s", id, key)
 				require.Zero(t, s.ErrorCount)
@@ -54,14 +56,20 @@ func TestWhatCanNeverSucceedIsPoisonedAtOnceUncharged(t *testing.T) {
 
 func TestUnknownKeyWaitsForItsGrace(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		old := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing), inboxtest.Do("kept", inboxtest.Nothing)))
+		old := inboxtest.New(t, d.DB, inboxtest.Brisk(),
+			inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing), inboxtest.Do("kept", inboxtest.Nothing)))
 		inboxtest.Accept(t, old, "1")
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.UnknownKeyGrace(1500*time.Millisecond), inboxtest.Handlers(inboxtest.Do("kept", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.UnknownKeyGrace(1500*time.Millisecond),
+			inboxtest.Handlers(inboxtest.Do("kept", inboxtest.Nothing)))
 		began := time.Now()
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet("no worker knows").Len() == 1 }, "the unknown key was noticed")
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "old").IsPoisoned }, "the unknown key was poisoned")
+		inboxtest.Eventually(t, func() bool {
+			return logs.FilterMessageSnippet("no worker knows").Len() == 1
+		}, "the unknown key was noticed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "1", "old").IsPoisoned
+		}, "the unknown key was poisoned")
 		require.Equal(t, `unknown handler key "old": no worker registers it`, *inboxtest.Status(t, ib, "1", "old").LastError)
 		require.Zero(t, inboxtest.Status(t, ib, "1", "old").ErrorCount)
 		require.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond)
@@ -72,10 +80,12 @@ func TestUnknownKeyWaitsForItsGrace(t *testing.T) {
 func TestKeyOfAnotherLivingWorkerIsNotUnknown(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		other := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("theirs", inboxtest.Nothing), inboxtest.Do("ours", inboxtest.Nothing)))
+		other := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+			inboxtest.Handlers(inboxtest.Do("theirs", inboxtest.Nothing), inboxtest.Do("ours", inboxtest.Nothing)))
 		inboxtest.Accept(t, other, "1")
 		require.NoError(t, heartbeat(t, d, clock, worker("0192f000-0000-7000-8000-000000000001", "theirs")))
-		ib := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.Another(t), inbox.WithClock(clock),
+			inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
 		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 		require.False(t, inboxtest.Status(t, ib, "1", "theirs").IsPoisoned)
 	})

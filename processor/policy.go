@@ -23,7 +23,9 @@ type policy struct {
 	redactor redaction.Redactor
 }
 
-func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string)) *policy {
+func newPolicy(
+	h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string),
+) *policy {
 	p := &policy{
 		Policy:    attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
 		groupSize: max(h.BatchSize(), h.TxGroup()),
@@ -43,7 +45,8 @@ func newPolicy(h *handler.Handler, opts Options, inboxDelay func(errorCount int)
 // rules are what the scheduler knows of the handler. Lanes' rows may wait for each other, and
 // legacy keys are claimed with quotas of their own, so such messages cannot be counted.
 func (p *policy) rules(h *handler.Handler) scheduler.Rules {
-	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil && len(h.LegacyKeys()) == 0}
+	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil &&
+		len(h.LegacyKeys()) == 0}
 	if p.breaker != nil {
 		r.Circuit = p.breaker.state
 	}

@@ -46,8 +46,10 @@ func TestPollsComeSoonerBesideARetry(t *testing.T) {
 		const interval, again, messages = 6 * time.Second, 4500 * time.Millisecond, 8
 		arriving, got := arrivals()
 		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return handler.Snooze(again) })
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(), inboxtest.Handlers(arriving, snoozing))
-		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))), "retried")
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(),
+			inboxtest.Handlers(arriving, snoozing))
+		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))),
+			"retried")
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		// Looks for the retry are 4.5 s apart, polls that do not come sooner 6 s.
@@ -62,8 +64,10 @@ func TestLookForADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
 		const again, messages = 3 * time.Second, 8
 		arriving, got := arrivals()
 		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return handler.Snooze(again) })
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), rarely(), inboxtest.Handlers(arriving, snoozing))
-		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))), "retried")
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), rarely(),
+			inboxtest.Handlers(arriving, snoozing))
+		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))),
+			"retried")
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		require.Less(t, elsewhere(t, other, got, messages), again/3)

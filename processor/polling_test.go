@@ -24,7 +24,8 @@ func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const interval = 5 * time.Second
 		handler, got := arrivals()
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(), inboxtest.Handlers(handler))
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(),
+			inboxtest.Handlers(handler))
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
 		inboxtest.Accept(t, worker, "awake") // and idle from now on

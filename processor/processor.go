@@ -105,11 +105,13 @@ func New(cfg Config) (*Processor, error) {
 	}
 	for _, h := range cfg.Registry.Handlers() {
 		if h.Timeout() >= cfg.Options.StuckMessageThreshold {
-			return nil, fmt.Errorf("handler %q: its Timeout is %s, allowed is less than StuckMessageThreshold (%s)", h.Key(), h.Timeout(), cfg.Options.StuckMessageThreshold)
+			return nil, fmt.Errorf("handler %q: its Timeout is %s, allowed is less than StuckMessageThreshold (%s)", h.Key(),
+				h.Timeout(), cfg.Options.StuckMessageThreshold)
 		}
 	}
 	p := &Processor{
-		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger, counters: cfg.Counters, report: cfg.Health,
+		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger,
+		counters: cfg.Counters, report: cfg.Health,
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{}, warned: map[string]bool{},
 		lockFreed: routine.NewSignal(), health: &health{},
 	}
@@ -137,12 +139,15 @@ func New(cfg Config) (*Processor, error) {
 		p.policies[h].redactor = cfg.Redactor
 	}
 	p.fleet = newFleet(p.opts, cfg.Registry.Keys(), cfg.Clock, cfg.Logger)
-	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout, now: cfg.Clock.Now,
+	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
+		now: cfg.Clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}
 	p.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}
 	p.runner = &runner{
-		attempts: &attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.Options.StatementTimeout, TxIsolation: cfg.Options.TxIsolation,
-			StuckGrace: cfg.Options.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running, Instruments: cfg.Instruments},
+		attempts: &attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.Options.StatementTimeout,
+			TxIsolation: cfg.Options.TxIsolation,
+			StuckGrace:  cfg.Options.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running,
+			Instruments: cfg.Instruments},
 		store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments,
 		interruptions: &interruptions{condition: p.cutting, maxDelay: cfg.Options.MaxRetryDelay},
 	}
@@ -155,14 +160,16 @@ func New(cfg Config) (*Processor, error) {
 func (p *Processor) Wake(handlerKeys ...string) { p.wakeup.wake(handlerKeys...) }
 
 func (p *Processor) newCompleter(h *held) *completer {
-	return newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, func(ctx context.Context, r result, applied bool) {
-		h.drop(r.claim)
-		p.settled(ctx, r, applied)
-	}, p.wakeup.notify)
+	return newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
+		func(ctx context.Context, r result, applied bool) {
+			h.drop(r.claim)
+			p.settled(ctx, r, applied)
+		}, p.wakeup.notify)
 }
 
 func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
-	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h, lanes: p.lanes, settle: settle,
+	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h,
+		lanes: p.lanes, settle: settle,
 		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 
@@ -215,7 +222,8 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	}
 	if !applied {
 		p.counters.OfHandler(telemetry.Fenced, r.claim.HandlerKey, 1)
-		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome, string(r.outcome)), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
+		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome,
+			string(r.outcome)), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
 		return
 	}
 	switch {
@@ -242,7 +250,8 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 
 // fields name the attempt in the log.
 func (r *result) fields(more ...zap.Field) []zap.Field {
-	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey), zap.String(telemetry.FieldMessageID, r.claim.MessageID),
+	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey),
+		zap.String(telemetry.FieldMessageID, r.claim.MessageID),
 		zap.Int(telemetry.FieldAttempt, r.number())}, more...)
 }
 

@@ -40,7 +40,9 @@ func TestClaimsOfAVanishedWorkerAreRecovered(t *testing.T) {
 		inboxtest.Start(t, ib)
 		require.Equal(t, 2, inboxtest.Receive(t, attempts, "the recovered message"), "the handler can tell a rerun")
 		require.GreaterOrEqual(t, time.Since(began), time.Second, "not before the worker's timeout")
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil }, "it was completed")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
+		}, "it was completed")
 		s := inboxtest.Status(t, ib, "1", "h")
 		require.Zero(t, s.ErrorCount, "nothing is charged")
 		require.Zero(t, s.AbandonedCount, "a finished attempt resets it")
@@ -102,7 +104,9 @@ func TestStatusThatTakesWorkersWithItIsPoisoned(t *testing.T) {
 		require.Equal(t, 4, s.AbandonedCount)
 		require.Zero(t, s.ErrorCount)
 		require.Nil(t, s.ProcessingStartedAt)
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "suspect", "h").CompletedAt != nil }, "the other ran")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "suspect", "h").CompletedAt != nil
+		}, "the other ran")
 	})
 }
 
@@ -112,15 +116,16 @@ func TestWorkerTakenForDeadComesBackUnderANewID(t *testing.T) {
 		causes := make(chan error, 10)
 		var interrupted atomic.Bool
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, hasty(), log, inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			if m.ID == "long" && !interrupted.Swap(true) {
-				<-ctx.Done()
-				causes <- context.Cause(ctx)
-				return ctx.Err()
-			}
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, hasty(), log, inboxtest.Handlers(inboxtest.Do("h",
+			func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				if m.ID == "long" && !interrupted.Swap(true) {
+					<-ctx.Done()
+					causes <- context.Cause(ctx)
+					return ctx.Err()
+				}
+				return nil
+			})))
 		inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "long")
 		inboxtest.Receive(t, running, "the handler")
@@ -151,21 +156,24 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, causes := make(chan string, 10), make(chan error, 10)
 		var interrupted atomic.Bool
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.WorkerTimeout(3*time.Second), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			ran <- m.ID
-			if !interrupted.Swap(true) {
-				<-ctx.Done()
-				causes <- context.Cause(ctx)
-				return ctx.Err()
-			}
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.WorkerTimeout(3*time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				ran <- m.ID
+				if !interrupted.Swap(true) {
+					<-ctx.Done()
+					causes <- context.Cause(ctx)
+					return ctx.Err()
+				}
+				return nil
+			})))
 		inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "long")
 		inboxtest.Receive(t, ran, "the handler")
 		before := workers(t, d)[0].ID
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_workers RENAME TO hidden")
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["heartbeat"] != nil }, "health told of the heartbeat")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Health().Processor.Conditions["heartbeat"] != nil
+		}, "health told of the heartbeat")
 		require.ErrorContains(t, inboxtest.Receive(t, causes, "the handler's cancellation"), "lost its heartbeat")
 		inboxtest.Accept(t, ib, "meanwhile")
 		require.Empty(t, ran, "nothing is claimed without a heartbeat")
@@ -184,7 +192,11 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.StatementTimeout(2*time.Second), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.StatementTimeout(2*time.Second),
+			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				ran <- m.ID
+				return nil
+			})))
 		require.NoError(t, ib.Pause(context.Background(), "h"))
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "the worker registered")
@@ -199,7 +211,8 @@ func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["claiming"] != nil }, "a claim failed")
 		require.Error(t, ib.Health().Degraded())
 		inboxtest.Exec(t, d.DB, show)
-		both := []string{inboxtest.Receive(t, ran, "the lost claim or the other"), inboxtest.Receive(t, ran, "the lost claim or the other")}
+		both := []string{inboxtest.Receive(t, ran, "the lost claim or the other"),
+			inboxtest.Receive(t, ran, "the lost claim or the other")}
 		require.ElementsMatch(t, []string{"1", "2"}, both)
 		inboxtest.Eventually(t, func() bool { return ib.Health().Degraded() == nil }, "health recovered")
 		for _, s := range inboxtest.Statuses(t, ib) {
@@ -223,11 +236,15 @@ func TestStuckClaimsOfDrainsAreReleasedByRunningWorkers(t *testing.T) {
 
 func TestRowsOfDeadWorkersArePruned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.UnknownKeyGrace(0), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.UnknownKeyGrace(0),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		silentFor(t, d, vanishing, time.Hour)
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { all := workers(t, d); return len(all) == 1 && all[0].ID != vanishing }, "the dead worker's row was pruned")
+		inboxtest.Eventually(t, func() bool {
+			all := workers(t, d)
+			return len(all) == 1 && all[0].ID != vanishing
+		}, "the dead worker's row was pruned")
 	})
 }
 

@@ -13,11 +13,15 @@ import (
 func refuse(t *testing.T, d *inboxtest.Database, events, table, condition string) (allow func()) {
 	t.Helper()
 	if d.Dialect == "postgres" {
-		inboxtest.Exec(t, d.DB, `CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused by the test''; END'`)
-		inboxtest.Exec(t, d.DB, fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s FOR EACH ROW WHEN (%[3]s) EXECUTE FUNCTION refuse()", events, table, condition))
+		inboxtest.Exec(t, d.DB,
+			`CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused by the test''; END'`)
+		inboxtest.Exec(t, d.DB,
+			fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s FOR EACH ROW WHEN (%[3]s) EXECUTE FUNCTION refuse()",
+				events, table, condition))
 		return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %[1]s_refused ON %[1]s", table)) }
 	}
-	inboxtest.Exec(t, d.DB, fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s WHEN %[3]s BEGIN SELECT RAISE(ABORT, 'refused by the test'); END", events, table, condition))
+	inboxtest.Exec(t, d.DB,
+		fmt.Sprintf("CREATE TRIGGER %[2]s_refused BEFORE %[1]s ON %[2]s WHEN %[3]s BEGIN SELECT RAISE(ABORT, 'refused by the test'); END", events, table, condition))
 	return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %s_refused", table)) }
 }
 
@@ -31,5 +35,6 @@ func refuseHeartbeats(t *testing.T, d *inboxtest.Database) (allow func()) {
 // holds for.
 func refuseResults(t *testing.T, d *inboxtest.Database, condition string) (allow func()) {
 	t.Helper()
-	return refuse(t, d, "UPDATE", "inbox_handler_statuses", "OLD.processing_started_at IS NOT NULL AND NEW.processing_started_at IS NULL AND "+condition)
+	return refuse(t, d, "UPDATE", "inbox_handler_statuses",
+		"OLD.processing_started_at IS NOT NULL AND NEW.processing_started_at IS NULL AND "+condition)
 }

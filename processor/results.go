@@ -36,7 +36,9 @@ func (r result) mayHaveCommitted() bool {
 // the application's) must not strand the others (contract 5.10). left are
 // those to put aside, refused of them not for a lock's sake; an error says that
 // nothing is known of any.
-func (c *completer) writeGroup(ctx context.Context, batch []result, careful bool) (left []result, refused int, err error) {
+func (c *completer) writeGroup(
+	ctx context.Context, batch []result, careful bool,
+) (left []result, refused int, err error) {
 	left, err = c.write(ctx, batch, careful)
 	if err == nil || store.IsTransient(err) {
 		return left, 0, err
@@ -55,7 +57,8 @@ func (c *completer) writeGroup(ctx context.Context, batch []result, careful bool
 			return append(left, batch[i:]...), refused + len(batch) - i, nil
 		}
 		left, refused = append(left, r), refused+1
-		c.storing.Begin(nil, err, zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey), zap.String(telemetry.FieldMessageID, r.claim.MessageID))
+		c.storing.Begin(nil, err, zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey),
+			zap.String(telemetry.FieldMessageID, r.claim.MessageID))
 	}
 	return left, refused, nil
 }
@@ -140,7 +143,9 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 // for our own writing. So is a completed one if the attempt's commit was still
 // under way when it was asked for: only a claim's own holder can complete it at
 // that version, so the commit has won and the attempt has completed.
-func (c *completer) readBack(ctx context.Context, batch []result, applied []bool, careful bool) (waiting []bool, err error) {
+func (c *completer) readBack(
+	ctx context.Context, batch []result, applied []bool, careful bool,
+) (waiting []bool, err error) {
 	waiting = make([]bool, len(batch))
 	var ids []string
 	for i, r := range batch {
@@ -169,7 +174,8 @@ func (c *completer) readBack(ctx context.Context, batch []result, applied []bool
 			batch[i].found = true
 		case r.tried:
 			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
-				s.Completed == (r.outcome == handler.AttemptCompleted || r.outcome == superseded) && s.Poisoned == (r.outcome == handler.AttemptPoisoned)
+				s.Completed == (r.outcome == handler.AttemptCompleted || r.outcome == superseded) &&
+				s.Poisoned == (r.outcome == handler.AttemptPoisoned)
 		}
 	}
 	return waiting, nil

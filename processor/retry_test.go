@@ -68,13 +68,14 @@ func TestHistoryOfFailuresStaysAfterSuccess(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		attempts := make(chan int, 10)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-			attempts <- m.Attempt
-			if m.Attempt < 3 {
-				return errBoom
-			}
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				attempts <- m.Attempt
+				if m.Attempt < 3 {
+					return errBoom
+				}
+				return nil
+			})))
 		inboxtest.Accept(t, ib, "1")
 		for range 3 {
 			inboxtest.Process(t, ib)
@@ -105,7 +106,8 @@ func TestBackoffDoublesWithJitterUpToItsLimit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const messages = 200
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(math.MaxInt32), inbox.MaxRetryDelay(5*time.Second),
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(math.MaxInt32),
+			inbox.MaxRetryDelay(5*time.Second),
 			inboxtest.Handlers(inboxtest.Do("h", boom)))
 		inboxtest.Accept(t, ib, many(messages)...)
 		second := time.Second
@@ -113,7 +115,8 @@ func TestBackoffDoublesWithJitterUpToItsLimit(t *testing.T) {
 			errors   int // before this failure
 			from, to time.Duration
 		}{
-			{0, 1 * second, 2 * second}, {1, 2 * second, 4 * second}, {2, 5 * second / 2, 5 * second}, {20, 5 * second / 2, 5 * second},
+			{0, 1 * second, 2 * second}, {1, 2 * second, 4 * second}, {2, 5 * second / 2, 5 * second},
+			{20, 5 * second / 2, 5 * second},
 			{31, 5 * second / 2, 5 * second}, {62, 5 * second / 2, 5 * second}, {1_000_000_000, 5 * second / 2, 5 * second},
 		} {
 			inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET error_count = ?", tc.errors)
@@ -138,7 +141,8 @@ func TestMaxRetriesIsTheErrorCountThatPoisons(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for maxRetries, attempts := range map[int]int{0: 1, 1: 1, 5: 5} {
 			clock := fxtest.NewClock(inboxtest.Noon)
-			ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(maxRetries), inboxtest.Handlers(inboxtest.Do("h", boom)))
+			ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(maxRetries),
+				inboxtest.Handlers(inboxtest.Do("h", boom)))
 			id := fmt.Sprint(maxRetries)
 			inboxtest.Accept(t, ib, id)
 			for n := 1; n <= attempts; n++ {

@@ -27,7 +27,9 @@ func heartbeat(t *testing.T, d *inboxtest.Database, clock clock.Clock, w store.W
 }
 
 // claim claims as another process would: for a worker, or for nobody.
-func claim(t *testing.T, d *inboxtest.Database, clock clock.Clock, workerID string, limit int, keys ...string) []store.Claim {
+func claim(
+	t *testing.T, d *inboxtest.Database, clock clock.Clock, workerID string, limit int, keys ...string,
+) []store.Claim {
 	t.Helper()
 	req := store.ClaimRequest{WorkerID: workerID, Now: clock.Now()}
 	for _, key := range keys {
@@ -41,7 +43,8 @@ func claim(t *testing.T, d *inboxtest.Database, clock clock.Clock, workerID stri
 
 func completionsOf(claims []store.Claim) (completions []store.Completion) {
 	for _, c := range claims {
-		completions = append(completions, store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, Outcome: models.OutcomeProcessed})
+		completions = append(completions, store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator,
+			Outcome: models.OutcomeProcessed})
 	}
 	return completions
 }

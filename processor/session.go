@@ -30,7 +30,8 @@ type session struct {
 
 func newSession(parent context.Context, workerTimeout time.Duration) *session {
 	ctx, cancel := context.WithCancelCause(parent)
-	return &session{id: uuid.Must(uuid.NewV7()).String(), workerTimeout: workerTimeout, attempts: ctx, cancel: cancel, last: time.Now()}
+	return &session{id: uuid.Must(uuid.NewV7()).String(), workerTimeout: workerTimeout, attempts: ctx, cancel: cancel,
+		last: time.Now()}
 }
 
 // beat notes a successful heartbeat sent at that time and reports whether the
@@ -113,8 +114,11 @@ type heart struct {
 	onBack  func() // it may claim again
 }
 
-func newHeart(st heartbeatStore, opts Options, keys []string, report func() string, now func() time.Time, beating *condition.Condition, onPause func([]string), onBack func()) *heart {
-	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, beating: beating, host: hostname(), onPause: onPause, onBack: onBack}
+func newHeart(st heartbeatStore, opts Options, keys []string, report func() string, now func() time.Time,
+	beating *condition.Condition, onPause func([]string), onBack func(),
+) *heart {
+	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, beating: beating, host: hostname(),
+		onPause: onPause, onBack: onBack}
 }
 
 func hostname() string {
@@ -132,7 +136,8 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/3))
 	defer cancel()
 	at := time.Now()
-	err := h.store.Heartbeat(stmt, store.Worker{ID: s.id, Host: h.host, PID: os.Getpid(), HandlerKeys: h.keys, Health: h.report()}, h.now())
+	err := h.store.Heartbeat(stmt, store.Worker{ID: s.id, Host: h.host, PID: os.Getpid(), HandlerKeys: h.keys,
+		Health: h.report()}, h.now())
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,9 @@ type pair struct {
 // and nothing would be left to decide about if it ended unrun. So a sibling that
 // was discarded says nothing about it, and a poisoned one is superseded by it. If
 // that one is retried meanwhile it has another version, and ours is put off.
-func (c *claimer) choose(ctx context.Context, a *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool) (run bool, err error) {
+func (c *claimer) choose(
+	ctx context.Context, a *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool,
+) (run bool, err error) {
 	this := pair{int64(a.claim.Message.Number), a.Handler}
 	retried := a.claim.RequeuedCount > 0
 	if chosen[this] { // both rows came in this very claim
@@ -105,7 +107,8 @@ func (c *claimer) choose(ctx context.Context, a *task, rows []store.Sibling, own
 		case s.Processing:
 			return false, fmt.Errorf("its sibling under handler key %q is being processed", s.HandlerKey)
 		default:
-			others = append(others, store.Completion{StatusID: s.StatusID, Version: s.Version, Locator: s.Locator, Outcome: models.OutcomeSuperseded})
+			others = append(others, store.Completion{StatusID: s.StatusID, Version: s.Version, Locator: s.Locator,
+				Outcome: models.OutcomeSuperseded})
 			ended = append(ended, s.Ref)
 		}
 	}

@@ -34,19 +34,20 @@ func TestSilentWorkerStopsClaimingThenCancelsThenReturns(t *testing.T) {
 		var mu sync.Mutex
 		starts := map[string]int{} // by message ID
 		running, cancelled := make(chan struct{}, 10), make(chan struct{}, 10)
-		ib := inboxtest.New(t, d.DB, silence(timeout, time.Minute), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			mu.Lock()
-			starts[m.ID]++
-			again := starts[m.ID] > 1
-			mu.Unlock()
-			if m.ID != "long" || again {
-				return nil
-			}
-			running <- struct{}{}
-			<-ctx.Done()
-			cancelled <- struct{}{}
-			return ctx.Err()
-		})))
+		ib := inboxtest.New(t, d.DB, silence(timeout, time.Minute),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				mu.Lock()
+				starts[m.ID]++
+				again := starts[m.ID] > 1
+				mu.Unlock()
+				if m.ID != "long" || again {
+					return nil
+				}
+				running <- struct{}{}
+				<-ctx.Done()
+				cancelled <- struct{}{}
+				return ctx.Err()
+			})))
 		inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "long")
 		inboxtest.Receive(t, running, "the long handler")
@@ -91,8 +92,9 @@ func TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 6 * time.Second
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, silence(timeout, time.Minute), inbox.HeartbeatInterval(500*time.Millisecond), inboxtest.Handlers(
-			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		ib := inboxtest.New(t, d.DB, silence(timeout, time.Minute), inbox.HeartbeatInterval(500*time.Millisecond),
+			inboxtest.Handlers(
+				inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
 		inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "first")
 		require.Equal(t, "first", inboxtest.Receive(t, ran, "a message"))
@@ -151,7 +153,8 @@ func TestWorkerThatCannotHeartbeatDeclaresNobodyDead(t *testing.T) {
 // silentFor makes a worker's last sign of life that long ago.
 func silentFor(t *testing.T, d *inboxtest.Database, workerID string, since time.Duration) {
 	t.Helper()
-	inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = ? WHERE id = ?", time.Now().UTC().Add(-since), workerID)
+	inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = ? WHERE id = ?", time.Now().UTC().Add(-since),
+		workerID)
 }
 
 // A handler that returns after its session was lost does not still run.
@@ -165,7 +168,9 @@ func TestStopForgetsHandlersOfALostSessionThatHaveReturned(t *testing.T) {
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Receive(t, running, "the handler")
 		refuseHeartbeats(t, d)
-		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet("ignores its cancelled context").Len() == 1 }, "its session is lost")
+		inboxtest.Eventually(t, func() bool {
+			return logs.FilterMessageSnippet("ignores its cancelled context").Len() == 1
+		}, "its session is lost")
 		close(release)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "its result counts")
 		err := stop(t, ib, 5*time.Second)

@@ -32,17 +32,27 @@ func TestHandlersSteerByTheirErrors(t *testing.T) {
 			drained         processor.Drained
 			failed, snoozed int64
 		}{
-			"RetryAfter":          {err: handler.RetryAfter(time.Hour, errBoom), errors: 1, next: time.Hour, lastError: "retry after 1h0m0s: boom", drained: processor.Drained{Picked: 1, Failed: 1}, failed: 1},
-			"RetryAfter, wrapped": {err: wrapped(handler.RetryAfter(time.Hour, errBoom)), errors: 1, next: time.Hour, lastError: "outer: retry after 1h0m0s: boom\nand more", drained: processor.Drained{Picked: 1, Failed: 1}, failed: 1},
-			"RetryAfter(0)":       {err: handler.RetryAfter(0, errBoom), errors: 1, next: time.Microsecond, lastError: "retry after 0s: boom", drained: processor.Drained{Picked: 1, Failed: 1}, failed: 1},
-			"Poison":              {err: handler.Poison(errBoom), poisoned: true, errors: 1, lastError: "poison: boom", drained: processor.Drained{Picked: 1, Poisoned: 1}, failed: 1},
-			"Poison, wrapped":     {err: wrapped(handler.Poison(errBoom)), poisoned: true, errors: 1, lastError: "outer: poison: boom\nand more", drained: processor.Drained{Picked: 1, Poisoned: 1}, failed: 1},
-			"Snooze":              {err: handler.Snooze(time.Hour), next: time.Hour, drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
-			"Snooze, wrapped":     {err: wrapped(handler.Snooze(time.Hour)), next: time.Hour, drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
-			"Snooze(0)":           {err: handler.Snooze(0), next: time.Microsecond, drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
+			"RetryAfter": {err: handler.RetryAfter(time.Hour, errBoom), errors: 1, next: time.Hour,
+				lastError: "retry after 1h0m0s: boom", drained: processor.Drained{Picked: 1, Failed: 1}, failed: 1},
+			"RetryAfter, wrapped": {err: wrapped(handler.RetryAfter(time.Hour, errBoom)), errors: 1, next: time.Hour,
+				lastError: "outer: retry after 1h0m0s: boom\nand more", drained: processor.Drained{Picked: 1, Failed: 1},
+				failed: 1},
+			"RetryAfter(0)": {err: handler.RetryAfter(0, errBoom), errors: 1, next: time.Microsecond,
+				lastError: "retry after 0s: boom", drained: processor.Drained{Picked: 1, Failed: 1}, failed: 1},
+			"Poison": {err: handler.Poison(errBoom), poisoned: true, errors: 1, lastError: "poison: boom",
+				drained: processor.Drained{Picked: 1, Poisoned: 1}, failed: 1},
+			"Poison, wrapped": {err: wrapped(handler.Poison(errBoom)), poisoned: true, errors: 1,
+				lastError: "outer: poison: boom\nand more", drained: processor.Drained{Picked: 1, Poisoned: 1}, failed: 1},
+			"Snooze": {err: handler.Snooze(time.Hour), next: time.Hour,
+				drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
+			"Snooze, wrapped": {err: wrapped(handler.Snooze(time.Hour)), next: time.Hour,
+				drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
+			"Snooze(0)": {err: handler.Snooze(0), next: time.Microsecond,
+				drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
 		} {
 			clock := fxtest.NewClock(inboxtest.Noon)
-			ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return tc.err })))
+			ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+				inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return tc.err })))
 			inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses")
 			inboxtest.Accept(t, ib, name)
 			require.Equal(t, tc.drained, inboxtest.Process(t, ib), name)
@@ -70,7 +80,9 @@ func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(3), inboxtest.Handlers(
-			inboxtest.Do("retries", func(context.Context, inboxtest.Bytes) error { return handler.RetryAfter(time.Second, errBoom) }),
+			inboxtest.Do("retries", func(context.Context, inboxtest.Bytes) error {
+				return handler.RetryAfter(time.Second, errBoom)
+			}),
 			inboxtest.Do("snoozes", func(context.Context, inboxtest.Bytes) error { return handler.Snooze(time.Second) }),
 		))
 		inboxtest.Accept(t, ib, "1")
@@ -92,7 +104,9 @@ func TestUndecodableBodyIsPoisonedAtOnceUnlessItsCodecAsksForARetry(t *testing.T
 		type order struct{ N int }
 		type orders = handler.Message[order]
 		codec := func(err error) handler.Option {
-			return handler.WithCodec(handler.CodecFunc[order](func(handler.Metadata, []byte) (order, error) { return order{}, err }))
+			return handler.WithCodec(handler.CodecFunc[order](func(handler.Metadata, []byte) (order, error) {
+				return order{}, err
+			}))
 		}
 		nothing := func(context.Context, orders) error { return nil }
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
@@ -152,7 +166,8 @@ func explode(context.Context, inboxtest.Bytes) error {
 
 func TestPanicIsAFailureWithItsStack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Do("h", explode), inboxtest.Do("sibling", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+			inboxtest.Handlers(inboxtest.Do("h", explode), inboxtest.Do("sibling", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, processor.Drained{Picked: 2, Failed: 1, Completed: 1}, inboxtest.Process(t, ib))
 		s := inboxtest.Status(t, ib, "1", "h")
@@ -166,7 +181,9 @@ func TestPanicIsAFailureWithItsStack(t *testing.T) {
 
 func TestPanicWithASteeringErrorSteers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { panic(handler.Poison(errBoom)) })))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
+			panic(handler.Poison(errBoom))
+		})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Poisoned)
 	})

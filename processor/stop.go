@@ -69,10 +69,12 @@ func (p *Processor) Stop(ctx context.Context) error {
 	waitFor(ended, time.Now().Add(max(time.Until(budget.flush), time.Second)))
 	var problems []error
 	if left := a.left.count(); left > 0 {
-		problems = append(problems, fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker: %s", left, a.left.names()))
+		problems = append(problems,
+			fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker: %s", left, a.left.names()))
 	}
 	if unstored > 0 {
-		problems = append(problems, fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", unstored))
+		problems = append(problems,
+			fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", unstored))
 	}
 	return errors.Join(problems...)
 }

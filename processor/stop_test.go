@@ -31,11 +31,12 @@ func stopIn(ctx context.Context, t *testing.T, ib *inbox.Inbox) error {
 func TestStopLetsRunningHandlersFinishWithinItsBudget(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 10), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StopBudget(time.Minute), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			<-finish
-			return ctx.Err()
-		})))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StopBudget(time.Minute),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				<-finish
+				return ctx.Err()
+			})))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Accept(t, ib, "1", "2")
 		inboxtest.Receive(t, running, "a handler")
@@ -53,12 +54,19 @@ func TestStopReleasesInterruptedAttemptsUncharged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(3), inbox.StopBudget(soon), inboxtest.Handlers(
-			inboxtest.Do("plain", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; return untilCancelled(ctx, m) }),
+			inboxtest.Do("plain", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				return untilCancelled(ctx, m)
+			}),
 			inboxtest.Tx("tx", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				running <- m.ID
 				return untilCancelled(ctx, m)
 			}),
-			inboxtest.Do("in spite", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; <-ctx.Done(); return nil }),
+			inboxtest.Do("in spite", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				<-ctx.Done()
+				return nil
+			}),
 		))
 		// Before the start, so that one claim takes all three: on SQLite a transactional
 		// handler that runs keeps every claim waiting.
@@ -87,8 +95,12 @@ func TestStopReleasesInterruptedAttemptsUncharged(t *testing.T) {
 func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 100)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(20), inbox.StopBudget(soon), inboxtest.Handlers(
-			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; return untilCancelled(ctx, m) })))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(20), inbox.StopBudget(soon),
+			inboxtest.Handlers(
+				inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+					running <- m.ID
+					return untilCancelled(ctx, m)
+				})))
 		inboxtest.Accept(t, ib, many(10)...)
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Receive(t, running, "a handler")
@@ -113,7 +125,10 @@ func TestStopThatRunsOutOfTimeReturnsInTimeAndLeavesTheRestToRecovery(t *testing
 		defer close(release)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StopBudget(soon), inboxtest.Handlers(
 			inboxtest.Do("deaf", func(context.Context, inboxtest.Bytes) error { running <- "deaf"; <-release; return nil }),
-			inboxtest.Do("slow", func(ctx context.Context, m inboxtest.Bytes) error { running <- "slow"; return untilCancelled(ctx, m) }),
+			inboxtest.Do("slow", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- "slow"
+				return untilCancelled(ctx, m)
+			}),
 		))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Accept(t, ib, "1")
@@ -134,7 +149,11 @@ func TestStopThatRunsOutOfTimeReturnsInTimeAndLeavesTheRestToRecovery(t *testing
 func TestStopAndStartInAnyOrderAndTwice(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
+			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				ran <- m.ID
+				return nil
+			})))
 		ctx := context.Background()
 		require.NoError(t, ib.Stop(ctx), "before Start")
 		require.NoError(t, ib.Start(ctx))
@@ -173,7 +192,10 @@ func TestStopWithoutTimeStillEnds(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(
-			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; return untilCancelled(ctx, m) })))
+			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				return untilCancelled(ctx, m)
+			})))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Receive(t, running, "the handler")

@@ -43,16 +43,20 @@ type sweeper struct {
 	lastStuck time.Time
 }
 
-func newSweeper(st sweeperStore, opts Options, known []string, now func() time.Time, log *zap.Logger, counters *telemetry.Counters,
+func newSweeper(st sweeperStore, opts Options, known []string, now func() time.Time, log *zap.Logger,
+	counters *telemetry.Counters,
 	lanes *lanes, recovered func(time.Time), poisoned func(context.Context, result),
 ) *sweeper {
-	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, lanes: lanes, recovered: recovered, poisoned: poisoned,
+	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, lanes: lanes,
+		recovered: recovered, poisoned: poisoned,
 		suspects: map[string]int{}, unknown: map[string]time.Time{}}
 }
 
 // sweep looks once. The caller's own heartbeat has just succeeded: a worker
 // cut off from the database must not judge others by what it cannot see.
-func (s *sweeper) sweep(ctx context.Context, self string, look func(workers []store.WorkerState, asked time.Time)) error {
+func (s *sweeper) sweep(
+	ctx context.Context, self string, look func(workers []store.WorkerState, asked time.Time),
+) error {
 	asked := s.now()
 	workers, err := s.workers(ctx)
 	if err != nil {
@@ -148,14 +152,16 @@ func (s *sweeper) evict(stmt context.Context, w store.WorkerState) {
 			zap.String(telemetry.FieldWorker, w.ID), zap.Error(err))
 	}
 	if ended > 0 {
-		s.log.Warn("inbox: ended transactions that a dead worker left open", zap.String(telemetry.FieldWorker, w.ID), zap.Int(telemetry.FieldTransactions, ended))
+		s.log.Warn("inbox: ended transactions that a dead worker left open", zap.String(telemetry.FieldWorker, w.ID),
+			zap.Int(telemetry.FieldTransactions, ended))
 	}
 }
 
 func (s *sweeper) releaseClaimsOf(ctx context.Context, worker string) (left bool, err error) {
-	left, err = s.release(ctx, "worker "+worker+" is gone", s.opts.abandon, func(stmt context.Context) ([]store.Ref, error) {
-		return s.store.ClaimsOf(stmt, worker, sweepBatch)
-	})
+	left, err = s.release(ctx, "worker "+worker+" is gone", s.opts.abandon,
+		func(stmt context.Context) ([]store.Ref, error) {
+			return s.store.ClaimsOf(stmt, worker, sweepBatch)
+		})
 	if err != nil {
 		return left, fmt.Errorf("sweep: release claims of worker %s: %w", worker, err)
 	}
@@ -164,9 +170,10 @@ func (s *sweeper) releaseClaimsOf(ctx context.Context, worker string) (left bool
 
 func (s *sweeper) releaseStuck(ctx context.Context) error {
 	before := s.now().Add(-s.opts.StuckMessageThreshold)
-	_, err := s.release(ctx, "claim without a worker is stuck", s.opts.abandonStuck, func(stmt context.Context) ([]store.Ref, error) {
-		return s.store.StuckClaims(stmt, before, sweepBatch)
-	})
+	_, err := s.release(ctx, "claim without a worker is stuck", s.opts.abandonStuck,
+		func(stmt context.Context) ([]store.Ref, error) {
+			return s.store.StuckClaims(stmt, before, sweepBatch)
+		})
 	if err != nil {
 		return fmt.Errorf("sweep: release stuck claims: %w", err)
 	}
@@ -175,14 +182,17 @@ func (s *sweeper) releaseStuck(ctx context.Context) error {
 
 // release gives back what find finds, batch by batch, and reports whether
 // some could not be (their rows are locked, or changed meanwhile).
-func (s *sweeper) release(ctx context.Context, why string, abandon func(store.Ref, time.Time) store.Settlement, find func(context.Context) ([]store.Ref, error)) (left bool, err error) {
+func (s *sweeper) release(ctx context.Context, why string, abandon func(store.Ref, time.Time) store.Settlement,
+	find func(context.Context) ([]store.Ref, error),
+) (left bool, err error) {
 	for {
 		found, applied, err := s.settle(ctx, find, func(r store.Ref) store.Settlement { return abandon(r, s.now()) })
 		if err != nil {
 			return true, err
 		}
 		if applied > 0 {
-			s.log.Warn("inbox: released abandoned claims", zap.String(telemetry.FieldReason, why), zap.Int(telemetry.FieldClaims, applied))
+			s.log.Warn("inbox: released abandoned claims", zap.String(telemetry.FieldReason, why),
+				zap.Int(telemetry.FieldClaims, applied))
 		}
 		if found < sweepBatch || applied == 0 {
 			return applied < found, nil
@@ -191,7 +201,9 @@ func (s *sweeper) release(ctx context.Context, why string, abandon func(store.Re
 }
 
 // settle gives one batch of found statuses the state that to says.
-func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]store.Ref, error), to func(store.Ref) store.Settlement) (found, applied int, err error) {
+func (s *sweeper) settle(
+	ctx context.Context, find func(context.Context) ([]store.Ref, error), to func(store.Ref) store.Settlement,
+) (found, applied int, err error) {
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
 	refs, err := find(stmt)
@@ -220,7 +232,8 @@ func (s *sweeper) settle(ctx context.Context, find func(context.Context) ([]stor
 		applied++
 		if settlements[i].Poisoned {
 			s.counters.OfHandler(telemetry.Poisoned, refs[i].HandlerKey, 1)
-			s.log.Error("inbox: message poisoned", zap.String(telemetry.FieldHandlerKey, refs[i].HandlerKey), zap.String(telemetry.FieldMessageID, refs[i].MessageID),
+			s.log.Error("inbox: message poisoned", zap.String(telemetry.FieldHandlerKey, refs[i].HandlerKey),
+				zap.String(telemetry.FieldMessageID, refs[i].MessageID),
 				zap.Stringp(telemetry.FieldLastError, settlements[i].LastError))
 			text := settlements[i].LastError
 			s.poisoned(ctx, result{task: &task{claim: store.Claim{Ref: refs[i]}},

@@ -30,7 +30,8 @@ type task struct {
 }
 
 func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
-	return &task{Attempt: attempt.Attempt{Handler: h, Policy: p.Policy, Timeout: p.Timeout, Failures: c.ErrorCount}, claim: c, policy: p}
+	return &task{Attempt: attempt.Attempt{Handler: h, Policy: p.Policy, Timeout: p.Timeout, Failures: c.ErrorCount},
+		claim: c, policy: p}
 }
 
 // number counts the attempts of the status from 1.
@@ -119,7 +120,8 @@ func (t *task) deliver() error {
 // 5.11): a stale claim is found before the handler runs, and while it runs the locks of
 // the rows keep recovery away from them.
 func (r *runner) steps(g *group) *attempt.Steps {
-	each := func(doing string, t *handlertx.Tx, attempts []*attempt.Attempt, do func([]store.Completion) ([]bool, error)) ([]*attempt.Attempt, error) {
+	each := func(doing string, t *handlertx.Tx, attempts []*attempt.Attempt,
+		do func([]store.Completion) ([]bool, error)) ([]*attempt.Attempt, error) {
 		completions := g.completions(attempts)
 		var applied []bool
 		err := t.Within(func() (err error) { applied, err = do(completions); return err })
@@ -136,10 +138,14 @@ func (r *runner) steps(g *group) *attempt.Steps {
 	}
 	return &attempt.Steps{
 		Write: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
-			return each("complete", t, attempts, func(c []store.Completion) ([]bool, error) { return r.store.CompleteTx(t.Ctx, t.DB, c, r.now()) })
+			return each("complete", t, attempts, func(c []store.Completion) ([]bool, error) {
+				return r.store.CompleteTx(t.Ctx, t.DB, c, r.now())
+			})
 		},
 		Check: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
-			return each("check claims", t, attempts, func(c []store.Completion) ([]bool, error) { return r.store.CurrentTx(t.Ctx, t.DB, c) })
+			return each("check claims", t, attempts, func(c []store.Completion) ([]bool, error) {
+				return r.store.CurrentTx(t.Ctx, t.DB, c)
+			})
 		},
 		Committed: func(ctx context.Context, a *attempt.Attempt) (bool, error) {
 			c := g.completions([]*attempt.Attempt{a})[0]

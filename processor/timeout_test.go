@@ -41,7 +41,8 @@ func TestTimeoutIsAFailure(t *testing.T) {
 		))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 1, Failed: 3}, inboxtest.Process(t, ib))
-		for key, text := range map[string]string{"plain": "context deadline exceeded", "tx": "context deadline exceeded", "other error": "boom"} {
+		for key, text := range map[string]string{"plain": "context deadline exceeded", "tx": "context deadline exceeded",
+			"other error": "boom"} {
 			s := inboxtest.Status(t, ib, "1", key)
 			require.Equal(t, 1, s.ErrorCount, key)
 			require.Equal(t, "handler timed out after 30ms: "+text, *s.LastError, key)
@@ -72,7 +73,10 @@ func TestCancelledCallerChargesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inboxtest.Handlers(
-			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; return untilCancelled(ctx, m) })))
+			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				return untilCancelled(ctx, m)
+			})))
 		inboxtest.Accept(t, ib, "1", "2")
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -108,7 +112,8 @@ func TestSteeringOutweighsTheCancellation(t *testing.T) {
 		steer := func(err error) func(context.Context, inboxtest.Bytes) error {
 			return func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; <-ctx.Done(); return err }
 		}
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("poisons", steer(handler.Poison(errBoom))), inboxtest.Do("snoozes", steer(handler.Snooze(time.Hour)))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("poisons", steer(handler.Poison(errBoom))),
+			inboxtest.Do("snoozes", steer(handler.Snooze(time.Hour)))))
 		inboxtest.Accept(t, ib, "1")
 		ended := make(chan error, 1)
 		go func() { _, err := ib.ProcessPending(ctx); ended <- err }()
@@ -125,10 +130,15 @@ func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testin
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		started, release := make(chan string, 100), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Concurrency(2), inbox.Prefetch(0), inbox.StuckHandlerGrace(2*time.Second), inboxtest.Handlers(
-			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { started <- m.ID; <-release; return nil }, handler.Timeout(soon)),
-			inboxtest.Do("fine", inboxtest.Nothing),
-		))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Concurrency(2), inbox.Prefetch(0),
+			inbox.StuckHandlerGrace(2*time.Second), inboxtest.Handlers(
+				inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error {
+					started <- m.ID
+					<-release
+					return nil
+				}, handler.Timeout(soon)),
+				inboxtest.Do("fine", inboxtest.Nothing),
+			))
 		inboxtest.Start(t, ib)
 		t.Cleanup(func() { close(release) }) // before the stop
 		inboxtest.Accept(t, ib, many(10)...)
@@ -138,14 +148,18 @@ func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testin
 		}
 		// The second slot may be refilled while the first is being replaced.
 		const bound, most = 2, 3
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Stuck["deaf"] >= bound }, "the calls were reported")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Health().Processor.Stuck["deaf"] >= bound
+		}, "the calls were reported")
 		require.ErrorContains(t, ib.Health().Degraded(), "calls ignore their cancelled context")
 		require.GreaterOrEqual(t, logs.FilterMessageSnippet("ignores its cancelled context").Len(), bound)
 		claimed := count("processing_started_at IS NOT NULL")
 		require.GreaterOrEqual(t, claimed, int64(bound), "their rows stay claimed")
 		require.LessOrEqual(t, claimed, int64(most), "at the bound nothing more is claimed for that handler")
 		inboxtest.Accept(t, ib, "late")
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "late", "fine").CompletedAt != nil }, "the other handler goes on")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "late", "fine").CompletedAt != nil
+		}, "the other handler goes on")
 
 		inboxtest.Eventually(t, func() bool {
 			return count("error_count = 1") >= bound && count("processing_started_at IS NOT NULL") == 0
@@ -173,8 +187,14 @@ func TestReleasedAttemptIsToldAsSuch(t *testing.T) {
 		running := make(chan string, 1)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		ib := inboxtest.New(t, d.DB, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) { events <- e }}),
-			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error { running <- m.ID; return untilCancelled(ctx, m) })))
+		ib := inboxtest.New(t, d.DB, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context,
+			e handler.AttemptEvent) {
+			events <- e
+		}}),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				return untilCancelled(ctx, m)
+			})))
 		inboxtest.Accept(t, ib, "1")
 		ended := make(chan error, 1)
 		go func() { _, err := ib.ProcessPending(ctx); ended <- err }()

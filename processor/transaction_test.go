@@ -34,16 +34,17 @@ func TestTransactionalWritesHappenExactlyOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			require.NotNil(t, handler.DB(ctx))
-			if err := write(tx, m.ID); err != nil {
-				return err
-			}
-			if m.Attempt < 3 {
-				return errBoom
-			}
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+			inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				require.NotNil(t, handler.DB(ctx))
+				if err := write(tx, m.ID); err != nil {
+					return err
+				}
+				if m.Attempt < 3 {
+					return errBoom
+				}
+				return nil
+			})))
 		inboxtest.Accept(t, ib, "1")
 		for attempt := 1; attempt <= 2; attempt++ {
 			require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
@@ -64,7 +65,10 @@ func TestPanicAndGoexitRollBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
-			inboxtest.Tx("panics", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { _ = write(tx, m.ID); panic("boom") })))
+			inboxtest.Tx("panics", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				_ = write(tx, m.ID)
+				panic("boom")
+			})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
 		require.Empty(t, written())
@@ -74,13 +78,17 @@ func TestPanicAndGoexitRollBack(t *testing.T) {
 func TestStaleClaimOfATransactionalHandlerChangesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.Prefetch(1), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			// Whatever else is claimed is taken over by somebody meanwhile.
-			return errors.Join(tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id <> ?", m.ID).Error, write(tx, m.ID))
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.Prefetch(1),
+			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				// Whatever else is claimed is taken over by somebody meanwhile.
+				return errors.Join(tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id <> ?",
+					m.ID).Error, write(tx, m.ID))
+			})))
 		inboxtest.Accept(t, ib, "1", "2")
 		inboxtest.Start(t, ib) // it claims both and runs one after the other
-		inboxtest.Eventually(t, func() bool { return ib.Counters().Fenced == 1 && ib.Counters().Processed == 1 }, "one completed, one is stale")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Counters().Fenced == 1 && ib.Counters().Processed == 1
+		}, "one completed, one is stale")
 		require.Len(t, written(), 1, "the stale one did not run")
 		stale := 0
 		for _, s := range inboxtest.Statuses(t, ib) {
@@ -101,17 +109,20 @@ func TestClaimTakenOverWhileItsHandlerRunsRollsBack(t *testing.T) {
 		// The completion's row lock keeps a take-over away until the commit:
 		// it waits, and then finds another version.
 		taken := make(chan int64, 1)
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			go func() {
-				taken <- d.DB.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = ? AND version = 2", m.ID).RowsAffected
-			}()
-			inboxtest.Eventually(t, func() bool {
-				var waiting int
-				require.NoError(t, d.DB.Raw("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting).Error)
-				return waiting > 0
-			}, "the other waits for the row")
-			return write(tx, m.ID)
-		})))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h",
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				go func() {
+					taken <- d.DB.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = ? AND version = 2",
+						m.ID).RowsAffected
+				}()
+				inboxtest.Eventually(t, func() bool {
+					var waiting int
+					require.NoError(t,
+						d.DB.Raw("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting).Error)
+					return waiting > 0
+				}, "the other waits for the row")
+				return write(tx, m.ID)
+			})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
 		require.Zero(t, inboxtest.Receive(t, taken, "the other"))
@@ -124,9 +135,10 @@ func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
 		inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			return tx.Exec("INSERT INTO children VALUES (?)", m.ID).Error // judged at commit
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				return tx.Exec("INSERT INTO children VALUES (?)", m.ID).Error // judged at commit
+			})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, processor.Drained{Picked: 1, Failed: 1}, inboxtest.Process(t, ib))
 		s := inboxtest.Status(t, ib, "1", "h")
@@ -147,11 +159,12 @@ func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
 func TestSwallowedErrorIsToldInLastError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			_ = write(tx, m.ID)
-			_ = tx.Exec("INSERT INTO no_such_table VALUES (1)").Error
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				_ = write(tx, m.ID)
+				_ = tx.Exec("INSERT INTO no_such_table VALUES (1)").Error
+				return nil
+			})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
 		require.Empty(t, written())
@@ -162,9 +175,10 @@ func TestSwallowedErrorIsToldInLastError(t *testing.T) {
 func TestPlainHandlerHasASessionOfItsOwn(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			return errors.Join(write(handler.DB(ctx), m.ID), errBoom)
-		})))
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				return errors.Join(write(handler.DB(ctx), m.ID), errBoom)
+			})))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
 		require.Equal(t, []string{"1"}, written(), "at least once: its writes stand although it failed")

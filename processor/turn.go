@@ -109,6 +109,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 // giveUpLock gives it up also when ctx has ended.
 func (p *Processor) giveUpLock(ctx context.Context, leave func(ctx context.Context, giveUp bool) error) {
 	if err := leave(context.WithoutCancel(ctx), true); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName), zap.Error(err))
+		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName),
+			zap.Error(err))
 	}
 }

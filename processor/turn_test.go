@@ -44,13 +44,15 @@ func drain(ib *inbox.Inbox) <-chan drainEnd {
 
 func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := exclusive(t, d, inbox.WorkerTimeout(150*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := exclusive(t, d, inbox.WorkerTimeout(150*time.Millisecond),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		require.True(t, takeLock(t, d, time.Hour))
 		began := time.Now()
 		drained, err := ib.ProcessPending(context.Background())
 		require.ErrorIs(t, err, processor.ErrLockHeld)
-		require.EqualError(t, err, `inbox "test": process pending: lock "processor": another worker holds the lock of the inbox: waited for 300ms`)
+		require.EqualError(t, err,
+			`inbox "test": process pending: lock "processor": another worker holds the lock of the inbox: waited for 300ms`)
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 		require.Zero(t, drained)
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "1", "h").Version, "nothing is touched")
@@ -72,11 +74,12 @@ func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second
-		ib := exclusive(t, d, inbox.WorkerTimeout(lease), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			<-finish
-			return nil
-		})))
+		ib := exclusive(t, d, inbox.WorkerTimeout(lease),
+			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				<-finish
+				return nil
+			})))
 		inboxtest.Accept(t, ib, "1")
 		require.True(t, takeLock(t, d, time.Hour))
 		ended := drain(ib)
@@ -99,10 +102,11 @@ func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 func TestProcessPendingThatLosesTheLockIsInterruptedUncharged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
-		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second), inbox.Concurrency(1), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			running <- m.ID
-			return untilCancelled(ctx, m)
-		})))
+		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second), inbox.Concurrency(1),
+			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				return untilCancelled(ctx, m)
+			})))
 		inboxtest.Accept(t, ib, "1", "2")
 		ended := drain(ib)
 		inboxtest.Receive(t, running, "the handler")
@@ -126,15 +130,16 @@ func TestProcessPendingThatLosesTheLockIsInterruptedUncharged(t *testing.T) {
 func busyProcessor(t *testing.T, d *inboxtest.Database) (ib *inbox.Inbox, running chan string, finish chan struct{}) {
 	t.Helper()
 	running, finish = make(chan string, 10), make(chan struct{})
-	ib = exclusive(t, d, inbox.Concurrency(1), inbox.Prefetch(0), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-		running <- m.ID
-		select {
-		case <-finish:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})))
+	ib = exclusive(t, d, inbox.Concurrency(1), inbox.Prefetch(0),
+		inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			running <- m.ID
+			select {
+			case <-finish:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})))
 	startHolder(t, ib)
 	inboxtest.Accept(t, ib, "1")
 	require.Equal(t, "1", inboxtest.Receive(t, running, "the processor's handler"))

@@ -22,7 +22,9 @@ import (
 // On PostgreSQL a member's savepoint travels with its handler's first statement,
 // so these handlers, unlike company's, begin as they like.
 
-func members(t *testing.T, d *inboxtest.Database, clock inbox.Clock, fn func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error, opts ...handler.Option) (*inbox.Inbox, *calls) {
+func members(t *testing.T, d *inboxtest.Database, clock inbox.Clock,
+	fn func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error, opts ...handler.Option,
+) (*inbox.Inbox, *calls) {
 	t.Helper()
 	var seen calls
 	ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(
@@ -42,8 +44,10 @@ type effect struct {
 
 func TestHandlersBehindASavepointBeginAsTheyLike(t *testing.T) {
 	for name, begin := range map[string]func(tx *gorm.DB, id string) error{
-		"with an Exec":                   write,
-		"with an Exec without arguments": func(tx *gorm.DB, id string) error { return tx.Exec("INSERT INTO effects VALUES ('" + id + "')").Error },
+		"with an Exec": write,
+		"with an Exec without arguments": func(tx *gorm.DB, id string) error {
+			return tx.Exec("INSERT INTO effects VALUES ('" + id + "')").Error
+		},
 		"with several statements at once": func(tx *gorm.DB, id string) error {
 			return tx.Exec("SELECT 1; INSERT INTO effects VALUES ('" + id + "')").Error
 		},
@@ -76,7 +80,9 @@ func TestHandlersBehindASavepointBeginAsTheyLike(t *testing.T) {
 		"with a nested transaction": func(tx *gorm.DB, id string) error {
 			return tx.Transaction(func(tx *gorm.DB) error { return write(tx, id) })
 		},
-		"with a savepoint": func(tx *gorm.DB, id string) error { return errors.Join(tx.SavePoint("mine").Error, write(tx, id)) },
+		"with a savepoint": func(tx *gorm.DB, id string) error {
+			return errors.Join(tx.SavePoint("mine").Error, write(tx, id))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -105,12 +111,13 @@ func TestHandlersBehindASavepointBeginAsTheyLike(t *testing.T) {
 
 func TestHandlersThatWriteNothingShareATransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID == "2" {
-				return errBoom
-			}
-			return nil
-		})
+		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "2" {
+					return errBoom
+				}
+				return nil
+			})
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "1234", seen.order())
 		requireUncharged(t, ib, "2")
@@ -135,8 +142,13 @@ func TestFirstStatementThatFailsIsUndoneAlone(t *testing.T) {
 		"it is wrong":               func(tx *gorm.DB) error { return tx.Exec("INSERT INTO nowhere VALUES (?)", "x").Error },
 		"its argument has no value": func(tx *gorm.DB) error { return writeValue(tx, valueless{}) },
 		"its argument panics":       func(tx *gorm.DB) error { return writeValue(tx, valueless{panics: true}) },
-		"its failure is swallowed":  func(tx *gorm.DB) error { _ = tx.Exec("INSERT INTO singles VALUES (?)", "x").Error; return nil },
-		"its context has ended":     func(tx *gorm.DB) error { return endedThenBoom(tx, write(tx.WithContext(ended), "lost")) },
+		"its failure is swallowed": func(tx *gorm.DB) error {
+			_ = tx.Exec("INSERT INTO singles VALUES (?)", "x").Error
+			return nil
+		},
+		"its context has ended": func(tx *gorm.DB) error {
+			return endedThenBoom(tx, write(tx.WithContext(ended), "lost"))
+		},
 		"its context has ended, for a query": func(tx *gorm.DB) error {
 			return endedThenBoom(tx, tx.WithContext(ended).Raw("SELECT 1").Row().Scan(new(int)))
 		},
@@ -146,12 +158,13 @@ func TestFirstStatementThatFailsIsUndoneAlone(t *testing.T) {
 				written := effects(t, d)
 				inboxtest.Exec(t, d.DB, "CREATE TABLE singles(id varchar(9) primary key)")
 				inboxtest.Exec(t, d.DB, "INSERT INTO singles VALUES ('x')")
-				ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-					if m.ID == "3" {
-						return fail(tx)
-					}
-					return write(tx, m.ID)
-				})
+				ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon),
+					func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+						if m.ID == "3" {
+							return fail(tx)
+						}
+						return write(tx, m.ID)
+					})
 				require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 				require.Equal(t, "1234", seen.order(), "each ran once")
 				require.Equal(t, []string{"1", "2", "4"}, written())
@@ -183,16 +196,17 @@ func TestFirstStatementSaysWhatItAffectedAndWhyItFailed(t *testing.T) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE singles(id varchar(9) primary key)")
 		inboxtest.Exec(t, d.DB, "INSERT INTO singles VALUES ('x')")
 		affected, failures := []int64{}, []error{}
-		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID == "2" || m.ID == "4" {
-				err := tx.Exec("INSERT INTO singles VALUES (?)", "x").Error
-				failures = append(failures, err)
-				return err
-			}
-			result := tx.Exec("INSERT INTO effects SELECT id FROM singles UNION ALL SELECT ? FROM singles", m.ID)
-			affected = append(affected, result.RowsAffected)
-			return result.Error
-		})
+		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "2" || m.ID == "4" {
+					err := tx.Exec("INSERT INTO singles VALUES (?)", "x").Error
+					failures = append(failures, err)
+					return err
+				}
+				result := tx.Exec("INSERT INTO effects SELECT id FROM singles UNION ALL SELECT ? FROM singles", m.ID)
+				affected = append(affected, result.RowsAffected)
+				return result.Error
+			})
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 2, Failed: 2}, inboxtest.Process(t, ib))
 		require.Equal(t, "1234", seen.order())
 		require.Equal(t, []int64{2, 2}, affected)
@@ -211,13 +225,14 @@ func TestHandlerOfAGroupFindsThePool(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		pool, err := d.DB.DB()
 		require.NoError(t, err)
-		ib, _ := members(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
-			found, err := tx.DB()
-			if err == nil && found != pool {
-				err = errors.New("another pool")
-			}
-			return err
-		})
+		ib, _ := members(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
+				found, err := tx.DB()
+				if err == nil && found != pool {
+					err = errors.New("another pool")
+				}
+				return err
+			})
 		require.Equal(t, 4, inboxtest.Process(t, ib).Completed)
 	})
 }
@@ -225,26 +240,27 @@ func TestHandlerOfAGroupFindsThePool(t *testing.T) {
 func TestGoroutinesOfAHandlerAllWriteBehindItsSavepoint(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			errs := make([]error, 8)
-			var writers sync.WaitGroup
-			for i := range errs {
-				writers.Add(1)
-				go func() {
-					defer writers.Done()
-					if session := tx.Session(&gorm.Session{}); i%2 == 0 {
-						errs[i] = write(session, m.ID)
-					} else {
-						errs[i] = session.Exec("INSERT INTO effects VALUES ('" + m.ID + "')").Error
-					}
-				}()
-			}
-			writers.Wait()
-			if m.ID != "2" {
-				errs = append(errs, errBoom)
-			}
-			return errors.Join(errs...)
-		})
+		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				errs := make([]error, 8)
+				var writers sync.WaitGroup
+				for i := range errs {
+					writers.Add(1)
+					go func() {
+						defer writers.Done()
+						if session := tx.Session(&gorm.Session{}); i%2 == 0 {
+							errs[i] = write(session, m.ID)
+						} else {
+							errs[i] = session.Exec("INSERT INTO effects VALUES ('" + m.ID + "')").Error
+						}
+					}()
+				}
+				writers.Wait()
+				if m.ID != "2" {
+					errs = append(errs, errBoom)
+				}
+				return errors.Join(errs...)
+			})
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 1, Failed: 3}, inboxtest.Process(t, ib))
 		require.Equal(t, "1234", seen.order())
 		require.Equal(t, []string{"2", "2", "2", "2", "2", "2", "2", "2"}, written())
@@ -275,12 +291,13 @@ func TestHandlerThatMeddlesWithTheGroupsTransactionChargesNobodyElse(t *testing.
 			// Not on SQLite: a statement that fails does not abort its transaction.
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
-				ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-					if err := write(tx, m.ID); err != nil || m.ID != "2" {
-						return err
-					}
-					return test.meddle(tx)
-				})
+				ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon),
+					func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+						if err := write(tx, m.ID); err != nil || m.ID != "2" {
+							return err
+						}
+						return test.meddle(tx)
+					})
 				require.Equal(t, test.drained, inboxtest.Process(t, ib))
 				require.Equal(t, test.order, seen.order())
 				require.Equal(t, test.written, written())

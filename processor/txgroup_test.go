@@ -18,7 +18,9 @@ import (
 
 // company runs one transactional handler with TxGroup for messages "1" to "4"
 // by hand, in one slot, and returns what was called.
-func company(t *testing.T, d *inboxtest.Database, clock inbox.Clock, fn func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error, opts ...handler.Option) (*inbox.Inbox, *calls) {
+func company(t *testing.T, d *inboxtest.Database, clock inbox.Clock,
+	fn func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error, opts ...handler.Option,
+) (*inbox.Inbox, *calls) {
 	t.Helper()
 	return members(t, d, clock, func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 		if err := write(tx, m.ID); err != nil {
@@ -39,13 +41,14 @@ func (c *calls) order() string {
 func TestGroupSharesOneTransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			var inside int64
-			require.NoError(t, tx.Table("effects").Count(&inside).Error)
-			require.Empty(t, written(), "nothing is committed yet")
-			require.Equal(t, m.ID, string(rune('0'+inside)), "the writes of those before are in the same transaction")
-			return nil
-		})
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				var inside int64
+				require.NoError(t, tx.Table("effects").Count(&inside).Error)
+				require.Empty(t, written(), "nothing is committed yet")
+				require.Equal(t, m.ID, string(rune('0'+inside)), "the writes of those before are in the same transaction")
+				return nil
+			})
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 4}, inboxtest.Process(t, ib))
 		require.Equal(t, "1234", seen.order())
 		require.Equal(t, []string{"1", "2", "3", "4"}, written())
@@ -55,12 +58,19 @@ func TestGroupSharesOneTransaction(t *testing.T) {
 
 func TestOneMembersFailureIsUndoneAlone(t *testing.T) {
 	for name, fail := range map[string]func(tx *gorm.DB) error{
-		"an error":                         func(*gorm.DB) error { return errBoom },
-		"a panic":                          func(*gorm.DB) error { panic("boom") },
-		"a unique violation of its own":    func(tx *gorm.DB) error { return tx.Exec("INSERT INTO singles VALUES ('x')").Error },
-		"a swallowed SQL error":            func(tx *gorm.DB) error { _ = tx.Exec("INSERT INTO singles VALUES ('x')").Error; return nil },
-		"an error after a savepoint undid": func(tx *gorm.DB) error { return tx.Transaction(func(*gorm.DB) error { return errBoom }) },
-		"an attempt to commit":             func(tx *gorm.DB) error { return tx.Commit().Error },
+		"an error": func(*gorm.DB) error { return errBoom },
+		"a panic":  func(*gorm.DB) error { panic("boom") },
+		"a unique violation of its own": func(tx *gorm.DB) error {
+			return tx.Exec("INSERT INTO singles VALUES ('x')").Error
+		},
+		"a swallowed SQL error": func(tx *gorm.DB) error {
+			_ = tx.Exec("INSERT INTO singles VALUES ('x')").Error
+			return nil
+		},
+		"an error after a savepoint undid": func(tx *gorm.DB) error {
+			return tx.Transaction(func(*gorm.DB) error { return errBoom })
+		},
+		"an attempt to commit": func(tx *gorm.DB) error { return tx.Commit().Error },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -102,12 +112,13 @@ func requireUncharged(t *testing.T, ib *inbox.Inbox, culprit string) {
 func TestOneMembersTimeoutRepeatsAllAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID == "3" {
-				return untilCancelled(ctx, m)
-			}
-			return nil
-		}, handler.Timeout(time.Second))
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "3" {
+					return untilCancelled(ctx, m)
+				}
+				return nil
+			}, handler.Timeout(time.Second))
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "1231234", seen.order())
 		require.Equal(t, []string{"1", "2", "4"}, written())
@@ -146,13 +157,14 @@ func TestLostConnectionRepeatsAllAlone(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		killed := false
-		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID == "3" && !killed {
-				killed = true
-				return tx.Exec("SELECT pg_terminate_backend(pg_backend_pid())").Error
-			}
-			return nil
-		})
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "3" && !killed {
+					killed = true
+					return tx.Exec("SELECT pg_terminate_backend(pg_backend_pid())").Error
+				}
+				return nil
+			})
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 4}, inboxtest.Process(t, ib))
 		require.Equal(t, "1231234", seen.order())
 		require.Equal(t, []string{"1", "2", "3", "4"}, written())
@@ -165,13 +177,14 @@ func TestDeadlockInCompanyIsTriedAlone(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		once := true
 		effects(t, d)
-		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID == "2" && once {
-				once = false
-				return tx.Exec("DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$").Error
-			}
-			return nil
-		})
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "2" && once {
+					once = false
+					return tx.Exec("DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$").Error
+				}
+				return nil
+			})
 		require.Equal(t, 4, inboxtest.Process(t, ib).Completed)
 		require.Equal(t, "121234", seen.order())
 		requireUncharged(t, ib, "")
@@ -192,7 +205,9 @@ func TestStaleMemberIsNotCalledAndHoldsUpNobody(t *testing.T) {
 			}, handler.TxGroup(4))))
 		inboxtest.Accept(t, ib, "1", "2", "3", "4", "5", "6", "7")
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 6 && ib.Counters().Fenced == 1 }, "all but one completed")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Counters().Processed == 6 && ib.Counters().Fenced == 1
+		}, "all but one completed")
 		require.Equal(t, "123457", seen.order())
 		require.Equal(t, []string{"1", "2", "3", "4", "5", "7"}, written())
 		require.Nil(t, inboxtest.Status(t, ib, "6", "h").CompletedAt)
@@ -202,12 +217,13 @@ func TestStaleMemberIsNotCalledAndHoldsUpNobody(t *testing.T) {
 func TestMemberTakenOverByAHandlerOfItsGroupChangesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID == "1" { // only who is in the transaction can: the rows are locked
-				return tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '3'").Error
-			}
-			return nil
-		})
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "1" { // only who is in the transaction can: the rows are locked
+					return tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '3'").Error
+				}
+				return nil
+			})
 		require.Equal(t, 3, inboxtest.Process(t, ib).Completed)
 		require.Equal(t, "1234124", seen.order(), "all was undone, and each ran alone")
 		require.Equal(t, []string{"1", "2", "4"}, written())
@@ -220,12 +236,13 @@ func TestGroupWorksWherePreparedStatementsAreCached(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		d.DB = d.DB.Session(&gorm.Session{PrepareStmt: true})
-		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID == "2" {
-				return errBoom
-			}
-			return nil
-		})
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "2" {
+					return errBoom
+				}
+				return nil
+			})
 		require.Equal(t, 3, inboxtest.Process(t, ib).Completed)
 		require.Equal(t, "1234", seen.order())
 		require.Equal(t, []string{"1", "3", "4"}, written())
@@ -235,19 +252,20 @@ func TestGroupWorksWherePreparedStatementsAreCached(t *testing.T) {
 func TestMemberCannotRollBackToASavepointOfAnother(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1), inboxtest.Handlers(
-			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) (err error) {
-				defer func() {
-					if err != nil {
-						tx.RollbackTo("mine")
+		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1),
+			inboxtest.Handlers(
+				inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) (err error) {
+					defer func() {
+						if err != nil {
+							tx.RollbackTo("mine")
+						}
+					}()
+					if m.ID == "3" {
+						return errBoom // before its own savepoint
 					}
-				}()
-				if m.ID == "3" {
-					return errBoom // before its own savepoint
-				}
-				tx.SavePoint("mine")
-				return write(tx, m.ID)
-			}, handler.TxGroup(4))))
+					tx.SavePoint("mine")
+					return write(tx, m.ID)
+				}, handler.TxGroup(4))))
 		inboxtest.Accept(t, ib, "1", "2", "3", "4")
 		require.Equal(t, 3, inboxtest.Process(t, ib).Completed)
 		require.Equal(t, []string{"1", "2", "4"}, written(), "who completed has written")
@@ -259,12 +277,13 @@ func TestCommitThatIsRefusedChargesOnlyTheCulprit(t *testing.T) {
 		written := effects(t, d)
 		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
 		inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
-		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon), func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if m.ID != "3" {
-				return nil
-			}
-			return tx.Exec("INSERT INTO children VALUES ('orphan')").Error // judged at commit
-		})
+		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID != "3" {
+					return nil
+				}
+				return tx.Exec("INSERT INTO children VALUES ('orphan')").Error // judged at commit
+			})
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
 		require.Equal(t, "12341234", seen.order())
 		require.Equal(t, []string{"1", "2", "4"}, written())

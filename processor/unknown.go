@@ -59,7 +59,8 @@ func (s *sweeper) poisonUnknown(ctx context.Context, workers []store.WorkerState
 			first = time.Now()
 			s.unknown[key] = first
 			if grace > 0 {
-				s.log.Warn("inbox: pending statuses of a handler key that no worker knows", zap.String(telemetry.FieldHandlerKey, key), zap.Duration(telemetry.FieldPoisonedAfter, grace))
+				s.log.Warn("inbox: pending statuses of a handler key that no worker knows",
+					zap.String(telemetry.FieldHandlerKey, key), zap.Duration(telemetry.FieldPoisonedAfter, grace))
 			}
 		}
 		if time.Since(first) < grace {
@@ -85,7 +86,8 @@ func (s *sweeper) poisonKey(ctx context.Context, key string) error {
 			return err
 		}
 		if applied > 0 {
-			s.log.Error("inbox: poisoned statuses of an unknown handler key", zap.String(telemetry.FieldHandlerKey, key), zap.Int(telemetry.FieldStatuses, applied))
+			s.log.Error("inbox: poisoned statuses of an unknown handler key", zap.String(telemetry.FieldHandlerKey, key),
+				zap.Int(telemetry.FieldStatuses, applied))
 		}
 		if found < sweepBatch || applied == 0 {
 			return nil

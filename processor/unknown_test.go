@@ -20,11 +20,13 @@ func TestDrainLeavesKeysItDoesNotRegisterAndNamesThem(t *testing.T) {
 		theirs := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("theirs", inboxtest.Nothing)))
 		inboxtest.Accept(t, theirs, "1", "2")
 		log, logs := inboxtest.Observe()
-		ours := inboxtest.New(t, d.Another(t), log, inbox.UnknownKeyGrace(0), inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
+		ours := inboxtest.New(t, d.Another(t), log, inbox.UnknownKeyGrace(0),
+			inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
 		inboxtest.Accept(t, ours, "3")
 		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ours))
 		inboxtest.Process(t, ours)
-		require.Equal(t, 1, logs.FilterMessageSnippet("handler key").FilterFieldKey("handler_key").Len(), "one warning for each key")
+		require.Equal(t, 1, logs.FilterMessageSnippet("handler key").FilterFieldKey("handler_key").Len(),
+			"one warning for each key")
 		require.Equal(t, processor.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, theirs))
 	})
 }
@@ -40,9 +42,12 @@ func TestWorkersLeaveKeysOfProgramsThatDrainNowAndThen(t *testing.T) {
 		// A key that no program lists shows when sweeps have judged.
 		lost := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("lost", inboxtest.Nothing)))
 		inboxtest.Accept(t, lost, "2")
-		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.UnknownKeyGrace(0), inboxtest.Handlers(inboxtest.Do("worker", inboxtest.Nothing)))
+		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.UnknownKeyGrace(0),
+			inboxtest.Handlers(inboxtest.Do("worker", inboxtest.Nothing)))
 		end := inboxtest.Start(t, worker)
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, worker, "2", "lost").IsPoisoned }, "a sweep poisoned the unknown key")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, worker, "2", "lost").IsPoisoned
+		}, "a sweep poisoned the unknown key")
 		require.False(t, inboxtest.Status(t, worker, "1", "cron").IsPoisoned)
 		end()
 		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, cron))
@@ -55,9 +60,12 @@ func TestProgramThatNoLongerDrainsIsForgottenAfterADay(t *testing.T) {
 		inboxtest.Process(t, cron)
 		inboxtest.Accept(t, cron, "1")
 		drainedAt(t, d, 26)
-		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.UnknownKeyGrace(0), inboxtest.Handlers(inboxtest.Do("worker", inboxtest.Nothing)))
+		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.UnknownKeyGrace(0),
+			inboxtest.Handlers(inboxtest.Do("worker", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, worker, "1", "cron").IsPoisoned }, "its key is unknown")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, worker, "1", "cron").IsPoisoned
+		}, "its key is unknown")
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "its row is pruned")
 	})
 }
@@ -75,21 +83,24 @@ func TestDrainedAddsUp(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var ib *inbox.Inbox
-		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxAbandoned(2), inbox.StuckMessageThreshold(time.Minute), inboxtest.Handlers(
-			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-				switch m.ID {
-				case "fails":
-					return context.DeadlineExceeded
-				case "poisons":
-					return handler.Poison(context.DeadlineExceeded)
-				case "snoozes":
-					return handler.Snooze(time.Hour)
-				case "is taken over":
-					inboxtest.Exec(t, ib.DB(), "UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = 'is taken over'")
-				}
-				return nil
-			}), inboxtest.Do("new", inboxtest.Nothing, handler.LegacyKeys("old"))))
-		old := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
+		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxAbandoned(2), inbox.StuckMessageThreshold(time.Minute),
+			inboxtest.Handlers(
+				inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+					switch m.ID {
+					case "fails":
+						return context.DeadlineExceeded
+					case "poisons":
+						return handler.Poison(context.DeadlineExceeded)
+					case "snoozes":
+						return handler.Snooze(time.Hour)
+					case "is taken over":
+						inboxtest.Exec(t, ib.DB(),
+							"UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = 'is taken over'")
+					}
+					return nil
+				}), inboxtest.Do("new", inboxtest.Nothing, handler.LegacyKeys("old"))))
+		old := inboxtest.New(t, d.Another(t), inbox.WithClock(clock),
+			inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "stuck once", "stuck too often")
 		claim(t, d, clock, "", 10, "h")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 1 WHERE message_id = 'stuck too often'")
@@ -99,6 +110,7 @@ func TestDrainedAddsUp(t *testing.T) {
 		inboxtest.Accept(t, old, "completes") // a duplicate, and the row of the program before the rename
 		drained := inboxtest.Process(t, ib)
 		// Completed: "completes" twice and its superseded sibling, "stuck once".
-		require.Equal(t, processor.Drained{Picked: 9, Completed: 4, Failed: 1, Poisoned: 2, Released: 1, Unstored: 1}, drained)
+		require.Equal(t, processor.Drained{Picked: 9, Completed: 4, Failed: 1, Poisoned: 2, Released: 1, Unstored: 1},
+			drained)
 	})
 }

@@ -20,19 +20,23 @@ import (
 // probing is an inbox whose handler "shaky" has failed once, which opened its
 // circuit, and whose calls from then on do not return until letGo is closed;
 // "sound" is another one.
-func probing(t *testing.T, d *inboxtest.Database, opts ...handler.Option) (ib *inbox.Inbox, calls *atomic.Int64, letGo chan bool) {
+func probing(
+	t *testing.T, d *inboxtest.Database, opts ...handler.Option,
+) (ib *inbox.Inbox, calls *atomic.Int64, letGo chan bool) {
 	t.Helper()
 	calls, letGo = &atomic.Int64{}, make(chan bool)
 	opts = append(opts, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 200 * time.Millisecond}))
-	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4), inbox.StuckHandlerGrace(time.Minute), inbox.StopBudget(soon), inbox.HeartbeatInterval(time.Second), inboxtest.Handlers(
-		inboxtest.Do("shaky", func(context.Context, inboxtest.Bytes) error {
-			if calls.Add(1) == 1 {
-				return errBoom
-			}
-			<-letGo
-			return nil
-		}, opts...),
-		inboxtest.Do("sound", inboxtest.Nothing)))
+	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4),
+		inbox.StuckHandlerGrace(time.Minute), inbox.StopBudget(soon), inbox.HeartbeatInterval(time.Second),
+		inboxtest.Handlers(
+			inboxtest.Do("shaky", func(context.Context, inboxtest.Bytes) error {
+				if calls.Add(1) == 1 {
+					return errBoom
+				}
+				<-letGo
+				return nil
+			}, opts...),
+			inboxtest.Do("sound", inboxtest.Nothing)))
 	return ib, calls, letGo
 }
 
@@ -40,7 +44,9 @@ func probing(t *testing.T, d *inboxtest.Database, opts ...handler.Option) (ib *i
 func requireSound(t *testing.T, ib *inbox.Inbox, id string) {
 	t.Helper()
 	inboxtest.Accept(t, ib, id)
-	inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "sound").CompletedAt != nil }, "the other handler goes on")
+	inboxtest.Eventually(t, func() bool {
+		return inboxtest.Status(t, ib, id, "sound").CompletedAt != nil
+	}, "the other handler goes on")
 }
 
 // Contract 5.2, 5.4, 5.8: a probe that does not return is that handler's
@@ -128,11 +134,17 @@ func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
 func TestWhatAStuckHandlerCannotRunIsLeftToOthers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(4), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
-			inbox.Batch("h", 10, func(context.Context, []inboxtest.Bytes) error { <-letGo; return nil }, handler.Concurrency(1), handler.Timeout(soon))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(4), inbox.StuckHandlerGrace(soon),
+			inboxtest.Handlers(
+				inbox.Batch("h", 10, func(context.Context, []inboxtest.Bytes) error {
+					<-letGo
+					return nil
+				}, handler.Concurrency(1), handler.Timeout(soon))))
 		inboxtest.Accept(t, ib, many(30)...)
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Stuck["h"] == 1 && claimed(t, ib) == 0 }, "nothing is held that cannot run")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Health().Processor.Stuck["h"] == 1 && claimed(t, ib) == 0
+		}, "nothing is held that cannot run")
 		close(letGo)
 		inboxtest.Eventually(t, func() bool {
 			var untried int64
@@ -147,16 +159,19 @@ func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		var inside atomic.Int64
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StuckHandlerGrace(soon), inbox.MaxRetries(50), inboxtest.Handlers(
-			inboxtest.Tx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
-				inside.Add(1)
-				defer inside.Add(-1)
-				<-letGo
-				return nil
-			}, handler.Timeout(soon), handler.TxGroup(6))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StuckHandlerGrace(soon),
+			inbox.MaxRetries(50), inboxtest.Handlers(
+				inboxtest.Tx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
+					inside.Add(1)
+					defer inside.Add(-1)
+					<-letGo
+					return nil
+				}, handler.Timeout(soon), handler.TxGroup(6))))
 		inboxtest.Accept(t, ib, many(12)...)
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Stuck["h"] >= 2 && claimed(t, ib) == 0 }, "both slots' calls are given up")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Health().Processor.Stuck["h"] >= 2 && claimed(t, ib) == 0
+		}, "both slots' calls are given up")
 		// Where one was given up before the other was found overdue, a member of
 		// its group had the slot meanwhile.
 		require.LessOrEqual(t, inside.Load(), int64(3))
@@ -174,7 +189,9 @@ func TestPauseGivesBackWhatIsQueued(t *testing.T) {
 			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran.Add(1); <-letGo; return nil })))
 		inboxtest.Accept(t, ib, many(11)...)
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return ran.Load() == 1 && claimed(t, ib) == 11 }, "one runs, the others are queued")
+		inboxtest.Eventually(t, func() bool {
+			return ran.Load() == 1 && claimed(t, ib) == 11
+		}, "one runs, the others are queued")
 		require.NoError(t, ib.Pause(context.Background(), "h"))
 		inboxtest.Eventually(t, func() bool { return claimed(t, ib) == 1 }, "the queue was given back")
 		close(letGo)
@@ -194,16 +211,19 @@ func TestStatementThatOutlivesItsHandlersGraceHoldsUpNobody(t *testing.T) {
 		other := d.Another(t).Begin()
 		inboxtest.Exec(t, other, held)
 		t.Cleanup(func() { other.Rollback() })
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StatementTimeout(time.Second), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
-			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-				if m.ID == "2" && m.Attempt == 1 {
-					return tx.WithContext(context.Background()).Exec(held).Error
-				}
-				return nil
-			}, handler.Timeout(time.Second), handler.TxGroup(3))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StatementTimeout(time.Second),
+			inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
+				inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+					if m.ID == "2" && m.Attempt == 1 {
+						return tx.WithContext(context.Background()).Exec(held).Error
+					}
+					return nil
+				}, handler.Timeout(time.Second), handler.TxGroup(3))))
 		inboxtest.Accept(t, inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx))), "1", "2", "3")
 		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "3", "h").CompletedAt != nil }, "the one behind it completed before the statement ended")
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, "3", "h").CompletedAt != nil
+		}, "the one behind it completed before the statement ended")
 		require.NoError(t, other.Rollback().Error)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all completed")
 		require.Zero(t, inboxtest.Status(t, ib, "1", "h").ErrorCount)

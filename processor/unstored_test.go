@@ -32,7 +32,9 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 		ran := newLedger()
 		log, logs := inboxtest.Observe()
 		build := func(db *gorm.DB) *inbox.Inbox {
-			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.Mode(processor.ModeCompeting), inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
+			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.Mode(processor.ModeCompeting),
+				inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency),
+				inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		}
 		one, other := build(d.DB), build(d.Another(t))
 		allow := refuseResults(t, d, "NEW.id IS NOT NULL")
@@ -40,7 +42,9 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 		inboxtest.Start(t, one)
 		inboxtest.Start(t, other)
 		for _, ib := range []*inbox.Inbox{one, other} {
-			inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["storing results"] != nil }, "health tells")
+			inboxtest.Eventually(t, func() bool {
+				return ib.Health().Processor.Conditions["storing results"] != nil
+			}, "health tells")
 		}
 		for end := time.Now().Add(timeout + time.Second); time.Now().Before(end); pause(t, 50*time.Millisecond) {
 			require.LessOrEqual(t, claimed(t, one), int64(2*bound), "claiming goes on without storing")
@@ -67,19 +71,22 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, fenced, fell := newLedger(), make(chan struct{}, 3), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond),
-			inboxtest.Handlers(inboxtest.Do("h", ran.note), inboxtest.Do("waits", func(ctx context.Context, _ inboxtest.Bytes) error {
-				select {
-				case <-ctx.Done():
-					fenced <- struct{}{}
-				case <-fell: // begun after it
-				}
-				return nil
-			})))
+			inboxtest.Handlers(inboxtest.Do("h", ran.note),
+				inboxtest.Do("waits", func(ctx context.Context, _ inboxtest.Bytes) error {
+					select {
+					case <-ctx.Done():
+						fenced <- struct{}{}
+					case <-fell: // begun after it
+					}
+					return nil
+				})))
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "it registered")
 		allowResults := refuseResults(t, d, "NEW.id IS NOT NULL")
 		inboxtest.Accept(t, ib, "1", "2", "3")
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["storing results"] != nil }, "health tells")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Health().Processor.Conditions["storing results"] != nil
+		}, "health tells")
 		// Only now: a worker that is fenced before it has run anything has no
 		// results to store.
 		allowHeartbeats := refuseHeartbeats(t, d)
@@ -144,8 +151,14 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		for range 3 {
 			inboxtest.Receive(t, running, "a deaf handler")
 		}
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["storing results"] != nil }, "health tells")
-		inboxtest.Eventually(t, func() bool { first.mu.Lock(); defer first.mu.Unlock(); return len(first.runs) == 3 }, "the others have run")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Health().Processor.Conditions["storing results"] != nil
+		}, "health tells")
+		inboxtest.Eventually(t, func() bool {
+			first.mu.Lock()
+			defer first.mu.Unlock()
+			return len(first.runs) == 3
+		}, "the others have run")
 		err := stop(t, ib, 2*time.Second)
 		require.ErrorContains(t, err, "3 handlers still run, their claims are recovered by another worker")
 		require.ErrorContains(t, err, "3 results could not be stored, their claims are recovered by another worker")
@@ -155,7 +168,8 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		silentFor(t, d, workers(t, d)[0].ID, time.Hour)
 
 		second := newLedger()
-		successor := inboxtest.New(t, d.Another(t), hasty(), inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(inboxtest.Do("unstored", second.note), inboxtest.Do("deaf", second.note)))
+		successor := inboxtest.New(t, d.Another(t), hasty(), inbox.Mode(processor.ModeCompeting),
+			inboxtest.Handlers(inboxtest.Do("unstored", second.note), inboxtest.Do("deaf", second.note)))
 		inboxtest.Start(t, successor)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, successor) }, "another worker took them up")
 		second.requireOnce(t, 6)

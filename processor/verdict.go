@@ -91,7 +91,8 @@ func interrupted(t *task, now time.Time) result {
 // with a backoff of its own, so that suspects drift apart, or poisoned when it
 // took too many workers with it (contract 5.9).
 func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
-	s := store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1}
+	s := store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount,
+		AbandonedCount: r.AbandonedCount + 1}
 	if s.AbandonedCount >= o.MaxAbandoned {
 		text := "workers vanish while running it"
 		s.Poisoned, s.LastError = true, &text

@@ -47,7 +47,8 @@ func TestTwoWorkersRunEveryRowOnce(t *testing.T) {
 		ran := newLedger()
 		var inboxes []*inbox.Inbox
 		for _, db := range []*gorm.DB{d.DB, d.Another(t)} {
-			inboxes = append(inboxes, inboxtest.New(t, db, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.BatchSize(20),
+			inboxes = append(inboxes, inboxtest.New(t, db, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting),
+				inbox.BatchSize(20),
 				inboxtest.Handlers(inboxtest.Do("a", ran.note), inboxtest.Do("b", ran.note))))
 		}
 		for _, ib := range inboxes {
@@ -143,7 +144,9 @@ func TestRunningInboxProcessesWhatAcceptBringsAtOnce(t *testing.T) {
 			id := fmt.Sprint(i)
 			inboxtest.Accept(t, ib, id)
 			require.Equal(t, id, inboxtest.Receive(t, ran, "message "+id))
-			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "h").CompletedAt != nil }, "its result is stored")
+			inboxtest.Eventually(t, func() bool {
+				return inboxtest.Status(t, ib, id, "h").CompletedAt != nil
+			}, "its result is stored")
 		}
 	})
 }
@@ -171,7 +174,8 @@ func TestWorkStoredBeforeTheStartIsFoundByIt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		build := func() *inbox.Inbox {
-			return inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(inboxtest.Do("a", ran.note)))
+			return inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour),
+				inboxtest.Handlers(inboxtest.Do("a", ran.note)))
 		}
 		inboxtest.Accept(t, build(), many(250)...)
 		ib := build()

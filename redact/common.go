@@ -323,7 +323,8 @@ func cardAsFloat(text []byte, at int) int {
 		digits[n] = text[end] - '0'
 		n, end = n+1, end+1
 	}
-	if n < fewest || end+4 > len(text) || text[end] != 'e' || text[end+1] != '+' || !isDigit(text[end+2]) || !isDigit(text[end+3]) {
+	if n < fewest || end+4 > len(text) || text[end] != 'e' || text[end+1] != '+' || !isDigit(text[end+2]) ||
+		!isDigit(text[end+3]) {
 		return 0
 	}
 	length := int(text[end+2]-'0')*10 + int(text[end+3]-'0') + 1

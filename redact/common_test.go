@@ -97,10 +97,12 @@ func TestCommonHidesWhatIsNamedASecret(t *testing.T) {
 		require.Equal(t, want, common(text))
 		require.Equal(t, want, common(want), "it is left alone once it is redacted")
 	}
-	for _, name := range []string{"Authorization", "authorization", "PROXY-AUTHORIZATION", "cookie", "Set-Cookie", "X-Api-Key", "x_api_key", "password", "DbPassword", "client-secret",
+	for _, name := range []string{"Authorization", "authorization", "PROXY-AUTHORIZATION", "cookie", "Set-Cookie",
+		"X-Api-Key", "x_api_key", "password", "DbPassword", "client-secret",
 		"X-Amz-Security-Token", "sessionId"} {
 		for _, part := range []redact.Part{redact.PartHeader, redact.PartAttribute} {
-			require.Equal(t, redact.Mask, string(redact.Common(redact.Value{Part: part, Name: name, Bytes: []byte("s3cr3t")})), name)
+			require.Equal(t, redact.Mask, string(redact.Common(redact.Value{Part: part, Name: name, Bytes: []byte("s3cr3t")})),
+				name)
 		}
 	}
 }
@@ -108,8 +110,10 @@ func TestCommonHidesWhatIsNamedASecret(t *testing.T) {
 // What operators need to find a message, and to tell failures apart.
 func TestCommonLeavesEverythingElse(t *testing.T) {
 	for _, text := range []string{
-		"4.111111111111112e+15", "1.763863256411154e+15", "4.1e+15", "4.111111111111111e+150", "4.111111111111111e-15", "4.111111111111111",
-		"4.111111111111111e+", "v14.111111111111111e+15", "", "connection refused", "status 503: Service Unavailable", "SQLSTATE 23505",
+		"4.111111111111112e+15", "1.763863256411154e+15", "4.1e+15", "4.111111111111111e+150", "4.111111111111111e-15",
+		"4.111111111111111",
+		"4.111111111111111e+", "v14.111111111111111e+15", "", "connection refused", "status 503: Service Unavailable",
+		"SQLSTATE 23505",
 		"ERROR: duplicate key value violates unique constraint \"users_email_key\"",
 		"2026-11-23T02:16:08.411154Z", "2026-11-23 02:16:08.411154111111111+00", "at 411111111.1111111", "1763863256",
 		"1763863256411", "1763863256411154", "1763863256411154111",
@@ -134,7 +138,8 @@ func TestCommonLeavesEverythingElse(t *testing.T) {
 }
 
 func FuzzCommon(f *testing.F) {
-	for _, text := range []string{"card 4111 1111 1111 1111", `{"password":"x"}`, "Authorization: Bearer x", "token=[[", `\"token\":\"\\`, "%20%", "Basic "} {
+	for _, text := range []string{"card 4111 1111 1111 1111", `{"password":"x"}`, "Authorization: Bearer x", "token=[[",
+		`\"token\":\"\\`, "%20%", "Basic "} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

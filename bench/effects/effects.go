@@ -19,7 +19,8 @@ const (
 // Create makes the table.
 func Create(ctx context.Context, dsn string) error {
 	return with(ctx, dsn, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `CREATE TABLE bench_effects (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, unit text NOT NULL)`)
+		_, err := conn.Exec(ctx,
+			`CREATE TABLE bench_effects (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, unit text NOT NULL)`)
 		return err
 	})
 }
@@ -28,7 +29,8 @@ func Create(ctx context.Context, dsn string) error {
 func Check(ctx context.Context, dsn string, n int) error {
 	return with(ctx, dsn, func(conn *pgx.Conn) error {
 		var all, units int
-		if err := conn.QueryRow(ctx, `SELECT count(*), count(DISTINCT unit) FROM bench_effects`).Scan(&all, &units); err != nil {
+		if err := conn.QueryRow(ctx, `SELECT count(*), count(DISTINCT unit) FROM bench_effects`).Scan(&all,
+			&units); err != nil {
 			return err
 		}
 		if all != n || units != n {

@@ -95,7 +95,8 @@ func (b *bigTables) fill(ctx context.Context, dsn string, ordered bool) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(b.lab.Log, "%s  %d messages loaded in %.0f s (of the server's CPU: %.0f s)\n", time.Now().Format("15:04:05"), n, time.Since(began).Seconds(), (after.Server - before.Server).Seconds())
+	fmt.Fprintf(b.lab.Log, "%s  %d messages loaded in %.0f s (of the server's CPU: %.0f s)\n",
+		time.Now().Format("15:04:05"), n, time.Since(began).Seconds(), (after.Server - before.Server).Seconds())
 	return nil
 }
 
@@ -175,7 +176,9 @@ func bigProcess(big bool) newTrial {
 
 // processing is processAccepted where there are other messages in the tables, too.
 // Full tables are analysed already.
-func processing(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []handler.RawMessage) (*trial.Trial, error) {
+func processing(
+	ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []handler.RawMessage,
+) (*trial.Trial, error) {
 	return processAccepted(ctx, env, ib, messages, func(ctx context.Context) error {
 		return ib.CheckMessages(ctx, messages, len(messages), len(messages))
 	})

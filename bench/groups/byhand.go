@@ -13,7 +13,9 @@ import (
 )
 
 // acceptByHand stores messages; store is one of the two ways.
-func acceptByHand(handlers, full, quick, connections int, store func(context.Context, *byhand.Inbox, []byhand.Message, []byhand.Status) error) newTrial {
+func acceptByHand(handlers, full, quick, connections int,
+	store func(context.Context, *byhand.Inbox, []byhand.Message, []byhand.Status) error,
+) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(full, quick)
 		ib, err := byhand.Open(ctx, env.DSN, connections)
@@ -40,7 +42,9 @@ func gormInBatches(ctx context.Context, ib *byhand.Inbox, messages []byhand.Mess
 
 // processByHand runs what is pending; process calls the handler it is given
 // for each message.
-func processByHand(full, quick int, process func(context.Context, *byhand.Inbox, func(id string, content []byte) error) error) newTrial {
+func processByHand(
+	full, quick int, process func(context.Context, *byhand.Inbox, func(id string, content []byte) error) error,
+) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(full, quick)
 		ib, err := loadedByHand(ctx, env, n)
@@ -80,7 +84,9 @@ func transactionalByHand(goroutines, full, quick int) newTrial {
 		return &trial.Trial{
 			Count: n,
 			Run: func(ctx context.Context) error {
-				return ib.TransactionEach(ctx, goroutines, func(tx *gorm.DB, id string, _ []byte) error { return tx.Exec(effects.Insert, id).Error })
+				return ib.TransactionEach(ctx, goroutines, func(tx *gorm.DB, id string, _ []byte) error {
+					return tx.Exec(effects.Insert, id).Error
+				})
 			},
 			Check: func(ctx context.Context) error {
 				if err := effects.Check(ctx, env.DSN, n); err != nil {

@@ -83,7 +83,8 @@ func (e *expired) Close() error { return e.database.Drop() }
 func besideCleanup(cleaning bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		dsn := env.Shared.(*expired).database.DSN
-		ib, err := ours.Open(ctx, dsn, 1, append(processOptions(), inbox.Retention(retention), inbox.CleanupBatchSize(expiredMessages(env.Lab)/50))...)
+		ib, err := ours.Open(ctx, dsn, 1, append(processOptions(), inbox.Retention(retention),
+			inbox.CleanupBatchSize(expiredMessages(env.Lab)/50))...)
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +115,9 @@ func besideCleanup(cleaning bool) newTrial {
 
 // cleaningMeanwhile does the work beside a cleanup, which must not come to its
 // end before, and tells how many rows that deleted in a second.
-func cleaningMeanwhile(ctx context.Context, ib *ours.Inbox, work func(context.Context) error) (deleted float64, err error) {
+func cleaningMeanwhile(
+	ctx context.Context, ib *ours.Inbox, work func(context.Context) error,
+) (deleted float64, err error) {
 	cleanup, end := context.WithCancel(ctx)
 	defer end()
 	type outcome struct {

@@ -58,7 +58,8 @@ func (d *deliveries) to(ctx context.Context, atOnce int, handle func(ctx context
 func (d *deliveries) figures(effects int) map[string]float64 {
 	perThousand := func(n int) float64 { return 1000 * float64(n) / float64(d.messages) }
 	return map[string]float64{
-		"doubled_per_1000": perThousand(effects - d.messages), "reruns_per_1000": perThousand(int(d.calls.Load()) - d.messages),
+		"doubled_per_1000": perThousand(effects - d.messages),
+		"reruns_per_1000":  perThousand(int(d.calls.Load()) - d.messages),
 		"refused_per_1000": perThousand(int(d.refused.Load())),
 	}
 }

@@ -74,7 +74,9 @@ func idempotentOurs(atOnce int) newTrial {
 	}
 }
 
-func wrapped(ctx context.Context, db *gorm.DB, dsn string, d *deliveries) (func(context.Context, received) error, error) {
+func wrapped(
+	ctx context.Context, db *gorm.DB, dsn string, d *deliveries,
+) (func(context.Context, received) error, error) {
 	if err := effects.Create(ctx, dsn); err != nil {
 		return nil, err
 	}
@@ -91,7 +93,9 @@ func wrapped(ctx context.Context, db *gorm.DB, dsn string, d *deliveries) (func(
 	}, idempotent.RequireStore())
 }
 
-func idempotentByHand(atOnce int, once func(*byhand.Consumer, context.Context, string, func(*gorm.DB) error) error, strict bool) newTrial {
+func idempotentByHand(
+	atOnce int, once func(*byhand.Consumer, context.Context, string, func(*gorm.DB) error) error, strict bool,
+) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		if err := effects.Create(ctx, env.DSN); err != nil {
 			return nil, err
@@ -114,7 +118,9 @@ func idempotentByHand(atOnce int, once func(*byhand.Consumer, context.Context, s
 
 // onceTrial checks that each message has its marker and its effect, and, if
 // strict, one. The effects are counted when the time is up.
-func onceTrial(dsn string, d *deliveries, markers string, strict bool, run func(context.Context) error, end func()) *trial.Trial {
+func onceTrial(
+	dsn string, d *deliveries, markers string, strict bool, run func(context.Context) error, end func(),
+) *trial.Trial {
 	t := &trial.Trial{Count: len(d.ids), Close: end, Values: map[string]float64{}, Run: run}
 	t.Check = func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, dsn)
@@ -129,7 +135,8 @@ func onceTrial(dsn string, d *deliveries, markers string, strict bool, run func(
 			return err
 		}
 		if units != d.messages || marked != d.messages || strict && all != units {
-			return fmt.Errorf("%d effects, of %d messages, and %d markers; expected those of %d messages", all, units, marked, d.messages)
+			return fmt.Errorf("%d effects, of %d messages, and %d markers; expected those of %d messages", all, units, marked,
+				d.messages)
 		}
 		maps.Copy(t.Values, d.figures(all))
 		return nil

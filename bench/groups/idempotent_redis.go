@@ -68,7 +68,9 @@ const handMarked = 24 * time.Hour
 
 // redisByHand measures one of the ways of articles; once calls run for a marker
 // that is not there.
-func redisByHand(atOnce int, once func(ctx context.Context, client *redis.Client, marker string, run func() error) error, strict bool) newTrial {
+func redisByHand(atOnce int,
+	once func(ctx context.Context, client *redis.Client, marker string, run func() error) error, strict bool,
+) newTrial {
 	return func(_ context.Context, env *trial.Env) (*trial.Trial, error) {
 		r, err := newRedisTrial(env, atOnce)
 		if err != nil {

@@ -58,7 +58,8 @@ func TestEachIdempotentVariantDoesItsWorkAndItsCheckNoticesOneRowLessOrMore(t *t
 			if v.Name != g.Variants[0].Name {
 				markers = "hand_processed"
 			}
-			change(`UPDATE ` + markers + ` SET message_id = 'gone' WHERE message_id = (SELECT min(message_id) FROM ` + markers + `)`)
+			change(`UPDATE ` + markers + ` SET message_id = 'gone' WHERE message_id = (SELECT min(message_id) FROM ` + markers +
+				`)`)
 			require.Error(t, one.Check(ctx), "the check does not notice a marker less")
 			change(`UPDATE ` + markers + ` SET message_id = (SELECT min(unit) FROM bench_effects) WHERE message_id = 'gone'`)
 			require.NoError(t, one.Check(ctx))
@@ -155,6 +156,9 @@ func TestDeliveriesComeTwiceNowAndThenAndAgainAfterAFailure(t *testing.T) {
 	}))
 	require.EqualValues(t, 13, calls.Load())
 	d.calls.Store(11)
-	require.Equal(t, map[string]float64{"doubled_per_1000": 200, "reruns_per_1000": 100, "refused_per_1000": 100}, d.figures(12))
-	require.ErrorContains(t, d.to(t.Context(), 1, func(context.Context, string) error { return errors.New("never") }), fmt.Sprintf("failed %d times: never", mostTries))
+	require.Equal(t, map[string]float64{"doubled_per_1000": 200, "reruns_per_1000": 100, "refused_per_1000": 100},
+		d.figures(12))
+	require.ErrorContains(t, d.to(t.Context(), 1, func(context.Context, string) error {
+		return errors.New("never")
+	}), fmt.Sprintf("failed %d times: never", mostTries))
 }

@@ -32,7 +32,8 @@ func Latency() trial.Group {
 		Variants: []trial.Variant{
 			{Name: sameProcess, New: latencySame},
 			{Name: listening, New: latencyElsewhere(inbox.Listen())},
-			{Name: "inbox, accepted elsewhere, polled every 20 ms", New: latencyElsewhere(inbox.PollingInterval(20 * time.Millisecond))},
+			{Name: "inbox, accepted elsewhere, polled every 20 ms",
+				New: latencyElsewhere(inbox.PollingInterval(20 * time.Millisecond))},
 			{Name: "inbox, accepted elsewhere, polled every second", New: latencyElsewhere(inbox.PollingInterval(time.Second))},
 			{Name: "River, defaults", New: latencyRiver(river.Default())},
 			{Name: "River, its bench settings, 500 workers", New: latencyRiver(river.Bench(500))},
@@ -180,7 +181,8 @@ func (w *stopwatch) figures() map[string]float64 {
 		waits[i] = float64(w.started[i].Load()-int64(w.due[i])) / float64(time.Millisecond)
 	}
 	slices.Sort(waits)
-	return map[string]float64{"p50_ms": percentile(waits, 50), "p99_ms": percentile(waits, 99), "max_ms": waits[len(waits)-1]}
+	return map[string]float64{"p50_ms": percentile(waits, 50), "p99_ms": percentile(waits, 99),
+		"max_ms": waits[len(waits)-1]}
 }
 
 // percentile of sorted values, by the nearest rank.

@@ -225,7 +225,8 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 // mark notes what looks go by.
 func (s *stuckInbox) mark(ctx context.Context) error {
 	if c, err := s.count(ctx); err != nil || c != (counted{s.completed, s.failed, s.failed}) {
-		return errors.Join(err, fmt.Errorf("there are %+v statuses, expected %d completed, %d poisoned and as many failing", c, s.completed, s.failed))
+		return errors.Join(err, fmt.Errorf("there are %+v statuses, expected %d completed, %d poisoned and as many failing",
+			c, s.completed, s.failed))
 	}
 	failures, err := s.ops.Failures(ctx, ops.Filter{})
 	if err != nil {

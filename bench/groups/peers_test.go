@@ -15,7 +15,8 @@ import (
 )
 
 // tables are those whose rows a check counts, most telling first.
-var tables = []string{"bench_effects", "inbox_handler_statuses", "hand_statuses", "river_job", "watermill_bench", "gue_jobs"}
+var tables = []string{"bench_effects", "inbox_handler_statuses", "hand_statuses", "river_job", "watermill_bench",
+	"gue_jobs"}
 
 func TestEachVariantDoesItsWorkAndItsCheckNoticesOneRowLess(t *testing.T) {
 	for _, g := range []trial.Group{Accept(), Accept3(), Process(), Transactional(), EndToEnd()} {
@@ -41,14 +42,16 @@ func TestEachVariantDoesItsWorkAndItsCheckNoticesOneRowLess(t *testing.T) {
 // differInANumber are variants that do what another of their group does, with
 // other settings: a tiny trial of the other tells all that theirs would.
 var differInANumber = map[string][]string{
-	"accept3":          {gormEach, gormBatches},
-	"process":          {river2000, river500, textbook8, "Watermill SQL, batches of 1,000, backlog of 30,000", "gue, 32 workers"},
-	"endtoend":         {river2000, river500},
-	"transactional":    {"inbox Tx, 32 at once", "inbox TxGroup(10), 32 at once", "River JobCompleteTx, 32 workers"},
-	"latency":          {"inbox, accepted elsewhere, polled every second", "River, its bench settings, 500 workers"},
-	"workers":          {"worker processes: 1", "worker processes: 4"},
-	"big":              {acceptOrderedEmpty, processEmpty},
-	"idempotent":       {"gormstore.Wrap, 32 at once", "check, run, mark in a transaction, 32 at once", "check, run, mark without one, 32 at once"},
+	"accept3": {gormEach, gormBatches},
+	"process": {river2000, river500, textbook8, "Watermill SQL, batches of 1,000, backlog of 30,000",
+		"gue, 32 workers"},
+	"endtoend":      {river2000, river500},
+	"transactional": {"inbox Tx, 32 at once", "inbox TxGroup(10), 32 at once", "River JobCompleteTx, 32 workers"},
+	"latency":       {"inbox, accepted elsewhere, polled every second", "River, its bench settings, 500 workers"},
+	"workers":       {"worker processes: 1", "worker processes: 4"},
+	"big":           {acceptOrderedEmpty, processEmpty},
+	"idempotent": {"gormstore.Wrap, 32 at once", "check, run, mark in a transaction, 32 at once",
+		"check, run, mark without one, 32 at once"},
 	"idempotent_redis": {"redisstore, 32 at once", "SET NX, then run, 32 at once", "GET, run, SET, 32 at once"},
 	"sqlite":           {"accept, mattn", "accept, GORM one by one, mattn", "process, GORM one by one, modernc"},
 }
@@ -56,8 +59,11 @@ var differInANumber = map[string][]string{
 // kinds are a group's variants without those.
 func kinds(t *testing.T, g trial.Group) []trial.Variant {
 	t.Helper()
-	left := slices.DeleteFunc(slices.Clone(g.Variants), func(v trial.Variant) bool { return slices.Contains(differInANumber[g.Name], v.Name) })
-	require.Len(t, left, len(g.Variants)-len(differInANumber[g.Name]), "%s has no such variants: %q", g.Name, differInANumber[g.Name])
+	left := slices.DeleteFunc(slices.Clone(g.Variants), func(v trial.Variant) bool {
+		return slices.Contains(differInANumber[g.Name], v.Name)
+	})
+	require.Len(t, left, len(g.Variants)-len(differInANumber[g.Name]), "%s has no such variants: %q", g.Name,
+		differInANumber[g.Name])
 	return left
 }
 
@@ -79,7 +85,8 @@ func spoil(t *testing.T, ctx context.Context, dsn string) {
 	}
 	switch tables[at] {
 	case "watermill_bench":
-		_, err = conn.Exec(ctx, `INSERT INTO watermill_bench (uuid, payload) VALUES ('left', decode(repeat('00', 1024), 'hex'))`)
+		_, err = conn.Exec(ctx,
+			`INSERT INTO watermill_bench (uuid, payload) VALUES ('left', decode(repeat('00', 1024), 'hex'))`)
 	case "gue_jobs":
 		_, err = conn.Exec(ctx, `INSERT INTO gue_jobs (job_id, priority, run_at, job_type, args, queue, created_at, updated_at)
 			VALUES ('left', 0, now(), 'none', decode(repeat('00', 1024), 'hex'), 'none', now(), now())`)

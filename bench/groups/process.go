@@ -60,8 +60,10 @@ func Process() trial.Group {
 			// schema_adapter_postgresql.go): a log is meant to be read while it
 			// is written, so it has a shorter backlog here.
 			{Name: "Watermill SQL, defaults, backlog of 10,000", New: processWatermill(watermill.Settings{}, 10_000, 5_000)},
-			{Name: "Watermill SQL, batches of 1,000, backlog of 30,000", New: processWatermill(watermill.Settings{Batch: 1_000}, 30_000, 10_000)},
-			{Name: "Watermill SQL queue, batches of 1,000", New: processWatermill(watermill.Settings{Queue: true, Batch: 1_000}, processCount, processQuick)},
+			{Name: "Watermill SQL, batches of 1,000, backlog of 30,000",
+				New: processWatermill(watermill.Settings{Batch: 1_000}, 30_000, 10_000)},
+			{Name: "Watermill SQL queue, batches of 1,000",
+				New: processWatermill(watermill.Settings{Queue: true, Batch: 1_000}, processCount, processQuick)},
 			{Name: "gue, 8 workers", New: processGue(8, 6_000, 3_000)},
 			{Name: "gue, 32 workers", New: processGue(32, 6_000, 3_000)},
 		},
@@ -86,7 +88,9 @@ func processOurs(full, quick int, options ...inbox.Option) newTrial {
 
 // processStored runs an inbox on n messages that it has accepted before. Check
 // is for what the handlers leave beside their statuses.
-func processStored(ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, check func(context.Context) error) (*trial.Trial, error) {
+func processStored(
+	ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, check func(context.Context) error,
+) (*trial.Trial, error) {
 	return processAccepted(ctx, env, ib, ours.Messages(n), func(ctx context.Context) error {
 		if err := check(ctx); err != nil {
 			return err
@@ -96,7 +100,9 @@ func processStored(ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, c
 }
 
 // processAccepted accepts messages and measures how they are processed.
-func processAccepted(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []handler.RawMessage, check func(context.Context) error) (*trial.Trial, error) {
+func processAccepted(ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []handler.RawMessage,
+	check func(context.Context) error,
+) (*trial.Trial, error) {
 	if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
 		ib.Close()
 		return nil, err

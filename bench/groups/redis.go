@@ -65,7 +65,8 @@ func newRedisTrial(env *trial.Env, atOnce int) (*redisTrial, error) {
 		return nil, err
 	}
 	options.PoolSize, options.ContextTimeoutEnabled = atOnce, true
-	return &redisTrial{newDeliveries(env.Scale(15_000, 3_000)), server, redis.NewClient(options), server.prefix + "-" + uuid.NewString()}, nil
+	return &redisTrial{newDeliveries(env.Scale(15_000, 3_000)), server, redis.NewClient(options), server.prefix + "-" +
+		uuid.NewString()}, nil
 }
 
 // effect is the handler.
@@ -76,7 +77,9 @@ func (r *redisTrial) effect(ctx context.Context, id string) error {
 
 // trial checks that each message has its marker and its effect, and, if strict,
 // one.
-func (r *redisTrial) trial(atOnce int, strict bool, handle func(ctx context.Context, id string) error, marked func(ctx context.Context, id string) (bool, error)) *trial.Trial {
+func (r *redisTrial) trial(atOnce int, strict bool, handle func(ctx context.Context, id string) error,
+	marked func(ctx context.Context, id string) (bool, error),
+) *trial.Trial {
 	t := &trial.Trial{Count: len(r.ids), Values: map[string]float64{}, Close: r.close}
 	t.Run = func(ctx context.Context) error {
 		before, err := r.server.cpu()

@@ -91,7 +91,8 @@ func TestMessagesThatWaitBehindASlowAcceptAreLate(t *testing.T) {
 func tinyEnv(t *testing.T, g trial.Group) trial.Env {
 	t.Helper()
 	_ = testenv.PostgresDSN(t) // leaves the test out where there is no server
-	lab := &trial.Lab{Tiny: true, Log: io.Discard, Server: server.Use(os.Getenv(servers.PostgresEnv)), Kafka: os.Getenv(servers.KafkaEnv)}
+	lab := &trial.Lab{Tiny: true, Log: io.Discard, Server: server.Use(os.Getenv(servers.PostgresEnv)),
+		Kafka: os.Getenv(servers.KafkaEnv)}
 	if g.Name == "kafka" && lab.Kafka == "" {
 		testenv.LeaveOut(t, "Kafka on a real broker", servers.KafkaEnv)
 	}
@@ -142,7 +143,8 @@ func removeNewest(t *testing.T, ctx context.Context, dsns []string) {
 			if !there {
 				continue // another database was used, or by somebody else
 			}
-			_, err = conn.Exec(ctx, `DELETE FROM `+table+` WHERE id = (SELECT id FROM `+table+` ORDER BY created_at DESC, id DESC LIMIT 1)`)
+			_, err = conn.Exec(ctx, `DELETE FROM `+table+` WHERE id = (SELECT id FROM `+table+
+				` ORDER BY created_at DESC, id DESC LIMIT 1)`)
 			require.NoError(t, err)
 			removed++
 		}

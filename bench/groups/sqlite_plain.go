@@ -51,7 +51,8 @@ func (p *plain) accept(ctx context.Context, messages []handler.RawMessage) error
 	db := p.db.WithContext(ctx)
 	for _, m := range messages {
 		err := db.Transaction(func(tx *gorm.DB) error {
-			if err := tx.Create(&plainMessage{ID: m.ID, Type: m.Type, Content: m.Content, ReceivedAt: time.Now()}).Error; err != nil {
+			if err := tx.Create(&plainMessage{ID: m.ID, Type: m.Type, Content: m.Content,
+				ReceivedAt: time.Now()}).Error; err != nil {
 				return err
 			}
 			return tx.Create(&plainStatus{MessageID: m.ID, HandlerKey: "bench-handler-1"}).Error
@@ -78,7 +79,8 @@ func (p *plain) process(ctx context.Context) error {
 			if err := db.Model(&s).Update("processing_started_at", time.Now()).Error; err != nil {
 				return err
 			}
-			if err := db.Model(&s).Updates(map[string]any{"processing_started_at": nil, "completed_at": time.Now()}).Error; err != nil {
+			if err := db.Model(&s).Updates(map[string]any{"processing_started_at": nil,
+				"completed_at": time.Now()}).Error; err != nil {
 				return err
 			}
 		}
@@ -101,7 +103,8 @@ func (p *plain) check(ctx context.Context, messages, completed int) error {
 		}
 	}
 	if m != int64(messages) || s != int64(messages) || c != int64(completed) {
-		return fmt.Errorf("by hand: messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, messages, completed)
+		return fmt.Errorf("by hand: messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, messages,
+			completed)
 	}
 	return nil
 }

@@ -47,12 +47,14 @@ func transactionalOurs(concurrency, full, quick int, how ...handler.Option) newT
 			return nil, err
 		}
 		writes := func(called func()) []*inbox.HandlerSpec {
-			return []*inbox.HandlerSpec{inbox.Tx("bench-handler-1", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
-				called()
-				return tx.Exec(effects.Insert, m.ID).Error
-			}, how...)}
+			return []*inbox.HandlerSpec{inbox.Tx("bench-handler-1",
+				func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
+					called()
+					return tx.Exec(effects.Insert, m.ID).Error
+				}, how...)}
 		}
-		ib, err := ours.OpenWith(ctx, env.DSN, writes, inbox.Concurrency(concurrency), inbox.BatchSize(1000), inbox.Prefetch(1000))
+		ib, err := ours.OpenWith(ctx, env.DSN, writes, inbox.Concurrency(concurrency), inbox.BatchSize(1000),
+			inbox.Prefetch(1000))
 		if err != nil {
 			return nil, err
 		}

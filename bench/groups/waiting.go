@@ -54,7 +54,8 @@ func preloadWaiting(ctx context.Context, ib *ours.Inbox, dsn string, n int) erro
 	// As a claim and a failure leave it, but for a longer time. A millisecond
 	// apart, so the first of the copies is due some minutes before the last.
 	err := ib.DB.WithContext(ctx).Scopes(ib.Statuses).Where("message_id = ?", m.ID).Updates(map[string]any{
-		"error_count": 1, "last_error": "connection refused", "next_attempt_at": time.Now().Add(time.Hour), "version": gorm.Expr("version + 2"),
+		"error_count": 1, "last_error": "connection refused", "next_attempt_at": time.Now().Add(time.Hour),
+		"version": gorm.Expr("version + 2"),
 	}).Error
 	if err != nil {
 		return fmt.Errorf("have a status wait: %w", err)

@@ -33,9 +33,11 @@ func NewLoads(messages []handler.RawMessage, handlers int) *Loads {
 	now := time.Now().UTC()
 	for _, m := range messages {
 		number := copied.Add(1)
-		l.messages = append(l.messages, []any{m.ID, m.Channel, number, "publish", m.Type, m.Source, m.Content, m.ContentType, "{}", now})
+		l.messages = append(l.messages, []any{m.ID, m.Channel, number, "publish", m.Type, m.Source, m.Content, m.ContentType,
+			"{}", now})
 		for h := range handlers {
-			l.statuses = append(l.statuses, []any{[16]byte(uuid.Must(uuid.NewV7())), number, m.ID, fmt.Sprintf("bench-handler-%d", h+1), now})
+			l.statuses = append(l.statuses, []any{[16]byte(uuid.Must(uuid.NewV7())), number, m.ID,
+				fmt.Sprintf("bench-handler-%d", h+1), now})
 		}
 	}
 	return l
@@ -55,12 +57,14 @@ func (l *Loads) Copy(ctx context.Context, dsn string, batch, connections int) er
 		g.Go(func() error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 				_, err := tx.CopyFrom(ctx, pgx.Identifier{"inbox_messages"},
-					[]string{"id", "namespace", "number", "transport_name", "type", "source", "content", "content_type", "serialized_properties", "received_at"}, pgx.CopyFromRows(l.messages[from:to]))
+					[]string{"id", "namespace", "number", "transport_name", "type", "source", "content", "content_type",
+						"serialized_properties", "received_at"}, pgx.CopyFromRows(l.messages[from:to]))
 				if err != nil {
 					return err
 				}
 				_, err = tx.CopyFrom(ctx, pgx.Identifier{"inbox_handler_statuses"},
-					[]string{"id", "message_number", "message_id", "handler_key", "created_at"}, pgx.CopyFromRows(l.statuses[from*l.handlers:to*l.handlers]))
+					[]string{"id", "message_number", "message_id", "handler_key", "created_at"},
+					pgx.CopyFromRows(l.statuses[from*l.handlers:to*l.handlers]))
 				return err
 			})
 		})

@@ -19,7 +19,9 @@ import (
 
 // OpenKafka is Open with one handler and a channel that consumes a topic, by a
 // group of its own, from its beginning. The consumer has its default settings.
-func OpenKafka(ctx context.Context, dsn string, brokers []string, topic string, options ...inbox.Option) (*Inbox, error) {
+func OpenKafka(
+	ctx context.Context, dsn string, brokers []string, topic string, options ...inbox.Option,
+) (*Inbox, error) {
 	ib := &Inbox{}
 	return ib, ib.openOn(ctx, postgres.Open(dsn), []inbox.ChannelOption{
 		inbox.Kafka(kafkaconsumer.Config{
@@ -39,7 +41,8 @@ func Produce(ctx context.Context, admin *servers.Admin, topic string, messages [
 		g.Go(func() error {
 			var records []kafka.Message
 			for _, m := range messages[from:min(from+batch, len(messages))] {
-				records = append(records, kafka.Message{Key: []byte(m.ID), Value: m.Content, Headers: []kafka.Header{{Key: "MessageId", Value: []byte(m.ID)}}})
+				records = append(records, kafka.Message{Key: []byte(m.ID), Value: m.Content,
+					Headers: []kafka.Header{{Key: "MessageId", Value: []byte(m.ID)}}})
 			}
 			return admin.Produce(ctx, topic, records...)
 		})

@@ -30,7 +30,8 @@ func OrderedMessages(n int) []handler.RawMessage { return messages(n, uuid.NewV7
 func messages(n int, id func() (uuid.UUID, error)) []handler.RawMessage {
 	all := make([]handler.RawMessage, n)
 	for i := range all {
-		all[i] = handler.RawMessage{Channel: Channel, ID: uuid.Must(id()).String(), Type: Type, Source: "bench", ContentType: "application/octet-stream", Content: Payload}
+		all[i] = handler.RawMessage{Channel: Channel, ID: uuid.Must(id()).String(), Type: Type, Source: "bench",
+			ContentType: "application/octet-stream", Content: Payload}
 	}
 	return all
 }

@@ -52,16 +52,22 @@ func (ib *Inbox) handlers(n int) []*inbox.HandlerSpec {
 
 // OpenWith is Open with handlers of the caller's own, each of which says when it
 // is called.
-func OpenWith(ctx context.Context, dsn string, specs func(called func()) []*inbox.HandlerSpec, options ...inbox.Option) (*Inbox, error) {
+func OpenWith(
+	ctx context.Context, dsn string, specs func(called func()) []*inbox.HandlerSpec, options ...inbox.Option,
+) (*Inbox, error) {
 	ib := &Inbox{}
 	return ib, ib.open(ctx, dsn, specs(func() { ib.Handled.Add(1) }), options...)
 }
 
-func (ib *Inbox) open(ctx context.Context, dsn string, specs []*inbox.HandlerSpec, options ...inbox.Option) (err error) {
+func (ib *Inbox) open(
+	ctx context.Context, dsn string, specs []*inbox.HandlerSpec, options ...inbox.Option,
+) (err error) {
 	return ib.openOn(ctx, postgres.Open(dsn), []inbox.ChannelOption{inbox.On(Type, specs...)}, options...)
 }
 
-func (ib *Inbox) openOn(ctx context.Context, database gorm.Dialector, channel []inbox.ChannelOption, options ...inbox.Option) (err error) {
+func (ib *Inbox) openOn(
+	ctx context.Context, database gorm.Dialector, channel []inbox.ChannelOption, options ...inbox.Option,
+) (err error) {
 	if ib.DB, err = gorm.Open(database, &gorm.Config{Logger: logger.Discard}); err != nil {
 		return err
 	}
@@ -161,7 +167,8 @@ func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed 
 		}
 	}
 	if m != int64(messages) || s != int64(statuses) || c != int64(completed) {
-		return fmt.Errorf("messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, statuses, completed)
+		return fmt.Errorf("messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, statuses,
+			completed)
 	}
 	return ib.checkHandled(completed)
 }

@@ -29,7 +29,8 @@ func TestOnlyWhatWasClaimedAndHandledOnceCountsAsCompleted(t *testing.T) {
 		require.ErrorContains(t, check(2), "handlers were called 3 times, expected 2", name)
 		ib.Handled.Add(-1)
 	}
-	require.NoError(t, ib.DB.Exec("UPDATE inbox_handler_statuses SET version = version + 2 WHERE id = (SELECT id FROM inbox_handler_statuses LIMIT 1)").Error)
+	require.NoError(t,
+		ib.DB.Exec("UPDATE inbox_handler_statuses SET version = version + 2 WHERE id = (SELECT id FROM inbox_handler_statuses LIMIT 1)").Error)
 	for name, check := range checks {
 		require.ErrorContains(t, check(2), "completed 1", name)
 	}

@@ -228,7 +228,8 @@ func (ib *Inbox) CheckMessages(ctx context.Context, messages []handler.RawMessag
 		return err
 	}
 	if m != len(messages) || s != statuses || c != completed {
-		return fmt.Errorf("messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, len(messages), statuses, completed)
+		return fmt.Errorf("messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, len(messages), statuses,
+			completed)
 	}
 	return ib.checkHandled(completed)
 }

@@ -9,7 +9,9 @@ import (
 // InBatches calls work for each batch of n units, [from, to), from so many
 // goroutines at once, and returns the first error. It is nil only if all
 // batches were begun and none failed.
-func InBatches(ctx context.Context, n, batch, goroutines int, work func(ctx context.Context, from, to int) error) error {
+func InBatches(
+	ctx context.Context, n, batch, goroutines int, work func(ctx context.Context, from, to int) error,
+) error {
 	g, each := errgroup.WithContext(ctx)
 	g.SetLimit(goroutines)
 	for from := 0; from < n && each.Err() == nil; from += batch {

@@ -32,24 +32,25 @@ func Ratio(name, variant, to string, atLeast float64) Line {
 // RatioOfBest is a Ratio between the better of several variants on either side,
 // chosen anew in each round.
 func RatioOfBest(name string, variants, to []string, atLeast float64) Line {
-	return Line{Name: name, AtLeast: atLeast, variants: slices.Concat(variants, to), value: func(r *Result) (float64, error) {
-		of, err := r.best(variants)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", name, err)
-		}
-		by, err := r.best(to)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", name, err)
-		}
-		if len(of) != len(by) {
-			return 0, fmt.Errorf("%s: %q and %q were not measured in the same rounds", name, variants, to)
-		}
-		ratios := make([]float64, len(of))
-		for i := range of {
-			ratios[i] = of[i] / by[i]
-		}
-		return Median(ratios), nil
-	}}
+	return Line{Name: name, AtLeast: atLeast, variants: slices.Concat(variants, to),
+		value: func(r *Result) (float64, error) {
+			of, err := r.best(variants)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", name, err)
+			}
+			by, err := r.best(to)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", name, err)
+			}
+			if len(of) != len(by) {
+				return 0, fmt.Errorf("%s: %q and %q were not measured in the same rounds", name, variants, to)
+			}
+			ratios := make([]float64, len(of))
+			for i := range of {
+				ratios[i] = of[i] / by[i]
+			}
+			return Median(ratios), nil
+		}}
 }
 
 // best are the highest rates that any of the variants had, round by round.
@@ -126,7 +127,9 @@ func (g Group) First() Group {
 		return g
 	}
 	g.Lines = g.Lines[:1]
-	g.Variants = slices.DeleteFunc(slices.Clone(g.Variants), func(v Variant) bool { return !slices.Contains(g.Lines[0].variants, v.Name) })
+	g.Variants = slices.DeleteFunc(slices.Clone(g.Variants), func(v Variant) bool {
+		return !slices.Contains(g.Lines[0].variants, v.Name)
+	})
 	return g
 }
 

@@ -80,5 +80,6 @@ func TestWorstValueIsTheLargestMedian(t *testing.T) {
 	require.Equal(t, 6.0, value)
 	_, err = WorstValue("x", []string{"a", "missing"}, "p99_ms", 10).Of(r)
 	require.ErrorContains(t, err, "missing")
-	require.Len(t, Group{Variants: []Variant{{Name: "a"}, {Name: "b"}, {Name: "d"}}, Lines: []Line{line}}.First().Variants, 2)
+	require.Len(t, Group{Variants: []Variant{{Name: "a"}, {Name: "b"}, {Name: "d"}}, Lines: []Line{line}}.First().Variants,
+		2)
 }

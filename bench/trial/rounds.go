@@ -16,7 +16,9 @@ func (l *Lab) rounds(g Group) [][]Variant {
 	rounds := slices.Repeat([][]Variant{g.Variants}, l.Rounds)
 	for times := 2; ; times++ {
 		chosen := slices.DeleteFunc(slices.Clone(g.Variants), func(v Variant) bool {
-			return !slices.ContainsFunc(g.Lines, func(line Line) bool { return l.times(line) >= times && slices.Contains(line.variants, v.Name) })
+			return !slices.ContainsFunc(g.Lines, func(line Line) bool {
+				return l.times(line) >= times && slices.Contains(line.variants, v.Name)
+			})
 		})
 		if len(chosen) == 0 {
 			return rounds

@@ -20,8 +20,10 @@ func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
 		want  []string
 		says  string
 	}{
-		"a whole run":          {Lab{Rounds: 3}, often, []string{"abc", "abc", "abc", "ac", "ac", "ac", "ac", "ac", "ac"}, `; 9 rounds of "a", "c"`},
-		"a variant is shared":  {Lab{Rounds: 3}, shared, []string{"abc", "abc", "abc", "ab", "ab", "ab"}, `; 6 rounds of "a", "b"`},
+		"a whole run": {Lab{Rounds: 3}, often, []string{"abc", "abc", "abc", "ac", "ac", "ac", "ac", "ac", "ac"},
+			`; 9 rounds of "a", "c"`},
+		"a variant is shared": {Lab{Rounds: 3}, shared, []string{"abc", "abc", "abc", "ab", "ab", "ab"},
+			`; 6 rounds of "a", "b"`},
 		"of all variants":      {Lab{Rounds: 3}, all, []string{"abc", "abc", "abc", "abc", "abc", "abc"}, "; 6 rounds"},
 		"without such a line":  {Lab{Rounds: 3}, grouped(Ratio("x", "a", "b", 0)), []string{"abc", "abc", "abc"}, ""},
 		"a glance":             {Lab{Rounds: 1}, often, []string{"abc"}, ""},

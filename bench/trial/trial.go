@@ -140,7 +140,8 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 				return nil, fmt.Errorf("%s, %s: %w", g.Name, v.Name, err)
 			}
 			result.Measures[v.Name] = append(result.Measures[v.Name], m)
-			fmt.Fprintf(l.Log, "%s  %d/%d  %-16s %-48s %9.0f /s\n", time.Now().Format("15:04:05"), round+1, len(rounds), g.Name, v.Name, m.Rate)
+			fmt.Fprintf(l.Log, "%s  %d/%d  %-16s %-48s %9.0f /s\n", time.Now().Format("15:04:05"), round+1, len(rounds), g.Name,
+				v.Name, m.Rate)
 		}
 	}
 	return result, nil
@@ -203,5 +204,6 @@ func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, faile
 	}
 	n := float64(t.Count)
 	return Measure{Rate: n / took.Seconds(), ClientUs: (after.Client - before.Client).Seconds() * 1e6 / n,
-		ServerUs: (after.Server - before.Server).Seconds() * 1e6 / n, WAL: float64(after.WAL-before.WAL) / n, Values: t.Values}, nil
+		ServerUs: (after.Server - before.Server).Seconds() * 1e6 / n, WAL: float64(after.WAL-before.WAL) / n,
+		Values: t.Values}, nil
 }

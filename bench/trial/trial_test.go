@@ -91,7 +91,8 @@ func TestNoVariantAlwaysRunsBehindTheSameOne(t *testing.T) {
 func TestGroupWithoutDatabasesGetsNone(t *testing.T) {
 	v := Variant{Name: "v", New: func(_ context.Context, env *Env) (*Trial, error) {
 		require.Empty(t, env.DSN)
-		return &Trial{Count: 1, Run: func(context.Context) error { return nil }, Check: func(context.Context) error { return nil }}, nil
+		return &Trial{Count: 1, Run: func(context.Context) error { return nil },
+			Check: func(context.Context) error { return nil }}, nil
 	}}
 	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", NoDatabase: true, Variants: []Variant{v}})
 	require.NoError(t, err)
@@ -100,13 +101,15 @@ func TestGroupWithoutDatabasesGetsNone(t *testing.T) {
 func TestFurtherRoundsAreOfWhatALineComparesAndEachLineCountsItsOwn(t *testing.T) {
 	variant := func(name string) Variant {
 		return Variant{Name: name, New: func(context.Context, *Env) (*Trial, error) {
-			return &Trial{Count: 1, Run: func(context.Context) error { return nil }, Check: func(context.Context) error { return nil }}, nil
+			return &Trial{Count: 1, Run: func(context.Context) error { return nil },
+				Check: func(context.Context) error { return nil }}, nil
 		}}
 	}
 	lab := testLab(t, 3)
 	lab.Tiny = false
-	r, err := lab.Run(t.Context(), Group{Name: "g", About: "about", NoDatabase: true, Variants: []Variant{variant("a"), variant("b"), variant("c")},
-		Lines: []Line{Ratio("x", "a", "b", 0), Ratio("y", "a", "c", 0).Times(2)}})
+	r, err := lab.Run(t.Context(), Group{Name: "g", About: "about", NoDatabase: true,
+		Variants: []Variant{variant("a"), variant("b"), variant("c")},
+		Lines:    []Line{Ratio("x", "a", "b", 0), Ratio("y", "a", "c", 0).Times(2)}})
 	require.NoError(t, err)
 	require.Equal(t, []int{6, 3, 6}, []int{len(r.Measures["a"]), len(r.Measures["b"]), len(r.Measures["c"])})
 	require.Equal(t, `about; 6 rounds of "a", "c"`, r.Group.About)
@@ -120,7 +123,10 @@ func TestNoTrialCollectsTheGarbageOfItsPreparation(t *testing.T) {
 	var prepared, begun runtime.MemStats
 	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
 		runtime.ReadMemStats(&prepared)
-		return &Trial{Count: 1, Run: func(context.Context) error { runtime.ReadMemStats(&begun); return nil }, Check: func(context.Context) error { return nil }}, nil
+		return &Trial{Count: 1, Run: func(context.Context) error {
+			runtime.ReadMemStats(&begun)
+			return nil
+		}, Check: func(context.Context) error { return nil }}, nil
 	}}
 	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", Variants: []Variant{v}})
 	require.NoError(t, err)
@@ -150,7 +156,8 @@ func TestVariantThatFailsItsCheckEndsTheRun(t *testing.T) {
 	missing := errors.New("a row is missing")
 	closed := false
 	v := Variant{Name: "v", New: func(context.Context, *Env) (*Trial, error) {
-		return &Trial{Count: 1, Run: func(context.Context) error { return nil }, Check: func(context.Context) error { return missing }, Close: func() { closed = true }}, nil
+		return &Trial{Count: 1, Run: func(context.Context) error { return nil },
+			Check: func(context.Context) error { return missing }, Close: func() { closed = true }}, nil
 	}}
 	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", Variants: []Variant{v}})
 	require.ErrorIs(t, err, missing)
@@ -159,6 +166,8 @@ func TestVariantThatFailsItsCheckEndsTheRun(t *testing.T) {
 }
 
 func TestGroupThatCannotBePreparedNamesItself(t *testing.T) {
-	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", Shared: func(context.Context, *Lab) (io.Closer, error) { return nil, fmt.Errorf("no disk") }})
+	_, err := testLab(t, 1).Run(t.Context(), Group{Name: "g", Shared: func(context.Context, *Lab) (io.Closer, error) {
+		return nil, fmt.Errorf("no disk")
+	}})
 	require.EqualError(t, err, "g: prepare: no disk")
 }

@@ -36,7 +36,8 @@ func Start(ctx context.Context, dsn string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{command: exec.CommandContext(ctx, program, Command, dsn), ready: make(chan struct{}), ended: make(chan struct{})}
+	p := &Process{command: exec.CommandContext(ctx, program, Command, dsn), ready: make(chan struct{}),
+		ended: make(chan struct{})}
 	p.command.Stderr = &p.log
 	if p.input, err = p.command.StdinPipe(); err != nil {
 		return nil, err

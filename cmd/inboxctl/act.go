@@ -17,7 +17,8 @@ import (
 type action struct {
 	verb, done string
 	one        func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
-	matching   func(o *ops.Ops, ctx context.Context, actor ops.Actor, filter ops.Filter, bulk ops.Bulk) (ops.BulkResult, error)
+	matching   func(o *ops.Ops, ctx context.Context, actor ops.Actor, filter ops.Filter, bulk ops.Bulk) (ops.BulkResult,
+		error)
 }
 
 func newRetry(a *app) *cobra.Command {
@@ -33,7 +34,8 @@ again. Only poisoned statuses can be retried.
 }
 
 func newDiscard(a *app) *cobra.Command {
-	cmd := newAction(a, action{verb: "discard", done: "discarded", one: (*ops.Ops).Discard, matching: (*ops.Ops).DiscardMatching})
+	cmd := newAction(a, action{verb: "discard", done: "discarded", one: (*ops.Ops).Discard,
+		matching: (*ops.Ops).DiscardMatching})
 	cmd.Short = "End poisoned statuses for good, without running their handler"
 	cmd.Long = `Ends poisoned statuses for good: their handler never runs for these messages. It
 cannot be undone. They stay stored, so that a redelivery is still recognised, and
@@ -92,7 +94,9 @@ func newAction(a *app, act action) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error { return a.actOnEach(ctx, o, act, refs) })
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				return a.actOnEach(ctx, o, act, refs)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&matching, "matching", false, "all poisoned statuses that match the filters")
@@ -149,7 +153,8 @@ func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.
 			continue
 		}
 		problems = append(problems, err)
-		results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: "not " + act.done, Error: secrets.Mask(err.Error())})
+		results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: "not " + act.done,
+			Error: secrets.Mask(err.Error())})
 		if exitCode(err) == exitFailed {
 			break
 		}

@@ -40,7 +40,8 @@ func TestDiscardedStatusesEnd(t *testing.T) {
 		r.poisoned("boom", "a")
 		id := r.status("a").ID
 		results := r.done("discard", id, "-o", "json").object()
-		require.Equal(t, map[string]any{"Results": []any{map[string]any{"StatusID": id, "Outcome": "discarded", "Error": ""}}}, results)
+		require.Equal(t, map[string]any{"Results": []any{map[string]any{"StatusID": id, "Outcome": "discarded",
+			"Error": ""}}}, results)
 		require.Equal(t, models.OutcomeDiscarded, r.status("a").Outcome)
 		require.Equal(t, []string{"alice discard status " + id}, r.audit())
 	})
@@ -79,7 +80,8 @@ func TestExitCodesTellWhatBecameOfSeveral(t *testing.T) {
 				require.True(t, strings.HasPrefix(out.errOut, "inboxctl: "), out.errOut)
 			}
 		}
-		require.Equal(t, []models.HandlerStatus{a, b, c}, []models.HandlerStatus{r.status("a"), r.status("b"), r.status("c")}, "nothing was changed")
+		require.Equal(t, []models.HandlerStatus{a, b, c}, []models.HandlerStatus{r.status("a"), r.status("b"), r.status("c")},
+			"nothing was changed")
 		require.Empty(t, r.audit())
 
 		out := r.run("retry", completed, a.ID, unknown)
@@ -112,7 +114,8 @@ func TestAllThatMatchAreCountedAndConfirmedFirst(t *testing.T) {
 		dry := matching("", "--dry-run")
 		require.Zero(t, dry.code)
 		require.Contains(t, dry.errOut, "Poisoned statuses that match: 3\n")
-		require.Equal(t, map[string]any{"N": 3.0, "Capped": false}, matching("", "--dry-run", "-o", "json").object()["Matched"])
+		require.Equal(t, map[string]any{"N": 3.0, "Capped": false},
+			matching("", "--dry-run", "-o", "json").object()["Matched"])
 
 		for _, no := range []string{"", "no\n", "y\n", " yes\n", "yes please\n"} {
 			out := matching(no)
@@ -189,7 +192,8 @@ func TestInterruptEndsBetweenChunksAndSaysHowFar(t *testing.T) {
 		errOut := &interrupting{at: "retried 2 of 5", cancel: cancel}
 		var out bytes.Buffer
 		code := run(ctx, []string{"retry", "--matching", "--handler", failing, "--yes", "--chunk", "2", "-o", "json"},
-			system{in: strings.NewReader(""), out: &out, errOut: errOut, getenv: func(name string) string { return r.env[name] }})
+			system{in: strings.NewReader(""), out: &out, errOut: errOut,
+				getenv: func(name string) string { return r.env[name] }})
 		require.Equal(t, exitPartly, code)
 		require.Contains(t, errOut.String(), "stopped: 2 of 5 retried")
 		report := result{t: t, out: out.String()}.object()
@@ -229,7 +233,10 @@ func TestInterruptWhileItAsksDoesNothing(t *testing.T) {
 		silent := make(chan struct{})
 		defer close(silent)
 		code := run(ctx, []string{"discard", "--matching", "--handler", failing},
-			system{in: reader(func([]byte) (int, error) { <-silent; return 0, context.Canceled }), out: &bytes.Buffer{}, errOut: errOut, getenv: func(name string) string { return r.env[name] }})
+			system{in: reader(func([]byte) (int, error) {
+				<-silent
+				return 0, context.Canceled
+			}), out: &bytes.Buffer{}, errOut: errOut, getenv: func(name string) string { return r.env[name] }})
 		require.Equal(t, exitRefused, code)
 		require.True(t, r.status("a").IsPoisoned)
 		require.Equal(t, []string{"alice discard matching statuses"}, r.audit(), "the count")

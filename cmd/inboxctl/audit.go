@@ -48,7 +48,9 @@ JSON: ops.AuditPage, whose Detail is JSON in a string; with jsonl an ops.AuditEn
 				if len(changed(cmd, []string{"limit", "after", "output"})) > 0 {
 					return misuse("--export prints all rows in a format of its own: leave out --limit, --after and --output")
 				}
-				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error { return a.exportAudit(ctx, o, filter, export) })
+				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+					return a.exportAudit(ctx, o, filter, export)
+				})
 			default:
 				return misuse("--export is %q, allowed are jsonl and csv", export)
 			}
@@ -87,7 +89,8 @@ JSON: ops.AuditPage, whose Detail is JSON in a string; with jsonl an ops.AuditEn
 }
 
 func auditTable(entries []ops.AuditEntry) *table {
-	t := newTable(column{name: "AT"}, column{name: "ACTOR"}, column{name: "ROLE"}, column{name: "ACTION"}, column{name: "TARGET"}, column{name: "DETAIL", limit: 80})
+	t := newTable(column{name: "AT"}, column{name: "ACTOR"}, column{name: "ROLE"}, column{name: "ACTION"},
+		column{name: "TARGET"}, column{name: "DETAIL", limit: 80})
 	for _, e := range entries {
 		t.add(instant(e.OccurredAt), string(e.Actor), e.DatabaseRole, string(e.Action), e.Target, e.Detail)
 	}
@@ -114,7 +117,8 @@ func (a *app) exportAudit(ctx context.Context, o *ops.Ops, filter ops.AuditFilte
 			return err
 		}
 		write = func(e ops.AuditEntry) error {
-			return record(e.ID, e.OccurredAt.UTC().Format(time.RFC3339Nano), string(e.Actor), e.DatabaseRole, string(e.Action), e.Target, e.Detail)
+			return record(e.ID, e.OccurredAt.UTC().Format(time.RFC3339Nano), string(e.Actor), e.DatabaseRole, string(e.Action),
+				e.Target, e.Detail)
 		}
 	}
 	after := ops.Cursor("")

@@ -80,8 +80,10 @@ func interruptBulk(t *testing.T, program string) {
 		held := r.d.DB.Begin()
 		require.NoError(t, held.Error)
 		t.Cleanup(func() { held.Rollback() }) // of a test that has failed, so that the next gets the rows
-		require.NoError(t, held.Clauses(clause.Locking{Strength: "UPDATE"}).Find(&[]models.HandlerStatus{}, "handler_key = ?", failing).Error)
-		command = exec.CommandContext(t.Context(), program, "retry", "--matching", "--handler", failing, "--yes", "--chunk", "1", "--timeout", "30s")
+		require.NoError(t, held.Clauses(clause.Locking{Strength: "UPDATE"}).Find(&[]models.HandlerStatus{}, "handler_key = ?",
+			failing).Error)
+		command = exec.CommandContext(t.Context(), program, "retry", "--matching", "--handler", failing, "--yes", "--chunk",
+			"1", "--timeout", "30s")
 		command.Env = []string{dsnVariable + "=" + dsn, actorVariable + "=alice"}
 		errOut, err := command.StderrPipe()
 		require.NoError(t, err)
@@ -114,7 +116,8 @@ func interruptBulk(t *testing.T, program string) {
 		require.True(t, errors.As(err, &exit), "%v", err)
 		require.Equal(t, syscall.SIGINT, exit.Sys().(syscall.WaitStatus).Signal())
 		// The server ends what it had begun when it finds nobody there.
-		inboxtest.Exec(t, r.d.DB, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'inboxctl' AND datname = current_database()")
+		inboxtest.Exec(t, r.d.DB,
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'inboxctl' AND datname = current_database()")
 		inboxtest.Eventually(t, func() bool { return !waitsForALock(t, r.d.DB) }, "the chunk is undone")
 		free()
 		require.EqualValues(t, 3, left())
@@ -134,6 +137,7 @@ func interruptBulk(t *testing.T, program string) {
 func waitsForALock(t *testing.T, db *gorm.DB) bool {
 	t.Helper()
 	var n int64
-	require.NoError(t, db.Raw("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'inboxctl' AND wait_event_type = 'Lock' AND datname = current_database()").Scan(&n).Error)
+	require.NoError(t,
+		db.Raw("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'inboxctl' AND wait_event_type = 'Lock' AND datname = current_database()").Scan(&n).Error)
 	return n > 0
 }

@@ -72,25 +72,30 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 	})
 }
 
-func (a *app) runBulk(ctx context.Context, o *ops.Ops, act action, filter ops.Filter, bulk *bulkFlags, matched ops.Count) error {
+func (a *app) runBulk(
+	ctx context.Context, o *ops.Ops, act action, filter ops.Filter, bulk *bulkFlags, matched ops.Count,
+) error {
 	chunks, end := a.betweenChunks(ctx, a.stepTimeout())
 	defer end()
 	most := matched.N
 	if matched.Capped {
 		most = 0
 	}
-	result, err := act.matching(o, chunks, a.who(), filter, ops.Bulk{ChunkSize: bulk.chunk, Most: most, Progress: func(r ops.BulkResult) {
-		a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
-		if ctx.Err() != nil {
-			end()
-		}
-	}})
+	result, err := act.matching(o, chunks, a.who(), filter,
+		ops.Bulk{ChunkSize: bulk.chunk, Most: most, Progress: func(r ops.BulkResult) {
+			a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
+			if ctx.Err() != nil {
+				end()
+			}
+		}})
 	result.Matched = matched
 	report := bulkReport{BulkResult: result, Stopped: err != nil && ctx.Err() != nil}
 	if err != nil {
 		report.Error = secrets.Mask(err.Error())
 	}
-	if printed := a.print(report, func() { fmt.Fprintf(a.out, "%s %d, skipped %d\n", act.done, result.Done, result.Skipped) }); printed != nil {
+	if printed := a.print(report, func() {
+		fmt.Fprintf(a.out, "%s %d, skipped %d\n", act.done, result.Done, result.Skipped)
+	}); printed != nil {
 		return errors.Join(err, printed)
 	}
 	if result.More {

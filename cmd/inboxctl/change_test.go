@@ -32,12 +32,14 @@ func TestDeletingWantsTheIDOnceMore(t *testing.T) {
 		require.Equal(t, 2, inboxtest.CountMessages(t, r.ib))
 
 		require.Contains(t, r.answer("a\n", "delete", "a").out, "deleted message a")
-		require.Equal(t, map[string]any{"MessageID": "b", "Outcome": "deleted"}, r.done("delete", "b", "--confirm", "b", "-o", "json").object())
+		require.Equal(t, map[string]any{"MessageID": "b", "Outcome": "deleted"},
+			r.done("delete", "b", "--confirm", "b", "-o", "json").object())
 		require.Zero(t, inboxtest.CountMessages(t, r.ib))
 		require.Equal(t, exitNotFound, r.run("delete", "a", "--confirm", "a").code)
 		require.Contains(t, r.answer(rejected+"\n", "rejected", "delete", rejected).out, "deleted rejected message")
 		require.Equal(t, exitNotFound, r.run("rejected", "delete", rejected, "--confirm", rejected).code)
-		require.Equal(t, []string{"alice delete message a", "alice delete message b", "alice delete_rejected rejected message " + rejected}, r.audit())
+		require.Equal(t, []string{"alice delete message a", "alice delete message b",
+			"alice delete_rejected rejected message " + rejected}, r.audit())
 	})
 }
 
@@ -80,13 +82,17 @@ func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
 		inboxtest.Accept(t, r.ib, "old", "new")
 		r.poisoned("boom", "poisoned")
 		long := time.Now().UTC().Add(-48 * time.Hour)
-		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ? AND completed_at IS NOT NULL", []string{"old", "poisoned"}).Update("completed_at", long).Error)
-		require.NoError(t, r.d.DB.Model(&models.Message{}).Where("id IN ?", []string{"old", "poisoned"}).Update("received_at", long).Error)
-		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ?", []string{"old", "poisoned"}).Update("created_at", long).Error)
+		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ? AND completed_at IS NOT NULL",
+			[]string{"old", "poisoned"}).Update("completed_at", long).Error)
+		require.NoError(t, r.d.DB.Model(&models.Message{}).Where("id IN ?", []string{"old", "poisoned"}).Update("received_at",
+			long).Error)
+		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ?",
+			[]string{"old", "poisoned"}).Update("created_at", long).Error)
 
 		// The application works on: its workers list their handlers.
 		st := inboxtest.Store(t, r.d.DB)
-		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: "0197a1c2-0000-7000-8000-000000000002", Host: "host", PID: 7, HandlerKeys: []string{failing, fine}}, time.Now()))
+		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: "0197a1c2-0000-7000-8000-000000000002", Host: "host",
+			PID: 7, HandlerKeys: []string{failing, fine}}, time.Now()))
 
 		for _, bad := range []string{"", "0", "-1h", "soon", "99999999d"} {
 			require.Equal(t, exitMisuse, r.run("cleanup", "--yes", "--retention", bad).code, bad)
@@ -116,8 +122,10 @@ func TestTheActorIsRequired(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b")
 		a, b := r.status("a").ID, r.status("b").ID
-		for _, args := range [][]string{{"retry", a}, {"discard", "--matching", "--handler", failing, "--yes"}, {"show", "a"}, {"delete", "a"}, {"pause", failing}, {"resume", failing},
-			{"replay", "a"}, {"cleanup", "--retention", "1d"}, {"rejected", "show", a}, {"rejected", "accept", a}, {"rejected", "delete", a}} {
+		for _, args := range [][]string{{"retry", a}, {"discard", "--matching", "--handler", failing, "--yes"}, {"show", "a"},
+			{"delete", "a"}, {"pause", failing}, {"resume", failing},
+			{"replay", "a"}, {"cleanup", "--retention", "1d"}, {"rejected", "show", a}, {"rejected", "accept", a},
+			{"rejected", "delete", a}} {
 			for _, nobody := range []string{"", "  "} {
 				out := r.run(append(args, "--actor", nobody)...)
 				require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)
@@ -130,13 +138,15 @@ func TestTheActorIsRequired(t *testing.T) {
 		r.done("retry", a, "--actor", "bob")
 		out := runWith(t, t.Context(), r.with(actorVariable, ""), "", "retry", b)
 		require.Zero(t, out.code, out.errOut)
-		require.Equal(t, []string{"bob retry status " + a, defaultActor(func(string) string { return "" }) + " retry status " + b}, r.audit())
+		require.Equal(t, []string{"bob retry status " + a, defaultActor(func(string) string { return "" }) +
+			" retry status " + b}, r.audit())
 		require.Contains(t, r.audit()[1], "@")
 	})
 }
 
 func TestMigrateMakesTheTables(t *testing.T) {
-	for dialect, dsn := range map[string]func(testing.TB) string{"postgres": testenv.PostgresDSN, "sqlite": testenv.SQLiteDSN} {
+	for dialect, dsn := range map[string]func(testing.TB) string{"postgres": testenv.PostgresDSN,
+		"sqlite": testenv.SQLiteDSN} {
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
 			env := map[string]string{dsnVariable: dsn(t), actorVariable: "alice", prefixVariable: "in_"}
@@ -148,7 +158,8 @@ func TestMigrateMakesTheTables(t *testing.T) {
 				out := runWith(t, t.Context(), env, "", "migrate", "status")
 				require.Equal(t, exitFailed, out.code)
 				require.Contains(t, out.errOut, "there is no file")
-				require.Equal(t, exitMisuse, runWith(t, t.Context(), env, "", "migrate", "up", "--inbox", "x", "--schema", "s").code)
+				require.Equal(t, exitMisuse, runWith(t, t.Context(), env, "", "migrate", "up", "--inbox", "x", "--schema",
+					"s").code)
 			}
 			run := func(args ...string) result { return runWith(t, t.Context(), env, "", args...) }
 			require.Equal(t, exitMisuse, run("migrate", "up").code, "without a name an application could not start on them")
@@ -195,7 +206,8 @@ func TestMigratingWaitsNoLongerThanTheTimeout(t *testing.T) {
 		key := fnv.New64a()
 		key.Write([]byte("inbox migrate " + models.Naming{}.Meta()))
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
-			require.NoError(t, tx.Exec(`SELECT pg_advisory_xact_lock(?)`, int64(key.Sum64())).Error) // as another's migration holds it
+			// as another's migration holds it
+			require.NoError(t, tx.Exec(`SELECT pg_advisory_xact_lock(?)`, int64(key.Sum64())).Error)
 			out := r.run("migrate", "up", "--inbox", "test", "--timeout", "1s")
 			require.Equal(t, exitFailed, out.code, out.out)
 			require.Contains(t, out.errOut, "not done within 1s, see --timeout")

@@ -58,7 +58,8 @@ JSON: handler.Deleted with "Error".`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&retention, "retention", "", "how long completed statuses are kept, such as 720h or 30d; required, more than 0")
+	cmd.Flags().StringVar(&retention, "retention", "",
+		"how long completed statuses are kept, such as 720h or 30d; required, more than 0")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd
 }
@@ -88,7 +89,8 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 		return err
 	}
 	if !yes {
-		question := fmt.Sprintf("Delete what inbox %q completed more than %s ago, as %s? Type yes: ", overview.Inbox, age(retention), oneLine(a.actor))
+		question := fmt.Sprintf("Delete what inbox %q completed more than %s ago, as %s? Type yes: ", overview.Inbox,
+			age(retention), oneLine(a.actor))
 		if err := a.confirm(ctx, question, "yes"); err != nil {
 			return err
 		}
@@ -110,7 +112,8 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 		report.Error = secrets.Mask(err.Error())
 	}
 	printed := a.print(report, func() {
-		fmt.Fprintf(a.out, "deleted %d statuses and %d messages, besides %d workers and %d leases of processes that vanished\n",
+		fmt.Fprintf(a.out,
+			"deleted %d statuses and %d messages, besides %d workers and %d leases of processes that vanished\n",
 			deleted.Statuses, deleted.Messages, deleted.Workers, deleted.Leases)
 	})
 	if err != nil && deleted != (handler.Deleted{}) {
@@ -126,7 +129,8 @@ func (a *app) cleaner(d *database, retention time.Duration) (*cleanup.Cleaner, e
 	}
 	options := cleanup.DefaultOptions()
 	options.Retention = retention
-	cleaner, err := cleanup.New(cleanup.Config{Store: st, Options: options, EveryHandler: true, StatementTimeout: a.timeout, Clock: clock.System{}, Logger: zap.NewNop()})
+	cleaner, err := cleanup.New(cleanup.Config{Store: st, Options: options, EveryHandler: true,
+		StatementTimeout: a.timeout, Clock: clock.System{}, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, &codedError{exitMisuse, err}
 	}

@@ -166,18 +166,24 @@ func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 
 // with runs a command's work on the inbox that the flags name.
 func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, options ...ops.Option) error {
-	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error { return work(ctx, o) }, options...)
+	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error {
+		return work(ctx, o)
+	}, options...)
 }
 
 // audited is with for work that names an actor.
-func (a *app) audited(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, options ...ops.Option) error {
+func (a *app) audited(
+	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, options ...ops.Option,
+) error {
 	if err := a.checkActor(); err != nil {
 		return err
 	}
 	return a.with(ctx, work, options...)
 }
 
-func (a *app) withDatabase(ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error, options ...ops.Option) error {
+func (a *app) withDatabase(
+	ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error, options ...ops.Option,
+) error {
 	d, err := a.open(ctx, false)
 	if err != nil {
 		return err

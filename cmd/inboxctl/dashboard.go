@@ -69,7 +69,8 @@ JSON: {"URL", "Inbox", "Actor", "Role", "Password"}, once it listens.`,
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8420", "the address and port to serve at")
 	flags.StringVar(&f.role, "role", dashboard.Operator.String(), "what may be done: viewer, operator or admin")
 	fixed(cmd, "role", roleNames()...)
-	flags.StringArrayVar(&f.origins, "origin", nil, "a further origin whose pages may send forms, such as https://ops.example.org; may be repeated")
+	flags.StringArrayVar(&f.origins, "origin", nil,
+		"a further origin whose pages may send forms, such as https://ops.example.org; may be repeated")
 	flags.BoolVar(&f.insecure, "insecure", false, "ask for no password; only at an address of this machine alone")
 	f.payloads.bind(cmd)
 	return cmd

@@ -55,12 +55,14 @@ func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 	jar, err := cookiejar.New(nil)
 	require.NoError(r.t, err)
 	transport := &http.Transport{}
-	s := &serving{r: r, out: &sink{}, errOut: &sink{}, agent: &http.Client{Jar: jar, Transport: transport, Timeout: inboxtest.Patience}, password: env[passwordVariable]}
+	s := &serving{r: r, out: &sink{}, errOut: &sink{},
+		agent: &http.Client{Jar: jar, Transport: transport, Timeout: inboxtest.Patience}, password: env[passwordVariable]}
 	ctx, interrupt := context.WithCancel(context.Background())
 	ended := make(chan int, 1)
 	args = append([]string{"dashboard", "--listen", "127.0.0.1:0", "-o", "json"}, args...)
 	go func() {
-		ended <- run(ctx, args, system{in: strings.NewReader(""), out: s.out, errOut: s.errOut, getenv: func(name string) string { return env[name] }})
+		ended <- run(ctx, args, system{in: strings.NewReader(""), out: s.out, errOut: s.errOut,
+			getenv: func(name string) string { return env[name] }})
 	}()
 	s.end = sync.OnceValue(func() result {
 		transport.CloseIdleConnections()
@@ -86,7 +88,9 @@ func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 }
 
 // ask sends a request, changed by edit, and returns status and page.
-func (s *serving) ask(method, path string, form url.Values, edit func(*http.Request)) (status int, header http.Header, page string) {
+func (s *serving) ask(
+	method, path string, form url.Values, edit func(*http.Request),
+) (status int, header http.Header, page string) {
 	s.r.t.Helper()
 	request, err := http.NewRequestWithContext(s.r.t.Context(), method, s.at.URL+path, strings.NewReader(form.Encode()))
 	require.NoError(s.r.t, err)
@@ -131,7 +135,8 @@ func TestDashboardIsServedToTheActor(t *testing.T) {
 		require.Equal(t, []string{"alice view message a"}, r.audit())
 
 		status := r.status("a")
-		form := url.Values{"token": {token.FindStringSubmatch(message)[1]}, "ref": {status.ID + "@" + jsonNumber(status.Version)}, "back": {"messages"}}
+		form := url.Values{"token": {token.FindStringSubmatch(message)[1]},
+			"ref": {status.ID + "@" + jsonNumber(status.Version)}, "back": {"messages"}}
 		code, _, page := s.ask(http.MethodPost, "retry", form, nil)
 		require.Equal(t, http.StatusOK, code, page)
 		require.False(t, r.status("a").IsPoisoned)
@@ -197,8 +202,10 @@ func TestDashboardWithoutPasswordTakesOnlyItsOwnHost(t *testing.T) {
 		inboxtest.Accept(t, r.ib, "a")
 		require.Contains(t, s.page("message?id=a"), "Delete the message")
 		require.NotContains(t, s.page("message?id=a"), "Not shown")
-		for host, want := range map[string]int{"evil.example": 401, "evil.example:8420": 401, "127.0.0.1.evil.example": 401, "localhost.evil.example": 401, "10.0.0.1": 401,
-			"localhost:8420": 200, "localhost": 200, "[::1]:8420": 200, "127.0.0.2:1": 200, "ops.example.org": 200, "ops.example.org:444": 401} {
+		for host, want := range map[string]int{"evil.example": 401, "evil.example:8420": 401, "127.0.0.1.evil.example": 401,
+			"localhost.evil.example": 401, "10.0.0.1": 401,
+			"localhost:8420": 200, "localhost": 200, "[::1]:8420": 200, "127.0.0.2:1": 200, "ops.example.org": 200,
+			"ops.example.org:444": 401} {
 			status, header, _ := s.ask(http.MethodGet, "", nil, func(q *http.Request) { q.Host = host })
 			require.Equal(t, want, status, host)
 			require.Empty(t, header.Get("WWW-Authenticate"))
@@ -238,7 +245,8 @@ func TestDashboardRefusesWhatIsNotSafe(t *testing.T) {
 		require.Equal(t, exitFailed, out.code)
 		require.Contains(t, out.errOut, "address already in use")
 	})
-	out := runWith(t, t.Context(), map[string]string{dsnVariable: "file:/nowhere/x.db", actorVariable: "alice"}, "", "dashboard", "--listen", "127.0.0.1:0")
+	out := runWith(t, t.Context(), map[string]string{dsnVariable: "file:/nowhere/x.db", actorVariable: "alice"}, "",
+		"dashboard", "--listen", "127.0.0.1:0")
 	require.Equal(t, exitFailed, out.code)
 	require.Contains(t, out.errOut, "there is no file")
 }

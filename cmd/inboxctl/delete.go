@@ -25,9 +25,10 @@ JSON: {"MessageID", "Outcome"}.`,
   inboxctl delete 7f9c2ba4 --confirm 7f9c2ba4`,
 		Args: oneArg("message ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.delete(cmd, "message", args[0], confirmation, func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error {
-				return o.Delete(ctx, actor, ops.MessageRef{ID: id, Namespace: namespace}, confirmation)
-			})
+			return a.delete(cmd, "message", args[0], confirmation,
+				func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error {
+					return o.Delete(ctx, actor, ops.MessageRef{ID: id, Namespace: namespace}, confirmation)
+				})
 		},
 	}
 	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID once more")
@@ -36,7 +37,9 @@ JSON: {"MessageID", "Outcome"}.`,
 }
 
 // delete deletes what an ID names, once that has been repeated.
-func (a *app) delete(cmd *cobra.Command, what, id, confirmation string, do func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error) error {
+func (a *app) delete(cmd *cobra.Command, what, id, confirmation string,
+	do func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error,
+) error {
 	if cmd.Flags().Changed("confirm") && confirmation != id {
 		return misuse("--confirm is %q, the ID is %q", confirmation, id)
 	}
@@ -50,7 +53,8 @@ func (a *app) delete(cmd *cobra.Command, what, id, confirmation string, do func(
 		if err := do(o, ctx, a.who(), id, id); err != nil {
 			return err
 		}
-		outcome := map[string]string{map[string]string{"message": "MessageID", "rejected message": "RejectedID"}[what]: id, "Outcome": "deleted"}
+		outcome := map[string]string{map[string]string{"message": "MessageID", "rejected message": "RejectedID"}[what]: id,
+			"Outcome": "deleted"}
 		return a.print(outcome, func() { fmt.Fprintf(a.out, "deleted %s %s\n", what, oneLine(id)) })
 	})
 }

@@ -34,7 +34,8 @@ func reference(root *cobra.Command) string {
 	out.WriteString("| command | what it does |\n|---|---|\n")
 	each(root, func(cmd *cobra.Command) {
 		if cmd != root && cmd.Runnable() && !cmd.HasSubCommands() && cmd.Name() != "help" {
-			fmt.Fprintf(&out, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"), cmd.Short)
+			fmt.Fprintf(&out, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"),
+				cmd.Short)
 		}
 	})
 	out.WriteString("\n## Flags of every command\n\n")

@@ -53,7 +53,8 @@ func misuse(format string, args ...any) error {
 var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
-	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
+	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrProcessing, ops.ErrNeedsApplication,
+	ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 
 // exitCode tells how the program ends.

@@ -70,10 +70,12 @@ func failureTable(failures ops.Failures, now time.Time, wide bool) *table {
 	if wide {
 		limit = 0
 	}
-	t := newTable(column{name: "FINGERPRINT"}, column{name: "HANDLER"}, column{name: "POISONED", right: true}, column{name: "FAILING", right: true},
+	t := newTable(column{name: "FINGERPRINT"}, column{name: "HANDLER"}, column{name: "POISONED", right: true},
+		column{name: "FAILING", right: true},
 		column{name: "FIRST", right: true}, column{name: "LAST", right: true}, column{name: "ERROR", limit: limit})
 	for _, g := range failures.Groups {
-		t.add(g.Fingerprint, g.HandlerKey, number(g.Poisoned), number(g.Failing), ago(now, g.FirstSeen), ago(now, g.LastSeen), g.Error)
+		t.add(g.Fingerprint, g.HandlerKey, number(g.Poisoned), number(g.Failing), ago(now, g.FirstSeen), ago(now, g.LastSeen),
+			g.Error)
 	}
 	return t
 }

@@ -44,7 +44,8 @@ func (f *filterFlags) bindStates(cmd *cobra.Command, states ...ops.State) {
 }
 
 func (f *filterFlags) filter(from, to time.Time) ops.Filter {
-	filter := ops.Filter{From: from, To: to, HandlerKeys: f.handlers, MessageID: f.message, Namespace: f.namespace, Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint}
+	filter := ops.Filter{From: from, To: to, HandlerKeys: f.handlers, MessageID: f.message, Namespace: f.namespace,
+		Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint}
 	for _, state := range f.states {
 		filter.States = append(filter.States, ops.State(state))
 	}
@@ -79,7 +80,9 @@ func when(flag, text string, now time.Time) (time.Time, error) {
 			return t.UTC().Truncate(time.Microsecond), nil
 		}
 	}
-	return time.Time{}, misuse("--%s is %q, allowed are 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), and ages such as 90m, 24h or 7d", flag, text)
+	return time.Time{},
+		misuse("--%s is %q, allowed are 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), and ages such as 90m, 24h or 7d", flag,
+			text)
 }
 
 // changed tells which of these flags were given.

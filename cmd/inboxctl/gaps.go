@@ -48,7 +48,8 @@ JSON: ops.GapPage.`,
 }
 
 func gapTable(gaps []models.Gap) *table {
-	t := newTable(column{name: "FOUND"}, column{name: "CHANNEL"}, column{name: "TOPIC"}, column{name: "PARTITION", right: true},
+	t := newTable(column{name: "FOUND"}, column{name: "CHANNEL"}, column{name: "TOPIC"},
+		column{name: "PARTITION", right: true},
 		column{name: "FROM", right: true}, column{name: "TO", right: true}, column{name: "REASON", limit: errorColumns})
 	for _, g := range gaps {
 		t.add(instant(g.FoundAt), g.Channel, g.Topic, number(g.Partition), number(g.FromOffset), number(g.ToOffset), g.Reason)

@@ -27,23 +27,30 @@ func before(d time.Duration) time.Time { return now.Add(-d) }
 const evil = "\x1b]0;gone\a\x1b[2J\u009b31mred\r\n\u202egpj.exe\u200b\x00\x7f"
 
 var poisoned = ops.Status{
-	ID: statusID, MessageID: "7f9c2ba4", HandlerKey: "orders.mail", State: ops.StatePoisoned, Version: 7, ErrorCount: 5, RequeuedCount: 1,
-	LastError: "dial tcp 10.0.0.7:25: connect: connection refused, and what else a mail server says", Fingerprint: "3f1c9a7e",
-	CreatedAt: before(3*time.Minute + 12*time.Second), Type: "order.placed", Source: "shop", ReceivedAt: before(3*time.Minute + 12*time.Second),
+	ID: statusID, MessageID: "7f9c2ba4", HandlerKey: "orders.mail", State: ops.StatePoisoned, Version: 7, ErrorCount: 5,
+	RequeuedCount: 1,
+	LastError:     "dial tcp 10.0.0.7:25: connect: connection refused, and what else a mail server says",
+	Fingerprint:   "3f1c9a7e",
+	CreatedAt:     before(3*time.Minute + 12*time.Second), Type: "order.placed", Source: "shop",
+	ReceivedAt: before(3*time.Minute + 12*time.Second),
 }
 
 func TestTablesForPeople(t *testing.T) {
 	evilStatus := poisoned
 	evilStatus.MessageID, evilStatus.Type, evilStatus.LastError = evil, "注文.確定", evil+evil
-	waiting := ops.Status{ID: statusID, MessageID: "b", HandlerKey: "h", State: ops.StatePending, Waiting: true, ReceivedAt: before(26 * time.Hour)}
-	retrying := ops.Status{ID: statusID, MessageID: "é", HandlerKey: "h", State: ops.StatePending, Failing: true, ErrorCount: 12, LastError: "x", ReceivedAt: before(time.Second)}
+	waiting := ops.Status{ID: statusID, MessageID: "b", HandlerKey: "h", State: ops.StatePending, Waiting: true,
+		ReceivedAt: before(26 * time.Hour)}
+	retrying := ops.Status{ID: statusID, MessageID: "é", HandlerKey: "h", State: ops.StatePending, Failing: true,
+		ErrorCount: 12, LastError: "x", ReceivedAt: before(time.Second)}
 	overview := ops.Overview{
 		Inbox: "orders", At: now, WorkersAlive: 2, Rejected: ops.Count{N: 3}, Gaps: ops.Count{},
 		Handlers: []ops.HandlerOverview{
 			{HandlerKey: "orders.invoice", Registered: true, Processing: ops.Count{N: 4}},
-			{HandlerKey: "orders.mail", Registered: true, Pending: ops.Count{N: 10000, Capped: true}, Due: ops.Count{N: 9000}, OldestDueAge: 3*time.Minute + 12*time.Second,
-				Waiting: ops.Count{N: 12}, Poisoned: ops.Count{N: 17}},
-			{HandlerKey: "orders.old", Obstacle: "no living worker lists it", Pending: ops.Count{N: 1}, Due: ops.Count{N: 1}, OldestDueAge: 50 * time.Hour},
+			{HandlerKey: "orders.mail", Registered: true, Pending: ops.Count{N: 10000, Capped: true}, Due: ops.Count{N: 9000},
+				OldestDueAge: 3*time.Minute + 12*time.Second,
+				Waiting:      ops.Count{N: 12}, Poisoned: ops.Count{N: 17}},
+			{HandlerKey: "orders.old", Obstacle: "no living worker lists it", Pending: ops.Count{N: 1}, Due: ops.Count{N: 1},
+				OldestDueAge: 50 * time.Hour},
 			{HandlerKey: "orders.ship", Paused: true, Registered: true, Obstacle: "paused"},
 		},
 	}
@@ -56,33 +63,40 @@ func TestTablesForPeople(t *testing.T) {
 		"list-wide": func(out *bytes.Buffer) { statusTable([]ops.Status{poisoned, retrying}, now, true).write(out) },
 		"failures": func(out *bytes.Buffer) {
 			failureTable(ops.Failures{Groups: []ops.FailureGroup{
-				{Fingerprint: "3f1c9a7e", HandlerKey: "orders.mail", Error: "dial tcp ?: connect: connection refused", Poisoned: 17, Failing: 2, FirstSeen: before(26 * time.Hour), LastSeen: before(time.Minute)},
+				{Fingerprint: "3f1c9a7e", HandlerKey: "orders.mail", Error: "dial tcp ?: connect: connection refused", Poisoned: 17,
+					Failing: 2, FirstSeen: before(26 * time.Hour), LastSeen: before(time.Minute)},
 				{Fingerprint: "77aa0012", HandlerKey: "orders.ship", Error: evil, Failing: 1},
 			}}, now, false).write(out)
 		},
 		"rejected": func(out *bytes.Buffer) {
-			rejectedTable([]ops.Rejected{{ID: statusID, Channel: "orders", Topic: "orders.v1", Partition: 3, Offset: 1234567, Size: 99, RejectedAt: before(time.Hour), Reason: "not JSON: invalid character '}'"}}, now, false).write(out)
+			rejectedTable([]ops.Rejected{{ID: statusID, Channel: "orders", Topic: "orders.v1", Partition: 3, Offset: 1234567,
+				Size: 99, RejectedAt: before(time.Hour), Reason: "not JSON: invalid character '}'"}}, now, false).write(out)
 		},
 		"handlers": func(out *bytes.Buffer) {
-			handlerTable([]ops.Handler{{HandlerKey: "orders.mail", Registered: true, Workers: 2, Paused: true, Obstacle: "paused"}, {HandlerKey: "orders.old", StoredOnly: true},
+			handlerTable([]ops.Handler{{HandlerKey: "orders.mail", Registered: true, Workers: 2, Paused: true,
+				Obstacle: "paused"}, {HandlerKey: "orders.old", StoredOnly: true},
 				{HandlerKey: "p", Paused: true, Obstacle: "paused; no living worker lists it"}}).write(out)
 		},
 		"workers": func(out *bytes.Buffer) {
 			workerTable([]ops.Worker{
-				{ID: workerID, Host: "app-1", PID: 4711, HandlerKeys: []string{"orders.mail", "orders.ship"}, StartedAt: before(50 * time.Hour), SilentFor: 2 * time.Second, Alive: true},
+				{ID: workerID, Host: "app-1", PID: 4711, HandlerKeys: []string{"orders.mail", "orders.ship"},
+					StartedAt: before(50 * time.Hour), SilentFor: 2 * time.Second, Alive: true},
 				{ID: workerID, Host: evil, PID: 1, SilentFor: 4 * time.Minute},
 				{ID: workerID, Host: "app-2", PID: 1, SilentFor: 4 * time.Minute, Stopped: true},
 				{ID: workerID, Host: "app-3", PID: 1, SilentFor: 4 * time.Minute, Released: true},
 			}, now).write(out)
 		},
 		"locks": func(out *bytes.Buffer) {
-			leaseTable([]ops.Lease{{Name: "cleanup", OwnerID: workerID, ExpiresIn: 21 * time.Second}, {Name: "processor", OwnerID: workerID, ExpiresIn: -time.Hour}}).write(out)
+			leaseTable([]ops.Lease{{Name: "cleanup", OwnerID: workerID, ExpiresIn: 21 * time.Second},
+				{Name: "processor", OwnerID: workerID, ExpiresIn: -time.Hour}}).write(out)
 		},
 		"gaps": func(out *bytes.Buffer) {
-			gapTable([]models.Gap{{FoundAt: now, Channel: "orders", Topic: "orders.v1", Partition: 1, FromOffset: 5, ToOffset: 900, Reason: "removed by the topic's retention"}}).write(out)
+			gapTable([]models.Gap{{FoundAt: now, Channel: "orders", Topic: "orders.v1", Partition: 1, FromOffset: 5,
+				ToOffset: 900, Reason: "removed by the topic's retention"}}).write(out)
 		},
 		"audit": func(out *bytes.Buffer) {
-			auditTable([]ops.AuditEntry{{OccurredAt: now, Actor: "alice@ops1", Action: ops.ActionRetry, Target: "status " + statusID, Detail: `{"message_id":"7f9c2ba4"}`},
+			auditTable([]ops.AuditEntry{{OccurredAt: now, Actor: "alice@ops1", Action: ops.ActionRetry, Target: "status " +
+				statusID, Detail: `{"message_id":"7f9c2ba4"}`},
 				{OccurredAt: now, Actor: "bob", Action: ops.ActionView, Target: "message " + evil}}).write(out)
 		},
 	} {
@@ -97,18 +111,28 @@ func TestTablesForPeople(t *testing.T) {
 
 func TestMessagesForPeople(t *testing.T) {
 	m := ops.Message{
-		ID: "7f9c2ba4", Transport: "kafka", Type: "order.placed", Source: "shop", ContentType: "application/json", ReceivedAt: before(3*time.Minute + 12*time.Second),
-		Content: []byte("{\"id\": 1,\n \"note\": \"" + evil + "\"}\n"), OrderingKey: []byte("customer 7"), TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", OriginalID: "6e",
-		Properties: handler.Properties{Channel: "orders", Headers: []handler.Header{{Key: "h", Value: []byte("x")}, {Key: evil, Value: []byte{0xff, 0x1b}}, {Key: "none"}},
-			Attributes: map[string]string{"tenant": "a", "b": evil}, Kafka: &handler.KafkaCoordinates{Topic: "orders.v1", Partition: 3, Offset: 42, Timestamp: before(4 * time.Minute)}},
+		ID: "7f9c2ba4", Transport: "kafka", Type: "order.placed", Source: "shop", ContentType: "application/json",
+		ReceivedAt: before(3*time.Minute + 12*time.Second),
+		Content:    []byte("{\"id\": 1,\n \"note\": \"" + evil + "\"}\n"), OrderingKey: []byte("customer 7"),
+		TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", OriginalID: "6e",
+		Properties: handler.Properties{Channel: "orders",
+			Headers:    []handler.Header{{Key: "h", Value: []byte("x")}, {Key: evil, Value: []byte{0xff, 0x1b}}, {Key: "none"}},
+			Attributes: map[string]string{"tenant": "a", "b": evil}, Kafka: &handler.KafkaCoordinates{Topic: "orders.v1",
+				Partition: 3, Offset: 42, Timestamp: before(4 * time.Minute)}},
 		Statuses: []ops.StatusDetail{
-			{Status: poisoned, Lane: &ops.LanePlace{HeadStatusID: statusID, HeadMessageID: "7f9c2ba4", HeadState: ops.StatePoisoned}},
+			{Status: poisoned, Lane: &ops.LanePlace{HeadStatusID: statusID, HeadMessageID: "7f9c2ba4",
+				HeadState: ops.StatePoisoned}},
 			{Status: ops.Status{ID: workerID, HandlerKey: "orders.ship", State: ops.StatePending, Waiting: true, CreatedAt: now},
-				Lane: &ops.LanePlace{Ahead: ops.Count{N: 2}, HeadStatusID: statusID, HeadMessageID: "6e", HeadState: ops.StatePoisoned}},
-			{Status: ops.Status{ID: workerID, HandlerKey: "orders.a", State: ops.StatePending, CreatedAt: before(90 * time.Second)}},
-			{Status: ops.Status{ID: workerID, HandlerKey: "orders.b", State: ops.StatePending, Failing: true, ErrorCount: 1, CreatedAt: now, NextAttemptAt: now.Add(time.Minute)}},
-			{Status: ops.Status{ID: workerID, HandlerKey: "orders.c", State: ops.StateProcessing, CreatedAt: now, ProcessingStartedAt: before(time.Second), WorkerID: workerID}},
-			{Status: ops.Status{ID: workerID, HandlerKey: "orders.d", State: ops.StateCompleted, CreatedAt: now, CompletedAt: now}},
+				Lane: &ops.LanePlace{Ahead: ops.Count{N: 2}, HeadStatusID: statusID, HeadMessageID: "6e",
+					HeadState: ops.StatePoisoned}},
+			{Status: ops.Status{ID: workerID, HandlerKey: "orders.a", State: ops.StatePending,
+				CreatedAt: before(90 * time.Second)}},
+			{Status: ops.Status{ID: workerID, HandlerKey: "orders.b", State: ops.StatePending, Failing: true, ErrorCount: 1,
+				CreatedAt: now, NextAttemptAt: now.Add(time.Minute)}},
+			{Status: ops.Status{ID: workerID, HandlerKey: "orders.c", State: ops.StateProcessing, CreatedAt: now,
+				ProcessingStartedAt: before(time.Second), WorkerID: workerID}},
+			{Status: ops.Status{ID: workerID, HandlerKey: "orders.d", State: ops.StateCompleted, CreatedAt: now,
+				CompletedAt: now}},
 		},
 	}
 	for name, c := range map[string]struct {
@@ -129,7 +153,8 @@ func TestMessagesForPeople(t *testing.T) {
 		})
 	}
 	t.Run("rejected", func(t *testing.T) {
-		r := ops.RejectedRecord{Rejected: ops.Rejected{ID: statusID, Channel: "orders", Topic: "orders.v1", Reason: evil, RejectedAt: before(time.Hour), Timestamp: now},
+		r := ops.RejectedRecord{Rejected: ops.Rejected{ID: statusID, Channel: "orders", Topic: "orders.v1", Reason: evil,
+			RejectedAt: before(time.Hour), Timestamp: now},
 			Headers: m.Properties.Headers, HeadersProblem: "unreadable"}
 		var out bytes.Buffer
 		writeRejected(&out, r, &payloads{}, now)
@@ -156,9 +181,11 @@ func TestJSONHasTheNamesOfTheAPI(t *testing.T) {
 		Map      map[string]string
 		Astral   string
 	}{
-		Page: ops.Page{Statuses: []ops.Status{status}, Next: "abc", Looked: 3}, Detail: ops.StatusDetail{Status: status, Lane: &ops.LanePlace{}},
+		Page:     ops.Page{Statuses: []ops.Status{status}, Next: "abc", Looked: 3},
+		Detail:   ops.StatusDetail{Status: status, Lane: &ops.LanePlace{}},
 		Overview: ops.Overview{At: now, Handlers: []ops.HandlerOverview{{OldestDueAge: 1500 * time.Millisecond}}},
-		Bytes:    [][]byte{nil, {}, []byte("<text>"), {0xff}}, Hidden: hidden{Hidden: true, Size: 3}, Map: map[string]string{"b": "<&>", "a": ""}, Astral: "\U000e0041😀",
+		Bytes:    [][]byte{nil, {}, []byte("<text>"), {0xff}}, Hidden: hidden{Hidden: true, Size: 3},
+		Map: map[string]string{"b": "<&>", "a": ""}, Astral: "\U000e0041😀",
 	}))
 	requireHarmless(t, out.String())
 	golden(t, "json", out.String())

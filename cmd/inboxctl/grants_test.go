@@ -32,7 +32,8 @@ func newGranted(t *testing.T) granted {
 	reader, asReader := testenv.Role(t, dsn)
 	lena, asLena := testenv.Role(t, dsn) // an operator with a login of her own
 	testenv.Grant(t, dsn, operator, lena)
-	testenv.Run(t, dsn, fmt.Sprintf("ALTER ROLE %s SET role = %s", lena, operator)) // she acts as the other, and is told by her own
+	// she acts as the other, and is told by her own
+	testenv.Run(t, dsn, fmt.Sprintf("ALTER ROLE %s SET role = %s", lena, operator))
 	testenv.Run(t, dsn, "CREATE SCHEMA orders AUTHORIZATION "+owner)
 	g := granted{t, asOwner, asApplication, asOperator, asReader, asLena, lena}
 	require.Zero(t, g.run(asOwner, "migrate", "up", "--inbox", "test").code)
@@ -48,7 +49,8 @@ func newGranted(t *testing.T) granted {
 // run runs a command as a role.
 func (g granted) run(as string, args ...string) result {
 	g.t.Helper()
-	return runWith(g.t, g.t.Context(), map[string]string{dsnVariable: as, schemaVariable: "orders", prefixVariable: "in_", actorVariable: "alice"}, "", args...)
+	return runWith(g.t, g.t.Context(), map[string]string{dsnVariable: as, schemaVariable: "orders", prefixVariable: "in_",
+		actorVariable: "alice"}, "", args...)
 }
 
 func (g granted) done(as string, args ...string) result {
@@ -75,8 +77,10 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 		}
 		return nil
 	}
-	ib, err := inbox.New("test", testenv.OpenPostgres(t, g.application), inboxtest.Brisk(), inbox.Schema("orders"), inbox.TablePrefix("in_"),
-		inboxtest.Handlers(inboxtest.Do(failing, poisons), inboxtest.Tx(fine, func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil })))
+	ib, err := inbox.New("test", testenv.OpenPostgres(t, g.application), inboxtest.Brisk(), inbox.Schema("orders"),
+		inbox.TablePrefix("in_"),
+		inboxtest.Handlers(inboxtest.Do(failing, poisons),
+			inboxtest.Tx(fine, func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil })))
 	require.NoError(t, err)
 	end := inboxtest.Start(t, ib)
 	inboxtest.Accept(t, ib, "fine", "a", "b", "c")
@@ -92,16 +96,20 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 	require.NoError(t, err)
 
 	record := "00000000-0000-7000-8000-000000000001"
-	require.NoError(t, ib.DB().Scopes(ib.Rejected).Create(&models.RejectedMessage{ID: record, Channel: "c", Topic: "orders", Timestamp: inboxtest.Noon,
+	require.NoError(t, ib.DB().Scopes(ib.Rejected).Create(&models.RejectedMessage{ID: record, Channel: "c",
+		Topic: "orders", Timestamp: inboxtest.Noon,
 		Value: []byte("x"), Headers: "[]", Reason: "bad", RejectedAt: inboxtest.Noon}).Error)
 
-	for _, args := range [][]string{{"status"}, {"list"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"}, {"gaps"}, {"audit"}, {"migrate", "status"}} {
+	for _, args := range [][]string{{"status"}, {"list"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"}, {"gaps"},
+		{"audit"}, {"migrate", "status"}} {
 		g.done(g.reader, args...)
 		g.done(g.operator, args...)
 	}
 	for _, args := range [][]string{
-		{"show", "a"}, {"rejected", "list"}, {"rejected", "show", record}, {"rejected", "delete", record, "--confirm", record}, {"pause", failing}, {"resume", failing},
-		{"retry", poisoned[0].ID}, {"delete", "b", "--confirm", "b"}, {"discard", poisoned[2].ID}, {"cleanup", "--retention", "30d", "--yes"},
+		{"show", "a"}, {"rejected", "list"}, {"rejected", "show", record},
+		{"rejected", "delete", record, "--confirm", record}, {"pause", failing}, {"resume", failing},
+		{"retry", poisoned[0].ID}, {"delete", "b", "--confirm", "b"}, {"discard", poisoned[2].ID},
+		{"cleanup", "--retention", "30d", "--yes"},
 	} {
 		g.refused(g.reader, args...)
 		g.done(g.operator, args...)
@@ -117,19 +125,28 @@ func TestRolesCanDoNothingElse(t *testing.T) {
 	g := newGranted(t)
 	audit := `INSERT INTO orders.in_audit (id, actor, action, target, detail, occurred_at) VALUES (gen_random_uuid(), 'eve', 'view', 'x', '{}', now())`
 	for as, statements := range map[string][]string{
-		g.application: {`UPDATE orders.in_messages SET content = ''`, `UPDATE orders.in_meta SET value = ''`, `UPDATE orders.in_rejected_messages SET value = ''`},
-		g.operator: {`INSERT INTO orders.in_messages (id) VALUES ('m')`, `UPDATE orders.in_messages SET content = ''`, `INSERT INTO orders.in_handler_statuses (id) VALUES (NULL)`,
-			`UPDATE orders.in_workers SET pid = 1`, `DELETE FROM orders.in_markers`, `UPDATE orders.in_rejected_messages SET reason = ''`},
-		g.reader: {`SELECT content FROM orders.in_messages`, `SELECT serialized_properties FROM orders.in_messages`, `SELECT ordering_key FROM orders.in_messages`,
-			`SELECT key FROM orders.in_rejected_messages`, `SELECT value FROM orders.in_rejected_messages`, `SELECT headers FROM orders.in_rejected_messages`,
-			audit, `DELETE FROM orders.in_messages`, `UPDATE orders.in_handlers SET paused = true`, `DELETE FROM orders.in_locks`},
+		g.application: {`UPDATE orders.in_messages SET content = ''`, `UPDATE orders.in_meta SET value = ''`,
+			`UPDATE orders.in_rejected_messages SET value = ''`},
+		g.operator: {`INSERT INTO orders.in_messages (id) VALUES ('m')`, `UPDATE orders.in_messages SET content = ''`,
+			`INSERT INTO orders.in_handler_statuses (id) VALUES (NULL)`,
+			`UPDATE orders.in_workers SET pid = 1`, `DELETE FROM orders.in_markers`,
+			`UPDATE orders.in_rejected_messages SET reason = ''`},
+		g.reader: {`SELECT content FROM orders.in_messages`, `SELECT serialized_properties FROM orders.in_messages`,
+			`SELECT ordering_key FROM orders.in_messages`,
+			`SELECT key FROM orders.in_rejected_messages`, `SELECT value FROM orders.in_rejected_messages`,
+			`SELECT headers FROM orders.in_rejected_messages`,
+			audit, `DELETE FROM orders.in_messages`, `UPDATE orders.in_handlers SET paused = true`,
+			`DELETE FROM orders.in_locks`},
 	} {
 		db := testenv.OpenPostgres(t, as)
-		for _, table := range []string{"messages", "handler_statuses", "rejected_messages", "gaps", "locks", "workers", "handlers", "markers", "audit", "meta"} {
-			statements = append(statements, fmt.Sprintf(`TRUNCATE orders.in_%s CASCADE`, table), fmt.Sprintf(`DROP TABLE orders.in_%s`, table),
+		for _, table := range []string{"messages", "handler_statuses", "rejected_messages", "gaps", "locks", "workers",
+			"handlers", "markers", "audit", "meta"} {
+			statements = append(statements, fmt.Sprintf(`TRUNCATE orders.in_%s CASCADE`, table),
+				fmt.Sprintf(`DROP TABLE orders.in_%s`, table),
 				fmt.Sprintf(`ALTER TABLE orders.in_%s ADD COLUMN x int`, table))
 		}
-		for _, statement := range append(statements, `UPDATE orders.in_audit SET actor = 'bob'`, `DELETE FROM orders.in_audit`, `CREATE TABLE orders.x (a int)`) {
+		for _, statement := range append(statements, `UPDATE orders.in_audit SET actor = 'bob'`,
+			`DELETE FROM orders.in_audit`, `CREATE TABLE orders.x (a int)`) {
 			var refused *pgconn.PgError
 			require.ErrorAs(t, db.Exec(statement).Error, &refused, statement)
 			require.Equal(t, "42501", refused.Code, statement)
@@ -138,7 +155,8 @@ func TestRolesCanDoNothingElse(t *testing.T) {
 }
 
 func TestGrantsNameRoles(t *testing.T) {
-	for _, args := range [][]string{{"grants"}, {"grants", "--application", "public"}, {"grants", "--reader", "r", "--schema", "a b"}} {
+	for _, args := range [][]string{{"grants"}, {"grants", "--application", "public"},
+		{"grants", "--reader", "r", "--schema", "a b"}} {
 		require.Equal(t, exitMisuse, runWith(t, t.Context(), nil, "", args...).code, "%v", args)
 	}
 }

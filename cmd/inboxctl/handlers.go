@@ -34,7 +34,8 @@ JSON: a list of ops.Handler.`,
 }
 
 func handlerTable(handlers []ops.Handler) *table {
-	t := newTable(column{name: "HANDLER"}, column{name: "WORKERS", right: true}, column{name: "PAUSED"}, column{name: "NOTE"})
+	t := newTable(column{name: "HANDLER"}, column{name: "WORKERS", right: true}, column{name: "PAUSED"},
+		column{name: "NOTE"})
 	for _, h := range handlers {
 		note := h.Obstacle
 		if h.StoredOnly {
@@ -71,7 +72,9 @@ JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
 	return cmd
 }
 
-func newPausing(a *app, done string, do func(o *ops.Ops, ctx context.Context, actor ops.Actor, handlerKey string) error) *cobra.Command {
+func newPausing(
+	a *app, done string, do func(o *ops.Ops, ctx context.Context, actor ops.Actor, handlerKey string) error,
+) *cobra.Command {
 	return &cobra.Command{
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -94,7 +97,9 @@ type pauseResult struct {
 	Error      string
 }
 
-func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string, do func(*ops.Ops, context.Context, ops.Actor, string) error, keys []string) error {
+func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
+	do func(*ops.Ops, context.Context, ops.Actor, string) error, keys []string,
+) error {
 	results := struct{ Results []pauseResult }{}
 	var problems []error
 	for _, key := range keys {
@@ -104,7 +109,8 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string, do func(*o
 		}
 		if err != nil {
 			problems = append(problems, err)
-			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done, Error: secrets.Mask(err.Error())})
+			results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: "not " + done,
+				Error: secrets.Mask(err.Error())})
 			continue
 		}
 		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: outcome})

@@ -85,10 +85,12 @@ func statusTable(statuses []ops.Status, now time.Time, wide bool) *table {
 	if wide {
 		limit = 0
 	}
-	t := newTable(column{name: "STATUS"}, column{name: "STATE"}, column{name: "HANDLER"}, column{name: "MESSAGE"}, column{name: "TYPE", limit: 40},
+	t := newTable(column{name: "STATUS"}, column{name: "STATE"}, column{name: "HANDLER"}, column{name: "MESSAGE"},
+		column{name: "TYPE", limit: 40},
 		column{name: "RECEIVED", right: true}, column{name: "ERRORS", right: true}, column{name: "ERROR", limit: limit})
 	for _, s := range statuses {
-		t.add(s.ID, stateName(s), s.HandlerKey, s.MessageID, s.Type, ago(now, s.ReceivedAt), number(s.ErrorCount), s.LastError)
+		t.add(s.ID, stateName(s), s.HandlerKey, s.MessageID, s.Type, ago(now, s.ReceivedAt), number(s.ErrorCount),
+			s.LastError)
 	}
 	return t
 }

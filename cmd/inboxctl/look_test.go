@@ -101,7 +101,8 @@ func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		m := inboxtest.Message("a")
 		m.Content = []byte(`{"card": "WXYZ-1111"}`)
-		m.Properties.Headers = []handler.Header{{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")}}
+		m.Properties.Headers = []handler.Header{{Key: "traceparent",
+			Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")}}
 		_, err := r.ib.Accept(t.Context(), m)
 		require.NoError(t, err)
 		rejected := r.reject(1, []byte("k"), []byte("WXYZ-2222"))
@@ -114,13 +115,16 @@ func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
 		hidden := r.done("show", "a", "-o", "json").object()
 		require.Equal(t, map[string]any{"Hidden": true, "Size": 21.0}, hidden["Content"])
 		require.NotContains(t, r.done("rejected", "show", rejected).out, "WXYZ")
-		require.Equal(t, map[string]any{"Hidden": true, "Size": 9.0}, r.done("rejected", "show", rejected, "-o", "json").object()["Value"])
+		require.Equal(t, map[string]any{"Hidden": true, "Size": 9.0},
+			r.done("rejected", "show", rejected, "-o", "json").object()["Value"])
 
 		require.Contains(t, r.done("show", "a", "--show-payload").out, `  {"card": "WXYZ-1111"}`)
-		require.Equal(t, map[string]any{"Text": `{"card": "WXYZ-1111"}`}, r.done("show", "a", "--show-payload", "-o", "json").object()["Content"])
+		require.Equal(t, map[string]any{"Text": `{"card": "WXYZ-1111"}`},
+			r.done("show", "a", "--show-payload", "-o", "json").object()["Content"])
 		require.Contains(t, r.done("rejected", "show", rejected, "--show-payload").out, "WXYZ-2222")
 		require.Equal(t, []string{
-			"alice view message a", "alice view message a", "alice view_rejected rejected message " + rejected, "alice view_rejected rejected message " + rejected,
+			"alice view message a", "alice view message a", "alice view_rejected rejected message " + rejected,
+			"alice view_rejected rejected message " + rejected,
 			"alice view message a", "alice view message a", "alice view_rejected rejected message " + rejected,
 		}, r.audit())
 		require.Equal(t, exitNotFound, r.run("show", "nobody").code)
@@ -131,8 +135,10 @@ func TestMessagesOfAttackersStayText(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		hostile := strings.NewReplacer("\x00", "").Replace(evil) // which no database takes
 		r.poisoned(hostile, hostile)
-		for _, args := range [][]string{{"status"}, {"list", "--wide"}, {"failures", "--wide"}, {"show", hostile, "--show-payload"}, {"audit"}, {"show", "not there" + hostile},
-			{"delete", hostile, "--confirm", "x"}, {"pause", hostile}, {hostile}, {"list", "--state", hostile}, {"--" + hostile}} {
+		for _, args := range [][]string{{"status"}, {"list", "--wide"}, {"failures", "--wide"},
+			{"show", hostile, "--show-payload"}, {"audit"}, {"show", "not there" + hostile},
+			{"delete", hostile, "--confirm", "x"}, {"pause", hostile}, {hostile}, {"list", "--state", hostile},
+			{"--" + hostile}} {
 			for _, format := range []string{"table", "json"} {
 				out := r.run(append(args, "-o", format)...)
 				requireHarmless(t, out.out)
@@ -151,9 +157,13 @@ func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, inboxtest.Brisk())
 		inboxtest.Start(t, r.ib)
-		require.NoError(t, d.DB.Create(&models.Lock{Name: "cleanup", OwnerID: statusID, ExpiresAt: time.Now().Add(time.Hour)}).Error)
-		require.NoError(t, d.DB.Create(&models.Gap{ID: statusID, Channel: "c", Topic: "orders", FromOffset: 5, ToOffset: 900, Reason: "removed", FoundAt: time.Now()}).Error)
-		inboxtest.Eventually(t, func() bool { return strings.Contains(r.done("workers").out, "alive") }, "the worker is alive")
+		require.NoError(t, d.DB.Create(&models.Lock{Name: "cleanup", OwnerID: statusID,
+			ExpiresAt: time.Now().Add(time.Hour)}).Error)
+		require.NoError(t, d.DB.Create(&models.Gap{ID: statusID, Channel: "c", Topic: "orders", FromOffset: 5, ToOffset: 900,
+			Reason: "removed", FoundAt: time.Now()}).Error)
+		inboxtest.Eventually(t, func() bool {
+			return strings.Contains(r.done("workers").out, "alive")
+		}, "the worker is alive")
 		require.Contains(t, r.done("workers").out, failing)
 		out := r.done("status").out
 		require.Contains(t, out, "workers alive  1")
@@ -184,7 +194,8 @@ func TestAuditIsExportedWhole(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		rows := make([]models.Audit, 2*exportPage+30)
 		for i := range rows {
-			rows[i] = models.Audit{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", i), Actor: "ada", Action: "retry", Target: fmt.Sprintf("status %d", i),
+			rows[i] = models.Audit{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", i), Actor: "ada", Action: "retry",
+				Target: fmt.Sprintf("status %d", i),
 				Detail: `{"a":"b,\"c\""}`, OccurredAt: inboxtest.Noon, DatabaseRole: "ops"}
 		}
 		rows[0].Target = "message \x1b[31m,\nred"
@@ -196,7 +207,8 @@ func TestAuditIsExportedWhole(t *testing.T) {
 			var entry struct{ ID, Actor, Target, Detail, DatabaseRole string }
 			require.NoError(t, json.Unmarshal([]byte(line), &entry))
 			row := rows[len(rows)-1-i]
-			require.Equal(t, []string{row.ID, "ada", row.Target, row.Detail, "ops"}, []string{entry.ID, entry.Actor, entry.Target, entry.Detail, entry.DatabaseRole})
+			require.Equal(t, []string{row.ID, "ada", row.Target, row.Detail, "ops"},
+				[]string{entry.ID, entry.Actor, entry.Target, entry.Detail, entry.DatabaseRole})
 		}
 
 		out := r.done("audit", "--export", "csv", "--by", "ada").out
@@ -205,10 +217,12 @@ func TestAuditIsExportedWhole(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, records, 1+len(rows))
 		require.Equal(t, []string{"id", "occurred_at", "actor", "database_role", "action", "target", "detail"}, records[0])
-		require.Equal(t, []string{rows[0].ID, "2026-01-01T12:00:00Z", "ada", "ops", "retry", `message \x1b[31m,\nred`, rows[0].Detail}, records[len(rows)])
+		require.Equal(t, []string{rows[0].ID, "2026-01-01T12:00:00Z", "ada", "ops", "retry", `message \x1b[31m,\nred`,
+			rows[0].Detail}, records[len(rows)])
 
 		require.Empty(t, r.done("audit", "--export", "jsonl", "--by", "nobody").out)
-		for _, args := range [][]string{{"--export", "xml"}, {"--export", "csv", "--limit", "5"}, {"--export", "csv", "-o", "json"}} {
+		for _, args := range [][]string{{"--export", "xml"}, {"--export", "csv", "--limit", "5"},
+			{"--export", "csv", "-o", "json"}} {
 			require.Equal(t, exitMisuse, r.run(append([]string{"audit"}, args...)...).code)
 		}
 	})

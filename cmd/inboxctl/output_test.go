@@ -28,11 +28,15 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 		first, second := r.reject(1, nil, nil), r.reject(2, nil, nil)
 		status := func(id string) string { return r.status(id).ID }
 		commands := [][]string{
-			{}, {"help"}, {"help", "retry"}, {"version"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"},
-			{"migrate", "print", "--dialect", "postgres"}, {"grants", "--reader", "r"}, {"migrate", "status"}, {"migrate", "up", "--inbox", "test"},
-			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"}, {"gaps"}, {"audit"},
+			{}, {"help"}, {"help", "retry"}, {"version"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"},
+			{"completion", "powershell"},
+			{"migrate", "print", "--dialect", "postgres"}, {"grants", "--reader", "r"}, {"migrate", "status"},
+			{"migrate", "up", "--inbox", "test"},
+			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"},
+			{"workers"}, {"locks"}, {"gaps"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
-			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"}, {"delete", "4", "--confirm", "4"},
+			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},
+			{"delete", "4", "--confirm", "4"},
 			{"rejected", "delete", second, "--confirm", second},
 			{"pause", failing}, {"resume", failing}, {"cleanup", "--retention", "1h", "--yes"},
 			{"dashboard", "--listen", "127.0.0.1:0"},
@@ -49,7 +53,8 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 				var errOut bytes.Buffer
 				ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Patience)
 				code := run(ctx, append([]string{"-o", format}, args...),
-					system{in: strings.NewReader(""), out: full, errOut: &errOut, getenv: func(name string) string { return r.env[name] }})
+					system{in: strings.NewReader(""), out: full, errOut: &errOut,
+						getenv: func(name string) string { return r.env[name] }})
 				require.NoError(t, ctx.Err(), "%v ends by itself", args)
 				cancel()
 				require.Equal(t, exitFailed, code, "%v -o %s: %s", args, format, errOut.String())
@@ -91,7 +96,8 @@ func TestPartlyDoneStaysPartlyDoneWhenItsOutputIsLost(t *testing.T) {
 		r.poisoned("boom", "1")
 		var errOut bytes.Buffer
 		code := run(t.Context(), []string{"retry", r.status("1").ID, "00000000-0000-7000-8000-000000000000"},
-			system{in: strings.NewReader(""), out: full, errOut: &errOut, getenv: func(name string) string { return r.env[name] }})
+			system{in: strings.NewReader(""), out: full, errOut: &errOut,
+				getenv: func(name string) string { return r.env[name] }})
 		require.Equal(t, exitPartly, code, errOut.String())
 		require.Contains(t, errOut.String(), "print the result: ")
 	})

@@ -21,7 +21,8 @@ type pageFlags struct {
 // bind adds --limit and --after.
 func (p *pageFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&p.limit, "limit", ops.DefaultLimit, "how many at most, 1 to 1000")
-	cmd.Flags().StringVar(&p.after, "after", "", "go on behind this place, which the page before told; give the same filters")
+	cmd.Flags().StringVar(&p.after, "after", "",
+		"go on behind this place, which the page before told; give the same filters")
 }
 
 // bindPeriod adds --from and --to; what is what they bound.

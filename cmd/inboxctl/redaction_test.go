@@ -26,14 +26,16 @@ func TestNoCommandShowsCardNumbersOrCredentials(t *testing.T) {
 		r.fails["a"] = "card " + card + " refused, password=" + token
 		inboxtest.Process(t, r.ib)
 		rejected := r.reject(1, []byte(card), m.Content)
-		inboxtest.Exec(t, r.d.DB, "UPDATE inbox_rejected_messages SET reason = ?, headers = ?", "no card "+card, handler.SerializeHeaders(headers))
+		inboxtest.Exec(t, r.d.DB, "UPDATE inbox_rejected_messages SET reason = ?, headers = ?", "no card "+card,
+			handler.SerializeHeaders(headers))
 		require.NoError(t, r.d.DB.Create(&models.Worker{ID: "0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11", HandlerKeys: "[]",
 			Health:    `[{"code":"consumer","state":"degraded","detail":"handler: card ` + card + `"}]`,
 			StartedAt: inboxtest.Noon, HeartbeatAt: inboxtest.Noon}).Error)
 
 		for _, args := range [][]string{
 			{"status"}, {"list"}, {"list", "--wide"}, {"failures"}, {"show", "a"}, {"show", "a", "--show-payload"}, {"workers"},
-			{"rejected", "list", "--wide"}, {"rejected", "show", rejected}, {"rejected", "show", rejected, "--show-payload"}, {"audit"},
+			{"rejected", "list", "--wide"}, {"rejected", "show", rejected}, {"rejected", "show", rejected, "--show-payload"},
+			{"audit"},
 		} {
 			for _, args := range [][]string{args, append(args, "-o", "json")} {
 				out := r.done(args...)

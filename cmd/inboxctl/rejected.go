@@ -79,10 +79,12 @@ func rejectedTable(rejected []ops.Rejected, now time.Time, wide bool) *table {
 	if wide {
 		limit = 0
 	}
-	t := newTable(column{name: "ID"}, column{name: "CHANNEL"}, column{name: "TOPIC"}, column{name: "PARTITION", right: true}, column{name: "OFFSET", right: true},
+	t := newTable(column{name: "ID"}, column{name: "CHANNEL"}, column{name: "TOPIC"},
+		column{name: "PARTITION", right: true}, column{name: "OFFSET", right: true},
 		column{name: "BYTES", right: true}, column{name: "REJECTED", right: true}, column{name: "REASON", limit: limit})
 	for _, r := range rejected {
-		t.add(r.ID, r.Channel, r.Topic, number(r.Partition), number(r.Offset), number(r.Size), ago(now, r.RejectedAt), r.Reason)
+		t.add(r.ID, r.Channel, r.Topic, number(r.Partition), number(r.Offset), number(r.Size), ago(now, r.RejectedAt),
+			r.Reason)
 	}
 	return t
 }
@@ -122,7 +124,8 @@ func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now tim
 	fact(w, "at", fmt.Sprintf("%s, %s ago", instant(r.RejectedAt), ago(now, r.RejectedAt)))
 	fact(w, "reason", r.Reason)
 	fact(w, "channel", r.Channel)
-	fact(w, "record", fmt.Sprintf("topic %s, partition %d, offset %d, %s", r.Topic, r.Partition, r.Offset, instant(r.Timestamp)))
+	fact(w, "record", fmt.Sprintf("topic %s, partition %d, offset %d, %s", r.Topic, r.Partition, r.Offset,
+		instant(r.Timestamp)))
 	fact(w, "record key", bytesText(r.Key))
 	fact(w, "unreadable", r.HeadersProblem)
 	writeHeaders(w, r.Headers)

@@ -47,7 +47,8 @@ func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 }
 
 func newRig(t testing.TB, d *inboxtest.Database, opts ...inbox.Option) *rig {
-	r := &rig{t: t, d: d, fails: map[string]string{}, env: map[string]string{dsnVariable: d.OperatorDSN(t), actorVariable: "alice"}}
+	r := &rig{t: t, d: d, fails: map[string]string{},
+		env: map[string]string{dsnVariable: d.OperatorDSN(t), actorVariable: "alice"}}
 	fail := func(_ context.Context, m inboxtest.Bytes) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -109,7 +110,8 @@ func (r *rig) done(args ...string) result {
 func runWith(t testing.TB, ctx context.Context, env map[string]string, input string, args ...string) result {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	sys := system{in: strings.NewReader(input), out: &out, errOut: &errOut, getenv: func(name string) string { return env[name] }}
+	sys := system{in: strings.NewReader(input), out: &out, errOut: &errOut,
+		getenv: func(name string) string { return env[name] }}
 	code := run(ctx, args, sys)
 	return result{t: t, code: code, out: out.String(), errOut: errOut.String()}
 }
@@ -154,8 +156,10 @@ func (r *rig) audit() []string {
 // reject keeps a rejected record and returns its ID.
 func (r *rig) reject(offset int64, key, value []byte) string {
 	r.t.Helper()
-	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders", Offset: offset, Timestamp: inboxtest.Noon,
-		Key: key, Value: value, Headers: `[{"k":"h","v":"x"}]`, Reason: "invalid character '}'", RejectedAt: time.Now().UTC().Truncate(time.Microsecond)}
+	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders",
+		Offset: offset, Timestamp: inboxtest.Noon,
+		Key: key, Value: value, Headers: `[{"k":"h","v":"x"}]`, Reason: "invalid character '}'",
+		RejectedAt: time.Now().UTC().Truncate(time.Microsecond)}
 	require.NoError(r.t, r.d.DB.Create(&row).Error)
 	return row.ID
 }

@@ -87,7 +87,8 @@ func newRoot(a *app) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse("%w", err) })
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://… or file:… ("+dsnVariable+")")
-	flags.StringVar(&a.schema, "schema", "", "the PostgreSQL schema of the tables ("+schemaVariable+"; default the search path)")
+	flags.StringVar(&a.schema, "schema", "", "the PostgreSQL schema of the tables ("+schemaVariable+
+		"; default the search path)")
 	flags.StringVar(&a.prefix, "prefix", "", "what the tables' names begin with ("+prefixVariable+"; default inbox_)")
 	flags.StringVar(&a.actor, "actor", "", "who acts, for the audit ("+actorVariable+"; default user@host)")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "of connecting, and of each statement or transaction")
@@ -96,8 +97,10 @@ func newRoot(a *app) *cobra.Command {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd) }
 
 	root.AddCommand(
-		newStatus(a), newList(a), newShow(a), newFailures(a), newRetry(a), newDiscard(a), newDelete(a), newReplay(a), newRejected(a),
-		newHandlers(a), newPause(a), newResume(a), newWorkers(a), newLocks(a), newGaps(a), newAudit(a), newCleanup(a), newMigrate(a), newGrants(a),
+		newStatus(a), newList(a), newShow(a), newFailures(a), newRetry(a), newDiscard(a), newDelete(a), newReplay(a),
+		newRejected(a),
+		newHandlers(a), newPause(a), newResume(a), newWorkers(a), newLocks(a), newGaps(a), newAudit(a), newCleanup(a),
+		newMigrate(a), newGrants(a),
 		newDashboard(a), newVersion(a), newCompletion(),
 		topic("connecting", "The database, the tables' names and the actor", connectingHelp),
 		topic("json", "What -o json prints", jsonHelp),
@@ -190,7 +193,8 @@ func (a *app) checkFlags(cmd *cobra.Command) error {
 	if a.timeout <= 0 {
 		return misuse("--timeout is %v, allowed is more than 0", a.timeout)
 	}
-	for name, variable := range map[string]string{"dsn": dsnVariable, "schema": schemaVariable, "prefix": prefixVariable, "actor": actorVariable} {
+	for name, variable := range map[string]string{"dsn": dsnVariable, "schema": schemaVariable, "prefix": prefixVariable,
+		"actor": actorVariable} {
 		if flag := cmd.Flags().Lookup(name); !flag.Changed {
 			if err := flag.Value.Set(a.getenv(variable)); err != nil {
 				return misuse("%s: %w", variable, err)

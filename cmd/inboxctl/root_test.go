@@ -18,8 +18,9 @@ func TestExitCodeOfEachKindOfError(t *testing.T) {
 		exitFailed:   {errors.New("x"), ops.ErrNotAudited},
 		exitMisuse:   {misuse("x"), ops.ErrBadInput},
 		exitNotFound: {ops.ErrNotFound},
-		exitRefused:  {ops.ErrStale, ops.ErrNotPoisoned, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, errNotConfirmed, cleanup.ErrLeaseHeld},
-		exitPartly:   {&codedError{exitPartly, ops.ErrNotFound}},
+		exitRefused: {ops.ErrStale, ops.ErrNotPoisoned, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff,
+			errNotConfirmed, cleanup.ErrLeaseHeld},
+		exitPartly: {&codedError{exitPartly, ops.ErrNotFound}},
 	} {
 		for _, err := range errs {
 			if err != nil {
@@ -33,10 +34,14 @@ func TestExitCodeOfEachKindOfError(t *testing.T) {
 func TestMisuseEndsWith2AndSaysWhereHelpIs(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"nope"}, {"rejected", "nope"}, {"migrate", "nope"}, {"status", "x"}, {"--nope"}, {"status", "--nope"}, {"status", "-o", "yaml"}, {"status", "--timeout", "0s"},
-		{"status", "--timeout", "x"}, {"show"}, {"show", ""}, {"show", "a", "b"}, {"delete"}, {"replay"}, {"rejected", "show"}, {"rejected", "accept"}, {"rejected", "delete"},
-		{"migrate", "up"}, {"migrate", "print"}, {"migrate", "print", "--dialect", "mysql"}, {"migrate", "print", "--dialect", "sqlite", "--schema", "s"},
-		{"migrate", "print", "--dialect", "postgres", "--prefix", "x;"}, {"status", "--dsn", "file:x", "--prefix", "x;"}, {"completion"}, {"completion", "tcsh"}, {"version", "x"},
+		{"nope"}, {"rejected", "nope"}, {"migrate", "nope"}, {"status", "x"}, {"--nope"}, {"status", "--nope"},
+		{"status", "-o", "yaml"}, {"status", "--timeout", "0s"},
+		{"status", "--timeout", "x"}, {"show"}, {"show", ""}, {"show", "a", "b"}, {"delete"}, {"replay"},
+		{"rejected", "show"}, {"rejected", "accept"}, {"rejected", "delete"},
+		{"migrate", "up"}, {"migrate", "print"}, {"migrate", "print", "--dialect", "mysql"},
+		{"migrate", "print", "--dialect", "sqlite", "--schema", "s"},
+		{"migrate", "print", "--dialect", "postgres", "--prefix", "x;"}, {"status", "--dsn", "file:x", "--prefix", "x;"},
+		{"completion"}, {"completion", "tcsh"}, {"version", "x"},
 		{"list", "--from", "soon"}, {"cleanup"}, {"pause"}, {"resume"}, {"retry"}, {"discard"},
 	} {
 		out := runWith(t, t.Context(), map[string]string{actorVariable: "alice"}, "", args...)
@@ -50,9 +55,12 @@ func TestMisuseEndsWith2AndSaysWhereHelpIs(t *testing.T) {
 func TestWhatNeedsNoDatabaseWorksWithoutOne(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{}, {"--help"}, {"help"}, {"help", "json"}, {"exit-codes"}, {"rejected"}, {"migrate"}, {"version"}, {"version", "-o", "json"},
-		{"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"}, {"migrate", "print", "--dialect", "sqlite"},
-		{"migrate", "print", "--dsn", "postgres://x:y@h/d"}, {"migrate", "print", "--dialect", "postgres", "-o", "json"}, {"__complete", "list", "--state", ""},
+		{}, {"--help"}, {"help"}, {"help", "json"}, {"exit-codes"}, {"rejected"}, {"migrate"}, {"version"},
+		{"version", "-o", "json"},
+		{"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"},
+		{"migrate", "print", "--dialect", "sqlite"},
+		{"migrate", "print", "--dsn", "postgres://x:y@h/d"}, {"migrate", "print", "--dialect", "postgres", "-o", "json"},
+		{"__complete", "list", "--state", ""},
 	} {
 		out := runWith(t, t.Context(), map[string]string{actorVariable: "alice"}, "", args...)
 		require.Zero(t, out.code, "%v: %s", args, out.errOut)

@@ -44,17 +44,20 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 		env := map[string]string{dsnVariable: dsn, actorVariable: "alice"}
 		for name, out := range map[string]result{
 			"environment": runWith(t, t.Context(), env, "", "status", "--timeout", "2s"),
-			"flag":        runWith(t, t.Context(), map[string]string{actorVariable: "alice"}, "", "migrate", "status", "--dsn", dsn, "--timeout", "2s", "-o", "json"),
-			"help":        runWith(t, t.Context(), env, "", "status", "--help"),
+			"flag": runWith(t, t.Context(), map[string]string{actorVariable: "alice"}, "", "migrate", "status", "--dsn",
+				dsn, "--timeout", "2s", "-o", "json"),
+			"help": runWith(t, t.Context(), env, "", "status", "--help"),
 		} {
 			require.NotContains(t, out.out+out.errOut, secret, "%s: %s", name, dsn)
 			require.Equal(t, name == "help", out.code == exitDone, "%s: %s", name, dsn)
 		}
-		if !strings.Contains(dsn, "://") || strings.Contains(dsn, " ") || strings.HasPrefix(dsn, "file:") || strings.Contains(dsn, "sslpassword") {
+		if !strings.Contains(dsn, "://") || strings.Contains(dsn, " ") || strings.HasPrefix(dsn, "file:") ||
+			strings.Contains(dsn, "sslpassword") {
 			continue
 		}
 		// Mistyped, so that it is an argument or a command.
-		for _, args := range [][]string{{dsn}, {"status", dsn}, {"show", "a", dsn}, {"status", "--dns", dsn}, {"status", "--limit=" + dsn}, {"list", "--from", dsn}} {
+		for _, args := range [][]string{{dsn}, {"status", dsn}, {"show", "a", dsn}, {"status", "--dns", dsn},
+			{"status", "--limit=" + dsn}, {"list", "--from", dsn}} {
 			out := runWith(t, t.Context(), env, "", args...)
 			require.Equal(t, exitMisuse, out.code, "%v", args)
 			require.NotContains(t, out.out+out.errOut, secret, "%v", args)
@@ -72,9 +75,10 @@ func TestErrorsSayWhatIsWrongWithTheDatabase(t *testing.T) {
 		"mysql://x/y":                 {exitMisuse, "neither with postgres:// nor with file:"},
 		"postgres://a:%zz@h/d":        {exitMisuse, "special characters in user and password"},
 		"postgres://a@h/d?sslmode=no": {exitMisuse, "sslmode is invalid"},
-		"postgres://a@127.0.0.1:1/d":  {exitFailed, "connect to PostgreSQL: failed to connect to `user=a database=d`: 127.0.0.1:1"},
-		"file:/nowhere/x.db":          {exitFailed, `there is no file "/nowhere/x.db"`},
-		"file:" + t.TempDir():         {exitFailed, "SQLite"},
+		"postgres://a@127.0.0.1:1/d": {exitFailed,
+			"connect to PostgreSQL: failed to connect to `user=a database=d`: 127.0.0.1:1"},
+		"file:/nowhere/x.db":  {exitFailed, `there is no file "/nowhere/x.db"`},
+		"file:" + t.TempDir(): {exitFailed, "SQLite"},
 	} {
 		out := runWith(t, t.Context(), map[string]string{dsnVariable: dsn}, "", "status")
 		require.Equal(t, want.code, out.code, "%s: %s", dsn, out.errOut)

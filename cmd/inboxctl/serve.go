@@ -27,7 +27,8 @@ type served struct {
 
 // serve serves until ctx ends, or the server fails.
 func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate, password string) error {
-	options := []dashboard.Option{dashboard.Authorizer(g.authorize), dashboard.Origins(f.origins...), dashboard.Logger(a.logger())}
+	options := []dashboard.Option{dashboard.Authorizer(g.authorize), dashboard.Origins(f.origins...),
+		dashboard.Logger(a.logger())}
 	if f.payloads.show {
 		options = append(options, dashboard.ShowPayloads())
 	}
@@ -43,13 +44,15 @@ func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate,
 	if err != nil {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
-	server := &http.Server{Handler: g.before(d), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+	server := &http.Server{Handler: g.before(d), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: zap.NewStdLog(a.logger())}
 	_ = d.Start(ctx) // has no error
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 
-	at := served{URL: "http://" + listener.Addr().String() + "/", Inbox: seen.Inbox, Actor: a.actor, Role: g.who.Role.String(), Password: password}
+	at := served{URL: "http://" + listener.Addr().String() + "/", Inbox: seen.Inbox, Actor: a.actor,
+		Role: g.who.Role.String(), Password: password}
 	err = a.print(at, func() { a.writeServed(at) })
 	if host, _, _ := net.SplitHostPort(listener.Addr().String()); !isLoopback(host) {
 		a.say("Others reach this address, and there is no TLS: who listens in reads the password and all that is shown.")
@@ -98,7 +101,8 @@ func (a *app) writeServed(at served) {
 // logger writes what actors did and what went wrong to standard error, in lines
 // that are safe for a terminal and have no passwords.
 func (a *app) logger() *zap.Logger {
-	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{TimeKey: "time", EncodeTime: zapcore.TimeEncoderOfLayout(time.TimeOnly), MessageKey: "message",
+	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{TimeKey: "time",
+		EncodeTime: zapcore.TimeEncoderOfLayout(time.TimeOnly), MessageKey: "message",
 		EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: "  "})
 	return zap.New(zapcore.NewCore(encoder, lines{a}, zap.InfoLevel))
 }

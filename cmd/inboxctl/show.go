@@ -50,7 +50,8 @@ JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 
 // bindNamespace lets the user say which message of an ID is meant.
 func bindNamespace(cmd *cobra.Command, namespace *string) {
-	cmd.Flags().StringVar(namespace, "namespace", "", "of the message ID, mostly the channel: needed where several have that ID")
+	cmd.Flags().StringVar(namespace, "namespace", "",
+		"of the message ID, mostly the channel: needed where several have that ID")
 }
 
 func writeMessage(w io.Writer, m ops.Message, payload *payloads, now time.Time) {
@@ -63,7 +64,8 @@ func writeMessage(w io.Writer, m ops.Message, payload *payloads, now time.Time) 
 	fact(w, "channel", m.Properties.Channel)
 	fact(w, "namespace", m.Namespace)
 	if k := m.Properties.Kafka; k != nil {
-		fact(w, "record", fmt.Sprintf("topic %s, partition %d, offset %d, %s", k.Topic, k.Partition, k.Offset, instant(k.Timestamp)))
+		fact(w, "record", fmt.Sprintf("topic %s, partition %d, offset %d, %s", k.Topic, k.Partition, k.Offset,
+			instant(k.Timestamp)))
 		fact(w, "record key", bytesText(k.Key))
 		if k.Tombstone {
 			fact(w, "tombstone", "the record had no value")
@@ -101,7 +103,8 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	fact(w, "  status", s.ID)
 	fact(w, "  state", stateName(s.Status))
 	fact(w, "  accepted", instant(s.CreatedAt))
-	fact(w, "  errors", fmt.Sprintf("%d, abandoned %d, retried by operators %d", s.ErrorCount, s.AbandonedCount, s.RequeuedCount))
+	fact(w, "  errors", fmt.Sprintf("%d, abandoned %d, retried by operators %d", s.ErrorCount, s.AbandonedCount,
+		s.RequeuedCount))
 	fact(w, "  last error", s.LastError)
 	fact(w, "  fingerprint", s.Fingerprint)
 	switch s.State {
@@ -118,7 +121,8 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	if lane := s.Lane; lane != nil {
 		place := "first"
 		if lane.HeadStatusID != s.ID {
-			place = fmt.Sprintf("%s before it, the first is %s: status %s of message %s", count(lane.Ahead), lane.HeadState, lane.HeadStatusID, lane.HeadMessageID)
+			place = fmt.Sprintf("%s before it, the first is %s: status %s of message %s", count(lane.Ahead), lane.HeadState,
+				lane.HeadStatusID, lane.HeadMessageID)
 		}
 		fact(w, "  in its lane", place)
 	}

@@ -54,15 +54,18 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	fact(w, "rejected", count(v.Rejected))
 	fact(w, "gaps", count(v.Gaps))
 	fmt.Fprintln(w)
-	t := newTable(column{name: "HANDLER"}, column{name: "PENDING", right: true}, column{name: "DUE", right: true}, column{name: "OLDEST", right: true},
-		column{name: "WAITING", right: true}, column{name: "PROCESSING", right: true}, column{name: "POISONED", right: true}, column{name: "NOTE"})
+	t := newTable(column{name: "HANDLER"}, column{name: "PENDING", right: true}, column{name: "DUE", right: true},
+		column{name: "OLDEST", right: true},
+		column{name: "WAITING", right: true}, column{name: "PROCESSING", right: true}, column{name: "POISONED", right: true},
+		column{name: "NOTE"})
 	poisoned := false
 	for _, h := range v.Handlers {
 		oldest := ""
 		if h.Due.N > 0 {
 			oldest = age(h.OldestDueAge)
 		}
-		t.add(h.HandlerKey, count(h.Pending), count(h.Due), oldest, count(h.Waiting), count(h.Processing), count(h.Poisoned), h.Obstacle)
+		t.add(h.HandlerKey, count(h.Pending), count(h.Due), oldest, count(h.Waiting), count(h.Processing), count(h.Poisoned),
+			h.Obstacle)
 		poisoned = poisoned || h.Poisoned.N > 0
 	}
 	if len(v.Handlers) == 0 {

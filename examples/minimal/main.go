@@ -70,7 +70,8 @@ func NewFulfilOrder() *FulfilOrder { return &FulfilOrder{packing: log.New(os.Std
 
 // Handle runs for each order, again after a failure.
 func (h *FulfilOrder) Handle(_ context.Context, m handler.Message[OrderPlaced]) error {
-	h.packing.Printf("pack order %s: %d of %s (message %s, attempt %d)", m.Payload.OrderID, m.Payload.Quantity, m.Payload.SKU, m.ID, m.Attempt)
+	h.packing.Printf("pack order %s: %d of %s (message %s, attempt %d)", m.Payload.OrderID, m.Payload.Quantity,
+		m.Payload.SKU, m.ID, m.Attempt)
 	return nil
 }
 

@@ -46,7 +46,9 @@ func channelOf(store *gormstore.Store, notify handleFunc, log *zap.Logger) (appl
 }
 
 // settle says what a transport is told.
-func settle(ctx context.Context, handle handleFunc, d Delivery, deadLetter func(Delivery, error), redeliver func(Delivery)) {
+func settle(
+	ctx context.Context, handle handleFunc, d Delivery, deadLetter func(Delivery, error), redeliver func(Delivery),
+) {
 	err := handle(ctx, d.Payment)
 	var noID *idempotent.IDError
 	switch {
@@ -79,7 +81,9 @@ func inMemory(charge handleFunc) (handleFunc, error) {
 // Order is a payload without MessageID.
 type Order struct{ Number string }
 
-func byPayload(store idempotent.Store, ship func(context.Context, Order) error) (func(context.Context, Order) error, error) {
+func byPayload(
+	store idempotent.Store, ship func(context.Context, Order) error,
+) (func(context.Context, Order) error, error) {
 	return idempotent.Wrap(store, "ship", ship, idempotent.KeyBy(func(o Order) (string, error) { return o.Number, nil }))
 }
 

@@ -78,7 +78,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
-	db, err := gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + filepath.ToSlash(filepath.Join(directory, "once.db")) + "?_txlock=immediate"},
+	db, err := gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: "file:" +
+		filepath.ToSlash(filepath.Join(directory, "once.db")) + "?_txlock=immediate"},
 		&gorm.Config{Logger: logger.Discard})
 	if err != nil {
 		return err

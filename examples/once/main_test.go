@@ -30,7 +30,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestProgramAppliesAPaymentThatComesThreeTimesOnce(t *testing.T) {
-	require.Equal(t, "acknowledged delivery 1\nacknowledged delivery 2\nacknowledged delivery 3\naccount tea: 4200 cents\n", scratchtest.GoRun(t, "once"))
+	require.Equal(t,
+		"acknowledged delivery 1\nacknowledged delivery 2\nacknowledged delivery 3\naccount tea: 4200 cents\n",
+		scratchtest.GoRun(t, "once"))
 }
 
 // onBoth runs a test on PostgreSQL and on a SQLite file, with the tables made
@@ -38,7 +40,8 @@ func TestProgramAppliesAPaymentThatComesThreeTimesOnce(t *testing.T) {
 func onBoth(t *testing.T, test func(t *testing.T, db *gorm.DB, store *gormstore.Store)) {
 	for name, dialector := range map[string]func(t *testing.T) gorm.Dialector{
 		"SQLite": func(t *testing.T) gorm.Dialector {
-			return sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + filepath.Join(t.TempDir(), "once.db") + "?_pragma=busy_timeout(5000)&_txlock=immediate"}
+			return sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + filepath.Join(t.TempDir(), "once.db") +
+				"?_pragma=busy_timeout(5000)&_txlock=immediate"}
 		},
 		"PostgreSQL": func(t *testing.T) gorm.Dialector { return postgres.Open(testenv.PostgresDSN(t)) },
 	} {
@@ -98,7 +101,9 @@ func TestTransportIsToldWhatTheTableSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var told []string
 			tell := func(what string) { told = append(told, what) }
-			settle(t.Context(), func(context.Context, Payment) error { return c.err }, Delivery{payment, func() { tell("acknowledged") }},
+			settle(t.Context(), func(context.Context, Payment) error { return c.err }, Delivery{payment, func() {
+				tell("acknowledged")
+			}},
 				func(Delivery, error) { tell("parked") }, func(Delivery) { tell("redelivered") })
 			require.Equal(t, c.told, strings.Join(told, " "))
 		})
@@ -154,7 +159,8 @@ func TestIDIsFoundInPayloadAndHeader(t *testing.T) {
 
 		handle, err := byHeader(store)
 		require.NoError(t, err)
-		m := kafka.Message{Topic: "payments", Value: []byte(`{"ID":"p-1","Account":"tea","Cents":42}`), Headers: []kafka.Header{{Key: "Payment-Id", Value: []byte("p-1")}}}
+		m := kafka.Message{Topic: "payments", Value: []byte(`{"ID":"p-1","Account":"tea","Cents":42}`),
+			Headers: []kafka.Header{{Key: "Payment-Id", Value: []byte("p-1")}}}
 		require.NoError(t, handle(t.Context(), m))
 		require.NoError(t, handle(t.Context(), m))
 		require.EqualValues(t, 42, cents(t, db, "tea"))

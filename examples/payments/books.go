@@ -21,7 +21,9 @@ type Books struct {
 }
 
 // ReadBooks reads the database, the store and the file of the handler's calls.
-func ReadBooks(ctx context.Context, place *scratch.Place, store idempotent.Store, payments []Payment) (b Books, err error) {
+func ReadBooks(
+	ctx context.Context, place *scratch.Place, store idempotent.Store, payments []Payment,
+) (b Books, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	db := place.DB.WithContext(ctx)
@@ -33,7 +35,8 @@ func ReadBooks(ctx context.Context, place *scratch.Place, store idempotent.Store
 	}
 	b.Remembered = map[string]bool{}
 	for _, p := range payments {
-		if b.Remembered[p.ID], err = store.Processed(ctx, idempotent.Key{MessageID: p.ID, HandlerKey: applyPayment}); err != nil {
+		if b.Remembered[p.ID], err = store.Processed(ctx,
+			idempotent.Key{MessageID: p.ID, HandlerKey: applyPayment}); err != nil {
 			return b, fmt.Errorf("read markers: %w", err)
 		}
 	}

@@ -49,7 +49,8 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 	}
 	defer func() { err = errors.Join(err, transport.Close()) }()
 	team, err := scratch.NewTeam(place, s.Workers, func(name string) []string {
-		return Config{Name: name, Transport: transport.Address(), Database: place.DSN, Calls: place.File(callsFile), Redis: s.Redis, Run: keys}.Env()
+		return Config{Name: name, Transport: transport.Address(), Database: place.DSN, Calls: place.File(callsFile),
+			Redis: s.Redis, Run: keys}.Env()
 	})
 	if err != nil {
 		return nil, err
@@ -75,7 +76,8 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 		return nil, errors.Join(workErr, stopErr, err)
 	}
 	seen := transport.Seen()
-	fmt.Fprintf(out, "%.1f seconds; %d of %d deliveries were refused and came again\n", took.Seconds(), seen.Refused, seen.Sent)
+	fmt.Fprintf(out, "%.1f seconds; %d of %d deliveries were refused and came again\n", took.Seconds(), seen.Refused,
+		seen.Sent)
 	return Balance(payments, books, seen, s.Redis != ""), errors.Join(workErr, stopErr)
 }
 

@@ -22,7 +22,8 @@ type Ledger struct {
 // transport has seen. With redis, effects may happen again where the transport
 // saw why.
 func Balance(payments []Payment, books Books, seen Deliveries, redis bool) *Ledger {
-	l := &Ledger{Payments: len(payments), Duplicates: seen.Sent - len(payments), Kills: len(seen.Killed), payments: map[string]Payment{}, redis: redis}
+	l := &Ledger{Payments: len(payments), Duplicates: seen.Sent - len(payments), Kills: len(seen.Killed),
+		payments: map[string]Payment{}, redis: redis}
 	for _, p := range payments {
 		l.payments[p.ID] = p
 	}
@@ -49,7 +50,8 @@ func (l *Ledger) entries(books Books, seen Deliveries) {
 			continue
 		}
 		if e.Account != p.Account || e.Cents != p.Cents {
-			l.Problem("payment %s: %d cents entered for account %d, should be %d for %d", p.ID, e.Cents, e.Account, p.Cents, p.Account)
+			l.Problem("payment %s: %d cents entered for account %d, should be %d for %d", p.ID, e.Cents, e.Account, p.Cents,
+				p.Account)
 		}
 		found[p.ID]++
 	}
@@ -68,7 +70,8 @@ func (l *Ledger) entries(books Books, seen Deliveries) {
 		l.Reruns += again
 		if doubled := n - 1 - again; doubled > 0 {
 			l.Doubled += doubled
-			l.Problem("payment %s: applied %d times, and %d of its deliveries ended while that may have been unknown", id, n, seen.Unsure[id])
+			l.Problem("payment %s: applied %d times, and %d of its deliveries ended while that may have been unknown", id, n,
+				seen.Unsure[id])
 		}
 	}
 }
@@ -124,8 +127,9 @@ func (l *Ledger) calls(books Books) {
 func (l *Ledger) Print(out io.Writer) {
 	l.Problems.Print(out)
 	if l.redis {
-		fmt.Fprintln(out, "Redis is effectively once: the effects and the marker are in two places. A payment counts under reruns, not doubled,\n"+
-			"where its worker was killed, or lost its claim, while its effects may have been committed and its marker was not.")
+		fmt.Fprintln(out,
+			"Redis is effectively once: the effects and the marker are in two places. A payment counts under reruns, not doubled,\n"+
+				"where its worker was killed, or lost its claim, while its effects may have been committed and its marker was not.")
 	}
 	figure := func(name string, value int) { fmt.Fprintf(out, "%s: %d\n", name, value) }
 	figure("payments", l.Payments)

@@ -47,8 +47,10 @@ func TestPerfectBooksBalance(t *testing.T) {
 	require.Empty(t, ledger.Problems)
 	require.Equal(t, scratch.Balanced, status(ledger))
 	var out bytes.Buffer
-	require.Equal(t, scratch.Unbalanced, command.Verdict(ledger, errors.New("worker-1 stopped with exit status 1"), &out, io.Discard))
-	require.Equal(t, "payments: 500\napplied: 500\nlost: 0\ndoubled: 0\nduplicates: 1000\nkills: 1\ncalls_again: 0\n", out.String())
+	require.Equal(t, scratch.Unbalanced, command.Verdict(ledger, errors.New("worker-1 stopped with exit status 1"), &out,
+		io.Discard))
+	require.Equal(t, "payments: 500\napplied: 500\nlost: 0\ndoubled: 0\nduplicates: 1000\nkills: 1\ncalls_again: 0\n",
+		out.String())
 }
 
 func TestBrokenBooksAreNoticed(t *testing.T) {
@@ -57,17 +59,35 @@ func TestBrokenBooksAreNoticed(t *testing.T) {
 		says   string
 		counts [2]int // lost, doubled
 	}{
-		"a payment is not applied":      {func(b *Books, _ *Deliveries) { b.Entries = b.Entries[1:] }, "lost: 1", [2]int{1, 0}},
-		"a payment is applied twice":    {func(b *Books, _ *Deliveries) { again(b, 0) }, "doubled: 1", [2]int{0, 1}},
-		"a payment nobody made":         {func(b *Books, _ *Deliveries) { b.Entries[0].PaymentID = "x" }, `a payment "x" that nobody made`, [2]int{1, 0}},
-		"a wrong amount is entered":     {func(b *Books, _ *Deliveries) { b.Entries[0].Cents++ }, "cents entered for account", [2]int{}},
-		"a wrong account is entered":    {func(b *Books, _ *Deliveries) { b.Entries[0].Account++ }, "cents entered for account", [2]int{}},
-		"half a transaction":            {func(b *Books, _ *Deliveries) { b.Accounts[3].Balance-- }, "account 4: a balance of", [2]int{}},
-		"an account is missing":         {func(b *Books, _ *Deliveries) { b.Accounts = b.Accounts[1:] }, "accounts: 49, should be 50", [2]int{}},
-		"a marker is missing":           {func(b *Books, _ *Deliveries) { delete(b.Remembered, "payment-000007") }, "does not remember it", [2]int{}},
-		"a payment is not acknowledged": {func(_ *Books, seen *Deliveries) { delete(seen.Acknowledged, "payment-000007") }, "not acknowledged", [2]int{}},
-		"an effect without a call":      {func(b *Books, _ *Deliveries) { b.Calls = b.Calls[1:] }, "never called", [2]int{}},
-		"a call for nobody's payment":   {func(b *Books, _ *Deliveries) { b.Calls = append(b.Calls, "x") }, `a call for a payment "x"`, [2]int{}},
+		"a payment is not applied": {func(b *Books, _ *Deliveries) {
+			b.Entries = b.Entries[1:]
+		}, "lost: 1", [2]int{1, 0}},
+		"a payment is applied twice": {func(b *Books, _ *Deliveries) { again(b, 0) }, "doubled: 1", [2]int{0, 1}},
+		"a payment nobody made": {func(b *Books, _ *Deliveries) {
+			b.Entries[0].PaymentID = "x"
+		}, `a payment "x" that nobody made`, [2]int{1, 0}},
+		"a wrong amount is entered": {func(b *Books, _ *Deliveries) {
+			b.Entries[0].Cents++
+		}, "cents entered for account", [2]int{}},
+		"a wrong account is entered": {func(b *Books, _ *Deliveries) {
+			b.Entries[0].Account++
+		}, "cents entered for account", [2]int{}},
+		"half a transaction": {func(b *Books, _ *Deliveries) {
+			b.Accounts[3].Balance--
+		}, "account 4: a balance of", [2]int{}},
+		"an account is missing": {func(b *Books, _ *Deliveries) {
+			b.Accounts = b.Accounts[1:]
+		}, "accounts: 49, should be 50", [2]int{}},
+		"a marker is missing": {func(b *Books, _ *Deliveries) {
+			delete(b.Remembered, "payment-000007")
+		}, "does not remember it", [2]int{}},
+		"a payment is not acknowledged": {func(_ *Books, seen *Deliveries) {
+			delete(seen.Acknowledged, "payment-000007")
+		}, "not acknowledged", [2]int{}},
+		"an effect without a call": {func(b *Books, _ *Deliveries) { b.Calls = b.Calls[1:] }, "never called", [2]int{}},
+		"a call for nobody's payment": {func(b *Books, _ *Deliveries) {
+			b.Calls = append(b.Calls, "x")
+		}, `a call for a payment "x"`, [2]int{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, redis := range []bool{false, true} {

@@ -36,7 +36,8 @@ func requireWhole(t *testing.T, got map[string]float64, payments, kills float64)
 	if got["kills"] >= float64(len(points)) {
 		require.Positive(t, got["calls_again"], "workers were killed in the handler")
 	}
-	want := map[string]float64{"payments": payments, "applied": payments, "lost": 0, "doubled": 0, "duplicates": got["duplicates"], "kills": got["kills"], "calls_again": got["calls_again"]}
+	want := map[string]float64{"payments": payments, "applied": payments, "lost": 0, "doubled": 0,
+		"duplicates": got["duplicates"], "kills": got["kills"], "calls_again": got["calls_again"]}
 	if again, redis := got["reruns"]; redis {
 		want["reruns"] = again
 		require.LessOrEqual(t, again, got["calls_again"])
@@ -78,7 +79,8 @@ func TestRedisAppliesAgainOnlyWhatAKillExplains(t *testing.T) {
 		out := runUntil(t, killed, append(small, "-postgres", server, "-redis", address))
 		got := figures(t, out)
 		requireWhole(t, got, 200, 8)
-		require.GreaterOrEqual(t, got["reruns"], float64(len(killed.FindAllString(out, -1))), "workers were killed between the effects and the marker")
+		require.GreaterOrEqual(t, got["reruns"], float64(len(killed.FindAllString(out, -1))),
+			"workers were killed between the effects and the marker")
 		keys := regexp.MustCompile(`markers in Redis under (payments_[0-9a-f]+:\*)`).FindStringSubmatch(out)
 		require.NotNil(t, keys, "%s", out)
 		requireNoKeys(t, address, keys[1])
@@ -106,7 +108,9 @@ func TestWorkerThatEndsOtherwiseFailsTheRun(t *testing.T) {
 }
 
 func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
-	scratchtest.RequireInterruptible(t, command.Run, func(line string) bool { return strings.Contains(line, "killed itself") })
+	scratchtest.RequireInterruptible(t, command.Run, func(line string) bool {
+		return strings.Contains(line, "killed itself")
+	})
 }
 
 func TestBadFlagsAreRefused(t *testing.T) {

@@ -31,7 +31,8 @@ func OpenMarkers(db *gorm.DB, address, run string) (*Markers, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Markers{store, func(b *Book) (handleFunc, error) { return b.InDatabase(store) }, func() error { return nil }}, nil
+		return &Markers{store, func(b *Book) (handleFunc, error) { return b.InDatabase(store) }, func() error { return nil }},
+			nil
 	}
 	store, err := NewRedisStore(address, run)
 	if err != nil {

@@ -107,7 +107,8 @@ func NewGORMStore(db *gorm.DB) (*gormstore.Store, error) {
 
 // NewRedisStore has keys of the run's own.
 func NewRedisStore(address, run string) (*redisstore.Store, error) {
-	return redisstore.Open(address, redisstore.KeyPrefix(run), redisstore.Lease(2*time.Second), redisstore.WaitTimeout(5*time.Second))
+	return redisstore.Open(address, redisstore.KeyPrefix(run), redisstore.Lease(2*time.Second),
+		redisstore.WaitTimeout(5*time.Second))
 }
 
 // OpenAccounts makes the application's tables, and accounts 1 to n.

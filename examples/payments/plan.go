@@ -14,7 +14,8 @@ const accounts = 50
 func MakePayments(n int, random *rand.Rand) []Payment {
 	payments := make([]Payment, n)
 	for i := range payments {
-		payments[i] = Payment{ID: fmt.Sprintf("payment-%06d", i+1), Account: 1 + random.IntN(accounts), Cents: 1 + random.Int64N(10_000)}
+		payments[i] = Payment{ID: fmt.Sprintf("payment-%06d", i+1), Account: 1 + random.IntN(accounts), Cents: 1 +
+			random.Int64N(10_000)}
 	}
 	return payments
 }

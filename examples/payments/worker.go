@@ -25,7 +25,8 @@ type Config struct {
 
 // ConfigFromEnv reads the variables that Config.Env writes.
 func ConfigFromEnv() (Config, error) {
-	c := Config{Name: os.Getenv("WORKER_NAME"), Transport: os.Getenv("TRANSPORT"), Database: os.Getenv("DATABASE"), Calls: os.Getenv("CALLS"),
+	c := Config{Name: os.Getenv("WORKER_NAME"), Transport: os.Getenv("TRANSPORT"), Database: os.Getenv("DATABASE"),
+		Calls: os.Getenv("CALLS"),
 		Redis: os.Getenv("REDIS"), Run: os.Getenv("RUN")}
 	if c.Name == "" || c.Transport == "" || c.Database == "" || c.Calls == "" {
 		return c, errors.New("WORKER_NAME, TRANSPORT, DATABASE and CALLS must be set")
@@ -35,7 +36,8 @@ func ConfigFromEnv() (Config, error) {
 
 // Env writes the variables that ConfigFromEnv reads.
 func (c Config) Env() []string {
-	return []string{"WORKER_NAME=" + c.Name, "TRANSPORT=" + c.Transport, "DATABASE=" + c.Database, "CALLS=" + c.Calls, "REDIS=" + c.Redis, "RUN=" + c.Run}
+	return []string{"WORKER_NAME=" + c.Name, "TRANSPORT=" + c.Transport, "DATABASE=" + c.Database, "CALLS=" + c.Calls,
+		"REDIS=" + c.Redis, "RUN=" + c.Run}
 }
 
 // RunWorker is a worker's work: it handles deliveries until ctx ends.

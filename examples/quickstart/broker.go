@@ -50,7 +50,8 @@ func OpenBroker(ctx context.Context, brokers, run string) (*Broker, error) {
 
 func (b *Broker) connect(ctx context.Context) error {
 	var err error
-	if b.client, err = kgo.NewClient(kgo.SeedBrokers(b.Addresses...), kgo.RecordDeliveryTimeout(30*time.Second)); err != nil {
+	if b.client, err = kgo.NewClient(kgo.SeedBrokers(b.Addresses...),
+		kgo.RecordDeliveryTimeout(30*time.Second)); err != nil {
 		return fmt.Errorf("kafka at %s: %w", b.Addresses, err)
 	}
 	b.admin = kadm.NewClient(b.client)
@@ -71,7 +72,8 @@ func (b *Broker) Unread(ctx context.Context) (int64, error) {
 		return 0, fmt.Errorf("end of topic %q: %w", b.Topic, err)
 	}
 	committed, err := b.admin.FetchOffsets(ctx, b.Group)
-	if err = errors.Join(err, committed.Error()); err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // before the first join
+	// before the first join
+	if err = errors.Join(err, committed.Error()); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return 0, fmt.Errorf("offsets of group %q: %w", b.Group, err)
 	}
 	var unread int64

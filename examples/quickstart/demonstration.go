@@ -44,7 +44,8 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 
 	fmt.Fprintf(out, "%d records (seed %d) through %s; %s\n", s.Records, s.Seed, broker, place)
 	random := rand.New(rand.NewPCG(s.Seed, s.Seed))
-	w := &work{events: MakeEvents(s.Records, random), kills: s.Kills, random: random, broker: broker, child: child, producer: NewProducer(broker)}
+	w := &work{events: MakeEvents(s.Records, random), kills: s.Kills, random: random, broker: broker, child: child,
+		producer: NewProducer(broker)}
 	w.progress = NewProgress(out, place, child, w.producer, statuses(w.events))
 	began := time.Now()
 	workErr := w.run(ctx)
@@ -163,6 +164,7 @@ func (w *work) crash(ctx context.Context, which int) (left Tally, err error) {
 	if err != nil {
 		return left, err
 	}
-	w.progress.Say("killed the service (%d of %d): %d records unread, %d statuses waiting, %d claimed", which, w.kills, unread, left.Waiting, left.Claimed)
+	w.progress.Say("killed the service (%d of %d): %d records unread, %d statuses waiting, %d claimed", which, w.kills,
+		unread, left.Waiting, left.Claimed)
 	return left, w.child.Start()
 }

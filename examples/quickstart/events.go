@@ -54,7 +54,8 @@ func MakeEvents(n int, random *rand.Rand) []Event {
 func makeOrders(n, count int, random *rand.Rand) []*OrderPlaced {
 	orders := make([]*OrderPlaced, count)
 	for i := range orders {
-		orders[i] = &OrderPlaced{OrderID: fmt.Sprintf("order-%06d", i+1), Customer: fmt.Sprintf("customer-%d@example.com", random.IntN(n)+1), Cents: random.Int64N(100_000) + 1}
+		orders[i] = &OrderPlaced{OrderID: fmt.Sprintf("order-%06d", i+1),
+			Customer: fmt.Sprintf("customer-%d@example.com", random.IntN(n)+1), Cents: random.Int64N(100_000) + 1}
 	}
 	failOnce, failAlways := n/oneFailsOnceIn, n/oneAlwaysFails
 	keys := HandlerKeys()

@@ -23,7 +23,8 @@ type Ledger struct {
 // Balance compares. kills is how often the service was killed on the way.
 func Balance(journal Journal, books Books, kills int, took time.Duration) *Ledger {
 	l := &Ledger{
-		Produced: journal.Records, DuplicatesSent: journal.Duplicates, Accepted: len(books.Messages), Rejected: len(books.Rejected),
+		Produced: journal.Records, DuplicatesSent: journal.Duplicates, Accepted: len(books.Messages),
+		Rejected:  len(books.Rejected),
 		Completed: map[string]int{}, Kills: kills, Took: took,
 	}
 	// Each record became one of three things. What is left over when the two

@@ -63,7 +63,8 @@ func TestPerfectBooksBalance(t *testing.T) {
 	require.Equal(t, 30, ledger.Duplicates)
 	require.Equal(t, 12, ledger.Retried)
 	require.Equal(t, 3, ledger.Poisoned)
-	require.Equal(t, scratch.Unbalanced, command.Verdict(ledger, errors.New("the service stopped with exit status 1"), io.Discard, io.Discard))
+	require.Equal(t, scratch.Unbalanced, command.Verdict(ledger, errors.New("the service stopped with exit status 1"),
+		io.Discard, io.Discard))
 }
 
 // statusOf finds the status with a trouble of the given kind.
@@ -86,31 +87,63 @@ func TestBrokenBooksAreNoticed(t *testing.T) {
 	}{
 		"a message is missing": {func(_ *Journal, b *Books) { b.Messages = b.Messages[1:] }, "is not in the database",
 			func(t *testing.T, l *Ledger) { require.Equal(t, 1, l.Lost) }},
-		"a rejected record is missing": {func(_ *Journal, b *Books) { b.Rejected = b.Rejected[1:] }, "is not kept as rejected",
+		"a rejected record is missing": {func(_ *Journal, b *Books) {
+			b.Rejected = b.Rejected[1:]
+		}, "is not kept as rejected",
 			func(t *testing.T, l *Ledger) { require.Equal(t, 1, l.Lost) }},
-		"a status is missing":       {func(_ *Journal, b *Books) { b.Statuses = b.Statuses[1:] }, "0 statuses", nil},
-		"a status is there twice":   {func(_ *Journal, b *Books) { b.Statuses = append(b.Statuses, b.Statuses[0]) }, "2 statuses", nil},
-		"a sound record is refused": {func(_ *Journal, b *Books) { b.Rejected = append(b.Rejected, Coordinates{9, 9}) }, "rejected without reason", nil},
-		"a record is refused twice": {func(_ *Journal, b *Books) { b.Rejected = append(b.Rejected, b.Rejected[0]) }, "rejected without reason", nil},
-		"a message nobody produced": {func(_ *Journal, b *Books) { b.Messages = append(b.Messages, "order-x") }, "was never produced", nil},
-		"a record is not read":      {func(_ *Journal, b *Books) { b.Unread = 1 }, "not read", nil},
+		"a status is missing": {func(_ *Journal, b *Books) { b.Statuses = b.Statuses[1:] }, "0 statuses", nil},
+		"a status is there twice": {func(_ *Journal, b *Books) {
+			b.Statuses = append(b.Statuses, b.Statuses[0])
+		}, "2 statuses", nil},
+		"a sound record is refused": {func(_ *Journal, b *Books) {
+			b.Rejected = append(b.Rejected, Coordinates{9, 9})
+		}, "rejected without reason", nil},
+		"a record is refused twice": {func(_ *Journal, b *Books) {
+			b.Rejected = append(b.Rejected, b.Rejected[0])
+		}, "rejected without reason", nil},
+		"a message nobody produced": {func(_ *Journal, b *Books) {
+			b.Messages = append(b.Messages, "order-x")
+		}, "was never produced", nil},
+		"a record is not read": {func(_ *Journal, b *Books) { b.Unread = 1 }, "not read", nil},
 		"a duplicate is taken twice": {func(j *Journal, b *Books) {
 			b.Messages = append(b.Messages, b.Messages[0])
 		}, "duplicates recognised: 29, should be 30", nil},
 		"an order is booked twice": {func(_ *Journal, b *Books) { b.Revenue = append(b.Revenue, b.Revenue[0]) }, "doubled: 1",
 			func(t *testing.T, l *Ledger) { require.Equal(t, 1, l.Doubled) }},
-		"a booking is missing":      {func(_ *Journal, b *Books) { b.Revenue = b.Revenue[1:] }, "revenue booked 0 times", nil},
-		"a wrong amount is booked":  {func(_ *Journal, b *Books) { b.Revenue[0].Cents++ }, "should be", nil},
-		"revenue of nobody's order": {func(_ *Journal, b *Books) { b.Revenue[0].OrderID = "order-x" }, "revenue of an unknown order", nil},
-		"a mail is missing":         {func(_ *Journal, b *Books) { b.Mails = b.Mails[1:] }, "mail sent 0 times", nil},
-		"a mail about nobody's":     {func(_ *Journal, b *Books) { b.Mails = append(b.Mails, "order-x") }, "mail about an unknown order", nil},
-		"a status is pending":       {func(j *Journal, b *Books) { pending(statusOf(*j, *b, bookRevenue, "")) }, "not completed", nil},
-		"a status is still claimed": {func(j *Journal, b *Books) { statusOf(*j, *b, bookRevenue, "").Claimed = true }, "still claimed", nil},
-		"a status was discarded":    {func(j *Journal, b *Books) { statusOf(*j, *b, bookRevenue, "").Outcome = models.OutcomeDiscarded }, "not completed", nil},
-		"a sound order is poisoned": {func(j *Journal, b *Books) { s := statusOf(*j, *b, notifyCustomer, ""); pending(s); s.Poisoned = true }, "not completed", nil},
-		"a sound order was retried": {func(j *Journal, b *Books) { statusOf(*j, *b, notifyCustomer, "").ErrorCount = 1 }, "failed 1 times without reason", nil},
-		"a failure was not retried": {func(j *Journal, b *Books) { statusOf(*j, *b, notifyCustomer, once).ErrorCount = 0 }, "retried: 11, should be 12", nil},
-		"a hopeless one is no more": {func(j *Journal, b *Books) { statusOf(*j, *b, bookRevenue, always).Poisoned = false }, "not poisoned", nil},
+		"a booking is missing": {func(_ *Journal, b *Books) {
+			b.Revenue = b.Revenue[1:]
+		}, "revenue booked 0 times", nil},
+		"a wrong amount is booked": {func(_ *Journal, b *Books) { b.Revenue[0].Cents++ }, "should be", nil},
+		"revenue of nobody's order": {func(_ *Journal, b *Books) {
+			b.Revenue[0].OrderID = "order-x"
+		}, "revenue of an unknown order", nil},
+		"a mail is missing": {func(_ *Journal, b *Books) { b.Mails = b.Mails[1:] }, "mail sent 0 times", nil},
+		"a mail about nobody's": {func(_ *Journal, b *Books) {
+			b.Mails = append(b.Mails, "order-x")
+		}, "mail about an unknown order", nil},
+		"a status is pending": {func(j *Journal, b *Books) {
+			pending(statusOf(*j, *b, bookRevenue, ""))
+		}, "not completed", nil},
+		"a status is still claimed": {func(j *Journal, b *Books) {
+			statusOf(*j, *b, bookRevenue, "").Claimed = true
+		}, "still claimed", nil},
+		"a status was discarded": {func(j *Journal, b *Books) {
+			statusOf(*j, *b, bookRevenue, "").Outcome = models.OutcomeDiscarded
+		}, "not completed", nil},
+		"a sound order is poisoned": {func(j *Journal, b *Books) {
+			s := statusOf(*j, *b, notifyCustomer, "")
+			pending(s)
+			s.Poisoned = true
+		}, "not completed", nil},
+		"a sound order was retried": {func(j *Journal, b *Books) {
+			statusOf(*j, *b, notifyCustomer, "").ErrorCount = 1
+		}, "failed 1 times without reason", nil},
+		"a failure was not retried": {func(j *Journal, b *Books) {
+			statusOf(*j, *b, notifyCustomer, once).ErrorCount = 0
+		}, "retried: 11, should be 12", nil},
+		"a hopeless one is no more": {func(j *Journal, b *Books) {
+			statusOf(*j, *b, bookRevenue, always).Poisoned = false
+		}, "not poisoned", nil},
 		"a hopeless one had effects": {func(j *Journal, b *Books) {
 			b.Mails = append(b.Mails, statusOf(*j, *b, notifyCustomer, always).MessageID)
 		}, "mail sent 1 times", nil},

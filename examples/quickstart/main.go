@@ -50,7 +50,8 @@ import (
 	"github.com/gorm-inbox/inbox/examples/internal/scratch"
 )
 
-var command = scratch.Command[Settings, *Ledger]{Name: program.Name, Flags: declare, Check: check, Demonstrate: Demonstrate}
+var command = scratch.Command[Settings, *Ledger]{Name: program.Name, Flags: declare, Check: check,
+	Demonstrate: Demonstrate}
 
 func main() {
 	if scratch.IsWorker() {

@@ -16,7 +16,8 @@ func TestMain(m *testing.M) { scratchtest.Main(m, main) }
 // figures are what the program prints at the end.
 func figures(t *testing.T, out string) map[string]float64 {
 	t.Helper()
-	return scratchtest.Figures(t, out, "produced", "duplicates_sent", "accepted", "duplicates", "rejected", "completed_book-revenue",
+	return scratchtest.Figures(t, out, "produced", "duplicates_sent", "accepted", "duplicates", "rejected",
+		"completed_book-revenue",
 		"completed_notify-customer", "retried", "poisoned", "kills", "reruns", "lost", "doubled", "seconds")
 }
 
@@ -25,7 +26,8 @@ func requireWhole(t *testing.T, got map[string]float64, kills int) {
 	t.Helper()
 	want := map[string]float64{
 		"produced": 300, "duplicates_sent": 30, "accepted": 264, "duplicates": 30, "rejected": 6,
-		"completed_book-revenue": 262, "completed_notify-customer": 263, "poisoned": 3, "kills": float64(kills), "lost": 0, "doubled": 0,
+		"completed_book-revenue": 262, "completed_notify-customer": 263, "poisoned": 3, "kills": float64(kills), "lost": 0,
+		"doubled": 0,
 	}
 	for name, value := range want {
 		require.Equal(t, value, got[name], name)
@@ -48,7 +50,8 @@ func TestLedgerBalancesOnRealServers(t *testing.T) {
 	if kafka == "" {
 		testenv.LeaveOut(t, "Kafka on a real broker", "INBOX_TEST_KAFKA")
 	}
-	out := scratchtest.Balances(t, command.Run, "-n", "300", "-crash", "1", "-seed", "3", "-postgres", testenv.PostgresDSN(t), "-kafka", kafka)
+	out := scratchtest.Balances(t, command.Run, "-n", "300", "-crash", "1", "-seed", "3", "-postgres",
+		testenv.PostgresDSN(t), "-kafka", kafka)
 	requireWhole(t, figures(t, out), 1)
 }
 

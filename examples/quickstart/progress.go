@@ -17,7 +17,9 @@ type Progress struct {
 }
 
 // NewProgress makes a progress; statuses is how many there will be.
-func NewProgress(out io.Writer, place *scratch.Place, child *scratch.Process, producer *Producer, statuses int) *Progress {
+func NewProgress(
+	out io.Writer, place *scratch.Place, child *scratch.Process, producer *Producer, statuses int,
+) *Progress {
 	return &Progress{Screen: scratch.NewScreen(out), place: place, child: child, producer: producer, statuses: statuses}
 }
 

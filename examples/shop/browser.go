@@ -28,7 +28,8 @@ func NewBrowser(site string, transport http.RoundTripper, account, password stri
 		return nil, err
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Browser{site, account, password, &http.Client{Jar: jar, Transport: transport, CheckRedirect: refuse, Timeout: 20 * time.Second}}, nil
+	return &Browser{site, account, password, &http.Client{Jar: jar, Transport: transport, CheckRedirect: refuse,
+		Timeout: 20 * time.Second}}, nil
 }
 
 // Answer is an answer, read.

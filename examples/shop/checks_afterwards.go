@@ -15,7 +15,8 @@ import (
 )
 
 func (v *visit) mendsMailer(ctx context.Context) error {
-	if _, err := v.anonymous.Page(ctx, "", "The mailer is broken", "/orders/inbox/", "/shipping/inbox/", "/metrics", "/orders/live", "/shipping/ready"); err != nil {
+	if _, err := v.anonymous.Page(ctx, "", "The mailer is broken", "/orders/inbox/", "/shipping/inbox/", "/metrics",
+		"/orders/live", "/shipping/ready"); err != nil {
 		return err
 	}
 	mended := url.Values{"state": {"mended"}}
@@ -41,7 +42,8 @@ var (
 // opens it, and presses Retry.
 func (v *visit) retriesOne(ctx context.Context) error {
 	const inbox = shipping.Name + "/inbox/"
-	list, err := v.operator.Page(ctx, inbox+"messages?state=poisoned&handler="+shipping.NotifyCustomer, "the mail server of "+shipping.BrokenDomain)
+	list, err := v.operator.Page(ctx, inbox+"messages?state=poisoned&handler="+shipping.NotifyCustomer,
+		"the mail server of "+shipping.BrokenDomain)
 	if err != nil {
 		return err
 	}
@@ -77,7 +79,8 @@ func (v *visit) retriesOne(ctx context.Context) error {
 	if err = errors.Join(err, a.Is(http.StatusForbidden)); err != nil {
 		return fmt.Errorf("a form without its token: %w", err)
 	}
-	if now, err := v.status(ctx, id); err != nil || !before.IsPoisoned || !now.IsPoisoned || now.Version != before.Version {
+	if now, err := v.status(ctx, id); err != nil || !before.IsPoisoned || !now.IsPoisoned ||
+		now.Version != before.Version {
 		return errors.Join(errors.New("it did not stay poisoned until it was retried"), err)
 	}
 	mails := v.Mailer.Sent()

@@ -56,7 +56,8 @@ func (v *visit) agreesWithMetrics(ctx context.Context) error {
 		}
 		found := readMetrics(page)
 		if differ := differences(wanted, found); len(differ) > 0 {
-			return fmt.Errorf("%d of %d series differ: %s (gauges are of %.1f s ago in orders, %.1f s in shipping)", len(differ), len(wanted), strings.Join(differ, "; "),
+			return fmt.Errorf("%d of %d series differ: %s (gauges are of %.1f s ago in orders, %.1f s in shipping)", len(differ),
+				len(wanted), strings.Join(differ, "; "),
 				found[series("inbox_sample_age_seconds", orders.Name)], found[series("inbox_sample_age_seconds", shipping.Name)])
 		}
 		return nil

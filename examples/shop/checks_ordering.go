@@ -70,7 +70,8 @@ func (v *visit) showsPagesNow(ctx context.Context) error {
 			}
 		}
 	}
-	if _, err := v.operator.Page(ctx, shipping.Name+"/inbox/failures", "the mail server of "+shipping.BrokenDomain, shipping.NotifyCustomer); err != nil {
+	if _, err := v.operator.Page(ctx, shipping.Name+"/inbox/failures", "the mail server of "+shipping.BrokenDomain,
+		shipping.NotifyCustomer); err != nil {
 		return err
 	}
 	_, err := v.operator.Page(ctx, orders.Name+"/inbox/rejected", orders.PlacedTopic)
@@ -114,7 +115,8 @@ func (v *visit) answersProbes(ctx context.Context) error {
 				return err
 			}
 			// Degraded it may be: a tenth poisoned is.
-			if health.Inbox != c.name || !health.Live || !health.Ready || health.State != "healthy" && health.State != "degraded" {
+			if health.Inbox != c.name || !health.Live || !health.Ready || health.State != "healthy" &&
+				health.State != "degraded" {
 				return fmt.Errorf("/%s says %s", a.Path, strings.TrimSpace(a.Body))
 			}
 		}

@@ -69,7 +69,8 @@ func TestEveryCheckCanFail(t *testing.T) {
 	pages := (*visit).showsPages
 	require.NoError(t, run(pages, tampering{}))
 	fails("broken", pages, "answered with 500 instead of 200", status(200, 500))
-	for _, key := range []string{orders.ReserveStock, orders.TakePayment, orders.Announce, shipping.CreateParcel, shipping.NotifyCustomer} {
+	for _, key := range []string{orders.ReserveStock, orders.TakePayment, orders.Announce, shipping.CreateParcel,
+		shipping.NotifyCustomer} {
 		fails(key, pages, "does not contain", replacing(key, "another"))
 	}
 	fails("no failures", pages, "does not contain", replacing(shipping.BrokenDomain, "another"))
@@ -88,10 +89,12 @@ func TestEveryCheckCanFail(t *testing.T) {
 
 	metrics := (*visit).agreesWithMetrics
 	require.NoError(t, run(metrics, tampering{}))
-	for _, name := range []string{"inbox_messages_accepted_total", "inbox_attempts_processed_total", "inbox_backlog_poisoned"} {
+	for _, name := range []string{"inbox_messages_accepted_total", "inbox_attempts_processed_total",
+		"inbox_backlog_poisoned"} {
 		fails(name, metrics, name, replacing(name, "another"))
 	}
-	fails("one of the inboxes is missing", metrics, "is missing", replacing(`inbox_name="shipping"`, `inbox_name="another"`))
+	fails("one of the inboxes is missing", metrics, "is missing",
+		replacing(`inbox_name="shipping"`, `inbox_name="another"`))
 	fails("another figure", metrics, "the database has", replacing("} ", "} 1"))
 
 	mending := (*visit).mendsMailer
@@ -136,7 +139,8 @@ func TestSmokeCountsAndNamesWhatHasFailed(t *testing.T) {
 	notOK, err := smoke(t.Context(), s, r, &out)
 	require.NoError(t, err)
 	require.Equal(t, notOK, strings.Count(out.String(), "FAILED "), "%s", &out)
-	for _, what := range []string{"dashboards show what their inboxes hold", "nothing is left to do", "the mailer is mended", "a poisoned message is retried", "the audit names"} {
+	for _, what := range []string{"dashboards show what their inboxes hold", "nothing is left to do",
+		"the mailer is mended", "a poisoned message is retried", "the audit names"} {
 		require.Contains(t, out.String(), "FAILED "+what)
 	}
 	for _, what := range []string{"dashboards refuse", "a viewer looks", "probes answer"} {

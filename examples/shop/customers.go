@@ -92,7 +92,8 @@ func makeOrder(n int) orders.Order {
 }
 
 func (c *Customers) send(ctx context.Context, id string, order orders.Order) error {
-	return c.publisher.Publish(ctx, orders.PlacedTopic, events.Event{ID: id, Type: orders.Placed, Source: "/shop/customers", Key: order.Customer, Data: order})
+	return c.publisher.Publish(ctx, orders.PlacedTopic,
+		events.Event{ID: id, Type: orders.Placed, Source: "/shop/customers", Key: order.Customer, Data: order})
 }
 
 func (c *Customers) note(change func(*Journal)) {

@@ -31,9 +31,12 @@ func (f front) mount(mux *http.ServeMux) {
 func (f front) show(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	w.Header().Set("Content-Security-Policy",
+		"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 	_ = frontPage.Execute(w, map[string]any{ // whoever asked may be gone
-		"Contexts": []string{orders.Name, shipping.Name}, "Mended": f.mailer.Mended(), "Sent": f.mailer.Sent(), "Broken": shipping.BrokenDomain, "Operator": operator,
+		"Contexts": []string{orders.Name,
+			shipping.Name}, "Mended": f.mailer.Mended(), "Sent": f.mailer.Sent(), "Broken": shipping.BrokenDomain,
+		"Operator": operator,
 	})
 }
 

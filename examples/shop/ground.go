@@ -38,10 +38,12 @@ func NewGround(ctx context.Context, s Settings, out io.Writer) (*Ground, error) 
 
 func (g *Ground) make(ctx context.Context, server string) (err error) {
 	open := func(dsn string) (*gorm.DB, error) { return scratch.Open(dsn, 2) }
-	if g.Orders, err = (scratch.Program{Name: "shop_orders", File: "orders.db", Open: open}).Place(ctx, server); err != nil {
+	if g.Orders, err = (scratch.Program{Name: "shop_orders", File: "orders.db", Open: open}).Place(ctx,
+		server); err != nil {
 		return err
 	}
-	if g.Shipping, err = (scratch.Program{Name: "shop_shipping", File: "shipping.db", Open: open}).Place(ctx, server); err != nil {
+	if g.Shipping, err = (scratch.Program{Name: "shop_shipping", File: "shipping.db", Open: open}).Place(ctx,
+		server); err != nil {
 		return err
 	}
 	if g.logFile, err = os.Create(g.Orders.File("shop.log")); err != nil {

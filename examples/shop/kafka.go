@@ -14,7 +14,8 @@ type Kafka struct{ *kafkatest.Kafka }
 
 // StartKafka starts it, with the shop's topics.
 func StartKafka() (Kafka, error) {
-	k, err := kafkatest.New(kafkatest.Topic(orders.PlacedTopic, partitions), kafkatest.Topic(orders.ConfirmedTopic, partitions))
+	k, err := kafkatest.New(kafkatest.Topic(orders.PlacedTopic, partitions),
+		kafkatest.Topic(orders.ConfirmedTopic, partitions))
 	return Kafka{k}, err
 }
 

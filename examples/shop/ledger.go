@@ -41,7 +41,8 @@ func Balance(journal Journal, b Books) *Ledger {
 		}
 	}
 	if b.Orders.Rejected < journal.Garbled {
-		l.lost("garbled", "%d of %d garbled records are not among the rejected", journal.Garbled-b.Orders.Rejected, journal.Garbled)
+		l.lost("garbled", "%d of %d garbled records are not among the rejected", journal.Garbled-b.Orders.Rejected,
+			journal.Garbled)
 	} else if b.Orders.Rejected > journal.Garbled {
 		l.Problem("%d records are rejected, and only %d are garbled", b.Orders.Rejected, journal.Garbled)
 	}

@@ -25,7 +25,8 @@ func perfect(n int) (journal Journal, b Books) {
 		}
 		return in
 	}
-	b = Books{Orders: empty(orders.ReserveStock, orders.TakePayment, orders.Announce), Shipping: empty(shipping.CreateParcel, shipping.NotifyCustomer),
+	b = Books{Orders: empty(orders.ReserveStock, orders.TakePayment, orders.Announce),
+		Shipping: empty(shipping.CreateParcel, shipping.NotifyCustomer),
 		Reserved: map[string]int{}, Paid: map[string]int{}, Parcelled: map[string]int{}}
 	b.Orders.Rejected, journal.Garbled, journal.Twice = 2, 2, 3
 	for i := range n {
@@ -71,23 +72,33 @@ func TestLedgerNoticesWhatIsWrong(t *testing.T) {
 		says          string
 		lost, doubled int
 	}{
-		"a message is missing":           {func(_ *Journal, b *Books) { delete(b.Orders.Messages, first) }, "not in the inbox of orders", 1, 0},
-		"a reservation is missing":       {func(_ *Journal, b *Books) { b.Reserved[first] = 0 }, "no reservations", 1, 0},
-		"a reservation is doubled":       {func(_ *Journal, b *Books) { b.Reserved[first] = 3 }, "3 reservations", 0, 2},
-		"a payment is missing":           {func(_ *Journal, b *Books) { b.Paid[first] = 0 }, "no payments", 1, 0},
-		"a payment is doubled":           {func(_ *Journal, b *Books) { b.Paid[first] = 2 }, "2 payments", 0, 1},
-		"a payment without completion":   {func(_ *Journal, b *Books) { b.Orders.Statuses[orders.TakePayment][first] = Status{} }, "has not completed", 0, 0},
-		"a payment that nobody hears of": {func(_ *Journal, b *Books) { delete(b.Orders.Messages, news) }, "nothing tells others", 1, 0},
+		"a message is missing": {func(_ *Journal, b *Books) {
+			delete(b.Orders.Messages, first)
+		}, "not in the inbox of orders", 1, 0},
+		"a reservation is missing": {func(_ *Journal, b *Books) { b.Reserved[first] = 0 }, "no reservations", 1, 0},
+		"a reservation is doubled": {func(_ *Journal, b *Books) { b.Reserved[first] = 3 }, "3 reservations", 0, 2},
+		"a payment is missing":     {func(_ *Journal, b *Books) { b.Paid[first] = 0 }, "no payments", 1, 0},
+		"a payment is doubled":     {func(_ *Journal, b *Books) { b.Paid[first] = 2 }, "2 payments", 0, 1},
+		"a payment without completion": {func(_ *Journal, b *Books) {
+			b.Orders.Statuses[orders.TakePayment][first] = Status{}
+		}, "has not completed", 0, 0},
+		"a payment that nobody hears of": {func(_ *Journal, b *Books) {
+			delete(b.Orders.Messages, news)
+		}, "nothing tells others", 1, 0},
 		"news without a payment": {func(_ *Journal, b *Books) {
 			b.Paid[first], b.Orders.Statuses[orders.TakePayment][first] = 0, Status{}
 		}, "confirmed and not paid", 0, 0},
-		"an announcement is lost":     {func(_ *Journal, b *Books) { delete(b.Shipping.Messages, news) }, "neither in the inbox of shipping nor unread", 1, 0},
+		"an announcement is lost": {func(_ *Journal, b *Books) {
+			delete(b.Shipping.Messages, news)
+		}, "neither in the inbox of shipping nor unread", 1, 0},
 		"a parcel is missing":         {func(_ *Journal, b *Books) { b.Parcelled[second] = 0 }, "no parcels", 1, 0},
 		"a parcel is doubled":         {func(_ *Journal, b *Books) { b.Parcelled[second] = 2 }, "2 parcels", 0, 1},
 		"a mail is missing":           {func(_ *Journal, b *Books) { b.Mails-- }, "mails were sent", 1, 0},
 		"a garbled record is missing": {func(_ *Journal, b *Books) { b.Orders.Rejected-- }, "not among the rejected", 1, 0},
 		"a good record is rejected":   {func(_ *Journal, b *Books) { b.Orders.Rejected++ }, "only 2 are garbled", 0, 0},
-		"an order of nobody":          {func(_ *Journal, b *Books) { b.Shipping.Messages["order-9/confirmed"] = orders.Confirmed }, "nobody placed", 0, 0},
+		"an order of nobody": {func(_ *Journal, b *Books) {
+			b.Shipping.Messages["order-9/confirmed"] = orders.Confirmed
+		}, "nobody placed", 0, 0},
 
 		"a status is left": {func(_ *Journal, b *Books) { b.Unfinished++ }, "1 statuses and 0 records are left", 0, 0},
 		"a record is left": {func(_ *Journal, b *Books) { b.Unread++ }, "0 statuses and 1 records are left", 0, 0},
@@ -130,5 +141,6 @@ func TestManyProblemsArePrintedShort(t *testing.T) {
 	journal, b := perfect(50)
 	b.Orders.Messages = nil
 	l := Balance(journal, b)
-	scratchtest.RequireProblemsShort(t, l.Problems, l.Print, fmt.Sprintf("lost 50, doubled 0, poisoned %d, completed %d", b.Poisoned, b.Completed))
+	scratchtest.RequireProblemsShort(t, l.Problems, l.Print,
+		fmt.Sprintf("lost 50, doubled 0, poisoned %d, completed %d", b.Poisoned, b.Completed))
 }

@@ -28,7 +28,8 @@ var lastLine = regexp.MustCompile(`(?:^|\n)lost 0, doubled 0, poisoned (\d+), co
 func requireAllOK(t *testing.T, out string) {
 	t.Helper()
 	require.NotContains(t, out, "FAILED")
-	for _, checks := range [][]Check{whileOrdering, afterwards, {{what: "nothing is left to do: "}, {what: "the databases hold what customers ordered, once\n"}}} {
+	for _, checks := range [][]Check{whileOrdering, afterwards,
+		{{what: "nothing is left to do: "}, {what: "the databases hold what customers ordered, once\n"}}} {
 		for _, c := range checks {
 			require.Contains(t, out, "\nok     "+c.what)
 		}
@@ -53,7 +54,9 @@ func TestCommandNeedsNothingButGo(t *testing.T) {
 }
 
 func TestInterruptedSmokeLeavesNothingBehind(t *testing.T) {
-	scratchtest.RequireInterruptible(t, command.Run, func(line string) bool { return strings.HasPrefix(line, "ok ") }, brief...)
+	scratchtest.RequireInterruptible(t, command.Run, func(line string) bool {
+		return strings.HasPrefix(line, "ok ")
+	}, brief...)
 }
 
 // Whoever plays ends it by Ctrl-C, in the middle of everything.
@@ -64,11 +67,13 @@ func TestPlayingEndsWithWhatTheDatabasesHold(t *testing.T) {
 	out, screen := io.Pipe()
 	status := make(chan int, 1)
 	go func() {
-		status <- command.Run(ctx, []string{"-addr", "127.0.0.1:0", "-rate", "50", "-operator-password", "open", "-viewer-password", "look"}, screen, t.Output())
+		status <- command.Run(ctx, []string{"-addr", "127.0.0.1:0", "-rate", "50", "-operator-password", "open",
+			"-viewer-password", "look"}, screen, t.Output())
 		_ = screen.Close() // never fails
 	}()
 	var printed bytes.Buffer
-	site := readUntil(t, io.TeeReader(out, &printed), regexp.MustCompile(`the shop is open: (\S+)\n(?s:.*)Ctrl-C ends it\n`))
+	site := readUntil(t, io.TeeReader(out, &printed),
+		regexp.MustCompile(`the shop is open: (\S+)\n(?s:.*)Ctrl-C ends it\n`))
 	require.Contains(t, printed.String(), "account operator  password open")
 	require.Contains(t, printed.String(), "account viewer    password look")
 	transport := &http.Transport{}
@@ -129,7 +134,8 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 func TestShopThatCannotOpenSaysFailed(t *testing.T) {
 	temporary := scratchtest.Temporary(t)
 	var stdout, stderr bytes.Buffer
-	status := command.Run(t.Context(), []string{"-smoke", "-postgres", "postgres://nobody@127.0.0.1:1/nothing?connect_timeout=1"}, &stdout, &stderr)
+	status := command.Run(t.Context(), []string{"-smoke", "-postgres",
+		"postgres://nobody@127.0.0.1:1/nothing?connect_timeout=1"}, &stdout, &stderr)
 	require.Equal(t, scratch.Unbalanced, status)
 	require.Contains(t, stdout.String(), "FAILED to run: ")
 	require.NotContains(t, stdout.String(), "ok ")

@@ -19,9 +19,11 @@ type Metrics struct {
 // NewMetrics makes them. Shut the provider down.
 func NewMetrics() (*Metrics, error) {
 	registry := prometheus.NewRegistry()
-	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo())
+	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(),
+		exporter.WithoutTargetInfo())
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	return &Metrics{metric.NewMeterProvider(metric.WithReader(reader)), promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}, nil
+	return &Metrics{metric.NewMeterProvider(metric.WithReader(reader)),
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}, nil
 }

@@ -53,7 +53,8 @@ func (r *Running) open(ctx context.Context, s Settings) (err error) {
 		return err
 	}
 	r.Site = fmt.Sprintf("http://%s/", listener.Addr())
-	r.app = Shop(Config{Orders: r.Ground.Orders.DSN, Shipping: r.Ground.Shipping.DSN, Brokers: r.kafka.Brokers(), Listener: listener,
+	r.app = Shop(Config{Orders: r.Ground.Orders.DSN, Shipping: r.Ground.Shipping.DSN, Brokers: r.kafka.Brokers(),
+		Listener: listener,
 		Accounts: s.Accounts, Metrics: r.metrics, Log: r.Ground.Log}, fx.Populate(&r.Mailer))
 	starting, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -108,7 +109,8 @@ func (r *Running) left(ctx context.Context) (l left, err error) {
 		if err != nil {
 			return l, fmt.Errorf("%s: %w", name, err)
 		}
-		l.Completed, l.Poisoned, l.Waiting, l.Claimed = l.Completed+t.Completed, l.Poisoned+t.Poisoned, l.Waiting+t.Waiting, l.Claimed+t.Claimed
+		l.Completed, l.Poisoned, l.Waiting, l.Claimed = l.Completed+t.Completed, l.Poisoned+t.Poisoned, l.Waiting+
+			t.Waiting, l.Claimed+t.Claimed
 		l.Retrying += t.Retrying
 	}
 	return l, nil

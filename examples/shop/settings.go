@@ -29,8 +29,10 @@ func declare(flags *flag.FlagSet, s *Settings) {
 	flags.StringVar(&s.Address, "addr", ":8080", "`address` to serve at, of this machine's loopback")
 	flags.IntVar(&s.Rate, "rate", 4, "orders per second")
 	flags.StringVar(&s.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
-	flags.StringVar(&s.Accounts.OperatorPassword, "operator-password", "", "`password` of the account operator; random by default")
-	flags.StringVar(&s.Accounts.ViewerPassword, "viewer-password", "", "`password` of the account viewer; random by default")
+	flags.StringVar(&s.Accounts.OperatorPassword, "operator-password", "",
+		"`password` of the account operator; random by default")
+	flags.StringVar(&s.Accounts.ViewerPassword, "viewer-password", "",
+		"`password` of the account viewer; random by default")
 	flags.BoolVar(&s.Smoke, "smoke", false, "play with itself, check what is seen, and end")
 	flags.DurationVar(&s.For, "for", 10*time.Second, "`how long` customers order with -smoke")
 }

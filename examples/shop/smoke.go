@@ -26,7 +26,8 @@ func newVisit(r *Running, s Settings, transport http.RoundTripper) (*visit, erro
 	for _, b := range []struct {
 		browser           **Browser
 		account, password string
-	}{{&v.anonymous, "", ""}, {&v.stranger, operator, s.Accounts.OperatorPassword + "x"}, {&v.viewer, viewer, s.Accounts.ViewerPassword}, {&v.operator, operator, s.Accounts.OperatorPassword}} {
+	}{{&v.anonymous, "", ""}, {&v.stranger, operator, s.Accounts.OperatorPassword + "x"},
+		{&v.viewer, viewer, s.Accounts.ViewerPassword}, {&v.operator, operator, s.Accounts.OperatorPassword}} {
 		var err error
 		if *b.browser, err = NewBrowser(r.Site, transport, b.account, b.password); err != nil {
 			return nil, err
@@ -80,7 +81,9 @@ func smoke(ctx context.Context, s Settings, r *Running, out io.Writer) (notOK in
 	}
 	ordering, enough := context.WithCancel(ctx)
 	defer enough()
-	err = scratch.Meanwhile(ctx, func(context.Context) error { return r.Order(ordering) }, func(ctx context.Context) error {
+	err = scratch.Meanwhile(ctx, func(context.Context) error {
+		return r.Order(ordering)
+	}, func(ctx context.Context) error {
 		defer enough()
 		if err := scratch.Pause(ctx, s.For); err != nil {
 			return err

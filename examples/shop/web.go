@@ -48,8 +48,11 @@ func serveWeb(n webNeeds) error {
 	mux.Handle("GET /metrics", n.Config.Metrics.Handler)
 	front{n.Mailer, n.Config.Accounts}.mount(mux)
 
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, ErrorLog: zap.NewStdLog(n.Config.Log)}
-	n.Lifecycle.Append(fx.StartStopHook(func() { go n.serve(server) }, func(ctx context.Context) error { return endServing(ctx, server) }))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute, ErrorLog: zap.NewStdLog(n.Config.Log)}
+	n.Lifecycle.Append(fx.StartStopHook(func() { go n.serve(server) }, func(ctx context.Context) error {
+		return endServing(ctx, server)
+	}))
 	return nil
 }
 
@@ -70,7 +73,8 @@ func (n webNeeds) dashboardOf(ib *inbox.Inbox) (*dashboard.Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	dash, err := dashboard.New(o, dashboard.Authorizer(n.Config.Accounts.Principal), dashboard.ShowPayloads(), dashboard.Logger(n.Config.Log))
+	dash, err := dashboard.New(o, dashboard.Authorizer(n.Config.Accounts.Principal), dashboard.ShowPayloads(),
+		dashboard.Logger(n.Config.Log))
 	if err != nil {
 		return nil, fmt.Errorf("inbox %q: %w", ib.Name(), err)
 	}

@@ -82,11 +82,13 @@ func (b *Bank) ApplyTransfer(_ context.Context, tx *gorm.DB, m handler.Message[T
 	if err := tx.Take(&payer, t.From).Error; err != nil {
 		return fmt.Errorf("read account %d: %w", t.From, err)
 	}
-	entry := JournalEntry{TransferID: t.ID, Account: t.From, Position: payer.Transfers + 1, Refused: payer.Available < t.Cents, Worker: b.worker}
+	entry := JournalEntry{TransferID: t.ID, Account: t.From, Position: payer.Transfers + 1,
+		Refused: payer.Available < t.Cents, Worker: b.worker}
 	payer.Transfers++
 	if !entry.Refused {
 		payer.Available -= t.Cents
-		sides := []Posting{{TransferID: t.ID, Account: t.From, Cents: -t.Cents}, {TransferID: t.ID, Account: t.To, Cents: t.Cents}}
+		sides := []Posting{{TransferID: t.ID, Account: t.From, Cents: -t.Cents},
+			{TransferID: t.ID, Account: t.To, Cents: t.Cents}}
 		if err := tx.Create(&sides).Error; err != nil {
 			return fmt.Errorf("post transfer %s: %w", t.ID, err)
 		}

@@ -46,7 +46,8 @@ func Demonstrate(ctx context.Context, s Settings, out io.Writer) (ledger *Ledger
 	}
 	defer func() { err = errors.Join(err, team.Close()) }()
 
-	fmt.Fprintf(out, "%d transfers between %d accounts (seed %d), %d workers; %s\n", s.Transfers, s.Accounts, s.Seed, s.Workers, place)
+	fmt.Fprintf(out, "%d transfers between %d accounts (seed %d), %d workers; %s\n", s.Transfers, s.Accounts, s.Seed,
+		s.Workers, place)
 	w := &work{transfers: transfers, kills: s.Kills, random: random, place: place, team: team, producer: producer,
 		progress: NewProgress(out, place, team, s.Transfers)}
 	began := time.Now()
@@ -105,7 +106,9 @@ func (w *work) run(ctx context.Context) error {
 
 // while accepts transfers and lets something happen to the workers meanwhile,
 // which is told how many there are. A failure of either ends both.
-func (w *work) while(ctx context.Context, transfers []Transfer, happen func(ctx context.Context, transfers int) error) error {
+func (w *work) while(
+	ctx context.Context, transfers []Transfer, happen func(ctx context.Context, transfers int) error,
+) error {
 	return scratch.Meanwhile(ctx,
 		func(ctx context.Context) error { return w.producer.Send(ctx, transfers) },
 		func(ctx context.Context) error { return happen(ctx, len(transfers)) })
@@ -138,7 +141,8 @@ func (w *work) crash(ctx context.Context, transfers int) error {
 		return err
 	}
 	w.settled = t.Completed
-	w.progress.Say("killed %s (%d of %d): %d transfers completed, %d waiting, %d claimed", victim.Name, w.killed, w.kills, t.Completed, t.Waiting, t.Claimed)
+	w.progress.Say("killed %s (%d of %d): %d transfers completed, %d waiting, %d claimed", victim.Name, w.killed, w.kills,
+		t.Completed, t.Waiting, t.Claimed)
 	return victim.Start()
 }
 

@@ -104,11 +104,13 @@ func (l *Ledger) journal(books Books) {
 			continue
 		case t.Number < latest[t.From]:
 			l.OutOfOrder++
-			l.Problem("transfer %s: number %d of account %d, booked by %s after number %d", t.ID, t.Number, t.From, entry.Worker, latest[t.From])
+			l.Problem("transfer %s: number %d of account %d, booked by %s after number %d", t.ID, t.Number, t.From, entry.Worker,
+				latest[t.From])
 		}
 		latest[t.From] = max(latest[t.From], t.Number)
 		if entry.Account != t.From || entry.Position != t.Number {
-			l.Problem("transfer %s: booked as number %d of account %d, should be %d of %d", t.ID, entry.Position, entry.Account, t.Number, t.From)
+			l.Problem("transfer %s: booked as number %d of account %d, should be %d of %d", t.ID, entry.Position, entry.Account,
+				t.Number, t.From)
 		}
 		if entry.Refused != l.replayed.Refused[t.ID] {
 			l.Problem("transfer %s: refused is %t, should be %t", t.ID, entry.Refused, l.replayed.Refused[t.ID])
@@ -143,7 +145,8 @@ func (l *Ledger) postings(books Books) {
 		}
 		for _, s := range []side{{id, t.From, -t.Cents}, {id, t.To, t.Cents}} {
 			if found[s] != want {
-				l.Problem("transfer %s: account %d has %d postings of %d cents, should be %d", id, s.account, found[s], s.cents, want)
+				l.Problem("transfer %s: account %d has %d postings of %d cents, should be %d", id, s.account, found[s], s.cents,
+					want)
 			}
 			delete(found, s)
 		}
@@ -177,7 +180,8 @@ func (l *Ledger) accounts(books Books, opening int64) {
 			l.Problem("account %d: overdrawn by %d cents", account.ID, -account.Available)
 		}
 		if account != want {
-			l.Problem("account %d: %d cents available after %d transfers, should be %d after %d", account.ID, account.Available, account.Transfers, want.Available, want.Transfers)
+			l.Problem("account %d: %d cents available after %d transfers, should be %d after %d", account.ID, account.Available,
+				account.Transfers, want.Available, want.Transfers)
 		}
 		if balance := opening + balances[account.ID]; balance != l.replayed.Balances[account.ID] {
 			l.Problem("account %d: a balance of %d cents, should be %d", account.ID, balance, l.replayed.Balances[account.ID])

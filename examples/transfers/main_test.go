@@ -22,19 +22,22 @@ func figures(t *testing.T, out string) map[string]float64 {
 func requireWhole(t *testing.T, got map[string]float64, transfers, kills float64) {
 	t.Helper()
 	reruns := got["reruns"]
-	require.Equal(t, map[string]float64{"expected": transfers, "effects": transfers, "lost": 0, "doubled": 0, "out_of_order": 0, "kills": kills, "reruns": reruns}, got)
+	require.Equal(t, map[string]float64{"expected": transfers, "effects": transfers, "lost": 0, "doubled": 0,
+		"out_of_order": 0, "kills": kills, "reruns": reruns}, got)
 	require.Positive(t, reruns, "some transfers fail at first, so the handler must have been called again")
 }
 
 func TestTransfersAreBookedOnceAndInOrderAlthoughWorkersAreKilled(t *testing.T) {
 	scratchtest.OnBoth(t, func(t *testing.T, server string) {
-		out := scratchtest.Balances(t, command.Run, "-postgres", server, "-transfers", "300", "-accounts", "20", "-kills", "2", "-seed", "3")
+		out := scratchtest.Balances(t, command.Run, "-postgres", server, "-transfers", "300", "-accounts", "20", "-kills",
+			"2", "-seed", "3")
 		requireWhole(t, figures(t, out), 300, 2)
 	})
 }
 
 func TestTransfersAreBookedOneCommitEach(t *testing.T) {
-	out := scratchtest.Balances(t, command.Run, "-transfers", "150", "-accounts", "20", "-workers", "2", "-kills", "0", "-group", "1", "-seed", "2")
+	out := scratchtest.Balances(t, command.Run, "-transfers", "150", "-accounts", "20", "-workers", "2", "-kills", "0",
+		"-group", "1", "-seed", "2")
 	requireWhole(t, figures(t, out), 150, 0)
 }
 

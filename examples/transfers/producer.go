@@ -89,7 +89,8 @@ func message(t Transfer) (handler.RawMessage, error) {
 		return handler.RawMessage{}, fmt.Errorf("encode transfer %s: %w", t.ID, err)
 	}
 	return handler.RawMessage{
-		Channel: payments, ID: t.ID, Type: transferRequested, Source: "/bank", ContentType: "application/json", Content: content,
+		Channel: payments, ID: t.ID, Type: transferRequested, Source: "/bank", ContentType: "application/json",
+		Content:     content,
 		OrderingKey: []byte(strconv.Itoa(t.From)),
 	}, nil
 }

@@ -14,6 +14,7 @@ func TestPoisonedTransferEndsTheWait(t *testing.T) {
 	p := NewProgress(new(bytes.Buffer), place, nil, 100)
 	all := func(t scratch.Tally) bool { return t.Completed == 100 }
 	require.NoError(t, p.Until(t.Context(), all))
-	require.NoError(t, place.DB.Exec("UPDATE inbox_handler_statuses SET completed_at = NULL, is_poisoned = true WHERE message_id = 'transfer-000007'").Error)
+	require.NoError(t,
+		place.DB.Exec("UPDATE inbox_handler_statuses SET completed_at = NULL, is_poisoned = true WHERE message_id = 'transfer-000007'").Error)
 	require.ErrorIs(t, p.Until(t.Context(), all), errPoisoned)
 }

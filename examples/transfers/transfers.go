@@ -35,7 +35,8 @@ func MakeTransfers(n, accounts int, random *rand.Rand) []Transfer {
 			to++
 		}
 		numbers[from]++
-		transfers[i] = Transfer{ID: fmt.Sprintf("transfer-%06d", i+1), From: from, To: to, Cents: 1 + random.Int64N(mostCents), Number: numbers[from]}
+		transfers[i] = Transfer{ID: fmt.Sprintf("transfer-%06d", i+1), From: from, To: to, Cents: 1 +
+			random.Int64N(mostCents), Number: numbers[from]}
 		if random.IntN(oneFailsIn) == 0 {
 			transfers[i].Failures = 1 + random.IntN(mostFailures)
 		}

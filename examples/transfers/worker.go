@@ -68,7 +68,8 @@ func ConfigFromEnv() (Config, error) {
 
 // Env writes the variables that ConfigFromEnv reads.
 func (c Config) Env() []string {
-	return []string{"WORKER_NAME=" + c.Name, "DATABASE=" + c.Database, "CALLS=" + c.Calls, "TRANSFERS_GROUP=" + strconv.Itoa(c.Group)}
+	return []string{"WORKER_NAME=" + c.Name, "DATABASE=" + c.Database, "CALLS=" + c.Calls, "TRANSFERS_GROUP=" +
+		strconv.Itoa(c.Group)}
 }
 
 // RunWorker is a worker's work: it books until ctx ends.

@@ -21,7 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // consume reads n records as a group and commits them.
 func consume(t *testing.T, k *kafkatest.Kafka, group, topic string, n int) []*kgo.Record {
 	t.Helper()
-	client, err := kgo.NewClient(append(k.ClientOptions(), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit())...)
+	client, err := kgo.NewClient(append(k.ClientOptions(), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
+		kgo.DisableAutoCommit())...)
 	require.NoError(t, err)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -39,7 +40,8 @@ func consume(t *testing.T, k *kafkatest.Kafka, group, topic string, n int) []*kg
 func TestRecordsComeBackAsProducedAndCommitsAreSeen(t *testing.T) {
 	k := kafkatest.Start(t, kafkatest.Topic("orders", 2))
 	require.NoError(t, k.Produce("orders",
-		kafkatest.Record{Partition: 1, Key: []byte{}, Value: nil, Headers: []kafkatest.Header{{Key: "h", Value: nil}}, Timestamp: time.UnixMilli(5)},
+		kafkatest.Record{Partition: 1, Key: []byte{}, Value: nil, Headers: []kafkatest.Header{{Key: "h", Value: nil}},
+			Timestamp: time.UnixMilli(5)},
 		kafkatest.Record{Partition: 1, Key: nil, Value: []byte{}},
 	))
 	records := consume(t, k, "group", "orders", 2)

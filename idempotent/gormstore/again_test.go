@@ -113,7 +113,8 @@ func TestDeadlockOfTwoBodiesIsRunAgain(t *testing.T) {
 				first := true
 				o.duplicate, o.err = r.store.Run(t.Context(), run(id), func(ctx context.Context) error {
 					for i, account := range order {
-						if err := handler.DB(ctx).Exec(`UPDATE accounts SET balance = balance + 1 WHERE id = ?`, account).Error; err != nil {
+						if err := handler.DB(ctx).Exec(`UPDATE accounts SET balance = balance + 1 WHERE id = ?`,
+							account).Error; err != nil {
 							return err
 						}
 						if first && i == 0 {
@@ -187,7 +188,8 @@ func TestStatementsThatAreNotAnsweredEnd(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		proxy := pgproxy.New(t, d.DSN())
-		s := open(t, testenv.OpenPostgres(t, proxy.DSN()), gormstore.StatementTimeout(time.Second), gormstore.LockTimeout(100*time.Millisecond))
+		s := open(t, testenv.OpenPostgres(t, proxy.DSN()), gormstore.StatementTimeout(time.Second),
+			gormstore.LockTimeout(100*time.Millisecond))
 		for _, matches := range []func(string) bool{
 			pgproxy.Containing("begin"), pgproxy.Containing(`INSERT INTO "inbox_markers"`),
 		} {

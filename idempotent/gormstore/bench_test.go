@@ -45,7 +45,8 @@ func benched(b *testing.B) (db *gorm.DB, ours func(ctx context.Context, id strin
 	require.NoError(b, db.Exec(`CREATE TABLE effects (message_id varchar(200) NOT NULL)`).Error)
 	s := open(b, db)
 	return db, func(ctx context.Context, id string) error {
-		_, err := s.Run(ctx, idempotent.Run{Key: idempotent.Key{MessageID: id, HandlerKey: "ours"}, MessageType: "order.placed", Retention: time.Hour}, effect("ours "+id, nil))
+		_, err := s.Run(ctx, idempotent.Run{Key: idempotent.Key{MessageID: id, HandlerKey: "ours"},
+			MessageType: "order.placed", Retention: time.Hour}, effect("ours "+id, nil))
 		return err
 	}
 }

@@ -73,7 +73,8 @@ func crash(t *testing.T, dialect, dsn string, r idempotent.Run, more ...string) 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	child := exec.CommandContext(ctx, program)
-	child.Env = append(append(os.Environ(), doomed+"="+dialect, doomed+"_DSN="+dsn, doomed+"_ID="+r.Key.MessageID, doomed+"_KEY="+r.Key.HandlerKey), more...)
+	child.Env = append(append(os.Environ(), doomed+"="+dialect, doomed+"_DSN="+dsn, doomed+"_ID="+r.Key.MessageID, doomed+
+		"_KEY="+r.Key.HandlerKey), more...)
 	child.Stderr = os.Stderr
 	stdin, err := child.StdinPipe()
 	require.NoError(t, err)

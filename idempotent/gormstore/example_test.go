@@ -74,7 +74,8 @@ func exampleDB() (db *gorm.DB, closeDB func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	dsn := "file:" + filepath.Join(directory, "inbox.db") + "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"
+	dsn := "file:" + filepath.Join(directory, "inbox.db") +
+		"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"
 	db, err = gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: dsn}, &gorm.Config{Logger: logger.Discard})
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(directory))
@@ -85,6 +86,7 @@ func exampleDB() (db *gorm.DB, closeDB func(), err error) {
 		}
 		os.RemoveAll(directory)
 	}
-	err = errors.Join(models.Migrate(context.Background(), db, models.Naming{}, ""), db.AutoMigrate(&Account{}), db.Create(&Account{Balance: 100}).Error)
+	err = errors.Join(models.Migrate(context.Background(), db, models.Naming{}, ""), db.AutoMigrate(&Account{}),
+		db.Create(&Account{Balance: 100}).Error)
 	return db, closeDB, err
 }

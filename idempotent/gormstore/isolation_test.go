@@ -56,7 +56,8 @@ func TestBodyHasTheIsolationOfTheOption(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		newRig(t, d)
 		for want, level := range map[string]sql.IsolationLevel{
-			"read committed": sql.LevelDefault, "repeatable read": sql.LevelRepeatableRead, "serializable": sql.LevelSerializable,
+			"read committed": sql.LevelDefault, "repeatable read": sql.LevelRepeatableRead,
+			"serializable": sql.LevelSerializable,
 		} {
 			var got string
 			_, err := open(t, d.DB, gormstore.Isolation(level)).Run(t.Context(), run(want), func(ctx context.Context) error {

@@ -118,8 +118,8 @@ func (s *Store) steer(ctx context.Context, tx *gorm.DB, statements string) error
 // Mark adds the marker of a run to the caller's transaction, and nothing else:
 // for those who call the body themselves. Duplicate means that the marker was
 // there: do not call the body, and commit before the message is acknowledged: a
-// synchronous standby may not have the marker yet. It waits as Run does. After an error the transaction must be rolled back; use Run with WithTx
-// where it is to go on.
+// synchronous standby may not have the marker yet. It waits as Run does. After an error the transaction must be
+// rolled back; use Run with WithTx where it is to go on.
 func (s *Store) Mark(ctx context.Context, tx *gorm.DB, run idempotent.Run) (duplicate bool, err error) {
 	if err := s.checkTx(tx); err != nil {
 		return false, naming(run.Key, err)

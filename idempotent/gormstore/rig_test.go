@@ -43,7 +43,8 @@ func open(t testing.TB, db *gorm.DB, options ...gormstore.Option) *gormstore.Sto
 }
 
 func run(messageID string) idempotent.Run {
-	return idempotent.Run{Key: idempotent.Key{MessageID: messageID, HandlerKey: "h"}, MessageType: "order.placed", Retention: time.Hour}
+	return idempotent.Run{Key: idempotent.Key{MessageID: messageID, HandlerKey: "h"}, MessageType: "order.placed",
+		Retention: time.Hour}
 }
 
 // effect is a body that has one effect and returns err.

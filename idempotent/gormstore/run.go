@@ -41,7 +41,9 @@ import (
 // Do not call Run in the body of another run without WithTx: its transaction
 // is another one, and on SQLite the two wait for each other until LockTimeout.
 // With a transaction of the caller's own, see WithTx, Run joins it.
-func (s *Store) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+func (s *Store) Run(
+	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
+) (duplicate bool, err error) {
 	return s.do(ctx, work{Run: run, body: body})
 }
 

@@ -42,7 +42,8 @@ func TestMarkerAndEffectAreThereTogetherOrNotAtAll(t *testing.T) {
 		r.have("1")
 		var marker models.Marker
 		require.NoError(t, d.DB.Take(&marker).Error)
-		require.Equal(t, []string{"1", "h", "order.placed"}, []string{marker.MessageID, marker.HandlerKey, marker.MessageType})
+		require.Equal(t, []string{"1", "h", "order.placed"},
+			[]string{marker.MessageID, marker.HandlerKey, marker.MessageType})
 		require.True(t, marker.ProcessedAt.Equal(inboxtest.Noon), marker.ProcessedAt)
 		require.True(t, marker.ExpiresAt.Equal(inboxtest.Noon.Add(time.Hour)), marker.ExpiresAt)
 	})
@@ -127,7 +128,8 @@ func TestWaitForTheFirstEndsWithLockTimeout(t *testing.T) {
 		r := newRig(t, d)
 		hasty := open(t, d.Another(t), gormstore.LockTimeout(300*time.Millisecond), gormstore.StatementTimeout(24*time.Hour))
 		if d.Dialect == "sqlite" { // whose driver waits as long as it is told to
-			hasty = open(t, testenv.OpenSQLite(t, testenv.BusyTimeout(d.DSN(), 20*time.Millisecond)), gormstore.LockTimeout(300*time.Millisecond))
+			hasty = open(t, testenv.OpenSQLite(t, testenv.BusyTimeout(d.DSN(), 20*time.Millisecond)),
+				gormstore.LockTimeout(300*time.Millisecond))
 		}
 		first := r.begin(r.store, "1")
 		began := time.Now()
@@ -180,7 +182,8 @@ func TestLongestTimeoutsAndFarDeadlinesAreKept(t *testing.T) {
 // Who raises the other one would wait no longer.
 func TestWaitForAConnectionNamesTheOptionThatEndedIt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)}, gormstore.LockTimeout(50*time.Millisecond))
+	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)},
+		gormstore.LockTimeout(50*time.Millisecond))
 	pool, err := r.DB.DB()
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(1)
@@ -214,9 +217,10 @@ func TestLockTimeoutIsTheMarkersAlone(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		for name, db := range map[string]*gorm.DB{
-			"plain":    testenv.OpenPostgres(t, d.DSN()+"&options=-c%20lock_timeout%3D4321"),
-			"prepared": testenv.Open(t, postgres.Open(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{PrepareStmt: true}),
-			"simple":   testenv.Open(t, bySimpleProtocol(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{}),
+			"plain": testenv.OpenPostgres(t, d.DSN()+"&options=-c%20lock_timeout%3D4321"),
+			"prepared": testenv.Open(t, postgres.Open(d.DSN()+"&options=-c%20lock_timeout%3D4321"),
+				gorm.Config{PrepareStmt: true}),
+			"simple": testenv.Open(t, bySimpleProtocol(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{}),
 		} {
 			s := open(t, db, gormstore.LockTimeout(123*time.Millisecond))
 			is := func(db *gorm.DB, when string) {
@@ -262,7 +266,9 @@ func TestUniqueViolationInTheBodyIsItsOwnFailure(t *testing.T) {
 			`INSERT INTO inbox_markers SELECT * FROM inbox_markers`, // even this
 		} {
 			for name, ctx := range r.contexts() {
-				duplicate, err := r.store.Run(ctx, run("1"), func(ctx context.Context) error { return handler.DB(ctx).Exec(statement).Error })
+				duplicate, err := r.store.Run(ctx, run("1"), func(ctx context.Context) error {
+					return handler.DB(ctx).Exec(statement).Error
+				})
 				require.True(t, store.IsUniqueViolation(err), "%s: %v", name, err)
 				require.False(t, duplicate, name)
 			}
@@ -340,7 +346,8 @@ func TestRefusedCommitIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (id varchar(200) PRIMARY KEY)`)
-		inboxtest.Exec(t, d.DB, `CREATE TABLE transfers (id varchar(200) REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED)`)
+		inboxtest.Exec(t, d.DB,
+			`CREATE TABLE transfers (id varchar(200) REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED)`)
 		_, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
 			require.NoError(t, effect("1", nil)(ctx))
 			return handler.DB(ctx).Exec(`INSERT INTO transfers VALUES ('nobody')`).Error

@@ -58,7 +58,8 @@ func New(db *gorm.DB, options ...Option) (*Store, error) {
 			option(cfg)
 		}
 	}
-	s := &Store{opts: cfg.options, clock: cfg.clock, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}}
+	s := &Store{opts: cfg.options, clock: cfg.clock,
+		naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}}
 	var err error
 	if s.markers, err = dialects.New(db, s.naming, store.Options{}); err != nil {
 		return nil, fmt.Errorf("gormstore: %w", err)
@@ -130,7 +131,8 @@ func (s *Store) marker(run idempotent.Run) models.Marker {
 	if run.Retention == 0 {
 		run.Retention = idempotent.DefaultRetention
 	}
-	return models.Marker{MessageID: run.Key.MessageID, HandlerKey: run.Key.HandlerKey, Namespace: run.Key.Namespace, MessageType: run.MessageType,
+	return models.Marker{MessageID: run.Key.MessageID, HandlerKey: run.Key.HandlerKey, Namespace: run.Key.Namespace,
+		MessageType: run.MessageType,
 		ProcessedAt: now, ExpiresAt: now.Add(run.Retention)}
 }
 

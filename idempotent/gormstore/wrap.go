@@ -24,7 +24,9 @@ import (
 // With WithTx it is the caller's. A message without ID, where AllowMissingID
 // lets it pass, has a transaction of the same kind, but no marker. Do not wrap
 // handlers that are registered with an inbox: it remembers by itself.
-func Wrap[T any](s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option) (func(ctx context.Context, message T) error, error) {
+func Wrap[T any](
+	s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option,
+) (func(ctx context.Context, message T) error, error) {
 	if err := check(s, fn == nil); err != nil {
 		return nil, fmt.Errorf("idempotent handler %q: %w", handlerKey, err)
 	}
@@ -37,7 +39,9 @@ func Wrap[T any](s *Store, handlerKey string, fn func(ctx context.Context, tx *g
 // another *Store, is an error: nothing would remember what tx has committed. A
 // store of another type may have s in it; where it has not, each message with an
 // ID is an error, and fn is not called.
-func Handle[T any](r *idempotent.Receiver, s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option) (func(ctx context.Context, message T) error, error) {
+func Handle[T any](r *idempotent.Receiver, s *Store, handlerKey string,
+	fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option,
+) (func(ctx context.Context, message T) error, error) {
 	err := check(s, fn == nil)
 	if err == nil {
 		err = checkReceiver(r, s)
@@ -87,7 +91,9 @@ type running struct {
 // inBody gives fn the session of the body it is called in. A message without ID
 // is no body of a run, and gets a transaction here. No other does: it would have
 // effects without a marker.
-func inBody[T any](s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error) func(ctx context.Context, message T) error {
+func inBody[T any](
+	s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error,
+) func(ctx context.Context, message T) error {
 	call := func(ctx context.Context, session *gorm.DB, message T) error {
 		return fn(ctx, session.Session(&gorm.Session{NewDB: true, Context: ctx}), message)
 	}

@@ -36,7 +36,9 @@ func ship(err error) func(ctx context.Context, tx *gorm.DB, o order) error {
 	}
 }
 
-func wrap(t *testing.T, s *gormstore.Store, fn func(context.Context, *gorm.DB, order) error, opts ...idempotent.Option) func(context.Context, order) error {
+func wrap(
+	t *testing.T, s *gormstore.Store, fn func(context.Context, *gorm.DB, order) error, opts ...idempotent.Option,
+) func(context.Context, order) error {
 	t.Helper()
 	handle, err := gormstore.Wrap(s, "h", fn, opts...)
 	require.NoError(t, err)
@@ -151,7 +153,8 @@ type wrapping struct{ idempotent.Store }
 func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
-		handlerOf := func(store idempotent.Store, fn func(context.Context, *gorm.DB, order) error) (func(context.Context, order) error, *idempotent.Receiver) {
+		handlerOf := func(store idempotent.Store, fn func(context.Context, *gorm.DB, order) error) (func(context.Context,
+			order) error, *idempotent.Receiver) {
 			receiver, err := idempotent.New(store, idempotent.AllowMissingID())
 			require.NoError(t, err)
 			handle, err := gormstore.Handle(receiver, r.store, "h", fn)
@@ -166,7 +169,8 @@ func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
 		}
 		r.have()
 		foreign, _ := handlerOf(wrapping{open(t, d.DB)}, ship(nil))
-		require.ErrorContains(t, foreign(t.Context(), order{"1"}), "was not made with this *gormstore.Store", "another store on the same tables may be of another database as well")
+		require.ErrorContains(t, foreign(t.Context(), order{"1"}), "was not made with this *gormstore.Store",
+			"another store on the same tables may be of another database as well")
 		r.have()
 
 		// A message without ID has effects, but not those of what its handler calls.

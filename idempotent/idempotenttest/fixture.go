@@ -67,5 +67,6 @@ func (f Fixture) now() time.Time {
 
 // run is what the suite asks of a store unless a test is about its parts.
 func run(messageID, handlerKey string) idempotent.Run {
-	return idempotent.Run{Key: idempotent.Key{MessageID: messageID, HandlerKey: handlerKey}, MessageType: "order.placed", Retention: time.Hour}
+	return idempotent.Run{Key: idempotent.Key{MessageID: messageID, HandlerKey: handlerKey}, MessageType: "order.placed",
+		Retention: time.Hour}
 }

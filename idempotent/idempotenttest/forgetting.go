@@ -31,7 +31,8 @@ var forgetting = []promise{
 			olderThan time.Duration
 			want      int64
 		}{
-			{-time.Hour, 0}, {0, 0}, {2*time.Hour - slack, 0}, {2*time.Hour + slack, short}, {2*time.Hour + slack, 0}, {6*time.Hour - slack, 0}, {6*time.Hour + slack, long}, {1000 * time.Hour, 0},
+			{-time.Hour, 0}, {0, 0}, {2*time.Hour - slack, 0}, {2*time.Hour + slack, short}, {2*time.Hour + slack, 0},
+			{6*time.Hour - slack, 0}, {6*time.Hour + slack, long}, {1000 * time.Hour, 0},
 		} {
 			if f.Forgets {
 				c.want = 0
@@ -185,7 +186,9 @@ var capabilities = []capability{
 func waits(f Fixture) bool { return f.Waits > 0 }
 
 // waiting makes a call beside one that is under way, and sees it wait.
-func waiting(ctx context.Context, t *testing.T, f Fixture, r idempotent.Run, long time.Duration) (ended chan outcome, calls *int) {
+func waiting(
+	ctx context.Context, t *testing.T, f Fixture, r idempotent.Run, long time.Duration,
+) (ended chan outcome, calls *int) {
 	t.Helper()
 	ended, calls = make(chan outcome, 1), new(int)
 	go func() {

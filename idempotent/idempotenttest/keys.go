@@ -21,23 +21,34 @@ var keys = []promise{
 		}
 	}},
 	{"keys that are the same when joined are not the same", func(t *testing.T, f Fixture) {
-		separate(t, f, idempotent.Key{MessageID: "ab", HandlerKey: "c"}, idempotent.Key{MessageID: "a", HandlerKey: "bc"}, idempotent.Key{MessageID: "c", HandlerKey: "ab"}, idempotent.Key{MessageID: "bc", HandlerKey: "a"})
-		for _, s := range []string{":", "::", "/", "|", "\\", "%", "%3A", "\\:", ",", ";", "-", "_", ".", " ", "\n", "\x1f", "{", "}", "\"", "'", "1:"} {
-			separate(t, f, idempotent.Key{MessageID: "a" + s + "b", HandlerKey: "c"}, idempotent.Key{MessageID: "a", HandlerKey: "b" + s + "c"})
-			separate(t, f, idempotent.Key{MessageID: "c", HandlerKey: "a" + s + "b"}, idempotent.Key{MessageID: "b" + s + "c", HandlerKey: "a"}) // the handler first
-			separate(t, f, idempotent.Key{MessageID: "y", HandlerKey: "x" + s}, idempotent.Key{MessageID: s + "y", HandlerKey: "x"})
-			separate(t, f, idempotent.Key{MessageID: "x" + s, HandlerKey: "y"}, idempotent.Key{MessageID: "x", HandlerKey: s + "y"})
+		separate(t, f, idempotent.Key{MessageID: "ab", HandlerKey: "c"}, idempotent.Key{MessageID: "a", HandlerKey: "bc"},
+			idempotent.Key{MessageID: "c", HandlerKey: "ab"}, idempotent.Key{MessageID: "bc", HandlerKey: "a"})
+		for _, s := range []string{":", "::", "/", "|", "\\", "%", "%3A", "\\:", ",", ";", "-", "_", ".", " ", "\n", "\x1f",
+			"{", "}", "\"", "'", "1:"} {
+			separate(t, f, idempotent.Key{MessageID: "a" + s + "b", HandlerKey: "c"},
+				idempotent.Key{MessageID: "a", HandlerKey: "b" + s + "c"})
+			// the handler first
+			separate(t, f, idempotent.Key{MessageID: "c", HandlerKey: "a" + s + "b"},
+				idempotent.Key{MessageID: "b" + s + "c", HandlerKey: "a"})
+			separate(t, f, idempotent.Key{MessageID: "y", HandlerKey: "x" + s},
+				idempotent.Key{MessageID: s + "y", HandlerKey: "x"})
+			separate(t, f, idempotent.Key{MessageID: "x" + s, HandlerKey: "y"},
+				idempotent.Key{MessageID: "x", HandlerKey: s + "y"})
 		}
 	}},
 	{"one message ID in two namespaces is two messages", func(t *testing.T, f Fixture) {
-		separate(t, f, idempotent.Key{MessageID: "m", HandlerKey: "h"}, idempotent.Key{MessageID: "m", HandlerKey: "h", Namespace: "partners"},
-			idempotent.Key{MessageID: "m", HandlerKey: "h", Namespace: strings.Repeat("語", 200)}, idempotent.Key{MessageID: "h", HandlerKey: "partners", Namespace: "m"})
+		separate(t, f, idempotent.Key{MessageID: "m", HandlerKey: "h"},
+			idempotent.Key{MessageID: "m", HandlerKey: "h", Namespace: "partners"},
+			idempotent.Key{MessageID: "m", HandlerKey: "h", Namespace: strings.Repeat("語", 200)},
+			idempotent.Key{MessageID: "h", HandlerKey: "partners", Namespace: "m"})
 		for _, s := range []string{":", "{", "}", "%3A", "%"} {
-			separate(t, f, idempotent.Key{MessageID: "m", HandlerKey: "y", Namespace: "x" + s}, idempotent.Key{MessageID: "m", HandlerKey: s + "y", Namespace: "x"})
+			separate(t, f, idempotent.Key{MessageID: "m", HandlerKey: "y", Namespace: "x" + s},
+				idempotent.Key{MessageID: "m", HandlerKey: s + "y", Namespace: "x"})
 		}
 	}},
 	{"case, white space and the form of a character tell keys apart", func(t *testing.T, f Fixture) {
-		variants := []string{"Order", "order", "ORDER", "order ", " order", "order\t", "order\n", "órder", "o\u0301rder", "ｏrder", "order\u200b", "straße", "strasse", "NULL", "null", "0", "00", "0.0", "*", "?", "%", "[a]"}
+		variants := []string{"Order", "order", "ORDER", "order ", " order", "order\t", "order\n", "órder", "o\u0301rder",
+			"ｏrder", "order\u200b", "straße", "strasse", "NULL", "null", "0", "00", "0.0", "*", "?", "%", "[a]"}
 		var ids, handlers []idempotent.Key
 		for _, v := range variants {
 			ids = append(ids, idempotent.Key{MessageID: v, HandlerKey: "handler"})
@@ -58,7 +69,8 @@ func separate(t *testing.T, f Fixture, keys ...idempotent.Key) {
 	t.Helper()
 	for i, key := range keys {
 		if processed(t, f, key) {
-			require.Failf(t, "a key is taken for another", "%q is processed before it was handled; before it came %s", key, describe(keys[:i]))
+			require.Failf(t, "a key is taken for another", "%q is processed before it was handled; before it came %s", key,
+				describe(keys[:i]))
 		}
 		r := run(key.MessageID, key.HandlerKey)
 		r.Key = key

@@ -130,17 +130,18 @@ var nothingLeft = []promise{
 	}},
 	// Which of the two it is is up to the store: a transaction of a cancelled
 	// context cannot be committed, what is done elsewhere is done.
-	{"a body that succeeds after its context was cancelled is processed if no error says otherwise", func(t *testing.T, f Fixture) {
-		r := run("m1", "handler")
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		duplicate, err := f.Store.Run(ctx, r, func(context.Context) error {
-			cancel()
-			return nil
-		})
-		require.False(t, duplicate)
-		require.Equal(t, err == nil, processed(t, f, r.Key), "its error was %v", err)
-	}},
+	{"a body that succeeds after its context was cancelled is processed if no error says otherwise",
+		func(t *testing.T, f Fixture) {
+			r := run("m1", "handler")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			duplicate, err := f.Store.Run(ctx, r, func(context.Context) error {
+				cancel()
+				return nil
+			})
+			require.False(t, duplicate)
+			require.Equal(t, err == nil, processed(t, f, r.Key), "its error was %v", err)
+		}},
 	{"a failure after success changes nothing", func(t *testing.T, f Fixture) {
 		r, calls := run("m1", "handler"), 0
 		handled(t, f, r)

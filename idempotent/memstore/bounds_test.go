@@ -20,7 +20,8 @@ func key(id string) idempotent.Key { return idempotent.Key{MessageID: id, Handle
 // kept sees to it that a message is handled now, and remembered for the time given.
 func kept(t *testing.T, s *memstore.Store, id string, retention time.Duration) {
 	t.Helper()
-	duplicate, err := s.Run(t.Context(), idempotent.Run{Key: key(id), Retention: retention}, func(context.Context) error { return nil })
+	duplicate, err := s.Run(t.Context(), idempotent.Run{Key: key(id), Retention: retention},
+		func(context.Context) error { return nil })
 	require.NoError(t, err)
 	require.False(t, duplicate)
 }
@@ -72,7 +73,8 @@ func TestFullStoreForgetsNothingBeforeItsTime(t *testing.T) {
 	kept(t, s, "middle", 2*time.Hour)
 	refused := func() {
 		t.Helper()
-		duplicate, err := s.Run(t.Context(), idempotent.Run{Key: key("new"), Retention: time.Hour}, func(context.Context) error { panic("called") })
+		duplicate, err := s.Run(t.Context(), idempotent.Run{Key: key("new"), Retention: time.Hour},
+			func(context.Context) error { panic("called") })
 		require.ErrorIs(t, err, memstore.ErrFull)
 		require.ErrorContains(t, err, `message "new", handler "handler"`)
 		require.ErrorContains(t, err, "option MaxKeys is 3")
@@ -83,12 +85,14 @@ func TestFullStoreForgetsNothingBeforeItsTime(t *testing.T) {
 	clock.Advance(time.Hour)
 	refused() // its hour is over, but not past
 	clock.Advance(time.Microsecond)
-	duplicate, err := s.Run(t.Context(), idempotent.Run{Key: key("short")}, func(context.Context) error { panic("called") })
+	duplicate, err := s.Run(t.Context(), idempotent.Run{Key: key("short")},
+		func(context.Context) error { panic("called") })
 	require.NoError(t, err)
 	require.True(t, duplicate, "what has expired is a duplicate while it is there")
 	clock.Advance(time.Hour) // now two have expired
 	kept(t, s, "new", time.Hour)
-	require.Equal(t, []string{"long", "middle", "new"}, remembered(t, s, "long", "short", "middle", "new"), "the longest expired, and no more than there is need for")
+	require.Equal(t, []string{"long", "middle", "new"}, remembered(t, s, "long", "short", "middle", "new"),
+		"the longest expired, and no more than there is need for")
 	kept(t, s, "newer", time.Hour)
 	require.Equal(t, []string{"long", "new", "newer"}, remembered(t, s, "long", "short", "middle", "new", "newer"))
 	require.Equal(t, 3, s.Len())
@@ -125,7 +129,10 @@ func TestCallWaitsForAnotherOfItsKey(t *testing.T) {
 			// The second has begun to wait when it has asked its context for its end.
 			ctx := inboxtest.Watch(t.Context())
 			go func() {
-				duplicate, err := s.Run(ctx, idempotent.Run{Key: key("m1"), Retention: time.Hour}, func(context.Context) error { calls++; return nil })
+				duplicate, err := s.Run(ctx, idempotent.Run{Key: key("m1"), Retention: time.Hour}, func(context.Context) error {
+					calls++
+					return nil
+				})
 				second <- outcome{duplicate, err}
 			}()
 			inboxtest.Receive(t, ctx.Looked, "the second call to wait")

@@ -40,7 +40,11 @@ func TestStoreIsAMapWithExpiryTimes(t *testing.T) {
 					result = errors.ErrUnsupported
 				}
 				called := false
-				duplicate, err := s.Run(context.Background(), idempotent.Run{Key: k, Retention: retention}, func(context.Context) error { called = true; return result })
+				duplicate, err := s.Run(context.Background(), idempotent.Run{Key: k, Retention: retention},
+					func(context.Context) error {
+						called = true
+						return result
+					})
 				_, known := model[k]
 				full := len(model) == limit && expired(clock.Now()) == 0
 				require.Equal(rt, known, duplicate)

@@ -61,7 +61,9 @@ func New(opts ...Option) (*Store, error) {
 
 // Run calls body unless the key has been processed, see idempotent.Store. It
 // returns ErrFull when there is no room to remember the key.
-func (s *Store) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+func (s *Store) Run(
+	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
+) (duplicate bool, err error) {
 	ended, duplicate, err := s.claim(ctx, run.Key)
 	if duplicate || err != nil {
 		return duplicate, err
@@ -125,7 +127,8 @@ func (s *Store) look(key idempotent.Key) (ended, other chan struct{}, duplicate 
 	}
 	// The place is kept from here on, so that success can be remembered.
 	if !s.makeRoom() {
-		return nil, nil, false, fmt.Errorf("%w: option MaxKeys is %d and none of its keys has expired", ErrFull, s.cfg.MaxKeys)
+		return nil, nil, false, fmt.Errorf("%w: option MaxKeys is %d and none of its keys has expired", ErrFull,
+			s.cfg.MaxKeys)
 	}
 	ended = make(chan struct{})
 	s.running[key] = ended

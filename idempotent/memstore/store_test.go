@@ -30,7 +30,8 @@ func TestConformance(t *testing.T) {
 	t.Run("by a clock that stands still, without waiting", func(t *testing.T) {
 		idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {
 			clock := fxtest.NewClock(time.Date(2020, 2, 29, 12, 0, 0, 0, time.UTC))
-			return idempotenttest.Fixture{Store: open(t, memstore.WithClock(clock), memstore.WaitTimeout(0)), Now: clock.Now, Advance: clock.Advance}
+			return idempotenttest.Fixture{Store: open(t, memstore.WithClock(clock), memstore.WaitTimeout(0)), Now: clock.Now,
+				Advance: clock.Advance}
 		})
 	})
 }

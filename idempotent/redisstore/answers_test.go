@@ -75,7 +75,8 @@ func TestFinaliseWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 }
 
 func TestFinaliseThatDoesNotArriveIsNotAcknowledged(t *testing.T) {
-	for name, cancelled := range map[string]bool{"until the lease's end": false, "twice for a caller that has gone": true} {
+	for name, cancelled := range map[string]bool{"until the lease's end": false,
+		"twice for a caller that has gone": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)

@@ -35,7 +35,9 @@ func (r rig) crash(t *testing.T, run idempotent.Run) {
 	require.NoError(t, e.command.Process.Kill())
 	key := r.prefix + ":{" + run.Key.HandlerKey + ":" + run.Key.MessageID + "}"
 	require.Equal(t, int64(1), r.client.Exists(t.Context(), key).Val(), "a crash leaves the claim")
-	require.Eventually(t, func() bool { return r.client.Exists(t.Context(), key).Val() == 0 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return r.client.Exists(t.Context(), key).Val() == 0
+	}, patience, 5*time.Millisecond)
 }
 
 func (r rig) usurp(t *testing.T, key idempotent.Key) {

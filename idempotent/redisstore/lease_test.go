@@ -49,7 +49,8 @@ func TestRetentionIsTheRunsElseTheStores(t *testing.T) {
 		opts []redisstore.Option
 		want time.Duration
 	}{
-		"the run's":               {run: 90 * time.Minute, opts: []redisstore.Option{redisstore.Retention(time.Hour)}, want: 90 * time.Minute},
+		"the run's": {run: 90 * time.Minute, opts: []redisstore.Option{redisstore.Retention(time.Hour)},
+			want: 90 * time.Minute},
 		"the store's":             {opts: []redisstore.Option{redisstore.Retention(3 * time.Hour)}, want: 3 * time.Hour},
 		"the default, seven days": {want: 7 * 24 * time.Hour},
 	} {
@@ -62,7 +63,8 @@ func TestRetentionIsTheRunsElseTheStores(t *testing.T) {
 	}
 	t.Run("one that is none runs nothing", func(t *testing.T) {
 		r := newRig(t)
-		_, err := r.store(t).Run(t.Context(), idempotent.Run{Key: payment, Retention: -time.Second}, func(context.Context) error { panic("called") })
+		_, err := r.store(t).Run(t.Context(), idempotent.Run{Key: payment, Retention: -time.Second},
+			func(context.Context) error { panic("called") })
 		require.ErrorContains(t, err, `handler "billing", message "m1": retention is -1s, allowed is 1ms or more`)
 		require.Empty(t, r.value(t))
 	})
@@ -79,7 +81,8 @@ func TestHandlerWithoutARetentionHasTheStores(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			byID := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
-			handle, err := idempotent.Wrap(r.store(t), payment.HandlerKey, func(context.Context, string) error { return nil }, append(c.opts, byID)...)
+			handle, err := idempotent.Wrap(r.store(t), payment.HandlerKey, func(context.Context, string) error { return nil },
+				append(c.opts, byID)...)
 			require.NoError(t, err)
 			require.NoError(t, handle(t.Context(), payment.MessageID))
 			r.requireTTL(t, c.want)
@@ -125,16 +128,17 @@ func TestBodyWhoseClaimIsGoneIsCancelledAndNotAcknowledged(t *testing.T) {
 			if c.result != "" {
 				result = errors.New(c.result)
 			}
-			duplicate, err := r.store(t, redisstore.Lease(time.Second)).Run(t.Context(), run(payment), func(ctx context.Context) error {
-				r.replace(t, c.value)
-				select {
-				case <-ctx.Done():
-				case <-time.After(patience):
-				}
-				require.ErrorIs(t, ctx.Err(), context.Canceled)
-				require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
-				return result
-			})
+			duplicate, err := r.store(t, redisstore.Lease(time.Second)).Run(t.Context(), run(payment),
+				func(ctx context.Context) error {
+					r.replace(t, c.value)
+					select {
+					case <-ctx.Done():
+					case <-time.After(patience):
+					}
+					require.ErrorIs(t, ctx.Err(), context.Canceled)
+					require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
+					return result
+				})
 			require.ErrorIs(t, err, idempotent.ErrLost)
 			if result != nil {
 				require.ErrorIs(t, err, result)
@@ -216,7 +220,8 @@ func TestLiveClaimIsNeitherRunNorAcknowledged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
-			duplicate, err := r.store(t, redisstore.WaitTimeout(c.wait)).Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+			duplicate, err := r.store(t, redisstore.WaitTimeout(c.wait)).Run(t.Context(), run(payment),
+				func(context.Context) error { panic("called") })
 			require.ErrorIs(t, err, idempotent.ErrInProgress)
 			require.False(t, duplicate)
 			require.GreaterOrEqual(t, time.Since(began), c.atLeast)
@@ -225,7 +230,8 @@ func TestLiveClaimIsNeitherRunNorAcknowledged(t *testing.T) {
 	t.Run("nor when its context ends first", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		duplicate, err := r.store(t, redisstore.WaitTimeout(time.Hour)).Run(ctx, run(payment), func(context.Context) error { panic("called") })
+		duplicate, err := r.store(t, redisstore.WaitTimeout(time.Hour)).Run(ctx, run(payment),
+			func(context.Context) error { panic("called") })
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, idempotent.ErrLost)
 		require.False(t, duplicate)
@@ -263,7 +269,8 @@ func TestValuesOfOthersAreNotTouched(t *testing.T) {
 	store := r.store(t)
 	require.NoError(t, r.client.Set(t.Context(), r.key(), "a session", time.Minute).Err())
 	_, err := store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
-	require.ErrorContains(t, err, `handler "billing", message "m1": its key in Redis holds something that is no claim and no marker`)
+	require.ErrorContains(t, err,
+		`handler "billing", message "m1": its key in Redis holds something that is no claim and no marker`)
 	_, err = store.Processed(t.Context(), payment)
 	require.ErrorContains(t, err, "give the store a KeyPrefix of its own")
 	require.Equal(t, "a session", r.value(t))
@@ -272,7 +279,8 @@ func TestValuesOfOthersAreNotTouched(t *testing.T) {
 func TestKeysOfPrefixesAreApart(t *testing.T) {
 	r := newRig(t)
 	for i, c := range []struct{ prefix, handler, id string }{
-		{":a", "b", "c"}, {"", "a:b", "c"}, {"", "a", "b:c"}, {":{a", "b", "c"}, {":{a:b}", "c", "d"}, {"", "a%3Ab", "c"}, {":{a}", "b", "c"},
+		{":a", "b", "c"}, {"", "a:b", "c"}, {"", "a", "b:c"}, {":{a", "b", "c"}, {":{a:b}", "c", "d"}, {"", "a%3Ab", "c"},
+		{":{a}", "b", "c"},
 	} {
 		store := r.store(t, redisstore.KeyPrefix(r.prefix+c.prefix))
 		duplicate, err := store.Run(t.Context(), run(idempotent.Key{MessageID: c.id, HandlerKey: c.handler}), succeed)

@@ -131,7 +131,8 @@ func warm(t *testing.T, store idempotent.Store) {
 
 // warmUp is a key that no other process and no other store has.
 func warmUp() idempotent.Key {
-	return idempotent.Key{MessageID: fmt.Sprintf("warm-up-%d-%d", os.Getpid(), time.Now().UnixNano()), HandlerKey: "warming"}
+	return idempotent.Key{MessageID: fmt.Sprintf("warm-up-%d-%d", os.Getpid(), time.Now().UnixNano()),
+		HandlerKey: "warming"}
 }
 
 func processed(t *testing.T, store idempotent.Store) bool {
@@ -195,7 +196,8 @@ func handleElsewhere(text string) {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := store.Run(context.Background(), idempotent.Run{Key: warmUp(), Retention: time.Minute}, succeed); err != nil {
+	if _, err := store.Run(context.Background(), idempotent.Run{Key: warmUp(), Retention: time.Minute},
+		succeed); err != nil {
 		panic(err)
 	}
 	duplicate, err := store.Run(context.Background(), o.Run, func(context.Context) error {

@@ -43,7 +43,8 @@ type Options struct {
 
 // DefaultOptions returns the defaults (contract 8.2).
 func DefaultOptions() Options {
-	return Options{KeyPrefix: "inbox", Lease: 30 * time.Second, WaitTimeout: 10 * time.Second, Retention: 7 * 24 * time.Hour, Database: -1}
+	return Options{KeyPrefix: "inbox", Lease: 30 * time.Second, WaitTimeout: 10 * time.Second,
+		Retention: 7 * 24 * time.Hour, Database: -1}
 }
 
 const (
@@ -68,7 +69,8 @@ func (o Options) Validate() error {
 		refuse("WaitTimeout", o.WaitTimeout, "0 (does not wait) or more")
 	}
 	if o.OperationTimeout < 0 || o.OperationTimeout > o.Lease/3 {
-		refuse("OperationTimeout", o.OperationTimeout, fmt.Sprintf("0 (chosen by the store) to a third of Lease, %s", o.Lease/3))
+		refuse("OperationTimeout", o.OperationTimeout,
+			fmt.Sprintf("0 (chosen by the store) to a third of Lease, %s", o.Lease/3))
 	}
 	if o.Retention < time.Millisecond {
 		refuse("Retention", o.Retention, "1ms or more")

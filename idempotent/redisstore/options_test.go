@@ -30,7 +30,8 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, "redisstore: option ")
 	}
-	_, err := redisstore.New(client, nil, redisstore.WithOptions(redisstore.DefaultOptions()), redisstore.Logger(nil), redisstore.Lease(time.Second))
+	_, err := redisstore.New(client, nil, redisstore.WithOptions(redisstore.DefaultOptions()), redisstore.Logger(nil),
+		redisstore.Lease(time.Second))
 	require.NoError(t, err)
 	_, err = redisstore.New(nil)
 	require.EqualError(t, err, "redisstore: client is nil")
@@ -49,11 +50,13 @@ func TestRingIsRefusedAsItLosesMarkers(t *testing.T) {
 
 func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
 	for _, url := range []string{
-		"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1", "redis://user:secret@host:6379/?nothing=1",
+		"redis://user:secret@host:port/0", "http://user:secret@host", "redis://user:secret@host/0/1",
+		"redis://user:secret@host:6379/?nothing=1",
 		"user:secret@host:6379", "redis://user:sec%ret@host", "secret://host", "redis://host/secret", "redis://host?secret=1",
 		// Passwords with characters that end a URL's host.
 		"redis://user:secret/x@host:6379/0", "redis://user:secret#x@host:6379/0", "redis://user:secret?x@host:6379/0",
-		"redis://user:12345/secret@host:6379", "redis://user:12345?secret=x@host:6379", "redis://user:12345#secret@host:6379/0",
+		"redis://user:12345/secret@host:6379", "redis://user:12345?secret=x@host:6379",
+		"redis://user:12345#secret@host:6379/0",
 		"redis://user:12345?db=1#secret@host",
 	} {
 		_, err := redisstore.Open(url)

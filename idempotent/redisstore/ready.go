@@ -53,7 +53,9 @@ func (s *Store) checkEviction(ctx context.Context) error {
 		if !ok {
 			return struct{}{}, check(ctx, s.client)
 		}
-		return struct{}{}, cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return check(ctx, master) })
+		return struct{}{}, cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+			return check(ctx, master)
+		})
 	})
 	return err
 }

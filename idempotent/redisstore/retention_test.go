@@ -22,7 +22,8 @@ func TestMarkerOfTheLongestRetentionStays(t *testing.T) {
 		key := idempotent.Key{MessageID: name, HandlerKey: "billing"}
 		_, err := store.Run(t.Context(), idempotent.Run{Key: key, Retention: retention}, succeed)
 		require.NoError(t, err)
-		left, err := r.client.Do(t.Context(), "PTTL", r.prefix+":{billing:"+name+"}").Int64() // no Duration: the client's would overflow
+		// no Duration: the client's would overflow
+		left, err := r.client.Do(t.Context(), "PTTL", r.prefix+":{billing:"+name+"}").Int64()
 		require.NoError(t, err)
 		longest := time.Duration(math.MaxInt64).Milliseconds()
 		require.LessOrEqual(t, left, longest+1)
@@ -62,7 +63,8 @@ func TestRetentionThroughAWrapperIsItsOwnElseTheStores(t *testing.T) {
 		want  time.Duration
 	}{
 		"the default, seven days": {want: 7 * 24 * time.Hour},
-		"the store's":             {store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)}, want: 30 * 24 * time.Hour},
+		"the store's": {store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)},
+			want: 30 * 24 * time.Hour},
 		"the handler's": {
 			store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)},
 			wrap:  []idempotent.Option{idempotent.Retention(3 * time.Hour)},
@@ -72,7 +74,8 @@ func TestRetentionThroughAWrapperIsItsOwnElseTheStores(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			id := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
-			handle, err := idempotent.Wrap(r.store(t, c.store...), payment.HandlerKey, func(context.Context, string) error { return nil }, append(c.wrap, id)...)
+			handle, err := idempotent.Wrap(r.store(t, c.store...), payment.HandlerKey,
+				func(context.Context, string) error { return nil }, append(c.wrap, id)...)
 			require.NoError(t, err)
 			require.NoError(t, handle(t.Context(), payment.MessageID))
 			r.requireTTL(t, c.want)

@@ -49,7 +49,8 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		return nil, err
 	}
 	if n := c.options.Database; n >= 0 {
-		return nil, fmt.Errorf("redisstore: option Database is %d, but a client that is given to New has its database: set it there, or use Open", n)
+		return nil,
+			fmt.Errorf("redisstore: option Database is %d, but a client that is given to New has its database: set it there, or use Open", n)
 	}
 	return &Store{client: client, options: c.options, log: c.log, made: time.Now()}, nil
 }
@@ -110,7 +111,9 @@ func (s *Store) Close() error {
 // whatever body returned. It is ErrLost, too, if body succeeded and it cannot be
 // said that this is remembered. A body that succeeds though ctx has been
 // cancelled is remembered. After a failure the claim is released.
-func (s *Store) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+func (s *Store) Run(
+	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
+) (duplicate bool, err error) {
 	failed := func(err error) error {
 		return fmt.Errorf("redisstore: handler %q, message %q: %w", run.Key.HandlerKey, run.Key.MessageID, err)
 	}
@@ -168,7 +171,9 @@ func (s *Store) retention(run idempotent.Run) time.Duration {
 
 // call calls body while it renews the claim. A panic, or the end of the
 // goroutine, goes on to the caller, the claim being released.
-func (s *Store) call(ctx context.Context, c *claim, body func(ctx context.Context) error) (returned time.Time, err, lost error) {
+func (s *Store) call(
+	ctx context.Context, c *claim, body func(ctx context.Context) error,
+) (returned time.Time, err, lost error) {
 	held, end := s.hold(ctx, c)
 	ended := false
 	defer func() {
@@ -179,7 +184,8 @@ func (s *Store) call(ctx context.Context, c *claim, body func(ctx context.Contex
 			return // not ours any more
 		}
 		if err := s.giveUp(ctx, c); err != nil { // nobody else gets to hear of it
-			s.log.Warn("claim not released after a panic: the message waits for the lease's end", zap.String(telemetry.FieldKey, c.key), zap.Error(err))
+			s.log.Warn("claim not released after a panic: the message waits for the lease's end",
+				zap.String(telemetry.FieldKey, c.key), zap.Error(err))
 		}
 	}()
 	err = body(held)

@@ -44,13 +44,15 @@ func newRigOn(t *testing.T, w *wire) *rig {
 	r := &rig{t: t, wire: w}
 	var specs []*inbox.HandlerSpec
 	for i := range handlers {
-		specs = append(specs, inbox.Func(fmt.Sprintf("budget-handler-%d", i), func(context.Context, handler.Message[[]byte]) error {
-			r.handled.Add(1)
-			return nil
-		}))
+		specs = append(specs, inbox.Func(fmt.Sprintf("budget-handler-%d", i),
+			func(context.Context, handler.Message[[]byte]) error {
+				r.handled.Add(1)
+				return nil
+			}))
 	}
 	var err error
-	r.Inbox, err = inbox.New("budget", r.wire.DB, inbox.Channel("c", inbox.On("t", specs...)), inbox.Concurrency(200), inbox.BatchSize(1000), inbox.Prefetch(1000))
+	r.Inbox, err = inbox.New("budget", r.wire.DB, inbox.Channel("c", inbox.On("t", specs...)), inbox.Concurrency(200),
+		inbox.BatchSize(1000), inbox.Prefetch(1000))
 	require.NoError(t, err)
 	require.NoError(t, r.Migrate(t.Context()))
 	return r
@@ -138,10 +140,11 @@ func TestAcceptingLargeContentsTakesThreeRoundTrips(t *testing.T) {
 func TestMembersOfAGroupCostLittleMoreThanARoundTripEach(t *testing.T) {
 	const group, statuses = 10, 500
 	w := newWire(t, quietDatabase(t), false)
-	ib, err := inbox.New("budget", w.DB, inbox.Concurrency(1), inbox.BatchSize(statuses), inbox.Prefetch(statuses), inbox.Channel("c", inbox.On("t",
-		inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
-			return tx.Exec("INSERT INTO effects VALUES (?)", m.ID).Error
-		}, handler.TxGroup(group)))))
+	ib, err := inbox.New("budget", w.DB, inbox.Concurrency(1), inbox.BatchSize(statuses), inbox.Prefetch(statuses),
+		inbox.Channel("c", inbox.On("t",
+			inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
+				return tx.Exec("INSERT INTO effects VALUES (?)", m.ID).Error
+			}, handler.TxGroup(group)))))
 	require.NoError(t, err)
 	require.NoError(t, ib.Migrate(t.Context()))
 	require.NoError(t, w.DB.Exec("CREATE TABLE effects(id text)").Error)
@@ -174,7 +177,8 @@ func TestAcceptingWritesEachRowOnceAndLittleLog(t *testing.T) {
 	t.Logf("accepting wrote %.0f bytes of log per message of 1 KB with %d statuses", perMessage, handlers)
 	require.Less(t, perMessage, 2750.0)
 	require.Equal(t, written{Inserted: all + batch}, r.written("inbox_messages", all+batch, 0))
-	require.Equal(t, written{Inserted: handlers * (all + batch)}, r.written("inbox_handler_statuses", handlers*(all+batch), 0))
+	require.Equal(t, written{Inserted: handlers * (all + batch)},
+		r.written("inbox_handler_statuses", handlers*(all+batch), 0))
 }
 
 func TestProcessingABacklogWritesTwiceAStatusAndClaimsInPlace(t *testing.T) {
@@ -192,8 +196,10 @@ func TestProcessingABacklogWritesTwiceAStatusAndClaimsInPlace(t *testing.T) {
 
 	require.EqualValues(t, statuses, r.handled.Load())
 	w := r.written("inbox_handler_statuses", statuses, 2*statuses)
-	t.Logf("processing wrote %.0f bytes of log per status and %d statements for %d statuses; %+v", perStatus, sent, statuses, w)
-	require.Equal(t, written{Inserted: statuses, Updated: 2 * statuses, Hot: w.Hot}, w, "a claim and a completion each, nothing else")
+	t.Logf("processing wrote %.0f bytes of log per status and %d statements for %d statuses; %+v", perStatus, sent,
+		statuses, w)
+	require.Equal(t, written{Inserted: statuses, Updated: 2 * statuses, Hot: w.Hot}, w,
+		"a claim and a completion each, nothing else")
 	require.GreaterOrEqual(t, float64(w.Hot), 0.98*statuses, "claims find room beside the row and touch no index")
 	require.Less(t, perStatus, 650.0)
 	require.Less(t, sent, statuses/50, "statements carry hundreds of statuses")
@@ -206,7 +212,9 @@ func TestMessagesHandedOffAreWrittenOnceLess(t *testing.T) {
 	accept := func(count int) {
 		r.accept(newMessages()[:count])
 		accepted += int64(count)
-		require.Eventually(t, func() bool { return r.Counters().Processed == accepted*handlers }, testenv.Patience, time.Millisecond)
+		require.Eventually(t, func() bool {
+			return r.Counters().Processed == accepted*handlers
+		}, testenv.Patience, time.Millisecond)
 	}
 	for r.Counters().HandedOff == 0 { // until the worker has registered
 		accept(1)
@@ -219,7 +227,8 @@ func TestMessagesHandedOffAreWrittenOnceLess(t *testing.T) {
 	statuses := accepted * handlers
 	require.Equal(t, statuses-claimed, r.Counters().HandedOff)
 	w := r.written("inbox_handler_statuses", statuses, statuses+claimed)
-	require.Equal(t, written{Inserted: statuses, Updated: statuses + claimed, Hot: w.Hot}, w, "inserted claimed, then completed")
+	require.Equal(t, written{Inserted: statuses, Updated: statuses + claimed, Hot: w.Hot}, w,
+		"inserted claimed, then completed")
 }
 
 // allocations counts what work allocates, in this process, per unit.
@@ -229,7 +238,8 @@ func allocations(units int, work func()) (count, bytes float64) {
 	runtime.ReadMemStats(&before)
 	work()
 	runtime.ReadMemStats(&after)
-	return float64(after.Mallocs-before.Mallocs) / float64(units), float64(after.TotalAlloc-before.TotalAlloc) / float64(units)
+	return float64(after.Mallocs-before.Mallocs) / float64(units),
+		float64(after.TotalAlloc-before.TotalAlloc) / float64(units)
 }
 
 func TestAllocationsPerMessageStayFew(t *testing.T) {
@@ -247,7 +257,8 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 	const statuses = handlers * all
 	processing, _ := allocations(statuses, func() { r.processAll(statuses) })
 	r.stop()
-	t.Logf("allocations: %.1f with %.0f bytes per message of 1 KB accepted, %.1f per status processed", accepting, bytes, processing)
+	t.Logf("allocations: %.1f with %.0f bytes per message of 1 KB accepted, %.1f per status processed", accepting, bytes,
+		processing)
 	require.Less(t, accepting, 13.0)
 	require.Less(t, bytes, 6500.0) // 4,700 as users build it; the race detector has buffers thrown away at random
 	require.Less(t, processing, 25.0)

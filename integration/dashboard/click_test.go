@@ -77,7 +77,8 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 		says("6 selected")
 		b.run(chromedp.Click("#select-all input", chromedp.ByQuery))
 	}
-	b.run(chromedp.Click(`tr:nth-child(1) input[name="ref"]`, chromedp.ByQuery), chromedp.Click(`tr:nth-child(2) input[name="ref"]`, chromedp.ByQuery))
+	b.run(chromedp.Click(`tr:nth-child(1) input[name="ref"]`, chromedp.ByQuery),
+		chromedp.Click(`tr:nth-child(2) input[name="ref"]`, chromedp.ByQuery))
 	b.click(`button[name="action"][value="discard"]`)
 	says("Discard 2 poisoned statuses?")
 	b.click(`main button.bad`)
@@ -127,7 +128,8 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 
 	b.visit(w.site + "message?id=payment-0001")
 	b.click(`a[href^="./replay"]`)
-	b.run(chromedp.SetValue(`input[name="new-id"]`, "payment-0001-mended", chromedp.ByQuery), chromedp.Click(`input[name="change-content"]`, chromedp.ByQuery),
+	b.run(chromedp.SetValue(`input[name="new-id"]`, "payment-0001-mended", chromedp.ByQuery),
+		chromedp.Click(`input[name="change-content"]`, chromedp.ByQuery),
 		chromedp.SendKeys(`textarea`, `{"period": "2026-11"}`, chromedp.ByQuery))
 	b.click(`main button.bad`)
 	says("Replayed: this is the new message.")
@@ -147,7 +149,8 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 		}
 		return strings.Contains(b.text(), "Done.")
 	}, patience, 50*time.Millisecond)
-	for _, action := range []ops.Action{ops.ActionPause, ops.ActionResume, ops.ActionReAccept, ops.ActionDeleteRejected, ops.ActionReplay, ops.ActionDelete, ops.ActionView} {
+	for _, action := range []ops.Action{ops.ActionPause, ops.ActionResume, ops.ActionReAccept, ops.ActionDeleteRejected,
+		ops.ActionReplay, ops.ActionDelete, ops.ActionView} {
 		require.NotZero(t, w.audited(action), action)
 	}
 	b.click(`nav a[href="./audit"]`)
@@ -162,21 +165,27 @@ func TestFewerRolesAreOfferedAndAllowedLess(t *testing.T) {
 	w.furnish()
 	b := open(t)
 	buttons := func() int {
-		return evaluate[int](b, `document.querySelectorAll("main form[method=post]:not(#selection) button, #selection button").length`)
+		return evaluate[int](b,
+			`document.querySelectorAll("main form[method=post]:not(#selection) button, #selection button").length`)
 	}
 	for _, c := range []struct {
 		role   dashboard.Role
 		offers map[string]bool // whether a page has buttons that change something
 	}{
-		{dashboard.Viewer, map[string]bool{"messages?state=poisoned": false, "message?id=order-2026-00001": false, "handlers": false, "rejected-message?id=0190c1a2-1111-7000-8000-000000005511": false}},
-		{dashboard.Operator, map[string]bool{"messages?state=poisoned": true, "message?id=order-2026-00001": true, "handlers": true, "rejected-message?id=0190c1a2-1111-7000-8000-000000005511": true}},
+		{dashboard.Viewer, map[string]bool{"messages?state=poisoned": false, "message?id=order-2026-00001": false,
+			"handlers": false, "rejected-message?id=0190c1a2-1111-7000-8000-000000005511": false}},
+		{dashboard.Operator, map[string]bool{"messages?state=poisoned": true, "message?id=order-2026-00001": true,
+			"handlers": true, "rejected-message?id=0190c1a2-1111-7000-8000-000000005511": true}},
 	} {
 		w.as(c.role)
 		for page, offered := range c.offers {
 			b.visit(w.site + page)
 			require.Equal(t, offered, buttons() > 0, "%s %s", c.role, page)
-			require.Zero(t, evaluate[int](b, `document.querySelectorAll('main a[href^="./delete"], main a[href^="./replay"], main a[href="./cleanup"]').length`), "%s %s", c.role, page)
-			require.Equal(t, c.role == dashboard.Operator, evaluate[bool](b, `!!document.querySelector('nav a[href="./audit"]')`))
+			require.Zero(t, evaluate[int](b,
+				`document.querySelectorAll('main a[href^="./delete"], main a[href^="./replay"], main a[href="./cleanup"]').length`),
+				"%s %s", c.role, page)
+			require.Equal(t, c.role == dashboard.Operator,
+				evaluate[bool](b, `!!document.querySelector('nav a[href="./audit"]')`))
 		}
 		b.visit(w.site + "message?id=order-2026-00001")
 		require.Equal(t, c.role == dashboard.Operator, strings.Contains(b.text(), "Łukasiewicz"), "the payload")
@@ -209,7 +218,8 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 		rw.Header().Set("Content-Type", "text/html")
 		switch r.URL.Path {
 		case "/form": // even with a token that has leaked
-			fmt.Fprintf(rw, `<form method="post" action="%sretry"><input name="token" value="%s"><input name="ref" value="%s@%d"></form><script>document.forms[0].submit()</script>`, w.site, token, s.ID, s.Version)
+			fmt.Fprintf(rw,
+				`<form method="post" action="%sretry"><input name="token" value="%s"><input name="ref" value="%s@%d"></form><script>document.forms[0].submit()</script>`, w.site, token, s.ID, s.Version)
 		case "/frame":
 			fmt.Fprintf(rw, `<iframe src="%shandlers"></iframe>`, w.site)
 		case "/image":
@@ -230,9 +240,12 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 
 // hostile texts would be markup or code where they are not escaped.
 var hostile = []string{
-	`<script>window.pwned=1</script>`, `"><img src=x onerror=window.pwned=1>`, `'><svg/onload=window.pwned=1>`, `</title><script>window.pwned=1</script>`,
-	`</textarea><iframe srcdoc="<script>parent.pwned=1</script>"></iframe>`, `javascript:window.pwned=1`, `" autofocus onfocus=window.pwned=1 tabindex=1 x="`,
-	`</pre><form action=//evil.example><button>x`, `<base href=//evil.example>`, `<style>*{display:none}</style>`, "\u202egnp.exe", `</script><script>alert(1)</script>`,
+	`<script>window.pwned=1</script>`, `"><img src=x onerror=window.pwned=1>`, `'><svg/onload=window.pwned=1>`,
+	`</title><script>window.pwned=1</script>`,
+	`</textarea><iframe srcdoc="<script>parent.pwned=1</script>"></iframe>`, `javascript:window.pwned=1`,
+	`" autofocus onfocus=window.pwned=1 tabindex=1 x="`,
+	`</pre><form action=//evil.example><button>x`, `<base href=//evil.example>`, `<style>*{display:none}</style>`,
+	"\u202egnp.exe", `</script><script>alert(1)</script>`,
 }
 
 // together puts texts into fewer of at most so many bytes: a page for each takes
@@ -257,13 +270,17 @@ func TestWhatIsStoredDoesNotRun(t *testing.T) {
 		w.fail(mail, handler.Poison(errors.New(text)), id)
 		w.accept("order.placed", func(m *handler.RawMessage) {
 			m.Source, m.ContentType, m.Content, m.OrderingKey = text, "text/html", []byte(text), []byte(text)
-			m.Properties = handler.Properties{Headers: []handler.Header{{Key: text, Value: []byte(text)}}, Attributes: map[string]string{text: text}, Kafka: &handler.KafkaCoordinates{Topic: text}}
+			m.Properties = handler.Properties{Headers: []handler.Header{{Key: text, Value: []byte(text)}},
+				Attributes: map[string]string{text: text}, Kafka: &handler.KafkaCoordinates{Topic: text}}
 		}, id)
 		rejected := w.reject(int64(i), text)
-		require.NoError(t, w.db.Exec("UPDATE inbox_rejected_messages SET channel = ?, topic = ?, \"value\" = ?, \"key\" = ? WHERE id = ?", text, text, []byte(text), []byte(text), rejected).Error)
+		require.NoError(t,
+			w.db.Exec("UPDATE inbox_rejected_messages SET channel = ?, topic = ?, \"value\" = ?, \"key\" = ? WHERE id = ?", text,
+				text, []byte(text), []byte(text), rejected).Error)
 		q := url.QueryEscape(id)
 		pages = append(pages, "message?id="+q, "delete?id="+q, "replay?id="+q, "rejected-message?id="+rejected,
-			"messages?id="+q+"&handler="+q+"&type="+q+"&error="+q, "bulk?action=retry&id="+q, "message?id=nobody"+q, "rejected?reason="+q+"&topic="+q, "audit?target="+q)
+			"messages?id="+q+"&handler="+q+"&type="+q+"&error="+q, "bulk?action=retry&id="+q, "message?id=nobody"+q,
+			"rejected?reason="+q+"&topic="+q, "audit?target="+q)
 	}
 	w.process()
 	pages = append(pages, "", "messages?limit=200", "failures", "rejected", "handlers", "audit?limit=200")
@@ -271,7 +288,8 @@ func TestWhatIsStoredDoesNotRun(t *testing.T) {
 	for _, page := range pages {
 		b.visit(w.site + page)
 		require.False(t, evaluate[bool](b, `"pwned" in window`), page)
-		require.Zero(t, evaluate[int](b, `document.querySelectorAll("img, iframe, style, base, object, embed, script:not([src$='dashboard.js']), [onfocus], [onload], [onerror], form:not([action^='./']), a[href^='javascript'], a[href*='//evil']").length`), page)
+		require.Zero(t, evaluate[int](b,
+			`document.querySelectorAll("img, iframe, style, base, object, embed, script:not([src$='dashboard.js']), [onfocus], [onload], [onerror], form:not([action^='./']), a[href^='javascript'], a[href*='//evil']").length`), page)
 		for _, problem := range b.wrong() { // nothing that the policy had to stop
 			require.NotContains(t, problem, "Content Security Policy", page)
 			require.NotContains(t, problem, "TrustedHTML", page)

@@ -19,12 +19,16 @@ import (
 // addresses are those of every page, by name.
 func addresses() map[string]string {
 	return map[string]string{
-		"overview": "", "messages": "messages", "messages-poisoned": "messages?state=poisoned&handler=" + mail, "messages-none": "messages?id=nobody",
-		"message": "message?id=order-2026-00003", "message-lane": "message?id=order-c7-2", "message-failing": "message?id=payment-4002",
-		"failures": "failures", "rejected": "rejected", "rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
-		"handlers": "handlers", "workers": "workers", "gaps": "gaps", "audit": "audit",
+		"overview": "", "messages": "messages", "messages-poisoned": "messages?state=poisoned&handler=" + mail,
+		"messages-none": "messages?id=nobody",
+		"message":       "message?id=order-2026-00003", "message-lane": "message?id=order-c7-2",
+		"message-failing": "message?id=payment-4002",
+		"failures":        "failures", "rejected": "rejected",
+		"rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
+		"handlers":         "handlers", "workers": "workers", "gaps": "gaps", "audit": "audit",
 		"confirm": "bulk?action=retry&handler=" + mail, "confirm-discard": "bulk?action=discard&handler=" + mail,
-		"delete": "delete?id=order-2026-00003", "delete-rejected": "delete-rejected?id=0190c1a2-1111-7000-8000-000000005511", "replay": "replay?id=order-2026-00003", "cleanup": "cleanup",
+		"delete": "delete?id=order-2026-00003", "delete-rejected": "delete-rejected?id=0190c1a2-1111-7000-8000-000000005511",
+		"replay": "replay?id=order-2026-00003", "cleanup": "cleanup",
 	}
 }
 
@@ -44,7 +48,8 @@ func (w *world) anHour() {
 		require.NoError(w.t, err)
 		require.NoError(w.t, response.Body.Close())
 	}
-	w.fail(invoice, errors.New("post invoice: dial tcp 10.0.4.17:8443: connect: connection refused"), ids("payment-4%03d", 12)...)
+	w.fail(invoice, errors.New("post invoice: dial tcp 10.0.4.17:8443: connect: connection refused"),
+		ids("payment-4%03d", 12)...)
 	w.accept("order.paid", nil, ids("payment-4%03d", 12)...)
 	w.process()
 	w.accept("order.paid", nil, ids("payment-5%03d", 23)...)
@@ -55,14 +60,17 @@ func (w *world) anHour() {
 // beat is the living workers' heartbeat.
 func (w *world) beat() {
 	w.t.Helper()
-	require.NoError(w.t, w.db.Exec("UPDATE inbox_workers SET heartbeat_at = ? WHERE stopped_at IS NULL AND host <> 'shop-55bd1-0l9fa'", w.clock.Now().Add(-3*time.Second)).Error)
+	require.NoError(w.t,
+		w.db.Exec("UPDATE inbox_workers SET heartbeat_at = ? WHERE stopped_at IS NULL AND host <> 'shop-55bd1-0l9fa'",
+			w.clock.Now().Add(-3*time.Second)).Error)
 }
 
 // prefer has the browser prefer a theme, and pages change at once.
 func (b *tab) prefer(theme string) {
 	b.t.Helper()
 	reduced := &emulation.MediaFeature{Name: "prefers-reduced-motion", Value: "reduce"} // no colours between two
-	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, reduced}))
+	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme},
+		reduced}))
 }
 
 func TestEveryPageRendersInLightAndDark(t *testing.T) {
@@ -81,7 +89,8 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 		require.Equal(t, 1, evaluate[int](b, "document.querySelectorAll('h1').length"), name)
 		require.NotContains(t, b.text(), "That did not work", name)
 		require.Empty(t, evaluate[[]string](b, unlabelled), "%s: controls without a name", name)
-		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide", name)
+		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide",
+			name)
 		for _, theme := range []string{"light", "dark"} {
 			b.prefer(theme)
 			require.Empty(t, evaluate[[]string](b, faint), "%s, %s: text too faint", name, theme)
@@ -93,7 +102,8 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	b.run(chromedp.EmulateViewport(390, 800))
 	for _, name := range []string{"overview", "messages", "message", "failures"} {
 		b.visit(w.site + addresses()[name])
-		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide", name)
+		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide",
+			name)
 		b.photograph(name + "-narrow")
 	}
 }
@@ -103,7 +113,8 @@ var pictures = flag.String("pictures", "", "write the pictures that docs/dashboa
 // forDocs takes the pictures of the documentation, of what a window shows.
 func forDocs(t *testing.T, w *world) {
 	for name, c := range map[string]struct{ page, theme string }{
-		"dashboard-overview": {"overview", "light"}, "dashboard-failures": {"failures", "dark"}, "dashboard-message": {"message", "light"},
+		"dashboard-overview": {"overview", "light"}, "dashboard-failures": {"failures", "dark"},
+		"dashboard-message": {"message", "light"},
 	} {
 		b := open(t)
 		b.prefer(c.theme)
@@ -156,7 +167,9 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 	b.run(chromedp.Evaluate(`new Promise((done) => setTimeout(done, 2500))`, nil, awaited))
 	require.LessOrEqual(t, w.asked.Load(), idle+1, "a hidden tab asks no more; one may have been under way")
 	b.run(chromedp.Evaluate(`Object.defineProperty(document, "hidden", { value: false, configurable: true }); document.dispatchEvent(new Event("visibilitychange"));`, nil))
-	require.Eventually(t, func() bool { return w.asked.Load() > idle+1 }, patience, 20*time.Millisecond, "shown again it asks at once")
+	require.Eventually(t, func() bool {
+		return w.asked.Load() > idle+1
+	}, patience, 20*time.Millisecond, "shown again it asks at once")
 
 	// What is being selected is not taken away.
 	b.visit(w.site + "messages?state=poisoned")
@@ -203,7 +216,8 @@ func TestKeyboardReachesContentAndActions(t *testing.T) {
 	for range 60 {
 		b.run(chromedp.KeyEvent("\t"))
 		if evaluate[string](b, "document.activeElement.getAttribute('aria-label')") == "Pause "+mail {
-			require.True(t, strings.HasPrefix(evaluate[string](b, "getComputedStyle(document.activeElement).outlineStyle"), "solid"), "the focus can be seen")
+			require.True(t, strings.HasPrefix(evaluate[string](b, "getComputedStyle(document.activeElement).outlineStyle"),
+				"solid"), "the focus can be seen")
 			b.run(chromedp.Evaluate("window.clicked = true", nil), chromedp.KeyEvent("\r"))
 			b.await("!window.clicked && document.readyState === 'complete'", "the page after Enter")
 			require.Contains(t, b.text(), "Paused: workers stop claiming")

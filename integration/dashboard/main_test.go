@@ -34,7 +34,8 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(1360, 900), chromedp.WSURLReadTimeout(patience), chromedp.Flag("force-color-profile", "srgb"))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(1360, 900),
+		chromedp.WSURLReadTimeout(patience), chromedp.Flag("force-color-profile", "srgb"))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // root has no other
 	}

@@ -53,7 +53,8 @@ const (
 
 func newWorld(t testing.TB, options ...dashboard.Option) *world {
 	t.Helper()
-	w := &world{t: t, db: testenv.SQLite(t), clock: fxtest.NewClock(inboxtest.Noon), role: dashboard.Admin, fails: map[string]error{}}
+	w := &world{t: t, db: testenv.SQLite(t), clock: fxtest.NewClock(inboxtest.Noon), role: dashboard.Admin,
+		fails: map[string]error{}}
 	run := func(_ context.Context, m inboxtest.Bytes) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -61,13 +62,15 @@ func newWorld(t testing.TB, options ...dashboard.Option) *world {
 	}
 	var err error
 	w.ib, err = inbox.New("webshop", w.db, inbox.WithClock(w.clock), inbox.Channel("shop",
-		inbox.On("order.placed", inboxtest.Do(mail, run), inboxtest.Do(ship, run, handler.Ordered()), inboxtest.Do(search, run)),
+		inbox.On("order.placed", inboxtest.Do(mail, run), inboxtest.Do(ship, run, handler.Ordered()),
+			inboxtest.Do(search, run)),
 		inbox.On("order.paid", inboxtest.Do(invoice, run))))
 	require.NoError(t, err)
 	require.NoError(t, w.ib.Migrate(t.Context()))
 	w.ops, err = w.ib.Ops(ops.AllowReplay())
 	require.NoError(t, err)
-	dash, err := dashboard.New(w.ops, append([]dashboard.Option{dashboard.Authorizer(w.authorize), dashboard.Clock(w.clock), dashboard.ShowPayloads()}, options...)...)
+	dash, err := dashboard.New(w.ops, append([]dashboard.Option{dashboard.Authorizer(w.authorize),
+		dashboard.Clock(w.clock), dashboard.ShowPayloads()}, options...)...)
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("/inbox/", http.StripPrefix("/inbox", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -80,7 +83,9 @@ func newWorld(t testing.TB, options ...dashboard.Option) *world {
 		}
 		dash.ServeHTTP(rw, r)
 	})))
-	mux.HandleFunc("/sign-in", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "<!doctype html><title>Sign in</title>") })
+	mux.HandleFunc("/sign-in", func(rw http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(rw, "<!doctype html><title>Sign in</title>")
+	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		require.NoError(t, dash.Stop(context.Background()))
@@ -114,13 +119,17 @@ func (w *world) fail(key string, err error, ids ...string) {
 func (w *world) accept(kind string, edit func(*handler.RawMessage), ids ...string) {
 	w.t.Helper()
 	for i, id := range ids {
-		m := handler.RawMessage{Channel: "shop", ID: id, Type: kind, Source: "/webshop/checkout", ContentType: "application/json", Transport: "kafka",
-			Content: []byte("{\n  \"order\": \"" + id + "\",\n  \"total\": \"129.90\",\n  \"currency\": \"EUR\",\n  \"customer\": { \"name\": \"Zoë Łukasiewicz\" }\n}"),
+		m := handler.RawMessage{Channel: "shop", ID: id, Type: kind, Source: "/webshop/checkout",
+			ContentType: "application/json", Transport: "kafka",
+			Content: []byte("{\n  \"order\": \"" + id +
+				"\",\n  \"total\": \"129.90\",\n  \"currency\": \"EUR\",\n  \"customer\": { \"name\": \"Zoë Łukasiewicz\" }\n}"),
 			Properties: handler.Properties{
-				Headers: []handler.Header{{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")},
+				Headers: []handler.Header{{Key: "traceparent",
+					Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")},
 					{Key: "tenant", Value: []byte("eu-west")}, {Key: "signature", Value: []byte{0xde, 0xad, 0xbe, 0xef}}},
 				Attributes: map[string]string{"partitionkey": "customer-7", "dataschema": "https://example.org/schemas/order/3"},
-				Kafka:      &handler.KafkaCoordinates{Topic: "shop.orders", Partition: 3, Offset: int64(88120 + i), Timestamp: w.clock.Now()},
+				Kafka: &handler.KafkaCoordinates{Topic: "shop.orders", Partition: 3, Offset: int64(88120 + i),
+					Timestamp: w.clock.Now()},
 			}}
 		if edit != nil {
 			edit(&m)
@@ -144,11 +153,13 @@ func ids(format string, n int) (all []string) {
 func (w *world) furnish() {
 	w.t.Helper()
 	for i, id := range ids("order-2026-%05d", 14) {
-		w.fail(mail, handler.Poison(fmt.Errorf("send mail to \"customer-%d@example.org\": smtp.example.org:587: 550 5.1.1 mailbox %d unavailable", i, 9000+i)), id)
+		w.fail(mail,
+			handler.Poison(fmt.Errorf("send mail to \"customer-%d@example.org\": smtp.example.org:587: 550 5.1.1 mailbox %d unavailable", i, 9000+i)), id)
 	}
 	w.accept("order.placed", nil, ids("order-2026-%05d", 40)...)
 	for i, id := range ids("payment-%04d", 6) {
-		w.fail(invoice, handler.Poison(fmt.Errorf("post invoice: ERP answered 409: fiscal period 2026-%02d is closed", i+1)), id)
+		w.fail(invoice, handler.Poison(fmt.Errorf("post invoice: ERP answered 409: fiscal period 2026-%02d is closed", i+1)),
+			id)
 	}
 	for _, id := range ids("payment-1%03d", 9) {
 		w.fail(invoice, errors.New("post invoice: context deadline exceeded after 10s"), id)
@@ -162,10 +173,15 @@ func (w *world) furnish() {
 	w.accept("order.paid", nil, ids("payment-2%03d", 23)...)
 	w.clock.Advance(2 * time.Minute)
 
-	for i, reason := range []string{"no ID: the record has no header ce_id and no key", "the value is not JSON: invalid character 'N' looking for beginning of value", "message of 2,104,332 bytes: MaxMessageBytes is 1,048,576"} {
+	for i, reason := range []string{"no ID: the record has no header ce_id and no key",
+		"the value is not JSON: invalid character 'N' looking for beginning of value",
+		"message of 2,104,332 bytes: MaxMessageBytes is 1,048,576"} {
 		w.reject(int64(5510+i), reason)
 	}
-	require.NoError(w.t, w.db.Create(&models.Gap{ID: uuid.NewString(), Channel: "shop", Topic: "shop.orders", Partition: 1, FromOffset: 10233, ToOffset: 10871, Reason: "offset out of range: records were removed by retention before they were read", FoundAt: w.clock.Now().Add(-3 * time.Hour)}).Error)
+	require.NoError(w.t, w.db.Create(&models.Gap{ID: uuid.NewString(), Channel: "shop", Topic: "shop.orders", Partition: 1,
+		FromOffset: 10233, ToOffset: 10871,
+		Reason:  "offset out of range: records were removed by retention before they were read",
+		FoundAt: w.clock.Now().Add(-3 * time.Hour)}).Error)
 	keys, err := json.Marshal([]string{mail, ship, invoice, search})
 	require.NoError(w.t, err)
 	now := w.clock.Now()
@@ -185,10 +201,13 @@ func (w *world) furnish() {
 // reject keeps a rejected record that can be accepted by now.
 func (w *world) reject(offset int64, reason string) (id string) {
 	w.t.Helper()
-	row := models.RejectedMessage{ID: fmt.Sprintf("0190c1a2-1111-7000-8000-%012d", offset), Channel: "shop", Topic: "shop.orders", Partition: 2, Offset: offset, Timestamp: w.clock.Now(),
+	row := models.RejectedMessage{ID: fmt.Sprintf("0190c1a2-1111-7000-8000-%012d", offset), Channel: "shop",
+		Topic: "shop.orders", Partition: 2, Offset: offset, Timestamp: w.clock.Now(),
 		Key: []byte("customer-9"), Value: []byte(`{"order": "order-r` + fmt.Sprint(offset) + `"}`),
-		Headers: handler.SerializeHeaders([]handler.Header{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Appendf(nil, "order-r%d", offset)},
-			{Key: "ce_type", Value: []byte("order.placed")}, {Key: "ce_source", Value: []byte("/webshop")}}), Reason: reason, RejectedAt: w.clock.Now()}
+		Headers: handler.SerializeHeaders([]handler.Header{{Key: "ce_specversion", Value: []byte("1.0")},
+			{Key: "ce_id", Value: fmt.Appendf(nil, "order-r%d", offset)},
+			{Key: "ce_type", Value: []byte("order.placed")}, {Key: "ce_source", Value: []byte("/webshop")}}), Reason: reason,
+		RejectedAt: w.clock.Now()}
 	require.NoError(w.t, w.db.Create(&row).Error)
 	return row.ID
 }

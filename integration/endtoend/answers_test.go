@@ -49,9 +49,11 @@ func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
 			r.awaitSettled()
 			require.Zero(t, proxy.Left(), "the losses took place")
 			r.verdict()
-			require.Equal(t, 20, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND error_count = 0 AND abandoned_count = 0`, workload.EffectKey),
+			require.Equal(t, 20,
+				r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND error_count = 0 AND abandoned_count = 0`, workload.EffectKey),
 				"the handlers are not to blame")
-			again := r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND version > $2`, workload.EffectKey, claimedAndCompleted)
+			again := r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND version > $2`,
+				workload.EffectKey, claimedAndCompleted)
 			if c.done {
 				require.Zero(t, again, "what had committed is not run again")
 			} else {
@@ -119,7 +121,8 @@ func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
 			r.awaitSettled()
 			v := r.verdict()
 			t.Logf("%d answers lost, %d reruns", proxy.AnswersLost(), v.Reruns)
-			require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE abandoned_count > 0`), "the worker lived")
+			require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE abandoned_count > 0`),
+				"the worker lived")
 		})
 	}
 }
@@ -135,14 +138,17 @@ func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
 	require.NoError(t, producer.Pause(t.Context(), workload.EffectKey))
 	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxy.DSN(), r.settings.DSN })
 	r.accept(producer, r.jobs(6, same(workload.Job{DelayMS: 3_000, Stubborn: true}))...)
-	r.await("the worker runs all of them", func() bool { return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, isolated.PID()) == 6 })
+	r.await("the worker runs all of them", func() bool {
+		return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, isolated.PID()) == 6
+	})
 	proxy.Partition()
 	cut := time.Now()
 	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
 	require.NoError(t, err)
 	successor := r.worker()
 	r.await("the successor completes them", func() bool {
-		return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND completed_at IS NOT NULL`, workload.RunKey) == 6
+		return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE handler_key = $1 AND completed_at IS NOT NULL`,
+			workload.RunKey) == 6
 	})
 	t.Logf("replaced after %s, bound %s", time.Since(cut), r.settings.RecoveryBound())
 	require.LessOrEqual(t, time.Since(cut), r.settings.RecoveryBound()+slack)

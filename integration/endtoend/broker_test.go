@@ -84,7 +84,8 @@ func TestCoordinatorAndLeadersMoveBetweenBrokersUnderLoad(t *testing.T) {
 		for _, outage := range []struct {
 			name       string
 			begin, end func(*servers.Kafka) error
-		}{{"stopped", (*servers.Kafka).Stop, (*servers.Kafka).Start}, {"frozen", (*servers.Kafka).Freeze, thaw}, {"killed", (*servers.Kafka).Kill, nil}} {
+		}{{"stopped", (*servers.Kafka).Stop, (*servers.Kafka).Start}, {"frozen", (*servers.Kafka).Freeze, thaw},
+			{"killed", (*servers.Kafka).Kill, nil}} {
 			require.NoError(t, cluster.AwaitInSync(t.Context()))
 			gone := 0
 			s.await("somebody coordinates", func() bool { gone = coordinator(); return gone != 0 })

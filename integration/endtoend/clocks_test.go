@@ -37,7 +37,8 @@ func TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead(t *testing.T)
 	r.awaitSettled()
 	require.Zero(t, r.verdict().Reruns, "nothing runs twice")
 	require.Equal(t, 3, r.number(`SELECT count(DISTINCT pid) FROM runs`), "every worker has done some")
-	require.Zero(t, r.number(`SELECT count(*) FROM inbox_workers WHERE released_at IS NOT NULL`), "nobody is declared dead")
+	require.Zero(t, r.number(`SELECT count(*) FROM inbox_workers WHERE released_at IS NOT NULL`),
+		"nobody is declared dead")
 	for _, w := range workers {
 		require.NoError(t, w.Terminate())
 	}
@@ -127,7 +128,9 @@ func TestWorkerWhoseClockIsBehindRunsNewMessagesAndLeavesRetriesAlone(t *testing
 	right := r.worker(leisurely)
 	producer := r.newInbox(r.settings.DSN)
 	r.accept(producer, r.jobs(2, same(workload.Job{Fails: 45}))...)
-	r.await("attempts fail", func() bool { return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count > 0`) == 4 })
+	r.await("attempts fail", func() bool {
+		return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count > 0`) == 4
+	})
 	require.NoError(t, right.Terminate())
 	require.NoError(t, right.Wait(patience))
 	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)

@@ -39,7 +39,8 @@ func TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound(t *testing.T) {
 	t.Logf("all 16 claims resumed %s after the kill, bound %s", resumed, r.settings.RecoveryBound())
 	require.LessOrEqual(t, resumed, r.settings.RecoveryBound()+slack)
 	require.Equal(t, 8, r.verdict().Reruns, "each plain run was interrupted once")
-	require.Equal(t, 16, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count = 0`), "a crash charges nothing")
+	require.Equal(t, 16, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count = 0`),
+		"a crash charges nothing")
 }
 
 // Contract 2, "a resumed stale worker changes nothing"; 5.10. It is frozen in
@@ -85,8 +86,11 @@ func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
 	require.Equal(t, before, r.statuses())
 	require.Equal(t, 6, r.number(`SELECT count(*) FROM effects`), "exactly once")
 	require.Equal(t, 6, r.verdict().Reruns)
-	require.Equal(t, 6, r.number(`SELECT count(*) FROM runs WHERE pid = $1 AND step = 'done'`, successor.PID()), "the successor ran each once")
-	require.Equal(t, 12, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count = 0 AND abandoned_count = 0`), "nothing is charged")
+	require.Equal(t, 6, r.number(`SELECT count(*) FROM runs WHERE pid = $1 AND step = 'done'`, successor.PID()),
+		"the successor ran each once")
+	require.Equal(t, 12,
+		r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count = 0 AND abandoned_count = 0`),
+		"nothing is charged")
 	for _, rerun := range r.lines(`SELECT message_id || ': ' || string_agg(step || ' by ' || CASE pid WHEN $1 THEN 'the stale worker' ELSE 'its successor' END, ', ' ORDER BY at)
 		FROM runs GROUP BY message_id ORDER BY message_id`, stale.PID()) {
 		t.Log(rerun)

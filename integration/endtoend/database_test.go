@@ -97,7 +97,9 @@ func TestMemberFrozenPastItsSessionMovesNoOffsetBack(t *testing.T) {
 		require.NoError(t, stale.Thaw())
 		began := time.Now()
 		before := s.number(`SELECT count(*) FROM runs WHERE pid = $1`, stale.PID())
-		s.await("it is back", func() bool { return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, stale.PID()) > before+20 })
+		s.await("it is back", func() bool {
+			return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, stale.PID()) > before+20
+		})
 		t.Logf("the member was back within %s", time.Since(began))
 	})
 	s.finish()

@@ -47,7 +47,9 @@ func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 	require.LessOrEqual(t, taken, bound+slack)
 	r.awaitSettled()
 	require.Equal(t, 8, r.verdict().Reruns, "each plain run was interrupted once")
-	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE message_id > 'm-000300' AND error_count > 0`), "a crash charges nothing")
+	require.Zero(t,
+		r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE message_id > 'm-000300' AND error_count > 0`),
+		"a crash charges nothing")
 	require.Equal(t, 2, r.number(`SELECT count(DISTINCT pid) FROM runs`), "one of the others has done it all")
 
 	// A stop gives the lock up: the last one takes over with its next try.
@@ -57,9 +59,12 @@ func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 	}
 	require.NoError(t, standby[0].Terminate())
 	require.NoError(t, standby[0].Wait(patience))
-	require.Zero(t, r.number(`SELECT count(*) FROM inbox_locks WHERE owner_id IN (SELECT id FROM inbox_workers WHERE stopped_at IS NOT NULL)`), "it did not let it run out")
+	require.Zero(t,
+		r.number(`SELECT count(*) FROM inbox_locks WHERE owner_id IN (SELECT id FROM inbox_workers WHERE stopped_at IS NOT NULL)`), "it did not let it run out")
 	r.accept(producer, r.jobs(1, same(workload.Job{}))...)
-	r.await("the last one runs it", func() bool { return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, standby[1].PID()) > 0 })
+	r.await("the last one runs it", func() bool {
+		return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, standby[1].PID()) > 0
+	})
 	r.awaitSettled()
 	require.Equal(t, 8, r.verdict().Reruns, "a stop interrupts nothing")
 }

@@ -106,7 +106,9 @@ func (f *failover) ways() map[string]way {
 	t, db := f.t, f.db
 	remembers, err := gormstore.New(db, gormstore.StatementTimeout(limit), gormstore.LockTimeout(limit))
 	require.NoError(t, err)
-	wrapped, err := gormstore.Wrap(remembers, "wrapped", func(_ context.Context, tx *gorm.DB, id string) error { return effect(tx, id) },
+	wrapped, err := gormstore.Wrap(remembers, "wrapped", func(_ context.Context, tx *gorm.DB, id string) error {
+		return effect(tx, id)
+	},
 		idempotent.KeyBy(func(id string) (string, error) { return id, nil }))
 	require.NoError(t, err)
 	inTx := func(ctx context.Context, work func(tx *gorm.DB) error) error {
@@ -132,7 +134,9 @@ func (f *failover) ways() map[string]way {
 			if found, err := remembers.Processed(ctx, key(id)); err != nil || found {
 				return err
 			}
-			_, err := remembers.Run(ctx, idempotent.Run{Key: key(id)}, func(ctx context.Context) error { return effect(handler.DB(ctx), id) })
+			_, err := remembers.Run(ctx, idempotent.Run{Key: key(id)}, func(ctx context.Context) error {
+				return effect(handler.DB(ctx), id)
+			})
 			return err
 		}, stored: marked},
 		"Inline": {deliver: f.inline(remembers), stored: marked},
@@ -141,11 +145,13 @@ func (f *failover) ways() map[string]way {
 			return err
 		}, stored: accepted},
 		"a rejected record": {deliver: func(ctx context.Context, id string) error {
-			_, err := tables.Accept(ctx, store.AcceptBatch{Now: time.Now(), Rejected: []models.RejectedMessage{{Channel: id, Topic: "t", Reason: "bad"}}})
+			_, err := tables.Accept(ctx, store.AcceptBatch{Now: time.Now(),
+				Rejected: []models.RejectedMessage{{Channel: id, Topic: "t", Reason: "bad"}}})
 			return err
 		}, stored: "inbox_rejected_messages WHERE channel = ?"},
 		"a gap": {deliver: func(ctx context.Context, id string) error {
-			_, err := tables.KeepGap(ctx, models.Gap{ID: uuid.NewString(), Channel: id, Topic: "t", ToOffset: 1, FoundAt: time.Now()})
+			_, err := tables.KeepGap(ctx, models.Gap{ID: uuid.NewString(), Channel: id, Topic: "t", ToOffset: 1,
+				FoundAt: time.Now()})
 			return err
 		}, stored: "inbox_gaps WHERE channel = ?"},
 	}
@@ -153,15 +159,21 @@ func (f *failover) ways() map[string]way {
 
 // inline is the part of an Inline channel between the transport and the handler.
 func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, id string) error {
-	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error { return effect(tx, m.ID) })
+	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
+		return effect(tx, m.ID)
+	})
 	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(f.t, err)
 	memory, err := synchronous.NewMemory(f.db, remembers, h, nil, nil)
 	require.NoError(f.t, err)
-	runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: f.db, Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 1, MaxRetryDelay: time.Second,
-		StatementTimeout: limit, StuckHandlerGrace: time.Minute, Clock: times.System{}, Logger: zaptest.NewLogger(f.t), Counters: &telemetry.Counters{}})
+	runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: f.db,
+		Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 1,
+		MaxRetryDelay:    time.Second,
+		StatementTimeout: limit, StuckHandlerGrace: time.Minute, Clock: times.System{}, Logger: zaptest.NewLogger(f.t),
+		Counters: &telemetry.Counters{}})
 	return func(ctx context.Context, id string) error {
-		return runner.Deliver(ctx, nil, envelope.Received{Record: envelope.Record{Topic: "t"}, Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id}}})
+		return runner.Deliver(ctx, nil, envelope.Received{Record: envelope.Record{Topic: "t"},
+			Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id}}})
 	}
 }
 
@@ -255,9 +267,10 @@ func TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess(t *testing.T) {
 		"gormstore": func(ctx context.Context, db *gorm.DB) error {
 			remembers, err := gormstore.New(db, gormstore.StatementTimeout(limit))
 			require.NoError(t, err)
-			_, err = remembers.Run(ctx, idempotent.Run{Key: idempotent.Key{MessageID: uuid.NewString(), HandlerKey: "h"}}, func(ctx context.Context) error {
-				return effect(handler.DB(ctx), "m")
-			})
+			_, err = remembers.Run(ctx, idempotent.Run{Key: idempotent.Key{MessageID: uuid.NewString(), HandlerKey: "h"}},
+				func(ctx context.Context) error {
+					return effect(handler.DB(ctx), "m")
+				})
 			return err
 		},
 	}
@@ -272,8 +285,9 @@ func TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess(t *testing.T) {
 			cancelled := int64(0)
 			f.await("an answer", func() bool {
 				var n int64
-				require.NoError(t, f.db.Raw("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = left(?, 63)",
-					application).Scan(&n).Error)
+				require.NoError(t,
+					f.db.Raw("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = left(?, 63)",
+						application).Scan(&n).Error)
 				cancelled += n
 				return len(answer) > 0
 			})

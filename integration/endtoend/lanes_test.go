@@ -97,7 +97,8 @@ func TestLaneVerdictFindsWhatIsMissingDoubledOrOutOfOrder(t *testing.T) {
 	r := newRig(t)
 	insert := func(handler string, ns ...int) {
 		for _, n := range ns {
-			_, err := r.db.ExecContext(t.Context(), `INSERT INTO steps (handler, lane, n, pid) VALUES ($1, 'a', $2, 1)`, handler, n)
+			_, err := r.db.ExecContext(t.Context(), `INSERT INTO steps (handler, lane, n, pid) VALUES ($1, 'a', $2, 1)`, handler,
+				n)
 			require.NoError(t, err)
 		}
 	}

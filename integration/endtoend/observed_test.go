@@ -25,7 +25,8 @@ type observed struct {
 func (r *rig) observed() *observed {
 	r.t.Helper()
 	core, logs := observer.New(zapcore.InfoLevel)
-	ib, err := inbox.New(workload.InboxName, openGORM(r.t, r.settings.DSN), r.settings.Options(workload.NewHandlers(r.db), zap.New(core))...)
+	ib, err := inbox.New(workload.InboxName, openGORM(r.t, r.settings.DSN),
+		r.settings.Options(workload.NewHandlers(r.db), zap.New(core))...)
 	require.NoError(r.t, err)
 	require.NoError(r.t, ib.Start(r.t.Context()))
 	r.t.Cleanup(func() {

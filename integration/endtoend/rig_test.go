@@ -197,7 +197,8 @@ func (r *rig) awaitSettled() {
 		}
 		if time.Now().After(deadline) {
 			suspects, suspectsErr := r.ledger.Suspects(context.Background(), r.db)
-			require.FailNow(r.t, "not settled", "%d produced, %+v, %v, %v\n%s", r.ledger.Count(), last, err, suspectsErr, strings.Join(suspects, "\n"))
+			require.FailNow(r.t, "not settled", "%d produced, %+v, %v, %v\n%s", r.ledger.Count(), last, err, suspectsErr,
+				strings.Join(suspects, "\n"))
 		}
 		pause(r.t.Context(), 100*time.Millisecond) // it counts all rows
 	}
@@ -248,7 +249,8 @@ func (r *rig) await(what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			open := r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE completed_at IS NULL ORDER BY id LIMIT 50`)
 			sessions := r.lines(`SELECT to_jsonb(a)::text FROM pg_stat_activity a WHERE datname = current_database()`)
-			require.FailNow(r.t, "waited in vain: "+what, "open:\n%s\nsessions:\n%s", strings.Join(open, "\n"), strings.Join(sessions, "\n"))
+			require.FailNow(r.t, "waited in vain: "+what, "open:\n%s\nsessions:\n%s", strings.Join(open, "\n"),
+				strings.Join(sessions, "\n"))
 		}
 	}
 }

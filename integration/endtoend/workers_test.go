@@ -58,17 +58,23 @@ func TestTerminatedWorkerChargesNothingAndLeavesNoClaim(t *testing.T) {
 	slow := r.jobs(4, same(workload.Job{DelayMS: 60_000}))
 	r.accept(producer, append(quick, slow...)...)
 	r.await("all run", func() bool {
-		return r.number(`SELECT count(*) FROM runs`) == 8 && r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 16
+		return r.number(`SELECT count(*) FROM runs`) == 8 &&
+			r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 16
 	})
 	// What waits in memory or in the database behind them is not to be lost.
 	r.accept(producer, r.jobs(200, same(workload.Job{}))...)
 	require.NoError(t, worker.Terminate())
 	require.NoError(t, worker.Wait(patience))
 
-	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL OR worker_id IS NOT NULL AND completed_at IS NULL`), "no claim is left")
-	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count > 0 OR abandoned_count > 0`), "nothing is charged")
-	require.Equal(t, 8, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id <= 'm-000004'`), "handlers that return in time complete")
-	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id BETWEEN 'm-000005' AND 'm-000008'`))
+	require.Zero(t,
+		r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL OR worker_id IS NOT NULL AND completed_at IS NULL`), "no claim is left")
+	require.Zero(t, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE error_count > 0 OR abandoned_count > 0`),
+		"nothing is charged")
+	require.Equal(t, 8,
+		r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id <= 'm-000004'`),
+		"handlers that return in time complete")
+	require.Zero(t,
+		r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id BETWEEN 'm-000005' AND 'm-000008'`))
 	require.Equal(t, 1, r.number(`SELECT count(*) FROM inbox_workers WHERE stopped_at IS NOT NULL`))
 
 	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
@@ -89,9 +95,11 @@ func TestWorkerToldToStopTwiceStopsOnceAndInOrder(t *testing.T) {
 	r := newRig(t)
 	worker := r.worker(unhurried)
 	// Some return within the soft budget (3 s), some must be interrupted.
-	r.accept(r.newInbox(r.settings.DSN), append(r.jobs(3, same(workload.Job{DelayMS: 2_000})), r.jobs(3, same(workload.Job{DelayMS: 60_000}))...)...)
+	r.accept(r.newInbox(r.settings.DSN), append(r.jobs(3, same(workload.Job{DelayMS: 2_000})),
+		r.jobs(3, same(workload.Job{DelayMS: 60_000}))...)...)
 	r.await("all run", func() bool {
-		return r.number(`SELECT count(*) FROM runs`) == 6 && r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 12
+		return r.number(`SELECT count(*) FROM runs`) == 6 &&
+			r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 12
 	})
 	asked := time.Now()
 	require.NoError(t, worker.Terminate())
@@ -104,8 +112,11 @@ func TestWorkerToldToStopTwiceStopsOnceAndInOrder(t *testing.T) {
 	t.Logf("stopped after %s", time.Since(asked))
 	require.GreaterOrEqual(t, time.Since(asked), 2*time.Second, "the handlers had their time")
 	require.LessOrEqual(t, time.Since(asked), r.settings.StopDeadline()+slack)
-	require.Equal(t, 6, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id <= 'm-000003'`), "results are stored")
-	require.Equal(t, 12, r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NULL AND error_count = 0 AND abandoned_count = 0`),
+	require.Equal(t, 6,
+		r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_id <= 'm-000003'`),
+		"results are stored")
+	require.Equal(t, 12,
+		r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NULL AND error_count = 0 AND abandoned_count = 0`),
 		"nothing is left claimed or charged")
 	require.Equal(t, 1, r.number(`SELECT count(*) FROM inbox_workers WHERE stopped_at IS NOT NULL`))
 	counters, err := worker.Counters()

@@ -32,7 +32,8 @@ func TestEveryRecordIsAcceptedInOrderAndCommitted(t *testing.T) {
 				return false
 			}
 		}
-		return len(h.Partitions) == 3 && h.CaughtUp() && h.Err() == nil && h.State == kafkaconsumer.StateRunning && h.BufferedBytes == 0
+		return len(h.Partitions) == 3 && h.CaughtUp() && h.Err() == nil && h.State == kafkaconsumer.StateRunning &&
+			h.BufferedBytes == 0
 	})
 	h := c.Health()
 	require.NotEmpty(t, h.MemberID)
@@ -248,7 +249,8 @@ func TestRecordsArriveExactly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	require.NoError(t, r.kafka.Produce(topic,
-		kafkatest.Record{Key: nil, Value: []byte{}, Headers: []kafkatest.Header{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}, {Key: "", Value: []byte{0xff}}}},
+		kafkatest.Record{Key: nil, Value: []byte{}, Headers: []kafkatest.Header{{Key: "a", Value: nil},
+			{Key: "a", Value: []byte{}}, {Key: "", Value: []byte{0xff}}}},
 		kafkatest.Record{Key: []byte{}, Value: nil},
 	))
 	r.start()
@@ -280,7 +282,8 @@ func TestMalformedRecordsReachTheAcceptorAsBad(t *testing.T) {
 	}
 	require.NoError(t, r.kafka.Produce(topic,
 		kafkatest.Record{Value: []byte("plain")},
-		kafkatest.Record{Value: []byte("{"), Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents+json")}}},
+		kafkatest.Record{Value: []byte("{"), Headers: []kafkatest.Header{{Key: "content-type",
+			Value: []byte("application/cloudevents+json")}}},
 		kafkatest.Record{Value: []byte("plain")},
 	))
 	r.start()

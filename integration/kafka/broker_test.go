@@ -74,7 +74,8 @@ func (b *bench) watch() *bench {
 func (b *bench) newClient(opts ...kgo.Opt) *kgo.Client {
 	b.t.Helper()
 	client, err := kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(b.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(50 * time.Millisecond),
+		kgo.SeedBrokers(b.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.MetadataMinAge(50 * time.Millisecond),
 	}, opts...)...)
 	require.NoError(b.t, err)
 	b.t.Cleanup(client.Close)
@@ -151,7 +152,8 @@ func (b *bench) awaitEnd() {
 func (b *bench) reference(partition int32) map[int64]string {
 	b.t.Helper()
 	client := b.newClient(kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{b.topic: {partition: kgo.NewOffset().AtStart()}}), kgo.KeepControlRecords())
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{b.topic: {partition: kgo.NewOffset().AtStart()}}),
+		kgo.KeepControlRecords())
 	defer client.Close()
 	ends, err := b.admin.ListEndOffsets(b.t.Context(), b.topic)
 	require.NoError(b.t, err)
@@ -191,11 +193,13 @@ func TestAllCompressionsAreRead(t *testing.T) {
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
 		n := 0
-		for _, codec := range []kgo.CompressionCodec{kgo.NoCompression(), kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(), kgo.ZstdCompression()} {
+		for _, codec := range []kgo.CompressionCodec{kgo.NoCompression(), kgo.GzipCompression(), kgo.SnappyCompression(),
+			kgo.Lz4Compression(), kgo.ZstdCompression()} {
 			client := b.newClient(kgo.ProducerBatchCompression(codec))
 			var records []*kgo.Record
 			for range 200 {
-				records = append(records, &kgo.Record{Key: []byte("key"), Value: fmt.Appendf(nil, "value %d of many that are alike", n)})
+				records = append(records, &kgo.Record{Key: []byte("key"),
+					Value: fmt.Appendf(nil, "value %d of many that are alike", n)})
 				n++
 			}
 			b.produce(client, records...)
@@ -248,7 +252,8 @@ func TestAbortedTransactionsAreHidden(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
-		producers := []*kgo.Client{b.newClient(kgo.TransactionalID(b.topic + "-a")), b.newClient(kgo.TransactionalID(b.topic + "-b"))}
+		producers := []*kgo.Client{b.newClient(kgo.TransactionalID(b.topic + "-a")),
+			b.newClient(kgo.TransactionalID(b.topic + "-b"))}
 		want := map[string]bool{}
 		for round := range 8 {
 			for _, p := range producers {
@@ -279,7 +284,10 @@ func TestAbortedTransactionsAreHidden(t *testing.T) {
 		for _, value := range found {
 			require.True(t, want[value], value)
 		}
-		eventually(t, "markers count as read", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Lag == 0 })
+		eventually(t, "markers count as read", func() bool {
+			h := c.Health()
+			return len(h.Partitions) == 1 && h.Partitions[0].Lag == 0
+		})
 		stop(t, c)
 		t.Run("all are seen uncommitted", func(t *testing.T) {
 			cfg := config(b.brokers, b.topic)
@@ -325,7 +333,8 @@ func TestCompactedTopicWithEmptyBatchesIsReadToItsEnd(t *testing.T) {
 			for i := range 10 {
 				var records []*kgo.Record
 				for j := range 4 {
-					records = append(records, &kgo.Record{Key: fmt.Appendf(nil, "k%d", j), Value: fmt.Appendf(nil, "%d/%d/%d", round, i, j)})
+					records = append(records, &kgo.Record{Key: fmt.Appendf(nil, "k%d", j),
+						Value: fmt.Appendf(nil, "%d/%d/%d", round, i, j)})
 				}
 				b.produce(client, records...)
 			}
@@ -389,7 +398,9 @@ func TestRebalanceInMidBatchOnARealBroker(t *testing.T) {
 	first := b.start(small)
 	eventually(t, "some", func() bool { return b.ledger.accepted(b.topic) > 100 })
 	second := b.start(small)
-	eventually(t, "shared", func() bool { return len(first.Health().Partitions) == 2 && len(second.Health().Partitions) == 2 })
+	eventually(t, "shared", func() bool {
+		return len(first.Health().Partitions) == 2 && len(second.Health().Partitions) == 2
+	})
 	produce(2000)
 	eventually(t, "more", func() bool { return b.ledger.accepted(b.topic) > 2500 })
 	stop(t, first)
@@ -459,5 +470,7 @@ func TestDeletedAndRecreatedTopicHaltsOrIsReadFromItsStart(t *testing.T) {
 	b.ledger = newLedger()
 	b.ledger.sparse = true
 	c = b.start()
-	eventually(t, "said or read", func() bool { return len(c.Health().Halted()) == 1 || b.ledger.accepted(b.topic) == 120 })
+	eventually(t, "said or read", func() bool {
+		return len(c.Health().Halted()) == 1 || b.ledger.accepted(b.topic) == 120
+	})
 }

@@ -18,12 +18,15 @@ import (
 
 // remembering is an inbox that consumes the topic and holds a message, "old",
 // that is due for cleanup.
-func remembering(t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, policy acceptor.BadRecordPolicy) (*inbox.Inbox, *fxtest.Clock) {
+func remembering(
+	t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, policy acceptor.BadRecordPolicy,
+) (*inbox.Inbox, *fxtest.Clock) {
 	t.Helper()
 	cfg := config(k.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Type: "t"} // the ID is in a header
 	clock := fxtest.NewClock(inboxtest.Noon)
-	ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.CleanupInterval(20*time.Millisecond), inbox.BadRecords(policy),
+	ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), inbox.Retention(time.Hour),
+		inbox.CleanupInterval(20*time.Millisecond), inbox.BadRecords(policy),
 		inbox.Channel("c", inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
 	known := inboxtest.Message("old")
 	known.Source = "kafka:" + topic
@@ -54,7 +57,8 @@ func remembers(t *testing.T, ib *inbox.Inbox, id string) bool {
 func TestCleanupWaitsForAHaltedPartition(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 3))
-		require.NoError(t, k.Produce(topic, record(0, "good"), record(1, "before"), record(1, ""), record(1, "after"))) // 2 is empty
+		// 2 is empty
+		require.NoError(t, k.Produce(topic, record(0, "good"), record(1, "before"), record(1, ""), record(1, "after")))
 		ib, clock := remembering(t, d, k, acceptor.BadRecordHalt)
 		require.NoError(t, ib.Start(t.Context()))
 		stopped := false
@@ -80,7 +84,9 @@ func TestCleanupWaitsForAHaltedPartition(t *testing.T) {
 		require.Equal(t, 1, waiting.Partition)
 		require.Error(t, waiting.Err)
 		require.Zero(t, deleted)
-		inboxtest.Eventually(t, func() bool { return ib.Health().Cleanup.Held != nil }, "runs in the background are held, too")
+		inboxtest.Eventually(t, func() bool {
+			return ib.Health().Cleanup.Held != nil
+		}, "runs in the background are held, too")
 		require.False(t, ib.Health().Cleanup.Overdue)
 		clock.Advance(time.Second)
 		require.ErrorContains(t, ib.Health().Degraded(), "cleanup is held since")

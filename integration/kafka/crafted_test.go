@@ -29,8 +29,10 @@ func (b craftedBatch) bytes() []byte {
 		return b.raw
 	}
 	batch := kmsg.RecordBatch{
-		FirstOffset: b.base, PartitionLeaderEpoch: b.epoch, Magic: 2, Attributes: b.codec, LastOffsetDelta: int32(b.last - b.base),
-		FirstTimestamp: 1, MaxTimestamp: 1, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: int32(len(b.offsets)),
+		FirstOffset: b.base, PartitionLeaderEpoch: b.epoch, Magic: 2, Attributes: b.codec,
+		LastOffsetDelta: int32(b.last - b.base),
+		FirstTimestamp:  1, MaxTimestamp: 1, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1,
+		NumRecords: int32(len(b.offsets)),
 	}
 	for _, offset := range b.offsets {
 		r := kmsg.Record{OffsetDelta: int32(offset - b.base), Value: fmt.Append(nil, offset)}
@@ -87,12 +89,15 @@ func (r *rig) serve(batches []craftedBatch) *atomic.Int32 {
 func TestEmptyBatchesArePassedWithoutSkippingARecord(t *testing.T) {
 	t.Parallel()
 	for name, batches := range map[string][]craftedBatch{
-		"empty ones in a row":        {{base: 0, last: 9, offsets: []int64{0, 3}}, {base: 10, last: 84}, {base: 85, last: 424}, {base: 425, last: 430, offsets: []int64{425}}},
-		"empty at first":             {{base: 0, last: 99}, {base: 100, last: 100, offsets: []int64{100}}},
-		"empty at last":              {{base: 0, last: 4, offsets: []int64{0}}, {base: 5, last: 5}},
-		"nothing but empty":          {{base: 0, last: 1000}},
-		"gaps between batches":       {{base: 7, last: 8}, {base: 1000, last: 1010, offsets: []int64{1004}}, {base: 5000, last: 5000}, {base: 9000, last: 9001, offsets: []int64{9001}}},
-		"small ones behind a large":  {{base: 0, last: 1 << 20}, {base: 1<<20 + 1, last: 1<<20 + 1, offsets: []int64{1<<20 + 1}}, {base: 1<<20 + 2, last: 1<<20 + 2, offsets: []int64{1<<20 + 2}}},
+		"empty ones in a row": {{base: 0, last: 9, offsets: []int64{0, 3}}, {base: 10, last: 84},
+			{base: 85, last: 424}, {base: 425, last: 430, offsets: []int64{425}}},
+		"empty at first":    {{base: 0, last: 99}, {base: 100, last: 100, offsets: []int64{100}}},
+		"empty at last":     {{base: 0, last: 4, offsets: []int64{0}}, {base: 5, last: 5}},
+		"nothing but empty": {{base: 0, last: 1000}},
+		"gaps between batches": {{base: 7, last: 8}, {base: 1000, last: 1010, offsets: []int64{1004}},
+			{base: 5000, last: 5000}, {base: 9000, last: 9001, offsets: []int64{9001}}},
+		"small ones behind a large": {{base: 0, last: 1 << 20}, {base: 1<<20 + 1, last: 1<<20 + 1,
+			offsets: []int64{1<<20 + 1}}, {base: 1<<20 + 2, last: 1<<20 + 2, offsets: []int64{1<<20 + 2}}},
 		"last record of batch is it": {{base: 0, last: 3, offsets: []int64{3}}, {base: 4, last: 4, offsets: []int64{4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +125,8 @@ func TestEmptyBatchesArePassedWithoutSkippingARecord(t *testing.T) {
 func TestCorruptBatchHaltsBeforeItself(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
-	r.serve([]craftedBatch{{base: 0, last: 1, offsets: []int64{0, 1}}, {base: 2, last: 3, offsets: []int64{2, 3}, corrupt: true}, {base: 4, last: 4, offsets: []int64{4}}})
+	r.serve([]craftedBatch{{base: 0, last: 1, offsets: []int64{0, 1}},
+		{base: 2, last: 3, offsets: []int64{2, 3}, corrupt: true}, {base: 4, last: 4, offsets: []int64{4}}})
 	halted := make(chan error, 5)
 	r.start(func(c *kafkaconsumer.Config) {
 		c.OnHalt = func(_ string, partition int, reason error) {
@@ -138,7 +144,8 @@ func TestCorruptBatchHaltsBeforeItself(t *testing.T) {
 func TestFallingLeaderEpochHalts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5}, {base: 1, last: 1, offsets: []int64{1}, epoch: 4}})
+	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5},
+		{base: 1, last: 1, offsets: []int64{1}, epoch: 4}})
 	halted := make(chan error, 5)
 	r.start(func(c *kafkaconsumer.Config) { c.OnHalt = func(_ string, _ int, reason error) { halted <- reason } })
 	var epoch *kafkaconsumer.EpochError

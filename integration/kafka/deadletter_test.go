@@ -69,7 +69,8 @@ func read(t *testing.T, client *kgo.Client, topic string) (records []*kgo.Record
 		from[o.Partition] = kgo.NewOffset().AtStart()
 		left += o.Offset
 	})
-	reader, err := kgo.NewClient(append(client.Opts(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}))...)
+	reader, err := kgo.NewClient(append(client.Opts(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}))...)
 	require.NoError(t, err)
 	defer reader.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -113,15 +114,17 @@ func (r *rig) client() *kgo.Client {
 // at instead of what is accepted.
 func newDead(t *testing.T, partitions int, opts ...kafkatest.Option) *rig {
 	t.Helper()
-	return &rig{t: t, kafka: kafkatest.Start(t, append(opts, kafkatest.Topic(topic, partitions))...), next: map[place]int{}}
+	return &rig{t: t, kafka: kafkatest.Start(t, append(opts, kafkatest.Topic(topic, partitions))...),
+		next: map[place]int{}}
 }
 
 // judged starts a consumer with a dead-letter topic that judges by j.
 func (r *rig) judged(j judge, change ...func(*kafkaconsumer.Config)) *kafkaconsumer.Consumer {
 	r.t.Helper()
-	c := consumer(r.t, config(r.kafka.Brokers(), topic), j, append([]func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) {
-		c.DeadLetterTopic, c.DrainTimeout = letters, 100*time.Millisecond
-	}}, change...)...)
+	c := consumer(r.t, config(r.kafka.Brokers(), topic), j,
+		append([]func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) {
+			c.DeadLetterTopic, c.DrainTimeout = letters, 100*time.Millisecond
+		}}, change...)...)
 	require.NoError(r.t, c.Start(r.t.Context()))
 	return c
 }
@@ -138,9 +141,12 @@ func TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { _, _ = b.admin.DeleteTopics(context.Background(), dead) })
 		sent := []*kgo.Record{
-			{Key: nil, Value: []byte{}, Timestamp: time.UnixMilli(1_700_000_000_123), Headers: []kgo.RecordHeader{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}, {Key: "\xff", Value: []byte{0xfe}}}},
+			{Key: nil, Value: []byte{}, Timestamp: time.UnixMilli(1_700_000_000_123),
+				Headers: []kgo.RecordHeader{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}},
+					{Key: "\xff", Value: []byte{0xfe}}}},
 			{Key: []byte{}, Value: nil, Timestamp: time.UnixMilli(1_700_000_000_124)},
-			{Key: []byte{0}, Value: []byte("\xff\x00"), Timestamp: time.UnixMilli(1_700_000_000_125), Headers: []kgo.RecordHeader{{Key: kafkaconsumer.HeaderTopic, Value: []byte("its own")}}},
+			{Key: []byte{0}, Value: []byte("\xff\x00"), Timestamp: time.UnixMilli(1_700_000_000_125),
+				Headers: []kgo.RecordHeader{{Key: kafkaconsumer.HeaderTopic, Value: []byte("its own")}}},
 			{Key: []byte("large"), Value: make([]byte, 700<<10), Timestamp: time.UnixMilli(1_700_000_000_126)},
 		}
 		b.produce(b.client, sent...)
@@ -165,7 +171,8 @@ func TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom(t *testing.T) {
 				{Key: kafkaconsumer.HeaderTopic, Value: []byte(b.topic)}, {Key: kafkaconsumer.HeaderPartition, Value: []byte("0")},
 				{Key: kafkaconsumer.HeaderOffset, Value: fmt.Append(nil, i)},
 				{Key: kafkaconsumer.HeaderTimestamp, Value: fmt.Append(nil, 1_700_000_000_123+i)},
-				{Key: kafkaconsumer.HeaderChannel, Value: []byte("orders.events")}, {Key: kafkaconsumer.HeaderGroup, Value: []byte(b.group)},
+				{Key: kafkaconsumer.HeaderChannel, Value: []byte("orders.events")},
+				{Key: kafkaconsumer.HeaderGroup, Value: []byte(b.group)},
 				{Key: kafkaconsumer.HeaderReason, Value: []byte(errBad.Error())},
 			}, r.Headers[own:], i)
 		}
@@ -199,20 +206,27 @@ func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) 
 		require.ErrorContains(t, h.DeadLetterErr, fmt.Sprintf("dead-letter topic %q does not exist", dead))
 		require.ErrorContains(t, h.Err(), "bad records cannot be published since")
 		require.False(t, h.DeadLetterFailingSince.IsZero())
-		eventually(t, "what is before it is committed", func() bool { committed, err := b.committed(b.group); return err == nil && committed[0] == 2 })
+		eventually(t, "what is before it is committed", func() bool {
+			committed, err := b.committed(b.group)
+			return err == nil && committed[0] == 2
+		})
 		topics, err := b.admin.ListTopics(t.Context(), dead)
 		require.NoError(t, err)
 		require.False(t, topics.Has(dead), "it is not created")
 
 		_, err = b.admin.CreateTopic(t.Context(), 1, 1, nil, dead)
 		require.NoError(t, err)
-		eventually(t, "all committed", func() bool { committed, err := b.committed(b.group); return err == nil && committed[0] == 5 })
+		eventually(t, "all committed", func() bool {
+			committed, err := b.committed(b.group)
+			return err == nil && committed[0] == 5
+		})
 		require.Equal(t, []string{"0/2"}, lettersOf(read(t, b.client, dead)))
 		require.NoError(t, c.Health().DeadLetterErr)
 		require.Equal(t, 1, logs.FilterMessageSnippet("dead-letter publish failing").Len(), "told once")
 		told := logs.FilterMessageSnippet("bad record published to the dead-letter topic").All()
 		require.Len(t, told, 1)
-		require.Equal(t, []any{b.topic, int64(0), int64(2), dead}, []any{told[0].ContextMap()["topic"], told[0].ContextMap()["partition"], told[0].ContextMap()["offset"], told[0].ContextMap()["dead_letter_topic"]})
+		require.Equal(t, []any{b.topic, int64(0), int64(2), dead}, []any{told[0].ContextMap()["topic"],
+			told[0].ContextMap()["partition"], told[0].ContextMap()["offset"], told[0].ContextMap()["dead_letter_topic"]})
 	})
 }
 
@@ -317,7 +331,8 @@ func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {
 func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
 	t.Parallel()
 	for code, name := range map[int16]string{
-		3: "unknown topic", 6: "not leader", answerLost: "timed out", 19: "not enough replicas", 20: "not enough replicas after append", 29: "not authorized", -1: "unknown error",
+		3: "unknown topic", 6: "not leader", answerLost: "timed out", 19: "not enough replicas",
+		20: "not enough replicas after append", 29: "not authorized", -1: "unknown error",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -329,7 +344,9 @@ func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
 				c.AcceptConcurrency, c.BatchRecords, c.Linger = 1, 4, patience // all of them in one accept
 			})
 			eventually(t, "told", func() bool { return c.Health().DeadLetterErr != nil && fault.Hits() > 2 })
-			eventually(t, "what waits for nobody is committed", func() bool { return r.committed(0) == 1 && r.committed(1) == 1 })
+			eventually(t, "what waits for nobody is committed", func() bool {
+				return r.committed(0) == 1 && r.committed(1) == 1
+			})
 			require.Empty(t, c.Health().Halted())
 			fault.Remove()
 			eventually(t, "all committed", func() bool { return r.committed(0) == 3 })
@@ -340,7 +357,8 @@ func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
 
 func TestDeadLetterThatIsRefusedForGoodHalts(t *testing.T) {
 	t.Parallel()
-	for code, name := range map[int16]string{10: "message too large", 18: "record list too large", 32: "invalid timestamp", 43: "unsupported for format", 87: "invalid record"} {
+	for code, name := range map[int16]string{10: "message too large", 18: "record list too large", 32: "invalid timestamp",
+		43: "unsupported for format", 87: "invalid record"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newDead(t, 2, kafkatest.Topic(letters, 1))
@@ -380,7 +398,9 @@ func TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem(t *testing.T)
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(4, 0)
 	fault := r.kafka.FailNext(kafkatest.ProduceAPI, 19, -1)
-	c := r.judged(everySecond, func(c *kafkaconsumer.Config) { c.RebalanceTimeout, c.DrainTimeout = 2*time.Minute, time.Minute })
+	c := r.judged(everySecond, func(c *kafkaconsumer.Config) {
+		c.RebalanceTimeout, c.DrainTimeout = 2*time.Minute, time.Minute
+	})
 	eventually(t, "failing", func() bool { return c.Health().DeadLetterErr != nil })
 	start := time.Now()
 	stop(t, c)
@@ -417,8 +437,10 @@ func TestDeadLettersGoByTheConsumersOwnCredentials(t *testing.T) {
 func TestDeadLetterWithTooManyHeadersHasThemInOne(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
-	headers := []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "b", Value: []byte("2")}, {Key: "c", Value: []byte("3")}}
-	require.NoError(t, r.client().ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("v"), Headers: headers}).FirstErr())
+	headers := []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "b", Value: []byte("2")},
+		{Key: "c", Value: []byte("3")}}
+	require.NoError(t, r.client().ProduceSync(t.Context(),
+		&kgo.Record{Topic: topic, Value: []byte("v"), Headers: headers}).FirstErr())
 	r.judged(always, func(c *kafkaconsumer.Config) { c.Decoder.MaxHeaders = 2 })
 	eventually(t, "committed", func() bool { return r.committed(0) == 1 })
 	letter := read(t, r.client(), letters)[0]

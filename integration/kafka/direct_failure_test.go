@@ -55,7 +55,8 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 		require.Equal(t, []int{1}, r.attempts("bad", 0, 4))
 		rows := r.rejected(t, ib)
 		require.Len(t, rows, 4)
-		for i, want := range []string{`handler "bad" gave message "fails" up after 3 attempts: boom`, `handler "bad" gave message "poisons" up after 1 attempts: poison: boom`,
+		for i, want := range []string{`handler "bad" gave message "fails" up after 3 attempts: boom`,
+			`handler "bad" gave message "poisons" up after 1 attempts: poison: boom`,
 			`handler "own" gave message "own" up after 2 attempts: boom`, "handler panicked: ouch"} {
 			require.Contains(t, rows[i].Reason, want)
 			require.Equal(t, int64(i), rows[i].Offset)
@@ -67,7 +68,8 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
 		require.Equal(t, rows, r.rejected(t, ib), "and keeps its reason")
 		require.Len(t, told, 4)
-		require.Equal(t, []any{"fails", "bad", 3, handler.AttemptPoisoned}, []any{told[0].MessageID, told[0].HandlerKey, told[0].Attempt, told[0].Outcome})
+		require.Equal(t, []any{"fails", "bad", 3, handler.AttemptPoisoned},
+			[]any{told[0].MessageID, told[0].HandlerKey, told[0].Attempt, told[0].Outcome})
 		counted := ib.Counters()
 		require.EqualValues(t, []int64{4, 4, 3 + 1 + 2 + 3}, []int64{counted.Rejected, counted.Poisoned, counted.Failed})
 	})
@@ -91,7 +93,8 @@ func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
 		r.awaitCommitted(t)
 		published := read(t, r.client(), letters)
 		require.Equal(t, []string{"0/1"}, lettersOf(published))
-		require.Contains(t, header(published[0], kafkaconsumer.HeaderReason), `handler "h" gave message "bad" up after 2 attempts: boom`)
+		require.Contains(t, header(published[0], kafkaconsumer.HeaderReason),
+			`handler "h" gave message "bad" up after 2 attempts: boom`)
 		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 1))
 		require.Empty(t, r.rejected(t, ib))
 		require.Equal(t, 2, r.ledger.accepted(topic))
@@ -151,7 +154,8 @@ func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
 				}
 				require.NoError(t, r.kafka.Produce(topic, typed("t"), typed("unknown"), typed("t")))
 				r.ledger.sparse = true // what is unrouted is in nobody's books
-				ib, _ := r.run(t, settings{config: headerTypes, options: []inbox.Option{inbox.Unrouted(policy)}}, r.handler("h", r.done))
+				ib, _ := r.run(t, settings{config: headerTypes, options: []inbox.Option{inbox.Unrouted(policy)}},
+					r.handler("h", r.done))
 				eventually(t, "committed", func() bool { return r.committed(0) == want.committed })
 				if policy == acceptor.UnroutedHalt {
 					eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
@@ -169,16 +173,19 @@ func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
 func TestDirectBatchOfEventsIsOneRecord(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		batch := `[{"specversion":"1.0","id":"a","source":"s","type":"t","data":1},{"specversion":"1.0","id":"b","source":"s","type":"other"},{"specversion":"1.0","id":"c","source":"s","type":"t"}]`
-		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Value: []byte(batch), Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}}},
-			kafkatest.Record{Value: []byte(`{`), Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents+json")}}}))
+		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Value: []byte(batch),
+			Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}}},
+			kafkatest.Record{Value: []byte(`{`), Headers: []kafkatest.Header{{Key: "content-type",
+				Value: []byte("application/cloudevents+json")}}}))
 		r.next[place{topic, 0}] = 2
 		r.ledger.sparse = true
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(acceptor.UnroutedReject)}}, r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
-			if m.ID == "a" && m.Attempt < 3 {
-				return errBoom
-			}
-			return nil
-		}))
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(acceptor.UnroutedReject)}},
+			r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
+				if m.ID == "a" && m.Attempt < 3 {
+					return errBoom
+				}
+				return nil
+			}))
 		r.awaitCommitted(t)
 		calls := r.of("h")
 		require.Equal(t, []string{"a", "c", "a", "a"}, []string{calls[0].id, calls[1].id, calls[2].id, calls[3].id})
@@ -229,7 +236,8 @@ func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
 		r.send(t, 0, "snoozes", "later", "slow")
 		snoozes := 0
 		var began []time.Time
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.HandlerTimeout(time.Second), inbox.Backoff(func(int) time.Duration { return time.Hour })}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.HandlerTimeout(time.Second),
+			inbox.Backoff(func(int) time.Duration { return time.Hour })}},
 			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				switch {
 				case m.ID == "snoozes" && snoozes < 5:
@@ -251,7 +259,8 @@ func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
 		require.GreaterOrEqual(t, began[1].Sub(began[0]), 300*time.Millisecond)
 		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 2), "a timeout is a failure")
 		counted := ib.Counters()
-		require.EqualValues(t, []int64{5, 2, 3, 0}, []int64{counted.Snoozed, counted.Failed, counted.Processed, counted.Rejected})
+		require.EqualValues(t, []int64{5, 2, 3, 0}, []int64{counted.Snoozed, counted.Failed, counted.Processed,
+			counted.Rejected})
 	})
 }
 
@@ -271,20 +280,21 @@ func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
 				failures = append(failures, e.Err)
 			}
 		}}
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(1), inbox.WithHooks(hooks)}}, inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			if err := write(tx, m.ID); err != nil {
-				return err
-			}
-			switch m.ID {
-			case "fails":
-				return errBoom
-			case "swallows":
-				_ = write(tx, m.ID)
-			case "panics":
-				panic("ouch")
-			}
-			return nil
-		}))
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(1), inbox.WithHooks(hooks)}},
+			inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if err := write(tx, m.ID); err != nil {
+					return err
+				}
+				switch m.ID {
+				case "fails":
+					return errBoom
+				case "swallows":
+					_ = write(tx, m.ID)
+				case "panics":
+					panic("ouch")
+				}
+				return nil
+			}))
 		r.awaitCommitted(t)
 		var effects []string
 		require.NoError(t, ib.DB().Table("effects").Pluck("message_id", &effects).Error)
@@ -306,7 +316,8 @@ func TestDirectHandlersEachGetABodyOfTheirOwn(t *testing.T) {
 			return errBoom
 		}
 		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Value: []byte("body")}))
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2)}}, r.handler("a", spoil), r.handler("b", spoil))
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2)}}, r.handler("a", spoil),
+			r.handler("b", spoil))
 		eventually(t, "committed", func() bool { return r.committed(0) == 1 })
 		for range 4 {
 			require.Equal(t, "body", receive(t, bodies))

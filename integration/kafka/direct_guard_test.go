@@ -30,7 +30,9 @@ type once struct {
 	asked atomic.Int32
 }
 
-func (g *once) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+func (g *once) Run(
+	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
+) (duplicate bool, err error) {
 	id := run.Key.MessageID
 	g.mu.Lock()
 	done, held := g.done[id], g.held == id
@@ -72,7 +74,8 @@ func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *t
 		memory, err := synchronous.NewMemory(r.database.DB, store, h, nil, nil)
 		require.NoError(t, err)
 		start := func() *kafkaconsumer.Consumer {
-			runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: r.database.DB, Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 10,
+			runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: r.database.DB,
+				Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 10,
 				MaxRetryDelay: time.Minute, StatementTimeout: patience, StuckHandlerGrace: time.Minute,
 				Clock: clock.System{}, Logger: logger(t), Counters: &telemetry.Counters{}})
 			cfg := config(r.kafka.Brokers(), topic)

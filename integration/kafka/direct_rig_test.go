@@ -124,7 +124,9 @@ func (r *directRig) inboxOn(t *testing.T, db *gorm.DB, s settings, handlers ...*
 	for _, change := range s.config {
 		change(&cfg)
 	}
-	opts := append([]inbox.Option{inboxtest.Brisk(), inbox.WithLogger(logger(t)), inbox.Backoff(func(int) time.Duration { return 5 * time.Millisecond })}, s.options...)
+	opts := append([]inbox.Option{inboxtest.Brisk(), inbox.WithLogger(logger(t)), inbox.Backoff(func(int) time.Duration {
+		return 5 * time.Millisecond
+	})}, s.options...)
 	mode := inbox.Direct()
 	if s.inline != nil {
 		mode = inbox.Inline(s.inline...)

@@ -85,7 +85,8 @@ func TestRebalanceCancelsADirectHandlerThatOutlastsTheDrainUncharged(t *testing.
 			}
 			return r.done(ctx, m)
 		})
-		s := settings{config: []func(*kafkaconsumer.Config){drain(200 * time.Millisecond)}, options: []inbox.Option{inbox.MaxAttempts(1)}}
+		s := settings{config: []func(*kafkaconsumer.Config){drain(200 * time.Millisecond)},
+			options: []inbox.Option{inbox.MaxAttempts(1)}}
 		first, _ := r.run(t, s, h)
 		receive(t, g.entered)
 		receive(t, g.entered)
@@ -128,7 +129,8 @@ func TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(2, 0)
 		g := newGate()
-		s := settings{config: []func(*kafkaconsumer.Config){drain(100 * time.Millisecond)}, options: []inbox.Option{inbox.MaxAttempts(1)}}
+		s := settings{config: []func(*kafkaconsumer.Config){drain(100 * time.Millisecond)},
+			options: []inbox.Option{inbox.MaxAttempts(1)}}
 		ib, end := r.run(t, s, r.handler("h", func(ctx context.Context, _ inboxtest.Bytes) error { return g.wait(ctx) }))
 		receive(t, g.entered)
 		end()
@@ -148,15 +150,16 @@ func TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself(
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(2, 0)
 		entered, release := make(chan struct{}, 1), make(chan struct{})
-		ib, end := r.run(t, settings{config: []func(*kafkaconsumer.Config){drain(100 * time.Millisecond)}}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			select {
-			case entered <- struct{}{}:
-				<-release
-				return nil // too late
-			default:
-				return r.done(ctx, m)
-			}
-		}))
+		ib, end := r.run(t, settings{config: []func(*kafkaconsumer.Config){drain(100 * time.Millisecond)}},
+			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				select {
+				case entered <- struct{}{}:
+					<-release
+					return nil // too late
+				default:
+					return r.done(ctx, m)
+				}
+			}))
 		receive(t, entered)
 		entered <- struct{}{} // so that the next calls pass
 		end()

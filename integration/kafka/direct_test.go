@@ -83,12 +83,13 @@ func TestDirectRunsPartitionsConcurrentlyUpToTheBound(t *testing.T) {
 	onDirect(t, 5, func(t *testing.T, r *directRig) {
 		r.produce(2, 0, 1, 2, 3, 4)
 		g := newGate()
-		r.run(t, settings{options: []inbox.Option{inbox.PartitionConcurrency(3)}}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			if err := g.wait(ctx); err != nil {
-				return err
-			}
-			return r.done(ctx, m)
-		}))
+		r.run(t, settings{options: []inbox.Option{inbox.PartitionConcurrency(3)}},
+			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				if err := g.wait(ctx); err != nil {
+					return err
+				}
+				return r.done(ctx, m)
+			}))
 		for range 3 {
 			receive(t, g.entered)
 		}
@@ -103,18 +104,21 @@ func TestDirectPartitionThatWaitsForItsRetryHoldsNoOthers(t *testing.T) {
 	onDirect(t, 3, func(t *testing.T, r *directRig) {
 		r.produce(10, 0, 1, 2)
 		patient := func(c *kafkaconsumer.Config) { c.RebalanceTimeout, c.DrainTimeout = 20*time.Minute, 10*time.Minute }
-		_, end := r.run(t, settings{config: []func(*kafkaconsumer.Config){patient}, options: []inbox.Option{inbox.PartitionConcurrency(1)}}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
-			if m.Properties.Kafka.Partition == 1 && m.Properties.Kafka.Offset == 4 {
-				return handler.RetryAfter(time.Hour, errBoom)
-			}
-			return r.done(ctx, m)
-		}))
+		_, end := r.run(t, settings{config: []func(*kafkaconsumer.Config){patient},
+			options: []inbox.Option{inbox.PartitionConcurrency(1)}},
+			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+				if m.Properties.Kafka.Partition == 1 && m.Properties.Kafka.Offset == 4 {
+					return handler.RetryAfter(time.Hour, errBoom)
+				}
+				return r.done(ctx, m)
+			}))
 		eventually(t, "the others are done", func() bool {
 			return r.committed(0) == 10 && r.committed(1) == 4 && r.committed(2) == 10
 		})
 		began := time.Now()
 		end()
-		require.Less(t, time.Since(began), patience/6, "a stop does not wait for a retry, for half of the time it has at most")
+		require.Less(t, time.Since(began), patience/6,
+			"a stop does not wait for a retry, for half of the time it has at most")
 		require.Equal(t, int64(4), r.committed(1))
 	})
 }
@@ -122,7 +126,8 @@ func TestDirectPartitionThatWaitsForItsRetryHoldsNoOthers(t *testing.T) {
 func TestDirectHoldsNoMoreInMemoryThanItsBudget(t *testing.T) {
 	onDirect(t, 4, func(t *testing.T, r *directRig) {
 		const each, size = 40, 10_000
-		producer, err := kgo.NewClient(append(r.kafka.ClientOptions(), kgo.ProducerBatchMaxBytes(size*3/2), kgo.ProducerBatchCompression(kgo.NoCompression()))...)
+		producer, err := kgo.NewClient(append(r.kafka.ClientOptions(), kgo.ProducerBatchMaxBytes(size*3/2),
+			kgo.ProducerBatchCompression(kgo.NoCompression()))...)
 		require.NoError(t, err)
 		t.Cleanup(producer.Close)
 		for p := range 4 {
@@ -146,7 +151,9 @@ func TestDirectHoldsNoMoreInMemoryThanItsBudget(t *testing.T) {
 		receive(t, g.entered)
 		full := func() bool { return ib.Health().Consumers[0].BufferedBytes >= limit }
 		eventually(t, "the budget is used up", full)
-		require.Never(t, func() bool { return ib.Health().Consumers[0].BufferedBytes > limit+4*response }, 300*time.Millisecond, 10*time.Millisecond)
+		require.Never(t, func() bool {
+			return ib.Health().Consumers[0].BufferedBytes > limit+4*response
+		}, 300*time.Millisecond, 10*time.Millisecond)
 		close(g.open)
 		r.awaitCommitted(t)
 		require.Equal(t, 4*each, r.ledger.deliveries(topic))
@@ -187,16 +194,19 @@ func TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession(t *testing.T) 
 				got <- m
 				return handler.DB(ctx).Exec("INSERT INTO effects (message_id) VALUES (?)", m.ID).Error
 			}, handler.Use(note("own"))))
-		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Key: []byte("key"), Value: []byte(`{"n":7}`), Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("m1")}, {Key: "x", Value: []byte("y")}}}))
+		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Key: []byte("key"), Value: []byte(`{"n":7}`),
+			Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("m1")}, {Key: "x", Value: []byte("y")}}}))
 		m := receive(t, got)
 		require.Equal(t, 7, m.Payload["n"])
-		require.Equal(t, []any{"m1", "t", "kafka:" + topic, "kafka", "h", 1}, []any{m.ID, m.Type, m.Source, m.Transport, m.HandlerKey, m.Attempt})
+		require.Equal(t, []any{"m1", "t", "kafka:" + topic, "kafka", "h", 1},
+			[]any{m.ID, m.Type, m.Source, m.Transport, m.HandlerKey, m.Attempt})
 		require.Equal(t, []byte("key"), m.OrderingKey)
 		value, _ := m.Properties.Header("x")
 		require.Equal(t, "y", string(value))
 		require.WithinDuration(t, time.Now(), m.ReceivedAt, time.Minute)
 		e := receive(t, attempts)
-		require.Equal(t, []any{"m1", "h", "t", 1, handler.AttemptCompleted, nil}, []any{e.MessageID, e.HandlerKey, e.Type, e.Attempt, e.Outcome, e.Err})
+		require.Equal(t, []any{"m1", "h", "t", 1, handler.AttemptCompleted, nil},
+			[]any{e.MessageID, e.HandlerKey, e.Type, e.Attempt, e.Outcome, e.Err})
 		require.True(t, e.NextAttemptAt.IsZero())
 		eventually(t, "committed", func() bool { return r.committed(0) == 1 })
 		require.Equal(t, []string{"inbox's h", "own h"}, order)
@@ -238,9 +248,13 @@ func TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition(t *testing.T) {
 				ib, end := r.run(t, with, handlers...)
 				operator, err := ops.New(r.database.Another(t))
 				require.NoError(t, err)
-				eventually(t, "a worker lists the handler and it is paused", func() bool { return operator.Pause(t.Context(), "operator", "held") == nil })
+				eventually(t, "a worker lists the handler and it is paused", func() bool {
+					return operator.Pause(t.Context(), "operator", "held") == nil
+				})
 				eventually(t, "the pause is obeyed", func() bool {
-					return slices.ContainsFunc(ib.Health().Backlog, func(b processor.Backlog) bool { return b.HandlerKey == "held" && b.Paused })
+					return slices.ContainsFunc(ib.Health().Backlog, func(b processor.Backlog) bool {
+						return b.HandlerKey == "held" && b.Paused
+					})
 				})
 				r.send(t, 0, "m1", "m2")
 				eventually(t, "the other handler has its part", func() bool { return len(r.of("free")) == 1 })
@@ -249,7 +263,9 @@ func TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition(t *testing.T) {
 				require.Zero(t, max(r.committed(0), 0), "the record waits for it")
 
 				again, _ := r.run(t, with, handlers...)
-				eventually(t, "delivered again", func() bool { return again.Counters().Processed+again.Counters().DuplicateSkipped > 0 })
+				eventually(t, "delivered again", func() bool {
+					return again.Counters().Processed+again.Counters().DuplicateSkipped > 0
+				})
 				require.Empty(t, r.of("held"), "it is paused from the start")
 				require.NoError(t, operator.Resume(t.Context(), "operator", "held"))
 				r.awaitCommitted(t)
@@ -265,7 +281,8 @@ func TestStatusesFromBeforeAChannelBecameDirectAreProcessed(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		h := r.handler("h", inboxtest.Nothing)
 		stored := inboxtest.New(t, r.database.DB, inboxtest.Handlers(h))
-		_, err := stored.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "t", ID: "old", Properties: handler.Properties{Kafka: &handler.KafkaCoordinates{Topic: "before"}}})
+		_, err := stored.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "t", ID: "old",
+			Properties: handler.Properties{Kafka: &handler.KafkaCoordinates{Topic: "before"}}})
 		require.NoError(t, err)
 		ib, _ := r.run(t, settings{}, h)
 		eventually(t, "processed", func() bool { return ib.Counters().Processed == 1 })

@@ -66,7 +66,8 @@ func (b *bench) exists(topic string) bool {
 
 // deleteTopics deletes topics when the test ends.
 func (b *bench) deleteTopics(topics ...string) {
-	b.t.Cleanup(func() { _, _ = b.admin.DeleteTopics(context.Background(), topics...) }) // best effort, the names are never used again
+	// best effort, the names are never used again
+	b.t.Cleanup(func() { _, _ = b.admin.DeleteTopics(context.Background(), topics...) })
 }
 
 func (b *bench) create(partitions int32, topics ...string) {
@@ -132,7 +133,9 @@ func followTopics(t *testing.T, b *bench) {
 	require.Equal(t, []string{late}, c.Health().MissingTopics)
 	b.create(1, late)
 	b.send(late, "second")
-	eventually(t, "the other, too", func() bool { return slices.Contains(values(), "second") && len(c.Health().MissingTopics) == 0 })
+	eventually(t, "the other, too", func() bool {
+		return slices.Contains(values(), "second") && len(c.Health().MissingTopics) == 0
+	})
 
 	b.remove(early)
 	eventually(t, "it is missed", func() bool { return slices.Equal(c.Health().MissingTopics, []string{early}) })
@@ -141,7 +144,9 @@ func followTopics(t *testing.T, b *bench) {
 	require.False(t, b.exists(early), "it stays deleted")
 	b.create(2, early)
 	b.send(early, "fourth")
-	eventually(t, "its successor is consumed", func() bool { return slices.Contains(values(), "fourth") && len(c.Health().Partitions) == 3 })
+	eventually(t, "its successor is consumed", func() bool {
+		return slices.Contains(values(), "fourth") && len(c.Health().Partitions) == 3
+	})
 	eventually(t, "all is well", func() bool { return c.Health().Err() == nil })
 }
 
@@ -157,9 +162,13 @@ func rebalanceWithoutTopic(t *testing.T, b *bench) {
 	eventually(t, "consumed", func() bool { return slices.Contains(values(), "first") })
 	b.remove(gone)
 	second := b.start(topics(gone, stays))
-	eventually(t, "the second has joined", func() bool { return leader.Health().Rebalances >= 1 && second.State() == kafkaconsumer.StateRunning })
+	eventually(t, "the second has joined", func() bool {
+		return leader.Health().Rebalances >= 1 && second.State() == kafkaconsumer.StateRunning
+	})
 	b.send(stays, "second")
-	eventually(t, "the other topic is consumed though the leader does not know yet", func() bool { return slices.Contains(values(), "second") })
+	eventually(t, "the other topic is consumed though the leader does not know yet", func() bool {
+		return slices.Contains(values(), "second")
+	})
 	stop(t, second)
 	eventually(t, "the group rebalances again", func() bool { return leader.Health().Rebalances >= 2 })
 	b.send(stays, "third")

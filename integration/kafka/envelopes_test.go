@@ -55,18 +55,22 @@ var envelopes = []struct {
 		{
 			name: "binary", record: kafkatest.Record{
 				Key: []byte("k"), Value: []byte("\x00\xff\x01"),
-				Headers: headers("ce_specversion", "1.0", "ce_id", "binary", "ce_source", "/shop", "ce_type", "t", "ce_time", "2026-01-02T03:04:05Z",
+				Headers: headers("ce_specversion", "1.0", "ce_id", "binary", "ce_source", "/shop", "ce_type", "t", "ce_time",
+					"2026-01-02T03:04:05Z",
 					"ce_partitionkey", "other", "ce_count", "7", "content-type", "application/x-protobuf", "traceparent", "00-a-b-01"),
 			},
 			messages: []stored{{"binary", "t", "/shop", "application/x-protobuf", "\x00\xff\x01", map[string]string{
-				"specversion": "1.0", "id": "binary", "source": "/shop", "type": "t", "time": "2026-01-02T03:04:05Z", "partitionkey": "other", "count": "7",
+				"specversion": "1.0", "id": "binary", "source": "/shop", "type": "t", "time": "2026-01-02T03:04:05Z",
+				"partitionkey": "other", "count": "7",
 				"datacontenttype": "application/x-protobuf",
 			}}},
 		},
 		{
-			name:     "binary without data",
-			record:   kafkatest.Record{Key: []byte("k"), Headers: headers("ce_specversion", "1.0", "ce_id", "tombstone", "ce_source", "s", "ce_type", "t")},
-			messages: []stored{{"tombstone", "t", "s", "", "", map[string]string{"specversion": "1.0", "id": "tombstone", "source": "s", "type": "t"}}},
+			name: "binary without data",
+			record: kafkatest.Record{Key: []byte("k"), Headers: headers("ce_specversion", "1.0", "ce_id", "tombstone",
+				"ce_source", "s", "ce_type", "t")},
+			messages: []stored{{"tombstone", "t", "s", "", "",
+				map[string]string{"specversion": "1.0", "id": "tombstone", "source": "s", "type": "t"}}},
 		},
 		{
 			name: "structured",
@@ -96,25 +100,30 @@ var envelopes = []struct {
 				Headers: headers("content-type", "application/cloudevents-batch+json"),
 			},
 			messages: []stored{
-				{"batch-1", "t", "s", "application/json", "1", map[string]string{"specversion": "1.0", "id": "batch-1", "source": "s", "type": "t"}},
+				{"batch-1", "t", "s", "application/json", "1",
+					map[string]string{"specversion": "1.0", "id": "batch-1", "source": "s", "type": "t"}},
 				{"batch-2", "t", "s", "", "", map[string]string{"specversion": "1.0", "id": "batch-2", "source": "s", "type": "t"}},
 			},
 		},
-		{name: "empty batch", record: kafkatest.Record{Value: []byte(`[]`), Headers: headers("content-type", "application/cloudevents-batch+json")}},
+		{name: "empty batch", record: kafkatest.Record{Value: []byte(`[]`),
+			Headers: headers("content-type", "application/cloudevents-batch+json")}},
 		{
 			name:     "structured without value",
 			record:   kafkatest.Record{Key: []byte("k"), Headers: headers("content-type", "application/cloudevents+json")},
 			rejected: "malformed CloudEvent",
 		},
-		{name: "no event", record: kafkatest.Record{Value: []byte("\xff\x00"), Headers: headers("a\xff", "\xff\x00")}, rejected: "not a CloudEvent"},
+		{name: "no event", record: kafkatest.Record{Value: []byte("\xff\x00"), Headers: headers("a\xff", "\xff\x00")},
+			rejected: "not a CloudEvent"},
 		{
-			name:     "id that is no text",
-			record:   kafkatest.Record{Headers: headers("ce_specversion", "1.0", "ce_id", "\xff", "ce_source", "s", "ce_type", "t")},
+			name: "id that is no text",
+			record: kafkatest.Record{Headers: headers("ce_specversion", "1.0", "ce_id", "\xff", "ce_source", "s", "ce_type",
+				"t")},
 			rejected: "bad_id",
 		},
 		{
-			name:     "known id of another source",
-			record:   kafkatest.Record{Headers: headers("ce_specversion", "1.0", "ce_id", "binary", "ce_source", "elsewhere", "ce_type", "t")},
+			name: "known id of another source",
+			record: kafkatest.Record{Headers: headers("ce_specversion", "1.0", "ce_id", "binary", "ce_source", "elsewhere",
+				"ce_type", "t")},
 			rejected: "id_conflict",
 		},
 	}},
@@ -125,7 +134,8 @@ var envelopes = []struct {
 				Key: []byte("order-1"), Value: []byte(`{"orderId":1,"total":"12.50"}`), Timestamp: time.UnixMilli(1700000000123),
 				Headers: headers("id", "5c5d2f0e-6f0d-4a3f-9a37-2f1b8c2d3e4f", "eventType", "t"),
 			},
-			messages: []stored{{"5c5d2f0e-6f0d-4a3f-9a37-2f1b8c2d3e4f", "t", "kafka:debezium", "", `{"orderId":1,"total":"12.50"}`, nil}},
+			messages: []stored{{"5c5d2f0e-6f0d-4a3f-9a37-2f1b8c2d3e4f", "t", "kafka:debezium", "",
+				`{"orderId":1,"total":"12.50"}`, nil}},
 		},
 		{
 			name:     "outbox event without payload",
@@ -133,39 +143,47 @@ var envelopes = []struct {
 			messages: []stored{{"deleted", "t", "kafka:debezium", "", "", nil}},
 		},
 		{
-			name:     "empty payload",
-			record:   kafkatest.Record{Key: []byte("order-1"), Value: []byte{}, Headers: headers("id", "empty", "eventType", "t")},
+			name: "empty payload",
+			record: kafkatest.Record{Key: []byte("order-1"), Value: []byte{},
+				Headers: headers("id", "empty", "eventType", "t")},
 			messages: []stored{{"empty", "t", "kafka:debezium", "", "", nil}},
 		},
-		{name: "tombstone for compaction", record: kafkatest.Record{Key: []byte("order-1")}, rejected: "message type is missing"},
+		{name: "tombstone for compaction", record: kafkatest.Record{Key: []byte("order-1")},
+			rejected: "message type is missing"},
 	}},
 	{"plain", envelope.DecoderConfig{Type: "t"}, []produced{
 		{
 			name: "headers that repeat, are null, empty or no text",
 			record: kafkatest.Record{
 				Key: []byte{0xff, 0x00}, Value: []byte("body"),
-				Headers: append(headers("MessageId", "plain", "MessageId", "second", "x", "", "x\xff\x00", "\xff\x00", "nul", "a\x00b", "ce_id", "no event"), kafkatest.Header{Key: "null"}),
+				Headers: append(headers("MessageId", "plain", "MessageId", "second", "x", "", "x\xff\x00", "\xff\x00", "nul",
+					"a\x00b", "ce_id", "no event"), kafkatest.Header{Key: "null"}),
 			},
 			messages: []stored{{"plain", "t", "kafka:plain", "", "body", nil}},
 		},
 		{
-			name: "schema registry format", record: kafkatest.Record{Value: []byte("\x00\x00\x00\x00\x2a\x02\xff"), Headers: headers("messageid", "avro", "content-type", "avro/binary")},
+			name: "schema registry format", record: kafkatest.Record{Value: []byte("\x00\x00\x00\x00\x2a\x02\xff"),
+				Headers: headers("messageid", "avro", "content-type", "avro/binary")},
 			messages: []stored{{"avro", "t", "kafka:plain", "avro/binary", "\x00\x00\x00\x00\x2a\x02\xff", nil}},
 		},
 		{
-			name: "200 characters", record: kafkatest.Record{Value: []byte("x"), Headers: headers("MessageId", strings.Repeat("ä", 200))},
+			name: "200 characters", record: kafkatest.Record{Value: []byte("x"),
+				Headers: headers("MessageId", strings.Repeat("ä", 200))},
 			messages: []stored{{strings.Repeat("ä", 200), "t", "kafka:plain", "", "x", nil}},
 		},
 		{
-			name: "201 characters", record: kafkatest.Record{Value: []byte("x"), Headers: headers("MessageId", strings.Repeat("ä", 201))},
+			name: "201 characters", record: kafkatest.Record{Value: []byte("x"),
+				Headers: headers("MessageId", strings.Repeat("ä", 201))},
 			rejected: "201 characters",
 		},
 		{
 			name: "white space", record: kafkatest.Record{Value: []byte("x"), Headers: headers("MessageId", " plain \n")},
 			messages: []stored{{" plain \n", "t", "kafka:plain", "", "x", nil}},
 		},
-		{name: "NUL", record: kafkatest.Record{Value: []byte("x"), Headers: headers("MessageId", "a\x00")}, rejected: "bad_id"},
-		{name: "no ID", record: kafkatest.Record{Value: []byte("x"), Headers: headers("MessageId", "")}, rejected: "missing_id"},
+		{name: "NUL", record: kafkatest.Record{Value: []byte("x"), Headers: headers("MessageId", "a\x00")},
+			rejected: "bad_id"},
+		{name: "no ID", record: kafkatest.Record{Value: []byte("x"), Headers: headers("MessageId", "")},
+			rejected: "missing_id"},
 	}},
 	{"keys", envelope.DecoderConfig{Type: "t", ID: envelope.KafkaKey()}, []produced{
 		{
@@ -173,10 +191,12 @@ var envelopes = []struct {
 			messages: []stored{{"keys:k", "t", "kafka:keys", "", "x", nil}},
 		},
 		{
-			name: "200 characters with the prefix", record: kafkatest.Record{Key: []byte(strings.Repeat("ü", 195)), Value: []byte("x")},
+			name: "200 characters with the prefix", record: kafkatest.Record{Key: []byte(strings.Repeat("ü", 195)),
+				Value: []byte("x")},
 			messages: []stored{{"keys:" + strings.Repeat("ü", 195), "t", "kafka:keys", "", "x", nil}},
 		},
-		{name: "201 characters with the prefix", record: kafkatest.Record{Key: []byte(strings.Repeat("ü", 196))}, rejected: "201 characters"},
+		{name: "201 characters with the prefix", record: kafkatest.Record{Key: []byte(strings.Repeat("ü", 196))},
+			rejected: "201 characters"},
 		{name: "a key that is no text", record: kafkatest.Record{Key: []byte{0xff}}, rejected: "bad_id"},
 		{name: "an empty key", record: kafkatest.Record{Key: []byte{}}, rejected: "missing_id"},
 	}},
@@ -186,12 +206,13 @@ var envelopes = []struct {
 			messages: []stored{{"correlated:c", "t", "kafka:correlated", "", "x", nil}},
 		},
 	}},
-	{"missing", envelope.DecoderConfig{Type: "t", AllowMissingID: true, Source: "legacy", ContentType: "text/plain"}, []produced{
-		{
-			name: "coordinates instead", record: kafkatest.Record{Value: []byte("x"), Timestamp: time.UnixMilli(1700000000123)},
-			messages: []stored{{"missing/0/0@1700000000123", "t", "legacy", "text/plain", "x", nil}},
-		},
-	}},
+	{"missing", envelope.DecoderConfig{Type: "t", AllowMissingID: true, Source: "legacy", ContentType: "text/plain"},
+		[]produced{
+			{
+				name: "coordinates instead", record: kafkatest.Record{Value: []byte("x"), Timestamp: time.UnixMilli(1700000000123)},
+				messages: []stored{{"missing/0/0@1700000000123", "t", "legacy", "text/plain", "x", nil}},
+			},
+		}},
 }
 
 func TestEveryEnvelopeIsStoredByteForByte(t *testing.T) {
@@ -207,12 +228,15 @@ func TestEveryEnvelopeIsStoredByteForByte(t *testing.T) {
 			}
 			cfg := config(k.Brokers(), e.channel)
 			cfg.GroupID, cfg.Decoder = e.channel, e.decoder
-			options = append(options, inbox.Channel(e.channel, inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("handle-"+e.channel, inboxtest.Nothing))))
+			options = append(options, inbox.Channel(e.channel, inbox.Kafka(cfg),
+				inbox.On("t", inboxtest.Do("handle-"+e.channel, inboxtest.Nothing))))
 		}
 		ib := inboxtest.New(t, d.DB, options...)
 		inboxtest.Start(t, ib)
 		for _, e := range envelopes {
-			inboxtest.Eventually(t, func() bool { return k.Committed(e.channel, e.channel)[0] == int64(len(e.records)) }, "all of "+e.channel+" is committed")
+			inboxtest.Eventually(t, func() bool {
+				return k.Committed(e.channel, e.channel)[0] == int64(len(e.records))
+			}, "all of "+e.channel+" is committed")
 		}
 		var messages []models.Message
 		require.NoError(t, ib.DB().Scopes(ib.Messages).Find(&messages).Error)
@@ -261,7 +285,9 @@ func checkRejected(t *testing.T, name string, p produced, got models.RejectedMes
 	require.Equal(t, asHeaders(p.record), kept, name)
 }
 
-func checkMessage(t *testing.T, name, channel string, offset int64, r kafkatest.Record, want stored, got models.Message) {
+func checkMessage(
+	t *testing.T, name, channel string, offset int64, r kafkatest.Record, want stored, got models.Message,
+) {
 	t.Helper()
 	require.Equal(t, want.id, got.ID, name)
 	require.Equal(t, want.typ, got.Type, name)
@@ -318,7 +344,8 @@ func TestContentOfAnySizeIsStoredByteForByte(t *testing.T) {
 			contents := map[string][]byte{"none": {}, "one": {0}, "large": large}
 			client := b.newClient(kgo.ProducerBatchMaxBytes(9_000_000))
 			for _, id := range []string{"none", "one", "large"} {
-				b.produce(client, &kgo.Record{Value: contents[id], Headers: []kgo.RecordHeader{{Key: "MessageId", Value: []byte(id)}}})
+				b.produce(client, &kgo.Record{Value: contents[id],
+					Headers: []kgo.RecordHeader{{Key: "MessageId", Value: []byte(id)}}})
 			}
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 				cfg := config(b.brokers, b.topic)

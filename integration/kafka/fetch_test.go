@@ -40,7 +40,9 @@ func TestPanicOfADecoderHaltsItsPartitionAndNothingElse(t *testing.T) {
 	require.ErrorIs(t, reason, kafkaconsumer.ErrUndecodable)
 	require.ErrorContains(t, reason, "a bug of the codec")
 	r.produce(10, 1)
-	eventually(t, "what is before it and the other partition are committed", func() bool { return r.committed(0) == 5 && r.committed(1) == 15 })
+	eventually(t, "what is before it and the other partition are committed", func() bool {
+		return r.committed(0) == 5 && r.committed(1) == 15
+	})
 	require.Len(t, c.Health().Halted(), 1)
 	stop(t, c)
 }
@@ -90,7 +92,8 @@ func (l cuttingListener) Accept() (net.Conn, error) {
 // n records.
 func cluster(t *testing.T, n int, opts ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
-	k, err := kfake.NewCluster(append([]kfake.Opt{kfake.SeedTopics(1, topic), kfake.GroupMinSessionTimeout(1)}, opts...)...)
+	k, err := kfake.NewCluster(append([]kfake.Opt{kfake.SeedTopics(1, topic), kfake.GroupMinSessionTimeout(1)},
+		opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(k.Close)
 	produceN(t, k, 0, n)
@@ -99,11 +102,13 @@ func cluster(t *testing.T, n int, opts ...kfake.Opt) *kfake.Cluster {
 
 func produceN(t *testing.T, k *kfake.Cluster, from, to int) {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.MetadataMinAge(50*time.Millisecond))
+	client, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.ProducerBatchCompression(kgo.NoCompression()),
+		kgo.MetadataMinAge(50*time.Millisecond))
 	require.NoError(t, err)
 	defer client.Close()
 	for i := from; i < to; i++ {
-		require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: fmt.Appendf(make([]byte, 500), "%d", i)}).FirstErr())
+		require.NoError(t, client.ProduceSync(t.Context(),
+			&kgo.Record{Topic: topic, Value: fmt.Appendf(make([]byte, 500), "%d", i)}).FirstErr())
 	}
 }
 

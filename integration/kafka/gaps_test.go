@@ -79,11 +79,13 @@ func TestGapIsKeptOnceBeforeTheOffsetMoves(t *testing.T) {
 		require.Equal(t, 25, inboxtest.CountMessages(t, ib))
 		gaps := gapsOf(t, ib)
 		require.Len(t, gaps, 1)
-		require.Equal(t, []any{"c", topic, int32(0), int64(20), int64(35)}, []any{gaps[0].Channel, gaps[0].Topic, gaps[0].Partition, gaps[0].FromOffset, gaps[0].ToOffset})
+		require.Equal(t, []any{"c", topic, int32(0), int64(20), int64(35)},
+			[]any{gaps[0].Channel, gaps[0].Topic, gaps[0].Partition, gaps[0].FromOffset, gaps[0].ToOffset})
 		require.Contains(t, gaps[0].Reason, "15 records were deleted unread")
 		require.EqualValues(t, 1, ib.Counters().Gaps)
 		require.NotZero(t, logs.FilterMessageSnippet("kept already").Len(), "it came again")
-		lines := logs.FilterMessageSnippet("records are missing").FilterField(zap.Int64("from_offset", 20)).FilterField(zap.Int64("to_offset", 35)).All()
+		lines := logs.FilterMessageSnippet("records are missing").FilterField(zap.Int64("from_offset",
+			20)).FilterField(zap.Int64("to_offset", 35)).All()
 		require.Len(t, lines, 1)
 		require.Equal(t, topic, lines[0].ContextMap()["topic"])
 	})
@@ -233,7 +235,10 @@ func readAgain(t *testing.T, fresh ...string) {
 	write(fresh...)
 	commits := observeCommits(k)
 	goOn(kerr.UnknownTopicOrPartition.Code)
-	eventually(t, "the gap is met", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Err != nil })
+	eventually(t, "the gap is met", func() bool {
+		h := c.Health()
+		return len(h.Partitions) == 1 && h.Partitions[0].Err != nil
+	})
 	close(accepted.hold)
 	// A commit is of what is accepted when it is sent: the new records would come
 	// with the offset that moves back.
@@ -258,7 +263,10 @@ func TestLogOfAnEarlierEpochIsReadFromItsStart(t *testing.T) {
 	accepted := &values{hold: make(chan struct{})}
 	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
 	require.NoError(t, c.Start(t.Context()))
-	eventually(t, "the first log is read", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 1 })
+	eventually(t, "the first log is read", func() bool {
+		h := c.Health()
+		return len(h.Partitions) == 1 && h.Partitions[0].Next == 1
+	})
 	before := fetches.Load()
 	r.serve([]craftedBatch{{base: 0, last: 2, offsets: []int64{0, 1, 2}, epoch: 4}})
 	eventually(t, "the gap is believed", func() bool { return fetches.Load() >= before+3 })
@@ -272,11 +280,14 @@ func TestLogOfAnEarlierEpochIsReadFromItsStart(t *testing.T) {
 func TestEpochThatFallsWithinALogHaltsUnderContinueToo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5}, {base: 1, last: 1, offsets: []int64{1}, epoch: 4}})
+	r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5},
+		{base: 1, last: 1, offsets: []int64{1}, epoch: 4}})
 	r.ledger.again(topic)
 	halted := make(chan error, 5)
 	accepted := &values{}
-	c := consumer(t, config(r.kafka.Brokers(), topic), accepted, func(c *kafkaconsumer.Config) { c.OnHalt = func(_ string, _ int, reason error) { halted <- reason } })
+	c := consumer(t, config(r.kafka.Brokers(), topic), accepted, func(c *kafkaconsumer.Config) {
+		c.OnHalt = func(_ string, _ int, reason error) { halted <- reason }
+	})
 	require.NoError(t, c.Start(t.Context()))
 	var epoch *kafkaconsumer.EpochError
 	require.ErrorAs(t, receive(t, halted), &epoch)

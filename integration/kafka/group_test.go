@@ -96,7 +96,9 @@ func TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered(t *testing.T) {
 	first := r.start(func(c *kafkaconsumer.Config) { c.DrainTimeout, c.AcceptConcurrency = 300*time.Millisecond, 1 })
 	receive(t, entered)
 	second := r.start(func(c *kafkaconsumer.Config) { c.DrainTimeout = 300 * time.Millisecond })
-	eventually(t, "rebalanced", func() bool { return first.Health().Rebalances > 0 && len(second.Health().Partitions) == 1 })
+	eventually(t, "rebalanced", func() bool {
+		return first.Health().Rebalances > 0 && len(second.Health().Partitions) == 1
+	})
 	require.Zero(t, r.ledger.accepted(topic))
 	stuck.Store(false)
 	r.awaitAll()
@@ -105,16 +107,20 @@ func TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered(t *testing.T) {
 func TestInjectedGroupErrorsAreSurvived(t *testing.T) {
 	t.Parallel()
 	for name, api := range map[string]kafkatest.API{
-		"commit": kafkatest.OffsetCommitAPI, "heartbeat": kafkatest.HeartbeatAPI, "join": kafkatest.JoinGroupAPI, "sync": kafkatest.SyncGroupAPI,
+		"commit": kafkatest.OffsetCommitAPI, "heartbeat": kafkatest.HeartbeatAPI, "join": kafkatest.JoinGroupAPI,
+		"sync":         kafkatest.SyncGroupAPI,
 		"offset fetch": kafkatest.OffsetFetchAPI, "find coordinator": kafkatest.FindCoordinatorAPI,
 	} {
-		for _, code := range []int16{illegalGeneration, unknownMember, rebalanceInProgress, notCoordinator, coordinatorGone, coordinatorLoading} {
+		for _, code := range []int16{illegalGeneration, unknownMember, rebalanceInProgress, notCoordinator, coordinatorGone,
+			coordinatorLoading} {
 			t.Run(fmt.Sprintf("%s/%d", name, code), func(t *testing.T) {
 				r := newRig(t, 2)
 				r.produce(50, 0, 1)
 				fault := r.kafka.FailNext(api, code, 2)
 				r.start()
-				eventually(t, "injected", func() bool { return fault.Hits() == 2 || api == kafkatest.HeartbeatAPI && fault.Hits() > 0 })
+				eventually(t, "injected", func() bool {
+					return fault.Hits() == 2 || api == kafkatest.HeartbeatAPI && fault.Hits() > 0
+				})
 				fault.Remove()
 				r.produce(50, 0, 1)
 				r.awaitAll()
@@ -128,7 +134,8 @@ func TestLostConnectionsToTheCoordinatorAreSurvived(t *testing.T) {
 	r := newRig(t, 2)
 	r.start(soonForgotten)
 	for _, api := range []kafkatest.API{
-		kafkatest.OffsetCommitAPI, kafkatest.HeartbeatAPI, kafkatest.JoinGroupAPI, kafkatest.SyncGroupAPI, kafkatest.OffsetFetchAPI,
+		kafkatest.OffsetCommitAPI, kafkatest.HeartbeatAPI, kafkatest.JoinGroupAPI, kafkatest.SyncGroupAPI,
+		kafkatest.OffsetFetchAPI,
 		kafkatest.FetchAPI, kafkatest.ListOffsetsAPI, kafkatest.MetadataAPI,
 	} {
 		r.kafka.LoseAnswers(api, 1)
@@ -159,7 +166,10 @@ func TestBrokerOutageIsSurvived(t *testing.T) {
 	r.produce(50, 0, 1)
 	r.awaitAll()
 	r.kafka.Stop()
-	eventually(t, "the outage shows", func() bool { h := c.Health(); return h.GroupErr != nil && !h.DownSince.IsZero() && h.Err() != nil })
+	eventually(t, "the outage shows", func() bool {
+		h := c.Health()
+		return h.GroupErr != nil && !h.DownSince.IsZero() && h.Err() != nil
+	})
 	require.NoError(t, r.kafka.Restart())
 	r.produce(50, 0, 1)
 	r.awaitAll()
@@ -230,7 +240,8 @@ func TestChaos(t *testing.T) {
 		return nil
 	}
 	members := []*kafkaconsumer.Consumer{r.start(), r.start()}
-	apis := []kafkatest.API{kafkatest.OffsetCommitAPI, kafkatest.HeartbeatAPI, kafkatest.JoinGroupAPI, kafkatest.SyncGroupAPI, kafkatest.FetchAPI}
+	apis := []kafkatest.API{kafkatest.OffsetCommitAPI, kafkatest.HeartbeatAPI, kafkatest.JoinGroupAPI,
+		kafkatest.SyncGroupAPI, kafkatest.FetchAPI}
 	codes := []int16{illegalGeneration, unknownMember, rebalanceInProgress, notCoordinator}
 	for range 12 {
 		r.produce(200, 0, 1, 2, 3, 4, 5)
@@ -255,7 +266,9 @@ func TestChaos(t *testing.T) {
 			r.kafka.LoseAnswers(apis[rand.N(len(apis))], 1)
 		}
 		target := r.ledger.accepted(topic) + 600
-		eventually(t, "progress", func() bool { return r.ledger.accepted(topic) >= target || r.ledger.accepted(topic) == total(r) })
+		eventually(t, "progress", func() bool {
+			return r.ledger.accepted(topic) >= target || r.ledger.accepted(topic) == total(r)
+		})
 	}
 	r.awaitAll()
 }

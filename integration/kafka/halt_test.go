@@ -24,7 +24,9 @@ import (
 )
 
 // application is a started Fx application with one inbox on the topic.
-func application(t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, opts ...inbox.Option) (app *fx.App, ib *inbox.Inbox, logs *observer.ObservedLogs) {
+func application(
+	t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, opts ...inbox.Option,
+) (app *fx.App, ib *inbox.Inbox, logs *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
 	app = fx.New(fx.NopLogger, fx.Supply(zap.New(core)), fx.Provide(func() *gorm.DB { return d.DB }), fx.Populate(&ib),
@@ -57,12 +59,13 @@ func TestShutdownOnHaltEndsTheApplicationOnceWithAnError(t *testing.T) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(1, "")))
 		halts := make(chan int, 10)
-		app, _, logs := application(t, d, k, inbox.BadRecords(acceptor.BadRecordHalt), inbox.ShutdownOnHalt(), plain(k, func(c *kafkaconsumer.Config) {
-			c.OnHalt = func(_ string, partition int, _ error) {
-				halts <- partition
-				panic("not our trouble")
-			}
-		}))
+		app, _, logs := application(t, d, k, inbox.BadRecords(acceptor.BadRecordHalt), inbox.ShutdownOnHalt(),
+			plain(k, func(c *kafkaconsumer.Config) {
+				c.OnHalt = func(_ string, partition int, _ error) {
+					halts <- partition
+					panic("not our trouble")
+				}
+			}))
 		require.ElementsMatch(t, []int{0, 1}, []int{receive(t, halts), receive(t, halts)}, "the user's hook is called, too")
 		signal := receive(t, app.Wait())
 		require.Equal(t, 1, signal.ExitCode)
@@ -83,7 +86,8 @@ func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
 		require.NoError(t, err)
 		eventually(t, "operators see it on the tables alone", func() bool {
 			overview, err := operator.Overview(t.Context())
-			return err == nil && len(overview.Reasons) == 1 && overview.Reasons[0].Code == inbox.ReasonHalted && overview.Reasons[0].Unhealthy() &&
+			return err == nil && len(overview.Reasons) == 1 && overview.Reasons[0].Code == inbox.ReasonHalted &&
+				overview.Reasons[0].Unhealthy() &&
 				strings.Contains(overview.Reasons[0].Detail, "orders/0 is halted before offset 1")
 		})
 		require.NoError(t, k.Produce(topic, record(1, "4")))
@@ -91,7 +95,9 @@ func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
 			committed := k.Committed(group, topic)
 			return committed[0] == 1 && committed[1] == 2
 		})
-		eventually(t, "and its handlers", func() bool { return inboxtest.CountMessages(t, ib) == 3 && inboxtest.AllCompleted(t, ib) })
+		eventually(t, "and its handlers", func() bool {
+			return inboxtest.CountMessages(t, ib) == 3 && inboxtest.AllCompleted(t, ib)
+		})
 		require.EqualValues(t, 1, ib.Counters().Rejected)
 		select {
 		case <-app.Wait():
@@ -128,9 +134,10 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 		r := &rig{t: t, kafka: k}
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2")))
 		told := make(chan envelope.Record, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.BadRecords(acceptor.BadRecordDeadLetter), plain(k, func(c *kafkaconsumer.Config) {
-			c.DeadLetterTopic, c.OnDeadLetter = letters, func(record envelope.Record, _ error) { told <- record }
-		}))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.BadRecords(acceptor.BadRecordDeadLetter),
+			plain(k, func(c *kafkaconsumer.Config) {
+				c.DeadLetterTopic, c.OnDeadLetter = letters, func(record envelope.Record, _ error) { told <- record }
+			}))
 		inboxtest.Start(t, ib)
 		require.EqualValues(t, 1, receive(t, told).Offset)
 		eventually(t, "all committed", func() bool { return k.Committed(group, topic)[0] == 3 })
@@ -152,7 +159,8 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
-		lost := kafkatest.Record{Key: []byte("k1"), Value: []byte("paid"), Headers: []kafkatest.Header{{Key: "Order", Value: []byte("7")}}, Timestamp: time.UnixMilli(1_700_000_000_123)}
+		lost := kafkatest.Record{Key: []byte("k1"), Value: []byte("paid"),
+			Headers: []kafkatest.Header{{Key: "Order", Value: []byte("7")}}, Timestamp: time.UnixMilli(1_700_000_000_123)}
 		require.NoError(t, k.Produce(topic, lost))
 		last := inboxtest.New(t, d.DB, inboxtest.Brisk(), plain(k))
 		require.NoError(t, last.Start(t.Context()))
@@ -179,7 +187,8 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 		m := receive(t, ran)
 		require.Equal(t, "paid", string(m.Payload))
 		at := m.Properties.Kafka
-		require.Equal(t, []any{topic, 0, int64(0), int64(1_700_000_000_123), "k1"}, []any{at.Topic, at.Partition, at.Offset, at.Timestamp.UnixMilli(), string(at.Key)})
+		require.Equal(t, []any{topic, 0, int64(0), int64(1_700_000_000_123), "k1"},
+			[]any{at.Topic, at.Partition, at.Offset, at.Timestamp.UnixMilli(), string(at.Key)})
 		_, err = next.AcceptRejected(t.Context(), row.ID)
 		require.ErrorIs(t, err, acceptor.ErrRejectedNotFound)
 
@@ -192,7 +201,8 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 // Contract 7.4, 7.6: what a Direct channel's handler gives up goes the same way.
 func TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := &directRig{rig: newDead(t, 1, kafkatest.Topic(letters, 1)), database: d, calls: map[string][]call{}, running: map[place]int{}}
+		r := &directRig{rig: newDead(t, 1, kafkatest.Topic(letters, 1)), database: d, calls: map[string][]call{},
+			running: map[place]int{}}
 		r.send(t, 0, "1", "poisons", "3")
 		fault := r.kafka.FailNext(kafkatest.ProduceAPI, answerLost, 1)
 		ib, _ := r.run(t, settings{

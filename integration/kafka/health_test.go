@@ -21,7 +21,9 @@ import (
 )
 
 // watched is a started consumer with a clock that stands still and its log.
-func watched(t *testing.T, cfg kafkaconsumer.Config, acceptor kafkaconsumer.Acceptor) (*kafkaconsumer.Consumer, *fxtest.Clock, *observer.ObservedLogs) {
+func watched(
+	t *testing.T, cfg kafkaconsumer.Config, acceptor kafkaconsumer.Acceptor,
+) (*kafkaconsumer.Consumer, *fxtest.Clock, *observer.ObservedLogs) {
 	t.Helper()
 	clock := fxtest.NewClock(inboxtest.Noon)
 	core, logs := observer.New(zap.InfoLevel)
@@ -104,7 +106,9 @@ func TestStallIsSaidOnceAndOver(t *testing.T) {
 	cfg := config(r.kafka.Brokers(), topic)
 	r.produce(3, 0, 1)
 	c, clock, logs := watched(t, cfg, r.ledger)
-	eventually(t, "one partition goes on", func() bool { return r.ledger.accepted(topic) == 3 && len(c.Health().Partitions) == 2 })
+	eventually(t, "one partition goes on", func() bool {
+		return r.ledger.accepted(topic) == 3 && len(c.Health().Partitions) == 2
+	})
 	eventually(t, "the other is being accepted", func() bool {
 		p := c.Health().Partitions[1]
 		return p.Lag == 3 && p.State == kafkaconsumer.PartitionAccepting
@@ -112,7 +116,8 @@ func TestStallIsSaidOnceAndOver(t *testing.T) {
 	clock.Advance(2*time.Minute - time.Second)
 	require.NoError(t, c.Health().Err())
 	clock.Advance(time.Second)
-	require.EqualError(t, c.Health().Err(), "orders/1 makes no progress since "+inboxtest.Noon.Format(time.RFC3339)+": it is at offset 0, 3 behind, and accepting")
+	require.EqualError(t, c.Health().Err(), "orders/1 makes no progress since "+inboxtest.Noon.Format(time.RFC3339)+
+		": it is at offset 0, 3 behind, and accepting")
 	said := func(what string) int { return logs.FilterMessageSnippet(what).Len() }
 	eventually(t, "it is said", func() bool { return said("partition progress failing") == 1 })
 	clock.Advance(time.Minute)
@@ -144,7 +149,8 @@ func TestNoStallIsSaidWhereSomethingElseSaysWhy(t *testing.T) {
 		r.produce(3, 0)
 		c, clock, logs := watched(t, config(r.kafka.Brokers(), topic), r.ledger)
 		eventually(t, "halted", func() bool { return len(c.Health().Halted()) == 1 })
-		require.Contains(t, settled(t, c, clock, logs), "orders/0 is halted before offset 1 since "+inboxtest.Noon.Format(time.RFC3339)+": bad record at 1")
+		require.Contains(t, settled(t, c, clock, logs), "orders/0 is halted before offset 1 since "+
+			inboxtest.Noon.Format(time.RFC3339)+": bad record at 1")
 	})
 	t.Run("accepting fails", func(t *testing.T) {
 		t.Parallel()
@@ -153,7 +159,8 @@ func TestNoStallIsSaidWhereSomethingElseSaysWhy(t *testing.T) {
 		r.produce(3, 0)
 		c, clock, logs := watched(t, config(r.kafka.Brokers(), topic), r.ledger)
 		eventually(t, "it fails", func() bool { return c.Health().AcceptErr != nil })
-		require.Equal(t, "accepting fails since "+inboxtest.Noon.Format(time.RFC3339)+": database gone", settled(t, c, clock, logs))
+		require.Equal(t, "accepting fails since "+inboxtest.Noon.Format(time.RFC3339)+": database gone",
+			settled(t, c, clock, logs))
 		eventually(t, "a reminder", func() bool { return logs.FilterMessageSnippet("accept still failing").Len() == 1 })
 	})
 	t.Run("all is read", func(t *testing.T) {
@@ -228,7 +235,8 @@ func TestMemberWithoutPartitionsSaysHowItsGroupIs(t *testing.T) {
 			members := []*kafkaconsumer.Consumer{b.start(), b.start()}
 			eventually(t, "one is idle", func() bool {
 				for _, c := range members {
-					if h := c.Health(); h.Idle != nil && *h.Idle == (kafkaconsumer.Idle{Members: 2, Partitions: 1}) && len(h.Partitions) == 0 {
+					if h := c.Health(); h.Idle != nil && *h.Idle == (kafkaconsumer.Idle{Members: 2, Partitions: 1}) &&
+						len(h.Partitions) == 0 {
 						return h.Err() == nil
 					}
 				}
@@ -249,7 +257,8 @@ func TestMemberWithoutPartitionsSaysHowItsGroupIs(t *testing.T) {
 		eventually(t, "it is said by the one that has none", func() bool {
 			for i, c := range members {
 				idle := c.Health().Idle
-				if idle != nil && *idle == (kafkaconsumer.Idle{Members: 3, Partitions: 4}) && logs[i].FilterMessageSnippet("member has no partitions although").Len() == 1 {
+				if idle != nil && *idle == (kafkaconsumer.Idle{Members: 3, Partitions: 4}) &&
+					logs[i].FilterMessageSnippet("member has no partitions although").Len() == 1 {
 					return c.Health().Err() == nil // all are consumed
 				}
 			}
@@ -294,7 +303,8 @@ func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
 	clock.Advance(2*time.Minute - time.Second)
 	require.NoError(t, c.Health().Err(), "the ordinary course of joining")
 	clock.Advance(time.Second)
-	require.ErrorContains(t, c.Health().Err(), `group "fulfilment": no member since `+inboxtest.Noon.Format(time.RFC3339)+": joining since")
+	require.ErrorContains(t, c.Health().Err(), `group "fulfilment": no member since `+inboxtest.Noon.Format(time.RFC3339)+
+		": joining since")
 	fault.Remove()
 	eventually(t, "it joins", func() bool { return c.Health().Err() == nil && c.State() == kafkaconsumer.StateRunning })
 }

@@ -104,7 +104,8 @@ func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 	events.Bytes()[0] = '['
 	var largest bytes.Buffer
 	for i := range 10_000 {
-		fmt.Fprintf(&largest, `,{"specversion":"1.0","id":"%d","source":"s","type":"event","data":"%s"}`, i, bytes.Repeat([]byte("x"), 300))
+		fmt.Fprintf(&largest, `,{"specversion":"1.0","id":"%d","source":"s","type":"event","data":"%s"}`, i,
+			bytes.Repeat([]byte("x"), 300))
 	}
 	largest.WriteByte(']')
 	largest.Bytes()[0] = '['
@@ -114,14 +115,19 @@ func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 		fmt.Fprintf(&parameters, ";a%d=0", i)
 	}
 	for name, h := range map[string]hostileRecord{
-		"20 million headers":              {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders"},
-		"a million events":                {contentType: "application/cloudevents-batch+json", value: events.Bytes(), reason: "MaxRecordBytes"},
-		"a million attributes":            {contentType: "application/cloudevents+json", value: structured(1_000_000), reason: "MaxAttributes"},
-		"a million media parameters":      {contentType: parameters.String(), value: structured(0), reason: "content type"},
-		"as many events as are allowed":   {contentType: "application/cloudevents-batch+json", value: largest.Bytes()},
-		"20 million headers, PostgreSQL":  {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders", database: testenv.PostgresDSN},
-		"a hundred megabytes, PostgreSQL": {contentType: "text/plain", value: make([]byte, 100<<20), reason: "MaxRecordBytes", database: testenv.PostgresDSN},
-		"a hundred megabytes of value":    {contentType: "text/plain", value: make([]byte, 100<<20), reason: "MaxRecordBytes"},
+		"20 million headers": {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders"},
+		"a million events": {contentType: "application/cloudevents-batch+json", value: events.Bytes(),
+			reason: "MaxRecordBytes"},
+		"a million attributes": {contentType: "application/cloudevents+json", value: structured(1_000_000),
+			reason: "MaxAttributes"},
+		"a million media parameters":    {contentType: parameters.String(), value: structured(0), reason: "content type"},
+		"as many events as are allowed": {contentType: "application/cloudevents-batch+json", value: largest.Bytes()},
+		"20 million headers, PostgreSQL": {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders",
+			database: testenv.PostgresDSN},
+		"a hundred megabytes, PostgreSQL": {contentType: "text/plain", value: make([]byte, 100<<20), reason: "MaxRecordBytes",
+			database: testenv.PostgresDSN},
+		"a hundred megabytes of value": {contentType: "text/plain", value: make([]byte, 100<<20),
+			reason: "MaxRecordBytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if h.database == nil {

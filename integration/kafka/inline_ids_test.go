@@ -89,7 +89,8 @@ func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
 func TestInlineHandlersJudgeAMissingIDByThemselves(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "")
-		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineHandler("lax", nil, idempotent.AllowMissingID())}},
+		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineHandler("lax", nil,
+			idempotent.AllowMissingID())}},
 			r.tx("strict", inboxtest.Nothing), r.tx("lax", inboxtest.Nothing))
 		r.awaitCommitted(t)
 		require.Equal(t, oneEach("lax "), r.effects(t))
@@ -109,12 +110,13 @@ func TestInlineIdempotencyKeyIsTakenFromThePayload(t *testing.T) {
 		r.sendBodies(t, "other header", `{"payment":"b"}`)
 		r.sendBodies(t, "", `{}`, `{`, `{"payment":"refused"}`, `{"payment":"c"}`)
 		calls := map[string]int{}
-		ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(3)}}, payments(calls, func(m handler.Message[payment]) (string, error) {
-			if m.Payload.Payment == "refused" {
-				return "", errBoom
-			}
-			return m.Payload.Payment, nil
-		}))
+		ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(3)}},
+			payments(calls, func(m handler.Message[payment]) (string, error) {
+				if m.Payload.Payment == "refused" {
+					return "", errBoom
+				}
+				return m.Payload.Payment, nil
+			}))
 		r.awaitCommitted(t)
 		require.Equal(t, map[string]int{"a": 1, "b": 1, "": 1, "c": 1}, calls)
 		require.Equal(t, []string{"h a", "h b", "h c", "h header"}, r.markers(t))
@@ -133,7 +135,8 @@ func TestInlineCompositeIDIsOfHandlerAndCorrelationID(t *testing.T) {
 		rec := kafkatest.Record{Value: []byte("x"), Headers: []kafkatest.Header{{Key: "CorrelationId", Value: []byte("7")}}}
 		require.NoError(t, r.kafka.Produce(topic, rec, rec))
 		r.next[place{topic, 0}] = 2
-		r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.CompositeID(""))}}, r.tx("a", inboxtest.Nothing), r.tx("b", inboxtest.Nothing))
+		r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.CompositeID(""))}},
+			r.tx("a", inboxtest.Nothing), r.tx("b", inboxtest.Nothing))
 		r.awaitCommitted(t)
 		require.Equal(t, oneEach("a a:7", "b b:7"), r.effects(t))
 		require.Equal(t, []string{"a a:7", "b b:7"}, r.markers(t))

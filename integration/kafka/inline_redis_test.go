@@ -70,7 +70,8 @@ func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 		id := fmt.Sprintf("m%03d", i)
 		want[id] = 1
 		for p := range int32(partitions) {
-			records = append(records, &kgo.Record{Partition: p, Value: []byte(id), Headers: []kgo.RecordHeader{{Key: "MessageId", Value: []byte(id)}}})
+			records = append(records, &kgo.Record{Partition: p, Value: []byte(id),
+				Headers: []kgo.RecordHeader{{Key: "MessageId", Value: []byte(id)}}})
 		}
 	}
 	b.produce(b.client, records[:len(records)/2]...)
@@ -92,6 +93,7 @@ func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 	require.Equal(t, want, handled)
 	counted, other := first.Counters(), second.Counters()
 	require.EqualValues(t, messages, counted.Processed+other.Processed)
-	require.GreaterOrEqual(t, counted.DuplicateSkipped+other.DuplicateSkipped, int64(len(records)*3/2-messages), "more if a rebalance redelivered")
+	require.GreaterOrEqual(t, counted.DuplicateSkipped+other.DuplicateSkipped, int64(len(records)*3/2-messages),
+		"more if a rebalance redelivered")
 	require.Zero(t, counted.Failed+other.Failed+counted.Poisoned+other.Poisoned)
 }

@@ -57,20 +57,35 @@ func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) 
 	}{
 		"it cannot be reached": {func(func() error) error { return errDown }, "connection refused", false, false},
 		"it panics":            {func(func() error) error { panic("ouch") }, "panicked: ouch", false, false},
-		"it loses the claim":   {func(body func() error) error { _ = body(); return idempotent.ErrLost }, "claim on the message was lost", true, false},
-		"it loses the claim and says so to the handler": {func(body func() error) error { return fmt.Errorf("%w; %w", idempotent.ErrLost, body()) }, "claim on the message was lost", true, true},
-		"it calls nothing":         {func(func() error) error { return nil }, "called nothing and reported success", false, false},
-		"it cannot finish":         {func(body func() error) error { return errors.Join(body(), errDown) }, "connection refused", true, false},
-		"somebody else is at it":   {func(func() error) error { return fmt.Errorf("store: %w", idempotent.ErrInProgress) }, "", false, false},
-		"it is full":               {func(func() error) error { return memstore.ErrFull }, "memory store is full", false, false},
-		"it loses its connections": {func(func() error) error { return context.DeadlineExceeded }, "deadline exceeded", false, false},
+		"it loses the claim": {func(body func() error) error {
+			_ = body()
+			return idempotent.ErrLost
+		}, "claim on the message was lost", true, false},
+		"it loses the claim and says so to the handler": {func(body func() error) error {
+			return fmt.Errorf("%w; %w", idempotent.ErrLost, body())
+		}, "claim on the message was lost", true, true},
+		"it calls nothing": {func(func() error) error { return nil }, "called nothing and reported success", false,
+			false},
+		"it cannot finish": {func(body func() error) error {
+			return errors.Join(body(), errDown)
+		}, "connection refused", true, false},
+		"somebody else is at it": {func(func() error) error {
+			return fmt.Errorf("store: %w", idempotent.ErrInProgress)
+		}, "", false, false},
+		"it is full": {func(func() error) error {
+			return memstore.ErrFull
+		}, "memory store is full", false, false},
+		"it loses its connections": {func(func() error) error {
+			return context.DeadlineExceeded
+		}, "deadline exceeded", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onInline(t, 1, func(t *testing.T, r *directRig) {
 				r.send(t, 0, "m", "behind")
 				store := newFaulty(t, tc.fault)
 				observe, logs := inboxtest.Observe()
-				ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(store)}, options: []inbox.Option{inbox.MaxAttempts(1), observe}},
+				ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(store)},
+					options: []inbox.Option{inbox.MaxAttempts(1), observe}},
 					r.handler("h", func(context.Context, inboxtest.Bytes) error {
 						if tc.cancelled && store.fault.Load() != nil {
 							return idempotent.ErrLost // the cause of its context's end
@@ -107,11 +122,13 @@ func TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "m")
 		store := newFaulty(t, func(body func() error) error { return fmt.Errorf("redis: %w", errors.Join(body(), errDown)) })
-		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(store)}, options: []inbox.Option{inbox.MaxAttempts(2)}},
+		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(store)},
+			options: []inbox.Option{inbox.MaxAttempts(2)}},
 			r.handler("h", func(context.Context, inboxtest.Bytes) error { return idempotent.ErrInProgress }))
 		r.awaitCommitted(t)
 		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 0))
-		require.Contains(t, r.rejected(t, ib)[0].Reason, "gave message \"m\" up after 2 attempts: the message is being handled elsewhere")
+		require.Contains(t, r.rejected(t, ib)[0].Reason,
+			"gave message \"m\" up after 2 attempts: the message is being handled elsewhere")
 	})
 }
 
@@ -122,7 +139,8 @@ func TestInlineChannelWithoutStoreRunsEachMessageAndSaysSoOnce(t *testing.T) {
 		require.NoError(t, err)
 		r.send(t, 0, "same", "same")
 		observe, logs := inboxtest.Observe()
-		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(nil), inbox.InlineHandler("remembers", memory)}, options: []inbox.Option{observe}},
+		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(nil),
+			inbox.InlineHandler("remembers", memory)}, options: []inbox.Option{observe}},
 			r.tx("forgets", inboxtest.Nothing), r.tx("remembers", inboxtest.Nothing))
 		r.awaitCommitted(t)
 		require.Equal(t, map[string]int{"forgets same": 2, "remembers same": 1}, r.effects(t))

@@ -40,7 +40,9 @@ func effect(db *gorm.DB, m inboxtest.Bytes) error {
 
 // tx declares a transactional handler that has its effect and then does what it
 // is told.
-func (r *directRig) tx(key string, do func(ctx context.Context, m inboxtest.Bytes) error, opts ...handler.Option) *inbox.HandlerSpec {
+func (r *directRig) tx(
+	key string, do func(ctx context.Context, m inboxtest.Bytes) error, opts ...handler.Option,
+) *inbox.HandlerSpec {
 	return inbox.Tx(key, func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 		at := r.enter(key, m)
 		defer r.leave(at)
@@ -119,7 +121,8 @@ func TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce(t *testing.T)
 		require.ElementsMatch(t, want, r.markers(t))
 		a, b := one.Counters(), other.Counters()
 		require.EqualValues(t, 2*messages, a.Processed+b.Processed)
-		require.GreaterOrEqual(t, a.DuplicateSkipped+b.DuplicateSkipped, int64(2*messages*7), "more if a rebalance redelivered")
+		require.GreaterOrEqual(t, a.DuplicateSkipped+b.DuplicateSkipped, int64(2*messages*7),
+			"more if a rebalance redelivered")
 		require.Zero(t, a.Poisoned+b.Poisoned)
 		require.Empty(t, r.rejected(t, one))
 		require.Zero(t, inboxtest.CountMessages(t, one), "nothing is stored but markers")
@@ -135,17 +138,20 @@ func TestInlineDuplicateInFlightWaitsForTheFirst(t *testing.T) {
 			onInline(t, 2, func(t *testing.T, r *directRig) {
 				r.send(t, 0, "same")
 				entered, open := make(chan int, 10), make(chan struct{})
-				ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(1)}}, r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
-					entered <- m.Properties.Kafka.Partition
-					<-open
-					if fails && m.Properties.Kafka.Partition == 0 {
-						return errBoom
-					}
-					return nil
-				}))
+				ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(1)}},
+					r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
+						entered <- m.Properties.Kafka.Partition
+						<-open
+						if fails && m.Properties.Kafka.Partition == 0 {
+							return errBoom
+						}
+						return nil
+					}))
 				require.Zero(t, receive(t, entered))
 				r.send(t, 1, "same")
-				require.Never(t, func() bool { return len(entered) > 0 || r.committed(1) > 0 }, 500*time.Millisecond, 20*time.Millisecond)
+				require.Never(t, func() bool {
+					return len(entered) > 0 || r.committed(1) > 0
+				}, 500*time.Millisecond, 20*time.Millisecond)
 				close(open)
 				r.awaitCommitted(t)
 				require.Equal(t, oneEach("h same"), r.effects(t))
@@ -170,7 +176,8 @@ func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 	t.Parallel()
 	memory, err := memstore.New()
 	require.NoError(t, err)
-	for name, options := range map[string][]inbox.InlineOption{"own tables": inlined, "another store": {inbox.InlineStore(memory)}} {
+	for name, options := range map[string][]inbox.InlineOption{"own tables": inlined,
+		"another store": {inbox.InlineStore(memory)}} {
 		for again, rename := range map[string]bool{"the same": false, "renamed": true} {
 			t.Run(name+", "+again, func(t *testing.T) {
 				onInline(t, 1, func(t *testing.T, r *directRig) {
@@ -203,7 +210,8 @@ func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 func TestInlineHandlersOfAMessageAreIndependent(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "m", "behind")
-		s := settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(acceptor.BadRecordHalt)}}
+		s := settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2),
+			inbox.BadRecords(acceptor.BadRecordHalt)}}
 		fails := true
 		good := r.plain("good", inboxtest.Nothing)
 		bad := r.tx("bad", func(context.Context, inboxtest.Bytes) error {
@@ -230,24 +238,26 @@ func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) 
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "fails", "poisons", "panics", "good")
 		mended := false
-		ib, end := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2)}}, r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
-			switch {
-			case mended:
-			case m.ID == "fails":
-				return errBoom
-			case m.ID == "poisons":
-				return handler.Poison(errBoom)
-			case m.ID == "panics":
-				panic("ouch")
-			}
-			return nil
-		}))
+		ib, end := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2)}},
+			r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
+				switch {
+				case mended:
+				case m.ID == "fails":
+					return errBoom
+				case m.ID == "poisons":
+					return handler.Poison(errBoom)
+				case m.ID == "panics":
+					panic("ouch")
+				}
+				return nil
+			}))
 		r.awaitCommitted(t)
 		require.Equal(t, oneEach("h good"), r.effects(t))
 		require.Equal(t, []string{"h good"}, r.markers(t))
 		rows := r.rejected(t, ib)
 		require.Len(t, rows, 3)
-		for i, want := range []string{`handler "h" gave message "fails" up after 2 attempts: boom`, `handler "h" gave message "poisons" up after 1 attempts: poison: boom`, "handler panicked: ouch"} {
+		for i, want := range []string{`handler "h" gave message "fails" up after 2 attempts: boom`,
+			`handler "h" gave message "poisons" up after 1 attempts: poison: boom`, "handler panicked: ouch"} {
 			require.Contains(t, rows[i].Reason, want)
 		}
 		end()
@@ -262,12 +272,14 @@ func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) 
 // Contract 8.3.
 func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
 	t.Parallel()
-	for policy, rejected := range map[idempotent.DuplicatePolicy]int{idempotent.SkipDuplicates: 0, idempotent.LogDuplicates: 0, idempotent.FailDuplicates: 1} {
+	for policy, rejected := range map[idempotent.DuplicatePolicy]int{idempotent.SkipDuplicates: 0,
+		idempotent.LogDuplicates: 0, idempotent.FailDuplicates: 1} {
 		t.Run(string(policy), func(t *testing.T) {
 			onInline(t, 1, func(t *testing.T, r *directRig) {
 				r.send(t, 0, "same", "same")
 				observe, logs := inboxtest.Observe()
-				ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.Duplicates(policy))}, options: []inbox.Option{observe}}, r.tx("h", inboxtest.Nothing))
+				ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.Duplicates(policy))},
+					options: []inbox.Option{observe}}, r.tx("h", inboxtest.Nothing))
 				r.awaitCommitted(t)
 				require.Equal(t, oneEach("h same"), r.effects(t))
 				require.EqualValues(t, 1, ib.Counters().DuplicateSkipped)

@@ -73,7 +73,8 @@ func TestLastSkipsNothingOfATopicThatAppearsLater(t *testing.T) {
 // then to those that ask later the group would not be new any more.
 func TestMembersThatBeginANewGroupTogetherAllReadFromLast(t *testing.T) {
 	t.Parallel()
-	for name, partitions := range map[string][]int{"more partitions than members": {0, 1, 2, 3}, "members without a partition": {0}} {
+	for name, partitions := range map[string][]int{"more partitions than members": {0, 1, 2, 3},
+		"members without a partition": {0}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, len(partitions))
 			r.beginLast(5, partitions...)

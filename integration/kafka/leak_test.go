@@ -43,5 +43,6 @@ func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
 	eventually(t, "no more goroutines and connections than before", func() bool {
 		return runtime.NumGoroutine() <= goroutines+10 && r.kafka.Connections() <= connections+3
 	})
-	t.Logf("after %d rebalances: %d goroutines (%d before), %d connections (%d before)", c.Health().Rebalances, runtime.NumGoroutine(), goroutines, r.kafka.Connections(), connections)
+	t.Logf("after %d rebalances: %d goroutines (%d before), %d connections (%d before)", c.Health().Rebalances,
+		runtime.NumGoroutine(), goroutines, r.kafka.Connections(), connections)
 }

@@ -43,7 +43,8 @@ type ledger struct {
 
 func newLedger() *ledger {
 	return &ledger{
-		next: map[place]int64{}, times: map[place]map[int64]int{}, records: map[place][]envelope.Record{}, committed: map[place]int64{},
+		next: map[place]int64{}, times: map[place]map[int64]int{}, records: map[place][]envelope.Record{},
+		committed:  map[place]int64{},
 		lastChange: make(chan struct{}),
 	}
 }
@@ -102,7 +103,8 @@ func (l *ledger) store(at place, r envelope.Record) {
 		return
 	}
 	if next := l.next[at]; r.Offset < next || r.Offset > next && !l.sparse {
-		l.failures = append(l.failures, fmt.Sprintf("%v: offset %d was accepted first when %d was expected", at, r.Offset, next))
+		l.failures = append(l.failures, fmt.Sprintf("%v: offset %d was accepted first when %d was expected", at, r.Offset,
+			next))
 	}
 	l.next[at] = r.Offset + 1
 	l.records[at] = append(l.records[at], r)

@@ -104,7 +104,8 @@ func TestMemoryIsBoundedWhileTheDatabaseIsStopped(t *testing.T) {
 	proxy := pgproxy.New(t, testenv.PostgresDSN(t))
 	cfg := config(k.Brokers(), topic)
 	tightly(&cfg)
-	ib := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), inbox.StatementTimeout(3*time.Second), // time for megabytes on a busy machine
+	// time for megabytes on a busy machine
+	ib := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), inbox.StatementTimeout(3*time.Second),
 		inbox.Channel("c", inbox.Kafka(cfg), inbox.On(cfg.Decoder.Type, inboxtest.Do("h", inboxtest.Nothing))))
 	require.NoError(t, ib.Migrate(t.Context()))
 	inboxtest.Start(t, ib)
@@ -150,7 +151,9 @@ type forgetting struct {
 	records atomic.Int64
 }
 
-func (f *forgetting) AcceptRecords(_ context.Context, _ string, received []envelope.Received) ([]envelope.Result, error) {
+func (f *forgetting) AcceptRecords(
+	_ context.Context, _ string, received []envelope.Received,
+) ([]envelope.Result, error) {
 	if f.away.Load() {
 		return nil, errors.New("the database is away")
 	}

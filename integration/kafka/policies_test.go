@@ -70,7 +70,9 @@ type policy struct {
 
 var policies = []policy{
 	{"Store", func(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordStore }, []badness{undecodable, refusedOnes}},
-	{"DeadLetterTopic", func(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordDeadLetter }, []badness{undecodable, refusedOnes}},
+	{"DeadLetterTopic", func(o *acceptor.Options) {
+		o.BadRecords = acceptor.BadRecordDeadLetter
+	}, []badness{undecodable, refusedOnes}},
 	{"Halt", func(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordHalt }, []badness{undecodable, refusedOnes}},
 	{"unrouted Reject", func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedReject }, []badness{unroutedOnes}},
 	{"unrouted Halt", func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedHalt }, []badness{unroutedOnes}},
@@ -102,14 +104,16 @@ var steps = []step{
 		l.faults = append(l.faults, l.kafka.FailNext(kafkatest.ProduceAPI, 19, -1))
 		return func() bool { return l.consumer.Health().DeadLetterErr != nil }
 	}},
-	{name: "with the answer of publishing lost", only: policy.publishes, repeats: true, arrange: func(l *life) func() bool {
-		l.faults = append(l.faults, l.kafka.FailNext(kafkatest.ProduceAPI, answerLost, -1))
-		return func() bool { return l.consumer.Health().DeadLetterErr != nil }
-	}},
-	{name: "between acknowledgement and commit", only: policy.publishes, repeats: true, arrange: func(l *life) func() bool {
-		l.failCommits()
-		return func() bool { return l.counters.Load(telemetry.DeadLettered) >= 5 }
-	}},
+	{name: "with the answer of publishing lost", only: policy.publishes, repeats: true,
+		arrange: func(l *life) func() bool {
+			l.faults = append(l.faults, l.kafka.FailNext(kafkatest.ProduceAPI, answerLost, -1))
+			return func() bool { return l.consumer.Health().DeadLetterErr != nil }
+		}},
+	{name: "between acknowledgement and commit", only: policy.publishes, repeats: true,
+		arrange: func(l *life) func() bool {
+			l.failCommits()
+			return func() bool { return l.counters.Load(telemetry.DeadLettered) >= 5 }
+		}},
 	{name: "between accept and commit", repeats: true, arrange: func(l *life) func() bool {
 		l.failCommits()
 		return func() bool { return l.counters.Load(telemetry.Accepted) > 0 }
@@ -134,7 +138,9 @@ type wrapped struct {
 	before, after func(ctx context.Context) error
 }
 
-func (w *wrapped) AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error) {
+func (w *wrapped) AcceptRecords(
+	ctx context.Context, channel string, received []envelope.Received,
+) ([]envelope.Result, error) {
 	if w.before != nil {
 		if err := w.before(ctx); err != nil {
 			return nil, err
@@ -171,12 +177,14 @@ func (l *life) failCommits() {
 // born makes a life that is not started.
 func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	t.Helper()
-	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: handler.New("h", inboxtest.Nothing)}})
+	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t",
+		Handler: handler.New("h", inboxtest.Nothing)}})
 	require.NoError(t, err)
 	l := &life{t: t, kafka: r.kafka, counters: &telemetry.Counters{}, there: make(chan struct{})}
 	options := acceptor.DefaultOptions()
 	p.adjust(&options)
-	accepting, err := acceptor.New(acceptor.Config{Store: inboxtest.Store(t, d.DB), Registry: registry, Channels: []string{"c"}, Options: options,
+	accepting, err := acceptor.New(acceptor.Config{Store: inboxtest.Store(t, d.DB), Registry: registry,
+		Channels: []string{"c"}, Options: options,
 		Clock: clock.System{}, Logger: zap.NewNop(), Counters: l.counters, Wake: func([]string) {}})
 	require.NoError(t, err)
 	l.wrapped = &wrapped{Acceptor: accepting}
@@ -184,7 +192,8 @@ func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	cfg.Decoder = envelope.DecoderConfig{Mode: envelope.Plain, TypeHeader: "MessageType", Type: "t"}
 	// All partitions in one accept, however slow the machine: the bad records are not the
 	// most of it then, for which the database's refusals would halt.
-	cfg.AcceptConcurrency, cfg.BatchRecords, cfg.Linger, cfg.DrainTimeout = 1, max(r.left(), 1), 10*time.Second, 50*time.Millisecond
+	cfg.AcceptConcurrency, cfg.BatchRecords, cfg.Linger, cfg.DrainTimeout = 1, max(r.left(),
+		1), 10*time.Second, 50*time.Millisecond
 	if p.publishes() {
 		cfg.DeadLetterTopic = letters
 		cfg.OnDeadLetter = func(envelope.Record, error) { l.counters.OfChannel(telemetry.DeadLettered, "orders.events", 1) }
@@ -279,7 +288,8 @@ func crash(t *testing.T, d *inboxtest.Database, p policy, b badness, s step) {
 	crashed := look(t, d, r)
 	for partition, committed := range r.kafka.Committed(group, topic) {
 		for offset := range committed {
-			require.True(t, crashed.holds(partition, offset), "%d/%d is committed (%d) and not durable: %+v", partition, offset, committed, crashed)
+			require.True(t, crashed.holds(partition, offset), "%d/%d is committed (%d) and not durable: %+v", partition, offset,
+				committed, crashed)
 		}
 	}
 	for _, fault := range first.faults {
@@ -305,7 +315,9 @@ func crash(t *testing.T, d *inboxtest.Database, p policy, b badness, s step) {
 		require.Empty(t, found.rejected)
 		require.Len(t, found.messages, 6+3+5, "what lies behind is not stored")
 		second.end()
-		second = born(t, d, r, policy{name: "mended", adjust: func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedReject }})
+		second = born(t, d, r, policy{name: "mended", adjust: func(o *acceptor.Options) {
+			o.Unrouted = acceptor.UnroutedReject
+		}})
 		require.NoError(t, second.consumer.Start(t.Context()))
 	}
 	eventually(t, "all committed", func() bool {
@@ -335,7 +347,8 @@ func crash(t *testing.T, d *inboxtest.Database, p policy, b badness, s step) {
 func refuseNo(t *testing.T, d *inboxtest.Database) {
 	t.Helper()
 	if d.Dialect == "sqlite" {
-		inboxtest.Exec(t, d.DB, `CREATE TRIGGER refuse BEFORE INSERT ON inbox_messages WHEN CAST(NEW.content AS TEXT) = 'no' BEGIN SELECT RAISE(ABORT, 'refused'); END`)
+		inboxtest.Exec(t, d.DB,
+			`CREATE TRIGGER refuse BEFORE INSERT ON inbox_messages WHEN CAST(NEW.content AS TEXT) = 'no' BEGIN SELECT RAISE(ABORT, 'refused'); END`)
 		return
 	}
 	inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_messages ADD CHECK (NOT content = 'no'::bytea)`)

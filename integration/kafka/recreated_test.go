@@ -43,7 +43,8 @@ func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
 		eventually(t, "halted", func() bool { return len(c.Health().Halted()) == 1 })
 		var recreated *kafkaconsumer.TopicRecreatedError
 		require.ErrorAs(t, c.Health().Halted()[0].Halted, &recreated)
-		require.Equal(t, []any{b.topic, 0, int64(5), int64(0)}, []any{recreated.Topic, recreated.Partition, recreated.Offset, recreated.First})
+		require.Equal(t, []any{b.topic, 0, int64(5), int64(0)},
+			[]any{recreated.Topic, recreated.Partition, recreated.Offset, recreated.First})
 		require.ErrorContains(t, recreated, "deleted and created again")
 		require.Equal(t, 5, b.ledger.accepted(b.topic))
 	})
@@ -68,7 +69,10 @@ func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) 
 	cfg.WatchInterval, cfg.BatchRecords = time.Minute, 1
 	c := consumer(t, cfg, accepted)
 	require.NoError(t, c.Start(t.Context()))
-	eventually(t, "the fetcher waits", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 3 })
+	eventually(t, "the fetcher waits", func() bool {
+		h := c.Health()
+		return len(h.Partitions) == 1 && h.Partitions[0].Next == 3
+	})
 	require.NoError(t, k.DeleteTopic(topic))
 	require.NoError(t, k.CreateTopic(topic, 1))
 	first := produced
@@ -108,7 +112,8 @@ func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
 	goOn(0)
 	eventually(t, "the new log is read and committed", func() bool {
 		seen := accepted.seen()
-		return len(seen) > 7 && seen[len(seen)-1] == "new6" && seen[len(seen)-7] == "new0" && k.Committed(group, topic)[0] == 7
+		return len(seen) > 7 && seen[len(seen)-1] == "new6" && seen[len(seen)-7] == "new0" &&
+			k.Committed(group, topic)[0] == 7
 	})
 	gap := len(accepted.seen()) - 8
 	require.Contains(t, accepted.seen()[gap], "->0")
@@ -125,16 +130,22 @@ func TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart(
 	cfg.WatchInterval, cfg.BatchRecords = time.Minute, 1
 	c := consumer(t, cfg, accepted)
 	require.NoError(t, c.Start(t.Context()))
-	eventually(t, "the fetcher waits", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 3 })
+	eventually(t, "the fetcher waits", func() bool {
+		h := c.Health()
+		return len(h.Partitions) == 1 && h.Partitions[0].Next == 3
+	})
 	require.NoError(t, k.DeleteTopic(topic))
 	require.NoError(t, k.CreateTopic(topic, 1))
 	writeNumbered(t, k, "new", 5)
 	idle := time.Now()
-	eventually(t, "a time in which a topic can be created again", func() bool { return time.Since(idle) > 300*time.Millisecond })
+	eventually(t, "a time in which a topic can be created again", func() bool {
+		return time.Since(idle) > 300*time.Millisecond
+	})
 	close(accepted.hold)
 	eventually(t, "the new log is read and committed", func() bool {
 		seen := accepted.seen()
-		return len(seen) > 5 && seen[len(seen)-5] == "new0" && seen[len(seen)-1] == "new4" && k.Committed(group, topic)[0] == 5
+		return len(seen) > 5 && seen[len(seen)-5] == "new0" && seen[len(seen)-1] == "new4" &&
+			k.Committed(group, topic)[0] == 5
 	})
 	stop(t, c)
 }
@@ -237,7 +248,10 @@ func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
 	accepted := &values{hold: make(chan struct{})}
 	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
 	require.NoError(t, c.Start(t.Context()))
-	eventually(t, "all are fetched", func() bool { h := c.Health(); return len(h.Partitions) == 1 && h.Partitions[0].Next == 5 })
+	eventually(t, "all are fetched", func() bool {
+		h := c.Health()
+		return len(h.Partitions) == 1 && h.Partitions[0].Next == 5
+	})
 	var over atomic.Bool
 	asked := lag(r.kafka, func(int32) bool { return !over.Load() })
 	eventually(t, "the gap is believed", func() bool { return asked.Load() == 3 })

@@ -54,8 +54,9 @@ func config(brokers []string, topics ...string) kafkaconsumer.Config {
 		Brokers: brokers, Topics: topics, GroupID: group,
 		Decoder:        envelope.DecoderConfig{Type: "order.placed", ID: envelope.KafkaCoordinates()},
 		CommitInterval: 10 * time.Millisecond, SessionTimeout: 30 * time.Second, HeartbeatInterval: 50 * time.Millisecond,
-		RebalanceTimeout: time.Minute, DrainTimeout: 5 * time.Second, JoinBackoff: 50 * time.Millisecond, WatchInterval: 100 * time.Millisecond,
-		FetchMaxWait: 100 * time.Millisecond, RequestTimeout: 10 * time.Second, DialTimeout: 10 * time.Second,
+		RebalanceTimeout: time.Minute, DrainTimeout: 5 * time.Second, JoinBackoff: 50 * time.Millisecond,
+		WatchInterval: 100 * time.Millisecond,
+		FetchMaxWait:  100 * time.Millisecond, RequestTimeout: 10 * time.Second, DialTimeout: 10 * time.Second,
 	}
 }
 
@@ -65,7 +66,9 @@ func (r *rig) consumer(change ...func(*kafkaconsumer.Config)) *kafkaconsumer.Con
 	return consumer(r.t, config(r.kafka.Brokers(), topic), r.ledger, change...)
 }
 
-func consumer(t *testing.T, cfg kafkaconsumer.Config, acceptor kafkaconsumer.Acceptor, change ...func(*kafkaconsumer.Config)) *kafkaconsumer.Consumer {
+func consumer(
+	t *testing.T, cfg kafkaconsumer.Config, acceptor kafkaconsumer.Acceptor, change ...func(*kafkaconsumer.Config),
+) *kafkaconsumer.Consumer {
 	t.Helper()
 	for _, c := range change {
 		c(&cfg)
@@ -105,7 +108,8 @@ func (r *rig) produceTo(topic string, n int, partitions ...int) {
 	for range n {
 		for _, p := range partitions {
 			at := place{topic, p}
-			records = append(records, kafkatest.Record{Partition: p, Key: fmt.Appendf(nil, "k%d", p), Value: fmt.Appendf(nil, "%s/%d/%d", topic, p, r.next[at])})
+			records = append(records, kafkatest.Record{Partition: p, Key: fmt.Appendf(nil, "k%d", p),
+				Value: fmt.Appendf(nil, "%s/%d/%d", topic, p, r.next[at])})
 			r.next[at]++
 		}
 	}

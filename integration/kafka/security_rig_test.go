@@ -49,7 +49,8 @@ func (s secured) bench(t *testing.T) *bench {
 func (s secured) setPassword(b *bench, password string) {
 	b.t.Helper()
 	for _, mechanism := range []kadm.ScramMechanism{kadm.ScramSha256, kadm.ScramSha512} {
-		altered, err := b.admin.AlterUserSCRAMs(b.t.Context(), nil, []kadm.UpsertSCRAM{{User: b.topic, Mechanism: mechanism, Iterations: 4096, Password: password}})
+		altered, err := b.admin.AlterUserSCRAMs(b.t.Context(), nil,
+			[]kadm.UpsertSCRAM{{User: b.topic, Mechanism: mechanism, Iterations: 4096, Password: password}})
 		require.NoError(b.t, err)
 		require.NoError(b.t, altered.Error())
 	}

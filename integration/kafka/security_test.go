@@ -111,21 +111,37 @@ func (s secured) refusals(t *testing.T) {
 	}
 	cases := map[string]refusal{}
 	for name, c := range map[string]refusal{
-		"a wrong password":                      {way: scram.as("SCRAM-SHA-512", "", "wrong-horse"), says: []string{"SASL Authentication Failed", "(SCRAM-SHA-512) is refused"}},
-		"a wrong password over TLS":             {way: overTLS.as("SCRAM-SHA-256", "", "wrong-horse"), says: []string{"SASL Authentication Failed", "(SCRAM-SHA-256) is refused"}},
-		"a wrong password of PLAIN":             {way: overTLS.as("PLAIN", servers.PlainUser, "wrong-horse"), says: []string{"Invalid username or password", `user "plain-user" (PLAIN) is refused`}},
-		"an unknown user":                       {way: scram.as("SCRAM-SHA-256", "nobody", password), says: []string{"SASL Authentication Failed", `user "nobody" (SCRAM-SHA-256) is refused: unknown`}},
-		"a mechanism that is not offered":       {way: scram.as("PLAIN", servers.PlainUser, servers.PlainPassword), says: []string{"Unsupported SASL Mechanism", "does not offer PLAIN"}},
-		"SASL to a listener without":            {way: s.to(servers.TLSListener).trusting(trust).as("SCRAM-SHA-512", "", password), says: []string{"does not use SASL"}},
-		"no SASL to a listener with":            {way: scram, says: []string{"the broker closed the connection", "may require TLS or SASL"}},
-		"an authority that is not trusted":      {way: s.to(servers.TLSListener).trusting(&tls.Config{}), says: []string{"TLS handshake with " + s.Listener(servers.TLSListener)[0], "certificate signed by unknown authority", "TLS.RootCAs"}},
-		"a certificate that has expired":        {way: s.to(servers.TLSListener).trusting(late), says: []string{"TLS handshake with", "certificate has expired"}},
-		"a certificate of another host":         {way: s.to(servers.TLSListener).trusting(other), says: []string{"TLS handshake with", "not kafka.example"}},
-		"no client certificate":                 {way: s.to(servers.MutualTLSListener).trusting(trust), says: []string{"client certificate"}},
-		"no TLS to a listener with":             {way: s.to(servers.TLSListener), says: []string{"broker appears to be expecting TLS"}},
-		"no TLS to a listener with, logging in": {way: s.to(servers.SASLTLSListener).as("SCRAM-SHA-512", "", password), says: []string{"broker appears to be expecting TLS"}},
-		"TLS to a listener without":             {way: s.to(servers.SASLListener).trusting(trust), says: []string{"TLS handshake with", "may not use TLS"}},
-		"TLS to a listener without, logging in": {way: s.to(servers.SASLListener).trusting(trust).as("SCRAM-SHA-512", "", password), says: []string{"TLS handshake with", "may not use TLS"}},
+		"a wrong password": {way: scram.as("SCRAM-SHA-512", "", "wrong-horse"),
+			says: []string{"SASL Authentication Failed", "(SCRAM-SHA-512) is refused"}},
+		"a wrong password over TLS": {way: overTLS.as("SCRAM-SHA-256", "", "wrong-horse"),
+			says: []string{"SASL Authentication Failed", "(SCRAM-SHA-256) is refused"}},
+		"a wrong password of PLAIN": {way: overTLS.as("PLAIN", servers.PlainUser, "wrong-horse"),
+			says: []string{"Invalid username or password", `user "plain-user" (PLAIN) is refused`}},
+		"an unknown user": {way: scram.as("SCRAM-SHA-256", "nobody", password),
+			says: []string{"SASL Authentication Failed", `user "nobody" (SCRAM-SHA-256) is refused: unknown`}},
+		"a mechanism that is not offered": {way: scram.as("PLAIN", servers.PlainUser, servers.PlainPassword),
+			says: []string{"Unsupported SASL Mechanism", "does not offer PLAIN"}},
+		"SASL to a listener without": {way: s.to(servers.TLSListener).trusting(trust).as("SCRAM-SHA-512", "",
+			password), says: []string{"does not use SASL"}},
+		"no SASL to a listener with": {way: scram,
+			says: []string{"the broker closed the connection", "may require TLS or SASL"}},
+		"an authority that is not trusted": {way: s.to(servers.TLSListener).trusting(&tls.Config{}),
+			says: []string{"TLS handshake with " + s.Listener(servers.TLSListener)[0], "certificate signed by unknown authority",
+				"TLS.RootCAs"}},
+		"a certificate that has expired": {way: s.to(servers.TLSListener).trusting(late),
+			says: []string{"TLS handshake with", "certificate has expired"}},
+		"a certificate of another host": {way: s.to(servers.TLSListener).trusting(other),
+			says: []string{"TLS handshake with", "not kafka.example"}},
+		"no client certificate": {way: s.to(servers.MutualTLSListener).trusting(trust),
+			says: []string{"client certificate"}},
+		"no TLS to a listener with": {way: s.to(servers.TLSListener),
+			says: []string{"broker appears to be expecting TLS"}},
+		"no TLS to a listener with, logging in": {way: s.to(servers.SASLTLSListener).as("SCRAM-SHA-512", "", password),
+			says: []string{"broker appears to be expecting TLS"}},
+		"TLS to a listener without": {way: s.to(servers.SASLListener).trusting(trust),
+			says: []string{"TLS handshake with", "may not use TLS"}},
+		"TLS to a listener without, logging in": {way: s.to(servers.SASLListener).trusting(trust).as("SCRAM-SHA-512", "",
+			password), says: []string{"TLS handshake with", "may not use TLS"}},
 	} {
 		c.consumer, c.logs = c.way.start(b)
 		cases[name] = c
@@ -192,7 +208,8 @@ func (s secured) topicRightTaken(t *testing.T) {
 func (s secured) groupRightTaken(t *testing.T) {
 	t.Parallel()
 	b := s.bench(t)
-	s.rightTaken(b, groupRight(b), "Group Authorization Failed", fmt.Sprintf("user %q (SCRAM-SHA-512) needs the right READ on the group %q", b.topic, b.group))
+	s.rightTaken(b, groupRight(b), "Group Authorization Failed",
+		fmt.Sprintf("user %q (SCRAM-SHA-512) needs the right READ on the group %q", b.topic, b.group))
 }
 
 // rightTaken takes a right away while an accept is going on, so that what it
@@ -251,7 +268,9 @@ func (s secured) oneTopicTaken(t *testing.T) {
 	grant(b, topicRight(b, kadm.OpRead), toOther, groupRight(b))
 	entered, release := make(chan struct{}, 10), make(chan struct{})
 	b.ledger.before = func(ctx context.Context, received []envelope.Received) error {
-		if slices.ContainsFunc(received, func(r envelope.Received) bool { return r.Record.Topic == other && string(r.Record.Value) == "held" }) {
+		if slices.ContainsFunc(received, func(r envelope.Received) bool {
+			return r.Record.Topic == other && string(r.Record.Value) == "held"
+		}) {
 			entered <- struct{}{}
 			select {
 			case <-release:
@@ -286,7 +305,8 @@ func (s secured) describeOnly(t *testing.T) {
 	grant(b, topicRight(b, kadm.OpDescribe), groupRight(b))
 	b.fill(10)
 	c, logs := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password).start(b)
-	says(t, c, b.topic+"/0: fetching fails", "Topic Authorization Failed", fmt.Sprintf("user %q (SCRAM-SHA-512) needs the right READ on the topics [%q]", b.topic, b.topic))
+	says(t, c, b.topic+"/0: fetching fails", "Topic Authorization Failed",
+		fmt.Sprintf("user %q (SCRAM-SHA-512) needs the right READ on the topics [%q]", b.topic, b.topic))
 	await(t.Context(), time.Second)
 	require.Empty(t, c.Health().Halted())
 	require.Len(t, loud(logs), 1)
@@ -301,7 +321,9 @@ func (s secured) unseenTopic(t *testing.T) {
 	unseen := b.topic + "-unseen"
 	grant(b, topicRight(b, kadm.OpRead), groupRight(b))
 	b.fill(10)
-	c, logs := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password).start(b, func(c *kafkaconsumer.Config) { c.Topics = append(c.Topics, unseen) })
+	c, logs := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password).start(b, func(c *kafkaconsumer.Config) {
+		c.Topics = append(c.Topics, unseen)
+	})
 	b.awaitEnd()
 	require.Equal(t, []string{unseen}, c.Health().DeniedTopics)
 	require.Empty(t, c.Health().MissingTopics)

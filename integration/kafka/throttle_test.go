@@ -82,7 +82,10 @@ func TestGapIsFoundAmongThrottledAnswers(t *testing.T) {
 	accepted := &values{}
 	c := consumer(t, config(k.Brokers(), topic), accepted)
 	require.NoError(t, c.Start(t.Context()))
-	eventually(t, "the log is read from its start", func() bool { seen := accepted.seen(); return len(seen) > 1 && seen[len(seen)-1] == "a" })
+	eventually(t, "the log is read from its start", func() bool {
+		seen := accepted.seen()
+		return len(seen) > 1 && seen[len(seen)-1] == "a"
+	})
 	require.Equal(t, []string{"100->0", "a"}, accepted.seen())
 	stop(t, c)
 }

@@ -22,7 +22,9 @@ func TestTLSIsUsedOnEveryConnection(t *testing.T) {
 	first := r.start(func(c *kafkaconsumer.Config) { c.TLS = authority.Trust() })
 	r.awaitAll()
 	second := r.start(func(c *kafkaconsumer.Config) { c.TLS = authority.Trust() })
-	eventually(t, "both have a partition", func() bool { return len(first.Health().Partitions) == 1 && len(second.Health().Partitions) == 1 })
+	eventually(t, "both have a partition", func() bool {
+		return len(first.Health().Partitions) == 1 && len(second.Health().Partitions) == 1
+	})
 	r.kafka.LoseAnswers(kafkatest.OffsetCommitAPI, 1) // the next is made by another connection
 	r.produce(10, 0, 1)
 	r.awaitAll()

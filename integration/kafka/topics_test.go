@@ -18,7 +18,8 @@ func TestMissingTopicIsSaidWaitedForAndNeverCreated(t *testing.T) {
 	c := r.start() // without waiting for the topic
 	eventually(t, "said", func() bool {
 		h := c.Health()
-		return len(h.MissingTopics) == 1 && h.MissingTopics[0] == topic && h.State == kafkaconsumer.StateWaiting && h.Err() != nil
+		return len(h.MissingTopics) == 1 && h.MissingTopics[0] == topic && h.State == kafkaconsumer.StateWaiting &&
+			h.Err() != nil
 	})
 	require.Never(t, func() bool { return r.kafka.HasTopic(topic) }, 500*time.Millisecond, 20*time.Millisecond)
 	require.NoError(t, r.kafka.CreateTopic(topic, 2))
@@ -34,7 +35,9 @@ func TestOneMissingTopicDoesNotSilenceTheOthers(t *testing.T) {
 	c := r.start(func(c *kafkaconsumer.Config) { c.Topics = []string{"absent", topic, "later"} })
 	r.awaitAll()
 	require.Equal(t, []string{"absent", "later"}, c.Health().MissingTopics)
-	require.Never(t, func() bool { return r.kafka.HasTopic("absent") || r.kafka.HasTopic("later") }, 300*time.Millisecond, 20*time.Millisecond)
+	require.Never(t, func() bool {
+		return r.kafka.HasTopic("absent") || r.kafka.HasTopic("later")
+	}, 300*time.Millisecond, 20*time.Millisecond)
 	require.NoError(t, r.kafka.CreateTopic("later", 1))
 	r.produceTo("later", 10, 0)
 	r.awaitTopic("later")
@@ -65,7 +68,9 @@ func TestBrokerDownAtStartDoesNotFailOrHangTheStart(t *testing.T) {
 	r.produce(10, 0)
 	r.kafka.Stop()
 	c := r.start()
-	eventually(t, "said", func() bool { return c.Health().GroupErr != nil && c.Health().State == kafkaconsumer.StateWaiting })
+	eventually(t, "said", func() bool {
+		return c.Health().GroupErr != nil && c.Health().State == kafkaconsumer.StateWaiting
+	})
 	require.NoError(t, r.kafka.Restart())
 	r.awaitAll()
 	require.NoError(t, c.Health().Err())

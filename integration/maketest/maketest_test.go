@@ -15,7 +15,8 @@ import (
 
 // hidden are the programs that the machine does not have. Without apt-get root
 // cannot install them either.
-var hidden = []string{"redis-server", "pgbouncer", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless-shell", "java", "mvn", "docker", "apt-get"}
+var hidden = []string{"redis-server", "pgbouncer", "chromium", "chromium-browser", "google-chrome",
+	"google-chrome-stable", "headless-shell", "java", "mvn", "docker", "apt-get"}
 
 // small is a run of one test for each of those programs, and of a mutant that
 // needs Redis.
@@ -29,7 +30,8 @@ func TestMissingProgramsAreNamedAndTheirTestsLeftOut(t *testing.T) {
 	output, err := makeTest(t)
 	require.NoError(t, err, output)
 	lines := strings.Split(strings.TrimSpace(output), "\n")
-	require.Contains(t, lines[0], "servers: missing, and not root with apt-get to install: redis-server pgbouncer chromium default-jdk-headless")
+	require.Contains(t, lines[0],
+		"servers: missing, and not root with apt-get to install: redis-server pgbouncer chromium default-jdk-headless")
 	last := lines[len(lines)-1]
 	require.Regexp(t, `^tests: [1-9]\d* passed, 0 failed, [1-9]\d* left out: `, last, output)
 	require.Contains(t, last, "Chromium (no chromium or google-chrome on the PATH)")
@@ -57,13 +59,15 @@ func makeTest(t *testing.T, environment ...string) (output string, err error) {
 		programs, _ := os.ReadDir(directory) // a PATH may name what is not there
 		for _, program := range programs {
 			if !slices.Contains(hidden, program.Name()) {
-				_ = os.Symlink(filepath.Join(directory, program.Name()), filepath.Join(path, program.Name())) // the first one counts
+				// the first one counts
+				_ = os.Symlink(filepath.Join(directory, program.Name()), filepath.Join(path, program.Name()))
 			}
 		}
 	}
 	command := exec.Command("make", append(slices.Clone(small), "--no-print-directory", "-C", top, "BIN="+t.TempDir())...)
 	command.Env = append(slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		return strings.HasPrefix(variable, "INBOX_TEST_") || strings.HasPrefix(variable, "MAKE") || strings.HasPrefix(variable, "MFLAGS")
+		return strings.HasPrefix(variable, "INBOX_TEST_") || strings.HasPrefix(variable, "MAKE") ||
+			strings.HasPrefix(variable, "MFLAGS")
 	}), "PATH="+path, "JAVA_HOME=", "CI=")
 	command.Env = append(command.Env, environment...)
 	combined, err := command.CombinedOutput()

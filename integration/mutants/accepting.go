@@ -138,7 +138,7 @@ var orderingMutants = []mutant{
 		Why:     "a message would overtake the head of its lane (contract 5.12, 5.17)",
 		Package: "processor",
 		In:      "policy.rules",
-		Old:     "p.lanes == nil && ",
+		Old:     "p.lanes == nil &&",
 		New:     "",
 		Test:    test{Package: "./processor", Run: "^TestHandlersThatAClaimMustJudgeAreNotHandedOff$"},
 	},

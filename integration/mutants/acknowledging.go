@@ -20,7 +20,8 @@ var receivingMutants = []mutant{
 		In:      "directWorker.one",
 		Old:     "\t\tif reason = w.deliverer.Deliver(",
 		New:     "\t\tw.partition.accept(r.Record.Offset+1, w.clock.Now())\n\t\tif reason = w.deliverer.Deliver(",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "an interrupted direct record counts as done",
@@ -29,7 +30,8 @@ var receivingMutants = []mutant{
 		In:      "directWorker.one",
 		Old:     "{\n\t\t\treturn false",
 		New:     "{\n\t\t\treason = nil",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a direct record that was given up is passed over",
@@ -38,7 +40,8 @@ var receivingMutants = []mutant{
 		In:      "directWorker.one",
 		Old:     "return w.handOver(acceptCtx, envelope.Received{Record: r.Record, Err: reason}, next)",
 		New:     "w.partition.accept(next, w.clock.Now())\n\treturn true",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected$",
+			Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a message in progress elsewhere is taken for done",
@@ -47,7 +50,8 @@ var receivingMutants = []mutant{
 		In:      "run.settle",
 		Old:     "a.putOff(ctx, v.Err, took)",
 		New:     "a.over = true",
-		Test:    test{Package: "./internal/synchronous", Run: "^TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged$", Timeout: 60 * time.Second},
+		Test: test{Package: "./internal/synchronous",
+			Run: "^TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a marker is committed before the handler has run",
@@ -56,7 +60,8 @@ var receivingMutants = []mutant{
 		In:      "run.marking",
 		Old:     "m.marks.Mark(ctx, t.DB.WithContext(ctx), asked)",
 		New:     "m.store.Run(ctx, asked, func(context.Context) error { return nil })",
-		Test:    test{Package: "./internal/synchronous", Run: "^TestMarkersAreCommittedWithTheHandlersWrites$", Timeout: 60 * time.Second},
+		Test: test{Package: "./internal/synchronous", Run: "^TestMarkersAreCommittedWithTheHandlersWrites$",
+			Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a marker of one channel counts for another",
@@ -83,7 +88,8 @@ var receivingMutants = []mutant{
 		In:      "run.around",
 		Old:     "return false, &attempt.Uncharged{Reason: err}",
 		New:     "return true, nil",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "inline markers are swept while the channel is behind",
@@ -101,7 +107,8 @@ var receivingMutants = []mutant{
 		In:      "Store.Run",
 		Old:     "err == nil",
 		New:     "true",
-		Test:    test{Package: "./idempotent/memstore", Run: "^TestConformance$/^by the system/^a body's failure leaves no marker$"},
+		Test: test{Package: "./idempotent/memstore",
+			Run: "^TestConformance$/^by the system/^a body's failure leaves no marker$"},
 	},
 	{
 		Name:    "gormstore: an unanswered commit without a marker is taken for success",
@@ -119,7 +126,8 @@ var receivingMutants = []mutant{
 		In:      "finaliseScript",
 		Old:     "if value == ARGV[1]",
 		New:     "if not value or value == ARGV[1]",
-		Test:    test{Module: "idempotent/redisstore", Package: ".", Run: "^TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither$"},
+		Test: test{Module: "idempotent/redisstore", Package: ".",
+			Run: "^TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither$"},
 	},
 	{
 		Name:    "redisstore: a finalise that failed is acknowledged",
@@ -141,7 +149,8 @@ var failoverMutants = []mutant{
 		In:      "Store.HasMarker",
 		Old:     "&& len(found) > 0",
 		New:     "&& len(found) < 0",
-		Test:    test{Module: "integration", Package: "./endtoend", Run: "^TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary$", Timeout: 180 * time.Second},
+		Test: test{Module: "integration", Package: "./endtoend",
+			Run: "^TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary$", Timeout: 180 * time.Second},
 	},
 	{
 		Name:    "a completed status is read back without a lock",
@@ -150,7 +159,8 @@ var failoverMutants = []mutant{
 		In:      "Store.States",
 		Old:     "len(ended) >",
 		New:     "len(ended) <",
-		Test:    test{Module: "integration", Package: "./endtoend", Run: "^TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary$", Timeout: 180 * time.Second},
+		Test: test{Module: "integration", Package: "./endtoend",
+			Run: "^TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary$", Timeout: 180 * time.Second},
 	},
 	{
 		Name:    "a commit that was not waited for succeeds",
@@ -159,6 +169,7 @@ var failoverMutants = []mutant{
 		In:      "receive",
 		Old:     "SyncRepWaitForLSN",
 		New:     "",
-		Test:    test{Module: "integration", Package: "./endtoend", Run: "^TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess$", Timeout: 180 * time.Second},
+		Test: test{Module: "integration", Package: "./endtoend", Run: "^TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess$",
+			Timeout: 180 * time.Second},
 	},
 }

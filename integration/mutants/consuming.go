@@ -11,7 +11,8 @@ var consumingMutants = []mutant{
 		In:      "worker.run",
 		Old:     "\t\tok := w.accept(acceptCtx,",
 		New:     "\t\tfor _, c := range batch {\n\t\t\tc.partition.accept(c.next, w.clock.Now())\n\t\t}\n\t\tok := w.accept(acceptCtx,",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a failed accept is passed over",
@@ -20,7 +21,8 @@ var consumingMutants = []mutant{
 		In:      "worker.accept",
 		Old:     "if !retry.wait(ctx) {\n\t\t\t\treturn false\n\t\t\t}",
 		New:     "_, results = retry, make([]envelope.Result, len(received))\n\t\t\tbreak",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "an accept that was abandoned counts as accepted",
@@ -29,7 +31,8 @@ var consumingMutants = []mutant{
 		In:      "worker.accept",
 		Old:     "nil {\n\t\t\t\treturn false\n\t\t\t}\n",
 		New:     "nil {\n\t\t\t\tresults = make([]envelope.Result, len(received))\n\t\t\t\tbreak\n\t\t\t}\n",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered$"},
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered$"},
 	},
 	{
 		Name:    "a halted record is passed over",
@@ -38,7 +41,8 @@ var consumingMutants = []mutant{
 		In:      "settling.take",
 		Old:     "== envelope.Durable",
 		New:     "!= envelope.DeadLetter",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestHaltStopsItsPartitionBeforeTheRecordAndNoOther$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestHaltStopsItsPartitionBeforeTheRecordAndNoOther$",
+			Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a bad record under Halt may be committed",
@@ -74,7 +78,8 @@ var consumingMutants = []mutant{
 		In:      "worker.settle",
 		Old:     "s.letters[0].record.Offset",
 		New:     "s.next",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem$"},
+		Test: test{Module: "integration", Package: "./kafka",
+			Run: "^TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem$"},
 	},
 	{
 		Name:    "a batch's checksum is not compared",
@@ -110,7 +115,8 @@ var consumingMutants = []mutant{
 		In:      "fetcher.passGap",
 		Old:     "!p.settled(offset)",
 		New:     "p.ctx.Err() != nil",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestLogOfAnEarlierEpochIsReadFromItsStart$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestLogOfAnEarlierEpochIsReadFromItsStart$",
+			Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a topic's ID is asked for only behind further records",
@@ -119,7 +125,8 @@ var consumingMutants = []mutant{
 		In:      "fetcher.turn",
 		Old:     "f.unsure && time.Since",
 		New:     "len(response.records) > 0 && time.Since",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestTopicCreatedAgainAndQuietThenIsReadFromItsStart$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestTopicCreatedAgainAndQuietThenIsReadFromItsStart$",
+			Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a partition without an offset begins at its end",
@@ -128,6 +135,7 @@ var consumingMutants = []mutant{
 		In:      "fetcher.startOffset",
 		Old:     "kafka.FirstOffset",
 		New:     "kafka.LastOffset",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestLastSkipsNothingOfAPartitionThatIsAdded$", Timeout: 60 * time.Second},
+		Test: test{Module: "integration", Package: "./kafka", Run: "^TestLastSkipsNothingOfAPartitionThatIsAdded$",
+			Timeout: 60 * time.Second},
 	},
 }

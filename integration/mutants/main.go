@@ -52,7 +52,9 @@ func main() {
 
 // runAll reports one line per mutant and a closing one, and says whether none
 // failed. Each job has a copy of the tree.
-func runAll(ctx context.Context, report *report, directory, pattern string, jobs int, all []mutant) (ok bool, err error) {
+func runAll(
+	ctx context.Context, report *report, directory, pattern string, jobs int, all []mutant,
+) (ok bool, err error) {
 	selected, err := choose(all, pattern)
 	if err != nil {
 		return false, err
@@ -170,7 +172,8 @@ func choose(all []mutant, pattern string) ([]mutant, error) {
 	var selected []mutant
 	for _, m := range all {
 		switch {
-		case m.Name == "" || m.Why == "" || m.Package == "" || m.In == "" || m.Old == "" || m.Test.Package == "" || m.Test.Run == "":
+		case m.Name == "" || m.Why == "" || m.Package == "" || m.In == "" || m.Old == "" || m.Test.Package == "" ||
+			m.Test.Run == "":
 			return nil, fmt.Errorf("mutant %q: name, why, package, place, old text and test are all required", m.Name)
 		case m.Old == m.New:
 			return nil, fmt.Errorf("mutant %q: old and new text are the same", m.Name)

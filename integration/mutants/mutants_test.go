@@ -50,20 +50,33 @@ func TestRunnerTellsCaughtFromEverythingElse(t *testing.T) {
 		mutant mutant
 		want   string // of the report; "" means caught
 	}{
-		"caught by a test":                {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: sum}, ""},
-		"caught by a test's panic":        {mutant{Package: ".", In: "Sum", Old: "return a + b", New: `panic("no")`, Test: sum}, ""},
-		"caught by a test's timeout":      {mutant{Package: ".", In: "Sum", Old: "return a + b", New: "select {}", Test: test{Package: ".", Run: "^TestSum$", Timeout: 1e9}}, ""},
-		"survives":                        {mutant{Package: ".", In: "Untested", Old: "return 1", New: "return 2", Test: sum}, "survived: no test noticed"},
-		"does not compile":                {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a +", Test: sum}, "does not compile"},
-		"exits before any test":           {mutant{Package: ".", In: "sum.go", Old: "package sample\n", New: "package sample\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n", Test: sum}, "no test failed, the command did"},
-		"old text not there":              {mutant{Package: ".", In: "Sum", Old: "a * b", New: "a - b", Test: sum}, "occurs 0 times in Sum"},
-		"old text in another function":    {mutant{Package: ".", In: "Twice", Old: "a + b", New: "a - b", Test: sum}, "occurs 0 times in Twice"},
-		"old text there twice":            {mutant{Package: ".", In: "Twice", Old: "a", New: "b", Test: sum}, "not once"},
-		"function not there":              {mutant{Package: ".", In: "Product", Old: "a", New: "b", Test: sum}, "declares no Product"},
-		"test fails without the defect":   {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestBroken$"}}, "fails without the defect"},
-		"expression selects no test":      {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestNone$"}}, "no test ran and passed"},
-		"test is skipped":                 {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestSkipped$"}}, "no test ran and passed"},
-		"caught by what was not left out": {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestHalfLeftOut$"}}, ""},
+		"caught by a test": {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: sum}, ""},
+		"caught by a test's panic": {mutant{Package: ".", In: "Sum", Old: "return a + b", New: `panic("no")`,
+			Test: sum}, ""},
+		"caught by a test's timeout": {mutant{Package: ".", In: "Sum", Old: "return a + b", New: "select {}",
+			Test: test{Package: ".", Run: "^TestSum$", Timeout: 1e9}}, ""},
+		"survives": {mutant{Package: ".", In: "Untested", Old: "return 1", New: "return 2", Test: sum},
+			"survived: no test noticed"},
+		"does not compile": {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a +", Test: sum},
+			"does not compile"},
+		"exits before any test": {mutant{Package: ".", In: "sum.go", Old: "package sample\n",
+			New: "package sample\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n", Test: sum},
+			"no test failed, the command did"},
+		"old text not there": {mutant{Package: ".", In: "Sum", Old: "a * b", New: "a - b", Test: sum},
+			"occurs 0 times in Sum"},
+		"old text in another function": {mutant{Package: ".", In: "Twice", Old: "a + b", New: "a - b", Test: sum},
+			"occurs 0 times in Twice"},
+		"old text there twice": {mutant{Package: ".", In: "Twice", Old: "a", New: "b", Test: sum}, "not once"},
+		"function not there": {mutant{Package: ".", In: "Product", Old: "a", New: "b", Test: sum},
+			"declares no Product"},
+		"test fails without the defect": {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b",
+			Test: test{Package: ".", Run: "^TestBroken$"}}, "fails without the defect"},
+		"expression selects no test": {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b",
+			Test: test{Package: ".", Run: "^TestNone$"}}, "no test ran and passed"},
+		"test is skipped": {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b",
+			Test: test{Package: ".", Run: "^TestSkipped$"}}, "no test ran and passed"},
+		"caught by what was not left out": {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b",
+			Test: test{Package: ".", Run: "^TestHalfLeftOut$"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.mutant.Name, c.mutant.Why = name, "the reason"
@@ -84,8 +97,10 @@ func TestRunnerTellsCaughtFromEverythingElse(t *testing.T) {
 
 func TestMutantThatNeedsAMissingServerIsLeftOut(t *testing.T) {
 	mutants := []mutant{
-		{Name: "all", Why: "w", Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestLeftOut$"}},
-		{Name: "half", Why: "w", Package: ".", In: "Untested", Old: "return 1", New: "return 2", Test: test{Package: ".", Run: "^TestHalfLeftOut$"}},
+		{Name: "all", Why: "w", Package: ".", In: "Sum", Old: "a + b", New: "a - b",
+			Test: test{Package: ".", Run: "^TestLeftOut$"}},
+		{Name: "half", Why: "w", Package: ".", In: "Untested", Old: "return 1", New: "return 2",
+			Test: test{Package: ".", Run: "^TestHalfLeftOut$"}},
 	}
 	repository := sampleRepository(t)
 	var said strings.Builder
@@ -141,7 +156,8 @@ func TestWorkingTreeIsNotTouchedAndTheCopyIsRemoved(t *testing.T) {
 	scratch := t.TempDir()
 	t.Setenv("TMPDIR", scratch)
 	_, err := runAll(t.Context(), &report{out: io.Discard}, repository, "", 1, []mutant{
-		{Name: "one", Why: "w", Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: test{Package: ".", Run: "^TestSum$"}},
+		{Name: "one", Why: "w", Package: ".", In: "Sum", Old: "a + b", New: "a - b",
+			Test: test{Package: ".", Run: "^TestSum$"}},
 	})
 	require.NoError(t, err)
 	content, err := os.ReadFile(filepath.Join(repository, "sum.go"))

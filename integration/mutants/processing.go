@@ -29,7 +29,8 @@ var processingMutants = []mutant{
 		In:      "sweeper.bury",
 		Old:     "if left {",
 		New:     "if left && s.store == nil {",
-		Test:    test{Module: "integration", Package: "./endtoend", Run: "^TestWorkerFrozenPastItsTimeoutChangesNothing$", Timeout: 45 * time.Second},
+		Test: test{Module: "integration", Package: "./endtoend", Run: "^TestWorkerFrozenPastItsTimeoutChangesNothing$",
+			Timeout: 45 * time.Second},
 	},
 	{
 		Name:    "postgres: completion ignores the version",
@@ -148,7 +149,8 @@ var processingMutants = []mutant{
 		In:      "session.beat",
 		Old:     " s.cancel(errFenced) ",
 		New:     "",
-		Test:    test{Package: "./processor", Run: "^TestWorkerThatCannotHeartbeatStopsAndComesBack$", Timeout: 60 * time.Second},
+		Test: test{Package: "./processor", Run: "^TestWorkerThatCannotHeartbeatStopsAndComesBack$",
+			Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a call begins although the heartbeat is too old",
@@ -166,7 +168,8 @@ var processingMutants = []mutant{
 		In:      "Runner.commit",
 		Old:     "!store.OutcomeUnknown(commitErr)",
 		New:     "commitErr != nil",
-		Test:    test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeHasItsEffectsOnce$", Timeout: 45 * time.Second},
+		Test: test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeHasItsEffectsOnce$",
+			Timeout: 45 * time.Second},
 	},
 	{
 		Name:    "a commit of unknown outcome has succeeded",
@@ -175,7 +178,8 @@ var processingMutants = []mutant{
 		In:      "runner.steps",
 		Old:     "s.Completed && s.Version == c.Version+1",
 		New:     "s.Version > 0",
-		Test:    test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeHasItsEffectsOnce$", Timeout: 45 * time.Second},
+		Test: test{Package: "./processor", Run: "^TestCommitOfUnknownOutcomeHasItsEffectsOnce$",
+			Timeout: 45 * time.Second},
 	},
 	{
 		Name:    "results that cannot be stored are given up",
@@ -184,7 +188,8 @@ var processingMutants = []mutant{
 		In:      "completer.flush",
 		Old:     "for i := range batch {\n\t\t\tc.queue[i].tried = true\n\t\t}",
 		New:     "c.queue = c.queue[len(batch):]",
-		Test:    test{Package: "./processor", Run: "^TestResultsWhoseAnswerIsLostAreNotCalledStale$", Timeout: 45 * time.Second},
+		Test: test{Package: "./processor", Run: "^TestResultsWhoseAnswerIsLostAreNotCalledStale$",
+			Timeout: 45 * time.Second},
 	},
 	{
 		Name:    "one sweep declares a worker dead",
@@ -238,6 +243,7 @@ var processingMutants = []mutant{
 		In:      "task.lastError",
 		Old:     "store.SanitizeError(t.policy.redactor.Error(about, ",
 		New:     "t.policy.redactor.Error(about, store.SanitizeError(",
-		Test:    test{Module: "integration", Package: "./telemetry", Run: "^TestNoErrorShowsWhatTheHookHides$/^inbox$/^sqlite$"},
+		Test: test{Module: "integration", Package: "./telemetry",
+			Run: "^TestNoErrorShowsWhatTheHookHides$/^inbox$/^sqlite$"},
 	},
 }

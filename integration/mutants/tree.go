@@ -176,7 +176,8 @@ func (t *tree) goTest(ctx context.Context, test test, limit time.Duration) (outp
 	// Compiling comes on top; go test itself keeps the tests' limit.
 	ctx, cancel := context.WithTimeout(ctx, limit+3*time.Minute)
 	defer cancel()
-	command := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-timeout", limit.String(), "-run", test.Run, test.Package)
+	command := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-timeout", limit.String(), "-run", test.Run,
+		test.Package)
 	command.Dir = filepath.Join(t.path, filepath.FromSlash(test.Module))
 	command.Env = append(os.Environ(), test.Env...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -21,8 +21,11 @@ func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 	_, through := pooled(t, servers.PgBouncerOptions{PoolSize: 3})
 	dsn := through + "&default_query_exec_mode=exec"
 	observe, logs := inboxtest.Observe()
-	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn), observe, inbox.PollingInterval(200*time.Millisecond), inbox.StatementTimeout(3*time.Second))
-	inboxtest.Eventually(t, func() bool { return worker.Health().Processor.Conditions["listening"] != nil }, "health says that nothing is heard")
+	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn), observe,
+		inbox.PollingInterval(200*time.Millisecond), inbox.StatementTimeout(3*time.Second))
+	inboxtest.Eventually(t, func() bool {
+		return worker.Health().Processor.Conditions["listening"] != nil
+	}, "health says that nothing is heard")
 	require.ErrorContains(t, worker.Health().Degraded(), "pooler in transaction mode")
 	told := logs.FilterMessage("inbox: listening failing: polling goes on")
 	inboxtest.Accept(t, other, "1")
@@ -36,7 +39,8 @@ func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) 
 	const size = 3
 	_, through := pooled(t, servers.PgBouncerOptions{PoolSize: size})
 	dsn := through + "&default_query_exec_mode=exec"
-	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn), inbox.PollingInterval(200*time.Millisecond), inbox.StatementTimeout(3*time.Second))
+	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn),
+		inbox.PollingInterval(200*time.Millisecond), inbox.StatementTimeout(3*time.Second))
 	for id := range 20 { // meanwhile it tries again and again
 		inboxtest.Accept(t, other, strconv.Itoa(id))
 		inboxtest.Receive(t, got, "what the poll finds")
@@ -44,7 +48,9 @@ func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) 
 		require.NoError(t, other.DB().Raw("SELECT pg_listening_channels()").Scan(&channels).Error)
 		require.Empty(t, channels, "what a session of the application listens to")
 	}
-	inboxtest.Eventually(t, func() bool { return worker.Health().Processor.Conditions["listening"] != nil }, "health says that nothing is heard")
+	inboxtest.Eventually(t, func() bool {
+		return worker.Health().Processor.Conditions["listening"] != nil
+	}, "health says that nothing is heard")
 	require.NoError(t, worker.Stop(t.Context()))
 	requireNobodyListens(t, dsn, size)
 }
@@ -89,7 +95,8 @@ func requireNobodyListens(t *testing.T, dsn string, size int) {
 func TestListenThroughAPoolerInSessionMode(t *testing.T) {
 	t.Parallel()
 	_, through := pooled(t, servers.PgBouncerOptions{Mode: "session", PoolSize: 40})
-	worker, other, got := pair(t, testenv.OpenPostgres(t, through), testenv.OpenPostgres(t, through), inbox.PollingInterval(time.Hour))
+	worker, other, got := pair(t, testenv.OpenPostgres(t, through), testenv.OpenPostgres(t, through),
+		inbox.PollingInterval(time.Hour))
 	for _, id := range []string{"at the start", "heard", "heard again"} {
 		inboxtest.Accept(t, other, id)
 		require.Equal(t, id, inboxtest.Receive(t, got, "what is announced"))
@@ -98,11 +105,14 @@ func TestListenThroughAPoolerInSessionMode(t *testing.T) {
 }
 
 // pair is a worker that listens and an inbox of another process that accepts.
-func pair(t *testing.T, db, elsewhere *gorm.DB, options ...inbox.Option) (worker, other *inbox.Inbox, got <-chan string) {
+func pair(
+	t *testing.T, db, elsewhere *gorm.DB, options ...inbox.Option,
+) (worker, other *inbox.Inbox, got <-chan string) {
 	t.Helper()
 	arrived := make(chan string, 10)
 	handler := inboxtest.Do("a", func(_ context.Context, m inboxtest.Bytes) error { arrived <- m.ID; return nil })
-	worker = inboxtest.New(t, db, append([]inbox.Option{inboxtest.Brisk(), inbox.Listen(), inboxtest.Handlers(handler)}, options...)...)
+	worker = inboxtest.New(t, db, append([]inbox.Option{inboxtest.Brisk(), inbox.Listen(), inboxtest.Handlers(handler)},
+		options...)...)
 	other = inboxtest.New(t, elsewhere, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 	inboxtest.Start(t, worker)
 	return worker, other, arrived

@@ -79,7 +79,8 @@ func work(t *testing.T, direct, db *gorm.DB) {
 	inboxtest.Exec(t, direct, "CREATE TABLE effects (handler text NOT NULL, message text NOT NULL)")
 	seen := &order{ids: map[string][]string{}}
 	options := func(more ...inbox.Option) []inbox.Option {
-		return append([]inbox.Option{inboxtest.Brisk(), inbox.MaxRetryDelay(100 * time.Millisecond), inbox.Retention(time.Millisecond), everyKind(seen)}, more...)
+		return append([]inbox.Option{inboxtest.Brisk(), inbox.MaxRetryDelay(100 * time.Millisecond),
+			inbox.Retention(time.Millisecond), everyKind(seen)}, more...)
 	}
 	ib := inboxtest.New(t, db, options()...)
 
@@ -90,8 +91,10 @@ func work(t *testing.T, direct, db *gorm.DB) {
 	}
 	inboxtest.Accept(t, ib, lost...)
 	st := inboxtest.Store(t, db)
-	require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: "0190a0a0-0000-7000-8000-000000000001", Host: "elsewhere", HandlerKeys: []string{"plain"}}, time.Now()))
-	claimed, err := st.Claim(t.Context(), store.ClaimRequest{WorkerID: "0190a0a0-0000-7000-8000-000000000001", Now: time.Now(),
+	require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: "0190a0a0-0000-7000-8000-000000000001",
+		Host: "elsewhere", HandlerKeys: []string{"plain"}}, time.Now()))
+	claimed, err := st.Claim(t.Context(), store.ClaimRequest{WorkerID: "0190a0a0-0000-7000-8000-000000000001",
+		Now:    time.Now(),
 		Limits: []store.KeyLimit{{HandlerKey: "plain", Limit: 100}}})
 	require.NoError(t, err)
 	require.Len(t, claimed.Claims, len(lost))
@@ -116,7 +119,8 @@ func work(t *testing.T, direct, db *gorm.DB) {
 	require.Len(t, inboxtest.Statuses(t, ib), 4*(messages+len(lost)))
 	var effects, distinct int64
 	require.NoError(t, direct.Raw("SELECT count(*) FROM effects").Scan(&effects).Error)
-	require.NoError(t, direct.Raw("SELECT count(*) FROM (SELECT DISTINCT handler, message FROM effects) AS d").Scan(&distinct).Error)
+	require.NoError(t,
+		direct.Raw("SELECT count(*) FROM (SELECT DISTINCT handler, message FROM effects) AS d").Scan(&distinct).Error)
 	require.EqualValues(t, 2*(messages+len(lost)), effects)
 	require.Equal(t, effects, distinct, "exactly once")
 	require.Len(t, seen.ids, keys+1, "lanes, and what has no ordering key")
@@ -144,7 +148,8 @@ func work(t *testing.T, direct, db *gorm.DB) {
 func exclusive(t *testing.T, db *gorm.DB) {
 	ran := make(chan string, 10)
 	worker := func(name string) *inbox.Inbox {
-		ib, err := inbox.New("other", db, inboxtest.Brisk(), inbox.WorkerTimeout(15*time.Second), inbox.PollingInterval(100*time.Millisecond),
+		ib, err := inbox.New("other", db, inboxtest.Brisk(), inbox.WorkerTimeout(15*time.Second),
+			inbox.PollingInterval(100*time.Millisecond),
 			inbox.TablePrefix("other_"), inbox.Mode(processor.ModeExclusive),
 			inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran <- name; return nil })))
 		require.NoError(t, err)

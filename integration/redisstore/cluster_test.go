@@ -22,7 +22,8 @@ func TestConformanceOnACluster(t *testing.T) {
 	cases := 0
 	idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {
 		cases++
-		store, err := redisstore.New(client, redisstore.KeyPrefix(fmt.Sprintf("case%d", cases)), redisstore.WaitTimeout(patience))
+		store, err := redisstore.New(client, redisstore.KeyPrefix(fmt.Sprintf("case%d", cases)),
+			redisstore.WaitTimeout(patience))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close()) })
 		return idempotenttest.Fixture{Store: store, Forgets: true, Waits: 10 * time.Second}
@@ -57,7 +58,8 @@ func newCluster(t *testing.T, n int) *redis.ClusterClient {
 			node := redis.NewClient(&redis.Options{Addr: address})
 			info, err := node.ClusterInfo(t.Context()).Result()
 			_ = node.Close()
-			if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, fmt.Sprintf("cluster_size:%d", n)) {
+			if err != nil || !strings.Contains(info, "cluster_state:ok") ||
+				!strings.Contains(info, fmt.Sprintf("cluster_size:%d", n)) {
 				return false
 			}
 		}

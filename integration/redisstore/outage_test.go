@@ -236,7 +236,10 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 		var third atomic.Bool
 		_, err = second.Run(t.Context(), payment, func(ctx context.Context) error {
 			_ = store.Close() // whatever the first had under way has arrived
-			_, err := newStore(t, server, redisstore.WaitTimeout(0)).Run(ctx, payment, func(context.Context) error { third.Store(true); return nil })
+			_, err := newStore(t, server, redisstore.WaitTimeout(0)).Run(ctx, payment, func(context.Context) error {
+				third.Store(true)
+				return nil
+			})
 			require.ErrorIs(t, err, idempotent.ErrInProgress)
 			return nil
 		})
@@ -253,7 +256,8 @@ func awaitLeaseEnd(since time.Time, lease time.Duration) {
 }
 
 func TestUnreachableServerRunsNothingAndIsNotWaitedForLong(t *testing.T) {
-	for name, outage := range map[string]func(*servers.Redis) error{"dead": (*servers.Redis).Kill, "hanging": (*servers.Redis).Freeze} {
+	for name, outage := range map[string]func(*servers.Redis) error{"dead": (*servers.Redis).Kill,
+		"hanging": (*servers.Redis).Freeze} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := start(t, servers.RedisOptions{})
@@ -291,7 +295,8 @@ func TestServerThatMayEvictMarkersIsToldOfOnce(t *testing.T) {
 			other.Key.MessageID = "m2"
 			_, err := store.Run(t.Context(), other, func(context.Context) error { return nil })
 			require.NoError(t, err)
-			require.Equal(t, c.warned, logs.FilterMessageSnippet("its maxmemory-policy must be noeviction").Len(), "%+v", logs.All())
+			require.Equal(t, c.warned, logs.FilterMessageSnippet("its maxmemory-policy must be noeviction").Len(), "%+v",
+				logs.All())
 			require.Equal(t, c.warned, logs.Len())
 		})
 	}
@@ -300,7 +305,8 @@ func TestServerThatMayEvictMarkersIsToldOfOnce(t *testing.T) {
 func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
 	t.Run("an evicting server is refused before anything is claimed", func(t *testing.T) {
 		t.Parallel()
-		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb", "maxmemory-policy": "volatile-lru"}})
+		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb",
+			"maxmemory-policy": "volatile-lru"}})
 		store := newStore(t, server, redisstore.RequireNoEviction())
 		_, err := store.Run(t.Context(), payment, func(context.Context) error { panic("called") })
 		require.ErrorIs(t, err, redisstore.ErrMayEvict)
@@ -314,7 +320,8 @@ func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
 	})
 	t.Run("a server that begins to evict is refused within a lease", func(t *testing.T) {
 		t.Parallel()
-		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb", "maxmemory-policy": "noeviction"}})
+		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb",
+			"maxmemory-policy": "noeviction"}})
 		store := newStore(t, server, redisstore.RequireNoEviction())
 		handled(t, store)
 		client := newClient(t, server)
@@ -326,7 +333,8 @@ func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
 	})
 	t.Run("a server without a limit evicts nothing", func(t *testing.T) {
 		t.Parallel()
-		handled(t, newStore(t, start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory-policy": "allkeys-lru"}}), redisstore.RequireNoEviction()))
+		handled(t, newStore(t, start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory-policy": "allkeys-lru"}}),
+			redisstore.RequireNoEviction()))
 	})
 	t.Run("each master of a cluster is asked", func(t *testing.T) {
 		t.Parallel()
@@ -346,14 +354,16 @@ func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
 		server := start(t, servers.RedisOptions{})
 		client := newClient(t, server)
 		require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err())
-		_, err := newStore(t, server, redisstore.RequireNoEviction()).Run(t.Context(), payment, func(context.Context) error { panic("called") })
+		_, err := newStore(t, server, redisstore.RequireNoEviction()).Run(t.Context(), payment,
+			func(context.Context) error { panic("called") })
 		require.ErrorIs(t, err, redisstore.ErrMayEvict)
 	})
 }
 
 func TestServerWithoutMemoryRunsNothing(t *testing.T) {
 	t.Parallel()
-	server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "1", "maxmemory-policy": "noeviction"}})
+	server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "1",
+		"maxmemory-policy": "noeviction"}})
 	_, err := newStore(t, server).Run(t.Context(), payment, func(context.Context) error { panic("called") })
 	require.ErrorContains(t, err, "claim: OOM")
 }

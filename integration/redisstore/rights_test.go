@@ -70,7 +70,8 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 			nodes = append(nodes, node)
 			grant(t, node, password, append([]string{"+cluster|slots", "+command"}, documented...)...)
 		}
-		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: admin.Options().Addrs, Username: user, Password: password})
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: admin.Options().Addrs, Username: user,
+			Password: password})
 		t.Cleanup(func() { require.NoError(t, client.Close()) })
 		store, err := redisstore.New(client)
 		require.NoError(t, err)
@@ -100,7 +101,8 @@ func TestUserWhoMayNotRunScriptsRunsNoBody(t *testing.T) {
 	t.Parallel()
 	server, password := start(t, servers.RedisOptions{}), rand.Text()
 	grant(t, newClient(t, server), password, "+@all", "-@scripting")
-	_, err := newRestricted(t, server, password, 0).Run(t.Context(), payment, func(context.Context) error { panic("called") })
+	_, err := newRestricted(t, server, password, 0).Run(t.Context(), payment,
+		func(context.Context) error { panic("called") })
 	require.ErrorContains(t, err, "try a script: NOPERM")
 }
 

@@ -113,7 +113,8 @@ func resolved(t *testing.T, d *inboxtest.Database, prepared bool) (*gorm.DB, *re
 		Sources: []gorm.Dialector{source}, Replicas: []gorm.Dialector{reading},
 	})))
 	r.forbid()
-	require.ErrorIs(t, db.Raw("SELECT count(*) FROM effects").Scan(new(int)).Error, errReplica, "reads of the application's go there")
+	require.ErrorIs(t, db.Raw("SELECT count(*) FROM effects").Scan(new(int)).Error, errReplica,
+		"reads of the application's go there")
 	r.askedBy = nil
 	return db, r
 }
@@ -122,7 +123,8 @@ func resolved(t *testing.T, d *inboxtest.Database, prepared bool) (*gorm.DB, *re
 // GORM's cache of prepared statements.
 func onEach(t *testing.T, test func(t *testing.T, d *inboxtest.Database, db *gorm.DB)) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		inboxtest.Exec(t, d.DB, "CREATE TABLE effects (handler varchar(50) NOT NULL, message varchar(50) NOT NULL, PRIMARY KEY (handler, message))")
+		inboxtest.Exec(t, d.DB,
+			"CREATE TABLE effects (handler varchar(50) NOT NULL, message varchar(50) NOT NULL, PRIMARY KEY (handler, message))")
 		for _, prepared := range []bool{false, true} {
 			t.Run(fmt.Sprintf("prepared %v", prepared), func(t *testing.T) {
 				inboxtest.Exec(t, d.DB, "DELETE FROM effects")
@@ -171,8 +173,10 @@ func bad(_ context.Context, m inboxtest.Bytes) error {
 // Contract 3.7.
 func TestInboxNeverReadsAReplica(t *testing.T) {
 	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
-		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.MaxRetries(1), inbox.Retention(time.Millisecond), inboxtest.Handlers(
-			inboxtest.Tx("alone", tx), inboxtest.Tx("group", tx, handler.TxGroup(5)), inboxtest.Tx("ordered", tx, handler.Ordered()), inboxtest.Do("plain", bad)))
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.MaxRetries(1), inbox.Retention(time.Millisecond),
+			inboxtest.Handlers(
+				inboxtest.Tx("alone", tx), inboxtest.Tx("group", tx, handler.TxGroup(5)),
+				inboxtest.Tx("ordered", tx, handler.Ordered()), inboxtest.Do("plain", bad)))
 		end := inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "1", "2", "2")
 		require.NoError(t, db.Transaction(func(tx *gorm.DB) error {
@@ -209,7 +213,8 @@ func TestInboxNeverReadsAReplica(t *testing.T) {
 		_, err = ib.Cleanup(t.Context())
 		require.NoError(t, err)
 		var left int
-		require.NoError(t, d.DB.Raw(fmt.Sprintf("SELECT count(*) FROM prepared_%v_messages", db.PrepareStmt)).Scan(&left).Error)
+		require.NoError(t, d.DB.Raw(fmt.Sprintf("SELECT count(*) FROM prepared_%v_messages",
+			db.PrepareStmt)).Scan(&left).Error)
 		require.Zero(t, left)
 	})
 }
@@ -235,7 +240,8 @@ func operate(t *testing.T, o *ops.Ops, poisoned ops.Status) {
 	require.NoError(t, o.Resume(ctx, ada, "plain"))
 	require.NoError(t, o.Retry(ctx, ada, ops.Ref{StatusID: poisoned.ID}))
 	inboxtest.Eventually(t, func() bool {
-		result, err := o.DiscardMatching(ctx, ada, ops.Filter{HandlerKeys: []string{"plain"}, States: []ops.State{ops.StatePoisoned}}, ops.Bulk{})
+		result, err := o.DiscardMatching(ctx, ada, ops.Filter{HandlerKeys: []string{"plain"},
+			States: []ops.State{ops.StatePoisoned}}, ops.Bulk{})
 		require.NoError(t, err)
 		return err == nil && result.Done == 1
 	}, "it is poisoned again and discarded")
@@ -247,15 +253,19 @@ func operate(t *testing.T, o *ops.Ops, poisoned ops.Status) {
 func TestInlineChannelNeverReadsAReplica(t *testing.T) {
 	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
 		k := kafkatest.Start(t, kafkatest.Topic("events", 1))
-		record := kafkatest.Record{Value: []byte("x"), Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("1")}, {Key: "MessageType", Value: []byte("t")}}}
+		record := kafkatest.Record{Value: []byte("x"),
+			Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("1")}, {Key: "MessageType", Value: []byte("t")}}}
 		require.NoError(t, k.Produce("events", record, record))
 		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.Channel("events", inbox.Inline(),
-			inbox.Kafka(kafkaconsumer.Config{Brokers: k.Brokers(), Topics: []string{"events"}, GroupID: "group", SessionTimeout: 10 * time.Second}),
+			inbox.Kafka(kafkaconsumer.Config{Brokers: k.Brokers(), Topics: []string{"events"}, GroupID: "group",
+				SessionTimeout: 10 * time.Second}),
 			inbox.On("t", inboxtest.Tx("tx", tx), inboxtest.Do("plain", func(ctx context.Context, m inboxtest.Bytes) error {
 				return write(handler.DB(ctx), m)
 			}))))
 		end := inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool { return k.Committed("group", "events")[0] == 2 }, "both records are acknowledged")
+		inboxtest.Eventually(t, func() bool {
+			return k.Committed("group", "events")[0] == 2
+		}, "both records are acknowledged")
 		end()
 		require.Equal(t, []string{"plain 1", "tx 1"}, effects(t, d))
 	})
@@ -270,9 +280,10 @@ func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
 		require.NoError(t, s.Check(t.Context()))
 		run := func(ctx context.Context, id string) (duplicate bool) {
 			key := idempotent.Key{MessageID: id, HandlerKey: "h"}
-			duplicate, err := s.Run(ctx, idempotent.Run{Key: key, MessageType: "t", Retention: time.Hour}, func(ctx context.Context) error {
-				return write(handler.DB(ctx), inboxtest.Bytes{Metadata: handler.Metadata{ID: id, HandlerKey: "h"}})
-			})
+			duplicate, err := s.Run(ctx, idempotent.Run{Key: key, MessageType: "t", Retention: time.Hour},
+				func(ctx context.Context) error {
+					return write(handler.DB(ctx), inboxtest.Bytes{Metadata: handler.Metadata{ID: id, HandlerKey: "h"}})
+				})
 			require.NoError(t, err)
 			return duplicate
 		}
@@ -282,7 +293,8 @@ func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
 			require.False(t, run(gormstore.WithTx(t.Context(), tx), "2"+fmt.Sprint(db.PrepareStmt)))
 			return nil
 		}))
-		processed, err := s.Processed(t.Context(), idempotent.Key{MessageID: "2" + fmt.Sprint(db.PrepareStmt), HandlerKey: "h"})
+		processed, err := s.Processed(t.Context(), idempotent.Key{MessageID: "2" + fmt.Sprint(db.PrepareStmt),
+			HandlerKey: "h"})
 		require.NoError(t, err)
 		require.True(t, processed)
 		require.Len(t, effects(t, d), 2)

@@ -23,8 +23,10 @@ const adminClientID = "inbox-test-admin"
 // NewAdmin returns an Admin that connects to the brokers (host:port) when used.
 func NewAdmin(brokers ...string) *Admin {
 	// The transport caches metadata; a test looks for what it just made.
-	transport := &kafka.Transport{DialTimeout: 3 * time.Second, MetadataTTL: 100 * time.Millisecond, ClientID: adminClientID}
-	return &Admin{brokers: brokers, replicas: 1, client: &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: 15 * time.Second, Transport: transport}}
+	transport := &kafka.Transport{DialTimeout: 3 * time.Second, MetadataTTL: 100 * time.Millisecond,
+		ClientID: adminClientID}
+	return &Admin{brokers: brokers, replicas: 1, client: &kafka.Client{Addr: kafka.TCP(brokers...),
+		Timeout: 15 * time.Second, Transport: transport}}
 }
 
 // Close ends the connections to the broker and forgets what it said about
@@ -120,7 +122,8 @@ func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int
 		a.Close()
 		return nil, fmt.Errorf("committed offsets of %s for %s: %w", group, topic, err)
 	}
-	response, err := a.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: partitions}})
+	response, err := a.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group,
+		Topics: map[string][]int{topic: partitions}})
 	if err == nil {
 		err = response.Error
 	}
@@ -169,7 +172,8 @@ func (a *Admin) partitions(ctx context.Context, topic string) ([]int, error) {
 // findCoordinator says whether the broker serves groups. The first call makes
 // the topic that keeps their offsets.
 func (a *Admin) findCoordinator(ctx context.Context) error {
-	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: "inbox-test", KeyType: kafka.CoordinatorKeyTypeConsumer})
+	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: "inbox-test",
+		KeyType: kafka.CoordinatorKeyTypeConsumer})
 	if err != nil {
 		return err
 	}

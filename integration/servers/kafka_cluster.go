@@ -83,7 +83,8 @@ func (c *Cluster) plan(launcher launcher, options ClusterOptions) (err error) {
 	common := map[string]string{
 		"controller.quorum.voters":       fmt.Sprintf("%d@%s", controllerID, address(ports[0])),
 		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
-		"default.replication.factor":     "2", "offsets.topic.replication.factor": "2", "transaction.state.log.replication.factor": "2",
+		"default.replication.factor":     "2", "offsets.topic.replication.factor": "2",
+		"transaction.state.log.replication.factor":         "2",
 		"share.coordinator.state.topic.replication.factor": "2",
 		// A broker that is gone is noticed within seconds: 9 by default.
 		"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "250",

@@ -27,13 +27,15 @@ func (c container) bind() string           { return "0.0.0.0" } // published on 
 func (c container) dataPath(*Kafka) string { return containerData + "/data" }
 
 func (c container) format(k *Kafka, clusterID string) *exec.Cmd {
-	return c.command(k, "/opt/kafka/bin/kafka-storage.sh format --cluster-id "+clusterID+" --config "+containerData+"/server.properties")
+	return c.command(k, "/opt/kafka/bin/kafka-storage.sh format --cluster-id "+clusterID+" --config "+containerData+
+		"/server.properties")
 }
 
 // serve ends the broker when its input ends, which the daemon closes when the
 // docker client is gone: so a container does not outlive us either.
 func (c container) serve(k *Kafka) (*exec.Cmd, error) {
-	command := c.command(k, `exec 3<&0; (cat <&3 >/dev/null; kill -KILL $$) & exec /opt/kafka/bin/kafka-server-start.sh `+containerData+`/server.properties </dev/null`)
+	command := c.command(k, `exec 3<&0; (cat <&3 >/dev/null; kill -KILL $$) & exec /opt/kafka/bin/kafka-server-start.sh `+
+		containerData+`/server.properties </dev/null`)
 	if _, err := command.StdinPipe(); err != nil { // held open by us, closed when the command ends
 		return nil, err
 	}

@@ -4,7 +4,8 @@ import "errors"
 
 // findKafka returns the way to run Kafka that this machine has.
 func findKafka() (launcher, error) {
-	missing := Missing{Server: "Kafka on a real broker", Install: "default-jdk-headless and maven, start a Docker daemon, or set " + KafkaEnv}
+	missing := Missing{Server: "Kafka on a real broker",
+		Install: "default-jdk-headless and maven, start a Docker daemon, or set " + KafkaEnv}
 	if err := knownMissing(KafkaEnv, missing); err != nil {
 		return nil, err
 	}

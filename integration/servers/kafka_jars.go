@@ -59,7 +59,8 @@ func (j jars) command(k *Kafka, arguments ...string) *exec.Cmd {
 	}
 	command := exec.Command(j.java, append(options, arguments...)...)
 	command.Dir = k.directory.path
-	command.Env = environmentWithout([]string{"KAFKA_", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH"})
+	command.Env = environmentWithout([]string{"KAFKA_", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS",
+		"CLASSPATH"})
 	return command
 }
 

@@ -13,7 +13,8 @@ import (
 // question here, one that was not answered may have gone to a frozen broker:
 // the next goes to whichever takes a new connection.
 func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
-	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: group, KeyType: kafka.CoordinatorKeyTypeConsumer})
+	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: group,
+		KeyType: kafka.CoordinatorKeyTypeConsumer})
 	if err == nil {
 		err = response.Error
 	}
@@ -82,7 +83,8 @@ func (a *Admin) inSync(ctx context.Context) error {
 				return fmt.Errorf("%s/%d: %w", topic.Name, partition.ID, partition.Error)
 			}
 			if len(partition.Isr) < a.replicas || len(partition.Isr) < len(partition.Replicas) {
-				return fmt.Errorf("%s/%d has %d of %d replicas in sync", topic.Name, partition.ID, len(partition.Isr), len(partition.Replicas))
+				return fmt.Errorf("%s/%d has %d of %d replicas in sync", topic.Name, partition.ID, len(partition.Isr),
+					len(partition.Replicas))
 			}
 		}
 	}

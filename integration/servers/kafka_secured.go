@@ -104,7 +104,8 @@ func (s *secured) add(settings map[string]string, bind string) {
 	}
 	const (
 		scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-		plain = "org.apache.kafka.common.security.plain.PlainLoginModule required user_" + PlainUser + `="` + PlainPassword + `";`
+		plain = "org.apache.kafka.common.security.plain.PlainLoginModule required user_" + PlainUser + `="` + PlainPassword +
+			`";`
 	)
 	of := func(listener Listener, name string) string {
 		return "listener.name." + strings.ToLower(string(listener)) + "." + name

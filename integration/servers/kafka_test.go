@@ -78,7 +78,8 @@ func TestKafkaRunsAsTestsNeedIt(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, map[int]int64{0: -1, 1: -1}, none)
 
-		reader := kafka.NewReader(kafka.ReaderConfig{Brokers: k.Brokers(), GroupID: "readers", GroupTopics: []string{"read"}, StartOffset: kafka.FirstOffset, MaxWait: 100 * time.Millisecond})
+		reader := kafka.NewReader(kafka.ReaderConfig{Brokers: k.Brokers(), GroupID: "readers", GroupTopics: []string{"read"},
+			StartOffset: kafka.FirstOffset, MaxWait: 100 * time.Millisecond})
 		for range 2 {
 			_, err := reader.ReadMessage(ctx) // reads and commits
 			require.NoError(t, err)
@@ -104,13 +105,15 @@ func TestClosedKafkaLeavesNothing(t *testing.T) {
 func TestMissingKafkaIsNamed(t *testing.T) {
 	oldJava := filepath.Join(t.TempDir(), "bin", "java")
 	require.NoError(t, os.MkdirAll(filepath.Dir(oldJava), 0o755))
-	require.NoError(t, os.WriteFile(oldJava, []byte("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"), 0o755))
+	require.NoError(t, os.WriteFile(oldJava, []byte("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"),
+		0o755))
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("JAVA_HOME", filepath.Dir(filepath.Dir(oldJava)))
 	t.Setenv(KafkaEnv+MissingSuffix, "")
 	_, err := StartKafka(KafkaOptions{})
 	require.ErrorContains(t, err, "Kafka on a real broker: no Java 17 or newer (")
-	require.ErrorContains(t, err, "is Java 11), no docker on the PATH; install default-jdk-headless and maven, start a Docker daemon, or set INBOX_TEST_KAFKA")
+	require.ErrorContains(t, err,
+		"is Java 11), no docker on the PATH; install default-jdk-headless and maven, start a Docker daemon, or set INBOX_TEST_KAFKA")
 	require.NotContains(t, err.Error(), "\n")
 }
 
@@ -123,9 +126,12 @@ func TestKafkaThatCannotStartShowsItsLog(t *testing.T) {
 
 func TestIgnoredSignalEndsInAKill(t *testing.T) {
 	directory := t.TempDir()
-	p, err := startProcess(exec.Command("/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"), nil, filepath.Join(directory, "log"))
+	p, err := startProcess(exec.Command("/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"), nil,
+		filepath.Join(directory, "log"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return logTail(filepath.Join(directory, "log")) == "ready" }, 2*time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return logTail(filepath.Join(directory, "log")) == "ready"
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.ErrorContains(t, p.end(syscall.SIGTERM, 200*time.Millisecond), "was killed")
 	require.False(t, p.running())
 }

@@ -96,7 +96,9 @@ func (b *PgBouncer) start(ctx context.Context, binary string, options PgBouncerO
 	if b.process, err = startProcess(command, account, b.log()); err != nil {
 		return err
 	}
-	if err := b.process.waitUntil(ctx, func(ctx context.Context) error { return PingPostgres(ctx, b.DSN(options.Server)) }); err != nil {
+	if err := b.process.waitUntil(ctx, func(ctx context.Context) error {
+		return PingPostgres(ctx, b.DSN(options.Server))
+	}); err != nil {
 		b.process.signal(syscall.SIGKILL)
 		return errors.Join(fmt.Errorf("%w: %s", err, logTail(b.log())), b.process.waitEnd())
 	}

@@ -101,7 +101,8 @@ func (o PostgresOptions) find() (string, error) {
 	if o.finder != nil {
 		return o.finder.find()
 	}
-	if err := knownMissing(PostgresEnv, Missing{Server: "PostgreSQL", Install: "postgresql or set " + PostgresEnv}); err != nil {
+	if err := knownMissing(PostgresEnv, Missing{Server: "PostgreSQL", Install: "postgresql or set " +
+		PostgresEnv}); err != nil {
 		return "", err
 	}
 	finder, err := newPostgresFinder()

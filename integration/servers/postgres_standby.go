@@ -26,7 +26,8 @@ func (p *Postgres) StartStandby() (*Postgres, error) {
 	}
 	if err == nil {
 		err = await("synchronous standby", startTimeout, func() bool {
-			return p.administer(ctx, "SELECT 1 / count(*) FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'") == nil
+			return p.administer(ctx,
+				"SELECT 1 / count(*) FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'") == nil
 		})
 	}
 	if err != nil {
@@ -63,7 +64,8 @@ func (p *Postgres) Promote() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	// The copy has its first server's configuration, and would wait for a standby.
-	return wrap("PostgreSQL: promote", p.administer(ctx, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()", "SELECT pg_promote()"))
+	return wrap("PostgreSQL: promote", p.administer(ctx, "ALTER SYSTEM RESET synchronous_standby_names",
+		"SELECT pg_reload_conf()", "SELECT pg_promote()"))
 }
 
 func (p *Postgres) administer(ctx context.Context, statements ...string) (err error) {

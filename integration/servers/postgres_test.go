@@ -127,7 +127,8 @@ func TestPostgresFetchedByTheLibraryStarts(t *testing.T) {
 	require.NoError(t, err)
 	binaries, err := finder.fetch()
 	if err != nil {
-		testenv.LeaveOutIf(t, &Missing{Server: "fetching PostgreSQL", Why: "not to be had from " + finder.repository, Cause: err})
+		testenv.LeaveOutIf(t, &Missing{Server: "fetching PostgreSQL", Why: "not to be had from " + finder.repository,
+			Cause: err})
 	}
 	p := startPostgres(t, PostgresOptions{Binaries: binaries})
 	require.Contains(t, query(t, p, "SHOW server_version"), "16.")

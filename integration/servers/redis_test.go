@@ -37,7 +37,8 @@ func TestDurableRedisKeepsItsDataThrough(t *testing.T) {
 func TestRedisIsEmptyAfterACrashUnlessDurable(t *testing.T) {
 	r := startRedis(t, RedisOptions{Settings: map[string]string{"maxmemory-policy": "allkeys-lru"}})
 	require.NoError(t, redisClient(t, r).Set(t.Context(), "key", "value", 0).Err())
-	require.Equal(t, map[string]string{"maxmemory-policy": "allkeys-lru"}, redisClient(t, r).ConfigGet(t.Context(), "maxmemory-policy").Val())
+	require.Equal(t, map[string]string{"maxmemory-policy": "allkeys-lru"},
+		redisClient(t, r).ConfigGet(t.Context(), "maxmemory-policy").Val())
 	require.NoError(t, r.Kill())
 	require.NoError(t, r.Start())
 	require.ErrorIs(t, redisClient(t, r).Get(t.Context(), "key").Err(), redis.Nil)

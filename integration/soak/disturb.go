@@ -23,7 +23,8 @@ type server interface {
 func (w *world) tracks(f *fleet) []track {
 	const down = 3 * time.Second
 	frozen := w.settings.SessionTimeout + 2*time.Second // longer than anybody is waited for
-	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"kafka_answers_cut", w.cutKafka, 4 * time.Second}, {"rebalance_storm", f.storm, 0}}
+	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"kafka_answers_cut", w.cutKafka, 4 * time.Second},
+		{"rebalance_storm", f.storm, 0}}
 	for id := range 2 {
 		broker, name := w.cluster.Broker(id+1), fmt.Sprintf("broker %d", id+1)
 		prefix := fmt.Sprintf("broker_%d_", id+1)
@@ -50,7 +51,9 @@ func (w *world) tracks(f *fleet) []track {
 
 // outage takes a server away for a time. settled, if not nil, waits until it
 // is whole again.
-func (w *world) outage(name, kind string, s server, begin, end func() error, settled func() bool) func(time.Duration) bool {
+func (w *world) outage(
+	name, kind string, s server, begin, end func() error, settled func() bool,
+) func(time.Duration) bool {
 	return func(lasts time.Duration) bool {
 		w.say("%s %s for %.1fs", name, kind, lasts.Seconds())
 		err := begin()

@@ -91,9 +91,12 @@ func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whol
 		name  string
 		value any
 	}{
-		{"produced", v.Produced}, {"accepted", v.Accepted}, {"completed", v.Completed}, {"poisoned", v.Poisoned}, {"pending", v.Pending},
-		{"reruns", v.Reruns}, {"missing", v.Missing}, {"skipped", skipped}, {"doubled", v.Doubled}, {"misjudged", v.Misjudged}, {"unknown", v.Unknown},
-		{"offset_samples", offsets.Samples}, {"committed_backwards", offsets.Backwards}, {"committed_past_unstored", offsets.PastUnstored},
+		{"produced", v.Produced}, {"accepted", v.Accepted}, {"completed", v.Completed}, {"poisoned", v.Poisoned},
+		{"pending", v.Pending},
+		{"reruns", v.Reruns}, {"missing", v.Missing}, {"skipped", skipped}, {"doubled", v.Doubled},
+		{"misjudged", v.Misjudged}, {"unknown", v.Unknown},
+		{"offset_samples", offsets.Samples}, {"committed_backwards", offsets.Backwards},
+		{"committed_past_unstored", offsets.PastUnstored},
 		{"uncommitted", length - committed}, {"worker_failures", f.failures.Load()},
 		{"worker_peak_rss_mib", f.rss.Load() / 1024}, {"seconds", fmt.Sprintf("%.1f", time.Since(began).Seconds())},
 	} {
@@ -104,6 +107,7 @@ func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whol
 	if len(missed) > 0 {
 		w.say("never happened: %s", strings.Join(missed, ", "))
 	}
-	return !v.Broken() && len(missed) == 0 && skipped == 0 && offsets.Backwards == 0 && offsets.PastUnstored == 0 && offsets.Samples > 0 &&
+	return !v.Broken() && len(missed) == 0 && skipped == 0 && offsets.Backwards == 0 && offsets.PastUnstored == 0 &&
+		offsets.Samples > 0 &&
 		committed == length && f.failures.Load() == 0, nil
 }

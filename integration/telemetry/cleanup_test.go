@@ -30,7 +30,8 @@ func TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable(t *testing.T
 		require.Error(t, err)
 
 		collected := m.collect(t)
-		require.Equal(t, map[string]float64{"messages": 2, "statuses": 4, "markers": 0, "audit": 0, "rejected": 0, "workers": 0, "leases": 0},
+		require.Equal(t, map[string]float64{"messages": 2, "statuses": 4, "markers": 0, "audit": 0, "rejected": 0,
+			"workers": 0, "leases": 0},
 			by(collected["inbox.cleanup.deleted"], "inbox.cleanup.table"))
 		runs := map[string]uint64{}
 		for _, p := range collected["inbox.cleanup.duration"] {

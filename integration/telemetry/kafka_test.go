@@ -25,8 +25,10 @@ import (
 var decoder = envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}
 
 func consuming(kafka *kafkatest.Kafka) inbox.ChannelOption {
-	return inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", Decoder: decoder,
-		SessionTimeout: 30 * time.Second, RebalanceTimeout: time.Minute, HeartbeatInterval: 50 * time.Millisecond, JoinBackoff: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
+	return inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g",
+		Decoder:        decoder,
+		SessionTimeout: 30 * time.Second, RebalanceTimeout: time.Minute, HeartbeatInterval: 50 * time.Millisecond,
+		JoinBackoff: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
 		FetchMaxWait: 100 * time.Millisecond, RequestTimeout: 10 * time.Second, DialTimeout: 10 * time.Second})
 }
 
@@ -34,16 +36,22 @@ func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
 	t.Parallel()
 	m, provider := newMeter(t)
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 2))
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.SampleInterval(5*time.Millisecond), inbox.Unrouted(acceptor.UnroutedHalt),
-		inbox.Channel("c", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", WatchInterval: 50 * time.Millisecond,
-			Decoder: envelope.DecoderConfig{ID: envelope.KafkaCoordinates(), TypeHeader: "type"}}), inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.SampleInterval(5*time.Millisecond),
+		inbox.Unrouted(acceptor.UnroutedHalt),
+		inbox.Channel("c", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"},
+			GroupID: "g", WatchInterval: 50 * time.Millisecond,
+			Decoder: envelope.DecoderConfig{ID: envelope.KafkaCoordinates(), TypeHeader: "type"}}),
+			inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
 	inboxtest.Start(t, ib)
 	produce := func(partition int, kind string) {
-		require.NoError(t, kafka.Produce("orders", kafkatest.Record{Partition: partition, Value: []byte("1"), Headers: []kafkatest.Header{{Key: "type", Value: []byte(kind)}}}))
+		require.NoError(t, kafka.Produce("orders", kafkatest.Record{Partition: partition, Value: []byte("1"),
+			Headers: []kafkatest.Header{{Key: "type", Value: []byte(kind)}}}))
 	}
 	produce(0, "t")
 	produce(1, "t")
-	inboxtest.Eventually(t, func() bool { return ib.Counters().Accepted == 2 && ib.Health().Ready() }, "both partitions are consumed")
+	inboxtest.Eventually(t, func() bool {
+		return ib.Counters().Accepted == 2 && ib.Health().Ready()
+	}, "both partitions are consumed")
 	produce(1, "nobody's")
 	produce(1, "t")
 	inboxtest.Eventually(t, func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 }, "one is halted")
@@ -64,16 +72,19 @@ func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
 		shown = m.collect(t)
 		return by(shown["inbox.consumer.lag"], "messaging.destination.partition.id")["1"] == 2
 	}, "the halted partition's lag is shown")
-	require.Equal(t, map[string]float64{"0": 0, "1": 1}, by(shown["inbox.consumer.halted"], "messaging.destination.partition.id"))
+	require.Equal(t, map[string]float64{"0": 0, "1": 1},
+		by(shown["inbox.consumer.halted"], "messaging.destination.partition.id"))
 	lag := shown["inbox.consumer.lag"][0]
-	require.Equal(t, []string{"c", "g", "orders", "kafka"}, []string{lag.of("inbox.channel"), lag.of("messaging.consumer.group.name"),
-		lag.of("messaging.destination.name"), lag.of("messaging.system")})
+	require.Equal(t, []string{"c", "g", "orders", "kafka"},
+		[]string{lag.of("inbox.channel"), lag.of("messaging.consumer.group.name"),
+			lag.of("messaging.destination.name"), lag.of("messaging.system")})
 	require.EqualValues(t, 2, by(shown["inbox.health"], "inbox.name")["test"])
 	require.Equal(t, map[string]float64{"c": 1}, by(shown["inbox.records.rejected"], "inbox.channel"))
 }
 
 func TestRecordsAreTracedFromTheirProducer(t *testing.T) {
-	for name, mode := range map[string][]inbox.ChannelOption{"inbox": nil, "direct": {inbox.Direct()}, "inline": {inbox.Inline()}} {
+	for name, mode := range map[string][]inbox.ChannelOption{"inbox": nil, "direct": {inbox.Direct()},
+		"inline": {inbox.Inline()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			seen, _, option := newSpans(t)
@@ -91,18 +102,23 @@ func TestRecordsAreTracedFromTheirProducer(t *testing.T) {
 				cfg = inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g",
 					Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.HeaderID("id")}})
 			}
-			ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), option, provider, w3c, inbox.Channel("c", append(mode, cfg, on)...))
+			ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), option, provider, w3c,
+				inbox.Channel("c", append(mode, cfg, on)...))
 			inboxtest.Start(t, ib)
 			traceID, spanID, header := producer(7)
 			require.NoError(t, kafka.Produce("orders", kafkatest.Record{Value: []byte("1"),
 				Headers: []kafkatest.Header{{Key: "traceparent", Value: []byte(header)}, {Key: "id", Value: []byte("m1")}}}))
-			inboxtest.Eventually(t, func() bool { return len(seen.named("process h")) == 2 && ib.Counters().Processed == 1 }, "both attempts have ended")
+			inboxtest.Eventually(t, func() bool {
+				return len(seen.named("process h")) == 2 && ib.Counters().Processed == 1
+			}, "both attempts have ended")
 			for i, attempt := range seen.named("process h") {
 				require.Equal(t, traceID, traceOf(attempt))
 				require.Equal(t, spanID, attempt.Parent().SpanID().String())
 				attributes := attributesOf(attempt)
-				require.Equal(t, []string{"kafka", "orders", "0", "0", fmt.Sprint(i + 1)}, []string{attributes["messaging.system"], attributes["messaging.destination.name"],
-					attributes["messaging.destination.partition.id"], attributes["messaging.kafka.offset"], attributes["inbox.attempt"]})
+				require.Equal(t, []string{"kafka", "orders", "0", "0", fmt.Sprint(i + 1)},
+					[]string{attributes["messaging.system"], attributes["messaging.destination.name"],
+						attributes["messaging.destination.partition.id"], attributes["messaging.kafka.offset"],
+						attributes["inbox.attempt"]})
 				require.Equal(t, []string{"failed", "completed"}[i], attributes["inbox.outcome"])
 				if accept := seen.named("accept c"); name == "inbox" {
 					require.Equal(t, []string{id(accept[0])}, linked(attempt))
@@ -126,7 +142,8 @@ func TestWhatInlineChannelsSkipIsCountedByChannel(t *testing.T) {
 	m, provider := newMeter(t)
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))
 	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.Channel("c", inbox.Inline(),
-		inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.HeaderID("id")}}),
+		inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g",
+			Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.HeaderID("id")}}),
 		inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
 	inboxtest.Start(t, ib)
 	for _, key := range []string{"m1", "m1", ""} {
@@ -136,7 +153,10 @@ func TestWhatInlineChannelsSkipIsCountedByChannel(t *testing.T) {
 		}
 		require.NoError(t, kafka.Produce("orders", record))
 	}
-	inboxtest.Eventually(t, func() bool { c := ib.Counters(); return c.DuplicateSkipped == 1 && c.MissingKey == 1 }, "all three are done with")
+	inboxtest.Eventually(t, func() bool {
+		c := ib.Counters()
+		return c.DuplicateSkipped == 1 && c.MissingKey == 1
+	}, "all three are done with")
 	collected := m.collect(t)
 	require.Equal(t, map[string]float64{"c": 1}, by(collected["inbox.inline.duplicates_skipped"], "inbox.channel"))
 	require.Equal(t, map[string]float64{"c": 1}, by(collected["inbox.inline.missing_keys"], "inbox.channel"))
@@ -211,7 +231,8 @@ func TestPausedHandlerExcusesAChannelThatStandsStill(t *testing.T) {
 		r.clock.Advance(10 * time.Minute)
 		inboxtest.Eventually(t, func() bool {
 			h := r.ib.Health()
-			return h.State == inbox.HealthDegraded && len(h.Reasons) == 1 && strings.Contains(h.Reasons[0].Detail, `wait for paused handlers ["h"]`)
+			return h.State == inbox.HealthDegraded && len(h.Reasons) == 1 &&
+				strings.Contains(h.Reasons[0].Detail, `wait for paused handlers ["h"]`)
 		}, "health names the paused handler and asks for no restart")
 		require.NoError(t, r.ib.Resume(t.Context(), "h"))
 		inboxtest.Receive(t, r.entered, "m1")
@@ -231,26 +252,30 @@ type standing struct {
 
 func newStanding(t *testing.T, d *inboxtest.Database, mode inbox.ChannelOption) *standing {
 	t.Helper()
-	r := &standing{clock: fxtest.NewClock(inboxtest.Noon), kafka: kafkatest.Start(t, kafkatest.Topic("orders", 1)), entered: make(chan struct{}, 10), leave: make(chan error)}
-	r.ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(r.clock), inbox.SampleInterval(5*time.Millisecond), inbox.Channel("c", mode,
-		inbox.Kafka(kafkaconsumer.Config{Brokers: r.kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", WatchInterval: 50 * time.Millisecond,
-			Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.HeaderID("id")}}),
-		inbox.On("t", inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
-			r.entered <- struct{}{}
-			select {
-			case err := <-r.leave:
-				return err
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}, handler.Timeout(time.Minute)))))
+	r := &standing{clock: fxtest.NewClock(inboxtest.Noon), kafka: kafkatest.Start(t, kafkatest.Topic("orders", 1)),
+		entered: make(chan struct{}, 10), leave: make(chan error)}
+	r.ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(r.clock), inbox.SampleInterval(5*time.Millisecond),
+		inbox.Channel("c", mode,
+			inbox.Kafka(kafkaconsumer.Config{Brokers: r.kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g",
+				WatchInterval: 50 * time.Millisecond,
+				Decoder:       envelope.DecoderConfig{Type: "t", ID: envelope.HeaderID("id")}}),
+			inbox.On("t", inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
+				r.entered <- struct{}{}
+				select {
+				case err := <-r.leave:
+					return err
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}, handler.Timeout(time.Minute)))))
 	inboxtest.Start(t, r.ib)
 	return r
 }
 
 func (r *standing) produce(t *testing.T, id string) {
 	t.Helper()
-	require.NoError(t, r.kafka.Produce("orders", kafkatest.Record{Value: []byte("1"), Headers: []kafkatest.Header{{Key: "id", Value: []byte(id)}}}))
+	require.NoError(t, r.kafka.Produce("orders", kafkatest.Record{Value: []byte("1"),
+		Headers: []kafkatest.Header{{Key: "id", Value: []byte(id)}}}))
 }
 
 // receive has the handler run.
@@ -272,5 +297,7 @@ func (r *standing) consumer() inbox.HealthState {
 
 func (r *standing) becomes(t *testing.T, want inbox.HealthState) {
 	t.Helper()
-	inboxtest.Eventually(t, func() bool { return r.consumer() == want }, fmt.Sprintf("the channel is %q, not %q", want, r.consumer()))
+	inboxtest.Eventually(t, func() bool {
+		return r.consumer() == want
+	}, fmt.Sprintf("the channel is %q, not %q", want, r.consumer()))
 }

@@ -55,7 +55,8 @@ func TestMetricsAgreeWithTheCounters(t *testing.T) {
 		inboxtest.Accept(t, ib, "good-1")
 		other := inboxtest.Message("good-2")
 		other.Content = []byte("other")
-		for _, message := range []handler.RawMessage{other, {Channel: "c", Type: "who", ID: "unrouted"}, {Channel: "c", Type: "t"}, {Channel: "where", Type: "t", ID: "w"}} {
+		for _, message := range []handler.RawMessage{other, {Channel: "c", Type: "who", ID: "unrouted"},
+			{Channel: "c", Type: "t"}, {Channel: "where", Type: "t", ID: "w"}} {
 			_, _ = ib.Accept(t.Context(), message)
 		}
 		inboxtest.Process(t, ib)
@@ -69,11 +70,16 @@ func TestMetricsAgreeWithTheCounters(t *testing.T) {
 		require.Equal(t, map[string]float64{"c": 6, "quiet": 0}, by(collected["inbox.messages.accepted"], "inbox.channel"))
 		require.Equal(t, map[string]float64{"c": 2, "quiet": 0}, by(collected["inbox.messages.duplicates"], "inbox.channel"))
 		require.Equal(t, map[string]float64{"c": 1, "quiet": 0}, by(collected["inbox.messages.unrouted"], "inbox.channel"))
-		require.Equal(t, map[string]float64{"c": 1, "quiet": 0, "_OTHER": 1}, by(collected["inbox.messages.invalid"], "inbox.channel"), "a channel that is not declared has no series")
-		require.Equal(t, map[string]float64{"mail": 2, "stock": 2, "idle": 0}, by(collected["inbox.attempts.processed"], "inbox.handler.key"))
-		require.Equal(t, map[string]float64{"mail": 3, "stock": 3, "idle": 0}, by(collected["inbox.attempts.failed"], "inbox.handler.key"))
-		require.Equal(t, map[string]float64{"mail": 1, "stock": 1, "idle": 0}, by(collected["inbox.statuses.poisoned"], "inbox.handler.key"))
-		require.Equal(t, map[string]float64{"mail": 1, "stock": 1, "idle": 0}, by(collected["inbox.attempts.snoozed"], "inbox.handler.key"))
+		require.Equal(t, map[string]float64{"c": 1, "quiet": 0, "_OTHER": 1},
+			by(collected["inbox.messages.invalid"], "inbox.channel"), "a channel that is not declared has no series")
+		require.Equal(t, map[string]float64{"mail": 2, "stock": 2, "idle": 0},
+			by(collected["inbox.attempts.processed"], "inbox.handler.key"))
+		require.Equal(t, map[string]float64{"mail": 3, "stock": 3, "idle": 0},
+			by(collected["inbox.attempts.failed"], "inbox.handler.key"))
+		require.Equal(t, map[string]float64{"mail": 1, "stock": 1, "idle": 0},
+			by(collected["inbox.statuses.poisoned"], "inbox.handler.key"))
+		require.Equal(t, map[string]float64{"mail": 1, "stock": 1, "idle": 0},
+			by(collected["inbox.attempts.snoozed"], "inbox.handler.key"))
 	})
 }
 
@@ -132,7 +138,8 @@ func TestDurationsAreMeasuredInSeconds(t *testing.T) {
 		}
 		require.Equal(t, map[string]uint64{
 			"mail completed ": 2, "mail failed _OTHER": 1, "mail failed panic": 1, "mail poisoned _OTHER": 1, "mail snoozed ": 1,
-			"stock completed ": 2, "stock failed _OTHER": 1, "stock failed panic": 1, "stock poisoned _OTHER": 1, "stock snoozed ": 1,
+			"stock completed ": 2, "stock failed _OTHER": 1, "stock failed panic": 1, "stock poisoned _OTHER": 1,
+			"stock snoozed ": 1,
 		}, runs)
 
 		clock.Advance(5 * time.Second) // backoff and all: a retry has waited since it was due
@@ -162,7 +169,8 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 		m, provider := newMeter(t)
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider, inbox.SampleInterval(5*time.Millisecond), inbox.Prefetch(0),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider,
+			inbox.SampleInterval(5*time.Millisecond), inbox.Prefetch(0),
 			inbox.Channel("c", inbox.On("t", inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
 				entered <- struct{}{}
 				select {
@@ -170,7 +178,9 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 				case <-ctx.Done():
 				}
 				return ctx.Err()
-			}, handler.Concurrency(1))), inbox.On("bad", inboxtest.Do("bad", func(context.Context, inboxtest.Bytes) error { return handler.Poison(errors.New("bad")) }))))
+			}, handler.Concurrency(1))), inbox.On("bad", inboxtest.Do("bad", func(context.Context, inboxtest.Bytes) error {
+				return handler.Poison(errors.New("bad"))
+			}))))
 		require.NotContains(t, m.collect(t), "inbox.backlog.due", "not before the start")
 		inboxtest.Accept(t, ib, "m1", "m2", "m3")
 		_, err := ib.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "bad", ID: "bad"})
@@ -181,7 +191,8 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 		gauges := func() map[string]map[string]float64 {
 			collected := m.collect(t)
 			shown := map[string]map[string]float64{}
-			for _, name := range []string{"inbox.backlog.due", "inbox.backlog.processing", "inbox.backlog.poisoned", "inbox.backlog.waiting", "inbox.backlog.oldest_due.age"} {
+			for _, name := range []string{"inbox.backlog.due", "inbox.backlog.processing", "inbox.backlog.poisoned",
+				"inbox.backlog.waiting", "inbox.backlog.oldest_due.age"} {
 				shown[name] = by(collected[name], "inbox.handler.key")
 			}
 			for _, name := range []string{"inbox.workers", "inbox.health"} {
@@ -190,18 +201,24 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 			return shown
 		}
 		want := map[string]map[string]float64{
-			"inbox.backlog.due": {"h": 2, "bad": 0}, "inbox.backlog.processing": {"h": 1, "bad": 0}, "inbox.backlog.poisoned": {"h": 0, "bad": 1},
-			"inbox.backlog.waiting": {"h": 0, "bad": 0}, "inbox.backlog.oldest_due.age": {"h": 90, "bad": 0},
+			"inbox.backlog.due": {"h": 2, "bad": 0}, "inbox.backlog.processing": {"h": 1, "bad": 0},
+			"inbox.backlog.poisoned": {"h": 0, "bad": 1},
+			"inbox.backlog.waiting":  {"h": 0, "bad": 0}, "inbox.backlog.oldest_due.age": {"h": 90, "bad": 0},
 			"inbox.workers": {"test": 1}, "inbox.health": {"test": 0},
 		}
-		require.Eventually(t, func() bool { return reflectEqual(want, gauges()) }, inboxtest.Patience, 5*time.Millisecond, "%v", gauges())
+		require.Eventually(t, func() bool {
+			return reflectEqual(want, gauges())
+		}, inboxtest.Patience, 5*time.Millisecond, "%v", gauges())
 		clock.Advance(10 * time.Second)
 		require.EqualValues(t, 100, gauges()["inbox.backlog.oldest_due.age"]["h"], "ages grow between samples")
 		close(leave)
 		inboxtest.Eventually(t, func() bool { return gauges()["inbox.backlog.due"]["h"] == 0 }, "nothing is due")
 
 		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_handler_statuses RENAME TO away`)
-		inboxtest.Eventually(t, func() bool { _, shown := m.collect(t)["inbox.backlog.due"]; return !shown }, "what is not known is not shown")
+		inboxtest.Eventually(t, func() bool {
+			_, shown := m.collect(t)["inbox.backlog.due"]
+			return !shown
+		}, "what is not known is not shown")
 		clock.Advance(time.Minute)
 		require.GreaterOrEqual(t, m.collect(t)["inbox.sample.age"][0].value, 60.0)
 		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_handler_statuses`)
@@ -219,7 +236,8 @@ func TestAgeOfTheSampleBeginsWithTheStart(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider, inbox.SampleInterval(5*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider,
+			inbox.SampleInterval(5*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		clock.Advance(time.Hour)
 		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_workers RENAME TO away`)
 		inboxtest.Start(t, ib)
@@ -228,7 +246,9 @@ func TestAgeOfTheSampleBeginsWithTheStart(t *testing.T) {
 		require.Zero(t, ib.Health().SampledAt)
 		require.Equal(t, map[string]float64{"test": 600}, by(m.collect(t)["inbox.sample.age"], "inbox.name"))
 		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_workers`)
-		inboxtest.Eventually(t, func() bool { return by(m.collect(t)["inbox.sample.age"], "inbox.name")["test"] == 0 }, "the database answers")
+		inboxtest.Eventually(t, func() bool {
+			return by(m.collect(t)["inbox.sample.age"], "inbox.name")["test"] == 0
+		}, "the database answers")
 	})
 }
 
@@ -250,10 +270,12 @@ func TestAcceptsOfSeveralChannelsAreOfNone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		ib, _ := mixed(t, d, provider)
-		results, err := ib.Accept(t.Context(), inboxtest.Message("good-1"), handler.RawMessage{Channel: "quiet", Type: "t", ID: "good-2"})
+		results, err := ib.Accept(t.Context(), inboxtest.Message("good-1"),
+			handler.RawMessage{Channel: "quiet", Type: "t", ID: "good-2"})
 		require.NoError(t, err)
 		require.Len(t, results, 2)
-		require.Equal(t, []string{"_OTHER"}, slices.Collect(maps.Keys(by(m.collect(t)["inbox.accept.duration"], "inbox.channel"))))
+		require.Equal(t, []string{"_OTHER"}, slices.Collect(maps.Keys(by(m.collect(t)["inbox.accept.duration"],
+			"inbox.channel"))))
 	})
 }
 

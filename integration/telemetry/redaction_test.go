@@ -84,7 +84,8 @@ func (f *faces) tables(t *testing.T) string {
 	t.Helper()
 	n := models.Naming{Prefix: models.DefaultPrefix}
 	var all strings.Builder
-	for _, table := range []string{n.Messages(), n.HandlerStatuses(), n.RejectedMessages(), n.Gaps(), n.Locks(), n.Workers(),
+	for _, table := range []string{n.Messages(), n.HandlerStatuses(), n.RejectedMessages(), n.Gaps(), n.Locks(),
+		n.Workers(),
 		n.Handlers(), n.Markers(), n.Audit(), n.Meta()} {
 		var rows []map[string]any
 		require.NoError(t, f.db.Session(&gorm.Session{NewDB: true}).Table(table).Find(&rows).Error)
@@ -182,9 +183,11 @@ func TestNoErrorShowsWhatTheHookHides(t *testing.T) {
 		stored  []string // what is stored of it
 		letters int
 	}{
-		"inbox":              {nil, acceptor.BadRecordStore, []string{declined, unknown}, 0},
-		"inline":             {[]inbox.ChannelOption{inbox.Inline()}, acceptor.BadRecordStore, []string{declined, unknown}, 0},
-		"direct":             {[]inbox.ChannelOption{inbox.Direct()}, acceptor.BadRecordStore, []string{declined, unknown}, 0},
+		"inbox": {nil, acceptor.BadRecordStore, []string{declined, unknown}, 0},
+		"inline": {[]inbox.ChannelOption{inbox.Inline()}, acceptor.BadRecordStore, []string{declined, unknown},
+			0},
+		"direct": {[]inbox.ChannelOption{inbox.Direct()}, acceptor.BadRecordStore, []string{declined, unknown},
+			0},
 		"inbox, dead letter": {nil, acceptor.BadRecordDeadLetter, []string{declined}, 1},
 		"dead letter":        {[]inbox.ChannelOption{inbox.Direct()}, acceptor.BadRecordDeadLetter, nil, 5},
 		"halt":               {[]inbox.ChannelOption{inbox.Direct()}, acceptor.BadRecordHalt, []string{declined}, 0},
@@ -199,7 +202,8 @@ func TestNoErrorShowsWhatTheHookHides(t *testing.T) {
 					cfg.DeadLetterTopic = "letters"
 				}
 				channel := append(mode.channel, inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("h", failing)))
-				ib := inboxtest.New(t, d.DB, append(options, inbox.Redact(redact.Common), inbox.BadRecords(mode.policy), inbox.MaxRetries(2),
+				ib := inboxtest.New(t, d.DB, append(options, inbox.Redact(redact.Common), inbox.BadRecords(mode.policy),
+					inbox.MaxRetries(2),
 					inbox.MaxAttempts(2), inbox.MaxRetryDelay(time.Millisecond), inbox.Channel("c", channel...))...)
 				inboxtest.Start(t, ib)
 				for _, id := range append(failingIDs, "bad", "good") {
@@ -241,7 +245,8 @@ func lettersOn(t *testing.T, broker *kafkatest.Kafka, n int) (letters []kafka.Me
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Patience)
 	defer cancel()
-	reader := kafka.NewReader(kafka.ReaderConfig{Brokers: broker.Brokers(), Topic: "letters", MaxWait: 100 * time.Millisecond})
+	reader := kafka.NewReader(kafka.ReaderConfig{Brokers: broker.Brokers(), Topic: "letters",
+		MaxWait: 100 * time.Millisecond})
 	defer func() { require.NoError(t, reader.Close()) }()
 	for range n {
 		letter, err := reader.ReadMessage(ctx)

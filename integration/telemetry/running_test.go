@@ -78,8 +78,10 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					if kind == "transactional" {
 						h = inboxtest.Tx("h", held.tx, mode.handler...)
 					}
-					ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider, log, inbox.SampleInterval(5*time.Millisecond),
-						inbox.Channel("c", append(mode.channel, consuming(kafka), inbox.On("t", h), inbox.On("idle", inboxtest.Do("idle", inboxtest.Nothing)))...))
+					ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider, log,
+						inbox.SampleInterval(5*time.Millisecond),
+						inbox.Channel("c", append(mode.channel, consuming(kafka), inbox.On("t", h),
+							inbox.On("idle", inboxtest.Do("idle", inboxtest.Nothing)))...))
 					ages := func() map[string]float64 {
 						return by(m.collect(t)["inbox.handler.oldest_running.age"], "inbox.handler.key")
 					}
@@ -113,7 +115,8 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					const text = "inbox: handler progress failing: a call does not return"
 					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) > 0 }, "it is logged")
 					line := logs.FilterMessage(text).All()[0].ContextMap()
-					require.Equal(t, []any{"h", r.MessageIDs[0], worker.ID}, []any{line["handler_key"], line["message_id"], line["worker"]})
+					require.Equal(t, []any{"h", r.MessageIDs[0], worker.ID},
+						[]any{line["handler_key"], line["message_id"], line["worker"]})
 					clock.Advance(5*time.Minute - time.Second)
 					at := clock.Now()
 					inboxtest.Eventually(t, func() bool { return ib.Health().SampledAt.Equal(at) }, "it is looked at again")
@@ -126,7 +129,8 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					require.Nil(t, reasonOf(ib, inbox.ReasonLongRunning))
 					require.Equal(t, map[string]float64{"h": 0, "idle": 0}, ages())
 					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) == 3 }, "its end is logged")
-					require.Equal(t, []string{"warn " + text, "warn inbox: handler progress still failing: a call does not return", "info inbox: handler progress recovered"}, linesOf(logs))
+					require.Equal(t, []string{"warn " + text, "warn inbox: handler progress still failing: a call does not return",
+						"info inbox: handler progress recovered"}, linesOf(logs))
 					require.Equal(t, "h", logs.FilterMessageSnippet("handler progress recovered").All()[0].ContextMap()["handler_key"])
 				})
 			})
@@ -139,8 +143,11 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
 	clock := fxtest.NewClock(inboxtest.Noon)
 	held := newHanging()
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock), inbox.StuckMessageThreshold(24*time.Hour), inbox.HandlerTimeout(time.Hour), inbox.StuckHandlerGrace(10*time.Millisecond),
-		inboxtest.Handlers(inboxtest.Do("patient", held.plain), inboxtest.Do("brief", held.plain, handler.Timeout(10*time.Millisecond))))
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock),
+		inbox.StuckMessageThreshold(24*time.Hour), inbox.HandlerTimeout(time.Hour),
+		inbox.StuckHandlerGrace(10*time.Millisecond),
+		inboxtest.Handlers(inboxtest.Do("patient", held.plain),
+			inboxtest.Do("brief", held.plain, handler.Timeout(10*time.Millisecond))))
 	inboxtest.Accept(t, ib, "m")
 	inboxtest.Start(t, ib)
 	t.Cleanup(held.letGo)
@@ -169,7 +176,8 @@ func TestLongRunningOfZeroLeavesTheAgeAlone(t *testing.T) {
 	log, logs := inboxtest.Observe()
 	clock := fxtest.NewClock(inboxtest.Noon)
 	held := newHanging()
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock), provider, log, inbox.LongRunning(0), inbox.SampleInterval(5*time.Millisecond),
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock), provider, log,
+		inbox.LongRunning(0), inbox.SampleInterval(5*time.Millisecond),
 		inboxtest.Handlers(inboxtest.Do("h", held.plain)))
 	inboxtest.Accept(t, ib, "m")
 	inboxtest.Start(t, ib)

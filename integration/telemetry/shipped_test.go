@@ -29,13 +29,16 @@ import (
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo())
+	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(),
+		exporter.WithoutTargetInfo())
 	require.NoError(t, err)
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	t.Cleanup(func() { require.NoError(t, provider.Shutdown(context.Background())) })
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.MeterProvider(provider), inbox.SampleInterval(5*time.Millisecond),
-		inbox.Channel("c", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g", Decoder: decoder}),
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.MeterProvider(provider),
+		inbox.SampleInterval(5*time.Millisecond),
+		inbox.Channel("c", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"},
+			GroupID: "g", Decoder: decoder}),
 			inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
 	inboxtest.Start(t, ib)
 	require.NoError(t, kafka.Produce("orders", kafkatest.Record{Value: []byte("1")}))
@@ -55,14 +58,16 @@ func exported(t *testing.T) map[string][]string {
 				}
 				names := []string{family.GetName()}
 				if m.GetHistogram() != nil {
-					names, labels = []string{family.GetName() + "_bucket", family.GetName() + "_sum", family.GetName() + "_count"}, append(labels, "le")
+					names, labels = []string{family.GetName() + "_bucket", family.GetName() + "_sum", family.GetName() + "_count"},
+						append(labels, "le")
 				}
 				for _, name := range names {
 					series[name] = labels
 				}
 			}
 		}
-		return series["inbox_consumer_lag"] != nil && series["inbox_backlog_due"] != nil && series["messaging_process_duration_seconds_bucket"] != nil
+		return series["inbox_consumer_lag"] != nil && series["inbox_backlog_due"] != nil &&
+			series["messaging_process_duration_seconds_bucket"] != nil
 	}, inboxtest.Patience, 10*time.Millisecond)
 	return series
 }
@@ -186,9 +191,12 @@ func TestThePageListsEveryMetric(t *testing.T) {
 		names = append(names, m.Name)
 		require.Contains(t, string(page), "`"+m.Name+"`")
 	}
-	for _, found := range regexp.MustCompile("`((?:inbox|messaging)\\.[a-z_.]+)`").FindAllStringSubmatch(string(page), -1) {
-		known := slices.Contains(names, found[1]) || slices.Contains([]string{"inbox.name", "inbox.channel", "inbox.handler.key", "inbox.outcome", "inbox.cleanup.table", "messaging.system",
-			"messaging.operation.name", "messaging.consumer.group.name", "messaging.destination.name", "messaging.destination.partition.id"}, found[1])
+	for _, found := range regexp.MustCompile("`((?:inbox|messaging)\\.[a-z_.]+)`").FindAllStringSubmatch(string(page),
+		-1) {
+		known := slices.Contains(names, found[1]) || slices.Contains([]string{"inbox.name", "inbox.channel",
+			"inbox.handler.key", "inbox.outcome", "inbox.cleanup.table", "messaging.system",
+			"messaging.operation.name", "messaging.consumer.group.name", "messaging.destination.name",
+			"messaging.destination.partition.id"}, found[1])
 		require.True(t, known, found[1])
 	}
 }

@@ -31,7 +31,8 @@ func producer(n int) (traceID, spanID, header string) {
 
 func carrying(id, traceparent string) handler.RawMessage {
 	m := inboxtest.Message(id)
-	m.Properties.Headers = []handler.Header{{Key: "Traceparent", Value: []byte(traceparent)}, {Key: "baggage", Value: []byte("tenant=acme")}}
+	m.Properties.Headers = []handler.Header{{Key: "Traceparent", Value: []byte(traceparent)},
+		{Key: "baggage", Value: []byte("tenant=acme")}}
 	return m
 }
 
@@ -66,7 +67,10 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 				own(tx.Statement.Context, "by its session")
 				return nil
 			}),
-			inboxtest.Tx("group", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error { own(ctx, "in group"); return nil }, handler.TxGroup(5)),
+			inboxtest.Tx("group", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {
+				own(ctx, "in group")
+				return nil
+			}, handler.TxGroup(5)),
 		))
 		traceID, spanID, header := producer(1)
 		acceptAll(t, ib, carrying("m1", header))
@@ -78,9 +82,11 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 		require.Equal(t, []string{spanID}, linked(accept))
 		require.Equal(t, api.SpanKindConsumer, accept.SpanKind())
 		require.Equal(t, map[string]string{"inbox.name": "test", "inbox.channel": "c", "messaging.operation.name": "accept",
-			"messaging.operation.type": "receive", "messaging.system": "inbox", "messaging.message.id": "m1", "inbox.message.type": "t", "messaging.destination.name": "c"},
+			"messaging.operation.type": "receive", "messaging.system": "inbox", "messaging.message.id": "m1",
+			"inbox.message.type": "t", "messaging.destination.name": "c"},
 			attributesOf(accept))
-		for key, inner := range map[string][]string{"plain": {"in plain"}, "tx": {"in tx", "by its session"}, "group": {"in group"}} {
+		for key, inner := range map[string][]string{"plain": {"in plain"}, "tx": {"in tx", "by its session"},
+			"group": {"in group"}} {
 			attempts := seen.named("process " + key)
 			require.Len(t, attempts, 1)
 			attempt := attempts[0]
@@ -89,8 +95,9 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 			require.Equal(t, []string{id(accept)}, linked(attempt), "to its accept")
 			require.Equal(t, codes.Unset, attempt.Status().Code)
 			attributes := attributesOf(attempt)
-			require.Equal(t, []string{key, "m1", "1", "completed", "c"}, []string{attributes["inbox.handler.key"], attributes["messaging.message.id"],
-				attributes["inbox.attempt"], attributes["inbox.outcome"], attributes["messaging.destination.name"]})
+			require.Equal(t, []string{key, "m1", "1", "completed", "c"},
+				[]string{attributes["inbox.handler.key"], attributes["messaging.message.id"],
+					attributes["inbox.attempt"], attributes["inbox.outcome"], attributes["messaging.destination.name"]})
 			for _, name := range inner {
 				require.Equal(t, id(attempt), seen.named(name)[0].Parent().SpanID().String(), name)
 			}
@@ -107,10 +114,11 @@ func TestAProducersBaggageStaysOutOfHandlersByDefault(t *testing.T) {
 	t.Cleanup(func() { otel.SetTextMapPropagator(before) })
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		seen, _, option := newSpans(t)
-		ib := inboxtest.New(t, d.DB, option, inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
-			require.Empty(t, baggage.FromContext(ctx).Members())
-			return nil
-		})))
+		ib := inboxtest.New(t, d.DB, option, inboxtest.Handlers(inboxtest.Do("h",
+			func(ctx context.Context, _ inboxtest.Bytes) error {
+				require.Empty(t, baggage.FromContext(ctx).Members())
+				return nil
+			})))
 		traceID, spanID, header := producer(1)
 		acceptAll(t, ib, carrying("m1", header))
 		inboxtest.Process(t, ib)
@@ -126,7 +134,8 @@ func TestMalformedContextBeginsANewTrace(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		seen, _, option := newSpans(t)
 		ib := inboxtest.New(t, d.DB, option, w3c, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
-		for i, header := range []string{"", "nonsense", "00-00000000000000000000000000000000-0000000000000000-01", "\xff\x00"} {
+		for i, header := range []string{"", "nonsense", "00-00000000000000000000000000000000-0000000000000000-01",
+			"\xff\x00"} {
 			acceptAll(t, ib, carrying(fmt.Sprint("m", i), header))
 		}
 		inboxtest.Process(t, ib)
@@ -166,8 +175,10 @@ func TestABatchIsOneSpanLinkedToItsProducers(t *testing.T) {
 		require.Len(t, accept, 1)
 		require.False(t, accept[0].Parent().IsValid())
 		require.Equal(t, producers, linked(accept[0]))
-		require.Equal(t, map[string]string{"inbox.name": "test", "inbox.channel": "c", "messaging.batch.message_count": "3", "messaging.operation.name": "accept",
-			"messaging.operation.type": "receive", "messaging.system": "inbox", "messaging.destination.name": "c"}, attributesOf(accept[0]))
+		require.Equal(t, map[string]string{"inbox.name": "test", "inbox.channel": "c", "messaging.batch.message_count": "3",
+			"messaging.operation.name": "accept",
+			"messaging.operation.type": "receive", "messaging.system": "inbox", "messaging.destination.name": "c"},
+			attributesOf(accept[0]))
 		each := seen.named("process each")
 		require.Len(t, each, 3)
 		for _, attempt := range each {
@@ -179,7 +190,8 @@ func TestABatchIsOneSpanLinkedToItsProducers(t *testing.T) {
 		require.False(t, batch[0].Parent().IsValid())
 		require.Equal(t, []string{id(accept[0])}, linked(batch[0]))
 		attributes := attributesOf(batch[0])
-		require.Equal(t, []string{"3", "inbox", "c"}, []string{attributes["messaging.batch.message_count"], attributes["messaging.system"], attributes["messaging.destination.name"]})
+		require.Equal(t, []string{"3", "inbox", "c"}, []string{attributes["messaging.batch.message_count"],
+			attributes["messaging.system"], attributes["messaging.destination.name"]})
 	})
 }
 
@@ -211,7 +223,8 @@ func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
 				}
 				return nil
 			}, handler.Timeout(time.Second))))
-		want := map[string][2]string{"fail": {"failed", "_OTHER"}, "panic": {"failed", "panic"}, "slow": {"failed", "timeout"}, "snooze": {"snoozed", ""}, "commit": {"failed", "_OTHER"}, "good": {"completed", ""}}
+		want := map[string][2]string{"fail": {"failed", "_OTHER"}, "panic": {"failed", "panic"},
+			"slow": {"failed", "timeout"}, "snooze": {"snoozed", ""}, "commit": {"failed", "_OTHER"}, "good": {"completed", ""}}
 		for name := range want {
 			inboxtest.Accept(t, ib, name)
 		}
@@ -275,7 +288,8 @@ func TestAcceptIsAChildOfItsCallersSpan(t *testing.T) {
 	attempts := seen.named("process h")
 	require.Len(t, attempts, 2)
 	for _, attempt := range attempts {
-		require.Equal(t, request.SpanContext().TraceID(), attempt.SpanContext().TraceID(), "what the application publishes goes on in its trace")
+		require.Equal(t, request.SpanContext().TraceID(), attempt.SpanContext().TraceID(),
+			"what the application publishes goes on in its trace")
 	}
 }
 

@@ -51,7 +51,9 @@ const overdueTolerance = time.Second
 // nor a handler that never returns can be recovered from in ours. Running, which
 // may be nil, knows the call until it returns. The results are aligned with the
 // deliveries.
-func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running, p patience, deliveries ...handler.Delivery) []error {
+func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running,
+	p patience, deliveries ...handler.Delivery,
+) []error {
 	results := make(chan []error, 1)
 	number := running.begin(h, deliveries)
 	go func() {

@@ -17,7 +17,9 @@ type Policy struct {
 
 // NewPolicy puts a handler's policy together: timeout, maxRetries, maxDelay
 // and delay, which may be nil, are the inbox's.
-func NewPolicy(h *handler.Handler, timeout time.Duration, maxRetries int, maxDelay time.Duration, delay func(errorCount int) time.Duration) Policy {
+func NewPolicy(h *handler.Handler, timeout time.Duration, maxRetries int, maxDelay time.Duration,
+	delay func(errorCount int) time.Duration,
+) Policy {
 	usual := func(errorCount int) time.Duration { return Backoff(errorCount, maxDelay) }
 	p := Policy{Timeout: timeout, MaxRetries: maxRetries, Delay: usual}
 	if h.Timeout() > 0 {

@@ -39,7 +39,8 @@ type Condition struct {
 // New returns a Condition that has not begun. Name is what fails, also as a field of the
 // log; meaning is what that brings about.
 func New(log *zap.Logger, clock clock.Clock, level zapcore.Level, name, meaning string) *Condition {
-	return &Condition{log: log.With(zap.String(telemetry.FieldCondition, name)), clock: clock, level: level, name: name, meaning: meaning, sources: map[any]struct{}{}}
+	return &Condition{log: log.With(zap.String(telemetry.FieldCondition, name)), clock: clock, level: level, name: name,
+		meaning: meaning, sources: map[any]struct{}{}}
 }
 
 // Name returns what fails.
@@ -63,7 +64,8 @@ func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
 		c.log.Log(c.level, "inbox: "+c.name+" failing: "+c.meaning, append(fields, zap.Error(err))...)
 	case now.Sub(c.logged) >= Reminder:
 		c.logged = now
-		c.log.Log(c.level, "inbox: "+c.name+" still failing: "+c.meaning, append(fields, zap.Duration(telemetry.FieldAfter, now.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met), zap.Error(err))...)
+		c.log.Log(c.level, "inbox: "+c.name+" still failing: "+c.meaning, append(fields,
+			zap.Duration(telemetry.FieldAfter, now.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met), zap.Error(err))...)
 	}
 }
 
@@ -96,7 +98,8 @@ func (c *Condition) leave(how string) {
 		return
 	}
 	c.over = c.now()
-	c.log.Info("inbox: "+c.name+" "+how, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)), zap.Int(telemetry.FieldTimes, c.met))
+	c.log.Info("inbox: "+c.name+" "+how, zap.Duration(telemetry.FieldAfter, c.over.Sub(c.since)),
+		zap.Int(telemetry.FieldTimes, c.met))
 	c.lasts, c.err, c.since = false, nil, time.Time{}
 }
 

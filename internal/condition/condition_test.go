@@ -41,7 +41,8 @@ func TestConditionIsLoggedWhenItBeginsNowAndThenAndWhenItIsOver(t *testing.T) {
 	clock.Set(begun.Add(condition.Reminder))
 	c.Begin("a", other, zap.Int("partition", 3))
 	last := logs.All()[0]
-	require.Equal(t, map[string]any{"condition": "fetch", "partition": int64(3), "after": condition.Reminder, "times": int64(599), "error": "other"}, last.ContextMap())
+	require.Equal(t, map[string]any{"condition": "fetch", "partition": int64(3), "after": condition.Reminder,
+		"times": int64(599), "error": "other"}, last.ContextMap())
 	c.Begin("b", other)
 	require.Equal(t, []string{"warn inbox: fetch still failing: nothing comes"}, said(), "a reminder")
 	clock.Set(begun.Add(2*condition.Reminder - time.Nanosecond))

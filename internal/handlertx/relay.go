@@ -179,7 +179,8 @@ func (w *WatchedTx) relayRows(controls []txcontrol.Control, rows *sql.Rows, err 
 	if err != nil {
 		return nil, errors.Join(err, rows.Close())
 	}
-	r := &relayedRows{watched: w, rows: rows, columns: columns, values: make([]any, len(columns)), targets: make([]any, len(columns))}
+	r := &relayedRows{watched: w, rows: rows, columns: columns, values: make([]any, len(columns)),
+		targets: make([]any, len(columns))}
 	for i := range r.values {
 		r.targets[i] = &r.values[i]
 	}

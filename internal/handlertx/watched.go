@@ -200,7 +200,8 @@ func (w *WatchedTx) admit(text string) ([]txcontrol.Control, error) {
 }
 
 func (w *WatchedTx) refuse(statement string) error {
-	err := fmt.Errorf("%w: a handler must not begin or end the transaction it runs in: %s is refused, use a savepoint", gorm.ErrInvalidTransaction, statement)
+	err := fmt.Errorf("%w: a handler must not begin or end the transaction it runs in: %s is refused, use a savepoint",
+		gorm.ErrInvalidTransaction, statement)
 	w.fail(err)
 	return err
 }

@@ -23,7 +23,8 @@ func OnEachDriver(t *testing.T, test func(t *testing.T, d *Database)) {
 		if !cgo {
 			testenv.LeaveOut(t, "the SQLite driver in C", "CGO_ENABLED")
 		}
-		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") + "?_journal_mode=WAL&_busy_timeout=5000&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"
+		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +
+			"?_journal_mode=WAL&_busy_timeout=5000&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"
 		return dsn, sqlite.Open(dsn)
 	}
 	inGo := func(t *testing.T) (string, gorm.Dialector) {

@@ -37,7 +37,9 @@ func Do(key string, fn func(ctx context.Context, m Bytes) error, opts ...handler
 }
 
 // Tx declares a transactional handler.
-func Tx(key string, fn func(ctx context.Context, tx *gorm.DB, m Bytes) error, opts ...handler.Option) *inbox.HandlerSpec {
+func Tx(
+	key string, fn func(ctx context.Context, tx *gorm.DB, m Bytes) error, opts ...handler.Option,
+) *inbox.HandlerSpec {
 	return inbox.Tx(key, fn, opts...)
 }
 
@@ -120,7 +122,8 @@ func Process(t testing.TB, ib *inbox.Inbox) processor.Drained {
 	defer cancel()
 	drained, err := ib.ProcessPending(ctx)
 	require.NoError(t, err)
-	require.Equal(t, drained.Picked, drained.Completed+drained.Failed+drained.Poisoned+drained.Released+drained.Unstored, "contract 5.14: %+v", drained)
+	require.Equal(t, drained.Picked, drained.Completed+drained.Failed+drained.Poisoned+drained.Released+drained.Unstored,
+		"contract 5.14: %+v", drained)
 	return drained
 }
 
@@ -128,7 +131,8 @@ func Process(t testing.TB, ib *inbox.Inbox) processor.Drained {
 func Status(t testing.TB, ib *inbox.Inbox, messageID, handlerKey string) models.HandlerStatus {
 	t.Helper()
 	var rows []models.HandlerStatus
-	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND handler_key = ?", messageID, handlerKey).Find(&rows).Error)
+	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND handler_key = ?", messageID,
+		handlerKey).Find(&rows).Error)
 	require.Len(t, rows, 1, "statuses of message %q under handler key %q", messageID, handlerKey)
 	return rows[0]
 }

@@ -101,8 +101,10 @@ func TransactionControls() map[string]func(tx *gorm.DB) error {
 		"GORM's Rollback": func(tx *gorm.DB) error { return tx.Rollback().Error },
 	}
 	for _, text := range []string{
-		"COMMIT", "commit;", "END", "ROLLBACK", "ABORT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION 'x'", " \n\tCoMmIt  WORK", "/* why */ COMMIT",
-		"-- why\nROLLBACK", "SELECT 1; COMMIT", "INSERT INTO items (name) VALUES (';'); COMMIT; BEGIN", "ROLLBACK; BEGIN", "SAVEPOINT a; ROLLBACK",
+		"COMMIT", "commit;", "END", "ROLLBACK", "ABORT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION 'x'",
+		" \n\tCoMmIt  WORK", "/* why */ COMMIT",
+		"-- why\nROLLBACK", "SELECT 1; COMMIT", "INSERT INTO items (name) VALUES (';'); COMMIT; BEGIN", "ROLLBACK; BEGIN",
+		"SAVEPOINT a; ROLLBACK",
 	} {
 		ways[text] = func(tx *gorm.DB) error { return tx.Exec(text).Error }
 	}

@@ -80,8 +80,11 @@ type Guard struct {
 
 // NewGuard makes a Guard. An answer waits for patience at most until others are read, and
 // not once cutting is closed. passed and refused may be called at the same time.
-func NewGuard(patience time.Duration, cutting <-chan struct{}, passed func(protocol.ApiKey), refused func(*AnswerError)) *Guard {
-	return &Guard{patience: patience, cutting: cutting, large: make(chan struct{}, largeAtOnce), passed: passed, refused: refused}
+func NewGuard(
+	patience time.Duration, cutting <-chan struct{}, passed func(protocol.ApiKey), refused func(*AnswerError),
+) *Guard {
+	return &Guard{patience: patience, cutting: cutting, large: make(chan struct{}, largeAtOnce), passed: passed,
+		refused: refused}
 }
 
 // AnswerError is why kafka-go does not get an answer.

@@ -137,7 +137,8 @@ func TestMetadataOfLargeClustersPass(t *testing.T) {
 		topic := metadata.ResponseTopic{Name: fmt.Sprintf("team.domain.events-%05d", i)}
 		for id := range int32(partitions) {
 			nodes := []int32{1, 2, 3}
-			topic.Partitions = append(topic.Partitions, metadata.ResponsePartition{PartitionIndex: id, ReplicaNodes: nodes, IsrNodes: nodes})
+			topic.Partitions = append(topic.Partitions, metadata.ResponsePartition{PartitionIndex: id, ReplicaNodes: nodes,
+				IsrNodes: nodes})
 		}
 		cluster.Topics = append(cluster.Topics, topic)
 	}
@@ -195,28 +196,38 @@ func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 		wire    []byte
 		says    string // empty if it is not refused
 	}{
-		"no assignment":               {protocol.SyncGroup, 0, synced(nil), ""},
-		"as many partitions as may":   {protocol.SyncGroup, 0, synced(most), ""},
-		"one partition more":          {protocol.SyncGroup, 0, synced(assigned("t", counted(mostAssigned+1)...)), "assigned 10001 partitions, of 10000"},
-		"more in topics together":     {protocol.SyncGroup, 0, synced(joinedAssignments(most, assigned("u", 0))), "assigned 10001 partitions"},
-		"partitions of two topics":    {protocol.SyncGroup, 0, synced(joinedAssignments(assigned("t", 3), assigned("u", 3))), ""},
-		"a partition twice":           {protocol.SyncGroup, 0, synced(assigned("t", 3, 3)), `partition 3 of topic "t" twice`},
-		"a partition twice in topics": {protocol.SyncGroup, 0, synced(joinedAssignments(assigned("t", 3), assigned("t", 3))), "twice"},
-		"six bytes of assignment":     {protocol.SyncGroup, 0, synced(append([]byte{0, 1}, huge...)), "what a member of the group sent"},
-		"12 bytes of metadata":        {protocol.Metadata, 6, framed(make([]byte, 4), huge), "do not fit its 12 bytes"},
-		"API versions without end":    {protocol.ApiVersions, 0, framed(make([]byte, 2), huge), "do not fit"},
-		"less than no API versions":   {protocol.ApiVersions, 0, framed(make([]byte, 2), []byte{0xff, 0xff, 0xff, 0xf0}), "do not fit"},
-		"a null list of API versions": {protocol.ApiVersions, 0, framed(make([]byte, 2), []byte{0xff, 0xff, 0xff, 0xff}), "its list is null"},
-		"as many topics as may":       {protocol.Metadata, 6, listed(mostListed / otherListed), ""},
-		"one topic more":              {protocol.Metadata, 6, listed(mostListed/otherListed + 1), "it lists more than"},
-		"a member's topics":           {protocol.JoinGroup, 2, encoded(t, 2, 1, &joingroup.Response{Members: members}), "it lists more than"},
-		"a large frame":               {protocol.Metadata, 6, []byte{1, 0, 0, 1}, "it claims to have 16777217 bytes, of 16777216 at most"},
-		"a large small frame":         {protocol.Heartbeat, 0, []byte{0, 1, 0, 1}, "of 65536 at most"},
-		"a frame of less than none":   {protocol.Metadata, 6, []byte{0xff, 0xff, 0xff, 0xff}, "it claims to have -1 bytes"},
-		"a web server":                {protocol.ApiVersions, 0, []byte("HTTP/1.1 400 Bad Request\r\n"), "it speaks HTTP"},
-		"a TLS listener":              {protocol.ApiVersions, 0, []byte{21, 3, 3, 0, 2, 2, 70}, "the broker appears to be expecting TLS"},
-		"a version nobody knows":      {protocol.Metadata, 9, framed(), "answers of version 9 are not known"},
-		"an API nobody asks":          {protocol.CreateTopics, 0, framed(make([]byte, 100)), "it answers no known request"},
+		"no assignment":             {protocol.SyncGroup, 0, synced(nil), ""},
+		"as many partitions as may": {protocol.SyncGroup, 0, synced(most), ""},
+		"one partition more": {protocol.SyncGroup, 0, synced(assigned("t", counted(mostAssigned+1)...)),
+			"assigned 10001 partitions, of 10000"},
+		"more in topics together": {protocol.SyncGroup, 0, synced(joinedAssignments(most, assigned("u", 0))),
+			"assigned 10001 partitions"},
+		"partitions of two topics": {protocol.SyncGroup, 0, synced(joinedAssignments(assigned("t", 3), assigned("u", 3))),
+			""},
+		"a partition twice": {protocol.SyncGroup, 0, synced(assigned("t", 3, 3)), `partition 3 of topic "t" twice`},
+		"a partition twice in topics": {protocol.SyncGroup, 0, synced(joinedAssignments(assigned("t", 3), assigned("t", 3))),
+			"twice"},
+		"six bytes of assignment": {protocol.SyncGroup, 0, synced(append([]byte{0, 1}, huge...)),
+			"what a member of the group sent"},
+		"12 bytes of metadata":     {protocol.Metadata, 6, framed(make([]byte, 4), huge), "do not fit its 12 bytes"},
+		"API versions without end": {protocol.ApiVersions, 0, framed(make([]byte, 2), huge), "do not fit"},
+		"less than no API versions": {protocol.ApiVersions, 0, framed(make([]byte, 2), []byte{0xff, 0xff, 0xff, 0xf0}),
+			"do not fit"},
+		"a null list of API versions": {protocol.ApiVersions, 0, framed(make([]byte, 2), []byte{0xff, 0xff, 0xff, 0xff}),
+			"its list is null"},
+		"as many topics as may": {protocol.Metadata, 6, listed(mostListed / otherListed), ""},
+		"one topic more":        {protocol.Metadata, 6, listed(mostListed/otherListed + 1), "it lists more than"},
+		"a member's topics": {protocol.JoinGroup, 2, encoded(t, 2, 1, &joingroup.Response{Members: members}),
+			"it lists more than"},
+		"a large frame": {protocol.Metadata, 6, []byte{1, 0, 0, 1},
+			"it claims to have 16777217 bytes, of 16777216 at most"},
+		"a large small frame":       {protocol.Heartbeat, 0, []byte{0, 1, 0, 1}, "of 65536 at most"},
+		"a frame of less than none": {protocol.Metadata, 6, []byte{0xff, 0xff, 0xff, 0xff}, "it claims to have -1 bytes"},
+		"a web server":              {protocol.ApiVersions, 0, []byte("HTTP/1.1 400 Bad Request\r\n"), "it speaks HTTP"},
+		"a TLS listener": {protocol.ApiVersions, 0, []byte{21, 3, 3, 0, 2, 2, 70},
+			"the broker appears to be expecting TLS"},
+		"a version nobody knows": {protocol.Metadata, 9, framed(), "answers of version 9 are not known"},
+		"an API nobody asks":     {protocol.CreateTopics, 0, framed(make([]byte, 100)), "it answers no known request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			passed, err := io.ReadAll(checked(t, request{key: test.key, version: test.version, id: 1}, test.wire))

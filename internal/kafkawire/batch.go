@@ -111,7 +111,8 @@ func newBatch(base int64, whole []byte) (b Batch, err error) {
 	b.Base, b.Epoch = base, c.int32()
 	c.int8() // the format, which is known
 	if sum, found := uint32(c.int32()), crc32.Checksum(c.rest, castagnoli); sum != found {
-		return b, fmt.Errorf("%w: the checksum of the batch at offset %d is %08x, its content's %08x", ErrUndecodable, base, sum, found)
+		return b, fmt.Errorf("%w: the checksum of the batch at offset %d is %08x, its content's %08x", ErrUndecodable, base,
+			sum, found)
 	}
 	attributes := c.int16()
 	b.codec, b.appended = compress.Compression(attributes&codecMask), attributes&appendTimeFlag != 0
@@ -122,7 +123,8 @@ func newBatch(base int64, whole []byte) (b Batch, err error) {
 	c.take(2 + 4) // the producer's epoch and sequence are the broker's affair
 	b.Count, b.content = int(c.int32()), c.rest
 	if delta < 0 || b.Last < base || b.Count < 0 {
-		return b, fmt.Errorf("%w: the batch at offset %d has %d records up to %d offsets behind it", ErrUndecodable, base, b.Count, delta)
+		return b, fmt.Errorf("%w: the batch at offset %d has %d records up to %d offsets behind it", ErrUndecodable, base,
+			b.Count, delta)
 	}
 	return b, nil
 }

@@ -52,7 +52,9 @@ const (
 // NewFetchConn takes a connection on which kafka-go has authenticated, and asks the broker
 // what it speaks. An answer may take as long as timeout. After an error the connection is
 // closed.
-func NewFetchConn(ctx context.Context, conn net.Conn, clientID string, timeout time.Duration, maxBatchBytes int) (*FetchConn, error) {
+func NewFetchConn(
+	ctx context.Context, conn net.Conn, clientID string, timeout time.Duration, maxBatchBytes int,
+) (*FetchConn, error) {
 	c := &FetchConn{Conn: conn, clientID: clientID, timeout: timeout, maxBatchBytes: maxBatchBytes}
 	if err := c.negotiate(ctx); err != nil {
 		c.HangUp()
@@ -104,7 +106,9 @@ func (c *FetchConn) negotiate(ctx context.Context) error {
 }
 
 // ask sends a request and returns its answer.
-func (c *FetchConn) ask(ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *Hold) (*cursor, error) {
+func (c *FetchConn) ask(
+	ctx context.Context, request protocol.Message, version int16, wait time.Duration, most int64, h *Hold,
+) (*cursor, error) {
 	write := func() error { return protocol.WriteRequest(c, version, c.correlationID, c.clientID, request) }
 	return c.exchange(ctx, write, wait, most, h)
 }
@@ -115,7 +119,9 @@ func (c *FetchConn) ask(ctx context.Context, request protocol.Message, version i
 //
 // Brokers answer at once to a client that has used up its quota, and leave what it
 // sends next unread for as long as they say: so long nothing is sent.
-func (c *FetchConn) exchange(ctx context.Context, write func() error, wait time.Duration, most int64, h *Hold) (*cursor, error) {
+func (c *FetchConn) exchange(
+	ctx context.Context, write func() error, wait time.Duration, most int64, h *Hold,
+) (*cursor, error) {
 	if !routine.Sleep(ctx, time.Until(c.mutedUntil)) {
 		return nil, ctx.Err()
 	}

@@ -20,7 +20,8 @@ func FuzzResponseHeader(f *testing.F) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		r, err := readResponse(&cursor{rest: content}, firstFetchVersion+int16(version)%(lastFetchVersion-firstFetchVersion+1), "t", 3)
+		r, err := readResponse(&cursor{rest: content}, firstFetchVersion+
+			int16(version)%(lastFetchVersion-firstFetchVersion+1), "t", 3)
 		runtime.ReadMemStats(&after)
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 		if err == nil {

@@ -56,7 +56,8 @@ func (i *Inflater) Inflate(ctx context.Context, b Batch, h *Hold) (content []byt
 }
 
 func (i *Inflater) tooLarge(b Batch, what string) error {
-	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUndecodable, what, b.Base, i.limit)
+	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUndecodable, what, b.Base,
+		i.limit)
 }
 
 func corrupt(b Batch, err error) error {
@@ -68,7 +69,8 @@ func corrupt(b Batch, err error) error {
 func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte, err error) {
 	codec := b.codec.Codec()
 	if codec == nil {
-		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUndecodable, b.Base, int(b.codec))
+		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUndecodable, b.Base,
+			int(b.codec))
 	}
 	reader := codec.NewReader(&bytesReader{rest: b.content})
 	defer func() {

@@ -16,7 +16,8 @@ import (
 func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) error) error {
 	// A count that is too low would hide records.
 	if int64(b.Count)*leastRecord > int64(len(content)) || b.Count == 0 && len(content) > 0 {
-		return fmt.Errorf("%w: the batch at offset %d claims to have %d records in %d bytes", ErrUndecodable, b.Base, b.Count, len(content))
+		return fmt.Errorf("%w: the batch at offset %d claims to have %d records in %d bytes", ErrUndecodable, b.Base, b.Count,
+			len(content))
 	}
 	c := cursor{rest: content}
 	previous := int64(-1)
@@ -37,12 +38,14 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 		if b.appended {
 			at = b.maxTime
 		}
-		if err := each(envelope.Record{Offset: b.Base + delta, Timestamp: timestamp(at), Key: key, Value: value, Headers: headers, RawHeaders: raw}); err != nil {
+		if err := each(envelope.Record{Offset: b.Base + delta, Timestamp: timestamp(at), Key: key, Value: value,
+			Headers: headers, RawHeaders: raw}); err != nil {
 			return err
 		}
 	}
 	if len(c.rest) > 0 {
-		return fmt.Errorf("%w: %d bytes are left behind the last of the %d records at offset %d", ErrUndecodable, len(c.rest), b.Count, b.Base)
+		return fmt.Errorf("%w: %d bytes are left behind the last of the %d records at offset %d", ErrUndecodable, len(c.rest),
+			b.Count, b.Base)
 	}
 	return nil
 }

@@ -33,12 +33,16 @@ func requested(key, version uint16, body ...byte) []byte {
 
 func TestGroupConnectionsForbidCreatingTopicsHoweverTheyAreWritten(t *testing.T) {
 	stream := bytes.Join([][]byte{
-		requested(18, 0, 1, 1, 1), requested(metadataRequest, 6, 7, 7, 1), requested(metadataRequest, 6, 1), requested(9, 6, 1), requested(metadataRequest, 1, 1),
-		requested(metadataRequest, 8, 1), {0, 0, 0, 0}, {0, 0, 0, 1, 1}, requested(metadataRequest, 4, 0), requested(metadataRequest, 6), requested(metadataRequest, 6, bytes.Repeat([]byte{1}, 9000)...),
+		requested(18, 0, 1, 1, 1), requested(metadataRequest, 6, 7, 7, 1), requested(metadataRequest, 6, 1),
+		requested(9, 6, 1), requested(metadataRequest, 1, 1),
+		requested(metadataRequest, 8, 1), {0, 0, 0, 0}, {0, 0, 0, 1, 1}, requested(metadataRequest, 4, 0),
+		requested(metadataRequest, 6), requested(metadataRequest, 6, bytes.Repeat([]byte{1}, 9000)...),
 	}, nil)
 	want := bytes.Join([][]byte{
-		requested(18, 0, 1, 1, 1), requested(metadataRequest, 6, 7, 7, 0), requested(metadataRequest, 6, 0), requested(9, 6, 1), requested(metadataRequest, 1, 1),
-		requested(metadataRequest, 8, 1), {0, 0, 0, 0}, {0, 0, 0, 1, 1}, requested(metadataRequest, 4, 0), requested(metadataRequest, 6), requested(metadataRequest, 6, append(bytes.Repeat([]byte{1}, 8999), 0)...),
+		requested(18, 0, 1, 1, 1), requested(metadataRequest, 6, 7, 7, 0), requested(metadataRequest, 6, 0),
+		requested(9, 6, 1), requested(metadataRequest, 1, 1),
+		requested(metadataRequest, 8, 1), {0, 0, 0, 0}, {0, 0, 0, 1, 1}, requested(metadataRequest, 4, 0),
+		requested(metadataRequest, 6), requested(metadataRequest, 6, append(bytes.Repeat([]byte{1}, 8999), 0)...),
 	}, nil)
 	for _, size := range []int{1, 2, 3, 5, 8, 11, 4096, len(stream)} {
 		kept, given := &sink{}, bytes.Clone(stream)

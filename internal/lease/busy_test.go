@@ -173,7 +173,9 @@ type lostAnswers struct {
 	lost bool
 }
 
-func (s *lostAnswers) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
+func (s *lostAnswers) AcquireLease(
+	ctx context.Context, name, owner string, ttl time.Duration, now time.Time,
+) (bool, error) {
 	held, err := s.Store.AcquireLease(ctx, name, owner, ttl, now)
 	if !s.lost && err == nil {
 		s.lost = true

@@ -39,7 +39,9 @@ type change struct {
 
 func newHold(l *lease.Lease) (*lease.Hold, chan change) {
 	changes := make(chan change, 10)
-	return lease.NewHold(context.Background(), l, errLost, func(held bool, why error) { changes <- change{held, why} }), changes
+	return lease.NewHold(context.Background(), l, errLost, func(held bool, why error) {
+		changes <- change{held, why}
+	}), changes
 }
 
 func acquire(t *testing.T, l *lease.Lease) bool {
@@ -95,7 +97,9 @@ type slowStore struct {
 	entered, goOn chan struct{}
 }
 
-func (s *slowStore) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
+func (s *slowStore) AcquireLease(
+	ctx context.Context, name, owner string, ttl time.Duration, now time.Time,
+) (bool, error) {
 	s.entered <- struct{}{}
 	<-s.goOn
 	return s.Store.AcquireLease(ctx, name, owner, ttl, now)

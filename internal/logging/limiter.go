@@ -102,7 +102,8 @@ func (c *count) write(now time.Time) {
 	}
 	of := c.entry
 	of.Message, of.Time = of.Message+": further lines were left out", now
-	c.core.pass(of, append(c.named(c.core.bound), zap.Int(telemetry.FieldTimes, c.left), zap.Duration(telemetry.FieldAfter, now.Sub(c.began))))
+	c.core.pass(of, append(c.named(c.core.bound), zap.Int(telemetry.FieldTimes, c.left),
+		zap.Duration(telemetry.FieldAfter, now.Sub(c.began))))
 }
 
 // admit counts a line. It reports whether to write it, and returns the window

@@ -27,7 +27,8 @@ func (c *clock) NewTicker(d time.Duration) *time.Ticker { return time.NewTicker(
 func limited(options ...zap.Option) (*zap.Logger, *logging.Limiter, *observer.ObservedLogs, *clock) {
 	core, logs := observer.New(zap.DebugLevel)
 	c := &clock{time.Now()}
-	log, limiter := logging.Limit(zap.New(core, append(options, zap.WithClock(c), zap.AddStacktrace(zap.WarnLevel))...), redaction.Redactor{})
+	log, limiter := logging.Limit(zap.New(core, append(options, zap.WithClock(c), zap.AddStacktrace(zap.WarnLevel))...),
+		redaction.Redactor{})
 	return log, limiter, logs, c
 }
 
@@ -52,7 +53,8 @@ func TestRepeatedLinesAreSummedUpByHandlerAndChannel(t *testing.T) {
 	log.Error("poisoned", zap.String(telemetry.FieldHandlerKey, "mail"))
 	sums := logs.FilterMessage("poisoned: further lines were left out").All()
 	require.Len(t, sums, 1, "the next line ends the window")
-	require.Equal(t, map[string]any{telemetry.FieldInbox: "shop", telemetry.FieldHandlerKey: "mail", telemetry.FieldTimes: int64(990), telemetry.FieldAfter: 10 * time.Second}, sums[0].ContextMap())
+	require.Equal(t, map[string]any{telemetry.FieldInbox: "shop", telemetry.FieldHandlerKey: "mail",
+		telemetry.FieldTimes: int64(990), telemetry.FieldAfter: 10 * time.Second}, sums[0].ContextMap())
 	require.Equal(t, zapcore.ErrorLevel, sums[0].Level)
 	require.Equal(t, 11, logs.FilterMessage("poisoned").FilterField(zap.String(telemetry.FieldHandlerKey, "mail")).Len())
 

@@ -23,5 +23,6 @@ func TestEveryAlertIsOnThePageForThoseItCalls(t *testing.T) {
 		require.NotEmpty(t, found)
 		return found
 	}
-	require.Equal(t, names("docs/prometheus/alerts.yaml", `(?m)^ +- alert: (\w+)$`), names("docs/poisoned.md", "`(Inbox[A-Z]\\w+)`"))
+	require.Equal(t, names("docs/prometheus/alerts.yaml", `(?m)^ +- alert: (\w+)$`),
+		names("docs/poisoned.md", "`(Inbox[A-Z]\\w+)`"))
 }

@@ -44,7 +44,8 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (*Tx, error)
 		return nil, errors.Join(ErrUnavailable, err, conn.Close())
 	}
 	// Close waits for the transaction to end, which its context sees to.
-	return &Tx{Tx: tx, ctx: ctx, conn: conn, prepares: traits.prepares, detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
+	return &Tx{Tx: tx, ctx: ctx, conn: conn, prepares: traits.prepares,
+		detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
 // Prepares reports whether statements may be prepared on the connection; behind

@@ -22,7 +22,9 @@ const mostPiped = 100
 // not, those before it run first: it may be wrong, and they be what the failure is
 // undone by. pgx's own batch would prepare it before them, and give up the
 // connection for an argument that does not fit.
-func ExecAfter(ctx context.Context, c *pgx.Conn, before []string, statement string, args []any) (affected int64, ran bool, err error) {
+func ExecAfter(
+	ctx context.Context, c *pgx.Conn, before []string, statement string, args []any,
+) (affected int64, ran bool, err error) {
 	known := preparedBy(c)
 	prepared := known.statements[statement]
 	if prepared == nil {
@@ -93,7 +95,9 @@ func preparedBy(c *pgx.Conn) *preparations {
 	return p
 }
 
-func (p *preparations) prepare(ctx context.Context, c *pgx.Conn, statement string) (*pgconn.StatementDescription, error) {
+func (p *preparations) prepare(
+	ctx context.Context, c *pgx.Conn, statement string,
+) (*pgconn.StatementDescription, error) {
 	p.made++
 	prepared, err := c.Prepare(ctx, fmt.Sprintf("inbox_%d", p.made), statement)
 	if err == nil {

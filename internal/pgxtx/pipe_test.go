@@ -17,7 +17,9 @@ import (
 
 const insertNumber = "INSERT INTO numbers SELECT generate_series(1, $1::bigint)"
 
-func execAfter(t *testing.T, tx *pgxtx.Tx, before []string, statement string, args ...any) (affected int64, ran bool, err error) {
+func execAfter(
+	t *testing.T, tx *pgxtx.Tx, before []string, statement string, args ...any,
+) (affected int64, ran bool, err error) {
 	t.Helper()
 	err = tx.Do(t.Context(), func(c *pgx.Conn) (err error) {
 		affected, ran, err = pgxtx.ExecAfter(t.Context(), c, before, statement, args)
@@ -90,7 +92,8 @@ func TestStatementFailsBehindThoseBeforeIt(t *testing.T) {
 				require.IsType(t, &pgconn.PgError{}, err)
 				require.NoError(t, tx.Rollback())
 			})
-			for name, arg := range map[string]any{"an argument that does not fit": struct{}{}, "an argument without a value": failingValue{}} {
+			for name, arg := range map[string]any{"an argument that does not fit": struct{}{},
+				"an argument without a value": failingValue{}} {
 				t.Run(name, func(t *testing.T) {
 					tx, insert := start(t)
 					_, ran, err := execAfter(t, tx, before, insert, arg)
@@ -151,12 +154,14 @@ func TestStatementsKeptPreparedAreFewAndNobodyElses(t *testing.T) {
 	pool, _ := onePool(t)
 	for i := range 130 {
 		tx := begin(t, t.Context(), pool)
-		_, _, err := execAfter(t, tx, []string{"SAVEPOINT a"}, fmt.Sprintf("INSERT INTO numbers SELECT %d + $1::bigint", i), i)
+		_, _, err := execAfter(t, tx, []string{"SAVEPOINT a"}, fmt.Sprintf("INSERT INTO numbers SELECT %d + $1::bigint", i),
+			i)
 		require.NoError(t, err)
 		require.NoError(t, tx.Commit())
 	}
 	var kept int
-	require.NoError(t, pool.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'inbox_%'").Scan(&kept))
+	require.NoError(t, pool.QueryRowContext(t.Context(),
+		"SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'inbox_%'").Scan(&kept))
 	require.Equal(t, 100, kept)
 
 	statement := "INSERT INTO numbers SELECT 0 + $1::bigint" // one that is kept

@@ -15,7 +15,8 @@ func TestEachPartOfAJoinedErrorGetsThePrefix(t *testing.T) {
 	one, two := errors.New("one"), fmt.Errorf("two: %w", io.EOF)
 	both := fmt.Errorf("%w beside %w", one, io.ErrClosedPipe)
 	err := problems.Prefix(`inbox "a": `, errors.Join(errors.Join(one, two), both))
-	require.EqualError(t, err, "inbox \"a\": one\ninbox \"a\": two: EOF\ninbox \"a\": one beside io: read/write on closed pipe")
+	require.EqualError(t, err,
+		"inbox \"a\": one\ninbox \"a\": two: EOF\ninbox \"a\": one beside io: read/write on closed pipe")
 	for _, part := range []error{one, io.EOF, io.ErrClosedPipe} {
 		require.ErrorIs(t, err, part)
 	}

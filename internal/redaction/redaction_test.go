@@ -12,7 +12,8 @@ import (
 
 func TestPasswordsOfURLsAreMaskedWithoutAHook(t *testing.T) {
 	var none redaction.Redactor
-	require.Equal(t, "dial postgres://u:xxxxx@h/d: password=xxxxx", none.Error(redact.Value{}, "dial postgres://u:p@h/d: password=p"))
+	require.Equal(t, "dial postgres://u:xxxxx@h/d: password=xxxxx",
+		none.Error(redact.Value{}, "dial postgres://u:p@h/d: password=p"))
 	require.Equal(t, "x:p@h", string(none.Bytes(redact.Value{Bytes: []byte("x:p@h")})))
 	require.Equal(t, "x", redaction.New(nil).Then(nil).Error(redact.Value{}, "x"))
 }

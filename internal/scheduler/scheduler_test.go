@@ -64,18 +64,26 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 	}{
 		"of nobody without work": {limits, []Rules{{Key: "a"}}, nil, nil, nil},
 		"all of one":             {limits, []Rules{{Key: "a"}, {Key: "b"}}, nil, []string{"a"}, map[string]int{"a": 20}},
-		"evenly of two":          {limits, []Rules{{Key: "a"}, {Key: "b"}}, nil, []string{"a", "b"}, map[string]int{"a": 10, "b": 10}},
-		"no more than a batch":   {Limits{Concurrency: 10, Prefetch: 10, BatchSize: 7}, []Rules{{Key: "a"}}, nil, []string{"a"}, map[string]int{"a": 7}},
-		"as many as may share the slots, but a batch": {limits, []Rules{{Key: "a", GroupSize: 50}}, nil, []string{"a"}, map[string]int{"a": 100}},
-		"a full group at least":                       {Limits{Concurrency: 2, BatchSize: 2}, []Rules{{Key: "a", GroupSize: 50}}, nil, []string{"a"}, map[string]int{"a": 50}},
+		"evenly of two": {limits, []Rules{{Key: "a"}, {Key: "b"}}, nil, []string{"a", "b"},
+			map[string]int{"a": 10, "b": 10}},
+		"no more than a batch": {Limits{Concurrency: 10, Prefetch: 10, BatchSize: 7}, []Rules{{Key: "a"}}, nil,
+			[]string{"a"}, map[string]int{"a": 7}},
+		"as many as may share the slots, but a batch": {limits, []Rules{{Key: "a", GroupSize: 50}}, nil, []string{"a"},
+			map[string]int{"a": 100}},
+		"a full group at least": {Limits{Concurrency: 2, BatchSize: 2},
+			[]Rules{{Key: "a", GroupSize: 50}}, nil, []string{"a"}, map[string]int{"a": 50}},
 		"one more than is known to be due": {limits, []Rules{{Key: "a", Counted: true}},
 			func(s *Scheduler[message]) { s.Accepted("a", 3) }, nil, map[string]int{"a": 4}},
-		"what runs and as much again of a handler with a limit": {limits, []Rules{{Key: "a", Concurrency: 3}}, nil, []string{"a"}, map[string]int{"a": 6}},
+		"what runs and as much again of a handler with a limit": {limits, []Rules{{Key: "a", Concurrency: 3}}, nil,
+			[]string{"a"}, map[string]int{"a": 6}},
 		"none of one whose calls do not return": {limits, []Rules{{Key: "a", Concurrency: 1}},
 			func(s *Scheduler[message]) { running(s, "a", 1); s.Handler("a").Overdue() }, []string{"a"}, nil},
-		"none of a paused one":      {limits, []Rules{{Key: "a"}}, func(s *Scheduler[message]) { s.Handler("a").Pause(true) }, []string{"a"}, nil},
+		"none of a paused one": {limits, []Rules{{Key: "a"}}, func(s *Scheduler[message]) {
+			s.Handler("a").Pause(true)
+		}, []string{"a"}, nil},
 		"none with an open circuit": {limits, []Rules{{Key: "a", Circuit: circuit(Open)}}, nil, []string{"a"}, nil},
-		"one for a probe":           {limits, []Rules{{Key: "a", GroupSize: 5, Circuit: circuit(HalfOpen)}}, nil, []string{"a"}, map[string]int{"a": 1}},
+		"one for a probe": {limits, []Rules{{Key: "a", GroupSize: 5, Circuit: circuit(HalfOpen)}}, nil,
+			[]string{"a"}, map[string]int{"a": 1}},
 		"none while the probe runs": {limits, []Rules{{Key: "a", Circuit: circuit(Tried)}}, nil, []string{"a"}, nil},
 		"none until half the prefetch has drained": {limits, []Rules{{Key: "a"}}, func(s *Scheduler[message]) {
 			running(s, "a", 10)
@@ -89,9 +97,10 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 			running(s, "a", 10)
 			s.Handler("a").Enqueue(messages(10), false)
 		}, []string{"b"}, map[string]int{"b": 5}},
-		"nothing for what an accept is going to hand off": {limits, []Rules{{Key: "a", Counted: true}}, func(s *Scheduler[message]) {
-			s.Reserve(map[string]int{"a": 20})
-		}, []string{"a"}, nil},
+		"nothing for what an accept is going to hand off": {limits, []Rules{{Key: "a", Counted: true}},
+			func(s *Scheduler[message]) {
+				s.Reserve(map[string]int{"a": 20})
+			}, []string{"a"}, nil},
 		"for that, too, once it has lapsed": {limits, []Rules{{Key: "a", Counted: true}}, func(s *Scheduler[message]) {
 			s.Reserve(map[string]int{"a": 20}).Lapse()
 		}, []string{"a"}, map[string]int{"a": 20}},
@@ -230,23 +239,37 @@ func TestHandOffTakesOnlySlotsThatNothingElseNeeds(t *testing.T) {
 		wanted map[string]int
 		grants map[string]int
 	}{
-		"free slots and the prefetch":               {[]Rules{counted("a")}, nil, map[string]int{"a": 100}, map[string]int{"a": 8}},
-		"no more than is wanted":                    {[]Rules{counted("a")}, nil, map[string]int{"a": 3}, map[string]int{"a": 3}},
-		"what one leaves is for the other":          {[]Rules{counted("a"), counted("b")}, nil, map[string]int{"a": 100, "b": 1}, map[string]int{"a": 7, "b": 1}},
-		"groups share a slot":                       {[]Rules{{Key: "a", Counted: true, GroupSize: 10}}, nil, map[string]int{"a": 100}, map[string]int{"a": 80}},
-		"none of what cannot be counted":            {[]Rules{{Key: "a"}}, nil, map[string]int{"a": 1}, nil},
-		"none of unknown handlers":                  {[]Rules{counted("a")}, nil, map[string]int{"b": 1}, nil},
-		"none beside an unknown backlog of its own": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.LookAnew() }, map[string]int{"a": 1}, nil},
-		"none while a claim looks what there is": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.LookAnew(); s.Claim() },
+		"free slots and the prefetch": {[]Rules{counted("a")}, nil, map[string]int{"a": 100},
+			map[string]int{"a": 8}},
+		"no more than is wanted": {[]Rules{counted("a")}, nil, map[string]int{"a": 3},
+			map[string]int{"a": 3}},
+		"what one leaves is for the other": {[]Rules{counted("a"), counted("b")}, nil,
+			map[string]int{"a": 100, "b": 1}, map[string]int{"a": 7, "b": 1}},
+		"groups share a slot": {[]Rules{{Key: "a", Counted: true, GroupSize: 10}}, nil,
+			map[string]int{"a": 100}, map[string]int{"a": 80}},
+		"none of what cannot be counted": {[]Rules{{Key: "a"}}, nil, map[string]int{"a": 1}, nil},
+		"none of unknown handlers":       {[]Rules{counted("a")}, nil, map[string]int{"b": 1}, nil},
+		"none beside an unknown backlog of its own": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.LookAnew() },
 			map[string]int{"a": 1}, nil},
-		"slots for what is known to be due, and one more, are set aside": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.Accepted("a", 3) },
+		"none while a claim looks what there is": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
+			s.LookAnew()
+			s.Claim()
+		},
+			map[string]int{"a": 1}, nil},
+		"slots for what is known to be due, and one more, are set aside": {[]Rules{counted("a")},
+			func(s *Scheduler[message]) { s.Accepted("a", 3) },
 			map[string]int{"a": 100}, map[string]int{"a": 4}},
 		"the fair share beside another's backlog": {[]Rules{counted("a"), counted("b")}, func(s *Scheduler[message]) {
 			s.Told(map[string]bool{"b": true}, false)
 		}, map[string]int{"a": 100}, map[string]int{"a": 2}},
-		"none with a circuit that is not closed": {[]Rules{{Key: "a", Counted: true, Circuit: circuit(HalfOpen)}}, nil, map[string]int{"a": 1}, nil},
-		"none twice":                             {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.Reserve(map[string]int{"a": 8}) }, map[string]int{"a": 1}, nil},
-		"none for others when it has lapsed": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.Reserve(map[string]int{"a": 8}).Lapse() },
+		"none with a circuit that is not closed": {[]Rules{{Key: "a", Counted: true, Circuit: circuit(HalfOpen)}}, nil,
+			map[string]int{"a": 1}, nil},
+		"none twice": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
+			s.Reserve(map[string]int{"a": 8})
+		}, map[string]int{"a": 1}, nil},
+		"none for others when it has lapsed": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
+			s.Reserve(map[string]int{"a": 8}).Lapse()
+		},
 			map[string]int{"a": 1}, nil},
 		"again after its end": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
 			g := s.Reserve(map[string]int{"a": 8})

@@ -21,7 +21,8 @@ func Load(t testing.TB, db *gorm.DB, statements ...string) {
 	require.NoError(t, db.Raw(`SELECT indexname, indexdef FROM pg_indexes
 		WHERE tablename IN ('inbox_messages', 'inbox_handler_statuses') AND indexname NOT LIKE '%_pkey'`).Scan(&indexes).Error)
 	var reference string
-	require.NoError(t, db.Raw(`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'inbox_handler_statuses_message_fk'`).Scan(&reference).Error)
+	require.NoError(t,
+		db.Raw(`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'inbox_handler_statuses_message_fk'`).Scan(&reference).Error)
 
 	exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`)
 	for _, index := range indexes {

@@ -86,7 +86,8 @@ func IsTransient(err error) bool {
 // it made, a statement timeout, a second query on a connection that is still read
 // from.
 func IsDatabaseFault(err error) bool {
-	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, sql.ErrTxDone) {
 		return false
 	}
 	if SQLState(err) == "57014" || strings.Contains(err.Error(), "conn busy") {

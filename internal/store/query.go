@@ -20,7 +20,9 @@ func WithContextError(ctx context.Context, err error) error {
 
 // Query collects the rows of a statement. There is no QueryRowContext here:
 // with PrepareStmt, GORM's returns a row that panics when preparing fails.
-func Query[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any) (found []T, err error) {
+func Query[T any](
+	ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any,
+) (found []T, err error) {
 	err = RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
 		found, err = collect(ctx, pool, statement, scan, args)
 		return err
@@ -31,7 +33,9 @@ func Query[T any](ctx context.Context, pool gorm.ConnPool, statement string, sca
 	return found, nil
 }
 
-func collect[T any](ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args []any) ([]T, error) {
+func collect[T any](
+	ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args []any,
+) ([]T, error) {
 	rows, err := pool.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return nil, WithContextError(ctx, err)

@@ -45,7 +45,8 @@ func FuzzTimesThatDriversWrite(f *testing.F) {
 		}
 		var read store.Stamp
 		for _, text := range []string{
-			zoned.Format("2006-01-02 15:04:05.999999999-07:00"), zoned.Format(time.RFC3339Nano), at.UTC().Format("2006-01-02 15:04:05.999999999"),
+			zoned.Format("2006-01-02 15:04:05.999999999-07:00"), zoned.Format(time.RFC3339Nano),
+			at.UTC().Format("2006-01-02 15:04:05.999999999"),
 			zoned.String(), at.UTC().String(), at.UTC().String() + " m=+0.000000001", zoned.String() + " m=-12.5",
 		} {
 			require.NoError(t, read.Scan(text), text)

@@ -155,7 +155,8 @@ type Lanes interface {
 	// CheckLanes does so for a page of the lanes of a rule that have waiting
 	// rows, at most limit, for looks that never took place because a process
 	// died before. next is nil at the end; after is nil to begin.
-	CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int, now time.Time) (next *Lane, keys []string, err error)
+	CheckLanes(ctx context.Context, rule LaneRule, after *Lane, limit int, now time.Time) (next *Lane, keys []string,
+		err error)
 	// WaitingLaneHandlers returns every Lane.Handler that has waiting rows,
 	// also those that no registered handler goes by any more.
 	WaitingLaneHandlers(ctx context.Context) ([]int64, error)
@@ -277,7 +278,8 @@ type Cleaner interface {
 	// statuses that go by req's cutoffs: as many as have content of maxBytes
 	// together, but at least one. taken says how many of the numbers that are; those that
 	// have nothing to delete any more are left out of what was loaded.
-	LoadExpired(ctx context.Context, req CleanupRequest, messageNumbers []int64, maxBytes int64) (loaded []ExpiredMessage, taken int, err error)
+	LoadExpired(ctx context.Context, req CleanupRequest, messageNumbers []int64, maxBytes int64) (loaded []ExpiredMessage,
+		taken int, err error)
 	// DeleteExpired deletes what LoadExpired loaded and nothing else: statuses
 	// that are still at their version, and messages of which nothing stays and
 	// which have gained no status since (contract 6.3). What an accept has

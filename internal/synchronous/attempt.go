@@ -159,7 +159,8 @@ func (a *run) settle(ctx context.Context, took time.Duration) error {
 	default:
 		a.cut, a.due = 0, time.Now().Add(v.Delay)
 		if v.Outcome == handler.AttemptFailed {
-			a.log.Warn("inbox: attempt failed, it is repeated in place", append(a.fields(), zap.Duration(telemetry.FieldTryingAgainAfter, v.Delay), zap.Error(v.Err))...)
+			a.log.Warn("inbox: attempt failed, it is repeated in place",
+				append(a.fields(), zap.Duration(telemetry.FieldTryingAgainAfter, v.Delay), zap.Error(v.Err))...)
 		}
 	}
 	a.ended(ctx, v.Outcome, v.Err, took)
@@ -191,14 +192,16 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 }
 
 func (a *run) fields() []zap.Field {
-	return []zap.Field{zap.String(telemetry.FieldHandlerKey, a.Handler.Key()), zap.String(telemetry.FieldMessageID, a.Delivery.ID), zap.Int(telemetry.FieldAttempt, a.Delivery.Attempt),
+	return []zap.Field{zap.String(telemetry.FieldHandlerKey, a.Handler.Key()),
+		zap.String(telemetry.FieldMessageID, a.Delivery.ID), zap.Int(telemetry.FieldAttempt, a.Delivery.Attempt),
 		zap.String(telemetry.FieldTopic, a.at.topic), zap.Int(telemetry.FieldPartition, a.at.id)}
 }
 
 // ended reports the attempt.
 func (a *run) ended(ctx context.Context, outcome handler.AttemptOutcome, err error, took time.Duration) {
 	a.Came(outcome, err)
-	e := handler.AttemptEvent{MessageID: a.Delivery.ID, HandlerKey: a.Handler.Key(), Type: a.Delivery.Type, Attempt: a.Delivery.Attempt,
+	e := handler.AttemptEvent{MessageID: a.Delivery.ID, HandlerKey: a.Handler.Key(), Type: a.Delivery.Type,
+		Attempt: a.Delivery.Attempt,
 		Outcome: outcome, Err: err, Duration: took}
 	if !a.over && outcome != handler.AttemptReleased {
 		e.NextAttemptAt = a.cfg.Clock.Now().Add(time.Until(a.due))

@@ -61,7 +61,8 @@ func TestFailureOfTheDatabaseInATransactionIsNotCharged(t *testing.T) {
 func TestErrorOfAnotherDatabaseIsCharged(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		other := raise(d.DB, "53100")
-		r, _ := newRunner(t, d.DB, nil, handler.NewTx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return other }))
+		r, _ := newRunner(t, d.DB, nil, handler.NewTx("h",
+			func(context.Context, *gorm.DB, inboxtest.Bytes) error { return other }))
 		var failed *synchronous.FailedError
 		require.True(t, errors.As(deliver(t, r, 0, "1"), &failed))
 		require.Equal(t, 3, failed.Failures[0].Attempts)

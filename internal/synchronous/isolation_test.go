@@ -25,10 +25,11 @@ func TestNoAttemptIsRepeatedWhateverTheDefaultIsolation(t *testing.T) {
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (balance int)`)
 		inboxtest.Exec(t, d.DB, `INSERT INTO accounts VALUES (0)`)
 		var calls atomic.Int64
-		r, counters := newRunner(t, d.DB, nil, handler.NewTx("h", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
-			calls.Add(1)
-			return tx.Exec(`UPDATE accounts SET balance = balance + 1`).Error
-		}))
+		r, counters := newRunner(t, d.DB, nil, handler.NewTx("h",
+			func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
+				calls.Add(1)
+				return tx.Exec(`UPDATE accounts SET balance = balance + 1`).Error
+			}))
 		results := make(chan error, partitions)
 		for partition := range partitions {
 			go func() {
@@ -50,10 +51,13 @@ func TestNoAttemptIsRepeatedWhateverTheDefaultIsolation(t *testing.T) {
 func TestTransactionInPlaceHasTheIsolationOfTheOption(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		for want, level := range map[string]sql.IsolationLevel{
-			"read committed": sql.LevelDefault, "repeatable read": sql.LevelRepeatableRead, "serializable": sql.LevelSerializable,
+			"read committed": sql.LevelDefault, "repeatable read": sql.LevelRepeatableRead,
+			"serializable": sql.LevelSerializable,
 		} {
 			var got string
-			r, _ := newRunner(t, d.DB, func(c *synchronous.Config) { c.TxIsolation = level }, handler.NewTx("h", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
+			r, _ := newRunner(t, d.DB, func(c *synchronous.Config) {
+				c.TxIsolation = level
+			}, handler.NewTx("h", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
 				return tx.Raw("SELECT current_setting('transaction_isolation')").Scan(&got).Error
 			}))
 			require.NoError(t, deliver(t, r, 0, want))
@@ -71,7 +75,9 @@ func TestSerializationFailureAtTheCommitInPlaceIsRepeatedUncharged(t *testing.T)
 		var both sync.WaitGroup
 		both.Add(2)
 		var met [2]sync.Once // by each, at its first call
-		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { c.MaxAttempts, c.TxIsolation = 1, sql.LevelSerializable },
+		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) {
+			c.MaxAttempts, c.TxIsolation = 1, sql.LevelSerializable
+		},
 			handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				calls.Add(1)
 				var present int
@@ -94,7 +100,8 @@ func TestSerializationFailureAtTheCommitInPlaceIsRepeatedUncharged(t *testing.T)
 		for range 2 {
 			require.NoError(t, inboxtest.Receive(t, results, "a partition"))
 		}
-		require.GreaterOrEqual(t, calls.Load(), int64(3), "one of them ran again, more than once if the first was not quite over")
+		require.GreaterOrEqual(t, calls.Load(), int64(3),
+			"one of them ran again, more than once if the first was not quite over")
 		require.Zero(t, counters.Load(telemetry.Failed))
 	})
 }

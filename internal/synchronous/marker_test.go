@@ -107,10 +107,14 @@ func TestMessageWhoseMarkerCannotBeWrittenDoesNotRun(t *testing.T) {
 		store := tables(t, d.DB)
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_markers ADD CONSTRAINT refused CHECK (message_id <> '1')")
 		runs := atomic.Int32{}
-		g := newInline(t, d.DB, store, handler.New("h", func(context.Context, inboxtest.Bytes) error { runs.Add(1); return nil }))
+		g := newInline(t, d.DB, store, handler.New("h", func(context.Context, inboxtest.Bytes) error {
+			runs.Add(1)
+			return nil
+		}))
 		stopping, done := make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- g.Deliver(context.Background(), stopping, envelope.Received{Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: "1"}}})
+			done <- g.Deliver(context.Background(), stopping,
+				envelope.Received{Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: "1"}}})
 		}()
 		inboxtest.Eventually(t, func() bool { return g.Outage() != nil || runs.Load() > 0 || len(done) > 0 }, "it was tried")
 		close(stopping)
@@ -128,15 +132,17 @@ func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := countedEffects(t, d.DB)
 		entered, open := make(chan struct{}, 1), make(chan struct{})
-		old := newInline(t, d.DB, tables(t, d.DB), handler.NewTx("old", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			entered <- struct{}{}
-			<-open
-			return write(tx, m.ID)
-		}))
+		old := newInline(t, d.DB, tables(t, d.DB), handler.NewTx("old",
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				entered <- struct{}{}
+				<-open
+				return write(tx, m.ID)
+			}))
 		db := d.Another(t)
-		renamed := newInline(t, db, tables(t, db), handler.NewTx("new", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-			return write(tx, m.ID)
-		}, handler.LegacyKeys("old", "older")))
+		renamed := newInline(t, db, tables(t, db), handler.NewTx("new",
+			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				return write(tx, m.ID)
+			}, handler.LegacyKeys("old", "older")))
 		done := make(chan error, 2)
 		go func() { done <- old.deliver(t, 0, "1") }()
 		inboxtest.Receive(t, entered, "the old program's call")
@@ -203,10 +209,13 @@ func TestMessageWithoutIDHasTheOneItIsRememberedBy(t *testing.T) {
 			g := newInline(t, d.DB, store, handler.New(name, func(_ context.Context, m handler.Message[[]byte]) error {
 				seen = append(seen, m.ID)
 				return nil
-			}, handler.IdempotencyKey(func(m handler.Message[[]byte]) (string, error) { return "order " + string(m.Payload), nil })))
+			}, handler.IdempotencyKey(func(m handler.Message[[]byte]) (string, error) {
+				return "order " + string(m.Payload), nil
+			})))
 			for i, id := range []string{"", "", "own"} {
-				require.NoError(t, g.Deliver(t.Context(), nil, envelope.Received{Record: envelope.Record{Topic: "topic", Offset: int64(i)},
-					Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id, Content: []byte("7" + id)}}}))
+				require.NoError(t, g.Deliver(t.Context(), nil,
+					envelope.Received{Record: envelope.Record{Topic: "topic", Offset: int64(i)},
+						Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id, Content: []byte("7" + id)}}}))
 			}
 			require.Equal(t, []string{"order 7", "own"}, seen, name)
 		}

@@ -39,7 +39,9 @@ type marker interface {
 // the handler runs each time a message comes. Of the options, those that the handler
 // itself declares come after defaults, and own after them. The error joins all that is
 // wrong.
-func NewMemory(db *gorm.DB, s idempotent.Store, h *handler.Handler, defaults, own []idempotent.Option) (*Memory, error) {
+func NewMemory(
+	db *gorm.DB, s idempotent.Store, h *handler.Handler, defaults, own []idempotent.Option,
+) (*Memory, error) {
 	opts := slices.Clone(defaults)
 	if d := h.Retention(); d > 0 {
 		opts = append(opts, idempotent.Retention(d))
@@ -122,7 +124,8 @@ func (a *run) duplicate(m *Memory, asked idempotent.Run) error {
 // of the two comes second waits for the first, and finds its marker. Neither waits for
 // the other with a key that the other wants, as long as all list their keys in one order.
 func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
-	return &attempt.Steps{Write: func(ctx context.Context, t *handlertx.Tx, group []*attempt.Attempt) ([]*attempt.Attempt, error) {
+	return &attempt.Steps{Write: func(ctx context.Context, t *handlertx.Tx, group []*attempt.Attempt) ([]*attempt.Attempt,
+		error) {
 		ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 		defer cancel()
 		for _, key := range a.Handler.Keys() {

@@ -82,7 +82,8 @@ func TestMarkersAreCommittedWithTheHandlersWrites(t *testing.T) {
 	transactional := func(fn func(db *gorm.DB, m inboxtest.Bytes) error) *handler.Handler {
 		return handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return fn(tx, m) })
 	}
-	for name, make := range map[string]func(func(*gorm.DB, inboxtest.Bytes) error) *handler.Handler{"plain": plain, "transactional": transactional} {
+	for name, make := range map[string]func(func(*gorm.DB, inboxtest.Bytes) error) *handler.Handler{"plain": plain,
+		"transactional": transactional} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d.DB)
@@ -131,7 +132,10 @@ func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
 			}
 			return "", errBoom
 		}
-		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { t.Error("it must not run"); return nil }, handler.IdempotencyKey(find))
+		h := handler.New("h", func(context.Context, inboxtest.Bytes) error {
+			t.Error("it must not run")
+			return nil
+		}, handler.IdempotencyKey(find))
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { remember(t, c, newMemory()) }, h)
 		for id, attempts := range map[string]int{"fails": 1, "panics": 3} {
 			var failed *synchronous.FailedError
@@ -170,7 +174,8 @@ func TestEachCallHasTheMessageToItself(t *testing.T) {
 		var seen []string
 		spoil := func(_ context.Context, m inboxtest.Bytes) error {
 			p := m.Properties
-			seen = append(seen, fmt.Sprintf("%s %s %s %s %s %s", m.Payload, p.Headers[0].Value, p.Attributes["a"], p.Kafka.Key, m.OrderingKey, p.Kafka.Topic))
+			seen = append(seen, fmt.Sprintf("%s %s %s %s %s %s", m.Payload, p.Headers[0].Value, p.Attributes["a"], p.Kafka.Key,
+				m.OrderingKey, p.Kafka.Topic))
 			m.Payload[0], p.Headers[0].Value[0], p.Attributes["a"], p.Kafka.Key[0], m.OrderingKey[0], p.Kafka.Topic = 'x', 'x', "x", 'x', 'x', "x"
 			if m.Attempt == 1 {
 				return errBoom
@@ -180,8 +185,9 @@ func TestEachCallHasTheMessageToItself(t *testing.T) {
 		r, _ := newRunner(t, d.DB, nil, handler.New("a", spoil), handler.New("b", spoil))
 		record := received(0, "1")
 		record.Messages[0].OrderingKey = []byte("o")
-		record.Messages[0].Properties = handler.Properties{Headers: []handler.Header{{Key: "k", Value: []byte("h")}}, Attributes: map[string]string{"a": "v"},
-			Kafka: &handler.KafkaCoordinates{Topic: "t", Key: []byte("k")}}
+		record.Messages[0].Properties = handler.Properties{Headers: []handler.Header{{Key: "k", Value: []byte("h")}},
+			Attributes: map[string]string{"a": "v"},
+			Kafka:      &handler.KafkaCoordinates{Topic: "t", Key: []byte("k")}}
 		require.NoError(t, r.Deliver(t.Context(), nil, record))
 		require.Equal(t, slices.Repeat([]string{"1 h v k o t"}, 4), seen)
 	})
@@ -238,7 +244,9 @@ func TestTriesDoNotOverlapWhateverTheStoreDoes(t *testing.T) {
 		stopping, done := make(chan struct{}), make(chan error, 1)
 		go func() { done <- r.Deliver(context.Background(), stopping, received(0, "1")) }()
 		began := time.Now()
-		inboxtest.Eventually(t, func() bool { return time.Since(began) > 500*time.Millisecond }, "a time in which it would be tried again")
+		inboxtest.Eventually(t, func() bool {
+			return time.Since(began) > 500*time.Millisecond
+		}, "a time in which it would be tried again")
 		close(letGo)
 		inboxtest.Eventually(t, func() bool { return runs.Load() > 1 }, "what the store reports counts")
 		close(stopping)

@@ -23,7 +23,9 @@ import (
 var errBoom = errors.New("boom")
 
 // newRunner runs these handlers for type "t".
-func newRunner(t *testing.T, db *gorm.DB, change func(*synchronous.Config), handlers ...*handler.Handler) (*synchronous.Runner, *telemetry.Counters) {
+func newRunner(
+	t *testing.T, db *gorm.DB, change func(*synchronous.Config), handlers ...*handler.Handler,
+) (*synchronous.Runner, *telemetry.Counters) {
 	t.Helper()
 	var subs []handler.Subscription
 	for _, h := range handlers {
@@ -31,8 +33,11 @@ func newRunner(t *testing.T, db *gorm.DB, change func(*synchronous.Config), hand
 	}
 	registry, err := handler.NewRegistry(subs)
 	require.NoError(t, err)
-	cfg := synchronous.Config{Channel: "c", Registry: registry, DB: db, MaxAttempts: 3, Concurrency: 10, MaxRetryDelay: time.Minute,
-		StatementTimeout: inboxtest.Patience, StuckHandlerGrace: time.Minute, Backoff: func(int) time.Duration { return time.Millisecond },
+	cfg := synchronous.Config{Channel: "c", Registry: registry, DB: db, MaxAttempts: 3, Concurrency: 10,
+		MaxRetryDelay:    time.Minute,
+		StatementTimeout: inboxtest.Patience, StuckHandlerGrace: time.Minute, Backoff: func(int) time.Duration {
+			return time.Millisecond
+		},
 		Clock: clock.System{}, Logger: zaptest.NewLogger(t), Counters: &telemetry.Counters{}}
 	if change != nil {
 		change(&cfg)
@@ -42,7 +47,8 @@ func newRunner(t *testing.T, db *gorm.DB, change func(*synchronous.Config), hand
 
 // received is a record of one message.
 func received(partition int, id string) envelope.Received {
-	return envelope.Received{Record: envelope.Record{Topic: "topic", Partition: partition}, Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id, Content: []byte(id)}}}
+	return envelope.Received{Record: envelope.Record{Topic: "topic", Partition: partition},
+		Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id, Content: []byte(id)}}}
 }
 
 // deliver is a delivery that nothing interrupts.
@@ -73,7 +79,8 @@ func remember(t *testing.T, c *synchronous.Config, s idempotent.Store, opts ...i
 	t.Helper()
 	c.Memories = map[*handler.Handler]*synchronous.Memory{}
 	for _, h := range c.Registry.Handlers() {
-		m, err := synchronous.NewMemory(c.DB, s, h, append([]idempotent.Option{idempotent.WithLogger(c.Logger)}, opts...), nil)
+		m, err := synchronous.NewMemory(c.DB, s, h, append([]idempotent.Option{idempotent.WithLogger(c.Logger)}, opts...),
+			nil)
 		require.NoError(t, err)
 		c.Memories[h] = m
 	}
@@ -90,7 +97,9 @@ type memory struct {
 
 func newMemory() *memory { return &memory{state: map[string]string{}} }
 
-func (s *memory) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+func (s *memory) Run(
+	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
+) (duplicate bool, err error) {
 	key := run.Key.HandlerKey + " " + run.Key.MessageID
 	switch s.begin(key) {
 	case "done":

@@ -79,10 +79,13 @@ type Runner struct {
 
 // New makes a Runner for the handlers that the registry has for the channel.
 func New(cfg Config) *Runner {
-	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)), policies: map[*handler.Handler]attempt.Policy{},
-		slots: make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
-	r.outage = condition.New(r.log, cfg.Clock, zap.WarnLevel, "database or marker store", "attempts are repeated in place until it can be used")
-	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation, StuckGrace: cfg.StuckHandlerGrace,
+	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)),
+		policies: map[*handler.Handler]attempt.Policy{},
+		slots:    make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
+	r.outage = condition.New(r.log, cfg.Clock, zap.WarnLevel, "database or marker store",
+		"attempts are repeated in place until it can be used")
+	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation,
+		StuckGrace: cfg.StuckHandlerGrace,
 		Middleware: cfg.Middleware, Running: cfg.Running}
 	r.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: r.log}
 	for _, m := range cfg.Memories {
@@ -116,7 +119,8 @@ type Failure struct {
 func (e *FailedError) Error() string {
 	parts := make([]string, len(e.Failures))
 	for i, f := range e.Failures {
-		parts[i] = fmt.Sprintf("handler %q gave message %q up after %d attempts: %s", f.HandlerKey, f.MessageID, f.Attempts, f.Err)
+		parts[i] = fmt.Sprintf("handler %q gave message %q up after %d attempts: %s", f.HandlerKey, f.MessageID, f.Attempts,
+			f.Err)
 	}
 	return strings.Join(parts, "; ")
 }
@@ -247,7 +251,8 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 				ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.Transport,
 				Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now, HandlerKey: h.Key(),
 			}}
-			tasks = append(tasks, &task{received: received, Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout, Delivery: received}})
+			tasks = append(tasks, &task{received: received,
+				Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout, Delivery: received}})
 		}
 	}
 	return tasks, nil
@@ -269,7 +274,8 @@ func failures(tasks []*task) error {
 	var failed FailedError
 	for _, t := range tasks {
 		if t.failure != nil {
-			failed.Failures = append(failed.Failures, Failure{MessageID: t.Delivery.ID, HandlerKey: t.Handler.Key(), Attempts: t.Delivery.Attempt, Err: t.failure})
+			failed.Failures = append(failed.Failures, Failure{MessageID: t.Delivery.ID, HandlerKey: t.Handler.Key(),
+				Attempts: t.Delivery.Attempt, Err: t.failure})
 		}
 	}
 	if len(failed.Failures) == 0 {

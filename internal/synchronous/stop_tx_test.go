@@ -29,7 +29,10 @@ func TestBeginEndsWithTheTimeForHandlers(t *testing.T) {
 		require.NoError(t, err)
 		defer conn.Close()
 
-		h := handler.NewTx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error { t.Error("it must not run"); return nil })
+		h := handler.NewTx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
+			t.Error("it must not run")
+			return nil
+		})
 		r, _ := newRunner(t, d.DB, patient, h)
 		ctx, cancel := bounded(t)
 		done := make(chan error, 1)
@@ -46,7 +49,9 @@ type slowStore struct {
 	end func()
 }
 
-func (s slowStore) Run(ctx context.Context, run idempotent.Run, body func(ctx context.Context) error) (duplicate bool, err error) {
+func (s slowStore) Run(
+	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
+) (duplicate bool, err error) {
 	s.end()
 	return s.memory.Run(ctx, run, body)
 }
@@ -73,7 +78,10 @@ func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
 	}
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		plain := handler.New("h", func(context.Context, inboxtest.Bytes) error { t.Error("it must not run"); return nil })
-		transactional := handler.NewTx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error { t.Error("it must not run"); return nil })
+		transactional := handler.NewTx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
+			t.Error("it must not run")
+			return nil
+		})
 		for _, h := range []*handler.Handler{plain, transactional} {
 			run(t, d, h, func(end func()) idempotent.Store { return slowStore{newMemory(), end} })
 			run(t, d, h, func(end func()) idempotent.Store { return slowMarker{newMemory(), end} })

@@ -24,7 +24,8 @@ func TestRecordWithAnUndecodableBodyIsBadAtOnceUnlessTheCodecAsksForARetry(t *te
 			return order{}, nil
 		})
 		nothing := func(context.Context, handler.Message[order]) error { return nil }
-		r, counters := newRunner(t, d.DB, nil, handler.New("strict", nothing), handler.New("waits", nothing, handler.WithCodec(waits)))
+		r, counters := newRunner(t, d.DB, nil, handler.New("strict", nothing),
+			handler.New("waits", nothing, handler.WithCodec(waits)))
 		var failed *synchronous.FailedError
 		require.ErrorAs(t, deliver(t, r, 0, "not json"), &failed)
 		require.Len(t, failed.Failures, 1)

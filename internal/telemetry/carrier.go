@@ -63,7 +63,9 @@ var traceContext = propagation.TraceContext{}
 // if its context can be read, and what else the application's own propagator
 // reads. What is malformed is as good as missing, and so is what that propagator
 // panics at.
-func (i *Instruments) produced(ctx context.Context, p handler.Properties) (with context.Context, producer trace.SpanContext) {
+func (i *Instruments) produced(
+	ctx context.Context, p handler.Properties,
+) (with context.Context, producer trace.SpanContext) {
 	defer func() {
 		if recover() != nil {
 			with, producer = ctx, trace.SpanContext{}

@@ -22,7 +22,8 @@ const producerSpan = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 func TestProducersContextIsFoundWhereProducersPutIt(t *testing.T) {
 	i := &Instruments{cfg: Config{Propagator: propagation.TraceContext{}}}
 	header := func(key, value string) handler.Properties {
-		return handler.Properties{Headers: []handler.Header{{Key: "other", Value: []byte("x")}, {Key: key, Value: []byte(value)}}}
+		return handler.Properties{Headers: []handler.Header{{Key: "other", Value: []byte("x")},
+			{Key: key, Value: []byte(value)}}}
 	}
 	for name, p := range map[string]handler.Properties{
 		"header":                header("traceparent", producerSpan),
@@ -49,7 +50,8 @@ func TestProducersContextIsFoundWhereProducersPutIt(t *testing.T) {
 
 // roles are a producer's headers: its span, and baggage that claims a role.
 func roles(baggage string) handler.Properties {
-	return handler.Properties{Headers: []handler.Header{{Key: "traceparent", Value: []byte(producerSpan)}, {Key: "baggage", Value: []byte(baggage)}}}
+	return handler.Properties{Headers: []handler.Header{{Key: "traceparent", Value: []byte(producerSpan)},
+		{Key: "baggage", Value: []byte(baggage)}}}
 }
 
 // withBaggage is what applications that use baggage set.
@@ -81,7 +83,8 @@ func TestOverlongContextIsNotRead(t *testing.T) {
 	require.Equal(t, producerSpan, traceparent(producer), "each header counts by itself")
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 
-	long.Headers = append(long.Headers, handler.Header{Key: "tracestate", Value: bytes.Repeat([]byte("a"), maxContextBytes+1)})
+	long.Headers = append(long.Headers, handler.Header{Key: "tracestate",
+		Value: bytes.Repeat([]byte("a"), maxContextBytes+1)})
 	_, producer = (&Instruments{}).produced(t.Context(), long)
 	require.Equal(t, producerSpan, traceparent(producer), "a tracestate that is too long is dropped alone")
 }
@@ -129,9 +132,11 @@ func TestWithoutAProviderNothingIsTracedOrAllocated(t *testing.T) {
 func FuzzProducersContextNeverHarms(f *testing.F) {
 	f.Add("traceparent", []byte(producerSpan), "tracestate", "a=b")
 	f.Add("TraceParent", []byte("00-"), "baggage", "a=b;c")
-	i := &Instruments{cfg: Config{Propagator: propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})}}
+	i := &Instruments{cfg: Config{Propagator: propagation.NewCompositeTextMapPropagator(propagation.TraceContext{},
+		propagation.Baggage{})}}
 	f.Fuzz(func(t *testing.T, name string, value []byte, attribute, text string) {
-		p := handler.Properties{Headers: []handler.Header{{Key: name, Value: value}}, Attributes: map[string]string{attribute: text}}
+		p := handler.Properties{Headers: []handler.Header{{Key: name, Value: value}},
+			Attributes: map[string]string{attribute: text}}
 		_, producer := i.produced(t.Context(), p)
 		if producer.IsValid() && producer.IsSampled() {
 			require.Equal(t, producer.SpanID(), parsed(traceparent(producer)).SpanID())

@@ -12,9 +12,12 @@ import (
 
 // fieldOf says again which field of handler.Counts is whose.
 var fieldOf = [events]string{
-	Accepted: "Accepted", Duplicates: "Duplicates", DuplicateContentDiffers: "DuplicateContentDiffers", Unrouted: "Unrouted", Rejected: "Rejected",
-	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", EmptyRecords: "EmptyRecords", DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
-	HandedOff: "HandedOff", Processed: "Processed", Failed: "Failed", Poisoned: "Poisoned", Snoozed: "Snoozed", Released: "Released",
+	Accepted: "Accepted", Duplicates: "Duplicates", DuplicateContentDiffers: "DuplicateContentDiffers",
+	Unrouted: "Unrouted", Rejected: "Rejected",
+	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", EmptyRecords: "EmptyRecords",
+	DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
+	HandedOff: "HandedOff", Processed: "Processed", Failed: "Failed", Poisoned: "Poisoned", Snoozed: "Snoozed",
+	Released:   "Released",
 	Superseded: "Superseded", Fenced: "Fenced", Recovered: "Recovered", LockLost: "LockLost",
 }
 
@@ -47,7 +50,8 @@ func TestPartsAddUpToTheTotal(t *testing.T) {
 	c.OfHandler(Processed, "mail", 1)
 	c.OfHandler(Processed, "post", 2)
 	c.OfHandler(Processed, "who", 4)
-	require.Equal(t, map[string]int64{"mail": 3, "stock": 0, Other: 4}, told(c, Processed), "a legacy key is its handler's")
+	require.Equal(t, map[string]int64{"mail": 3, "stock": 0, Other: 4}, told(c, Processed),
+		"a legacy key is its handler's")
 	require.EqualValues(t, 7, c.Snapshot().Processed)
 
 	c.OfChannel(DuplicateSkipped, "orders", 1)

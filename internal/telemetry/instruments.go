@@ -54,13 +54,15 @@ func New(cfg Config) (*Instruments, error) {
 		provider = otel.GetMeterProvider()
 	}
 	i := &Instruments{cfg: cfg, meter: provider.Meter(Scope),
-		accepted: map[string][]metric.RecordOption{}, waited: map[string][]metric.RecordOption{}, ran: map[runLabels][]metric.RecordOption{}}
+		accepted: map[string][]metric.RecordOption{}, waited: map[string][]metric.RecordOption{},
+		ran: map[runLabels][]metric.RecordOption{}}
 	var problems [5]error
 	i.accept, problems[0] = i.histogram(acceptDuration)
 	i.wait, problems[1] = i.histogram(waitDuration)
 	i.run, problems[2] = i.histogram(runDuration)
 	i.cleanup, problems[3] = i.histogram(cleanupDuration)
-	i.deleted, problems[4] = i.meter.Int64Counter(cleanupDeleted.name, metric.WithUnit(cleanupDeleted.unit), metric.WithDescription(cleanupDeleted.description))
+	i.deleted, problems[4] = i.meter.Int64Counter(cleanupDeleted.name, metric.WithUnit(cleanupDeleted.unit),
+		metric.WithDescription(cleanupDeleted.description))
 	for channel := range cfg.Counters.channels {
 		i.accepted[channel] = i.record(attrChannel.String(channel))
 	}
@@ -68,7 +70,8 @@ func New(cfg Config) (*Instruments, error) {
 		handler := attrHandler.String(its.label)
 		i.waited[key] = i.record(handler)
 		for _, system := range []string{systemKafka, systemInbox} {
-			i.ran[runLabels{key, system}] = i.record(handler, attrSystem.String(system), attrOperation.String(operationProcess), attrOutcome.String(outcomeCompleted))
+			i.ran[runLabels{key, system}] = i.record(handler, attrSystem.String(system), attrOperation.String(operationProcess),
+				attrOutcome.String(outcomeCompleted))
 		}
 	}
 	if err := errors.Join(problems[:]...); err != nil {
@@ -81,7 +84,8 @@ func New(cfg Config) (*Instruments, error) {
 func (i *Instruments) Close() error { return i.counts.Unregister() }
 
 func (i *Instruments) histogram(d instrument) (metric.Float64Histogram, error) {
-	h, err := i.meter.Float64Histogram(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description), metric.WithExplicitBucketBoundaries(d.buckets...))
+	h, err := i.meter.Float64Histogram(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description),
+		metric.WithExplicitBucketBoundaries(d.buckets...))
 	return h, named(d, err)
 }
 
@@ -108,7 +112,8 @@ func (i *Instruments) observeCounters() error {
 	var problems []error
 	for e, d := range eventInstruments {
 		var err error
-		counters[e], err = i.meter.Int64ObservableCounter(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description))
+		counters[e], err = i.meter.Int64ObservableCounter(d.name, metric.WithUnit(d.unit),
+			metric.WithDescription(d.description))
 		problems = append(problems, named(d.instrument, err))
 		observed[e] = counters[e]
 	}
@@ -187,7 +192,8 @@ func (i *Instruments) Ran(ctx context.Context, handlerKey, transport, outcome, e
 		if its := i.cfg.Counters.handlers[handlerKey]; its != nil {
 			label = its.label
 		}
-		of := []attribute.KeyValue{attrHandler.String(label), attrSystem.String(system(transport)), attrOperation.String(operationProcess), attrOutcome.String(outcome)}
+		of := []attribute.KeyValue{attrHandler.String(label), attrSystem.String(system(transport)),
+			attrOperation.String(operationProcess), attrOutcome.String(outcome)}
 		if errorType != "" {
 			of = append(of, attrErrorType.String(errorType))
 		}

@@ -20,7 +20,8 @@ func Metrics() []Metric {
 	for _, d := range []instrument{acceptDuration, waitDuration, runDuration, cleanupDuration} {
 		all = append(all, Metric{d.name, d.unit, d.description, "histogram", ""})
 	}
-	for _, d := range []instrument{backlogDue, backlogWaiting, backlogProcessing, backlogPoisoned, oldestDueAge, oldestRunningAge, handlerPaused, liveWorkers, sampleAge,
+	for _, d := range []instrument{backlogDue, backlogWaiting, backlogProcessing, backlogPoisoned, oldestDueAge,
+		oldestRunningAge, handlerPaused, liveWorkers, sampleAge,
 		consumerLag, consumerHalted, healthState} {
 		all = append(all, Metric{d.name, d.unit, d.description, "gauge", ""})
 	}

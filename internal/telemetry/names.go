@@ -15,13 +15,17 @@ type instrument struct {
 
 // Durations, in seconds.
 var (
-	acceptDuration = instrument{"inbox.accept.duration", "s", "Time to persist what was accepted together, in its transaction.",
+	acceptDuration = instrument{"inbox.accept.duration", "s",
+		"Time to persist what was accepted together, in its transaction.",
 		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}}
-	waitDuration = instrument{"inbox.wait.duration", "s", "Time from when a status was due (created, or put off until) to the beginning of its attempt.",
+	waitDuration = instrument{"inbox.wait.duration", "s",
+		"Time from when a status was due (created, or put off until) to the beginning of its attempt.",
 		[]float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400}}
-	runDuration = instrument{"messaging.process.duration", "s", "Time that an attempt of a handler ran, its transaction included.",
+	runDuration = instrument{"messaging.process.duration", "s",
+		"Time that an attempt of a handler ran, its transaction included.",
 		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900}}
-	cleanupDuration = instrument{"inbox.cleanup.duration", "s", "Time that a run of cleanup took which had the lease, its pauses included.",
+	cleanupDuration = instrument{"inbox.cleanup.duration", "s",
+		"Time that a run of cleanup took which had the lease, its pauses included.",
 		[]float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600}}
 )
 
@@ -30,18 +34,30 @@ var cleanupDeleted = instrument{name: "inbox.cleanup.deleted", unit: "{row}", de
 
 // Gauges of the last sample, see Sample.
 var (
-	backlogDue        = instrument{name: "inbox.backlog.due", unit: "{status}", description: "Statuses that are due and not claimed, counted up to a bound."}
-	backlogWaiting    = instrument{name: "inbox.backlog.waiting", unit: "{status}", description: "Statuses that wait behind others of their lane, counted up to a bound."}
-	backlogProcessing = instrument{name: "inbox.backlog.processing", unit: "{status}", description: "Statuses that workers have claimed, counted up to a bound."}
-	backlogPoisoned   = instrument{name: "inbox.backlog.poisoned", unit: "{status}", description: "Poisoned statuses that nobody has retried or discarded, counted up to a bound."}
-	oldestDueAge      = instrument{name: "inbox.backlog.oldest_due.age", unit: "s", description: "For how long the oldest due status has been due; 0 if none is."}
-	oldestRunningAge  = instrument{name: "inbox.handler.oldest_running.age", unit: "s", description: "For how long the oldest running call of the handler in this process has run; 0 if none runs."}
-	handlerPaused     = instrument{name: "inbox.handler.paused", unit: "{handler}", description: "1 while operators have paused the handler."}
-	liveWorkers       = instrument{name: "inbox.workers", unit: "{worker}", description: "Workers whose heartbeat is not older than WorkerTimeout."}
-	sampleAge         = instrument{name: "inbox.sample.age", unit: "s", description: "Time since the database last answered a sample; since the start if it has not yet."}
-	consumerLag       = instrument{name: "inbox.consumer.lag", unit: "{offset}", description: "Offsets between the end of an assigned partition and what is accepted of it."}
-	consumerHalted    = instrument{name: "inbox.consumer.halted", unit: "{partition}", description: "1 while an assigned partition is halted."}
-	healthState       = instrument{name: "inbox.health", unit: "{state}", description: "0 healthy, 1 degraded, 2 unhealthy."}
+	backlogDue = instrument{name: "inbox.backlog.due", unit: "{status}",
+		description: "Statuses that are due and not claimed, counted up to a bound."}
+	backlogWaiting = instrument{name: "inbox.backlog.waiting", unit: "{status}",
+		description: "Statuses that wait behind others of their lane, counted up to a bound."}
+	backlogProcessing = instrument{name: "inbox.backlog.processing", unit: "{status}",
+		description: "Statuses that workers have claimed, counted up to a bound."}
+	backlogPoisoned = instrument{name: "inbox.backlog.poisoned", unit: "{status}",
+		description: "Poisoned statuses that nobody has retried or discarded, counted up to a bound."}
+	oldestDueAge = instrument{name: "inbox.backlog.oldest_due.age", unit: "s",
+		description: "For how long the oldest due status has been due; 0 if none is."}
+	oldestRunningAge = instrument{name: "inbox.handler.oldest_running.age", unit: "s",
+		description: "For how long the oldest running call of the handler in this process has run; 0 if none runs."}
+	handlerPaused = instrument{name: "inbox.handler.paused", unit: "{handler}",
+		description: "1 while operators have paused the handler."}
+	liveWorkers = instrument{name: "inbox.workers", unit: "{worker}",
+		description: "Workers whose heartbeat is not older than WorkerTimeout."}
+	sampleAge = instrument{name: "inbox.sample.age", unit: "s",
+		description: "Time since the database last answered a sample; since the start if it has not yet."}
+	consumerLag = instrument{name: "inbox.consumer.lag", unit: "{offset}",
+		description: "Offsets between the end of an assigned partition and what is accepted of it."}
+	consumerHalted = instrument{name: "inbox.consumer.halted", unit: "{partition}",
+		description: "1 while an assigned partition is halted."}
+	healthState = instrument{name: "inbox.health", unit: "{state}",
+		description: "0 healthy, 1 degraded, 2 unhealthy."}
 )
 
 // dimension says what a counter is told apart by.
@@ -59,28 +75,49 @@ var eventInstruments = [events]struct {
 	instrument
 	by dimension
 }{
-	Accepted:                {"Accepted", instrument{name: "inbox.messages.accepted", unit: "{message}", description: "Messages stored for the first time."}, perChannel},
-	Duplicates:              {"Duplicates", instrument{name: "inbox.messages.duplicates", unit: "{message}", description: "Known messages received again."}, perChannel},
-	DuplicateContentDiffers: {"DuplicateContentDiffers", instrument{name: "inbox.messages.duplicate_content_differs", unit: "{message}", description: "Known messages received again with other content."}, perChannel},
-	Unrouted:                {"Unrouted", instrument{name: "inbox.messages.unrouted", unit: "{message}", description: "Messages that no handler takes."}, perChannel},
-	Invalid:                 {"Invalid", instrument{name: "inbox.messages.invalid", unit: "{message}", description: "Messages refused by Accept."}, perChannel},
-	Rejected:                {"Rejected", instrument{name: "inbox.records.rejected", unit: "{record}", description: "Bad records kept as rejected or halted at."}, perChannel},
-	DeadLettered:            {"DeadLettered", instrument{name: "inbox.records.dead_lettered", unit: "{record}", description: "Bad records that a dead-letter topic acknowledged."}, perChannel},
-	Gaps:                    {"Gaps", instrument{name: "inbox.gaps", unit: "{gap}", description: "Gaps in partitions that were passed."}, perChannel},
-	EmptyRecords:            {"EmptyRecords", instrument{name: "inbox.records.empty", unit: "{record}", description: "Records that hold no message: empty batches of CloudEvents."}, perChannel},
-	DuplicateSkipped:        {"DuplicateSkipped", instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}", description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
-	MissingKey:              {"MissingKey", instrument{name: "inbox.inline.missing_keys", unit: "{attempt}", description: "Times a message of an Inline channel had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
+	Accepted: {"Accepted", instrument{name: "inbox.messages.accepted", unit: "{message}",
+		description: "Messages stored for the first time."}, perChannel},
+	Duplicates: {"Duplicates", instrument{name: "inbox.messages.duplicates", unit: "{message}",
+		description: "Known messages received again."}, perChannel},
+	DuplicateContentDiffers: {"DuplicateContentDiffers", instrument{name: "inbox.messages.duplicate_content_differs",
+		unit: "{message}", description: "Known messages received again with other content."}, perChannel},
+	Unrouted: {"Unrouted", instrument{name: "inbox.messages.unrouted", unit: "{message}",
+		description: "Messages that no handler takes."}, perChannel},
+	Invalid: {"Invalid", instrument{name: "inbox.messages.invalid", unit: "{message}",
+		description: "Messages refused by Accept."}, perChannel},
+	Rejected: {"Rejected", instrument{name: "inbox.records.rejected", unit: "{record}",
+		description: "Bad records kept as rejected or halted at."}, perChannel},
+	DeadLettered: {"DeadLettered", instrument{name: "inbox.records.dead_lettered", unit: "{record}",
+		description: "Bad records that a dead-letter topic acknowledged."}, perChannel},
+	Gaps: {"Gaps", instrument{name: "inbox.gaps", unit: "{gap}",
+		description: "Gaps in partitions that were passed."}, perChannel},
+	EmptyRecords: {"EmptyRecords", instrument{name: "inbox.records.empty", unit: "{record}",
+		description: "Records that hold no message: empty batches of CloudEvents."}, perChannel},
+	DuplicateSkipped: {"DuplicateSkipped", instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}",
+		description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
+	MissingKey: {"MissingKey", instrument{name: "inbox.inline.missing_keys", unit: "{attempt}",
+		description: "Times a message of an Inline channel had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
 
-	HandedOff:  {"HandedOff", instrument{name: "inbox.statuses.handed_off", unit: "{status}", description: "Statuses accepted already claimed and run from memory."}, perHandler},
-	Processed:  {"Processed", instrument{name: "inbox.attempts.processed", unit: "{attempt}", description: "Attempts completed."}, perHandler},
-	Failed:     {"Failed", instrument{name: "inbox.attempts.failed", unit: "{attempt}", description: "Attempts failed, those that poisoned included."}, perHandler},
-	Snoozed:    {"Snoozed", instrument{name: "inbox.attempts.snoozed", unit: "{attempt}", description: "Attempts put off uncharged."}, perHandler},
-	Poisoned:   {"Poisoned", instrument{name: "inbox.statuses.poisoned", unit: "{status}", description: "Statuses poisoned."}, perHandler},
-	Superseded: {"Superseded", instrument{name: "inbox.statuses.superseded", unit: "{status}", description: "Statuses ended in favour of a sibling."}, perHandler},
-	Released:   {"Released", instrument{name: "inbox.claims.released", unit: "{claim}", description: "Claims given back uncharged."}, perHandler},
-	Fenced:     {"Fenced", instrument{name: "inbox.claims.fenced", unit: "{claim}", description: "Results of stale claims, which changed nothing."}, perHandler},
-	Recovered:  {"Recovered", instrument{name: "inbox.claims.recovered", unit: "{claim}", description: "Claims of vanished workers released."}, perHandler},
-	LockLost:   {"LockLost", instrument{name: "inbox.lock.lost", unit: "{loss}", description: "Times the lock of Exclusive mode was lost."}, wholeInbox},
+	HandedOff: {"HandedOff", instrument{name: "inbox.statuses.handed_off", unit: "{status}",
+		description: "Statuses accepted already claimed and run from memory."}, perHandler},
+	Processed: {"Processed", instrument{name: "inbox.attempts.processed", unit: "{attempt}",
+		description: "Attempts completed."}, perHandler},
+	Failed: {"Failed", instrument{name: "inbox.attempts.failed", unit: "{attempt}",
+		description: "Attempts failed, those that poisoned included."}, perHandler},
+	Snoozed: {"Snoozed", instrument{name: "inbox.attempts.snoozed", unit: "{attempt}",
+		description: "Attempts put off uncharged."}, perHandler},
+	Poisoned: {"Poisoned", instrument{name: "inbox.statuses.poisoned", unit: "{status}",
+		description: "Statuses poisoned."}, perHandler},
+	Superseded: {"Superseded", instrument{name: "inbox.statuses.superseded", unit: "{status}",
+		description: "Statuses ended in favour of a sibling."}, perHandler},
+	Released: {"Released", instrument{name: "inbox.claims.released", unit: "{claim}",
+		description: "Claims given back uncharged."}, perHandler},
+	Fenced: {"Fenced", instrument{name: "inbox.claims.fenced", unit: "{claim}",
+		description: "Results of stale claims, which changed nothing."}, perHandler},
+	Recovered: {"Recovered", instrument{name: "inbox.claims.recovered", unit: "{claim}",
+		description: "Claims of vanished workers released."}, perHandler},
+	LockLost: {"LockLost", instrument{name: "inbox.lock.lost", unit: "{loss}",
+		description: "Times the lock of Exclusive mode was lost."}, wholeInbox},
 }
 
 // Attributes of metrics and spans. Metrics have only those whose values are

@@ -87,7 +87,8 @@ func TestWhateverComesWithMessagesAndErrorsIsValidAndBoundedInSpans(t *testing.T
 		)
 		var seen []string
 		i := &Instruments{cfg: Config{Inbox: "test", TracerProvider: exporting{seen: &seen}}}
-		message := handler.RawMessage{Channel: hostile.Draw(t, "channel"), ID: hostile.Draw(t, "ID"), Type: hostile.Draw(t, "type"), Transport: hostile.Draw(t, "transport")}
+		message := handler.RawMessage{Channel: hostile.Draw(t, "channel"), ID: hostile.Draw(t, "ID"),
+			Type: hostile.Draw(t, "type"), Transport: hostile.Draw(t, "transport")}
 		message.Properties.Channel = message.Channel
 		if rapid.Bool().Draw(t, "kafka") {
 			message.Properties.Kafka = &handler.KafkaCoordinates{Topic: hostile.Draw(t, "topic")}
@@ -101,7 +102,8 @@ func TestWhateverComesWithMessagesAndErrorsIsValidAndBoundedInSpans(t *testing.T
 		var metadata []handler.Metadata
 		for range count {
 			messages = append(messages, message)
-			metadata = append(metadata, handler.Metadata{ID: message.ID, Type: message.Type, Transport: message.Transport, Properties: message.Properties})
+			metadata = append(metadata, handler.Metadata{ID: message.ID, Type: message.Type, Transport: message.Transport,
+				Properties: message.Properties})
 		}
 		_, accept := i.StartAccept(context.Background(), message.Channel, func(yield func(*handler.RawMessage) bool) {
 			for n := range messages {
@@ -140,11 +142,14 @@ func TestErrorsAreToldOnceAndTheirPanicsAreNot(t *testing.T) {
 		(&Instruments{}).fail(span{seen: &seen}, redact.Value{}, err, Other)
 		return seen
 	}
-	require.Equal(t, []string{"_OTHER", "exception", "*telemetry.panicked", "handler panicked: no stock", "goroutine 1", "handler panicked: no stock"},
+	require.Equal(t, []string{"_OTHER", "exception", "*telemetry.panicked", "handler panicked: no stock", "goroutine 1",
+		"handler panicked: no stock"},
 		told(&panicked{"no stock", "goroutine 1"}))
-	require.Equal(t, "while busy: handler panicked: a\n\nb, at last", told(fmt.Errorf("while busy: %w, at last", &panicked{"a\n\nb", "goroutine 1"}))[3])
+	require.Equal(t, "while busy: handler panicked: a\n\nb, at last",
+		told(fmt.Errorf("while busy: %w, at last", &panicked{"a\n\nb", "goroutine 1"}))[3])
 	require.Equal(t, "first\n\nsecond", told(errors.New("first\n\nsecond"))[3])
-	require.Equal(t, []string{"fine", "fine"}, slices.DeleteFunc(told(&moody{}), func(s string) bool { return s != "fine" }))
+	require.Equal(t, []string{"fine", "fine"}, slices.DeleteFunc(told(&moody{}),
+		func(s string) bool { return s != "fine" }))
 	require.Contains(t, told(&moody{calls: 1})[3], "*telemetry.moody, which panics")
 }
 
@@ -184,7 +189,10 @@ func TestOriginOfSeveralMessages(t *testing.T) {
 		o.add("kafka", "c", kafka("b"))
 		o.add("kafka", "c", kafka("a"))
 	}))
-	require.Equal(t, "inbox 2", of(func(o *origin) { o.add("kafka", "c", kafka("a")); o.add("publish", "c", handler.Properties{}) }))
+	require.Equal(t, "inbox 2", of(func(o *origin) {
+		o.add("kafka", "c", kafka("a"))
+		o.add("publish", "c", handler.Properties{})
+	}))
 	require.Equal(t, "inbox c 2", of(func(o *origin) {
 		o.add("publish", "c", handler.Properties{})
 		o.add("", "c", handler.Properties{})

@@ -62,7 +62,9 @@ type Accepting struct {
 // StartAccept begins the span of an accept of messages that came together on a
 // channel. It is a child of the caller's span if there is one, else of the
 // producer's if there is one message, and links to the producers of all.
-func (i *Instruments) StartAccept(ctx context.Context, channel string, messages func(yield func(*handler.RawMessage) bool)) (context.Context, *Accepting) {
+func (i *Instruments) StartAccept(
+	ctx context.Context, channel string, messages func(yield func(*handler.RawMessage) bool),
+) (context.Context, *Accepting) {
 	provider := i.provider()
 	if provider == nil {
 		return ctx, nil
@@ -92,7 +94,8 @@ func (i *Instruments) StartAccept(ctx context.Context, channel string, messages 
 			ctx = trace.ContextWithRemoteSpanContext(ctx, producers[0].SpanContext)
 		}
 	}
-	ctx, span := provider.Tracer(Scope).Start(ctx, operationAccept+" "+channel, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...), trace.WithLinks(producers...))
+	ctx, span := provider.Tracer(Scope).Start(ctx, operationAccept+" "+channel, trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithAttributes(attributes...), trace.WithLinks(producers...))
 	return ctx, &Accepting{span, i, channel, traceparent(span.SpanContext())}
 }
 
@@ -125,7 +128,9 @@ type Attempt struct {
 // producer sent none; one with several has a trace of its own. It is linked to the
 // accepts of all, as far as they were traced, and else to the producers. The
 // context is for the handler: its spans hang below.
-func (i *Instruments) StartAttempt(ctx context.Context, handlerKey string, messages ...handler.Metadata) (context.Context, *Attempt) {
+func (i *Instruments) StartAttempt(
+	ctx context.Context, handlerKey string, messages ...handler.Metadata,
+) (context.Context, *Attempt) {
 	provider := i.provider()
 	if provider == nil || len(messages) == 0 {
 		return ctx, nil
@@ -136,7 +141,8 @@ func (i *Instruments) StartAttempt(ctx context.Context, handlerKey string, messa
 		from.add(m.Transport, m.Properties.Channel, m.Properties)
 	}
 	handlerKey = text(handlerKey)
-	attributes := append(from.attributes(), attrInbox.String(i.cfg.Inbox), attrHandler.String(handlerKey), attrOperation.String(operationProcess), attrOperationType.String(typeProcess))
+	attributes := append(from.attributes(), attrInbox.String(i.cfg.Inbox), attrHandler.String(handlerKey),
+		attrOperation.String(operationProcess), attrOperationType.String(typeProcess))
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if len(messages) == 1 {
 		with, producer := i.produced(ctx, first.Properties)

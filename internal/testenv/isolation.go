@@ -24,6 +24,7 @@ func DatabaseIsolation(t testing.TB, dsn, level string) string {
 	t.Helper()
 	address, err := url.Parse(dsn)
 	require.NoError(t, err)
-	require.NoError(t, administer(dsn, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_isolation = '%s'", address.Path[1:], level)))
+	require.NoError(t, administer(dsn, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_isolation = '%s'",
+		address.Path[1:], level)))
 	return dsn
 }

@@ -16,8 +16,10 @@ func TestMissingServerSkipsOrFailsWhereRequired(t *testing.T) {
 	for name, c := range map[string]struct{ require, ci, why, want string }{
 		"anywhere":              {want: "skipped: LEFT OUT: " + unset},
 		"where the why is said": {why: "no postgres on the PATH", want: "skipped: LEFT OUT: " + missing},
-		"where it is required":  {require: "1", want: "failed: required (INBOX_TEST_REQUIRE=1 or CI=true), but not there: " + unset},
-		"in CI":                 {ci: "true", why: "no postgres on the PATH", want: "failed: required (INBOX_TEST_REQUIRE=1 or CI=true), but not there: " + missing},
+		"where it is required": {require: "1", want: "failed: required (INBOX_TEST_REQUIRE=1 or CI=true), but not there: " +
+			unset},
+		"in CI": {ci: "true", why: "no postgres on the PATH",
+			want: "failed: required (INBOX_TEST_REQUIRE=1 or CI=true), but not there: " + missing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(testenv.RequireVariable, c.require)

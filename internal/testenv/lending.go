@@ -120,7 +120,8 @@ func empty(dsn string) (bool, error) {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
+	if _, err := db.ExecContext(ctx,
+		`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
 		return false, err
 	}
 	var schemas string
@@ -134,6 +135,7 @@ func empty(dsn string) (bool, error) {
 	if err != nil || more > 0 {
 		return false, err
 	}
-	_, err = db.ExecContext(ctx, schemas+`CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC`)
+	_, err = db.ExecContext(ctx, schemas+
+		`CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC`)
 	return err == nil, err
 }

@@ -16,7 +16,8 @@ func TestDatabaseThatIsLentAgainIsLikeANewOne(t *testing.T) {
 	t.Run("used", func(t *testing.T) {
 		used = testenv.PostgresDSN(t)
 		db := testenv.OpenPostgres(t, used)
-		require.NoError(t, db.Exec(`CREATE SCHEMA "odd ""name"; CREATE TABLE "odd ""name".t (n integer); CREATE TABLE seen (n integer)`).Error)
+		require.NoError(t,
+			db.Exec(`CREATE SCHEMA "odd ""name"; CREATE TABLE "odd ""name".t (n integer); CREATE TABLE seen (n integer)`).Error)
 		left, err := db.DB() // as a process that was killed leaves it
 		require.NoError(t, err)
 		connection, err := left.Conn(t.Context())
@@ -28,11 +29,14 @@ func TestDatabaseThatIsLentAgainIsLikeANewOne(t *testing.T) {
 		dsn := testenv.PostgresDSN(t)
 		require.Equal(t, used, dsn, "it is lent again")
 		db := testenv.OpenPostgres(t, dsn)
-		require.Equal(t, 0, number(t, db, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'`))
-		require.Equal(t, 1, number(t, db, `SELECT count(*) FROM pg_namespace WHERE nspname <> 'information_schema' AND nspname !~ '^pg_'`))
+		require.Equal(t, 0, number(t, db,
+			`SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'`))
+		require.Equal(t, 1, number(t, db,
+			`SELECT count(*) FROM pg_namespace WHERE nspname <> 'information_schema' AND nspname !~ '^pg_'`))
 		require.Equal(t, 1, number(t, db, `SELECT pg_try_advisory_lock(1)::integer`))
 		require.NoError(t, db.Exec(`CREATE TABLE seen (n integer)`).Error)
-		require.NoError(t, db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET work_mem = ''1MB''', current_database()); END $$`).Error)
+		require.NoError(t,
+			db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET work_mem = ''1MB''', current_database()); END $$`).Error)
 	})
 	t.Run("set up in another way", func(t *testing.T) {
 		require.NotEqual(t, used, testenv.PostgresDSN(t))

@@ -30,10 +30,14 @@ func boundaries(text string, dialect txcontrol.Dialect) (found []string) {
 
 func TestTransactionBoundariesAreFound(t *testing.T) {
 	for _, text := range []string{
-		"COMMIT", "commit", " \t\r\n\fCoMmIt ; ", "COMMIT WORK", "COMMIT AND CHAIN", "END", "END TRANSACTION", "ROLLBACK", "rollback;", "ROLLBACK WORK",
-		"ROLLBACK TRANSACTION", "ABORT", "BEGIN", "BEGIN IMMEDIATE", "START TRANSACTION", "PREPARE TRANSACTION 'x'", "prepare\n--\ntransaction 'x'",
-		"-- comment\nCOMMIT", "/* comment */COMMIT", "/* ; */ ; COMMIT", ";;COMMIT", "SELECT 1;COMMIT", "SELECT 'it''s';COMMIT", `SELECT ";";COMMIT`,
-		"SELECT 1 -- ;\n;COMMIT", "SAVEPOINT a; ROLLBACK", "ROLLBACK TO a; ROLLBACK", "SELECT CASE WHEN true THEN 1 END; COMMIT", "COMMIT--", "COMMIT/* */",
+		"COMMIT", "commit", " \t\r\n\fCoMmIt ; ", "COMMIT WORK", "COMMIT AND CHAIN", "END", "END TRANSACTION", "ROLLBACK",
+		"rollback;", "ROLLBACK WORK",
+		"ROLLBACK TRANSACTION", "ABORT", "BEGIN", "BEGIN IMMEDIATE", "START TRANSACTION", "PREPARE TRANSACTION 'x'",
+		"prepare\n--\ntransaction 'x'",
+		"-- comment\nCOMMIT", "/* comment */COMMIT", "/* ; */ ; COMMIT", ";;COMMIT", "SELECT 1;COMMIT",
+		"SELECT 'it''s';COMMIT", `SELECT ";";COMMIT`,
+		"SELECT 1 -- ;\n;COMMIT", "SAVEPOINT a; ROLLBACK", "ROLLBACK TO a; ROLLBACK",
+		"SELECT CASE WHEN true THEN 1 END; COMMIT", "COMMIT--", "COMMIT/* */",
 		"CREATE TABLE trigger_log (a int); COMMIT",
 	} {
 		for _, dialect := range both {
@@ -67,9 +71,12 @@ func TestTransactionBoundariesAreFound(t *testing.T) {
 
 func TestEverythingElseIsLeftAlone(t *testing.T) {
 	for _, text := range []string{
-		"", ";", "SELECT 1", "INSERT INTO t VALUES ('; COMMIT')", `SELECT "; COMMIT"`, "-- ; COMMIT", "/* ; COMMIT */", "SELECT ';' -- '\n; SELECT 'COMMIT'",
-		"SAVEPOINT a", "SAVEPOINT commit", "RELEASE a", "RELEASE SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK TO SAVEPOINT a", "rollback transaction to savepoint a",
-		"UPDATE t SET begin = 1", "SELECT commit FROM t", "EXPLAIN COMMIT", "PREPARE p AS SELECT 1", "committed", "END_OF_DAY", "DELETE FROM t; SELECT 1", `"COMMIT"`,
+		"", ";", "SELECT 1", "INSERT INTO t VALUES ('; COMMIT')", `SELECT "; COMMIT"`, "-- ; COMMIT", "/* ; COMMIT */",
+		"SELECT ';' -- '\n; SELECT 'COMMIT'",
+		"SAVEPOINT a", "SAVEPOINT commit", "RELEASE a", "RELEASE SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK TO SAVEPOINT a",
+		"rollback transaction to savepoint a",
+		"UPDATE t SET begin = 1", "SELECT commit FROM t", "EXPLAIN COMMIT", "PREPARE p AS SELECT 1", "committed",
+		"END_OF_DAY", "DELETE FROM t; SELECT 1", `"COMMIT"`,
 		"INSERT INTO t VALUES ('unterminated; COMMIT",
 	} {
 		for _, dialect := range both {
@@ -107,8 +114,10 @@ func TestSavepointsAreNamed(t *testing.T) {
 // SQLite itself says which texts end or begin a transaction: each is found.
 func FuzzWhateverEndsTheTransactionIsFound(f *testing.F) {
 	for _, text := range []string{
-		"COMMIT", "SELECT 1;END", "/*/*;*/ROLLBACK", "-- \r;\nCOMMIT", "SELECT '''';COMMIT", "SELECT [']'];COMMIT", "\uFEFFCOMMIT", "SELECT \"\"\"\";ROLLBACK",
-		"CREATE TRIGGER x AFTER INSERT ON t BEGIN SELECT 1; END; COMMIT", "CREATE TRIGGER begin AFTER INSERT ON t BEGIN SELECT 1; END; COMMIT", "SAVEPOINT a; ROLLBACK TO a",
+		"COMMIT", "SELECT 1;END", "/*/*;*/ROLLBACK", "-- \r;\nCOMMIT", "SELECT '''';COMMIT", "SELECT [']'];COMMIT",
+		"\uFEFFCOMMIT", "SELECT \"\"\"\";ROLLBACK",
+		"CREATE TRIGGER x AFTER INSERT ON t BEGIN SELECT 1; END; COMMIT",
+		"CREATE TRIGGER begin AFTER INSERT ON t BEGIN SELECT 1; END; COMMIT", "SAVEPOINT a; ROLLBACK TO a",
 		"ROLLBACK TRANSACTION TO a", "SELECT $a$;COMMIT;$a$", "SELECT e'\\';COMMIT",
 	} {
 		f.Add(text)

@@ -12,10 +12,11 @@ func TestForbiddenIsFoundWhereItIsCodeOnly(t *testing.T) {
 		source string
 		want   string // what follows the file's name; "" is nothing
 	}{
-		"sleep":              {"package p\nimport \"time\"\nfunc f() { time.Sleep(1) }\n", ":3: time.Sleep"},
-		"sleep as a value":   {"package p\nimport \"time\"\nvar f = time.Sleep\n", ":3: time.Sleep"},
-		"renamed import":     {"package p\nimport clock \"time\"\nfunc f() { clock.Sleep(1) }\n", ":3: time.Sleep"},
-		"assert":             {"package p\nimport \"github.com/stretchr/testify/assert\"\nvar _ = assert.True\n", ":2: testify/assert"},
+		"sleep":            {"package p\nimport \"time\"\nfunc f() { time.Sleep(1) }\n", ":3: time.Sleep"},
+		"sleep as a value": {"package p\nimport \"time\"\nvar f = time.Sleep\n", ":3: time.Sleep"},
+		"renamed import":   {"package p\nimport clock \"time\"\nfunc f() { clock.Sleep(1) }\n", ":3: time.Sleep"},
+		"assert": {"package p\nimport \"github.com/stretchr/testify/assert\"\nvar _ = assert.True\n",
+			":2: testify/assert"},
 		"require":            {"package p\nimport \"github.com/stretchr/testify/require\"\nvar _ = require.True\n", ""},
 		"another's sleep":    {"package p\nimport \"time\"\nvar _ time.Duration\nfunc f(bed interface{ Sleep() }) { bed.Sleep() }\n", ""},
 		"text and a comment": {"package p\n\n// time.Sleep is forbidden.\nvar s = \"time.Sleep(1)\"\n", ""},
@@ -30,7 +31,8 @@ func TestForbiddenIsFoundWhereItIsCodeOnly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c.want == "" && (found != 0 || out.Len() != 0) || c.want != "" && (found != 1 || !strings.HasPrefix(out.String(), path+c.want)) {
+			if c.want == "" && (found != 0 || out.Len() != 0) || c.want != "" &&
+				(found != 1 || !strings.HasPrefix(out.String(), path+c.want)) {
 				t.Fatalf("found %d: %q, want %q", found, out.String(), c.want)
 			}
 		})

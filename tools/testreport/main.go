@@ -52,7 +52,8 @@ type report struct {
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, said: map[string][]string{}, late: map[string][]string{}, running: map[string]bool{}, leftOut: map[string]bool{}}
+	return &report{out: out, said: map[string][]string{}, late: map[string][]string{}, running: map[string]bool{},
+		leftOut: map[string]bool{}}
 }
 
 func (r *report) read(in io.Reader) error {

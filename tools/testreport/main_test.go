@@ -17,31 +17,37 @@ func TestReportOfRealRuns(t *testing.T) {
 		unsaid []string
 	}{
 		"passing": {
-			tests:  head + "func TestA(t *testing.T) { t.Log(\"chatter\"); t.Run(\"b\", func(t *testing.T) {}) }\n",
-			ok:     true,
-			want:   []string{"    --- PASS: TestA/b (", "--- PASS: TestA (", "ok  \texample.com/p", "tests: 2 passed, 0 failed, 0 left out\n"},
+			tests: head + "func TestA(t *testing.T) { t.Log(\"chatter\"); t.Run(\"b\", func(t *testing.T) {}) }\n",
+			ok:    true,
+			want: []string{"    --- PASS: TestA/b (", "--- PASS: TestA (", "ok  \texample.com/p",
+				"tests: 2 passed, 0 failed, 0 left out\n"},
 			unsaid: []string{"chatter", "=== RUN"},
 		},
 		"failing": {
 			tests: head + "func TestA(t *testing.T) { t.Fatal(\"the reason\") }\nfunc TestB(t *testing.T) {}\n",
-			want:  []string{"--- FAIL: TestA (", "the reason", "--- PASS: TestB (", "FAIL\texample.com/p", "tests: 1 passed, 1 failed, 1 packages failed, 0 left out\n"},
+			want: []string{"--- FAIL: TestA (", "the reason", "--- PASS: TestB (", "FAIL\texample.com/p",
+				"tests: 1 passed, 1 failed, 1 packages failed, 0 left out\n"},
 		},
 		"left out": {
-			tests: head + "func TestA(t *testing.T) { t.Skip(\"LEFT OUT: Redis (no redis-server)\") }\nfunc TestB(t *testing.T) {}\n" +
+			tests: head +
+				"func TestA(t *testing.T) { t.Skip(\"LEFT OUT: Redis (no redis-server)\") }\nfunc TestB(t *testing.T) {}\n" +
 				"func TestC(t *testing.T) { for _, s := range []string{\"Redis (no redis-server)\", \"Kafka (no Java)\"} { t.Run(s, func(t *testing.T) { t.Skip(\"LEFT OUT: \" + s) }) } }\n" +
 				"func TestD(t *testing.T) { t.Skip(\"not today\") }\n",
-			ok:   true,
-			want: []string{"--- SKIP: TestA (", "LEFT OUT: Redis", "not today", "tests: 2 passed, 0 failed, 4 left out: Kafka (no Java); Redis (no redis-server); TestD\n"},
+			ok: true,
+			want: []string{"--- SKIP: TestA (", "LEFT OUT: Redis", "not today",
+				"tests: 2 passed, 0 failed, 4 left out: Kafka (no Java); Redis (no redis-server); TestD\n"},
 		},
 		"crashing": {
 			tests: head + "func TestA(t *testing.T) { done := make(chan int); go func() { panic(\"elsewhere\") }(); <-done }\n",
-			want:  []string{"--- FAIL: TestA (", "panic: elsewhere", "tests: 0 passed, 1 failed, 1 packages failed, 0 left out\n"},
+			want: []string{"--- FAIL: TestA (", "panic: elsewhere",
+				"tests: 0 passed, 1 failed, 1 packages failed, 0 left out\n"},
 		},
 		"crashing after the test that was named last": {
 			tests: "package p\n\nimport (\n\t\"testing\"\n\t\"time\"\n)\n\n" +
 				"func TestA(t *testing.T) { t.Parallel(); go func() { time.Sleep(time.Second); panic(\"elsewhere\") }(); select {} }\n" +
 				"func TestB(t *testing.T) { t.Parallel() }\n",
-			want: []string{"--- FAIL: TestA (", "--- PASS: TestB (", "panic: elsewhere", "tests: 1 passed, 1 failed, 1 packages failed, 0 left out\n"},
+			want: []string{"--- FAIL: TestA (", "--- PASS: TestB (", "panic: elsewhere",
+				"tests: 1 passed, 1 failed, 1 packages failed, 0 left out\n"},
 		},
 		"exiting": {
 			tests: "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nfunc TestA(t *testing.T) { os.Exit(3) }\n",
@@ -58,7 +64,8 @@ func TestReportOfRealRuns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			directory := t.TempDir()
-			for file, content := range map[string]string{"go.mod": "module example.com/p\n\ngo 1.24\n", "p.go": "package p\n", "p_test.go": c.tests} {
+			for file, content := range map[string]string{"go.mod": "module example.com/p\n\ngo 1.24\n", "p.go": "package p\n",
+				"p_test.go": c.tests} {
 				if err := os.WriteFile(filepath.Join(directory, file), []byte(content), 0o600); err != nil {
 					t.Fatal(err)
 				}

@@ -54,7 +54,8 @@ func TestVulnerabilityThatTheCodeReachesFails(t *testing.T) {
 func govulncheck(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "govulncheck")
-	if output, err := exec.Command("go", "build", "-o", path, "golang.org/x/vuln/cmd/govulncheck").CombinedOutput(); err != nil {
+	if output, err := exec.Command("go", "build", "-o", path,
+		"golang.org/x/vuln/cmd/govulncheck").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	return path

@@ -25,7 +25,9 @@ func (ib *Inbox) AcceptOneByOne(ctx context.Context, messages []Message, statuse
 
 // AcceptInBatches stores messages and statuses by CreateInBatches. A single
 // duplicate would fail its whole batch.
-func (ib *Inbox) AcceptInBatches(ctx context.Context, messages []Message, statuses []Status, batch, goroutines int) error {
+func (ib *Inbox) AcceptInBatches(
+	ctx context.Context, messages []Message, statuses []Status, batch, goroutines int,
+) error {
 	handlers := len(statuses) / len(messages)
 	return trial.InBatches(ctx, len(messages), batch, goroutines, func(ctx context.Context, from, to int) error {
 		return ib.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {

@@ -32,7 +32,9 @@ func (ib *Inbox) SkipLocked(ctx context.Context, workers, batch int, run func(id
 	return g.Wait()
 }
 
-func (ib *Inbox) skipLockedBatch(ctx context.Context, batch int, run func(id string, content []byte) error) (n int, err error) {
+func (ib *Inbox) skipLockedBatch(
+	ctx context.Context, batch int, run func(id string, content []byte) error,
+) (n int, err error) {
 	err = pgx.BeginFunc(ctx, ib.Pool, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lockPending, batch)
 		if err != nil {

@@ -138,7 +138,8 @@ func Rows(n, handlers int) (messages []Message, statuses []Status) {
 	for _, m := range ours.Messages(n) {
 		messages = append(messages, Message{ID: m.ID, Type: m.Type, Content: m.Content, ReceivedAt: now})
 		for h := range handlers {
-			statuses = append(statuses, Status{ID: uuid.Must(uuid.NewV7()), MessageID: m.ID, HandlerKey: fmt.Sprintf("bench-handler-%d", h+1), CreatedAt: now})
+			statuses = append(statuses, Status{ID: uuid.Must(uuid.NewV7()), MessageID: m.ID,
+				HandlerKey: fmt.Sprintf("bench-handler-%d", h+1), CreatedAt: now})
 		}
 	}
 	return messages, statuses
@@ -148,12 +149,14 @@ func Rows(n, handlers int) (messages []Message, statuses []Status) {
 // of those so many completed.
 func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed int) error {
 	var m, s, c int
-	err := ib.Pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM hand_messages WHERE length(content) = $1), count(*), count(completed_at) FROM hand_statuses`, ours.PayloadBytes).Scan(&m, &s, &c)
+	err := ib.Pool.QueryRow(ctx,
+		`SELECT (SELECT count(*) FROM hand_messages WHERE length(content) = $1), count(*), count(completed_at) FROM hand_statuses`, ours.PayloadBytes).Scan(&m, &s, &c)
 	if err != nil {
 		return err
 	}
 	if m != messages || s != statuses || c != completed {
-		return fmt.Errorf("by hand: messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, statuses, completed)
+		return fmt.Errorf("by hand: messages %d, statuses %d, completed %d; expected %d, %d, %d", m, s, c, messages, statuses,
+			completed)
 	}
 	return nil
 }

@@ -57,14 +57,17 @@ func (ib *Inbox) claim(ctx context.Context, batch int) (claimed []Status, err er
 // TransactionEach has several goroutines take one message at a time and run
 // its handler in the transaction that completes it. It returns when nothing is
 // pending.
-func (ib *Inbox) TransactionEach(ctx context.Context, goroutines int, run func(tx *gorm.DB, id string, content []byte) error) error {
+func (ib *Inbox) TransactionEach(
+	ctx context.Context, goroutines int, run func(tx *gorm.DB, id string, content []byte) error,
+) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range goroutines {
 		g.Go(func() error {
 			for {
 				var found []Status
 				err := ib.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-					err := tx.Clauses(clause.Locking{Strength: clause.LockingStrengthUpdate, Options: clause.LockingOptionsSkipLocked}).
+					err := tx.Clauses(clause.Locking{Strength: clause.LockingStrengthUpdate,
+						Options: clause.LockingOptionsSkipLocked}).
 						Preload("Message").Where("completed_at IS NULL AND NOT is_poisoned").Order("id").Limit(1).Find(&found).Error
 					if err != nil || len(found) == 0 {
 						return err

@@ -75,7 +75,8 @@ func (g *Gue) open(ctx context.Context, workers int) (err error) {
 		g.worked.Add(1)
 		return nil
 	}
-	g.workers, err = gue.NewWorkerPool(g.client, gue.WorkMap{kind: work}, workers, gue.WithPoolQueue(queue), gue.WithPoolPollStrategy(gue.RunAtPollStrategy))
+	g.workers, err = gue.NewWorkerPool(g.client, gue.WorkMap{kind: work}, workers, gue.WithPoolQueue(queue),
+		gue.WithPoolPollStrategy(gue.RunAtPollStrategy))
 	return err
 }
 
@@ -131,7 +132,8 @@ func (g *Gue) Work(ctx context.Context, n int) error {
 // Check fails unless so many jobs are stored and so many have been worked.
 func (g *Gue) Check(ctx context.Context, stored, worked int) error {
 	var all int
-	if err := g.pool.QueryRow(ctx, `SELECT count(*) FROM gue_jobs WHERE length(args) = $1 AND error_count = 0`, ours.PayloadBytes).Scan(&all); err != nil {
+	if err := g.pool.QueryRow(ctx, `SELECT count(*) FROM gue_jobs WHERE length(args) = $1 AND error_count = 0`,
+		ours.PayloadBytes).Scan(&all); err != nil {
 		return err
 	}
 	if all != stored || g.worked.Load() != int64(worked) {

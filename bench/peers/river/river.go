@@ -94,7 +94,8 @@ func (r *River) Close() {
 func (r *River) Start(ctx context.Context, jobs int) error {
 	// Room for every completion there will be: events that do not fit are
 	// dropped, and Completed would wait for them for ever.
-	events, cancel := r.client.SubscribeConfig(&river.SubscribeConfig{ChanSize: jobs, Kinds: []river.EventKind{river.EventKindJobCompleted}})
+	events, cancel := r.client.SubscribeConfig(&river.SubscribeConfig{ChanSize: jobs,
+		Kinds: []river.EventKind{river.EventKindJobCompleted}})
 	if err := r.client.Start(context.WithoutCancel(ctx)); err != nil {
 		cancel()
 		return err
@@ -167,7 +168,8 @@ func (r *River) CheckStored(ctx context.Context, jobs, completed int) error {
 		return err
 	}
 	if all != jobs || whole != jobs || done != completed {
-		return fmt.Errorf("river: %d jobs, %d with their payload, %d completed; expected %d and %d completed", all, whole, done, jobs, completed)
+		return fmt.Errorf("river: %d jobs, %d with their payload, %d completed; expected %d and %d completed", all, whole,
+			done, jobs, completed)
 	}
 	return nil
 }

@@ -75,7 +75,8 @@ func Open(ctx context.Context, dsn string, s Settings) (*Watermill, error) {
 
 func (w *Watermill) open() (err error) {
 	db := sql.BeginnerFromPgx(w.pool)
-	if w.publisher, err = sql.NewPublisher(db, sql.PublisherConfig{SchemaAdapter: w.settings.schema()}, watermill.NopLogger{}); err != nil {
+	if w.publisher, err = sql.NewPublisher(db, sql.PublisherConfig{SchemaAdapter: w.settings.schema()},
+		watermill.NopLogger{}); err != nil {
 		return err
 	}
 	config := sql.SubscriberConfig{SchemaAdapter: w.settings.schema(), OffsetsAdapter: w.settings.offsets()}
@@ -158,7 +159,8 @@ func (w *Watermill) stored(ctx context.Context) error {
 // CheckPublished fails unless the topic holds so many messages.
 func (w *Watermill) CheckPublished(ctx context.Context, n int) error {
 	var all int
-	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM watermill_bench WHERE length(payload) = $1`, ours.PayloadBytes).Scan(&all); err != nil {
+	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM watermill_bench WHERE length(payload) = $1`,
+		ours.PayloadBytes).Scan(&all); err != nil {
 		return err
 	}
 	if all != n {

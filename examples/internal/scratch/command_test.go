@@ -54,12 +54,15 @@ func TestStatusTellsWhatBecameOfTheRun(t *testing.T) {
 		status         int
 		stdout, stderr string
 	}{
-		"balanced":      {nil, "", Balanced, "adding\ntotal: 4\n", ""},
-		"unbalanced":    {nil, "-first 7", Unbalanced, "adding\ndoes not balance: 7 and 2 are not 4\ntotal: 9\n", ""},
-		"failed":        {errors.New("no paper"), "-first 1 -second 3", Unbalanced, "adding\ntotal: 4\n", "adder: no paper\n"},
-		"misused":       {nil, "-first 10 -second -1", Misused, "", "adder: -first is 10, allowed is 0 to 9\n-second is -1, allowed is 0 to 9\n"},
-		"a word":        {nil, "please", Misused, "", "adder: unknown argument \"please\"\n"},
-		"asked for how": {nil, "-h", Balanced, "", "Usage of adder:\n  -first int\n    \tto be added (default 2)\n  -second int\n    \tto be added (default 2)\n"},
+		"balanced":   {nil, "", Balanced, "adding\ntotal: 4\n", ""},
+		"unbalanced": {nil, "-first 7", Unbalanced, "adding\ndoes not balance: 7 and 2 are not 4\ntotal: 9\n", ""},
+		"failed": {errors.New("no paper"), "-first 1 -second 3", Unbalanced, "adding\ntotal: 4\n",
+			"adder: no paper\n"},
+		"misused": {nil, "-first 10 -second -1", Misused, "",
+			"adder: -first is 10, allowed is 0 to 9\n-second is -1, allowed is 0 to 9\n"},
+		"a word": {nil, "please", Misused, "", "adder: unknown argument \"please\"\n"},
+		"asked for how": {nil, "-h", Balanced, "",
+			"Usage of adder:\n  -first int\n    \tto be added (default 2)\n  -second int\n    \tto be added (default 2)\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -78,7 +81,8 @@ func TestMissingLedgerIsNotBalanced(t *testing.T) {
 }
 
 func TestManyProblemsArePrintedShort(t *testing.T) {
-	for n, more := range map[int]string{1: "", mostProblems: "", mostProblems + 1: "… and 1 more\n", 100: "… and 80 more\n"} {
+	for n, more := range map[int]string{1: "", mostProblems: "", mostProblems + 1: "… and 1 more\n",
+		100: "… and 80 more\n"} {
 		var problems Problems
 		for i := range n {
 			problems.Problem("%d", i)

@@ -9,7 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-var program = Program{Name: "scratch", File: "scratch.db", Open: func(dsn string) (*gorm.DB, error) { return Open(dsn, 2) }}
+var program = Program{Name: "scratch", File: "scratch.db", Open: func(dsn string) (*gorm.DB, error) {
+	return Open(dsn, 2)
+}}
 
 // placeOf makes a place with a table in it.
 func placeOf(t *testing.T, server string) *Place {
@@ -44,7 +46,8 @@ func TestPlaceIsGoneUnlessItIsKept(t *testing.T) {
 		const schemas = "SELECT COUNT(*) FROM pg_namespace WHERE nspname LIKE 'scratch\\_%'"
 		kept := placeOf(t, server)
 		require.Equal(t, 1, found(t, server, schemas))
-		require.Zero(t, found(t, server, "SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public' AND tablename = 'notes'"))
+		require.Zero(t, found(t, server,
+			"SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public' AND tablename = 'notes'"))
 		require.NoError(t, kept.Close(t.Context(), true))
 		require.Zero(t, found(t, kept.DSN, "SELECT COUNT(*) FROM notes"))
 		p := placeOf(t, server)
@@ -59,7 +62,8 @@ func TestSQLiteIsDurableAndLetsReadersPass(t *testing.T) {
 	p := placeOf(t, "")
 	defer func() { require.NoError(t, p.Close(t.Context(), false)) }()
 	require.True(t, OnSQLite(p.DSN))
-	for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1", "busy_timeout": "10000"} {
+	for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1",
+		"busy_timeout": "10000"} {
 		var value string
 		require.NoError(t, p.DB.Raw("PRAGMA "+pragma).Scan(&value).Error)
 		require.Equal(t, want, value, pragma)

@@ -20,7 +20,8 @@ type (
 )
 
 func from(topic string) inbox.ChannelOption {
-	return inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"localhost:9092"}, Topics: []string{topic}, GroupID: "shop-" + topic})
+	return inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"localhost:9092"}, Topics: []string{topic},
+		GroupID: "shop-" + topic})
 }
 
 func channels(sendMail, countView plain, book, mirror transactional) []inbox.Option {

@@ -44,7 +44,9 @@ func (b *Bill) Handle(ctx context.Context, m handler.Message[OrderPlaced]) error
 //page:end
 
 // service has an inbox in each of two databases.
-func service(openOrdersDB, openBillingDB database, writeInvoice func(context.Context, *gorm.DB, handler.Message[InvoiceWanted]) error) fx.Option {
+func service(openOrdersDB, openBillingDB database,
+	writeInvoice func(context.Context, *gorm.DB, handler.Message[InvoiceWanted]) error,
+) fx.Option {
 	return fx.Options(
 		//page:begin modules
 		fx.Provide(
@@ -79,7 +81,9 @@ func shared(openDB database, handle func(context.Context, handler.Message[OrderP
 }
 
 // plain makes and starts inboxes without Fx.
-func plain(ctx context.Context, ordersDB, billingDB *gorm.DB, orderOptions, billingOptions []inbox.Option) (stop func(context.Context) error, err error) {
+func plain(
+	ctx context.Context, ordersDB, billingDB *gorm.DB, orderOptions, billingOptions []inbox.Option,
+) (stop func(context.Context) error, err error) {
 	//page:begin plain
 	orders, err := inbox.New("orders", ordersDB, orderOptions...)
 	if err != nil {

@@ -25,7 +25,8 @@ func TestAnOrderIsBilledOnceInTheOtherDatabase(t *testing.T) {
 	require.NoError(t, billingDB.AutoMigrate(&Invoice{}))
 	var orders, billing *fxtest.Kit
 	fxtest.App(t, fx.NopLogger, fxtest.Manual(), fxtest.Use(t, "orders", &orders), fxtest.Use(t, "billing", &billing),
-		service(opened(ordersDB), opened(billingDB), func(_ context.Context, tx *gorm.DB, m handler.Message[InvoiceWanted]) error {
+		service(opened(ordersDB), opened(billingDB), func(_ context.Context, tx *gorm.DB,
+			m handler.Message[InvoiceWanted]) error {
 			return tx.Create(&Invoice{OrderID: m.Payload.OrderID}).Error
 		}))
 	orders.Accept(fxtest.JSON("orders.events", "order.placed", "m-1", OrderPlaced{OrderID: "o-1"}))

@@ -44,8 +44,10 @@ func TestProbesAnswerWithReasons(t *testing.T) {
 func TestThePageListsEveryReason(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/observability.md")
 	require.NoError(t, err)
-	for _, code := range []string{inbox.ReasonNoProgress, inbox.ReasonOldestDue, inbox.ReasonPoisonRate, inbox.ReasonHalted, inbox.ReasonConsumer,
-		inbox.ReasonDatabase, inbox.ReasonStuck, inbox.ReasonLongRunning, inbox.ReasonCircuit, inbox.ReasonOutage, inbox.ReasonCleanup,
+	for _, code := range []string{inbox.ReasonNoProgress, inbox.ReasonOldestDue, inbox.ReasonPoisonRate,
+		inbox.ReasonHalted, inbox.ReasonConsumer,
+		inbox.ReasonDatabase, inbox.ReasonStuck, inbox.ReasonLongRunning, inbox.ReasonCircuit, inbox.ReasonOutage,
+		inbox.ReasonCleanup,
 		inbox.ReasonClockSkew, inbox.ReasonClosedPool} {
 		require.Contains(t, string(page), "| `"+code+"` |")
 	}

@@ -51,7 +51,9 @@ func patient(ask carrier) *inbox.HandlerSpec {
 
 // acceptAgain accepts all that a channel has rejected, those rejected first
 // first. It is for an endpoint or a command of the application.
-func acceptAgain(ctx context.Context, ib *inbox.Inbox, actor ops.Actor, channel string) (accepted, stillBad int, err error) {
+func acceptAgain(
+	ctx context.Context, ib *inbox.Inbox, actor ops.Actor, channel string,
+) (accepted, stillBad int, err error) {
 	o, err := ib.Ops()
 	if err != nil {
 		return 0, 0, err

@@ -80,11 +80,15 @@ func TestAnOpenBreakerChargesNothing(t *testing.T) {
 
 // Contract 7.4, 11.1.
 func TestRejectedMessagesAreAcceptedAgainAndNoted(t *testing.T) {
-	kit := fxtest.New(t, shipping(inbox.Func("ship", ship(func(context.Context, string) (int, error) { return http.StatusOK, nil }))))
+	kit := fxtest.New(t, shipping(inbox.Func("ship", ship(func(context.Context, string) (int, error) {
+		return http.StatusOK, nil
+	}))))
 	for i, headers := range []string{`[{"k":"MessageId","v":"o-1"},{"k":"MessageType","v":"shipment.wanted"}]`, `[]`} {
 		require.NoError(t, kit.DB.Create(&models.RejectedMessage{
-			ID: fmt.Sprintf("0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f1%d", i), Channel: "shipping", Topic: "shipments", Offset: int64(i), Timestamp: kit.Now(),
-			Value: []byte(`{"OrderID":"o-1","Address":"here"}`), Headers: headers, Reason: "no handler was there yet", RejectedAt: kit.Now(),
+			ID: fmt.Sprintf("0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f1%d", i), Channel: "shipping", Topic: "shipments",
+			Offset: int64(i), Timestamp: kit.Now(),
+			Value: []byte(`{"OrderID":"o-1","Address":"here"}`), Headers: headers, Reason: "no handler was there yet",
+			RejectedAt: kit.Now(),
 		}).Error)
 	}
 	for range 2 { // the second time, one is left
@@ -94,7 +98,8 @@ func TestRejectedMessagesAreAcceptedAgainAndNoted(t *testing.T) {
 		kit.Process()
 		kit.RequireCompleted("o-1", "ship")
 		var actors []string
-		require.NoError(t, kit.DB.Model(&models.Audit{}).Where("action = ?", ops.ActionReAccept).Pluck("actor", &actors).Error)
+		require.NoError(t, kit.DB.Model(&models.Audit{}).Where("action = ?", ops.ActionReAccept).Pluck("actor",
+			&actors).Error)
 		require.NotEmpty(t, actors)
 		require.Equal(t, "ada", actors[0])
 		if accepted == 0 {
@@ -145,7 +150,8 @@ func TestQueriesFindWhatIsWrong(t *testing.T) {
 	require.NoError(t, db.Transaction(func(tx *gorm.DB) error {
 		require.NoError(t, tx.Exec("SET LOCAL enable_seqscan = off").Error) // the tables are small
 		for file, index := range map[string]string{
-			"failures.sql": "inbox_handler_statuses_poisoned", "due.sql": "inbox_handler_statuses_due", "message.sql": "inbox_handler_statuses_message_handler"} {
+			"failures.sql": "inbox_handler_statuses_poisoned", "due.sql": "inbox_handler_statuses_due",
+			"message.sql": "inbox_handler_statuses_message_handler"} {
 			var plan []string
 			require.NoError(t, tx.Raw("EXPLAIN "+text(t, file)).Scan(&plan).Error)
 			require.Contains(t, strings.Join(plan, "\n"), index)

@@ -114,7 +114,8 @@ func TestOpenStatusesOfAKeyAreFound(t *testing.T) {
 			require.Equal(t, 2, open())
 			process(t, ib)
 			require.Zero(t, open())
-			require.NoError(t, db.Exec("UPDATE inbox_handler_statuses SET is_poisoned = true, completed_at = NULL WHERE message_id = '1'").Error)
+			require.NoError(t,
+				db.Exec("UPDATE inbox_handler_statuses SET is_poisoned = true, completed_at = NULL WHERE message_id = '1'").Error)
 			require.Equal(t, 1, open())
 		})
 	}

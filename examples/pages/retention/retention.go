@@ -64,7 +64,8 @@ func intoTables(archive *gorm.DB) func(ctx context.Context, messages []cleanup.A
 			rows = append(rows, ArchivedMessage{int64(m.Message.Number), m.Message.ID, m.Message.Namespace,
 				m.Message.Type, m.Message.Content, m.Message.SerializedProperties, m.Message.ReceivedAt})
 			for _, s := range m.Statuses {
-				statuses = append(statuses, ArchivedStatus{s.ID, s.MessageNumber, s.HandlerKey, s.Outcome, s.ErrorCount, s.CompletedAt})
+				statuses = append(statuses, ArchivedStatus{s.ID, s.MessageNumber, s.HandlerKey, s.Outcome, s.ErrorCount,
+					s.CompletedAt})
 			}
 		}
 		return archive.WithContext(ctx).Transaction(func(tx *gorm.DB) error {

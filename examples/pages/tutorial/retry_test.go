@@ -20,7 +20,8 @@ func TestAnOrderThatCannotBeServedIsTriedAgain(t *testing.T) {
 	require.Equal(t, "fewer than 12 of tea are left", *status.LastError)
 
 	require.NoError(t, kit.DB.Save(&Stock{SKU: "tea", Available: 100}).Error) // a delivery came
-	kit.Advance(2 * time.Second)                                              // the first retry is due after one to two seconds
+	// the first retry is due after one to two seconds
+	kit.Advance(2 * time.Second)
 	kit.Process()
 	kit.RequireCompleted("o-2", "reserve-stock")
 }

@@ -39,7 +39,8 @@ func (p *Publisher) Publish(ctx context.Context, topic string, e Event) error {
 	if err != nil {
 		return fmt.Errorf("encode event %s: %w", e.ID, err)
 	}
-	headers := []kgo.RecordHeader{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte(e.ID)}, {Key: "ce_type", Value: []byte(e.Type)},
+	headers := []kgo.RecordHeader{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte(e.ID)},
+		{Key: "ce_type", Value: []byte(e.Type)},
 		{Key: "ce_source", Value: []byte(e.Source)}, {Key: "content-type", Value: []byte("application/json")}}
 	record := &kgo.Record{Topic: topic, Key: []byte(e.Key), Value: data, Headers: headers}
 	if err := p.client.ProduceSync(ctx, record).FirstErr(); err != nil {

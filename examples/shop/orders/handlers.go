@@ -64,7 +64,8 @@ func (t *Till) takePayment(ctx context.Context, tx *gorm.DB, m handler.Message[O
 	if err != nil {
 		return fmt.Errorf("encode order %s: %w", m.Payload.ID, err)
 	}
-	_, err = t.inbox.AcceptTx(ctx, tx, handler.RawMessage{Channel: Outgoing, Type: Confirmed, ID: ConfirmationOf(m.Payload.ID), Source: "/shop/orders",
+	_, err = t.inbox.AcceptTx(ctx, tx, handler.RawMessage{Channel: Outgoing, Type: Confirmed,
+		ID: ConfirmationOf(m.Payload.ID), Source: "/shop/orders",
 		ContentType: "application/json", Content: news})
 	return err
 }
@@ -83,5 +84,6 @@ func NewAnnouncer(publisher *events.Publisher) *Announcer { return &Announcer{pu
 
 // Handle produces one confirmation.
 func (a *Announcer) Handle(ctx context.Context, m handler.Message[Order]) error {
-	return a.publisher.Publish(ctx, ConfirmedTopic, events.Event{ID: m.ID, Type: m.Type, Source: m.Source, Key: m.Payload.ID, Data: m.Payload})
+	return a.publisher.Publish(ctx, ConfirmedTopic,
+		events.Event{ID: m.ID, Type: m.Type, Source: m.Source, Key: m.Payload.ID, Data: m.Payload})
 }

@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 }
 
 func TestCommandFindsRunningServersWhichEndWithIt(t *testing.T) {
-	output, status := withservers(t, nil, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS; exit 7")
+	output, status := withservers(t, nil, "sh", "-c",
+		"echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS; exit 7")
 	require.Equal(t, 7, status, output)
 	leaveOutIfMissing(t, output)
 	fields := strings.Fields(output)
@@ -51,7 +52,8 @@ func TestNamedServersAreUsedAsTheyAre(t *testing.T) {
 	redis, err := servers.StartRedis(servers.RedisOptions{})
 	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, redis.Close()) })
-	named := []string{servers.PostgresEnv + "=" + postgres.DSN(), servers.KafkaEnv + "=" + kafka.Brokers()[0], servers.RedisEnv + "=" + redis.URL()}
+	named := []string{servers.PostgresEnv + "=" + postgres.DSN(), servers.KafkaEnv + "=" + kafka.Brokers()[0],
+		servers.RedisEnv + "=" + redis.URL()}
 
 	t.Run("answering", func(t *testing.T) {
 		output, status := withservers(t, named, "sh", "-c", "echo $INBOX_TEST_POSTGRES $INBOX_TEST_KAFKA $INBOX_TEST_REDIS")
@@ -81,7 +83,8 @@ func TestMissingServersAreLeftOutAndNamed(t *testing.T) {
 	output, status := withservers(t, append(bare(t), servers.PostgresEnv+"="+postgres.DSN()), "/bin/sh", "-c",
 		`echo "[$INBOX_TEST_KAFKA] $INBOX_TEST_KAFKA_MISSING"; echo "[$INBOX_TEST_REDIS] $INBOX_TEST_REDIS_MISSING"; echo "[$INBOX_TEST_POSTGRES_MISSING]"`)
 	require.Zero(t, status, output)
-	require.Contains(t, output, "withservers: left out: Kafka on a real broker: no Java 17 or newer, no docker on the PATH; install ")
+	require.Contains(t, output,
+		"withservers: left out: Kafka on a real broker: no Java 17 or newer, no docker on the PATH; install ")
 	require.Contains(t, output, "withservers: left out: Redis: no redis-server on the PATH; install ")
 	require.Contains(t, output, "\n[] no Java 17 or newer, no docker on the PATH\n[] no redis-server on the PATH\n[]\n")
 }
@@ -148,8 +151,10 @@ func withservers(t *testing.T, environment []string, arguments ...string) (outpu
 // the environment.
 func prepare(environment []string, arguments ...string) *exec.Cmd {
 	command := exec.Command(os.Args[0], append([]string{"--"}, arguments...)...)
-	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=", servers.RedisEnv+"=",
-		servers.PostgresEnv+servers.MissingSuffix+"=", servers.KafkaEnv+servers.MissingSuffix+"=", servers.RedisEnv+servers.MissingSuffix+"=",
+	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=", servers.RedisEnv+
+		"=",
+		servers.PostgresEnv+servers.MissingSuffix+"=", servers.KafkaEnv+servers.MissingSuffix+"=", servers.RedisEnv+
+			servers.MissingSuffix+"=",
 		testenv.RequireVariable+"=", "CI=")
 	command.Env = append(command.Env, environment...)
 	return command

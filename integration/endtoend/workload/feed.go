@@ -32,7 +32,8 @@ type Feed struct {
 // NewFeed returns a feed to a topic. Close it.
 func NewFeed(brokers []string, topic string, ledger *Ledger) (*Feed, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0),
-		kgo.MaxBufferedRecords(1_000_000), kgo.ProduceRequestTimeout(answerTimeout), kgo.RequestTimeoutOverhead(answerTimeout))
+		kgo.MaxBufferedRecords(1_000_000), kgo.ProduceRequestTimeout(answerTimeout),
+		kgo.RequestTimeoutOverhead(answerTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("feed: %w", err)
 	}
@@ -44,7 +45,8 @@ func NewFeed(brokers []string, topic string, ledger *Ledger) (*Feed, error) {
 func (f *Feed) Produce(ctx context.Context, id string, job Job, copies int) {
 	var once sync.Once
 	for range copies {
-		record := &kgo.Record{Key: []byte(id), Value: job.Content(), Headers: []kgo.RecordHeader{{Key: idHeader, Value: []byte(id)}}}
+		record := &kgo.Record{Key: []byte(id), Value: job.Content(),
+			Headers: []kgo.RecordHeader{{Key: idHeader, Value: []byte(id)}}}
 		f.client.Produce(context.WithoutCancel(ctx), record, f.note(func() { once.Do(func() { f.ledger.Produced(id) }) }))
 	}
 }

@@ -99,7 +99,8 @@ const logTimeout = 30 * time.Second
 func (h *Handlers) log(ctx context.Context, m handler.Message[Job], step string) error {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	_, err := h.effects.ExecContext(ctx, "INSERT INTO runs (message_id, attempt, pid, step) VALUES ($1, $2, $3, $4)", m.ID, m.Attempt, os.Getpid(), step)
+	_, err := h.effects.ExecContext(ctx, "INSERT INTO runs (message_id, attempt, pid, step) VALUES ($1, $2, $3, $4)", m.ID,
+		m.Attempt, os.Getpid(), step)
 	if err != nil {
 		return fmt.Errorf("log run: %w", err)
 	}

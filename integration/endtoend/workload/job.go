@@ -47,7 +47,8 @@ func (j Job) Content() []byte {
 
 // Message is the job as a message to accept directly.
 func (j Job) Message(id string) handler.RawMessage {
-	return handler.RawMessage{Channel: Channel, ID: id, Type: JobType, Source: "endtoend", ContentType: "application/json", Content: j.Content()}
+	return handler.RawMessage{Channel: Channel, ID: id, Type: JobType, Source: "endtoend", ContentType: "application/json",
+		Content: j.Content()}
 }
 
 func (j Job) delay() time.Duration { return time.Duration(j.DelayMS) * time.Millisecond }

@@ -44,7 +44,8 @@ func (s Step) Message() handler.RawMessage {
 	if err != nil {
 		panic(fmt.Sprintf("a struct of strings and numbers always encodes: %v", err))
 	}
-	return handler.RawMessage{Channel: Channel, ID: fmt.Sprintf("%s/%d", s.Lane, s.N), Type: StepType, Source: "endtoend", Content: content, OrderingKey: []byte(s.Lane)}
+	return handler.RawMessage{Channel: Channel, ID: fmt.Sprintf("%s/%d", s.Lane, s.N), Type: StepType, Source: "endtoend",
+		Content: content, OrderingKey: []byte(s.Lane)}
 }
 
 // steps is where ordered handlers leave their rows; at is in the order of the
@@ -68,7 +69,8 @@ func (s Settings) laneOptions(h *Handlers) inbox.ChannelOption {
 	plainKey, plainOptions := names("step-plain")
 	return inbox.On(StepType,
 		inbox.Tx(txKey, func(ctx context.Context, tx *gorm.DB, m handler.Message[Step]) error {
-			if err := tx.Exec("INSERT INTO steps (handler, lane, n, pid) VALUES ('tx', ?, ?, ?)", m.Payload.Lane, m.Payload.N, os.Getpid()).Error; err != nil {
+			if err := tx.Exec("INSERT INTO steps (handler, lane, n, pid) VALUES ('tx', ?, ?, ?)", m.Payload.Lane, m.Payload.N,
+				os.Getpid()).Error; err != nil {
 				return fmt.Errorf("record step: %w", err)
 			}
 			return m.Payload.outcome(m.Attempt)
@@ -94,7 +96,8 @@ func (s Step) outcome(attempt int) error {
 func (h *Handlers) logStep(ctx context.Context, s Step) error {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	_, err := h.effects.ExecContext(ctx, "INSERT INTO steps (handler, lane, n, pid) VALUES ('plain', $1, $2, $3)", s.Lane, s.N, os.Getpid())
+	_, err := h.effects.ExecContext(ctx, "INSERT INTO steps (handler, lane, n, pid) VALUES ('plain', $1, $2, $3)", s.Lane,
+		s.N, os.Getpid())
 	if err != nil {
 		return fmt.Errorf("log step: %w", err)
 	}
@@ -127,7 +130,8 @@ FROM followed`
 // ReadLanes judges the rows, given how many steps were produced.
 func ReadLanes(ctx context.Context, db *sql.DB, produced int) (LaneVerdict, error) {
 	var v LaneVerdict
-	err := db.QueryRowContext(ctx, laneQuery, produced).Scan(&v.Lanes, &v.Steps, &v.Missing, &v.OutOfOrder, &v.Doubled, &v.Reruns)
+	err := db.QueryRowContext(ctx, laneQuery, produced).Scan(&v.Lanes, &v.Steps, &v.Missing, &v.OutOfOrder, &v.Doubled,
+		&v.Reruns)
 	if err != nil {
 		return v, fmt.Errorf("read lanes: %w", err)
 	}

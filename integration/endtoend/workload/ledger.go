@@ -60,7 +60,8 @@ FROM inbox_handler_statuses`
 // ReadProgress counts.
 func ReadProgress(ctx context.Context, db *sql.DB) (Progress, error) {
 	var p Progress
-	err := db.QueryRowContext(ctx, progressQuery).Scan(&p.Messages, &p.Completed, &p.Poisoned, &p.Pending, &p.Processing, &p.Rejected)
+	err := db.QueryRowContext(ctx, progressQuery).Scan(&p.Messages, &p.Completed, &p.Poisoned, &p.Pending, &p.Processing,
+		&p.Rejected)
 	if err != nil {
 		return p, fmt.Errorf("read progress: %w", err)
 	}

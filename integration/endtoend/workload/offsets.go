@@ -55,7 +55,8 @@ const (
 // WatchOffsets begins to sample. Stop it. An unreachable broker or database
 // says nothing and is asked again.
 func WatchOffsets(admin *servers.Admin, brokers []string, group, topic string, db *sql.DB) (*Offsets, error) {
-	tail, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	tail, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(time.Second), kgo.RequestTimeoutOverhead(answerTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("watch offsets: %w", err)
@@ -79,7 +80,8 @@ func (o *Offsets) follow(ctx context.Context) {
 		fetches.EachRecord(func(r *kgo.Record) {
 			p := int(r.Partition)
 			if r.Offset != int64(len(o.log[p])) {
-				o.report.Details = append(o.report.Details, fmt.Sprintf("topic %s/%d has a gap: offset %d follows %d", o.topic, p, r.Offset, len(o.log[p])-1))
+				o.report.Details = append(o.report.Details, fmt.Sprintf("topic %s/%d has a gap: offset %d follows %d", o.topic, p,
+					r.Offset, len(o.log[p])-1))
 				o.report.PastUnstored++
 			}
 			id := ""
@@ -129,7 +131,8 @@ func (o *Offsets) look(ctx context.Context) {
 		before, known := o.committed[partition]
 		if known && offset < before {
 			o.report.Backwards++
-			o.report.Details = append(o.report.Details, fmt.Sprintf("%s/%d: committed offset %d after %d", o.topic, partition, offset, before))
+			o.report.Details = append(o.report.Details, fmt.Sprintf("%s/%d: committed offset %d after %d", o.topic, partition,
+				offset, before))
 		}
 		if !known || offset > before {
 			o.committed[partition] = offset
@@ -192,14 +195,18 @@ func (o *Offsets) judge(ctx context.Context, partition int, offset int64, at tim
 		o.checked[partition] = offset
 		o.report.PastUnstored += len(passed)
 		for _, i := range passed[:min(len(passed), 5)] {
-			o.report.Details = append(o.report.Details, fmt.Sprintf("%s/%d: committed offset %d passed offset %d (%q), which was not stored then", o.topic, partition, offset, from+i, ids[i]))
+			o.report.Details = append(o.report.Details,
+				fmt.Sprintf("%s/%d: committed offset %d passed offset %d (%q), which was not stored then", o.topic, partition,
+					offset, from+i, ids[i]))
 		}
 		o.mu.Unlock()
 		return
 	}
 }
 
-func (o *Offsets) unstored(ctx context.Context, ids []string, partition int, from int64, at time.Time) ([]int64, error) {
+func (o *Offsets) unstored(
+	ctx context.Context, ids []string, partition int, from int64, at time.Time,
+) ([]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	rows, err := o.db.QueryContext(ctx, storedQuery, ids, at.UTC(), o.topic, partition, from)

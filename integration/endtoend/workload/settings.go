@@ -53,7 +53,8 @@ type Settings struct {
 func Quick(dsn string) Settings {
 	return Settings{
 		DSN: dsn, Concurrency: 16,
-		HeartbeatInterval: 300 * time.Millisecond, SweepInterval: 300 * time.Millisecond, WorkerTimeout: 1500 * time.Millisecond,
+		HeartbeatInterval: 300 * time.Millisecond, SweepInterval: 300 * time.Millisecond,
+		WorkerTimeout:    1500 * time.Millisecond,
 		StatementTimeout: 2 * time.Second, StopBudget: 3 * time.Second, CommitInterval: 100 * time.Millisecond,
 		SessionTimeout: 3 * time.Second,
 	}
@@ -78,7 +79,8 @@ const pollingInterval = 100 * time.Millisecond
 // Options are the inbox's options for these settings. MaxRetries is high
 // because handlers fail whenever their database is away.
 func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
-	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect, s.retries()...), inbox.Func(RunKey, h.LogRun, s.retries()...))}
+	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect, s.retries()...),
+		inbox.Func(RunKey, h.LogRun, s.retries()...))}
 	if s.Generation != 0 {
 		channel = []inbox.ChannelOption{s.laneOptions(h)}
 	}
@@ -88,7 +90,8 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 	return []inbox.Option{
 		inbox.WithLogger(log), inbox.Mode(s.Mode), inbox.Concurrency(s.Concurrency),
 		inbox.MaxRetries(50), inbox.MaxRetryDelay(maxRetryDelay), inbox.PollingInterval(pollingInterval),
-		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval), inbox.WorkerTimeout(s.WorkerTimeout),
+		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval),
+		inbox.WorkerTimeout(s.WorkerTimeout),
 		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget),
 		inbox.WithClock(clock.Offset(s.ClockOffset)), inbox.Channel(Channel, channel...),
 	}

@@ -28,7 +28,8 @@ import (
 )
 
 func main() {
-	broker, topic, dsn := flag.String("broker", "", "host:port"), flag.String("topic", "", "what to consume"), flag.String("db", "", "DSN of an empty database")
+	broker, topic, dsn := flag.String("broker", "", "host:port"), flag.String("topic", "", "what to consume"),
+		flag.String("db", "", "DSN of an empty database")
 	last := flag.String("last", "", "content of the record to wait for")
 	says := flag.String("says", "", "text to wait for in the consumer's health; empty does not wait")
 	flag.Parse()
@@ -81,10 +82,12 @@ func run(broker, topic, dsn, last, says string) error {
 	err = errors.Join(err, ib.Stop(stopping))
 	stop := time.Since(began)
 	var messages, rejected int64
-	err = errors.Join(err, db.Model(&models.Message{}).Count(&messages).Error, db.Model(&models.RejectedMessage{}).Count(&rejected).Error)
+	err = errors.Join(err, db.Model(&models.Message{}).Count(&messages).Error,
+		db.Model(&models.RejectedMessage{}).Count(&rejected).Error)
 	var reason string
 	err = errors.Join(err, db.Model(&models.RejectedMessage{}).Select("reason").Limit(1).Scan(&reason).Error)
-	fmt.Printf("messages=%d rejected=%d peak=%q took=%s stop=%s reason=%q\n", messages, rejected, peak(), took.Round(time.Millisecond), stop.Round(time.Millisecond), reason)
+	fmt.Printf("messages=%d rejected=%d peak=%q took=%s stop=%s reason=%q\n", messages, rejected, peak(),
+		took.Round(time.Millisecond), stop.Round(time.Millisecond), reason)
 	return err
 }
 

@@ -86,12 +86,14 @@ func page(root string) (string, error) {
 			}
 		}
 		can := cmp.Or(strings.Join(v.allowed, "; "), "–")
-		fmt.Fprintf(&b, "| [`%s`](#%s) | `%s` | %s | %s |\n", v.name, "inbox"+strings.ToLower(setters[v.name]), v.key, byDefault, can)
+		fmt.Fprintf(&b, "| [`%s`](#%s) | `%s` | %s | %s |\n", v.name, "inbox"+strings.ToLower(setters[v.name]), v.key,
+			byDefault, can)
 		field := ""
 		if setters[v.name] != v.name {
 			field = "`" + v.name + "` "
 		}
-		facts[setters[v.name]] = append(facts[setters[v.name]], field+fmt.Sprintf("default %s, allowed %s, key `%s`", byDefault, can, v.key))
+		facts[setters[v.name]] = append(facts[setters[v.name]], field+
+			fmt.Sprintf("default %s, allowed %s, key `%s`", byDefault, can, v.key))
 	}
 
 	links := anchors(string(contract))
@@ -99,28 +101,36 @@ func page(root string) (string, error) {
 	none := func(string) string { return "" }
 	short := own.returning("handler.Option")
 	for _, s := range []section{
-		{"Options of an inbox", "In the alphabet's order.", own.functions("Option"), named("inbox."), func(name string) string { return strings.Join(facts[name], "; ") }},
-		{"Options of a channel", "A channel without a delivery mode is an Inbox channel: see [modes.md](modes.md).", own.functions("ChannelOption"), named("inbox."), none},
-		{"Options of an Inline channel", "See [modes.md](modes.md) for when to use one.", own.functions("InlineOption"), named("inbox."), none},
-		{"Options of a handler", "Those that begin with `inbox.` are in package `handler`, too.", handlers.functions("Option"), func(name string) string {
-			if short[name] {
-				return "inbox."
-			}
-			return "handler."
-		}, none},
-		{"kafkaconsumer.Config", "Fields left zero get their defaults; `Brokers`, `Topics` and `GroupID` are required.", consumer.fields("Config"), named(""), func(name string) string {
-			if d := fieldDefault(kafkaconsumer.DefaultConfig(), name); d != "" {
-				return "Default " + d + "."
-			}
-			return ""
-		}},
+		{"Options of an inbox", "In the alphabet's order.", own.functions("Option"), named("inbox."),
+			func(name string) string {
+				return strings.Join(facts[name], "; ")
+			}},
+		{"Options of a channel", "A channel without a delivery mode is an Inbox channel: see [modes.md](modes.md).",
+			own.functions("ChannelOption"), named("inbox."), none},
+		{"Options of an Inline channel", "See [modes.md](modes.md) for when to use one.", own.functions("InlineOption"),
+			named("inbox."), none},
+		{"Options of a handler", "Those that begin with `inbox.` are in package `handler`, too.",
+			handlers.functions("Option"), func(name string) string {
+				if short[name] {
+					return "inbox."
+				}
+				return "handler."
+			}, none},
+		{"kafkaconsumer.Config", "Fields left zero get their defaults; `Brokers`, `Topics` and `GroupID` are required.",
+			consumer.fields("Config"), named(""), func(name string) string {
+				if d := fieldDefault(kafkaconsumer.DefaultConfig(), name); d != "" {
+					return "Default " + d + "."
+				}
+				return ""
+			}},
 		{"kafkaconsumer.SASL", "", consumer.fields("SASL"), named("SASL."), none},
-		{"envelope.DecoderConfig", "How records become messages.", decoder.fields("DecoderConfig"), named("Decoder."), func(name string) string {
-			if d := fieldDefault(envelope.DefaultDecoderConfig(), name); d != "" {
-				return "Default " + d + "."
-			}
-			return ""
-		}},
+		{"envelope.DecoderConfig", "How records become messages.", decoder.fields("DecoderConfig"), named("Decoder."),
+			func(name string) string {
+				if d := fieldDefault(envelope.DefaultDecoderConfig(), name); d != "" {
+					return "Default " + d + "."
+				}
+				return ""
+			}},
 	} {
 		s.write(&b, links)
 	}

@@ -22,13 +22,14 @@ type value struct {
 // values are all fields of inbox.Options, flat, in their order.
 func values() []value {
 	var all []value
-	walk(reflect.ValueOf(inbox.DefaultOptions()), nil, func(path []int, field reflect.StructField, byDefault reflect.Value) {
-		key := field.Tag.Get("yaml")
-		if key == "-" {
-			return
-		}
-		all = append(all, value{field.Name, key, format(byDefault), refusals(path, field)})
-	})
+	walk(reflect.ValueOf(inbox.DefaultOptions()), nil,
+		func(path []int, field reflect.StructField, byDefault reflect.Value) {
+			key := field.Tag.Get("yaml")
+			if key == "-" {
+				return
+			}
+			all = append(all, value{field.Name, key, format(byDefault), refusals(path, field)})
+		})
 	return all
 }
 
@@ -91,7 +92,8 @@ func refusals(path []int, field reflect.StructField) []string {
 			continue
 		}
 		for _, line := range strings.Split(err.Error(), "\n") {
-			about := strings.HasPrefix(line, "option "+field.Name+" ") || field.Name == "Schema" && strings.HasPrefix(line, "schema ") ||
+			about := strings.HasPrefix(line, "option "+field.Name+" ") || field.Name == "Schema" &&
+				strings.HasPrefix(line, "schema ") ||
 				field.Name == "TablePrefix" && strings.HasPrefix(line, "table prefix ")
 			if said := allowed.FindStringSubmatch(line); about && said != nil {
 				text := zeros.ReplaceAllString(inBetween.ReplaceAllString(said[1], ""), "$1")

@@ -104,8 +104,10 @@ func TestStatesOfThePageAreStates(t *testing.T) {
 	kit.Accept(handler.RawMessage{Channel: "c", Type: "t", ID: "1"})
 	kit.Process()
 	kit.Accept(handler.RawMessage{Channel: "c", Type: "t", ID: "2"})
-	require.NoError(t, kit.DB.Exec("UPDATE inbox_handler_statuses SET processing_started_at = CURRENT_TIMESTAMP WHERE message_id = '2' AND handler_key = 'done'").Error)
-	for state, want := range map[string]int64{"pending": 3, "processing": 1, "poisoned": 1, "completed": 1, "discarded": 0, "superseded": 0} {
+	require.NoError(t,
+		kit.DB.Exec("UPDATE inbox_handler_statuses SET processing_started_at = CURRENT_TIMESTAMP WHERE message_id = '2' AND handler_key = 'done'").Error)
+	for state, want := range map[string]int64{"pending": 3, "processing": 1, "poisoned": 1, "completed": 1, "discarded": 0,
+		"superseded": 0} {
 		var n int64
 		require.NoError(t, kit.DB.Scopes(kit.Inbox.Statuses).Where(conditions[state]).Count(&n).Error, state)
 		require.Equal(t, want, n, state)

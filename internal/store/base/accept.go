@@ -67,7 +67,8 @@ type accepting interface {
 	// InsertsStatuses says so, and returns what it inserted and the
 	// statuses it claimed for the worker. It may leave out the numbers of what
 	// it inserted, unless they are asked for, if that was every message.
-	InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []StatusRow, worker string, numbers bool, now time.Time) ([]StoredNumber, []ClaimedRow, error)
+	InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []StatusRow, worker string,
+		numbers bool, now time.Time) ([]StoredNumber, []ClaimedRow, error)
 	InsertsStatuses() bool
 	// LockKnown keeps cleanup and other accepts away from these messages
 	// until the transaction ends. Vanished ones are missing in the result.
@@ -76,7 +77,8 @@ type accepting interface {
 	HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]HandledBy, error)
 	// InsertStatuses inserts rows in their order and returns the IDs of those
 	// that were not there yet. It claims rows only if InsertNew inserts none.
-	InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []StatusRow, worker string, now time.Time) ([]string, []ClaimedRow, error)
+	InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []StatusRow, worker string, now time.Time) ([]string,
+		[]ClaimedRow, error)
 	DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error
 	InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error
 }
@@ -86,7 +88,9 @@ type Transacting func(ctx context.Context, work func(gorm.ConnPool) error) error
 
 // AcceptRetrying accepts in a transaction of its own, again if two collided.
 // last, if not nil, ends each such transaction; its error rolls it back.
-func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batch store.AcceptBatch, last func(gorm.ConnPool, []store.Accepted) error) ([]store.Accepted, error) {
+func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batch store.AcceptBatch,
+	last func(gorm.ConnPool, []store.Accepted) error,
+) ([]store.Accepted, error) {
 	for attempt := 1; ; attempt++ {
 		var results []store.Accepted
 		err := in(ctx, func(pool gorm.ConnPool) (err error) {
@@ -113,7 +117,9 @@ func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batc
 
 // Accept runs inside a transaction. Most batches are done after the first
 // statement; only messages that were there before cost more.
-func Accept(ctx context.Context, pool gorm.ConnPool, dialect accepting, batch store.AcceptBatch) ([]store.Accepted, error) {
+func Accept(
+	ctx context.Context, pool gorm.ConnPool, dialect accepting, batch store.AcceptBatch,
+) ([]store.Accepted, error) {
 	if err := checkBatch(batch); err != nil {
 		return nil, err
 	}
@@ -252,7 +258,9 @@ func rowsOf(messages []*store.NewMessage, index map[Identity]int, statuses [][]S
 // moment ago and not visible to others yet, are taken back and follow in their turn.
 // So are all of them if a vanished message was inserted after the others. What
 // was claimed with its message comes back unclaimed then.
-func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []StatusRow, statuses [][]StatusRow, results []store.Accepted, batch store.AcceptBatch, all bool) (late lateStatuses, err error) {
+func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []StatusRow,
+	statuses [][]StatusRow, results []store.Accepted, batch store.AcceptBatch, all bool,
+) (late lateStatuses, err error) {
 	insert := slices.Clone(missing)
 	for i := range insert {
 		insert[i].Claim = false // the message was known before

@@ -42,7 +42,8 @@ func checkBatch(batch store.AcceptBatch) error {
 		}
 	}
 	for _, r := range batch.Rejected {
-		if err := errors.Join(check("channel", r.Channel, models.MaxChannel), check("topic", r.Topic, models.MaxTopic)); err != nil {
+		if err := errors.Join(check("channel", r.Channel, models.MaxChannel),
+			check("topic", r.Topic, models.MaxTopic)); err != nil {
 			return err
 		}
 	}

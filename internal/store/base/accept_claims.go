@@ -24,7 +24,9 @@ type lateStatuses struct {
 
 // noteClaims adds to the results what a claim of these rows would have
 // returned, but those of unclaimed.
-func noteClaims(results []store.Accepted, batch store.AcceptBatch, statuses [][]StatusRow, claimed []ClaimedRow, unclaimed []string) {
+func noteClaims(
+	results []store.Accepted, batch store.AcceptBatch, statuses [][]StatusRow, claimed []ClaimedRow, unclaimed []string,
+) {
 	if len(claimed) == 0 {
 		return
 	}
@@ -44,7 +46,8 @@ func noteClaims(results []store.Accepted, batch store.AcceptBatch, statuses [][]
 			message := asStored(batch.Messages[i], batch.Now)
 			message.Number = models.MessageNumber(row.Number)
 			results[i].Claims = append(results[i].Claims, store.Claim{
-				Ref:       store.Ref{StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: firstVersion, Locator: at.Place, Lane: row.Lane},
+				Ref: store.Ref{StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: firstVersion,
+					Locator: at.Place, Lane: row.Lane},
 				CreatedAt: at.CreatedAt, Due: at.CreatedAt, Message: message,
 			})
 		}

@@ -34,7 +34,8 @@ func LoadRejected(ctx context.Context, d Database, rows RejectedRows, id string)
 func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
 	var timestamp, rejectedAt store.Stamp
 	var hasKey, hasValue bool
-	err := rows.Scan(&m.ID, &m.Channel, &m.Topic, &m.Partition, &m.Offset, &timestamp, &hasKey, &m.Key, &hasValue, &m.Value,
+	err := rows.Scan(&m.ID, &m.Channel, &m.Topic, &m.Partition, &m.Offset, &timestamp, &hasKey, &m.Key, &hasValue,
+		&m.Value,
 		&m.Headers, &m.Reason, &rejectedAt)
 	m.Timestamp, m.RejectedAt = timestamp.Time, rejectedAt.Time
 	if hasKey {
@@ -69,7 +70,9 @@ func AcceptRejected(ctx context.Context, d Database, in Transacting, dialect int
 }
 
 // SetRejectedReason implements Store.SetRejectedReason.
-func SetRejectedReason(ctx context.Context, d Database, in Transacting, dialect auditing, rows RejectedRows, id, reason string, audit *models.Audit) error {
+func SetRejectedReason(ctx context.Context, d Database, in Transacting, dialect auditing, rows RejectedRows, id,
+	reason string, audit *models.Audit,
+) error {
 	return Doing("set the reason of a rejected message", in(ctx, func(pool gorm.ConnPool) error {
 		kept, err := store.Exec(ctx, pool, d.Text(rows.Reason), id, store.SanitizeError(reason))
 		if err == nil && kept == 0 && audit != nil {

@@ -75,7 +75,9 @@ func FitBytes(numbers []int64, sizes []Size, maxBytes int64) []int64 {
 
 // Assemble joins messages and their statuses, in the order of the numbers. A
 // message that has statuses of which none goes is left out.
-func Assemble(r store.CleanupRequest, numbers []int64, messages []models.Message, statuses []models.HandlerStatus) []store.ExpiredMessage {
+func Assemble(
+	r store.CleanupRequest, numbers []int64, messages []models.Message, statuses []models.HandlerStatus,
+) []store.ExpiredMessage {
 	slices.SortFunc(statuses, func(a, b models.HandlerStatus) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	byMessage := map[int64][]models.HandlerStatus{}
 	for _, s := range statuses {
@@ -127,7 +129,8 @@ func ScanSized(rows *sql.Rows, s *Size) error { return rows.Scan(&s.number, &s.b
 func ScanMessage(rows *sql.Rows, m *models.Message) error {
 	var received store.Stamp
 	var ordered bool
-	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType, &m.SerializedProperties, &m.OrderingKey, &ordered, &received)
+	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
+		&m.SerializedProperties, &m.OrderingKey, &ordered, &received)
 	m.ReceivedAt = received.Time
 	if m.Content == nil { // some drivers read an empty blob as nil
 		m.Content = []byte{}
@@ -141,7 +144,8 @@ func ScanMessage(rows *sql.Rows, m *models.Message) error {
 // ScanStatus scans all of a status.
 func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 	var created, started, next, completed store.Stamp
-	err := rows.Scan(&s.ID, &s.MessageNumber, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount, &s.RequeuedCount, &s.LastError, &created,
+	err := rows.Scan(&s.ID, &s.MessageNumber, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount,
+		&s.RequeuedCount, &s.LastError, &created,
 		&started, &s.WorkerID, &next, &s.IsPoisoned, &completed, &s.Outcome, &s.Version,
 		&s.LaneHandler, &s.LaneKey, &s.IsWaiting, &s.HoldsLane)
 	s.CreatedAt, s.ProcessingStartedAt, s.NextAttemptAt, s.CompletedAt = created.Time, started.Pointer(), next.Pointer(), completed.Pointer()

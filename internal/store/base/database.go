@@ -39,21 +39,22 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 		latest = `NULL::timestamptz`
 	}
 	db = db.Session(&gorm.Session{NewDB: true}) // no inherited clauses, no dry run
-	return Database{texts: new(sync.Map), DB: db, Singles: store.NewSingles(db), Isolation: isolation, names: strings.NewReplacer(
-		"{messages}", models.Quote(naming.Messages()),
-		"{statuses}", models.Quote(naming.HandlerStatuses()),
-		"{rejected}", models.Quote(naming.RejectedMessages()),
-		"{gaps}", models.Quote(naming.Gaps()),
-		"{locks}", models.Quote(naming.Locks()),
-		"{workers}", models.Quote(naming.Workers()),
-		"{handlers}", models.Quote(naming.Handlers()),
-		"{markers}", models.Quote(naming.Markers()),
-		"{audit}", models.Quote(naming.Audit()),
-		"{meta}", models.Quote(naming.Meta()),
-		// One channel for each table, by whatever schema or search path it is reached.
-		"{channel}", "('inbox_' || '"+models.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
-		"{latest}", latest,
-	)}, nil
+	return Database{texts: new(sync.Map), DB: db, Singles: store.NewSingles(db), Isolation: isolation,
+		names: strings.NewReplacer(
+			"{messages}", models.Quote(naming.Messages()),
+			"{statuses}", models.Quote(naming.HandlerStatuses()),
+			"{rejected}", models.Quote(naming.RejectedMessages()),
+			"{gaps}", models.Quote(naming.Gaps()),
+			"{locks}", models.Quote(naming.Locks()),
+			"{workers}", models.Quote(naming.Workers()),
+			"{handlers}", models.Quote(naming.Handlers()),
+			"{markers}", models.Quote(naming.Markers()),
+			"{audit}", models.Quote(naming.Audit()),
+			"{meta}", models.Quote(naming.Meta()),
+			// One channel for each table, by whatever schema or search path it is reached.
+			"{channel}", "('inbox_' || '"+models.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
+			"{latest}", latest,
+		)}, nil
 }
 
 // Text fills the tables' names into a statement, once.

@@ -52,7 +52,9 @@ type walking interface {
 }
 
 // CheckLanes implements Store.CheckLanes: it walks the names of a rule in order, and each one's lanes.
-func CheckLanes(ctx context.Context, dialect walking, rule store.LaneRule, after *store.Lane, limit int, now time.Time) (*store.Lane, []string, error) {
+func CheckLanes(
+	ctx context.Context, dialect walking, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
+) (*store.Lane, []string, error) {
 	names := slices.Clone(rule.Handlers)
 	slices.Sort(names)
 	var turns []store.LaneTurn

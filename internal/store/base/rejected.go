@@ -22,7 +22,8 @@ func conflict(rejection models.RejectedMessage, stored Known, contentDiffers boo
 		return rejection
 	}
 	reason := cmp.Or(rejection.Reason, "id_conflict")
-	rejection.Reason = fmt.Sprintf("%s: message ID %q is known with type %q and source %q", reason, stored.ID, stored.MessageType, stored.Source)
+	rejection.Reason = fmt.Sprintf("%s: message ID %q is known with type %q and source %q", reason, stored.ID,
+		stored.MessageType, stored.Source)
 	return rejection
 }
 

@@ -41,7 +41,8 @@ func (m StoredMessage) Message(id string) *models.Message {
 		return nil
 	}
 	return &models.Message{
-		ID: id, Namespace: m.Namespace.String, Number: models.MessageNumber(m.Number.Int64), TransportName: m.TransportName.String, Type: m.MessageType.String, Source: m.Source.String,
+		ID: id, Namespace: m.Namespace.String, Number: models.MessageNumber(m.Number.Int64),
+		TransportName: m.TransportName.String, Type: m.MessageType.String, Source: m.Source.String,
 		Content: Filled(m.Content), ContentType: m.ContentType.String, SerializedProperties: m.Properties.String,
 		OrderingKey: m.OrderingKey, ReceivedAt: m.ReceivedAt.Time,
 	}
@@ -51,14 +52,16 @@ func (m StoredMessage) Message(id string) *models.Message {
 // to sort rows that come nearly in order.
 func SortClaims(claims []store.Claim) {
 	slices.SortFunc(claims, func(a, b store.Claim) int {
-		return cmp.Or(strings.Compare(a.HandlerKey, b.HandlerKey), a.Due.Compare(b.Due), strings.Compare(a.StatusID, b.StatusID))
+		return cmp.Or(strings.Compare(a.HandlerKey, b.HandlerKey), a.Due.Compare(b.Due),
+			strings.Compare(a.StatusID, b.StatusID))
 	})
 }
 
 // ScanSibling scans a status of a message under another key.
 func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
 	var lane LaneColumns
-	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount, &s.AbandonedCount,
+	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount,
+		&s.AbandonedCount,
 		&lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
 	s.Lane = lane.Lane()
 	return err
@@ -90,7 +93,8 @@ func ByID(rows []IdentifiedState) map[string]store.State {
 // ScanRef scans a status at its version.
 func ScanRef(rows *sql.Rows, r *store.Ref) error {
 	var lane LaneColumns
-	err := rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.Locator, &r.ErrorCount, &r.AbandonedCount, &lane.Handler, &lane.Key)
+	err := rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.Locator, &r.ErrorCount, &r.AbandonedCount,
+		&lane.Handler, &lane.Key)
 	r.Lane = lane.Lane()
 	return err
 }
@@ -110,8 +114,9 @@ func ScanBacklog(rows *sql.Rows, c *BacklogRow) error {
 // Backlog judges what was counted up to most.
 func (c BacklogRow) Backlog(most int) store.Backlog {
 	return store.Backlog{
-		HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing, Poisoned: c.poisoned, OldestDue: c.oldest.Time,
-		Capped: c.n >= most || c.waiting >= most || c.poisoned >= most,
+		HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing, Poisoned: c.poisoned,
+		OldestDue: c.oldest.Time,
+		Capped:    c.n >= most || c.waiting >= most || c.poisoned >= most,
 	}
 }
 

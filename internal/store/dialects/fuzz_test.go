@@ -29,7 +29,8 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 	s, err := dialects.New(db, models.Naming{}, store.Options{})
 	require.NoError(f, err)
 	f.Add("m1", "order.placed", "/shop", "mail", []byte(`{}`), []byte("key"), "boom", "[]")
-	f.Add("\u2028<&>\"\\'", "\u0001\u001f", "\U0001F600\uFFFE", "e\u0301", []byte{0, 0xff}, []byte{}, "a\x00\xff", "\xff\x00")
+	f.Add("\u2028<&>\"\\'", "\u0001\u001f", "\U0001F600\uFFFE", "e\u0301", []byte{0, 0xff}, []byte{}, "a\x00\xff",
+		"\xff\x00")
 	f.Add(" m ", "M1", "m1", "{1,2}", []byte(nil), []byte(nil), "", "")
 	f.Add("(0,1)", "NULL", "\\N", `a"b`, []byte("x"), []byte("0"), "'; --", "?1 $1 {statuses}")
 	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -38,9 +39,12 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 		for _, table := range []string{"handler_statuses", "messages", "rejected_messages"} {
 			require.NoError(t, db.Exec("DELETE FROM inbox_"+table).Error)
 		}
-		m := models.Message{ID: id, Namespace: id, TransportName: "t", Type: typ, Source: source, Content: content, SerializedProperties: "{}", OrderingKey: orderingKey}
-		batch := store.AcceptBatch{Now: at, Messages: []store.NewMessage{{Message: m, Handlers: []store.NewStatus{{HandlerKey: key}}}},
-			Rejected: []models.RejectedMessage{{Channel: "c", Topic: "t", Key: orderingKey, Value: content, Headers: headers, Reason: failure}}}
+		m := models.Message{ID: id, Namespace: id, TransportName: "t", Type: typ, Source: source, Content: content,
+			SerializedProperties: "{}", OrderingKey: orderingKey}
+		batch := store.AcceptBatch{Now: at, Messages: []store.NewMessage{{Message: m,
+			Handlers: []store.NewStatus{{HandlerKey: key}}}},
+			Rejected: []models.RejectedMessage{{Channel: "c", Topic: "t", Key: orderingKey, Value: content, Headers: headers,
+				Reason: failure}}}
 		_, err := s.Accept(ctx, batch)
 		for _, field := range []struct {
 			text  string
@@ -61,7 +65,8 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 		claims := claimed.Claims
 		require.Len(t, claims, 1)
 		found := claims[0].Message
-		require.Equal(t, [6]string{id, id, id, typ, source, key}, [6]string{claims[0].MessageID, found.ID, found.Namespace, found.Type, found.Source, claims[0].HandlerKey})
+		require.Equal(t, [6]string{id, id, id, typ, source, key},
+			[6]string{claims[0].MessageID, found.ID, found.Namespace, found.Type, found.Source, claims[0].HandlerKey})
 		require.Equal(t, string(content), string(found.Content))
 		require.Equal(t, orderingKey == nil, found.OrderingKey == nil)
 		require.Equal(t, string(orderingKey), string(found.OrderingKey))
@@ -69,7 +74,8 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 		siblings, err := s.Siblings(ctx, []int64{int64(found.Number)}, []string{key})
 		require.NoError(t, err)
 		require.Len(t, siblings, 1)
-		applied, err := s.Settle(ctx, []store.Settlement{{StatusID: claims[0].StatusID, Version: claims[0].Version, LastError: &failure}}, store.AwaitLocked)
+		applied, err := s.Settle(ctx, []store.Settlement{{StatusID: claims[0].StatusID, Version: claims[0].Version,
+			LastError: &failure}}, store.AwaitLocked)
 		require.NoError(t, err)
 		require.Equal(t, []bool{true}, applied)
 		var row models.HandlerStatus

@@ -54,13 +54,15 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 		for _, naming := range namings {
 			opened, err := dialects.New(chatty, naming, store.Options{})
 			require.NoError(t, err)
-			claimed, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 5}}})
+			claimed, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now,
+				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 5}}})
 			require.NoError(t, err)
 			claims := claimed.Claims
 			require.Len(t, claims, 1)
 			require.Equal(t, naming.Prefix, claims[0].Message.Type)
 			applied, err := opened.Complete(t.Context(), []store.Completion{{
-				StatusID: claims[0].StatusID, Version: claims[0].Version, Locator: claims[0].Locator, Outcome: models.OutcomeProcessed,
+				StatusID: claims[0].StatusID, Version: claims[0].Version, Locator: claims[0].Locator,
+				Outcome: models.OutcomeProcessed,
 			}}, now, store.AwaitLocked)
 			require.NoError(t, err)
 			require.Equal(t, []bool{true}, applied)
@@ -74,6 +76,7 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 		run(t, testenv.SQLite(t), models.Naming{}, models.Naming{Prefix: "Order_"})
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
-		run(t, testenv.Postgres(t), models.Naming{}, models.Naming{Prefix: "Order_"}, models.Naming{Schema: "user"}, models.Naming{Schema: "Shop", Prefix: "select_"})
+		run(t, testenv.Postgres(t), models.Naming{}, models.Naming{Prefix: "Order_"}, models.Naming{Schema: "user"},
+			models.Naming{Schema: "Shop", Prefix: "select_"})
 	})
 }

@@ -121,7 +121,9 @@ func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBat
 	return results, base.Doing("accept", err)
 }
 
-func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []base.StatusRow, worker string, numbers bool, now time.Time) ([]base.StoredNumber, []base.ClaimedRow, error) {
+func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,
+	statuses []base.StatusRow, worker string, numbers bool, now time.Time,
+) ([]base.StoredNumber, []base.ClaimedRow, error) {
 	n := len(messages)
 	ids, namespaces := make([]string, n), make([]string, n)
 	transports, types, sources := make([]string, n), make([]string, n), make([]string, n)
@@ -138,7 +140,8 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	for i, row := range statuses {
 		statusNamespaces[i] = row.Namespace
 	}
-	args := []any{listed(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties), orNone(orderings), now.UTC(),
+	args := []any{listed(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties),
+		orNone(orderings), now.UTC(),
 		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, p.origin, places, lengths,
 		once(namespaces), once(statusNamespaces)}
 	if worker != "" {
@@ -148,7 +151,9 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	if numbers {
 		tellBelow = n + 1
 	}
-	inserted, err := queryWith(ctx, pool, contents, p.Text(acceptNewSQL), func(r row, m *base.StoredNumber) error { return r.Scan(&m.ID, &m.Namespace, &m.Number) }, append(args, tellBelow)...)
+	inserted, err := queryWith(ctx, pool, contents, p.Text(acceptNewSQL), func(r row, m *base.StoredNumber) error {
+		return r.Scan(&m.ID, &m.Namespace, &m.Number)
+	}, append(args, tellBelow)...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -180,13 +185,16 @@ func (p *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []i
 	return store.Query(ctx, pool, p.Text(acceptKeysSQL), base.ScanHandledBy, numbers)
 }
 
-func (p *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, _ string, now time.Time) ([]string, []base.ClaimedRow, error) {
+func (p *Store) InsertStatuses(
+	ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, _ string, now time.Time,
+) ([]string, []base.ClaimedRow, error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
 	numbers := make([]int64, len(statuses))
 	for i, row := range statuses {
 		numbers[i] = row.Number
 	}
-	added, err := store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(), laneHandlers, laneKeys, p.origin, numbers)
+	added, err := store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(),
+		laneHandlers, laneKeys, p.origin, numbers)
 	return added, nil, err
 }
 
@@ -197,7 +205,8 @@ func (p *Store) DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []st
 
 func (p *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error {
 	n := len(rejected)
-	ids, channels, topics, headers, reasons := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	ids, channels, topics, headers, reasons := make([]string, n), make([]string, n), make([]string, n), make([]string,
+		n), make([]string, n)
 	partitions, offsets := make([]int32, n), make([]int64, n)
 	timestamps, times := make([]time.Time, n), make([]time.Time, n)
 	keys, values := make([][]byte, n), make([][]byte, n)
@@ -227,7 +236,8 @@ func inOnePiece(messages []*store.NewMessage) (contents []byte, places, lengths 
 		total += len(m.Content)
 	}
 	piece := pieces.Get().(*[]byte)
-	contents, places, lengths = slices.Grow((*piece)[:0], total), make([]int32, len(messages)), make([]int32, len(messages))
+	contents, places, lengths = slices.Grow((*piece)[:0], total), make([]int32, len(messages)), make([]int32,
+		len(messages))
 	for i, m := range messages {
 		places[i], lengths[i] = int32(len(contents)+1), int32(len(m.Content))
 		contents = append(contents, m.Content...)

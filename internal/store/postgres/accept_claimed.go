@@ -34,7 +34,9 @@ WITH worker AS MATERIALIZED (
 SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
 
 // insertClaimed takes the arguments that acceptNewSQL has, too.
-func (p *Store) insertClaimed(ctx context.Context, pool gorm.ConnPool, args []any, contents []byte, worker string, statuses []base.StatusRow) (inserted []base.StoredNumber, claimed []base.ClaimedRow, err error) {
+func (p *Store) insertClaimed(
+	ctx context.Context, pool gorm.ConnPool, args []any, contents []byte, worker string, statuses []base.StatusRow,
+) (inserted []base.StoredNumber, claimed []base.ClaimedRow, err error) {
 	claims := make([]bool, len(statuses))
 	for i, row := range statuses {
 		claims[i] = row.Claim

@@ -80,10 +80,14 @@ type row interface{ Scan(targets ...any) error }
 // one it sends, made for this statement, too; with a pgxtx.Tx the large one goes
 // straight into the second. It is the same otherwise: the statement is prepared
 // once for each connection.
-func queryWith[T any](ctx context.Context, pool gorm.ConnPool, large []byte, statement string, scan func(row, *T) error, args ...any) ([]T, error) {
+func queryWith[T any](
+	ctx context.Context, pool gorm.ConnPool, large []byte, statement string, scan func(row, *T) error, args ...any,
+) ([]T, error) {
 	tx, ok := pool.(*pgxtx.Tx)
 	if !ok {
-		return store.Query(ctx, pool, statement, func(rows *sql.Rows, into *T) error { return scan(rows, into) }, append(args, large)...)
+		return store.Query(ctx, pool, statement, func(rows *sql.Rows, into *T) error {
+			return scan(rows, into)
+		}, append(args, large)...)
 	}
 	var found []T
 	err := tx.Do(ctx, func(c *pgx.Conn) error {
@@ -109,7 +113,9 @@ func queryWith[T any](ctx context.Context, pool gorm.ConnPool, large []byte, sta
 	return found, nil
 }
 
-func execPrepared(ctx context.Context, c *pgx.Conn, large []byte, statement string, args []any, each func(pgx.Rows) error) error {
+func execPrepared(
+	ctx context.Context, c *pgx.Conn, large []byte, statement string, args []any, each func(pgx.Rows) error,
+) error {
 	prepared, err := c.Prepare(ctx, statement, statement)
 	if err != nil {
 		return err
@@ -120,7 +126,8 @@ func execPrepared(ctx context.Context, c *pgx.Conn, large []byte, statement stri
 	}
 	last := len(query.ParamValues) - 1
 	query.ParamValues[last], query.ParamFormats[last] = large, pgx.BinaryFormatCode
-	rows := pgx.RowsFromResultReader(c.TypeMap(), c.PgConn().ExecPrepared(ctx, prepared.Name, query.ParamValues, query.ParamFormats, query.ResultFormats))
+	rows := pgx.RowsFromResultReader(c.TypeMap(), c.PgConn().ExecPrepared(ctx, prepared.Name, query.ParamValues,
+		query.ParamFormats, query.ResultFormats))
 	defer rows.Close()
 	for rows.Next() {
 		if err := each(rows); err != nil {

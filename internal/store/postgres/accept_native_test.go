@@ -32,7 +32,8 @@ func largeBatch(name string) store.AcceptBatch {
 			content[at] = byte(random.Uint32())
 		}
 		batch.Messages = append(batch.Messages, store.NewMessage{
-			Message:  models.Message{ID: fmt.Sprintf("%s-%d", name, i), TransportName: "kafka", Type: "t", Content: content, SerializedProperties: "{}"},
+			Message: models.Message{ID: fmt.Sprintf("%s-%d", name, i), TransportName: "kafka", Type: "t", Content: content,
+				SerializedProperties: "{}"},
 			Handlers: []store.NewStatus{{HandlerKey: "h"}},
 		})
 	}

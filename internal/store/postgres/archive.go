@@ -39,7 +39,9 @@ const deleteMessagesSQL = `
 DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
 
-func (p *Store) LoadExpired(ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64) ([]store.ExpiredMessage, int, error) {
+func (p *Store) LoadExpired(
+	ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64,
+) ([]store.ExpiredMessage, int, error) {
 	sizes, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSizesSQL), base.ScanSized, numbers)
 	if err != nil {
 		return nil, 0, base.Doing("size expired messages", err)

@@ -127,7 +127,8 @@ func scanClaim(rows *sql.Rows, c *store.Claim) error {
 	var lane base.LaneColumns
 	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.Locator, &c.ErrorCount, &c.AbandonedCount,
 		&c.RequeuedCount, &c.CreatedAt, &c.Due, &lane.Handler, &lane.Key,
-		&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties, &m.OrderingKey, &m.ReceivedAt)
+		&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties,
+		&m.OrderingKey, &m.ReceivedAt)
 	c.CreatedAt, c.Due = c.CreatedAt.UTC(), c.Due.UTC()
 	c.Lane, c.Message = lane.Lane(), m.Message(c.MessageID)
 	return err

@@ -22,9 +22,11 @@ var errNotPgx = errors.New("not a connection of pgx")
 // readClaims runs a claim. Claims are what most rows are read for, and
 // database/sql copies each of their columns twice and allocates for nearly every
 // one: where a connection is pgx's and nothing is around it that should see the
-// statement (tracing, say, or GORM's prepared statements), pgx reads them itself. What it does is the same; a statement that has not reached
-// the server is run once more the other way, as database/sql would.
-func readClaims(ctx context.Context, pool gorm.ConnPool, statement string, args ...any) (claims []store.Claim, err error) {
+// statement (tracing, say, or GORM's prepared statements), pgx reads them itself. What it does is the same; a
+// statement that has not reached the server is run once more the other way, as database/sql would.
+func readClaims(
+	ctx context.Context, pool gorm.ConnPool, statement string, args ...any,
+) (claims []store.Claim, err error) {
 	err = store.RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
 		claims, err = readOn(ctx, pool, statement, args)
 		return err
@@ -88,16 +90,19 @@ type claimRow struct {
 // targets are in the order of claimResultSQL.
 func (r *claimRow) targets() []any {
 	return []any{
-		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.place, &r.errorCount, &r.abandonedCount, &r.requeuedCount, &r.createdAt, &r.due,
+		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.place, &r.errorCount, &r.abandonedCount, &r.requeuedCount,
+		&r.createdAt, &r.due,
 		&r.laneHandler, &r.laneKey,
-		&r.number, &r.namespace, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties, &r.orderingKey, &r.receivedAt,
+		&r.number, &r.namespace, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties,
+		&r.orderingKey, &r.receivedAt,
 	}
 }
 
 func (r *claimRow) claim() store.Claim {
 	c := store.Claim{
 		Ref: store.Ref{
-			StatusID: uuid.UUID(r.id.Bytes).String(), MessageID: r.messageID, HandlerKey: r.handlerKey.text, Version: r.version, Locator: r.place,
+			StatusID: uuid.UUID(r.id.Bytes).String(), MessageID: r.messageID, HandlerKey: r.handlerKey.text, Version: r.version,
+			Locator:    r.place,
 			ErrorCount: r.errorCount, AbandonedCount: r.abandonedCount,
 			Lane: base.LaneColumns{Handler: sql.NullInt64(r.laneHandler), Key: sql.NullInt64(r.laneKey)}.Lane(),
 		},
@@ -105,9 +110,11 @@ func (r *claimRow) claim() store.Claim {
 	}
 	if r.number.Valid {
 		c.Message = &models.Message{
-			ID: r.messageID, Namespace: r.namespace.text, Number: models.MessageNumber(r.number.Int64), TransportName: r.transportName.text, Type: r.messageType.text,
-			Source: r.source.text, Content: base.Filled(r.content), ContentType: r.contentType.text, SerializedProperties: r.properties.text,
-			OrderingKey: r.orderingKey, ReceivedAt: r.receivedAt.Time.UTC(),
+			ID: r.messageID, Namespace: r.namespace.text, Number: models.MessageNumber(r.number.Int64),
+			TransportName: r.transportName.text, Type: r.messageType.text,
+			Source: r.source.text, Content: base.Filled(r.content), ContentType: r.contentType.text,
+			SerializedProperties: r.properties.text,
+			OrderingKey:          r.orderingKey, ReceivedAt: r.receivedAt.Time.UTC(),
 		}
 	}
 	return c

@@ -21,22 +21,27 @@ func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
 	lane := store.Lane{Handler: store.LaneHandler("a"), Key: -7}
 	for i, m := range []models.Message{
-		{ID: "plain", TransportName: "kafka", Type: "order.placed", Source: "/shop", Content: []byte("one"), ContentType: "text/plain", SerializedProperties: `{"a":"b"}`},
-		{ID: "same as before", TransportName: "kafka", Type: "order.placed", Source: "/shop", Content: []byte("two"), ContentType: "text/plain", SerializedProperties: `{"a":"b"}`},
+		{ID: "plain", TransportName: "kafka", Type: "order.placed", Source: "/shop", Content: []byte("one"),
+			ContentType: "text/plain", SerializedProperties: `{"a":"b"}`},
+		{ID: "same as before", TransportName: "kafka", Type: "order.placed", Source: "/shop", Content: []byte("two"),
+			ContentType: "text/plain", SerializedProperties: `{"a":"b"}`},
 		{ID: "nothing", TransportName: "kafka", Type: "t", Content: []byte{}, SerializedProperties: "{}"},
-		{ID: "日本 '\"\\", TransportName: "publish", Type: "é", Source: "😀", Content: []byte{0, 1, 255, '\\'}, SerializedProperties: "{}", OrderingKey: []byte{0, 'k'}},
+		{ID: "日本 '\"\\", TransportName: "publish", Type: "é", Source: "😀", Content: []byte{0, 1, 255, '\\'},
+			SerializedProperties: "{}", OrderingKey: []byte{0, 'k'}},
 		{ID: "after it", TransportName: "kafka", Type: "t", Content: []byte("three"), SerializedProperties: "{}"},
 	} {
 		m.ReceivedAt = noon.Add(time.Duration(i) * time.Microsecond)
 		require.NoError(t, db.Create(&m).Error)
-		s := models.HandlerStatus{ID: uuid.NewString(), MessageNumber: int64(m.Number), MessageID: m.ID, HandlerKey: []string{"a", "b"}[i%2], CreatedAt: m.ReceivedAt, ErrorCount: i}
+		s := models.HandlerStatus{ID: uuid.NewString(), MessageNumber: int64(m.Number), MessageID: m.ID,
+			HandlerKey: []string{"a", "b"}[i%2], CreatedAt: m.ReceivedAt, ErrorCount: i}
 		if m.OrderingKey != nil {
 			s.LaneHandler, s.LaneKey = &lane.Handler, &lane.Key
 		}
 		require.NoError(t, db.Create(&s).Error)
 	}
 	// What is left when a user has deleted a message by hand.
-	require.NoError(t, db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
+	require.NoError(t,
+		db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
 	require.NoError(t, db.Exec(`DELETE FROM inbox_messages WHERE id = 'same as before'`).Error)
 
 	statement := p.Text(`WITH claimed AS (SELECT ` + claimColumnsSQL + ` FROM {statuses})` + claimResultSQL + `
@@ -65,7 +70,8 @@ func TestClaimsPassThroughWhatIsAroundTheDriver(t *testing.T) {
 	prepared := db.Session(&gorm.Session{PrepareStmt: true})
 	opened, err := New(prepared, models.Naming{}, store.Options{})
 	require.NoError(t, err)
-	claimed, err := opened.Claim(t.Context(), store.ClaimRequest{Now: time.Now(), Limits: []store.KeyLimit{{HandlerKey: "h", Limit: 1}}})
+	claimed, err := opened.Claim(t.Context(), store.ClaimRequest{Now: time.Now(),
+		Limits: []store.KeyLimit{{HandlerKey: "h", Limit: 1}}})
 	require.NoError(t, err)
 	require.Empty(t, claimed.Claims)
 	statements := prepared.ConnPool.(*gorm.PreparedStmtDB).Stmts.Keys()
@@ -80,11 +86,13 @@ func TestListedIsReadBackAsItWas(t *testing.T) {
 		{"(0,1)", "(12,34)"},
 		{"a", "", "NULL", "null", "{}", "{a,b}", "a,b", " ", " x ", `"`, `\`, `\"`, `a\\b"c`, "é日😀", "\n\t"},
 	} {
-		read, err := store.Query(t.Context(), db.Statement.ConnPool, `SELECT e FROM unnest($1::text::text[]) WITH ORDINALITY AS l(e, n) ORDER BY n`, store.Value[string], listed(list))
+		read, err := store.Query(t.Context(), db.Statement.ConnPool,
+			`SELECT e FROM unnest($1::text::text[]) WITH ORDINALITY AS l(e, n) ORDER BY n`, store.Value[string], listed(list))
 		require.NoError(t, err)
 		require.Equal(t, append([]string(nil), list...), read)
 	}
-	nothing, err := store.Query(t.Context(), db.Statement.ConnPool, `SELECT e IS NULL FROM unnest($1::text::text[]) e`, store.Value[bool], listedOrNull([]string{"", "x"}))
+	nothing, err := store.Query(t.Context(), db.Statement.ConnPool, `SELECT e IS NULL FROM unnest($1::text::text[]) e`,
+		store.Value[bool], listedOrNull([]string{"", "x"}))
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, false}, nothing)
 }

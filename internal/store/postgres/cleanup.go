@@ -64,7 +64,8 @@ func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.Ex
 	keys, cutoffs := ownCutoffs(req)
 	candidates, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		return rows.Scan(&c.MessageNumber, &c.ReceivedAt, &c.Expired)
-	}, base.WalkEnd(req).UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys, cutoffs)
+	}, base.WalkEnd(req).UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys,
+		cutoffs)
 	if err != nil {
 		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
 	}

@@ -19,7 +19,8 @@ func TestOnlyACommitWithoutAnAnswerMayHaveTakenPlace(t *testing.T) {
 	t.Parallel()
 	batch := func(id string) store.AcceptBatch {
 		return store.AcceptBatch{Now: time.Now(), Messages: []store.NewMessage{{
-			Message:  models.Message{ID: id, TransportName: "kafka", Type: "t", ContentType: "text/plain", SerializedProperties: "{}", Content: []byte("c")},
+			Message: models.Message{ID: id, TransportName: "kafka", Type: "t", ContentType: "text/plain",
+				SerializedProperties: "{}", Content: []byte("c")},
 			Handlers: []store.NewStatus{{HandlerKey: "h"}},
 		}}}
 	}
@@ -39,7 +40,8 @@ func TestOnlyACommitWithoutAnAnswerMayHaveTakenPlace(t *testing.T) {
 	exec := func(statement string) { require.NoError(t, direct.Exec(statement).Error) }
 	require.NoError(t, accept("fine"))
 
-	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.ConnectionLost, pgproxy.AnswerSilent} {
+	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.ConnectionLost,
+		pgproxy.AnswerSilent} {
 		if within = testenv.Patience; fault == pgproxy.AnswerSilent {
 			within = 5 * time.Second // nothing else ends it
 		}
@@ -81,6 +83,7 @@ func TestOnlyACommitWithoutAnAnswerMayHaveTakenPlace(t *testing.T) {
 	require.False(t, store.MayBeCommitted(err), "it has never begun: %v", err)
 
 	var stored []string
-	require.NoError(t, direct.Raw(`SELECT id FROM inbox_messages WHERE id LIKE 'insert %' OR id LIKE 'refused %' OR id IN ('ended', 'unreachable')`).Scan(&stored).Error)
+	require.NoError(t,
+		direct.Raw(`SELECT id FROM inbox_messages WHERE id LIKE 'insert %' OR id LIKE 'refused %' OR id IN ('ended', 'unreachable')`).Scan(&stored).Error)
 	require.Empty(t, stored)
 }

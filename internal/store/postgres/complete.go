@@ -54,7 +54,9 @@ SELECT c.position - 1
 FROM unnest($1::text[]::uuid[], $2::bigint[]) WITH ORDINALITY AS c(id, version, position)
 JOIN {statuses} s ON s.id = c.id AND s.version = c.version AND s.completed_at IS NULL`
 
-func (p *Store) Complete(ctx context.Context, completions []store.Completion, at time.Time, locked store.Locked) ([]bool, error) {
+func (p *Store) Complete(
+	ctx context.Context, completions []store.Completion, at time.Time, locked store.Locked,
+) ([]bool, error) {
 	if locked == store.SkipLocked {
 		return p.complete(ctx, p.Pool(ctx), completions, at, completeUnlockedSQL)
 	}
@@ -62,7 +64,9 @@ func (p *Store) Complete(ctx context.Context, completions []store.Completion, at
 }
 
 // complete runs one statement after the other for what is not applied yet.
-func (p *Store) complete(ctx context.Context, pool gorm.ConnPool, completions []store.Completion, at time.Time, statements ...string) ([]bool, error) {
+func (p *Store) complete(
+	ctx context.Context, pool gorm.ConnPool, completions []store.Completion, at time.Time, statements ...string,
+) ([]bool, error) {
 	applied := make([]bool, len(completions))
 	if len(completions) == 0 {
 		return applied, nil
@@ -94,7 +98,9 @@ func (p *Store) complete(ctx context.Context, pool gorm.ConnPool, completions []
 	return applied, nil
 }
 
-func completionColumns(completions []store.Completion, order []int) (ids []string, versions []int64, outcomes, places []string) {
+func completionColumns(
+	completions []store.Completion, order []int,
+) (ids []string, versions []int64, outcomes, places []string) {
 	n := len(order)
 	ids, versions, outcomes, places = make([]string, n), make([]int64, n), make([]string, n), make([]string, n)
 	for k, i := range order {
@@ -105,7 +111,9 @@ func completionColumns(completions []store.Completion, order []int) (ids []strin
 	return ids, versions, outcomes, places
 }
 
-func (p *Store) CompleteTx(ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time) ([]bool, error) {
+func (p *Store) CompleteTx(
+	ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time,
+) ([]bool, error) {
 	pool, err := base.Joined(tx)
 	if err != nil {
 		return nil, base.Doing("complete", err)

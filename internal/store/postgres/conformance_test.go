@@ -25,7 +25,8 @@ func TestPostgres(t *testing.T) {
 func TestPostgresBySimpleProtocol(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
-		return storetest.Migrated(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: testenv.PostgresDSN(t), PreferSimpleProtocol: true}), gorm.Config{}))
+		return storetest.Migrated(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: testenv.PostgresDSN(t),
+			PreferSimpleProtocol: true}), gorm.Config{}))
 	})
 }
 
@@ -43,7 +44,8 @@ func TestPostgresSpeakingToPgx(t *testing.T) {
 func TestPostgresByPreparedStatements(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
-		return storetest.Migrated(t, testenv.Open(t, postgresdriver.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}))
+		return storetest.Migrated(t, testenv.Open(t, postgresdriver.Open(testenv.PostgresDSN(t)),
+			gorm.Config{PrepareStmt: true}))
 	})
 }
 
@@ -115,7 +117,8 @@ func TestStatementThatStatesItsIsolationIsEndedByTheServer(t *testing.T) {
 	db := testenv.Postgres(t)
 	singles := store.NewSingles(db)
 	timeout := func() string {
-		values, err := store.Query(t.Context(), singles.Pool(t.Context()), "SELECT current_setting('idle_in_transaction_session_timeout')", store.Value[string])
+		values, err := store.Query(t.Context(), singles.Pool(t.Context()),
+			"SELECT current_setting('idle_in_transaction_session_timeout')", store.Value[string])
 		require.NoError(t, err)
 		require.Len(t, values, 1)
 		return values[0]

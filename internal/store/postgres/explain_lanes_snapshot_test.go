@@ -63,9 +63,11 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 		{"many", []int64{21}, false, 100, 11},
 	} {
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
-			t.Run(fmt.Sprintf("%s under %d names, skips %v, limit %d, by %s", each.key, len(each.names), each.skips, each.limit, mode), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s under %d names, skips %v, limit %d, by %s", each.key, len(each.names), each.skips, each.limit,
+				mode), func(t *testing.T) {
 				explained := x.explain(t, mode, claimLanesSQL,
-					[]string{}, []int64{}, now, nil, []string{each.key}, []int64{each.limit}, []string{numbers(each.names)}, []bool{each.skips}, base.LaneWindow)
+					[]string{}, []int64{}, now, nil, []string{each.key}, []int64{each.limit}, []string{numbers(each.names)},
+					[]bool{each.skips}, base.LaneWindow)
 				pages := explained.Hit + explained.Read
 				t.Logf("%.0f pages", pages)
 				// What the window costs anyway (see TestPostgresHundredThousandRowsBehindOneLane),
@@ -81,7 +83,8 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 	rule := store.LaneRule{Handlers: []int64{1}}
 	var claims []string
 	for range 3 {
-		got, err := p.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "one", Limit: 10, Lanes: &rule}}})
+		got, err := p.Claim(t.Context(), store.ClaimRequest{Now: now,
+			Limits: []store.KeyLimit{{HandlerKey: "one", Limit: 10, Lanes: &rule}}})
 		require.NoError(t, err)
 		require.NoError(t, got.Unlooked)
 		for _, c := range got.Claims {

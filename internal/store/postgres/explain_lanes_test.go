@@ -45,7 +45,8 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	claim := func(plain, ordered []string, skips bool) []any {
 		quotas := func(keys []string) []int64 { return slices.Repeat([]int64{10}, len(keys)) }
 		names := []string{numbers([]int64{mail}), numbers([]int64{stock})}[:len(ordered)]
-		return []any{plain, quotas(plain), now, nil, ordered, quotas(ordered), names, slices.Repeat([]bool{skips}, len(ordered)), base.LaneWindow}
+		return []any{plain, quotas(plain), now, nil, ordered, quotas(ordered), names,
+			slices.Repeat([]bool{skips}, len(ordered)), base.LaneWindow}
 	}
 	const due = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
 	check := func(name, statement string, args []any, mostRows, mostPages float64, expected ...string) {
@@ -69,7 +70,8 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 
 	// A window of 1,020 rows, each read twice, judged twice by one row of its
 	// lane, locked and updated.
-	check("a claim that meets them", claimLanesSQL, claim(nil, []string{"mail"}, false), 10*1020, 40*1020, due, lanes, "Tid Scan inbox_handler_statuses")
+	check("a claim that meets them", claimLanesSQL, claim(nil, []string{"mail"}, false), 10*1020, 40*1020, due, lanes,
+		"Tid Scan inbox_handler_statuses")
 
 	rule := store.LaneRule{Handlers: []int64{mail}}
 	request := store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 10, Lanes: &rule}}}
@@ -93,18 +95,24 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	execute(`UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1
 		WHERE lane_key = ? AND NOT is_poisoned AND NOT is_waiting`, blocked)
 	check("a claim of other lanes", claimLanesSQL, claim(nil, []string{"mail"}, false), 100, 400, due, lanes, holders)
-	check("a claim of all handlers", claimLanesSQL, claim([]string{"plain"}, []string{"mail", "stock"}, false), 300, 1000, due)
+	check("a claim of all handlers", claimLanesSQL, claim([]string{"plain"}, []string{"mail", "stock"}, false), 300, 1000,
+		due)
 	check("next due", nextDueSQL, []any{[]string{"mail", "stock", "plain"}, now}, 10, 50, due)
 	names := []string{numbers([]int64{mail, 7}), numbers([]int64{mail}), numbers([]int64{stock})}
-	check("advance lanes", advanceSQL, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}, now}, 20, 100, "Index Scan inbox_handler_statuses inbox_handler_statuses_lane\n")
-	check("waiting lanes", base.WaitingLanesSQL, []any{mail, int64(store.BeforeAllLanes), 100}, 10, 50, "inbox_handler_statuses_waiting_lane")
+	check("advance lanes", advanceSQL, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}, now}, 20, 100,
+		"Index Scan inbox_handler_statuses inbox_handler_statuses_lane\n")
+	check("waiting lanes", base.WaitingLanesSQL, []any{mail, int64(store.BeforeAllLanes), 100}, 10, 50,
+		"inbox_handler_statuses_waiting_lane")
 	check("waiting lane handlers", base.WaitingLaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_waiting_lane")
 	check("names of lanes", base.LaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_lane\n")
-	check("handler keys of lanes", base.LaneHandlerKeysSQL, []any{mail, base.StrayWindow}, base.StrayWindow, 2*base.StrayWindow, "inbox_handler_statuses_lane")
+	check("handler keys of lanes", base.LaneHandlerKeysSQL, []any{mail, base.StrayWindow}, base.StrayWindow,
+		2*base.StrayWindow, "inbox_handler_statuses_lane")
 	// Each row that is let go is written to every index, which may look for room: mostly
 	// 2,100 pages, once 5,136. All of the lane would be 100,000.
-	check("release waiting rows", releaseWaitingSQL, []any{[]string{"mail", "plain"}, 100}, 400, 10_000, "inbox_handler_statuses_waiting")
-	check("pending keys", base.PendingKeysSQL, nil, 20, 300, "inbox_handler_statuses_due", "inbox_handler_statuses_waiting")
+	check("release waiting rows", releaseWaitingSQL, []any{[]string{"mail", "plain"}, 100}, 400, 10_000,
+		"inbox_handler_statuses_waiting")
+	check("pending keys", base.PendingKeysSQL, nil, 20, 300, "inbox_handler_statuses_due",
+		"inbox_handler_statuses_waiting")
 	check("pending of a key", pendingOfSQL, []any{"mail", 10}, 60, 100, due, "inbox_handler_statuses_waiting")
 
 	// Nor do they slow their own lane, once it moves on: rows behind the first,
@@ -113,11 +121,14 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	check("a claim of their lane", claimLanesSQL, claim(nil, []string{"mail"}, false), 100, 400, lanes, holders)
 	execute(`UPDATE inbox_handler_statuses SET is_poisoned = true, is_waiting = false, version = version + 1
 		WHERE lane_key = ? AND substr(message_id, 2)::int <= 20000`, blocked)
-	check("advance a lane that skips poisoned rows", advanceSQL, []any{names[:1], []int64{blocked}, []bool{true}, now}, 20, 100, "inbox_handler_statuses_pkey")
-	keys, err := p.AdvanceLanes(t.Context(), []store.LaneTurn{{LaneRule: store.LaneRule{Handlers: []int64{mail}, SkipPoisoned: true}, Key: blocked}}, now)
+	check("advance a lane that skips poisoned rows", advanceSQL, []any{names[:1], []int64{blocked}, []bool{true}, now}, 20,
+		100, "inbox_handler_statuses_pkey")
+	keys, err := p.AdvanceLanes(t.Context(), []store.LaneTurn{{LaneRule: store.LaneRule{Handlers: []int64{mail},
+		SkipPoisoned: true}, Key: blocked}}, now)
 	require.NoError(t, err)
 	require.Equal(t, []string{"mail"}, keys)
-	check("a claim of a lane that skips poisoned rows", claimLanesSQL, claim(nil, []string{"mail"}, true), 100, 400, lanes, holders)
+	check("a claim of a lane that skips poisoned rows", claimLanesSQL, claim(nil, []string{"mail"}, true), 100, 400, lanes,
+		holders)
 }
 
 // Rows without a lane pay nothing for lanes: claiming them writes to no index,
@@ -130,13 +141,15 @@ func TestPostgresClaimsWithoutLanesStayHeapOnlyUpdates(t *testing.T) {
 	batch := store.AcceptBatch{Now: now}
 	for i := range rows {
 		batch.Messages = append(batch.Messages, store.NewMessage{
-			Message: models.Message{ID: fmt.Sprint(i)}, Handlers: []store.NewStatus{{HandlerKey: "plain"}, {HandlerKey: "ordered"}},
+			Message: models.Message{ID: fmt.Sprint(i)}, Handlers: []store.NewStatus{{HandlerKey: "plain"},
+				{HandlerKey: "ordered"}},
 		})
 	}
 	_, err := opened.Accept(t.Context(), batch)
 	require.NoError(t, err)
 	got, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{
-		{HandlerKey: "plain", Limit: rows}, {HandlerKey: "ordered", Limit: rows, Lanes: &store.LaneRule{Handlers: []int64{store.LaneHandler("ordered")}}},
+		{HandlerKey: "plain", Limit: rows}, {HandlerKey: "ordered", Limit: rows,
+			Lanes: &store.LaneRule{Handlers: []int64{store.LaneHandler("ordered")}}},
 	}})
 	require.NoError(t, err)
 	require.Len(t, got.Claims, 2*rows)

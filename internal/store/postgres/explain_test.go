@@ -40,7 +40,8 @@ func openExplainer(t *testing.T) explainer {
 	t.Helper()
 	dsn := testenv.PostgresDSN(t)
 	db := testenv.OpenPostgres(t, dsn)
-	literal := testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}), gorm.Config{})
+	literal := testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}),
+		gorm.Config{})
 	x := explainer{store: openMigrated(t, db), dsn: dsn, db: db, literal: literal}
 	// Autovacuum would analyze tables that a test wants without statistics, and its snapshot
 	// would keep VACUUM from removing dead rows.
@@ -56,7 +57,8 @@ func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (e
 	t.Helper()
 	require.ErrorIs(t, x.literal.Transaction(func(tx *gorm.DB) error {
 		connection := tx.Statement.ConnPool
-		for _, statement := range []string{`DEALLOCATE ALL`, `SET LOCAL plan_cache_mode = ` + mode, `PREPARE planned AS ` + x.store.Text(statement)} {
+		for _, statement := range []string{`DEALLOCATE ALL`, `SET LOCAL plan_cache_mode = ` + mode, `PREPARE planned AS ` +
+			x.store.Text(statement)} {
 			_, err := connection.ExecContext(t.Context(), statement)
 			require.NoError(t, err)
 		}
@@ -93,7 +95,8 @@ func TestPostgresClaimsAreHeapOnlyUpdates(t *testing.T) {
 	}
 	_, err := opened.Accept(t.Context(), batch)
 	require.NoError(t, err)
-	claims, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: rows}}})
+	claims, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now,
+		Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: rows}}})
 	require.NoError(t, err)
 	require.Len(t, claims.Claims, rows)
 	require.Greater(t, heapOnly(t, db, rows), int64(rows*99/100))

@@ -46,7 +46,8 @@ func TestSessionsOfAnotherRoleAreEndedWithBothGrants(t *testing.T) {
 	require.NoError(t, theirStore.Heartbeat(t.Context(), store.Worker{ID: dead, Host: "host", PID: 7}, now))
 	left := their.Begin()
 	require.NoError(t, left.Error)
-	require.NoError(t, left.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR KEY SHARE`, dead).Error) // as an accept does
+	// as an accept does
+	require.NoError(t, left.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR KEY SHARE`, dead).Error)
 	evict := func() (ended int, evictable bool) {
 		workers, err := ourStore.Workers(t.Context(), now)
 		require.NoError(t, err)

@@ -83,7 +83,9 @@ func (p *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now ti
 	}
 }
 
-func (p *Store) CheckLanes(ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time) (*store.Lane, []string, error) {
+func (p *Store) CheckLanes(
+	ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
+) (*store.Lane, []string, error) {
 	return base.CheckLanes(ctx, p, rule, after, limit, now)
 }
 

@@ -98,7 +98,9 @@ func TestAcceptsAnnounceOnceWhatTheyAdd(t *testing.T) {
 	}{
 		{"a batch", func() { accept(elsewhere, batch([]string{"b", "a"}, "1", "2", "3")) }, [][]string{{"a", "b"}}},
 		{"duplicates", func() { accept(elsewhere, batch([]string{"b", "a"}, "1", "2", "3")) }, nil},
-		{"a handler registered since", func() { accept(elsewhere, batch([]string{"c", "b", "a"}, "1", "2")) }, [][]string{{"c"}}},
+		{"a handler registered since", func() {
+			accept(elsewhere, batch([]string{"c", "b", "a"}, "1", "2"))
+		}, [][]string{{"c"}}},
 		{"duplicates and a new one", func() { accept(elsewhere, batch([]string{"a"}, "1", "4", "2")) }, [][]string{{"a"}}},
 		{"no handler at all", func() { accept(elsewhere, batch(nil, "5")) }, nil},
 		{"one's own", func() { accept(here, batch([]string{"a"}, "6")) }, nil},
@@ -131,7 +133,8 @@ func TestOnlyUsersOfTheSameTablesHearEachOther(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
 	plain, named := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{Schema: "public"})
-	other, elsewhere := announcing(t, db, models.Naming{Prefix: "other_"}), announcing(t, db, models.Naming{Schema: "elsewhere"})
+	other, elsewhere := announcing(t, db, models.Naming{Prefix: "other_"}), announcing(t, db,
+		models.Naming{Schema: "elsewhere"})
 	l, theirs := hearing(t, plain), hearing(t, other)
 	for _, s := range []store.Store{named, other, elsewhere} {
 		_, err := s.Accept(t.Context(), batch([]string{"a"}, "1"))
@@ -207,12 +210,15 @@ func TestClaimsAreSeenByADriverAroundPgx(t *testing.T) {
 	t.Parallel()
 	var claims atomic.Int32
 	name := "pgx counting " + t.Name()
-	sql.Register(name, wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn { return counting{c.(*stdlib.Conn), &claims} }})
+	sql.Register(name, wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn {
+		return counting{c.(*stdlib.Conn), &claims}
+	}})
 	pool, err := sql.Open(name, testenv.PostgresDSN(t))
 	require.NoError(t, err)
 	defer pool.Close()
 	_, s := storetest.Migrated(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}))
-	claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: time.Now(), Limits: []store.KeyLimit{{HandlerKey: "h", Limit: 1}}})
+	claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: time.Now(),
+		Limits: []store.KeyLimit{{HandlerKey: "h", Limit: 1}}})
 	require.NoError(t, err)
 	require.Empty(t, claimed.Claims)
 	require.EqualValues(t, 1, claims.Load())
@@ -225,7 +231,8 @@ func TestListenNeedsAPoolOfPgx(t *testing.T) {
 		pool, err := sql.Open(driverName, dsn)
 		require.NoError(t, err)
 		defer pool.Close()
-		return announcing(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}), models.Naming{}).CanListen(t.Context())
+		return announcing(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}),
+			models.Naming{}).CanListen(t.Context())
 	}
 	require.NoError(t, through("pgx"))
 	require.NoError(t, through("pgx shown"))

@@ -56,7 +56,8 @@ func (p *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mark
 	added, err := store.Query(ctx, pool, p.Text(addMarkerSQL), func(rows *sql.Rows, added *int64) error {
 		var restored string
 		return rows.Scan(added, &restored)
-	}, marker.MessageID, marker.HandlerKey, marker.MessageType, marker.ProcessedAt.UTC(), marker.ExpiresAt.UTC(), bound, marker.Namespace)
+	}, marker.MessageID, marker.HandlerKey, marker.MessageType, marker.ProcessedAt.UTC(), marker.ExpiresAt.UTC(), bound,
+		marker.Namespace)
 	if store.SQLState(err) == "55P03" { // lock not available
 		err = fmt.Errorf("%w for %s: %w", store.ErrMarkerBusy, bound, err)
 	}

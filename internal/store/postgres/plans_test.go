@@ -26,7 +26,8 @@ func TestPostgresPlans(t *testing.T) {
 	now := million
 	loadMillion(t, db)
 
-	claims, err := p.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "hot", Limit: 100}}})
+	claims, err := p.Claim(t.Context(), store.ClaimRequest{Now: now,
+		Limits: []store.KeyLimit{{HandlerKey: "hot", Limit: 100}}})
 	require.NoError(t, err)
 	require.Len(t, claims.Claims, 100)
 	var ids, places, outcomes, messageIDs, newIDs, keys []string
@@ -74,14 +75,22 @@ func TestPostgresPlans(t *testing.T) {
 		expected        []string // each must serve some scan
 		most            float64  // rows looked at
 	}{
-		{"acceptNewSQL", acceptNewSQL, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, worker, counts, counts, texts, texts, n, contents[0]}, nil, 400},
-		{"acceptNewSQL", acceptNewSQL, []any{listed(messageIDs), texts, texts, texts, texts, texts, contents, now, listed(newIDs), listed(messageIDs), keys, numbersOf, numbersOf, worker, counts, counts, texts, texts, n, contents[0]}, nil, 400},
-		{"acceptClaimedSQL", acceptClaimedSQL, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now, listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, nil, counts, counts, texts, texts, worker, claimed, contents[0]}, nil, 600},
+		{"acceptNewSQL", acceptNewSQL, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now,
+			listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, worker, counts, counts, texts, texts, n, contents[0]},
+			nil, 400},
+		{"acceptNewSQL", acceptNewSQL, []any{listed(messageIDs), texts, texts, texts, texts, texts, contents, now,
+			listed(newIDs), listed(messageIDs), keys, numbersOf, numbersOf, worker, counts, counts, texts, texts, n,
+			contents[0]}, nil, 400},
+		{"acceptClaimedSQL", acceptClaimedSQL, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now,
+			listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, nil, counts, counts, texts, texts, worker, claimed,
+			contents[0]}, nil, 600},
 		{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, texts}, []string{messageID}, 300},
 		{"acceptKeysSQL", acceptKeysSQL, []any{messages}, []string{byMessage}, 300},
-		{"acceptStatusesSQL", acceptStatusesSQL, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, nil, messages}, nil, 300},
+		{"acceptStatusesSQL", acceptStatusesSQL, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, nil, messages},
+			nil, 300},
 		{"acceptDeleteSQL", acceptDeleteSQL, []any{ids}, []string{statusID}, 300},
-		{"acceptRejectedSQL", acceptRejectedSQL, []any{newIDs, texts, texts, counts, messages, stamps, contents, contents, texts, texts, stamps}, nil, 300},
+		{"acceptRejectedSQL", acceptRejectedSQL, []any{newIDs, texts, texts, counts, messages, stamps, contents, contents,
+			texts, texts, stamps}, nil, 300},
 		{"rejectedSQL.Load", rejectedSQL.Load, []any{worker}, []string{rejectedID}, 1},
 		{"rejectedSQL.Remove", rejectedSQL.Remove, []any{worker}, []string{rejectedID}, 1},
 		{"rejectedSQL.Reason", rejectedSQL.Reason, []any{worker, "bad"}, []string{rejectedID}, 1},
@@ -92,30 +101,38 @@ func TestPostgresPlans(t *testing.T) {
 		{"sessionSQL", sessionSQL, nil, nil, 1},
 		{"notifySQL", notifySQL, []any{"{}"}, nil, 0},
 
-		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker}, []string{due, place, number}, 600},
+		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker}, []string{due, place, number},
+			600},
 		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil}, []string{due, place, number}, 600},
-		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names, []bool{false}, base.LaneWindow},
+		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names,
+			[]bool{false}, base.LaneWindow},
 			[]string{due, place, lane, holder, number}, 5000},
 		{"nextDueSQL", nextDueSQL, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"siblingsSQL", siblingsSQL, []any{messages, []string{"hot", "cold"}}, []string{byMessage}, 400},
-		{"completeSQL", completeSQL, []any{now, listed(ids), versions, listed(outcomes), listedOrNull(places)}, []string{place}, 200},
+		{"completeSQL", completeSQL, []any{now, listed(ids), versions, listed(outcomes), listedOrNull(places)},
+			[]string{place}, 200},
 		{"completeMovedSQL", completeMovedSQL, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 300},
-		{"completeUnlockedSQL", completeUnlockedSQL, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 500},
+		{"completeUnlockedSQL", completeUnlockedSQL, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID},
+			500},
 		{"completeOneSQL", completeOneSQL, []any{now, ids[0], versions[0], "processed"}, []string{statusID}, 2},
 		{"currentSQL", currentSQL, []any{ids, versions}, []string{statusID}, 300},
 		{"settleSQL", settleSQL, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 300},
-		{"settleUnlockedSQL", settleUnlockedSQL, []any{ids, versions, counts, counts, errors, times, flags}, []string{statusID}, 500},
+		{"settleUnlockedSQL", settleUnlockedSQL, []any{ids, versions, counts, counts, errors, times, flags},
+			[]string{statusID}, 500},
 		{"statesSQL", statesSQL, []any{ids}, []string{statusID}, 300},
 		{"lockStateSQL", lockStateSQL, []any{ids}, []string{statusID}, 300},
 
 		{"advanceSQL", advanceSQL, []any{names, []int64{1}, []bool{false}, now}, []string{lane}, 20},
-		{"WaitingLanesSQL", base.WaitingLanesSQL, []any{lanes, int64(store.BeforeAllLanes), 100}, []string{"inbox_handler_statuses_waiting_lane"}, 10},
+		{"WaitingLanesSQL", base.WaitingLanesSQL, []any{lanes, int64(store.BeforeAllLanes), 100},
+			[]string{"inbox_handler_statuses_waiting_lane"}, 10},
 		{"WaitingLaneHandlersSQL", base.WaitingLaneHandlersSQL, nil, []string{"inbox_handler_statuses_waiting_lane"}, 10},
 		{"LaneHandlersSQL", base.LaneHandlersSQL, nil, []string{lane}, 10},
-		{"LaneHandlerKeysSQL", base.LaneHandlerKeysSQL, []any{lanes, base.StrayWindow}, []string{"inbox_handler_statuses_lane"}, base.StrayWindow},
+		{"LaneHandlerKeysSQL", base.LaneHandlerKeysSQL, []any{lanes, base.StrayWindow},
+			[]string{"inbox_handler_statuses_lane"}, base.StrayWindow},
 		{"releaseWaitingSQL", releaseWaitingSQL, []any{[]string{"lanes", "hot"}, 100}, []string{waiting}, 400},
 		{"PendingKeysSQL", base.PendingKeysSQL, nil, []string{pending, waiting}, 20},
-		{"backlogSQL", backlogSQL, []any{[]string{"hot", "lanes", "idle"}, []int64{100, 100, 100}, now, []*string{nil, &names[0], nil}, []bool{false, false, false}},
+		{"backlogSQL", backlogSQL, []any{[]string{"hot", "lanes", "idle"}, []int64{100, 100, 100}, now,
+			[]*string{nil, &names[0], nil}, []bool{false, false, false}},
 			[]string{due, waiting, "inbox_handler_statuses_poisoned", lane}, 1500},
 		{"pendingOfSQL", pendingOfSQL, []any{"paused", 10}, []string{due, waiting}, 30},
 
@@ -138,8 +155,10 @@ func TestPostgresPlans(t *testing.T) {
 		{"releaseLeaseSQL", releaseLeaseSQL, []any{"l", worker}, nil, 1},
 		{"deleteLeasesSQL", deleteLeasesSQL, []any{1000}, nil, 1},
 
-		{"expiredSQL", expiredSQL, []any{now, time.Time{}, 0, 1000, now, own, cutoffs}, []string{"inbox_messages_received_at", byMessage}, 5000},
-		{"expiredSQL", expiredSQL, []any{now, now.Add(-12 * time.Hour), messages[0], 1000, now, own, cutoffs}, []string{"inbox_messages_received_at", byMessage}, 5000},
+		{"expiredSQL", expiredSQL, []any{now, time.Time{}, 0, 1000, now, own, cutoffs},
+			[]string{"inbox_messages_received_at", byMessage}, 5000},
+		{"expiredSQL", expiredSQL, []any{now, now.Add(-12 * time.Hour), messages[0], 1000, now, own, cutoffs},
+			[]string{"inbox_messages_received_at", byMessage}, 5000},
 		{"cleanupLockSQL", cleanupLockSQL, []any{messages}, []string{number}, 300},
 		{"cleanupMessagesSQL", cleanupMessagesSQL, []any{messages, now, []string{}, []time.Time{}}, []string{byMessage}, 700},
 		{"cleanupStatusesSQL", cleanupStatusesSQL, []any{messages, now, []string{}, []time.Time{}}, []string{byMessage}, 300},
@@ -151,15 +170,19 @@ func TestPostgresPlans(t *testing.T) {
 		{"addMarkerSQL", addMarkerSQL, []any{"m1", "hot", "t", now, now, "10s", ""}, nil, 10},
 		{"hasMarkerSQL", hasMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 1},
 		{"lockMarkerSQL", lockMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 2},
-		{"deleteMarkersSQL", deleteMarkersSQL, []any{now, 100}, []string{"inbox_markers_expires_at", "Tid Scan inbox_markers"}, 300},
+		{"deleteMarkersSQL", deleteMarkersSQL, []any{now, 100},
+			[]string{"inbox_markers_expires_at", "Tid Scan inbox_markers"}, 300},
 		{"deleteAuditSQL", deleteAuditSQL, []any{now, 100}, []string{"inbox_audit_occurred_at", "Tid Scan inbox_audit"}, 300},
-		{"deleteRejectedSQL", deleteRejectedSQL, []any{now, 100}, []string{"inbox_rejected_messages_rejected_at", "Tid Scan inbox_rejected_messages"}, 300},
+		{"deleteRejectedSQL", deleteRejectedSQL, []any{now, 100},
+			[]string{"inbox_rejected_messages_rejected_at", "Tid Scan inbox_rejected_messages"}, 300},
 	}
 	var listed []string
 	for _, each := range plans {
 		listed = append(listed, each.name)
 	}
-	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../base"), func(name string) bool { return slices.Contains(listed, name) })
+	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../base"), func(name string) bool {
+		return slices.Contains(listed, name)
+	})
 	require.Empty(t, unlisted, "statements without a plan in this test")
 
 	look := func(t *testing.T, mode string, analyzed bool) {

@@ -31,7 +31,8 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Database: tables, large: largeContents, origin: sql.NullString{String: uuid.NewString(), Valid: options.Announces}}, nil
+	return &Store{Database: tables, large: largeContents,
+		origin: sql.NullString{String: uuid.NewString(), Valid: options.Announces}}, nil
 }
 
 func (p *Store) SingleWriter() bool { return false }

@@ -36,7 +36,8 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 
 	names := []string{numbers([]int64{1})}
 	for _, moment := range []struct{ name, was string }{
-		{"all waited for their next attempt", `UPDATE inbox_handler_statuses SET next_attempt_at = now() + interval '1 month'`},
+		{"all waited for their next attempt",
+			`UPDATE inbox_handler_statuses SET next_attempt_at = now() + interval '1 month'`},
 		{"all were claimed", `UPDATE inbox_handler_statuses SET processing_started_at = now(), next_attempt_at = NULL`},
 	} {
 		tx := db.Begin()
@@ -52,7 +53,8 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 			args            []any
 		}{
 			{"claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil}},
-			{"claim from lanes", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"}, []int64{10}, names, []bool{false}, base.LaneWindow}},
+			{"claim from lanes", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"}, []int64{10},
+				names, []bool{false}, base.LaneWindow}},
 			{"next due", nextDueSQL, []any{[]string{"hot"}, now}},
 			{"pending of a key", pendingOfSQL, []any{"hot", 10}},
 		} {

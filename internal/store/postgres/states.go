@@ -93,7 +93,9 @@ func (p *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]sto
 	return refs, base.Doing("find the claims of a worker", err)
 }
 
-func (p *Store) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]store.Ref, error) {
+func (p *Store) OldestClaimsOf(
+	ctx context.Context, workerID string, handlerKeys []string, window int,
+) ([]store.Ref, error) {
 	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(oldestClaimsOfSQL), base.ScanRef, workerID, handlerKeys, window)
 	return refs, base.Doing("find the oldest claims of a worker", err)
 }

@@ -100,7 +100,8 @@ func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 	workers, err := store.Query(ctx, p.Pool(ctx), p.Text(workersSQL), func(rows *sql.Rows, w *store.WorkerState) error {
 		var keys string
 		var silent int64
-		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &w.DatabaseRole, &w.StartedAt, &silent, &w.Stopped, &w.Drains, &w.Released, &w.Read, &w.Evictable); err != nil {
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &w.DatabaseRole, &w.StartedAt, &silent, &w.Stopped,
+			&w.Drains, &w.Released, &w.Read, &w.Evictable); err != nil {
 			return err
 		}
 		w.StartedAt, w.SilentFor = w.StartedAt.UTC(), time.Duration(silent)*time.Microsecond

@@ -119,7 +119,9 @@ func (s *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBat
 	return results, base.Doing("accept", err)
 }
 
-func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow, _ string, _ bool, now time.Time) ([]base.StoredNumber, []base.ClaimedRow, error) {
+func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
+	_ string, _ bool, now time.Time,
+) ([]base.StoredNumber, []base.ClaimedRow, error) {
 	received := store.SQLiteTime(now)
 	handled := make(map[base.Identity]bool, len(messages))
 	for _, m := range messages {
@@ -130,7 +132,8 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 		for len(messages) >= size {
 			args := make([]any, 0, size*10)
 			for _, m := range messages[:size] {
-				args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, base.Filled(m.Content), m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
+				args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, base.Filled(m.Content), m.ContentType,
+					m.SerializedProperties, orNull(m.OrderingKey), received)
 			}
 			rows, err := store.Query(ctx, pool, s.Text(acceptTextsSQL[size]), base.ScanStoredNumber, args...)
 			if err != nil {
@@ -189,7 +192,9 @@ func (s *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []i
 	return store.Query(ctx, pool, s.Text(acceptKeysSQL), base.ScanHandledBy, list)
 }
 
-func (s *Store) InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string, now time.Time) ([]string, []base.ClaimedRow, error) {
+func (s *Store) InsertStatuses(
+	ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string, now time.Time,
+) ([]string, []base.ClaimedRow, error) {
 	before, err := s.takeSequence(ctx, pool, len(statuses))
 	if err != nil {
 		return nil, nil, err

@@ -33,7 +33,9 @@ DELETE FROM {statuses} WHERE rowid IN (
 	WHERE s.completed_at IS NOT NULL
 )`
 
-func (s *Store) LoadExpired(ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64) ([]store.ExpiredMessage, int, error) {
+func (s *Store) LoadExpired(
+	ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64,
+) ([]store.ExpiredMessage, int, error) {
 	list, err := jsonList(numbers)
 	if err != nil {
 		return nil, 0, base.Doing("size expired messages", err)

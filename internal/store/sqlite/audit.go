@@ -19,6 +19,7 @@ func (s *Store) AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit)
 }
 
 func (s *Store) AddAudit(ctx context.Context, pool gorm.ConnPool, a models.Audit) error {
-	_, err := store.Exec(ctx, pool, s.Text(addAuditSQL), a.ID, a.Actor, a.Action, a.Target, a.Detail, store.SQLiteTime(a.OccurredAt))
+	_, err := store.Exec(ctx, pool, s.Text(addAuditSQL), a.ID, a.Actor, a.Action, a.Target, a.Detail,
+		store.SQLiteTime(a.OccurredAt))
 	return err
 }

@@ -40,7 +40,8 @@ func (s *Store) Backlog(ctx context.Context, keys []store.KeyLimit, now time.Tim
 			}
 			names = list
 		}
-		rows, err := store.Query(ctx, s.Pool(ctx), s.Text(backlogSQL), base.ScanBacklog, store.SQLiteTime(now), nil, k.HandlerKey, k.Limit, nil, names, k.Lanes != nil && k.Lanes.SkipPoisoned)
+		rows, err := store.Query(ctx, s.Pool(ctx), s.Text(backlogSQL), base.ScanBacklog, store.SQLiteTime(now), nil,
+			k.HandlerKey, k.Limit, nil, names, k.Lanes != nil && k.Lanes.SkipPoisoned)
 		if err != nil {
 			return nil, base.Doing("count the backlog", err)
 		}

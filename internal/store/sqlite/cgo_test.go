@@ -30,7 +30,8 @@ func TestSQLiteInC(t *testing.T) {
 // Its errors can be made; those of the driver in pure Go have the same codes.
 func TestBusyAndInterruptedStatementsOfSQLiteHaveWaited(t *testing.T) {
 	for code, waited := range map[sqlite3.ErrNo]bool{
-		sqlite3.ErrBusy: true, sqlite3.ErrLocked: true, sqlite3.ErrInterrupt: true, sqlite3.ErrFull: false, sqlite3.ErrConstraint: false,
+		sqlite3.ErrBusy: true, sqlite3.ErrLocked: true, sqlite3.ErrInterrupt: true, sqlite3.ErrFull: false,
+		sqlite3.ErrConstraint: false,
 	} {
 		require.Equal(t, waited, store.IsWaiting(fmt.Errorf("begin: %w", sqlite3.Error{Code: code})), "%v", code)
 	}

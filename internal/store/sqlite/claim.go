@@ -92,7 +92,9 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 				}
 				continue
 			}
-			claims, err := store.Query(ctx, pool, s.Text(claimSQL), func(rows *sql.Rows, c *store.Claim) error { return scanClaim(rows, c) }, now, worker, limit.HandlerKey, limit.Limit)
+			claims, err := store.Query(ctx, pool, s.Text(claimSQL), func(rows *sql.Rows, c *store.Claim) error {
+				return scanClaim(rows, c)
+			}, now, worker, limit.HandlerKey, limit.Limit)
 			if err != nil {
 				return err
 			}
@@ -127,7 +129,8 @@ func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 	var created, due store.Stamp
 	var lane base.LaneColumns
 	c.Message = new(models.Message)
-	err := rows.Scan(append([]any{&c.StatusID, &c.Message.Number, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount, &created, &due,
+	err := rows.Scan(append([]any{&c.StatusID, &c.Message.Number, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
+		&c.AbandonedCount, &c.RequeuedCount, &created, &due,
 		&lane.Handler, &lane.Key}, more...)...)
 	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.Lane()
 	return err
@@ -149,7 +152,8 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 	}
 	stored, err := store.Query(ctx, pool, s.Text(messagesSQL), func(rows *sql.Rows, m *base.StoredMessage) error {
 		var ordered bool
-		err := rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties, &m.OrderingKey, &ordered, &m.ReceivedAt)
+		err := rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType,
+			&m.Properties, &m.OrderingKey, &ordered, &m.ReceivedAt)
 		if ordered && m.OrderingKey == nil { // some drivers read an empty blob as nil
 			m.OrderingKey = []byte{}
 		}

@@ -52,7 +52,8 @@ func walkArgs(req store.CleanupRequest) ([]any, error) {
 		cutoffs[i] = [2]string{own.HandlerKey, store.SQLiteTime(own.Cutoff)}
 	}
 	own, err := jsonList(cutoffs)
-	return []any{store.SQLiteTime(base.WalkEnd(req)), store.SQLiteTime(req.After.ReceivedAt), req.After.MessageNumber, req.Limit, store.SQLiteTime(req.Cutoff), own}, err
+	return []any{store.SQLiteTime(base.WalkEnd(req)), store.SQLiteTime(req.After.ReceivedAt), req.After.MessageNumber,
+		req.Limit, store.SQLiteTime(req.Cutoff), own}, err
 }
 
 func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {

@@ -28,13 +28,17 @@ RETURNING id, version`
 const completedSQL = `completed_at = ?1, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = {statuses}.version + 1`
 
-func (s *Store) Complete(ctx context.Context, completions []store.Completion, at time.Time, _ store.Locked) ([]bool, error) {
+func (s *Store) Complete(
+	ctx context.Context, completions []store.Completion, at time.Time, _ store.Locked,
+) ([]bool, error) {
 	applied, err := s.change(ctx, s.Pool(ctx), completeSQL, completions, store.SQLiteTime(at))
 	return applied, base.Doing("complete", err)
 }
 
 // change runs a statement over the completions and says which it applied to.
-func (s *Store) change(ctx context.Context, pool gorm.ConnPool, statement string, completions []store.Completion, before ...any) ([]bool, error) {
+func (s *Store) change(
+	ctx context.Context, pool gorm.ConnPool, statement string, completions []store.Completion, before ...any,
+) ([]bool, error) {
 	applied := make([]bool, len(completions))
 	if len(completions) == 0 {
 		return applied, nil
@@ -65,7 +69,9 @@ type versioned struct {
 
 func scanVersioned(rows *sql.Rows, v *versioned) error { return rows.Scan(&v.id, &v.version) }
 
-func (s *Store) CompleteTx(ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time) ([]bool, error) {
+func (s *Store) CompleteTx(
+	ctx context.Context, tx *gorm.DB, completions []store.Completion, at time.Time,
+) ([]bool, error) {
 	pool, err := base.Joined(tx)
 	if err != nil {
 		return nil, base.Doing("complete", err)

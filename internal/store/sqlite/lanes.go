@@ -90,13 +90,17 @@ type head struct {
 // claimHeads claims rows that are first in their lanes and reports whether it
 // marked others as waiting. It need not look after their lanes: what ended
 // before this transaction was seen by it, and who ends later sees its marks.
-func (s *Store) claimHeads(ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit) (claims []store.Claim, marked bool, err error) {
+func (s *Store) claimHeads(
+	ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit,
+) (claims []store.Claim, marked bool, err error) {
 	names, err := jsonList(append([]int64{}, limit.Lanes.Handlers...))
 	if err != nil {
 		return nil, false, err
 	}
 	window := 2*limit.Limit + base.LaneWindow
-	heads, err := store.Query(ctx, pool, s.Text(claimHeadsSQL), func(rows *sql.Rows, h *head) error { return scanClaim(rows, &h.Claim, &h.stored) },
+	heads, err := store.Query(ctx, pool, s.Text(claimHeadsSQL), func(rows *sql.Rows, h *head) error {
+		return scanClaim(rows, &h.Claim, &h.stored)
+	},
 		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
 	if err != nil {
 		return nil, false, err
@@ -110,9 +114,11 @@ func (s *Store) claimHeads(ctx context.Context, pool gorm.ConnPool, now string, 
 		last := slices.MaxFunc(heads, func(a, b head) int {
 			return cmp.Or(cmp.Compare(a.stored, b.stored), cmp.Compare(a.StatusID, b.StatusID))
 		})
-		changed, err = store.Exec(ctx, pool, s.Text(markPassedSQL), last.stored, worker, limit.HandlerKey, last.StatusID, limit.Limit)
+		changed, err = store.Exec(ctx, pool, s.Text(markPassedSQL), last.stored, worker, limit.HandlerKey, last.StatusID,
+			limit.Limit)
 	} else {
-		changed, err = store.Exec(ctx, pool, s.Text(markWindowSQL), now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
+		changed, err = store.Exec(ctx, pool, s.Text(markWindowSQL), now, worker, limit.HandlerKey, window-len(claims),
+			limit.Limit)
 	}
 	return claims, changed > 0, err
 }
@@ -163,7 +169,8 @@ func (s *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now ti
 		return nil, base.Doing("advance lanes", err)
 	}
 	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(firstsSQL), func(rows *sql.Rows, f *first) error {
-		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due, &f.laneHeld)
+		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
+			&f.laneHeld)
 	}, asked, store.SQLiteTime(now))
 	if err != nil {
 		return nil, base.Doing("advance lanes", err)
@@ -212,7 +219,9 @@ func firstOf(rows []first, turns []store.LaneTurn) map[int]first {
 	return firsts
 }
 
-func (s *Store) CheckLanes(ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time) (*store.Lane, []string, error) {
+func (s *Store) CheckLanes(
+	ctx context.Context, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
+) (*store.Lane, []string, error) {
 	return base.CheckLanes(ctx, s, rule, after, limit, now)
 }
 

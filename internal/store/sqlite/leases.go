@@ -31,7 +31,8 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = excluded.paused, updated_at = e
 )
 
 func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
-	held, err := store.Query(ctx, s.Pool(ctx), s.Text(acquireLeaseSQL), store.Value[string], name, owner, store.SQLiteTime(now.Add(ttl)), store.SQLiteTime(now))
+	held, err := store.Query(ctx, s.Pool(ctx), s.Text(acquireLeaseSQL), store.Value[string], name, owner,
+		store.SQLiteTime(now.Add(ttl)), store.SQLiteTime(now))
 	return len(held) == 1, base.Doing("acquire lease "+name, err)
 }
 

@@ -37,7 +37,8 @@ func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mark
 		return false, base.Doing("add marker", err)
 	}
 	added, err := store.Query(ctx, pool, s.Text(addMarkerSQL), store.Value[int],
-		marker.MessageID, marker.HandlerKey, marker.MessageType, store.SQLiteTime(marker.ProcessedAt), store.SQLiteTime(marker.ExpiresAt), marker.Namespace)
+		marker.MessageID, marker.HandlerKey, marker.MessageType, store.SQLiteTime(marker.ProcessedAt),
+		store.SQLiteTime(marker.ExpiresAt), marker.Namespace)
 	if code, _ := store.SQLiteCode(err); store.IsBusy(err) && code != busySnapshot {
 		err = fmt.Errorf("%w: %w", store.ErrMarkerBusy, err)
 	}

@@ -41,7 +41,8 @@ func TestSQLitePlans(t *testing.T) {
 	}{
 		{"claimSQL", claimSQL, []any{now, "w", "mail", 10}, due},
 		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, due},
-		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, lane + " AND is_poisoned=? AND (sequence,id)<(?,?))"},
+		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, lane +
+			" AND is_poisoned=? AND (sequence,id)<(?,?))"},
 		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, holder},
 		{"markWindowSQL", markWindowSQL, []any{now, "w", "mail", 1020, 10}, due + "<?)"},
 		{"markPassedSQL", markPassedSQL, []any{now, "w", "mail", "id", 10}, due + "<?)"},
@@ -49,10 +50,12 @@ func TestSQLitePlans(t *testing.T) {
 		{"firstsSQL", firstsSQL, []any{"[]", now}, lane + " AND is_poisoned=?)"},
 		{"firstsSQL", firstsSQL, []any{"[]", now}, holder},
 		{"freeSQL", freeSQL, []any{"[]"}, statusID},
-		{"WaitingLanesSQL", numbered(base.WaitingLanesSQL), []any{1, 2, 3}, "inbox_handler_statuses_waiting_lane (lane_handler=? AND lane_key>?)"},
+		{"WaitingLanesSQL", numbered(base.WaitingLanesSQL), []any{1, 2, 3},
+			"inbox_handler_statuses_waiting_lane (lane_handler=? AND lane_key>?)"},
 		{"WaitingLaneHandlersSQL", base.WaitingLaneHandlersSQL, nil, "inbox_handler_statuses_waiting_lane (lane_handler>?)"},
 		{"LaneHandlersSQL", base.LaneHandlersSQL, nil, "INDEX inbox_handler_statuses_lane (lane_handler>?)"},
-		{"LaneHandlerKeysSQL", numbered(base.LaneHandlerKeysSQL), []any{1, 200}, "INDEX inbox_handler_statuses_lane (lane_handler=?"},
+		{"LaneHandlerKeysSQL", numbered(base.LaneHandlerKeysSQL), []any{1, 200},
+			"INDEX inbox_handler_statuses_lane (lane_handler=?"},
 		{"releaseWaitingSQL", releaseWaitingSQL, []any{"[]", 10}, "inbox_handler_statuses_waiting (handler_key=?)"},
 		{"waitingOfSQL", waitingOfSQL, []any{"mail", 10}, "USING INDEX inbox_handler_statuses_waiting (handler_key=?)"},
 		{"PendingKeysSQL", base.PendingKeysSQL, nil, "INDEX inbox_handler_statuses_waiting (handler_key>?)"},
@@ -66,13 +69,17 @@ func TestSQLitePlans(t *testing.T) {
 		{"settleSQL", settleSQL, []any{"[]"}, statusID},
 		{"statesSQL", statesSQL, []any{"[]"}, statusID},
 		{"claimsOfSQL", claimsOfSQL, []any{"w", 10}, "USING INDEX inbox_handler_statuses_due"},
-		{"oldestClaimsOfSQL", oldestClaimsOfSQL, []any{"w", "mail", 10}, "USING INDEX inbox_handler_statuses_due (handler_key=?)"},
+		{"oldestClaimsOfSQL", oldestClaimsOfSQL, []any{"w", "mail", 10},
+			"USING INDEX inbox_handler_statuses_due (handler_key=?)"},
 		{"stuckClaimsSQL", stuckClaimsSQL, []any{now, 10}, "USING INDEX inbox_handler_statuses_due"},
 		{"PendingKeysSQL", base.PendingKeysSQL, nil, "INDEX inbox_handler_statuses_due (handler_key>?)"},
 		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false}, due},
-		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false}, lane + " AND is_poisoned=? AND (sequence,id)<(?,?))"},
-		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false}, "inbox_handler_statuses_waiting (handler_key=?)"},
-		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false}, "inbox_handler_statuses_poisoned (handler_key=?)"},
+		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false}, lane +
+			" AND is_poisoned=? AND (sequence,id)<(?,?))"},
+		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false},
+			"inbox_handler_statuses_waiting (handler_key=?)"},
+		{"backlogSQL", backlogSQL, []any{now, nil, "mail", 10, nil, "[1]", false},
+			"inbox_handler_statuses_poisoned (handler_key=?)"},
 		{"pendingOfSQL", pendingOfSQL, []any{"mail", 10}, "USING INDEX inbox_handler_statuses_due (handler_key=?)"},
 		{"acceptKnownSQL", acceptKnownSQL, []any{"[]"}, messageID},
 		{"acceptKeysSQL", acceptKeysSQL, []any{"[]"}, byMessage},
@@ -83,7 +90,8 @@ func TestSQLitePlans(t *testing.T) {
 		{"expiredMessagesSQL", expiredMessagesSQL, []any{"[]"}, number},
 		{"expiredStatusesSQL", expiredStatusesSQL, []any{"[]"}, byMessage},
 		{"deleteStatusesSQL", deleteStatusesSQL, []any{"[]"}, statusID},
-		{"hasMarkerSQL", hasMarkerSQL, []any{"m", "h", ""}, "INDEX sqlite_autoindex_inbox_markers_1 (message_id=? AND handler_key=? AND namespace=?)"},
+		{"hasMarkerSQL", hasMarkerSQL, []any{"m", "h", ""},
+			"INDEX sqlite_autoindex_inbox_markers_1 (message_id=? AND handler_key=? AND namespace=?)"},
 		{"deleteMarkersSQL", deleteMarkersSQL, []any{now, 10}, "INDEX inbox_markers_expires_at (expires_at<?)"},
 		{"deleteAuditSQL", deleteAuditSQL, []any{now, 10}, "INDEX inbox_audit_occurred_at (occurred_at<?)"},
 		{"deleteRejectedSQL", deleteRejectedSQL, []any{now, 10}, "INDEX inbox_rejected_messages_rejected_at"},
@@ -92,7 +100,8 @@ func TestSQLitePlans(t *testing.T) {
 		{"countersSQL", countersSQL, []any{1}, "SEARCH inbox_messages USING COVERING INDEX inbox_messages_number"},
 		{"countersSQL", countersSQL, []any{1}, "INDEX sqlite_autoindex_inbox_meta_1 (key=?)"},
 		{"acceptStatusesSQL", acceptStatusesSQL, []any{"[]", 1, now}, "SCAN r VIRTUAL TABLE"},
-		{"acceptClaimedSQL", acceptClaimedSQL, []any{"[]", 1, now, "w"}, "USING INDEX sqlite_autoindex_inbox_workers_1 (id=?)"},
+		{"acceptClaimedSQL", acceptClaimedSQL, []any{"[]", 1, now, "w"},
+			"USING INDEX sqlite_autoindex_inbox_workers_1 (id=?)"},
 		{"acceptDeleteSQL", acceptDeleteSQL, []any{"[]"}, "INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"},
 		{"anyDueSQL", anyDueSQL, []any{now, "mail"}, due},
 		{"currentSQL", currentSQL, []any{"[]"}, statusID},
@@ -109,18 +118,22 @@ func TestSQLitePlans(t *testing.T) {
 	for _, each := range plans {
 		listed = append(listed, each.name)
 	}
-	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../base"), func(name string) bool { return slices.Contains(listed, name) })
+	unlisted := slices.DeleteFunc(sqltest.Statements(t, "..", "../base"), func(name string) bool {
+		return slices.Contains(listed, name)
+	})
 	require.Empty(t, unlisted, "statements without a plan in this test")
 	for _, each := range plans {
-		steps, err := store.Query(t.Context(), s.Pool(t.Context()), `EXPLAIN QUERY PLAN `+s.Text(each.statement), func(rows *sql.Rows, step *string) error {
-			var ignored int
-			return rows.Scan(&ignored, &ignored, &ignored, step)
-		}, each.args...)
+		steps, err := store.Query(t.Context(), s.Pool(t.Context()), `EXPLAIN QUERY PLAN `+s.Text(each.statement),
+			func(rows *sql.Rows, step *string) error {
+				var ignored int
+				return rows.Scan(&ignored, &ignored, &ignored, step)
+			}, each.args...)
 		require.NoError(t, err, each.name)
 		plan := strings.Join(steps, "\n")
 		require.Contains(t, plan, each.expected, each.name)
 		require.NotRegexp(t, `SCAN (inbox_messages|inbox_handler_statuses|m)($|\n)`, plan, each.name)
-		if each.statement != siblingsSQL && each.statement != base.PendingKeysSQL { // a few rows, in an order that no index has
+		// a few rows, in an order that no index has
+		if each.statement != siblingsSQL && each.statement != base.PendingKeysSQL {
 			require.NotContains(t, plan, "TEMP B-TREE FOR ORDER BY", each.name)
 		}
 	}

@@ -34,7 +34,8 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ st
 			text := store.SQLiteTime(*each.NextAttemptAt)
 			next = &text
 		}
-		rows[i] = [7]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, base.Sanitized(each.LastError), next, each.Poisoned}
+		rows[i] = [7]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, base.Sanitized(each.LastError),
+			next, each.Poisoned}
 		index[versioned{each.StatusID, each.Version}] = i
 	}
 	list, err := jsonList(rows)

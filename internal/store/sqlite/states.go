@@ -62,7 +62,9 @@ func (s *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]sto
 	return refs, base.Doing("find the claims of a worker", err)
 }
 
-func (s *Store) OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]store.Ref, error) {
+func (s *Store) OldestClaimsOf(
+	ctx context.Context, workerID string, handlerKeys []string, window int,
+) ([]store.Ref, error) {
 	var found []store.Ref
 	for _, key := range handlerKeys {
 		refs, err := store.Query(ctx, s.Pool(ctx), s.Text(oldestClaimsOfSQL), base.ScanRef, workerID, key, window)

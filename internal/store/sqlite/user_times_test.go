@@ -32,7 +32,8 @@ func TestSQLiteClaimsWhatUsersRescheduled(t *testing.T) {
 			}})
 			require.NoError(t, err)
 			require.NoError(t, db.Model(&models.HandlerStatus{}).Where("message_id = 'm1'").Update("next_attempt_at", at).Error)
-			claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 10}}})
+			claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: now,
+				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 10}}})
 			require.NoError(t, err)
 			claims := claimed.Claims
 			require.Len(t, claims, 2)
@@ -49,20 +50,23 @@ func TestSQLiteFullClaimsMarkByTheTimesAsStored(t *testing.T) {
 	batch := store.AcceptBatch{Now: now.Add(-8 * time.Hour)}
 	for _, key := range []string{"a", "b", "c", "d"} {
 		batch.Messages = append(batch.Messages, store.NewMessage{
-			Message: models.Message{ID: key, OrderingKey: []byte(key)}, Handlers: []store.NewStatus{{HandlerKey: "mail", Lane: store.LaneOf("mail", []byte(key))}},
+			Message:  models.Message{ID: key, OrderingKey: []byte(key)},
+			Handlers: []store.NewStatus{{HandlerKey: "mail", Lane: store.LaneOf("mail", []byte(key))}},
 		})
 	}
 	_, err := s.Accept(t.Context(), batch)
 	require.NoError(t, err)
 	// In the index "a" stands by its hour in its zone, three before the hour it means.
 	for id, at := range map[string]time.Time{
-		"a": now.Add(-time.Hour).In(time.FixedZone("-03", -3*3600)), "b": now.Add(-3 * time.Hour), "c": now.Add(-2 * time.Hour), "d": now.Add(-2 * time.Hour),
+		"a": now.Add(-time.Hour).In(time.FixedZone("-03", -3*3600)), "b": now.Add(-3 * time.Hour),
+		"c": now.Add(-2 * time.Hour), "d": now.Add(-2 * time.Hour),
 	} {
 		require.NoError(t, db.Model(&models.HandlerStatus{}).Where("message_id = ?", id).Update("next_attempt_at", at).Error)
 	}
 	rule := store.LaneRule{Handlers: []int64{store.LaneHandler("mail")}}
 	for _, left := range []int{3, 2, 1, 0} {
-		claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: now, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
+		claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: now,
+			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
 		require.NoError(t, err)
 		require.Len(t, claimed.Claims, 1, "%d left", left)
 	}

@@ -51,7 +51,8 @@ func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) er
 	if err != nil {
 		return err
 	}
-	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys, base.HealthJSON(w), store.SQLiteTime(now))
+	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys,
+		base.HealthJSON(w), store.SQLiteTime(now))
 	if err == nil && len(written) == 0 {
 		err = store.ErrWorkerReleased
 	}
@@ -63,7 +64,8 @@ func (s *Store) RecordDrain(ctx context.Context, w store.Worker, now time.Time) 
 	if err != nil {
 		return err
 	}
-	_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now), base.HealthJSON(w))
+	_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now),
+		base.HealthJSON(w))
 	return base.Doing("record drain", err)
 }
 
@@ -81,7 +83,8 @@ func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState
 	workers, err := store.Query(ctx, s.Pool(ctx), s.Text(workersSQL), func(rows *sql.Rows, w *store.WorkerState) error {
 		var keys string
 		var started, heartbeat store.Stamp
-		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &started, &heartbeat, &w.Stopped, &w.Drains, &w.Released); err != nil {
+		if err := rows.Scan(&w.ID, &w.Host, &w.PID, &keys, &w.Health, &started, &heartbeat, &w.Stopped, &w.Drains,
+			&w.Released); err != nil {
 			return err
 		}
 		w.StartedAt, w.SilentFor, w.Evictable = started.Time, now.Sub(heartbeat.Time), true

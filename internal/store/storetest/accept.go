@@ -17,7 +17,8 @@ var acceptTests = []test{
 		s.accept(message("m1", "mail", "stock"), message("m2", "mail"))
 		db := s.db.WithContext(s.ctx)
 		var found []models.HandlerStatus
-		require.NoError(s, db.Preload("Message").Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ?", "m1").Order("handler_key").Find(&found).Error)
+		require.NoError(s, db.Preload("Message").Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ?",
+			"m1").Order("handler_key").Find(&found).Error)
 		require.Equal(s, []string{"m1/mail", "m1/stock"}, pairs(found))
 		for _, row := range found {
 			require.Equal(s, "m1", row.Message.ID)
@@ -47,7 +48,8 @@ var acceptTests = []test{
 		created := message("m2").Message
 		created.ReceivedAt = noon
 		require.NoError(s, s.db.Create(&created).Error)
-		status := models.HandlerStatus{ID: uuid.NewString(), MessageID: "m2", MessageNumber: int64(created.Number), HandlerKey: "mail", CreatedAt: noon}
+		status := models.HandlerStatus{ID: uuid.NewString(), MessageID: "m2", MessageNumber: int64(created.Number),
+			HandlerKey: "mail", CreatedAt: noon}
 		require.NoError(s, s.db.Create(&status).Error)
 		s.accept(message("m3", "mail"))
 		require.Equal(s, []string{"m1/mail", "m2/mail", "m3/mail"}, pairs(s.statuses()))
@@ -98,7 +100,8 @@ var acceptTests = []test{
 		require.False(s, s.accept(none)[0].ContentDiffers)
 	}},
 	{"empty contents among large ones stay empty", func(s *suite) {
-		batch := []store.NewMessage{message("large", "mail"), message("none", "mail"), message("empty", "mail"), message("larger", "mail"), message("last")}
+		batch := []store.NewMessage{message("large", "mail"), message("none", "mail"), message("empty", "mail"),
+			message("larger", "mail"), message("last")}
 		batch[0].Content, batch[1].Content, batch[2].Content = bytes.Repeat([]byte{0, 0xff, 'a'}, 30<<10), nil, []byte{}
 		batch[3].Content, batch[4].Content = bytes.Repeat([]byte("b"), 100<<10), nil
 		s.accept(batch...)
@@ -224,10 +227,13 @@ var acceptTests = []test{
 	}},
 	{"the sequence follows the batch also where known messages get rows", func(s *suite) {
 		s.accept(message("k1", "old"), message("k2", "old"))
-		accepted := s.accept(message("n1", "old", "new"), message("k2", "old", "new"), message("n2", "new"), message("k1", "new"), message("n3", "old"))
-		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 2}, {StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1},
+		accepted := s.accept(message("n1", "old", "new"), message("k2", "old", "new"), message("n2", "new"),
+			message("k1", "new"), message("n3", "old"))
+		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 2}, {StatusesAdded: 1},
+			{Inserted: true, StatusesAdded: 1},
 			{StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}}, accepted)
-		require.Equal(s, []string{"k1/old", "k2/old", "n1/old", "n1/new", "k2/new", "n2/new", "k1/new", "n3/old"}, pairs(s.statuses()))
+		require.Equal(s, []string{"k1/old", "k2/old", "n1/old", "n1/new", "k2/new", "n2/new", "k1/new", "n3/old"},
+			pairs(s.statuses()))
 	}},
 	{"rejected records are stored once per coordinates, whatever they contain", func(s *suite) {
 		bad := rejection(1)
@@ -237,7 +243,8 @@ var acceptTests = []test{
 		bad.Key, bad.Value = nil, []byte{0}
 		other := rejection(2)
 		for range 2 {
-			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Rejected: []models.RejectedMessage{*bad, *other, *other}, Now: noon})
+			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Rejected: []models.RejectedMessage{*bad, *other, *other},
+				Now: noon})
 			require.NoError(s, err)
 		}
 		var rows []models.RejectedMessage
@@ -262,7 +269,8 @@ var acceptTests = []test{
 		require.Zero(s, s.rejectedCount())
 	}},
 	{"a message ID twice in one batch is an error", func(s *suite) {
-		_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1"), message("m1")}, Now: noon})
+		_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1"), message("m1")},
+			Now: noon})
 		require.ErrorContains(s, err, `"m1"`)
 		require.Empty(s, s.messageIDs())
 	}},
@@ -340,7 +348,8 @@ var acceptTxTests = []test{
 	{"two in one transaction see each other", func(s *suite) {
 		tx := s.begin()
 		for i, expected := range []store.Accepted{{Inserted: true, StatusesAdded: 1}, {StatusesAdded: 1}} {
-			accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", []string{"a", "b"}[i])}, Now: noon})
+			accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1",
+				[]string{"a", "b"}[i])}, Now: noon})
 			require.NoError(s, err)
 			require.Equal(s, expected, accepted[0])
 		}

@@ -25,7 +25,8 @@ var acceptRaceTests = []test{
 	{"duplicates of one message leave one row per handler", func(s *suite) {
 		accepted := make([]store.Accepted, 50)
 		s.noErrors(racetest.Together(50, func(i int) error {
-			results, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "stock")}, Now: noon})
+			results, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "stock")},
+				Now: noon})
 			if err == nil {
 				accepted[i] = results[0]
 			}
@@ -139,7 +140,8 @@ var acceptRaceTests = []test{
 		// The accept finds them there, and is held at the end of that statement.
 		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$`).Error)
-		require.NoError(s, s.db.Exec(`CREATE TRIGGER hold AFTER INSERT ON inbox_messages FOR EACH STATEMENT EXECUTE FUNCTION hold()`).Error)
+		require.NoError(s,
+			s.db.Exec(`CREATE TRIGGER hold AFTER INSERT ON inbox_messages FOR EACH STATEMENT EXECUTE FUNCTION hold()`).Error)
 		for i, batch := range [][]store.NewMessage{
 			{message("gone", "h", "i"), message("new0", "h")},
 			{message("new1", "h"), message("gone", "h", "i"), message("known", "late"), message("new2", "h")},
@@ -164,16 +166,19 @@ var acceptRaceTests = []test{
 			require.Equal(s, expected, found[len(found)-len(expected):], "batch %d, in the order of acceptance", i)
 		}
 		var strays int64
-		require.NoError(s, s.db.Raw(`SELECT count(*) FROM inbox_handler_statuses s JOIN inbox_messages m ON m.id = s.message_id WHERE m.number <> s.message_number`).Scan(&strays).Error)
+		require.NoError(s,
+			s.db.Raw(`SELECT count(*) FROM inbox_handler_statuses s JOIN inbox_messages m ON m.id = s.message_id WHERE m.number <> s.message_number`).Scan(&strays).Error)
 		require.Zero(s, strays)
 	}},
 	{"a transaction that rolls back leaves its message to who waits for it", func(s *suite) {
 		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")}, Now: noon})
+		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")},
+			Now: noon})
 		require.NoError(s, err)
 		accepted := make(chan store.Accepted, 1)
 		go func() {
-			results, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")}, Now: noon})
+			results, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")},
+				Now: noon})
 			if err == nil {
 				accepted <- results[0]
 			}
@@ -202,7 +207,8 @@ var acceptRaceTests = []test{
 			}
 			return tx.Commit()
 		}, message("a", "old", "new"), message("b", "old", "new"), message("c", "new"))
-		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}}, accepted)
+		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {StatusesAdded: 1}, {Inserted: true, StatusesAdded: 1}},
+			accepted)
 		require.Equal(s, []string{"a/old", "b/old", "a/new", "b/new", "c/new"}, pairs(s.statuses()))
 	}},
 }

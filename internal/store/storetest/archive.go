@@ -42,7 +42,8 @@ func described(loaded []store.ExpiredMessage) []string {
 var archiveTests = []test{
 	{"Expired names what Cleanup would take something of, and takes nothing", func(s *suite) {
 		for _, m := range []store.NewMessage{
-			message("m1", "old"), message("m2", "pending"), message("m3", "old", "poisoned"), message("m4"), message("m5", "young"), message("m6", "discarded", "superseded"),
+			message("m1", "old"), message("m2", "pending"), message("m3", "old", "poisoned"), message("m4"),
+			message("m5", "young"), message("m6", "discarded", "superseded"),
 		} {
 			s.accept(m)
 			for _, h := range m.Handlers {
@@ -52,11 +53,13 @@ var archiveTests = []test{
 		request := store.CleanupRequest{Cutoff: cutoff, Limit: 4}
 		found, err := s.store.Expired(s.ctx, request)
 		require.NoError(s, err)
-		require.Equal(s, store.ExpiredBatch{MessageNumbers: s.numbers("m1", "m3", "m4"), Next: store.CleanupCursor{ReceivedAt: noon, MessageNumber: s.numbers("m4")[0]}}, found)
+		require.Equal(s, store.ExpiredBatch{MessageNumbers: s.numbers("m1", "m3", "m4"),
+			Next: store.CleanupCursor{ReceivedAt: noon, MessageNumber: s.numbers("m4")[0]}}, found)
 		request.After = found.Next
 		found, err = s.store.Expired(s.ctx, request)
 		require.NoError(s, err)
-		require.Equal(s, store.ExpiredBatch{MessageNumbers: s.numbers("m6"), Next: store.CleanupCursor{ReceivedAt: noon, MessageNumber: s.numbers("m6")[0]}, Done: true}, found)
+		require.Equal(s, store.ExpiredBatch{MessageNumbers: s.numbers("m6"),
+			Next: store.CleanupCursor{ReceivedAt: noon, MessageNumber: s.numbers("m6")[0]}, Done: true}, found)
 		require.Len(s, s.messageIDs(), 6)
 
 		request.After, request.Limit = store.CleanupCursor{}, 10
@@ -72,7 +75,8 @@ var archiveTests = []test{
 		s.accept(m)
 		row := s.status("m1", "old")
 		text := "boom"
-		s.settle(store.Settlement{StatusID: row.ID, Version: int64(row.Version), ErrorCount: 2, AbandonedCount: 1, LastError: &text})
+		s.settle(store.Settlement{StatusID: row.ID, Version: int64(row.Version), ErrorCount: 2, AbandonedCount: 1,
+			LastError: &text})
 		s.complete(noon, s.claimAs(s.worker("old"), noon, 1, "old")...)
 		require.NoError(s, s.db.Exec(`UPDATE inbox_handler_statuses SET lane_handler = 1, lane_key = -2`).Error)
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 1})
@@ -155,7 +159,8 @@ var archiveTests = []test{
 		s.bring("old", "m1")
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
 		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old", "late")}, Now: cutoff})
+		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old", "late")},
+			Now: cutoff})
 		require.NoError(s, err)
 		deleted := make(chan error, 1)
 		remove := func() {

@@ -55,7 +55,8 @@ var backlogTests = []test{
 		}
 		at := noon.Add(time.Minute)
 		s.claim(at, 2, "mail")
-		require.Equal(s, []store.Backlog{{HandlerKey: "mail", Due: 3, Processing: 2, OldestDue: noon.Add(2 * time.Second), Capped: true}}, s.backlog(at, 5, "mail"))
+		require.Equal(s, []store.Backlog{{HandlerKey: "mail", Due: 3, Processing: 2, OldestDue: noon.Add(2 * time.Second),
+			Capped: true}}, s.backlog(at, 5, "mail"))
 		require.False(s, s.backlog(at, 10, "mail")[0].Capped)
 	}},
 	{"what waits behind others of its lane is not due", func(s *suite) {
@@ -64,7 +65,8 @@ var backlogTests = []test{
 			s.Helper()
 			return s.backlogOf(noon, store.KeyLimit{HandlerKey: "mail", Limit: 100, Lanes: rule})[0]
 		}
-		s.accept(ordered("m1", "a", "mail"), ordered("m2", "a", "mail"), ordered("m3", "a", "mail"), ordered("m4", "b", "mail"), message("m5", "mail"))
+		s.accept(ordered("m1", "a", "mail"), ordered("m2", "a", "mail"), ordered("m3", "a", "mail"),
+			ordered("m4", "b", "mail"), message("m5", "mail"))
 		require.Equal(s, store.Backlog{HandlerKey: "mail", Due: 3, Waiting: 2, OldestDue: noon}, look(&rule))
 		require.Equal(s, 5, look(nil).Due, "of a handler that is not ordered")
 

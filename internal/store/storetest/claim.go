@@ -39,7 +39,8 @@ var claimTests = []test{
 		require.Empty(s, s.claimAs(worker, later, 10, "mail"), "claimed already")
 	}},
 	{"what is not due, poisoned, completed or of another key is not claimed", func(s *suite) {
-		s.accept(message("future", "mail"), message("poisoned", "mail"), message("completed", "mail"), message("due", "mail", "other"))
+		s.accept(message("future", "mail"), message("poisoned", "mail"), message("completed", "mail"),
+			message("due", "mail", "other"))
 		soon := noon.Add(time.Second)
 		for _, claim := range s.claim(noon, 10, "mail") {
 			switch settled := settlement(claim); claim.MessageID {
@@ -96,7 +97,8 @@ var claimTests = []test{
 		s.accept(backlog...)
 		s.accept(message("z1", "calm"), message("z2", "calm"))
 		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{
-			{HandlerKey: "calm", Limit: 10}, {HandlerKey: "none", Limit: 0}, {HandlerKey: "busy", Limit: 3}, {HandlerKey: "idle", Limit: 5},
+			{HandlerKey: "calm", Limit: 10}, {HandlerKey: "none", Limit: 0}, {HandlerKey: "busy", Limit: 3},
+			{HandlerKey: "idle", Limit: 5},
 		}})
 		require.NoError(s, err)
 		require.Equal(s, []string{"m00/busy", "m01/busy", "m02/busy", "z1/calm", "z2/calm"}, claimed(got.Claims))
@@ -120,7 +122,8 @@ var claimTests = []test{
 		seen := map[string]int{}
 		s.noErrors(racetest.Together(claimers, func(i int) error {
 			for idle := 0; idle < 20; {
-				claims, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 7}}})
+				claims, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon,
+					Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 7}}})
 				if err != nil {
 					return err
 				}
@@ -174,12 +177,14 @@ var claimTests = []test{
 		// holds the statement there, with the claim written, not committed.
 		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
-		require.NoError(s, s.db.Exec(`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
+		require.NoError(s,
+			s.db.Exec(`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
 		gate := s.begin()
 		require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
 		done := make(chan int, 1)
 		go func() {
-			claims, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
+			claims, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon,
+				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
 			if err != nil {
 				done <- -1
 				return
@@ -198,11 +203,13 @@ var claimTests = []test{
 	{"a status whose message is gone comes without one", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		if s.postgres() {
-			require.NoError(s, s.db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
+			require.NoError(s,
+				s.db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
 			require.NoError(s, s.db.Exec(`DELETE FROM inbox_messages`).Error)
 		} else {
 			require.NoError(s, s.db.Connection(func(tx *gorm.DB) error {
-				for _, statement := range []string{`PRAGMA foreign_keys = off`, `DELETE FROM inbox_messages`, `PRAGMA foreign_keys = on`} {
+				for _, statement := range []string{`PRAGMA foreign_keys = off`, `DELETE FROM inbox_messages`,
+					`PRAGMA foreign_keys = on`} {
 					if err := tx.Exec(statement).Error; err != nil {
 						return err
 					}

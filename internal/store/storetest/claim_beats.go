@@ -19,7 +19,8 @@ var claimBeatTests = []test{
 			return
 		}
 		s.accept(message("m1", "mail", "stock"))
-		for _, limit := range []store.KeyLimit{{HandlerKey: "mail", Limit: 1}, {HandlerKey: "stock", Limit: 1, Lanes: &store.LaneRule{Handlers: []int64{1}}}} {
+		for _, limit := range []store.KeyLimit{{HandlerKey: "mail", Limit: 1},
+			{HandlerKey: "stock", Limit: 1, Lanes: &store.LaneRule{Handlers: []int64{1}}}} {
 			worker := s.worker("mail", "stock")
 			release := sqltest.HoldStatuses(s, s.db)
 			claimed := make(chan error, 1)
@@ -29,11 +30,13 @@ var claimBeatTests = []test{
 			}()
 			require.Eventually(s, func() bool {
 				var waiting int
-				require.NoError(s, s.db.Raw("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted").Scan(&waiting).Error)
+				require.NoError(s,
+					s.db.Raw("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted").Scan(&waiting).Error)
 				return waiting == 1
 			}, patience, 10*time.Millisecond)
 			soon, cancel := context.WithTimeout(s.ctx, patience/2)
-			require.NoError(s, s.store.Heartbeat(soon, store.Worker{ID: worker, Host: "host", PID: 7, HandlerKeys: []string{"mail"}}, noon), limit.HandlerKey)
+			require.NoError(s, s.store.Heartbeat(soon, store.Worker{ID: worker, Host: "host", PID: 7,
+				HandlerKeys: []string{"mail"}}, noon), limit.HandlerKey)
 			cancel()
 			require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy, limit.HandlerKey)
 			require.Empty(s, claimed)

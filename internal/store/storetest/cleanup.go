@@ -59,7 +59,8 @@ func (s *suite) bring(state string, messageID string) {
 	case "superseded":
 		outcome = models.OutcomeSuperseded
 	}
-	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: outcome}}, at, store.AwaitLocked)
+	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
+		Outcome: outcome}}, at, store.AwaitLocked)
 	require.NoError(s, err)
 	require.Equal(s, []bool{true}, applied)
 }
@@ -105,7 +106,8 @@ var cleanupTests = []test{
 	{"a message not older than the cutoff stays, even without statuses", func(s *suite) {
 		s.acceptAt(cutoff, message("young"))
 		s.acceptAt(cutoff.Add(-time.Microsecond), message("old"))
-		require.Equal(s, store.CleanupResult{Messages: 1, Done: true}, s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
+		require.Equal(s, store.CleanupResult{Messages: 1, Done: true},
+			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 		require.Equal(s, []string{"young"}, s.messageIDs())
 	}},
 	{"batches walk in order, look at no message twice and say when they are done", func(s *suite) {
@@ -126,7 +128,8 @@ var cleanupTests = []test{
 		require.Equal(s, store.CleanupResult{Next: request.After, Done: true}, result)
 	}},
 	{"handlers with a cutoff of their own are judged by it", func(s *suite) {
-		s.accept(message("m1", "quick", "slow", "usual"), message("m2", "quick"), message("m3", "slow"), message("m4", "usual"))
+		s.accept(message("m1", "quick", "slow", "usual"), message("m2", "quick"), message("m3", "slow"),
+			message("m4", "usual"))
 		s.complete(noon.Add(30*time.Minute), s.claim(noon, 10, "quick", "slow", "usual")...)
 		request := store.CleanupRequest{
 			Cutoff: noon.Add(10 * time.Minute), Limit: 10,
@@ -145,7 +148,8 @@ var cleanupTests = []test{
 			s.acceptAt(noon.Add(time.Duration(i)*time.Minute), message(id, "old"))
 			s.bring("old", id)
 		}
-		request := store.CleanupRequest{Cutoff: cutoff, Limit: 1, After: store.CleanupCursor{ReceivedAt: noon.Add(time.Minute)}, Until: noon.Add(3 * time.Minute)}
+		request := store.CleanupRequest{Cutoff: cutoff, Limit: 1,
+			After: store.CleanupCursor{ReceivedAt: noon.Add(time.Minute)}, Until: noon.Add(3 * time.Minute)}
 		require.Equal(s, store.CleanupResult{Messages: 2, Statuses: 2, Done: true}, s.cleanAll(request))
 		require.Equal(s, []string{"a", "d"}, s.messageIDs())
 		request.After, request.Until, request.Cutoff = store.CleanupCursor{}, cutoff.Add(time.Hour), noon.Add(3*time.Minute)
@@ -178,7 +182,8 @@ var cleanupTests = []test{
 		} else {
 			require.NoError(s, s.db.Exec(`PRAGMA foreign_keys = off`).Error)
 		}
-		require.Equal(s, store.CleanupResult{Messages: 1, Statuses: 1, Done: true}, s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
+		require.Equal(s, store.CleanupResult{Messages: 1, Statuses: 1, Done: true},
+			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 		require.Empty(s, s.statuses())
 	}},
 }
@@ -189,7 +194,8 @@ var cleanupRaceTests = []test{
 		s.bring("old", "m1")
 		s.bring("old", "m2")
 		tx := s.begin()
-		accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old", "late")}, Now: cutoff})
+		accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old",
+			"late")}, Now: cutoff})
 		require.NoError(s, err)
 		require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, accepted)
 
@@ -213,13 +219,15 @@ var cleanupRaceTests = []test{
 		s.accept(message("m1", "old"))
 		s.bring("old", "m1")
 		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old")}, Now: cutoff})
+		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old")},
+			Now: cutoff})
 		require.NoError(s, err)
 		if s.postgres() {
 			require.Equal(s, store.CleanupResult{Done: true}, s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 		}
 		require.NoError(s, tx.Commit().Error)
-		require.Equal(s, store.CleanupResult{Messages: 1, Statuses: 1, Done: true}, s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
+		require.Equal(s, store.CleanupResult{Messages: 1, Statuses: 1, Done: true},
+			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 	}},
 	{"a message cleaned under a waiting accept is inserted again", func(s *suite) {
 		s.accept(message("m1", "old"), message("m2", "old"))
@@ -227,7 +235,8 @@ var cleanupRaceTests = []test{
 		require.NoError(s, tx.Exec(`DELETE FROM inbox_handler_statuses WHERE message_id = 'm1'`).Error)
 		require.NoError(s, tx.Exec(`DELETE FROM inbox_messages WHERE id = 'm1'`).Error)
 		accepted := s.acceptBehind(tx.Commit, message("m2", "old", "new"), message("m1", "old", "new"), message("m3", "old"))
-		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {Inserted: true, StatusesAdded: 2}, {Inserted: true, StatusesAdded: 1}}, accepted)
+		require.Equal(s, []store.Accepted{{StatusesAdded: 1}, {Inserted: true, StatusesAdded: 2},
+			{Inserted: true, StatusesAdded: 1}}, accepted)
 		require.Equal(s, []string{"m2/old", "m2/new", "m1/old", "m1/new", "m3/old"}, pairs(s.statuses()))
 	}},
 	{"a message locked by cleanup that lets go is a duplicate", func(s *suite) {

@@ -168,7 +168,8 @@ var completeTests = []test{
 		poisoned.Poisoned = true
 		s.settle(poisoned)
 		pending := s.status("m4", "mail")
-		states, err := s.store.States(s.ctx, []string{claims[0].StatusID, claims[1].StatusID, claims[2].StatusID, pending.ID, uuid.NewString()})
+		states, err := s.store.States(s.ctx, []string{claims[0].StatusID, claims[1].StatusID, claims[2].StatusID, pending.ID,
+			uuid.NewString()})
 		require.NoError(s, err)
 		require.Equal(s, map[string]store.State{
 			claims[0].StatusID: {Version: 3, Completed: true},

@@ -18,9 +18,11 @@ var errorTests = []test{
 		for _, char := range []string{"a", "é", "日"} {
 			fits := message(strings.Repeat(char, models.MaxMessageID), strings.Repeat(char, models.MaxHandlerKey))
 			fits.Type, fits.Source = strings.Repeat(char, models.MaxType), strings.Repeat(char, models.MaxSource)
-			fits.ContentType, fits.TransportName = strings.Repeat(char, models.MaxContentType), strings.Repeat(char, models.MaxTransportName)
+			fits.ContentType, fits.TransportName = strings.Repeat(char, models.MaxContentType), strings.Repeat(char,
+				models.MaxTransportName)
 			require.True(s, s.accept(fits)[0].Inserted)
-			require.Equal(s, strings.Repeat(char, models.MaxHandlerKey), s.claim(noon, 1, strings.Repeat(char, models.MaxHandlerKey))[0].HandlerKey)
+			require.Equal(s, strings.Repeat(char, models.MaxHandlerKey),
+				s.claim(noon, 1, strings.Repeat(char, models.MaxHandlerKey))[0].HandlerKey)
 		}
 		for name, spoil := range map[string]func(m *store.NewMessage){
 			"id":           func(m *store.NewMessage) { m.ID = strings.Repeat("é", models.MaxMessageID+1) },
@@ -35,7 +37,8 @@ var errorTests = []test{
 		} {
 			bad := message("bad", "mail")
 			spoil(&bad)
-			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("good", "mail"), bad}, Now: noon})
+			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("good", "mail"), bad},
+				Now: noon})
 			require.Error(s, err, name)
 			require.True(s, store.IsData(err), "%s: %v", name, err)
 			require.False(s, store.IsTransient(err), "%s: %v", name, err)
@@ -43,7 +46,8 @@ var errorTests = []test{
 		require.NotContains(s, s.messageIDs(), "good", "a batch is stored as a whole or not at all")
 	}},
 	{"any identifier the columns hold comes back unaltered", func(s *suite) {
-		for _, id := range []string{`"`, `'; DROP TABLE inbox_messages; --`, `\`, "{a,b}", "NULL", "null", "", " ", "a\nb", "\u2028", "😀", "<&>", "$1", "?1", "(0,1)"} {
+		for _, id := range []string{`"`, `'; DROP TABLE inbox_messages; --`, `\`, "{a,b}", "NULL", "null", "", " ", "a\nb",
+			"\u2028", "😀", "<&>", "$1", "?1", "(0,1)"} {
 			m := message(id, "key "+id)
 			m.Type, m.Source = id, id
 			require.True(s, s.accept(m)[0].Inserted, "%q", id)
@@ -64,7 +68,8 @@ var errorTests = []test{
 		row := s.status("m1", "mail")
 		row.ID = "01890000-0000-7000-8000-000000000000"
 		err = s.db.Create(&row).Error
-		require.True(s, store.IsUniqueViolation(fmt.Errorf("wrapped: %w", errors.Join(errors.New("other"), err))), "unique index: %v", err)
+		require.True(s, store.IsUniqueViolation(fmt.Errorf("wrapped: %w", errors.Join(errors.New("other"), err))),
+			"unique index: %v", err)
 		err = s.db.Exec(`INSERT INTO inbox_meta (key) VALUES ('other')`).Error
 		require.False(s, store.IsUniqueViolation(err), "not null: %v", err)
 		require.True(s, store.IsData(err))
@@ -85,7 +90,8 @@ var errorTests = []test{
 					return err
 				},
 				"claim": func() error {
-					_, err := s.store.Claim(ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
+					_, err := s.store.Claim(ctx, store.ClaimRequest{Now: noon,
+						Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
 					return err
 				},
 				"nextdue": func() error { _, _, err := s.store.NextDue(ctx, []string{"mail"}, noon); return err },
@@ -98,7 +104,8 @@ var errorTests = []test{
 					return err
 				},
 				"complete": func() error {
-					_, err := s.store.Complete(ctx, []store.Completion{{StatusID: s.status("m1", "mail").ID, Version: 1}}, noon, store.AwaitLocked)
+					_, err := s.store.Complete(ctx, []store.Completion{{StatusID: s.status("m1", "mail").ID, Version: 1}}, noon,
+						store.AwaitLocked)
 					return err
 				},
 			} {
@@ -112,11 +119,13 @@ var errorTests = []test{
 	}},
 	{"a context that ends while waiting for a lock is a transient error and leaves nothing", func(s *suite) {
 		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")}, Now: noon})
+		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")},
+			Now: noon})
 		require.NoError(s, err)
 		ctx, cancel := context.WithTimeout(s.ctx, 200*time.Millisecond)
 		defer cancel()
-		_, err = s.store.Accept(ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "other")}, Now: noon})
+		_, err = s.store.Accept(ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "other")},
+			Now: noon})
 		require.Error(s, err)
 		require.True(s, store.IsTransient(err), "%v", err)
 		require.NoError(s, tx.Commit().Error)

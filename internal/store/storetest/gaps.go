@@ -12,7 +12,8 @@ import (
 var gapTests = []test{
 	{"a gap is kept once, whatever its reason says", func(s *suite) {
 		keep := func(change func(*models.Gap)) bool {
-			gap := models.Gap{ID: uuid.NewString(), Channel: "c", Topic: strings.Repeat("t", 249), Partition: 3, FromOffset: 1 << 40, ToOffset: 0,
+			gap := models.Gap{ID: uuid.NewString(), Channel: "c", Topic: strings.Repeat("t", 249), Partition: 3,
+				FromOffset: 1 << 40, ToOffset: 0,
 				Reason: "gone \x00\xff " + strings.Repeat("x", 3000), FoundAt: noon}
 			if change != nil {
 				change(&gap)
@@ -24,7 +25,8 @@ var gapTests = []test{
 		require.True(s, keep(nil))
 		require.False(s, keep(nil))
 		for _, other := range []func(*models.Gap){
-			func(g *models.Gap) { g.Channel = "d" }, func(g *models.Gap) { g.Topic = "t" }, func(g *models.Gap) { g.Partition = 4 },
+			func(g *models.Gap) { g.Channel = "d" }, func(g *models.Gap) { g.Topic = "t" },
+			func(g *models.Gap) { g.Partition = 4 },
 			func(g *models.Gap) { g.FromOffset = 5 }, func(g *models.Gap) { g.ToOffset = 7 },
 		} {
 			require.True(s, keep(other))

@@ -108,7 +108,8 @@ var handoffTests = []test{
 		worker := s.worker("mail", "stock")
 		s.accept(message("m2", "mail"))
 		// m2 lacks a row, so those of m3 behind it follow in their turn.
-		accepted := s.acceptFor(worker, handedOff(message("m1", "mail")), handedOff(message("m2", "mail", "stock")), handedOff(message("m3", "mail", "stock")))
+		accepted := s.acceptFor(worker, handedOff(message("m1", "mail")), handedOff(message("m2", "mail", "stock")),
+			handedOff(message("m3", "mail", "stock")))
 		require.Equal(s, []string{"m1/mail"}, claimed(accepted[0].Claims))
 		require.Equal(s, 1, accepted[1].StatusesAdded)
 		require.Empty(s, accepted[1].Claims)
@@ -116,7 +117,8 @@ var handoffTests = []test{
 		refs, err := s.store.ClaimsOf(s.ctx, worker, 10)
 		require.NoError(s, err)
 		require.Len(s, refs, 1+len(accepted[2].Claims), "what is claimed is told")
-		require.Equal(s, []string{"m2/mail", "m1/mail", "m2/stock", "m3/mail", "m3/stock"}, pairs(s.statuses()), "in the order of acceptance")
+		require.Equal(s, []string{"m2/mail", "m1/mail", "m2/stock", "m3/mail", "m3/stock"}, pairs(s.statuses()),
+			"in the order of acceptance")
 	}},
 	{"a worker marked released while it accepts leaves no claim unseen, and heartbeats do not wait", func(s *suite) {
 		if !s.postgres() {
@@ -128,12 +130,14 @@ var handoffTests = []test{
 		// holds it there, with the claim written, not committed.
 		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
-		require.NoError(s, s.db.Exec(`CREATE TRIGGER hold AFTER INSERT ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
+		require.NoError(s,
+			s.db.Exec(`CREATE TRIGGER hold AFTER INSERT ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
 		gate := s.begin()
 		require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
 		done := make(chan int, 1)
 		go func() {
-			accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{handedOff(message("m1", "mail"))}, Now: noon, Claimer: worker})
+			accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{handedOff(message("m1",
+				"mail"))}, Now: noon, Claimer: worker})
 			if err != nil {
 				done <- -1
 				return
@@ -141,7 +145,8 @@ var handoffTests = []test{
 			done <- len(accepted[0].Claims)
 		}()
 		s.waitForLock()
-		require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker, Host: "host", PID: 7, HandlerKeys: []string{"mail"}}, noon))
+		require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker, Host: "host", PID: 7,
+			HandlerKeys: []string{"mail"}}, noon))
 		require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy)
 		require.NoError(s, gate.Rollback().Error)
 		require.Equal(s, 1, <-done)
@@ -162,10 +167,12 @@ var handoffTests = []test{
 		marking := s.begin()
 		st := s.store
 		require.NoError(s, marking.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR UPDATE`, worker).Error)
-		require.NoError(s, marking.Exec(`UPDATE inbox_workers SET released_at = clock_timestamp() WHERE id = ?`, worker).Error)
+		require.NoError(s, marking.Exec(`UPDATE inbox_workers SET released_at = clock_timestamp() WHERE id = ?`,
+			worker).Error)
 		done := make(chan int, 1)
 		go func() {
-			accepted, err := st.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{handedOff(message("m1", "mail"))}, Now: noon, Claimer: worker})
+			accepted, err := st.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{handedOff(message("m1", "mail"))},
+				Now: noon, Claimer: worker})
 			if err != nil {
 				done <- -1
 				return

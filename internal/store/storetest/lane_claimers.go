@@ -29,7 +29,8 @@ func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 		}
 		s.accept(batch...)
 	}
-	r := &laneRace{suite: s, rule: rule, claimers: claimers, left: lanes * rows, running: map[store.Lane]string{}, last: map[store.Lane]string{}}
+	r := &laneRace{suite: s, rule: rule, claimers: claimers, left: lanes * rows, running: map[store.Lane]string{},
+		last: map[store.Lane]string{}}
 	r.moved.L = &r.mu
 	s.noErrors(racetest.Together(claimers, func(int) error {
 		err := r.claimer()
@@ -67,7 +68,8 @@ func (r *laneRace) claimer() error {
 			return nil
 		}
 		limit := 1 + rand.N(3)
-		got, err := r.store.Claim(r.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: limit, Lanes: &r.rule}}})
+		got, err := r.store.Claim(r.ctx, store.ClaimRequest{Now: noon,
+			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: limit, Lanes: &r.rule}}})
 		if err = errors.Join(err, got.Unlooked); err != nil {
 			return err
 		}

@@ -21,12 +21,14 @@ var laneNameTests = []test{
 			m.Handlers[0].Lane = store.LaneOf(name, m.OrderingKey)
 			return m
 		}
-		s.accept(lane("m1", "old", "old"), lane("m2", "mail", "old"), lane("m3", "old", "old"), lane("m4", "mail", "mail"), lane("m5", "mail", "old"))
+		s.accept(lane("m1", "old", "old"), lane("m2", "mail", "old"), lane("m3", "old", "old"), lane("m4", "mail", "mail"),
+			lane("m5", "mail", "old"))
 		first := s.claimUnder(after, noon, 5, "mail", "old").Claims
 		require.Equal(s, []string{"m1/old"}, claimed(first))
 		s.complete(noon, first...)
 		s.advance(after, first...)
-		require.Empty(s, s.claimUnder(before, noon, 5, "old").Claims, "m2 is before m3, under a key the old program does not know")
+		require.Empty(s, s.claimUnder(before, noon, 5, "old").Claims,
+			"m2 is before m3, under a key the old program does not know")
 		for _, id := range []string{"m2/mail", "m3/old", "m4/mail", "m5/mail"} {
 			claims := s.claimUnder(after, noon, 5, "mail", "old").Claims
 			require.Equal(s, []string{id}, claimed(claims))
@@ -62,7 +64,8 @@ var laneNameTests = []test{
 		}
 		dropped := map[string]store.LaneRule{"mail": ruleOf("mail"), "stock": ruleOf("stock")}
 		require.Empty(s, stray(dropped))
-		s.accept(lane("m1", "old", "old"), lane("m2", "mail", "old"), lane("m3", "mail", "mail"), ordered("m4", "k", "stock"), message("m5", "mail"), ordered("m6", "k", "foreign"))
+		s.accept(lane("m1", "old", "old"), lane("m2", "mail", "old"), lane("m3", "mail", "mail"), ordered("m4", "k", "stock"),
+			message("m5", "mail"), ordered("m6", "k", "foreign"))
 		require.Equal(s, []string{"mail"}, stray(dropped))
 		require.Empty(s, stray(map[string]store.LaneRule{"mail": ruleOf("mail", "old"), "old": ruleOf("mail", "old")}))
 		require.Empty(s, stray(map[string]store.LaneRule{"stock": ruleOf("stock")}), "mail is not asked for")
@@ -73,7 +76,8 @@ var laneNameTests = []test{
 		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
 		require.Equal(s, []string{"mail"}, stray(dropped), "poisoned, m2 parks a lane that m3 is not in")
 		row := s.status("m2", "mail")
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeDiscarded}}, noon, store.AwaitLocked)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
+			Outcome: models.OutcomeDiscarded}}, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
 		require.Empty(s, stray(dropped), "what has ended is in no lane")

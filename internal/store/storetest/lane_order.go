@@ -56,7 +56,8 @@ var laneOrderTests = []test{
 		require.Equal(s, "m1", claim.MessageID)
 		s.poison(claim)
 		row := s.status("m1", "mail")
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeDiscarded}}, noon, store.AwaitLocked)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
+			Outcome: models.OutcomeDiscarded}}, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
 		require.Equal(s, []string{"mail"}, s.advance(ruleOf("mail"), claim))
@@ -99,7 +100,8 @@ var laneOrderTests = []test{
 		require.Empty(s, s.heads(noon, 1))
 		row := s.status("m1", "mail")
 		require.True(s, row.IsWaiting)
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version), Outcome: models.OutcomeSuperseded}}, noon, store.AwaitLocked)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
+			Outcome: models.OutcomeSuperseded}}, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{true}, applied)
 		require.Equal(s, []string{"m2"}, s.waiting())

@@ -101,7 +101,8 @@ type outcome struct {
 func (s *suite) claimInBackground(rule store.LaneRule) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
-		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
+		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon,
+			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
 		done <- outcome{got, err}
 	}()
 	return done
@@ -113,7 +114,8 @@ func (s *suite) hold(column string) (gate *gorm.DB) {
 	s.Helper()
 	for _, statement := range []string{
 		`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`,
-		`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW WHEN (NEW.` + column + ` AND NOT OLD.` + column + `) EXECUTE FUNCTION hold()`,
+		`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW WHEN (NEW.` + column + ` AND NOT OLD.` +
+			column + `) EXECUTE FUNCTION hold()`,
 	} {
 		require.NoError(s, s.db.Exec(statement).Error)
 	}

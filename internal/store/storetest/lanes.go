@@ -107,7 +107,8 @@ var laneTests = []test{
 		require.False(s, row.HoldsLane)
 		require.Nil(s, s.status("m2", "mail").LaneKey)
 		require.Nil(s, store.LaneOf("mail", nil))
-		require.Equal(s, *store.LaneOf("mail", []byte{}), store.Lane{Handler: lane.Handler, Key: *s.status("m3", "mail").LaneKey}, "an empty key is a key")
+		require.Equal(s, *store.LaneOf("mail", []byte{}),
+			store.Lane{Handler: lane.Handler, Key: *s.status("m3", "mail").LaneKey}, "an empty key is a key")
 	}},
 	{"a status added by a redelivery has its lane", func(s *suite) {
 		s.accept(ordered("m1", "k", "stock"))
@@ -115,7 +116,8 @@ var laneTests = []test{
 		require.Equal(s, []string{"m1/mail"}, claimed(s.heads(noon, 10)))
 	}},
 	{"only the first of each lane is claimed, and its lane comes with it", func(s *suite) {
-		s.accept(ordered("a1", "a", "mail"), ordered("b1", "b", "mail"), ordered("a2", "a", "mail"), message("free1", "mail"), ordered("b2", "b", "mail"), message("free2", "mail"))
+		s.accept(ordered("a1", "a", "mail"), ordered("b1", "b", "mail"), ordered("a2", "a", "mail"), message("free1", "mail"),
+			ordered("b2", "b", "mail"), message("free2", "mail"))
 		claims := s.heads(noon, 10)
 		require.Equal(s, []string{"a1/mail", "b1/mail", "free1/mail", "free2/mail"}, claimed(claims))
 		require.Equal(s, store.LaneOf("mail", []byte("a")), claims[0].Lane)
@@ -153,7 +155,8 @@ var laneTests = []test{
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k2", "mail"))
 		worker := s.worker("mail")
 		rule := ruleOf("mail")
-		got, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
+		got, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon,
+			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
 		require.NoError(s, err)
 		require.Len(s, got.Claims, 1)
 		s.heads(noon, 1)
@@ -172,7 +175,8 @@ var laneTests = []test{
 		worker := s.worker("mail")
 		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
 		rule := ruleOf("mail")
-		got, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
+		got, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon,
+			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
 		require.NoError(s, err)
 		require.Equal(s, store.Claimed{}, got)
 		require.Empty(s, s.waiting())

@@ -72,7 +72,8 @@ var leaseTests = []test{
 			return
 		}
 		require.True(s, s.acquire("p", uuid.NewString(), time.Minute, noon))
-		require.False(s, s.acquire("p", uuid.NewString(), time.Minute, noon.Add(1000*time.Hour)), "the caller's clock is no matter")
+		require.False(s, s.acquire("p", uuid.NewString(), time.Minute, noon.Add(1000*time.Hour)),
+			"the caller's clock is no matter")
 	}},
 }
 
@@ -94,7 +95,8 @@ func (s *suite) leaseOwner(name string) string {
 func (s *suite) endLeases() time.Time {
 	s.Helper()
 	if s.postgres() {
-		require.NoError(s, s.db.Exec(`UPDATE inbox_locks SET expires_at = clock_timestamp() - interval '1 millisecond'`).Error)
+		require.NoError(s,
+			s.db.Exec(`UPDATE inbox_locks SET expires_at = clock_timestamp() - interval '1 millisecond'`).Error)
 	}
 	return noon.Add(time.Minute + time.Millisecond)
 }

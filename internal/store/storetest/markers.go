@@ -14,7 +14,8 @@ import (
 )
 
 func marker(messageID, handlerKey string) models.Marker {
-	return models.Marker{MessageID: messageID, HandlerKey: handlerKey, MessageType: "order.placed", ProcessedAt: noon, ExpiresAt: noon.Add(time.Hour)}
+	return models.Marker{MessageID: messageID, HandlerKey: handlerKey, MessageType: "order.placed", ProcessedAt: noon,
+		ExpiresAt: noon.Add(time.Hour)}
 }
 
 // addMarker adds a marker in a transaction that ends as end says.
@@ -48,7 +49,8 @@ var markerTests = []test{
 		require.False(s, s.addMarker(again, nil))
 		elsewhere := first
 		elsewhere.Namespace = "partners"
-		for _, other := range []models.Marker{elsewhere, marker("1", "H"), marker("1 ", "h"), marker("2", "h"), marker(strings.Repeat("語", 200), strings.Repeat("🙂", 200))} {
+		for _, other := range []models.Marker{elsewhere, marker("1", "H"), marker("1 ", "h"), marker("2", "h"),
+			marker(strings.Repeat("語", 200), strings.Repeat("🙂", 200))} {
 			require.False(s, has(other))
 			require.True(s, s.addMarker(other, nil))
 			require.True(s, has(other))
@@ -72,7 +74,8 @@ var markerTests = []test{
 	{"a marker that cannot be stored is refused and leaves the transaction", func(s *suite) {
 		long := strings.Repeat("x", 256)
 		require.NoError(s, s.db.Transaction(func(tx *gorm.DB) error {
-			for _, m := range []models.Marker{marker("", "h"), marker("1", ""), marker(long, "h"), marker("1", long), marker("\xff", "h"), {MessageID: "1", HandlerKey: "h", MessageType: long},
+			for _, m := range []models.Marker{marker("", "h"), marker("1", ""), marker(long, "h"), marker("1", long),
+				marker("\xff", "h"), {MessageID: "1", HandlerKey: "h", MessageType: long},
 				{MessageID: "1", HandlerKey: "h", Namespace: long}} {
 				_, err := s.store.AddMarkerTx(s.ctx, tx, m, patience)
 				require.ErrorIs(s, err, store.ErrUnstorable)

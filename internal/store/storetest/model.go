@@ -128,7 +128,9 @@ func (m *model) sorted(matches func(models.HandlerStatus) bool) []models.Handler
 			found = append(found, row)
 		}
 	}
-	slices.SortFunc(found, func(a, b models.HandlerStatus) int { return cmp.Or(due(a).Compare(due(b)), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(found, func(a, b models.HandlerStatus) int {
+		return cmp.Or(due(a).Compare(due(b)), cmp.Compare(a.ID, b.ID))
+	})
 	return found
 }
 

@@ -80,7 +80,8 @@ func checkSteps(t require.TestingT, before, after map[string]models.HandlerStatu
 		}
 		require.Greater(t, is.Version, was.Version, "%s: a version never falls", name)
 		require.Nil(t, was.CompletedAt, "%s: changed after it was completed", name)
-		require.Equal(t, [3]any{was.MessageID, was.HandlerKey, was.Sequence}, [3]any{is.MessageID, is.HandlerKey, is.Sequence}, name)
+		require.Equal(t, [3]any{was.MessageID, was.HandlerKey, was.Sequence},
+			[3]any{is.MessageID, is.HandlerKey, is.Sequence}, name)
 		require.Equal(t, was.CreatedAt, is.CreatedAt, name)
 		require.GreaterOrEqual(t, is.RequeuedCount, was.RequeuedCount, name)
 	}

@@ -24,7 +24,8 @@ func (m *model) walk(req store.CleanupRequest) (batch []models.Message, next sto
 		until = req.Until
 	}
 	for _, message := range m.messages {
-		behind := cmp.Or(message.ReceivedAt.Compare(req.After.ReceivedAt), cmp.Compare(int64(message.Number), req.After.MessageNumber)) > 0
+		behind := cmp.Or(message.ReceivedAt.Compare(req.After.ReceivedAt),
+			cmp.Compare(int64(message.Number), req.After.MessageNumber)) > 0
 		if behind && message.ReceivedAt.Before(until) {
 			batch = append(batch, message)
 		}
@@ -115,7 +116,8 @@ func (c cleanupStep) run(m *machine) {
 	}
 	request := store.CleanupRequest{Cutoff: before(c.Retention), Until: before(c.Until), Limit: c.Limit}
 	for key, retention := range c.Own {
-		request.HandlerCutoffs = append(request.HandlerCutoffs, store.HandlerCutoff{HandlerKey: key, Cutoff: before(retention)})
+		request.HandlerCutoffs = append(request.HandlerCutoffs,
+			store.HandlerCutoff{HandlerKey: key, Cutoff: before(retention)})
 	}
 	m.cleaned = true
 	for range c.Batches {

@@ -77,7 +77,8 @@ func (m *machine) adoptMarks(mayMark bool) (marked []models.HandlerStatus) {
 		if stored.IsWaiting {
 			require.True(m, mayMark, "%s: marked as waiting by no claim", inWords(stored))
 			require.True(m, pending(row) && row.ProcessingStartedAt == nil, "%s: marked as waiting", inWords(row))
-			require.False(m, m.model.head(row, *rules[row.HandlerKey]), "%s: first in its lane, and marked as waiting", inWords(row))
+			require.False(m, m.model.head(row, *rules[row.HandlerKey]), "%s: first in its lane, and marked as waiting",
+				inWords(row))
 			marked = append(marked, row)
 		}
 		row.IsWaiting = stored.IsWaiting
@@ -117,7 +118,8 @@ func (m *machine) lookAfter(statusIDs []string, dies bool) {
 func (m *machine) told(turns []store.LaneTurn, keys []string) {
 	m.Helper()
 	for _, row := range m.model.rows {
-		if !pending(row) || row.ProcessingStartedAt != nil || row.LaneKey == nil || row.NextAttemptAt != nil && row.NextAttemptAt.After(m.model.now) {
+		if !pending(row) || row.ProcessingStartedAt != nil || row.LaneKey == nil || row.NextAttemptAt != nil &&
+			row.NextAttemptAt.After(m.model.now) {
 			continue
 		}
 		looked := slices.ContainsFunc(turns, func(turn store.LaneTurn) bool {

@@ -103,10 +103,13 @@ func (l *ledger) check(s *suite) {
 			at := version{row.ID, from}
 			claim, changed := l.transitions[at]
 			// Marking a row as waiting, and letting it go, is told to nobody.
-			require.True(s, changed || l.open[at] || row.LaneKey != nil, "%s: nobody was told of the change of version %d", inWords(row), from)
-			require.False(s, claim && l.transitions[version{row.ID, from - 1}], "%s: claimed while claimed, at version %d", inWords(row), from)
+			require.True(s, changed || l.open[at] || row.LaneKey != nil, "%s: nobody was told of the change of version %d",
+				inWords(row), from)
+			require.False(s, claim && l.transitions[version{row.ID, from - 1}], "%s: claimed while claimed, at version %d",
+				inWords(row), from)
 		}
-		require.NotContains(s, l.transitions, version{row.ID, int64(row.Version)}, "%s: a change that was told is gone", inWords(row))
+		require.NotContains(s, l.transitions, version{row.ID, int64(row.Version)}, "%s: a change that was told is gone",
+			inWords(row))
 	}
 	checkLanes(s, rows, nil)
 	require.EqualValues(s, l.added-l.deletedStatuses, len(rows), "statuses added and not deleted")

@@ -84,7 +84,8 @@ func (l lookStep) lookAtPending(m *machine) {
 	next, ok, err := m.store.NextDue(m.ctx, l.Keys, m.model.now)
 	require.NoError(m, err)
 	later := m.model.sorted(func(row models.HandlerStatus) bool {
-		return pending(row) && !row.IsWaiting && row.ProcessingStartedAt == nil && slices.Contains(l.Keys, row.HandlerKey) && due(row).After(m.model.now)
+		return pending(row) && !row.IsWaiting && row.ProcessingStartedAt == nil && slices.Contains(l.Keys, row.HandlerKey) &&
+			due(row).After(m.model.now)
 	})
 	require.Equal(m, len(later) > 0, ok, "something due later")
 	if ok {
@@ -105,7 +106,8 @@ func (l lookStep) lookAtRows(m *machine) {
 		return slices.Contains(l.Messages, row.MessageID) && slices.Contains(l.Keys, row.HandlerKey)
 	})
 	slices.SortFunc(rows, func(a, b models.HandlerStatus) int {
-		return cmp.Or(cmp.Compare(m.model.messages[a.MessageID].Number, m.model.messages[b.MessageID].Number), cmp.Compare(a.HandlerKey, b.HandlerKey))
+		return cmp.Or(cmp.Compare(m.model.messages[a.MessageID].Number, m.model.messages[b.MessageID].Number),
+			cmp.Compare(a.HandlerKey, b.HandlerKey))
 	})
 	require.Len(m, siblings, len(rows))
 	ids, states := []string{}, map[string]store.State{}
@@ -114,9 +116,12 @@ func (l lookStep) lookAtRows(m *machine) {
 		sibling.Locator = ""
 		row := rows[i]
 		require.Equal(m, store.Sibling{
-			Ref: refOf(row), MessageNumber: int64(m.model.messages[row.MessageID].Number), Processing: row.ProcessingStartedAt != nil, Poisoned: row.IsPoisoned, Completed: row.CompletedAt != nil, Outcome: row.Outcome,
+			Ref: refOf(row), MessageNumber: int64(m.model.messages[row.MessageID].Number),
+			Processing: row.ProcessingStartedAt != nil, Poisoned: row.IsPoisoned, Completed: row.CompletedAt != nil,
+			Outcome: row.Outcome,
 		}, sibling)
-		state := store.State{Version: int64(row.Version), Completed: row.CompletedAt != nil, Poisoned: row.IsPoisoned, Processing: row.ProcessingStartedAt != nil}
+		state := store.State{Version: int64(row.Version), Completed: row.CompletedAt != nil, Poisoned: row.IsPoisoned,
+			Processing: row.ProcessingStartedAt != nil}
 		if row.WorkerID != nil {
 			state.WorkerID = *row.WorkerID
 		}

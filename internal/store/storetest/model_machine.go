@@ -60,7 +60,8 @@ func (s *suite) hasten() {
 	pool, err := s.db.DB()
 	require.NoError(s, err)
 	if s.postgres() {
-		require.NoError(s, s.db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`).Error)
+		require.NoError(s,
+			s.db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`).Error)
 		pool.SetMaxIdleConns(0) // it holds for connections made from now on
 		pool.SetMaxIdleConns(2)
 		return

@@ -29,12 +29,14 @@ var modelRaceTests = []test{
 		watched := make(chan error, 1)
 		go func() { watched <- s.watch(stop) }()
 		s.noErrors(racetest.Together(callers, func(i int) error {
-			c := &caller{suite: s, ledger: l, random: rand.New(rand.NewPCG(seed, uint64(i))), rounds: rounds, worker: uuid.NewString()}
+			c := &caller{suite: s, ledger: l, random: rand.New(rand.NewPCG(seed, uint64(i))), rounds: rounds,
+				worker: uuid.NewString()}
 			return c.run()
 		}))
 		close(stop)
 		require.NoError(s, <-watched)
-		s.Logf("%d transitions, %d statuses added, %d deleted, %d collisions", len(l.transitions), l.added, l.deletedStatuses, l.collisions)
+		s.Logf("%d transitions, %d statuses added, %d deleted, %d collisions", len(l.transitions), l.added, l.deletedStatuses,
+			l.collisions)
 		l.check(s)
 		s.drain(l)
 		l.check(s)
@@ -52,7 +54,8 @@ type caller struct {
 
 func (c *caller) run() error {
 	kinds := []func(context.Context) error{
-		c.accept, c.accept, c.claim, c.claim, c.claim, c.complete, c.complete, c.settle, c.settle, c.completeTx, c.recover, c.retry, c.clean,
+		c.accept, c.accept, c.claim, c.claim, c.claim, c.complete, c.complete, c.settle, c.settle, c.completeTx, c.recover,
+		c.retry, c.clean,
 	}
 	for range c.rounds {
 		err := kinds[c.random.IntN(len(kinds))](c.ctx)
@@ -118,7 +121,8 @@ func (c *caller) claim(ctx context.Context) error {
 		request.WorkerID = c.worker
 	}
 	for _, i := range c.random.Perm(len(handlerKeys))[:1+c.random.IntN(3)] {
-		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: handlerKeys[i], Limit: 1 + c.random.IntN(5), Lanes: rules[handlerKeys[i]]})
+		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: handlerKeys[i], Limit: 1 + c.random.IntN(5),
+			Lanes: rules[handlerKeys[i]]})
 	}
 	claimed, err := c.store.Claim(ctx, request)
 	if claimed.Unlooked != nil {
@@ -138,7 +142,8 @@ func (c *caller) complete(ctx context.Context) error {
 	var changes []version
 	refs := c.some(c.random)
 	for _, ref := range refs {
-		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeProcessed})
+		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+			Outcome: models.OutcomeProcessed})
 		changes = append(changes, version{ref.StatusID, ref.Version})
 	}
 	locked := store.AwaitLocked
@@ -157,7 +162,8 @@ func (c *caller) completeTx(ctx context.Context) error {
 		completions := make([]store.Completion, len(refs))
 		for i, ref := range refs {
 			changes[i] = version{ref.StatusID, ref.Version}
-			completions[i] = store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeProcessed}
+			completions[i] = store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+				Outcome: models.OutcomeProcessed}
 		}
 		if c.random.IntN(2) == 0 {
 			if _, err = c.store.CurrentTx(ctx, tx, completions); err != nil {
@@ -256,8 +262,10 @@ func (c *caller) retry(ctx context.Context) error {
 		return err
 	}
 	row := rows[c.random.IntN(len(rows))]
-	changed := db.Model(&models.HandlerStatus{}).Where("id = ? AND version = ? AND is_poisoned", row.ID, row.Version).Updates(map[string]any{
-		"error_count": 0, "is_poisoned": false, "requeued_count": gorm.Expr("requeued_count + 1"), "version": gorm.Expr("version + 1"),
+	changed := db.Model(&models.HandlerStatus{}).Where("id = ? AND version = ? AND is_poisoned", row.ID,
+		row.Version).Updates(map[string]any{
+		"error_count": 0, "is_poisoned": false, "requeued_count": gorm.Expr("requeued_count + 1"),
+		"version": gorm.Expr("version + 1"),
 	})
 	if changed.Error != nil || changed.RowsAffected == 0 {
 		return changed.Error

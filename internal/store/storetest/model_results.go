@@ -22,16 +22,18 @@ type completeStep struct {
 func drawComplete(t *rapid.T) operation {
 	return completeStep{
 		Targets: targets.Draw(t, "targets"),
-		Outcome: rapid.SampledFrom([]models.Outcome{models.OutcomeProcessed, models.OutcomeProcessed, models.OutcomeSuperseded}).Draw(t, "outcome"),
-		How:     rapid.SampledFrom([]string{"together", "together", "unlocked", "committed", "rolled back"}).Draw(t, "how"),
-		Dies:    rapid.IntRange(0, 3).Draw(t, "dies") == 3,
+		Outcome: rapid.SampledFrom([]models.Outcome{models.OutcomeProcessed, models.OutcomeProcessed,
+			models.OutcomeSuperseded}).Draw(t, "outcome"),
+		How:  rapid.SampledFrom([]string{"together", "together", "unlocked", "committed", "rolled back"}).Draw(t, "how"),
+		Dies: rapid.IntRange(0, 3).Draw(t, "dies") == 3,
 	}
 }
 
 func (c completeStep) run(m *machine) {
 	var completions []store.Completion
 	for _, ref := range m.picked(c.Targets) {
-		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: c.Outcome})
+		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+			Outcome: c.Outcome})
 	}
 	m.complete(completions, c.How, c.Dies)
 }
@@ -92,10 +94,12 @@ func (s settleStep) run(m *machine) {
 	for _, ref := range m.picked(s.Targets) {
 		m.steps++
 		text, next := fmt.Sprintf("failure %d", m.steps), m.model.now.Add(s.Delay)
-		settled := store.Settlement{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
+		settled := store.Settlement{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+			ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
 		switch s.How {
 		case "failed":
-			settled.ErrorCount, settled.AbandonedCount, settled.LastError, settled.NextAttemptAt = ref.ErrorCount+1, 0, &text, &next
+			settled.ErrorCount, settled.AbandonedCount, settled.LastError, settled.NextAttemptAt = ref.ErrorCount+
+				1, 0, &text, &next
 		case "poisoned": // with a time that must not be stored
 			settled.ErrorCount, settled.LastError, settled.NextAttemptAt, settled.Poisoned = ref.ErrorCount+1, &text, &next, true
 		case "snoozed":

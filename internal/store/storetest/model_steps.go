@@ -174,7 +174,8 @@ func drawClaim(t *rapid.T) operation {
 func (c claimStep) run(m *machine) {
 	request := store.ClaimRequest{WorkerID: m.workerIDs[c.Worker], Now: m.model.now}
 	for _, limit := range c.Limits {
-		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: limit.Key, Limit: limit.Limit, Lanes: rules[limit.Key]})
+		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: limit.Key, Limit: limit.Limit,
+			Lanes: rules[limit.Key]})
 	}
 	if !m.model.dueFromCreation {
 		request.Now = request.Now.Add(-c.Behind)

@@ -21,7 +21,8 @@ type workerStep struct {
 func drawWorker(t *rapid.T) operation {
 	return workerStep{
 		Worker: rapid.IntRange(1, 2).Draw(t, "worker"),
-		What:   rapid.SampledFrom([]string{"heartbeat", "heartbeat", "heartbeat", "stop", "release", "delete"}).Draw(t, "what"),
+		What: rapid.SampledFrom([]string{"heartbeat", "heartbeat", "heartbeat", "stop", "release", "delete"}).Draw(t,
+			"what"),
 	}
 }
 
@@ -30,7 +31,8 @@ func (w workerStep) run(m *machine) {
 	row, known := m.model.workers[id]
 	switch w.What {
 	case "heartbeat":
-		err := m.store.Heartbeat(m.ctx, store.Worker{ID: id, Host: "host", PID: w.Worker, HandlerKeys: []string{"alpha"}}, m.model.now)
+		err := m.store.Heartbeat(m.ctx, store.Worker{ID: id, Host: "host", PID: w.Worker, HandlerKeys: []string{"alpha"}},
+			m.model.now)
 		if row.released {
 			require.ErrorIs(m, err, store.ErrWorkerReleased)
 			m.workerIDs = append(m.workerIDs, id) // its claims are still there
@@ -103,7 +105,9 @@ func (r recoverStep) run(m *machine) {
 		workerStep{Worker: r.Worker, What: "release"}.run(m)
 	}
 	before := m.model.now.Add(-r.Age)
-	find, expected := func() ([]store.Ref, error) { return m.store.StuckClaims(m.ctx, before, r.Limit) }, m.model.stuck(before)
+	find, expected := func() ([]store.Ref, error) {
+		return m.store.StuckClaims(m.ctx, before, r.Limit)
+	}, m.model.stuck(before)
 	if r.Worker > 0 {
 		id := m.workerIDs[r.Worker]
 		find, expected = func() ([]store.Ref, error) { return m.store.ClaimsOf(m.ctx, id, r.Limit) }, m.model.claimsOf(id)
@@ -115,7 +119,8 @@ func (r recoverStep) run(m *machine) {
 	var settlements []store.Settlement
 	for _, ref := range refs {
 		text, next := "workers vanish while running it", m.model.now.Add(time.Second)
-		settled := store.Settlement{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount + 1, NextAttemptAt: &next}
+		settled := store.Settlement{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+			ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount + 1, NextAttemptAt: &next}
 		if r.Poison {
 			settled.Poisoned, settled.LastError, settled.NextAttemptAt = true, &text, nil
 		}
@@ -159,11 +164,14 @@ func (o operatorStep) run(m *machine) {
 		return
 	}
 	if o.What == "discard" {
-		m.complete([]store.Completion{{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, Outcome: models.OutcomeDiscarded}}, "together", false)
+		m.complete([]store.Completion{{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+			Outcome: models.OutcomeDiscarded}}, "together", false)
 		return
 	}
-	changed := m.db.Model(&models.HandlerStatus{}).Where("id = ? AND version = ? AND is_poisoned", ref.StatusID, ref.Version).Updates(map[string]any{
-		"error_count": 0, "is_poisoned": false, "requeued_count": gorm.Expr("requeued_count + 1"), "version": gorm.Expr("version + 1"),
+	changed := m.db.Model(&models.HandlerStatus{}).Where("id = ? AND version = ? AND is_poisoned", ref.StatusID,
+		ref.Version).Updates(map[string]any{
+		"error_count": 0, "is_poisoned": false, "requeued_count": gorm.Expr("requeued_count + 1"),
+		"version": gorm.Expr("version + 1"),
 	})
 	require.NoError(m, changed.Error)
 	require.EqualValues(m, 1, changed.RowsAffected)

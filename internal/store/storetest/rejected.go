@@ -32,7 +32,8 @@ func one(messages ...store.NewMessage) store.AcceptBatch {
 var rejectedTests = []test{
 	{"a rejected message is loaded as it was kept, empty apart from none", func(s *suite) {
 		var rejected []models.RejectedMessage
-		for i, content := range [][2][]byte{{nil, nil}, {{}, {}}, {nil, {}}, {{}, nil}, {{0, 0xff}, bytes.Repeat([]byte{0}, 100_000)}} {
+		for i, content := range [][2][]byte{{nil, nil}, {{}, {}}, {nil, {}}, {{}, nil},
+			{{0, 0xff}, bytes.Repeat([]byte{0}, 100_000)}} {
 			r := *rejection(int64(i))
 			r.Key, r.Value, r.Headers, r.RejectedAt = content[0], content[1], `[{"k":"é"}]`, noon
 			rejected = append(rejected, r)

@@ -60,7 +60,8 @@ var settleTests = []test{
 		stale.Version--
 		for _, settle := range []func() ([]bool, error){
 			func() ([]bool, error) {
-				return s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1]), stale}, store.AwaitLocked)
+				return s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1]), stale},
+					store.AwaitLocked)
 			},
 		} {
 			applied, err := settle()
@@ -69,7 +70,8 @@ var settleTests = []test{
 		}
 		require.NotNil(s, s.status("m2", "mail").CompletedAt)
 		require.NotNil(s, s.status("m3", "mail").ProcessingStartedAt)
-		applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[2]), stale}, store.SkipLocked)
+		applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[2]), stale},
+			store.SkipLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{false, true, false}, applied)
 	}},
@@ -98,7 +100,8 @@ var settleTests = []test{
 		applied, err := completeTx(s, tx, completion(claims[0]))
 		require.NoError(s, err)
 		require.True(s, applied)
-		settled, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1])}, store.SkipLocked)
+		settled, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1])},
+			store.SkipLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{false, true}, settled)
 		require.NoError(s, tx.Commit().Error)
@@ -106,7 +109,8 @@ var settleTests = []test{
 	}},
 	{"no error text keeps a failure from being recorded", func(s *suite) {
 		texts := map[string]string{
-			"nul": "a\x00b", "utf8": "a\xff\xfeb", "long": string(make([]rune, 5000)), "cut": "é" + string(make([]byte, 1999)) + "日本",
+			"nul": "a\x00b", "utf8": "a\xff\xfeb", "long": string(make([]rune, 5000)), "cut": "é" + string(make([]byte, 1999)) +
+				"日本",
 			"huge": string(make([]byte, 1<<20)),
 		}
 		var batch []store.NewMessage

@@ -114,7 +114,8 @@ type suite struct {
 // message is one for the given handlers.
 func message(id string, handlers ...string) store.NewMessage {
 	m := store.NewMessage{Message: models.Message{
-		ID: id, Namespace: "orders", TransportName: "kafka", Type: "order.placed", Source: "/shop", Content: []byte(`{"id":"` + id + `"}`),
+		ID: id, Namespace: "orders", TransportName: "kafka", Type: "order.placed", Source: "/shop",
+		Content:     []byte(`{"id":"` + id + `"}`),
 		ContentType: "application/json", SerializedProperties: `{"k":"v"}`,
 	}}
 	for _, handler := range handlers {
@@ -174,7 +175,8 @@ func completeTx(s *suite, tx *gorm.DB, c store.Completion) (bool, error) {
 }
 
 func settlement(c store.Claim) store.Settlement {
-	return store.Settlement{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, ErrorCount: c.ErrorCount, AbandonedCount: c.AbandonedCount}
+	return store.Settlement{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, ErrorCount: c.ErrorCount,
+		AbandonedCount: c.AbandonedCount}
 }
 
 // complete completes and expects every row to be applied.
@@ -208,7 +210,8 @@ func (s *suite) statuses() []models.HandlerStatus {
 func (s *suite) status(messageID, handlerKey string) models.HandlerStatus {
 	s.Helper()
 	var row models.HandlerStatus
-	require.NoError(s, s.db.WithContext(s.ctx).Where("message_id = ? AND handler_key = ?", messageID, handlerKey).Take(&row).Error)
+	require.NoError(s, s.db.WithContext(s.ctx).Where("message_id = ? AND handler_key = ?", messageID,
+		handlerKey).Take(&row).Error)
 	return row
 }
 
@@ -247,7 +250,8 @@ func (s *suite) numbersIn(namespace string, ids ...string) []int64 {
 	s.Helper()
 	numbers := make([]int64, len(ids))
 	for i, id := range ids {
-		require.NoError(s, s.db.WithContext(s.ctx).Model(&models.Message{}).Where("id = ? AND namespace = ?", id, namespace).Select("number").
+		require.NoError(s, s.db.WithContext(s.ctx).Model(&models.Message{}).Where("id = ? AND namespace = ?", id,
+			namespace).Select("number").
 			Take(&numbers[i]).Error, id)
 	}
 	return numbers

@@ -17,7 +17,8 @@ import (
 
 var sweepTests = []test{
 	{"ClaimsOf lists a worker's claims and nobody else's", func(s *suite) {
-		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"), message("m5", "mail"))
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"),
+			message("m5", "mail"))
 		mine, other := s.worker("mail"), s.worker("mail")
 		claims := s.claimAs(mine, noon, 2, "mail")
 		s.claimAs(other, noon, 1, "mail")
@@ -84,7 +85,8 @@ var sweepTests = []test{
 		conn, err := pool.Conn(s.ctx)
 		require.NoError(s, err)
 		defer conn.Close()
-		for _, sql := range []string{`BEGIN`, fmt.Sprintf(`UPDATE inbox_handler_statuses SET version = version WHERE id = '%s'`, theirs.StatusID)} {
+		for _, sql := range []string{`BEGIN`,
+			fmt.Sprintf(`UPDATE inbox_handler_statuses SET version = version WHERE id = '%s'`, theirs.StatusID)} {
 			_, err = conn.ExecContext(s.ctx, sql)
 			require.NoError(s, err)
 		}
@@ -128,12 +130,14 @@ var sweepTests = []test{
 			return tx
 		}
 		beat := func(worker string) {
-			require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker, Host: "host", PID: 7, HandlerKeys: []string{"mail"}}, noon))
+			require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker, Host: "host", PID: 7,
+				HandlerKeys: []string{"mail"}}, noon))
 		}
 		for name, c := range map[string]struct {
 			accepts int
 			beats   bool
-		}{"one": {1, false}, "several": {3, false}, "one, before a heartbeat": {1, true}, "several, before a heartbeat": {3, true}} {
+		}{"one": {1, false}, "several": {3, false}, "one, before a heartbeat": {1, true},
+			"several, before a heartbeat": {3, true}} {
 			var left []*gorm.DB
 			for range c.accepts {
 				left = append(left, accept(dead))
@@ -177,7 +181,8 @@ var sweepTests = []test{
 		tx := s.begin()
 		_, err := completeTx(s, tx, completion(claims[0]))
 		require.NoError(s, err)
-		applied, err := s.store.Complete(s.ctx, []store.Completion{completion(claims[0]), completion(claims[1])}, noon, store.SkipLocked)
+		applied, err := s.store.Complete(s.ctx, []store.Completion{completion(claims[0]), completion(claims[1])}, noon,
+			store.SkipLocked)
 		require.NoError(s, err)
 		require.Equal(s, []bool{false, true}, applied)
 		require.NoError(s, tx.Rollback().Error)

@@ -80,7 +80,8 @@ var workerTests = []test{
 		require.False(s, again[0].Released)
 		require.Less(s, again[0].SilentFor, time.Minute)
 		require.NoError(s, s.store.StopWorker(s.ctx, s.worker("mail"), noon.Add(time.Second)))
-		require.False(s, s.workers(noon.Add(time.Minute))[0].Drains && s.workers(noon.Add(time.Minute))[1].Drains, "a worker that has stopped is none")
+		require.False(s, s.workers(noon.Add(time.Minute))[0].Drains && s.workers(noon.Add(time.Minute))[1].Drains,
+			"a worker that has stopped is none")
 		deleted, err := s.store.DeleteWorkers(s.ctx, []string{drain.ID})
 		require.NoError(s, err)
 		require.EqualValues(s, 1, deleted)

@@ -59,7 +59,8 @@ func Start(dsn string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy to %s: %w", dsn, err)
 	}
-	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, gone: map[string]bool{}, done: make(chan struct{})}
+	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, gone: map[string]bool{},
+		done: make(chan struct{})}
 	target.Host = listener.Addr().String()
 	p.dsn = target.String()
 	p.own(p.serve)

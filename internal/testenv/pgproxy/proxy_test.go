@@ -141,7 +141,8 @@ func TestPartitionHidesEvenTheEndOfAConnection(t *testing.T) {
 	_, err = tx.ExecContext(short, "INSERT INTO notes VALUES (2)")
 	require.Error(t, err, "nothing passes")
 	require.Error(t, tx.Commit(), "the driver has given the connection up")
-	require.Never(t, func() bool { return open() == 0 }, 200*time.Millisecond, 20*time.Millisecond, "the server does not know")
+	require.Never(t, func() bool { return open() == 0 }, 200*time.Millisecond, 20*time.Millisecond,
+		"the server does not know")
 	r.proxy.Heal()
 	require.Eventually(t, func() bool { return open() == 0 }, patience, 5*time.Millisecond)
 	require.Zero(t, r.notes())
