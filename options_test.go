@@ -56,13 +56,15 @@ migrate: true
 table_prefix: shop_
 `), &o))
 	want := inbox.DefaultOptions()
-	want.Processor.MaxRetries, want.Processor.MaxRetryDelay, want.Processor.HandlerTimeout = 7, 90*time.Second, 90*time.Second
+	want.Processor.MaxRetries = 7
+	want.Processor.MaxRetryDelay, want.Processor.HandlerTimeout = 90*time.Second, 90*time.Second
 	want.Processor.Mode = processor.ModeExclusive
 	want.Acceptor.Unrouted, want.Acceptor.OnGap = acceptor.UnroutedReject, acceptor.GapContinue
 	want.Acceptor.Unrouted, want.Acceptor.BadRecords = acceptor.UnroutedReject, acceptor.BadRecordDeadLetter
 	want.Acceptor.HaltAtBadRecords, want.ShutdownOnHalt = 100, true
 	want.Cleanup.Retention = 168 * time.Hour
-	want.Cleanup.SweepMarkers, want.Cleanup.AuditRetention, want.Cleanup.ArchiveTimeout = true, 8760*time.Hour, 5*time.Minute
+	want.Cleanup.SweepMarkers = true
+	want.Cleanup.AuditRetention, want.Cleanup.ArchiveTimeout = 8760*time.Hour, 5*time.Minute
 	want.Migrate, want.TablePrefix = true, "shop_"
 	require.Equal(t, want, o)
 	require.NoError(t, o.Validate())

@@ -60,7 +60,8 @@ func (s *sampler) now() time.Time { return s.ib.cfg.clock.Now() }
 func (s *sampler) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.began, s.at, s.err, s.since, s.backlog, s.workers, s.dueSince, s.history, s.hour = s.now(), time.Time{}, nil, time.Time{}, nil, 0, time.Time{}, nil, nil
+	s.began, s.at, s.since, s.dueSince = s.now(), time.Time{}, time.Time{}, time.Time{}
+	s.err, s.backlog, s.workers, s.history, s.hour = nil, nil, 0, nil, nil
 	s.remember(s.now())
 }
 

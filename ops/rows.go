@@ -79,7 +79,8 @@ func (o *Ops) scanRow(rows *sql.Rows, r *row) error {
 	if err != nil {
 		return err
 	}
-	r.WorkerID, r.CreatedAt, r.ProcessingStartedAt, r.NextAttemptAt, r.CompletedAt = worker.String, created.Time, processing.Time, next.Time, complete.Time
+	r.WorkerID, r.CreatedAt, r.ProcessingStartedAt = worker.String, created.Time, processing.Time
+	r.NextAttemptAt, r.CompletedAt = next.Time, complete.Time
 	r.Namespace, r.Type, r.Source, r.ReceivedAt = namespace.String, messageType.String, source.String, received.Time
 	if laneHandler.Valid && laneKey.Valid {
 		r.lane, r.InLane = &store.Lane{Handler: laneHandler.Int64, Key: laneKey.Int64}, true

@@ -135,7 +135,8 @@ func (o *Ops) scanGlimpse(rows *sql.Rows, g *glimpse) error {
 	var at stored
 	err := rows.Scan(&g.id, &g.number, &g.version, &state, &g.failing, &created, &lastError, &messageID, &messageType,
 		&received, &at)
-	g.state, g.createdAt, g.lastError, g.messageID, g.typ, g.receivedAt = State(state), created.Time, lastError.String, messageID.String, messageType.String, received.Time
+	g.state, g.createdAt, g.lastError = State(state), created.Time, lastError.String
+	g.messageID, g.typ, g.receivedAt = messageID.String, messageType.String, received.Time
 	g.failing = g.failing && g.state == StatePending
 	g.place = place{At: string(at), ID: g.id}
 	return err

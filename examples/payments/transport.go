@@ -213,7 +213,8 @@ func (t *Transport) Seen() Deliveries {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	seen := t.state
-	seen.Acknowledged, seen.Unsure, seen.Killed = maps.Clone(seen.Acknowledged), maps.Clone(seen.Unsure), slices.Clone(seen.Killed)
+	seen.Acknowledged, seen.Unsure = maps.Clone(seen.Acknowledged), maps.Clone(seen.Unsure)
+	seen.Killed = slices.Clone(seen.Killed)
 	seen.Killing = t.pending
 	return seen
 }

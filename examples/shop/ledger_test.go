@@ -33,10 +33,12 @@ func perfect(n int) (journal Journal, b Books) {
 		o := makeOrder(i + 1)
 		confirmation := orders.ConfirmationOf(o.ID)
 		journal.Orders = append(journal.Orders, o)
-		b.Orders.Messages[o.ID], b.Orders.Messages[confirmation], b.Shipping.Messages[confirmation] = orders.Placed, orders.Confirmed, orders.Confirmed
+		b.Orders.Messages[o.ID] = orders.Placed
+		b.Orders.Messages[confirmation], b.Shipping.Messages[confirmation] = orders.Confirmed, orders.Confirmed
 		b.Reserved[o.ID], b.Paid[o.ID], b.Parcelled[o.ID] = 1, 1, 1
 		b.Orders.Statuses[orders.ReserveStock][o.ID], b.Orders.Statuses[orders.TakePayment][o.ID] = done, done
-		b.Orders.Statuses[orders.Announce][confirmation], b.Shipping.Statuses[shipping.CreateParcel][confirmation] = done, done
+		b.Orders.Statuses[orders.Announce][confirmation] = done
+		b.Shipping.Statuses[shipping.CreateParcel][confirmation] = done
 		b.Shipping.Statuses[shipping.NotifyCustomer][confirmation] = done
 		b.Completed += 5
 		b.Mails++

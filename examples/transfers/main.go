@@ -23,7 +23,7 @@
 //	doubled       entries beyond the first of a transfer
 //	out_of_order  entries that come after one of the same account that was accepted later
 //	kills         how often a worker was killed
-//	reruns        calls of the handler beyond the first of a transfer: after a failure, a kill, or a group that was repeated
+//	reruns        calls of the handler beyond the first of a transfer: after a failure, a kill, or a repeated group
 //
 // Besides, each account must have what a replay of all transfers in their
 // order gives it, the accounts together must have what they had at the start,

@@ -129,7 +129,8 @@ func (w way) as(mechanism, user, password string) way {
 func (w way) start(b *bench, change ...func(*kafkaconsumer.Config)) (*kafkaconsumer.Consumer, *observer.ObservedLogs) {
 	b.t.Helper()
 	cfg := config(b.brokers, b.topic)
-	cfg.GroupID, cfg.SessionTimeout, cfg.RequestTimeout, cfg.DialTimeout, cfg.HeartbeatInterval = b.group, 6*time.Second, 5*time.Second, 5*time.Second, 200*time.Millisecond
+	cfg.GroupID, cfg.SessionTimeout, cfg.HeartbeatInterval = b.group, 6*time.Second, 200*time.Millisecond
+	cfg.RequestTimeout, cfg.DialTimeout = 5*time.Second, 5*time.Second
 	w(b, &cfg)
 	for _, each := range change {
 		each(&cfg)

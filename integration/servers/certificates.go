@@ -28,7 +28,8 @@ func NewAuthority() (*Authority, error) {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
 	template := template("inbox test authority")
-	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageDigitalSignature
+	template.IsCA, template.BasicConstraintsValid = true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)

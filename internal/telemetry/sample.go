@@ -56,7 +56,8 @@ type PartitionSample struct {
 // stop is called. latest must be quick, and so must now, the inbox's clock.
 func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time) (stop func() error, err error) {
 	g := gauges{Instruments: i}
-	due, waiting, processing, poisoned := g.count(backlogDue), g.count(backlogWaiting), g.count(backlogProcessing), g.count(backlogPoisoned)
+	due, waiting := g.count(backlogDue), g.count(backlogWaiting)
+	processing, poisoned := g.count(backlogProcessing), g.count(backlogPoisoned)
 	paused, workers, health := g.count(handlerPaused), g.count(liveWorkers), g.count(healthState)
 	lag, halted := g.count(consumerLag), g.count(consumerHalted)
 	age, sampled, running := g.seconds(oldestDueAge), g.seconds(sampleAge), g.seconds(oldestRunningAge)

@@ -4,6 +4,7 @@
 //     machine and flaky on another. Wait on a signal, a timer beside a context,
 //     or a condition with a deadline.
 //   - testify's assert: a failed expectation must end the test (require does).
+//   - lines of more than 120 columns, but for those with a text in them.
 //
 // It reads the names of Go files from standard input, one a line, prints
 // file:line: what, and exits with 1 when it finds something.
@@ -11,6 +12,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -18,7 +20,11 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"unicode/utf8"
 )
+
+// mostColumns is how long a line may be.
+const mostColumns = 120
 
 func main() {
 	found, err := check(os.Stdin, os.Stdout)
@@ -52,8 +58,12 @@ func check(names io.Reader, out io.Writer) (found int, err error) {
 }
 
 func checkFile(name string, out io.Writer) (found int, err error) {
+	source, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
 	set := token.NewFileSet()
-	file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(set, name, source, parser.SkipObjectResolution)
 	if err != nil {
 		return 0, err
 	}
@@ -78,7 +88,13 @@ func checkFile(name string, out io.Writer) (found int, err error) {
 			report(spec.Pos(), "testify/assert: use require")
 		}
 	}
+	texts := map[int]bool{} // lines with a part of one
 	ast.Inspect(file, func(node ast.Node) bool {
+		if text, ok := node.(*ast.BasicLit); ok && text.Kind == token.STRING {
+			for line := set.Position(text.Pos()).Line; line <= set.Position(text.End()).Line; line++ {
+				texts[line] = true
+			}
+		}
 		if selector, ok := node.(*ast.SelectorExpr); ok && selector.Sel.Name == "Sleep" {
 			if pkg, ok := selector.X.(*ast.Ident); ok && timeName != "" && pkg.Name == timeName {
 				report(selector.Pos(), "time.Sleep: wait on a signal, a timer beside a context, or a condition")
@@ -86,5 +102,10 @@ func checkFile(name string, out io.Writer) (found int, err error) {
 		}
 		return true
 	})
+	for i, line := range bytes.Split(source, []byte("\n")) {
+		if columns := utf8.RuneCount(line); columns > mostColumns && !texts[i+1] {
+			report(set.File(file.Pos()).LineStart(i+1), fmt.Sprintf("a line of %d columns: at most %d", columns, mostColumns))
+		}
+	}
 	return found, nil
 }

@@ -19,6 +19,9 @@ func TestForbiddenIsFoundWhereItIsCodeOnly(t *testing.T) {
 			":2: testify/assert"},
 		"require":            {"package p\nimport \"github.com/stretchr/testify/require\"\nvar _ = require.True\n", ""},
 		"another's sleep":    {"package p\nimport \"time\"\nvar _ time.Duration\nfunc f(bed interface{ Sleep() }) { bed.Sleep() }\n", ""},
+		"long line":          {"package p\n\nvar a" + strings.Repeat("a", 120) + " int\n", ":3: a line of 129 columns"},
+		"long comment":       {"package p\n\n// " + strings.Repeat("a ", 60) + "\n", ":3: a line of"},
+		"long text":          {"package p\n\nvar s = `a\n" + strings.Repeat("a ", 61) + "\na`\n", ""},
 		"text and a comment": {"package p\n\n// time.Sleep is forbidden.\nvar s = \"time.Sleep(1)\"\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

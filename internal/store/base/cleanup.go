@@ -148,6 +148,7 @@ func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 		&s.RequeuedCount, &s.LastError, &created,
 		&started, &s.WorkerID, &next, &s.IsPoisoned, &completed, &s.Outcome, &s.Version,
 		&s.LaneHandler, &s.LaneKey, &s.IsWaiting, &s.HoldsLane)
-	s.CreatedAt, s.ProcessingStartedAt, s.NextAttemptAt, s.CompletedAt = created.Time, started.Pointer(), next.Pointer(), completed.Pointer()
+	s.CreatedAt, s.ProcessingStartedAt = created.Time, started.Pointer()
+	s.NextAttemptAt, s.CompletedAt = next.Pointer(), completed.Pointer()
 	return err
 }
