@@ -139,8 +139,8 @@ func (l *loop) noteClaimed(c *claimed) {
 	if c.err != nil {
 		l.notBefore = time.Now().Add(l.p.opts.restartDelay())
 	}
-	for i, a := range c.attempts {
-		l.giveBack(l.shareOf(a.Handler).Enqueue(c.attempts[i:i+1:i+1], false))
+	for i := range c.attempts {
+		l.enqueue(c.attempts[i:i+1:i+1], false)
 	}
 	l.noteDue(c.next)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
@@ -61,11 +62,16 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 			p.settled(ctx, r, applied)
 			counts.count(r.outcome, applied)
 		}, func() {})
-	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: min(p.opts.BatchSize, p.opts.Concurrency)}
+	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
 	d := &drain{pool: p.newPool(limits, completer, newCrew()), counts: &counts, met: map[string]bool{}}
 	defer d.crew.dismiss()
-	d.within, d.missed = d.withinClaim, func(event) {} // only handlers' calls outlive a drain
+	d.within, d.late = d.withinClaim, func(g *group) bool { return time.Until(g.until()) <= 0 }
+	d.missed = func(event) {} // only handlers' calls outlive a drain
 	defer d.close()
+	completer.drained = func() {
+		d.stored.Store(true)
+		d.reports.arrived.Notify()
+	}
 	d.claimer = p.newClaimer(h, func(r result) {
 		d.meet(r.claim.StatusID)
 		completer.add(r)
@@ -120,7 +126,10 @@ type drain struct {
 	// ends it.
 	met    map[string]bool
 	fresh  bool      // the round under way has a status not met before
+	news   bool      // likewise, since all handlers were last asked
 	paused time.Time // when what operators paused was read
+
+	stored atomic.Bool // results, since the drain last saw it
 }
 
 // meet reports whether the status was not met before.
@@ -128,7 +137,7 @@ func (d *drain) meet(statusID string) bool {
 	if d.met[statusID] {
 		return false
 	}
-	d.met[statusID], d.fresh = true, true
+	d.met[statusID], d.fresh, d.news = true, true, true
 	return true
 }
 
@@ -166,26 +175,26 @@ func (d *drain) readPauses(ctx context.Context) error {
 	return nil
 }
 
-// round claims and runs until no handler has more, and stores the results: what these make
-// due, as the next of a lane, is for the next round.
-func (d *drain) round(ctx context.Context) (err error) {
+// round claims and runs until no handler has more, and stores the results.
+func (d *drain) round(ctx context.Context) error {
 	// Each result is stored as it comes, not when the slowest handler ends.
 	storing, endStoring := context.WithCancel(context.WithoutCancel(ctx))
+	defer endStoring()
 	stored := make(chan struct{})
 	go func() {
 		defer close(stored)
 		d.completer.run(storing, context.WithoutCancel(ctx))
 	}()
 	d.sched.LookAnew()
+	var interrupted, failed error
 	for {
-		if err == nil {
-			err = d.interrupted(ctx)
-		}
+		interrupted = d.interrupted(ctx)
 		claims := false
-		if err == nil {
-			claims, err = d.claim(ctx)
+		if interrupted == nil && failed == nil {
+			d.lookAgain()
+			claims, failed = d.claim(ctx)
 		}
-		if err != nil {
+		if interrupted != nil || failed != nil {
 			d.releaseQueued()
 		}
 		d.start()
@@ -202,7 +211,20 @@ func (d *drain) round(ctx context.Context) (err error) {
 	d.releaseQueued() // a circuit may be shut by somebody else's probe
 	endStoring()
 	<-stored
-	return errors.Join(err, d.flush(ctx))
+	if interrupted == nil {
+		interrupted = d.turn.lost()
+	}
+	return errors.Join(failed, interrupted, d.flush(ctx))
+}
+
+// lookAgain makes all handlers ask once more when results are stored: these may have made
+// others due, as the next of a lane, whose handlers must not wait for somebody's backlog to
+// end. Without a status not met before nothing new can have come of them.
+func (d *drain) lookAgain() {
+	if d.stored.Swap(false) && d.news {
+		d.news = false
+		d.sched.LookAnew()
+	}
 }
 
 // interrupted returns why nothing more may be claimed.
@@ -216,8 +238,11 @@ func (d *drain) interrupted(ctx context.Context) error {
 // claim claims once, for free slots, and reports whether it did. The time of each claim is its
 // own: claims are judged by it.
 func (d *drain) claim(ctx context.Context) (bool, error) {
-	if d.completer.backlog() > 2*d.p.opts.BatchSize+d.p.opts.Concurrency {
+	switch {
+	case d.completer.backlog() > 2*d.p.opts.BatchSize+d.p.opts.Concurrency:
 		return false, nil // the database is too slow for the results that wait
+	case d.p.store.SingleWriter() && d.writes():
+		return false, nil // the claim would wait for a handler's transaction to end
 	}
 	if err := d.readPauses(ctx); err != nil {
 		return false, err
@@ -232,6 +257,11 @@ func (d *drain) claim(ctx context.Context) (bool, error) {
 	tasks, short, err := d.claimer.claim(ctx, "", d.p.messages(quotas), d.p.clock.Now())
 	if err != nil {
 		d.sched.EndClaim(scheduler.Claimed{Failed: true})
+		if len(d.running) > 0 && ctx.Err() == nil && (d.p.awaits(err) || errors.Is(err, context.DeadlineExceeded)) {
+			// Handlers that run have the only write lock, or all connections: what ends next
+			// makes room.
+			return false, nil
+		}
 		return false, err // it may have given claims back
 	}
 	found, fresh := map[*handler.Handler]bool{}, map[*handler.Handler]bool{}
@@ -249,28 +279,39 @@ func (d *drain) claim(ctx context.Context) (bool, error) {
 		}
 	}
 	d.sched.EndClaim(scheduler.Claimed{Full: full})
-	for i, t := range tasks {
-		d.giveBack(d.shareOf(t.Handler).Enqueue(tasks[i:i+1:i+1], false))
+	for i := range tasks {
+		d.enqueue(tasks[i:i+1:i+1], false)
 	}
 	return true, nil
 }
 
-// withinClaim: a group must end before others may take its claims for stuck. Calls one after
-// the other share the time, and what one of them costs the others by taking too long is
-// left for them to run again alone.
-func (d *drain) withinClaim(g *group) (context.Context, context.CancelFunc, func(context.Context) error) {
+// writes: a transactional handler runs.
+func (d *drain) writes() bool {
+	for g := range d.running {
+		if g.handler.Kind() == handler.Transactional {
+			return true
+		}
+	}
+	return false
+}
+
+// until is when the first of a drain's claims in the group may be taken for stuck.
+func (g *group) until() time.Time {
 	until := g.tasks[0].until
 	for _, t := range g.tasks {
 		if t.until.Before(until) {
 			until = t.until
 		}
 	}
+	return until
+}
+
+// withinClaim: a group must end before others may take its claims for stuck. Calls one after
+// the other share the time, and what one of them costs the others by taking too long is
+// left for them to run again alone.
+func (d *drain) withinClaim(g *group) (context.Context, context.CancelFunc, func(context.Context) error) {
+	until := g.until()
 	left := time.Until(until)
-	if left <= 0 { // it waited too long behind others
-		ctx, cancel := context.WithCancelCause(d.attempts)
-		cancel(errFenced)
-		return ctx, func() {}, barred
-	}
 	own := left
 	if n := len(g.tasks); n > 1 && g.handler.BatchSize() == 1 {
 		own = left / time.Duration(n+1)

@@ -133,3 +133,45 @@ func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) 
 		})
 	}
 }
+
+// Contract 5.14: a claim would wait for the only write lock, which the slow handler has.
+func TestDrainOutlastsATransactionalHandlerSlowerThanAStatement(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.Concurrency(4), inbox.StatementTimeout(time.Second), inboxtest.Handlers(
+			inboxtest.Tx("slow", func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "m00000" {
+					pause(t, 3*time.Second) // three statements
+				}
+				return nil
+			}),
+			inboxtest.Do("fast", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, many(30)...)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at"+
+			" WHERE handler_key = 'slow' AND message_id <> 'm00000'")
+		require.Equal(t, processor.Drained{Picked: 31, Completed: 31}, inboxtest.Process(t, ib))
+	})
+}
+
+// Contract 5.2: what a stored result makes due is not put off until others' calls have ended.
+func TestDrainMovesALaneOnBesideACallThatTakesLong(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const rows = 4
+		moved := make(chan struct{})
+		ran := 0
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(
+			inboxtest.Do("lane", func(context.Context, inboxtest.Bytes) error {
+				if ran++; ran == rows {
+					close(moved)
+				}
+				return nil
+			}, handler.OrderedBy(func(handler.RawMessage) []byte { return []byte("one") })),
+			inboxtest.Do("long", func(ctx context.Context, m inboxtest.Bytes) error {
+				if m.ID == "m00000" {
+					inboxtest.Receive(t, moved, "the last row of the lane")
+				}
+				return nil
+			})))
+		inboxtest.Accept(t, ib, many(rows)...)
+		require.Equal(t, processor.Drained{Picked: 2 * rows, Completed: 2 * rows}, inboxtest.Process(t, ib))
+	})
+}

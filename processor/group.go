@@ -11,7 +11,7 @@ import (
 type group struct {
 	handler *handler.Handler
 	tasks   []*task
-	overdue bool // owned by the loop: it holds no slot any more (5.4)
+	overdue bool // of the pool's owner: it holds no slot any more (5.4)
 
 	report func(error) // tells the circuit breaker that has let a batch run
 

@@ -122,7 +122,7 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, uncl
 	}
 	l.act.claimer.held.add(claims)
 	for _, a := range attempts {
-		l.giveBack(l.shareOf(a.Handler).Enqueue([]*task{a}, false))
+		l.enqueue([]*task{a}, false)
 	}
 	for key, n := range unclaimed {
 		if h, known := l.p.registry.Lookup(key); known {
@@ -203,7 +203,7 @@ func (l *loop) giveBackLate(attempts []*task) {
 	defer cancel()
 	results, settlements := make([]result, len(attempts)), make([]store.Settlement, len(attempts))
 	for i, a := range attempts {
-		results[i] = interrupted(a, l.p.clock.Now())
+		results[i] = notRun(a, errStopping, l.p.clock.Now())
 		settlements[i] = results[i].settlement
 	}
 	applied, err := l.p.store.Settle(stmt, settlements, store.AwaitLocked)

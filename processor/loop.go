@@ -5,7 +5,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
+
+	"go.uber.org/zap"
 )
 
 // loop is one session's scheduling (contract 5.1): claim what is due, start
@@ -80,7 +84,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			}
 		} else if l.obeyLock() {
 			l.applyPauses()
-			l.applyBreakers()
+			l.noteOpened(l.applyBreakers())
 			l.start()
 			l.claim()
 		}
@@ -144,9 +148,17 @@ func (l *loop) runNoMore(e event) {
 	switch {
 	case e.finished != nil:
 		l.act.left.remove(e.finished)
-		l.giveBack(e.finished.again())
+		l.giveBack(e.finished.again(), errStopping)
 	case e.claimed != nil:
-		l.giveBack(e.claimed.attempts)
+		l.giveBack(e.claimed.attempts, errStopping)
+	}
+}
+
+// noteOpened logs whose circuit breaker has opened.
+func (l *loop) noteOpened(opened []*handler.Handler) {
+	for _, h := range opened {
+		l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while",
+			zap.String(telemetry.FieldHandlerKey, h.Key()), zap.Time(telemetry.FieldUntil, l.p.policies[h].breaker.opensUp()))
 	}
 }
 

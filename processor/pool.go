@@ -12,8 +12,8 @@ import (
 )
 
 // pool runs what is claimed in the slots that the scheduler gives: of a session's loop, or of
-// a drain. It belongs to that one's goroutine, to which attempts, in goroutines of their own,
-// report by events. They hand their results to the completer themselves, so nothing is lost
+// a drain. It belongs to that one's goroutine (or to who holds the loop's lock), to which
+// attempts, in goroutines of their own, report by events. They hand their results to the completer themselves, so nothing is lost
 // when they outlive the pool.
 type pool struct {
 	p         *Processor
@@ -26,6 +26,8 @@ type pool struct {
 	// within returns the context that a group runs within, which the caller must end, and what
 	// is asked right before each of its calls.
 	within func(g *group) (ctx context.Context, end context.CancelFunc, mayStart func(context.Context) error)
+	// late, unless nil, says that there is no time left to run a group.
+	late func(g *group) bool
 	// missed does what is left to do of an event that comes when the pool is closed.
 	missed func(e event)
 }
@@ -46,9 +48,14 @@ func (w *pool) shareOf(h *handler.Handler) *scheduler.Handler[*task] { return w.
 func (w *pool) start() {
 	for h, tasks := w.sched.Next(); h != nil; h, tasks = w.sched.Next() {
 		g := newGroup(tasks)
+		if w.late != nil && w.late(g) {
+			w.giveBack(g.tasks, errLate)
+			h.Ended()
+			continue
+		}
 		// The circuit may have opened, or somebody else's probe be out, since
 		// the last look.
-		w.giveBack(g.admit(w.p.policies[g.handler].breaker))
+		w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
 		if len(g.tasks) == 0 {
 			h.Ended()
 			continue
@@ -109,7 +116,15 @@ func (w *pool) noteFinished(g *group) {
 	} else if !g.stuck() {
 		h.Returned()
 	}
-	w.giveBack(h.Enqueue(g.again(), true))
+	w.enqueue(g.again(), true)
+}
+
+// enqueue lets tasks of one handler wait for a slot, or gives them back if no call of it may
+// start.
+func (w *pool) enqueue(tasks []*task, front bool) {
+	if len(tasks) > 0 {
+		w.giveBack(w.shareOf(tasks[0].Handler).Enqueue(tasks, front), errUnreturned)
+	}
 }
 
 // noteOverdue replaces the slot of a handler that ignores its cancelled
@@ -121,7 +136,7 @@ func (w *pool) noteOverdue(g *group) {
 	g.overdue = true
 	h := w.shareOf(g.handler)
 	dropped, last := h.Overdue()
-	w.giveBack(dropped) // it is for another worker
+	w.giveBack(dropped, errUnreturned)
 	if last {
 		w.p.log.Error("inbox: claiming stops for a handler whose calls do not return",
 			zap.String(telemetry.FieldHandlerKey, g.handler.Key()), zap.Int(telemetry.FieldStuck, h.Stuck()))
@@ -131,31 +146,32 @@ func (w *pool) noteOverdue(g *group) {
 // applyPauses obeys what operators have paused.
 func (w *pool) applyPauses() {
 	for _, h := range w.p.registry.Handlers() {
-		w.giveBack(w.shareOf(h).Pause(w.p.Paused(h)))
+		w.giveBack(w.shareOf(h).Pause(w.p.Paused(h)), errPaused)
 	}
 }
 
-// applyBreakers gives back what waits for a handler whose circuit has opened.
-func (w *pool) applyBreakers() {
+// applyBreakers gives back what waits for a handler whose circuit has opened, and returns those
+// of which it was not open the last time.
+func (w *pool) applyBreakers() (opened []*handler.Handler) {
 	for _, h := range w.p.registry.Handlers() {
-		dropped, opened := w.shareOf(h).Break()
-		w.giveBack(dropped)
-		if opened {
-			w.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while",
-				zap.String(telemetry.FieldHandlerKey, h.Key()), zap.Time(telemetry.FieldUntil, w.p.policies[h].breaker.opensUp()))
+		dropped, anew := w.shareOf(h).Break()
+		w.giveBack(dropped, errCircuit)
+		if anew {
+			opened = append(opened, h)
 		}
 	}
+	return opened
 }
 
 // releaseQueued gives back what was claimed and never started.
 func (w *pool) releaseQueued() {
 	for _, h := range w.sched.Handlers() {
-		w.giveBack(h.Drop())
+		w.giveBack(h.Drop(), errStopping)
 	}
 }
 
-func (w *pool) giveBack(tasks []*task) {
+func (w *pool) giveBack(tasks []*task, why *attempt.Interruption) {
 	for _, t := range tasks {
-		w.completer.add(interrupted(t, w.p.clock.Now()))
+		w.completer.add(notRun(t, why, w.p.clock.Now()))
 	}
 }

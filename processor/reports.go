@@ -7,7 +7,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// event is what reaches the loop from other goroutines; one field is set.
+// event is what reaches the owner of a pool from other goroutines; one field is set.
 type event struct {
 	finished *group
 	overdue  *group
@@ -15,8 +15,8 @@ type event struct {
 	claimed  *claimed
 }
 
-// reports are the events that the loop has not handled yet. Who brings one does
-// not wait until the loop takes it, and the loop takes all at once: handlers that
+// reports are the events that the owner has not handled yet. Who brings one does
+// not wait until they are taken, and the owner takes all at once: handlers that
 // need microseconds finish by the dozen.
 type reports struct {
 	arrived routine.Signal // holds one token while there may be some

@@ -29,6 +29,14 @@ var (
 	errLockLost = attempt.NewInterruption("worker lost the lock of the inbox")
 )
 
+// Why a claim is given back without an attempt.
+var (
+	errPaused     = attempt.NewInterruption("its handler is paused")
+	errCircuit    = attempt.NewInterruption("its handler's circuit breaker is open")
+	errUnreturned = attempt.NewInterruption("its handler's calls do not return")
+	errLate       = attempt.NewInterruption("its claim waited too long behind others")
+)
+
 // judge says what the attempt's verdict does to the status. What is due again is due a
 // microsecond ahead at least: a drain with a clock that stands still never meets the
 // status again.
@@ -81,9 +89,9 @@ func poisonedBy(settle store.Settlement, text *string, err error) verdict {
 	return verdict{outcome: handler.AttemptPoisoned, failure: err, settlement: settle}
 }
 
-// interrupted gives back a claim that was never run.
-func interrupted(t *task, now time.Time) result {
-	t.Err, t.Cause = errStopping, errStopping
+// notRun gives back a claim that was never run, and says why.
+func notRun(t *task, why *attempt.Interruption, now time.Time) result {
+	t.Err, t.Cause = why, why
 	return result{task: t, verdict: t.judge(now)}
 }
 

@@ -1,6 +1,7 @@
 // Package scheduler decides of which handlers messages are claimed, handed off and started
 // next: slots, quotas, fair shares and the intervals of polling (contract 5.2, 5.17). It
-// reads no clock and does no I/O. Its types are for one goroutine at a time.
+// reads no clock and does no I/O. Its types are for one goroutine at a time, but for
+// Grant.Messages, which the accept that has the grant may ask without a lock.
 package scheduler
 
 import "time"
