@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -135,21 +136,17 @@ func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) 
 }
 
 // Contract 5.14: a claim would wait for the only write lock, which the slow handler has.
-func TestDrainOutlastsATransactionalHandlerSlowerThanAStatement(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(4), inbox.StatementTimeout(time.Second), inboxtest.Handlers(
-			inboxtest.Tx("slow", func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
-				if m.ID == "m00000" {
-					pause(t, 3*time.Second) // three statements
-				}
-				return nil
-			}),
-			inboxtest.Do("fast", inboxtest.Nothing)))
-		inboxtest.Accept(t, ib, many(30)...)
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at"+
-			" WHERE handler_key = 'slow' AND message_id <> 'm00000'")
-		require.Equal(t, processor.Drained{Picked: 31, Completed: 31}, inboxtest.Process(t, ib))
-	})
+func TestDrainOutlastsATransactionLongerThanTheDriverWaitsForTheFile(t *testing.T) {
+	t.Parallel()
+	const busy = 200 * time.Millisecond
+	db := testenv.OpenSQLite(t, testenv.BusyTimeout(testenv.SQLiteDSN(t), busy))
+	ib := inboxtest.New(t, db, inbox.Concurrency(4), inboxtest.Handlers(
+		inboxtest.Tx("slow", func(context.Context, *gorm.DB, inboxtest.Bytes) error { pause(t, 5*busy); return nil }),
+		inboxtest.Do("fast", inboxtest.Nothing)))
+	inboxtest.Accept(t, ib, many(30)...)
+	inboxtest.Exec(t, db, "UPDATE inbox_handler_statuses SET completed_at = created_at"+
+		" WHERE handler_key = 'slow' AND message_id <> 'm00000'")
+	require.Equal(t, processor.Drained{Picked: 31, Completed: 31}, inboxtest.Process(t, ib))
 }
 
 // Contract 5.2: what a stored result makes due is not put off until others' calls have ended.
