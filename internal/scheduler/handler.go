@@ -28,10 +28,10 @@ const (
 	Tried
 )
 
-// Probing: at most one message at a time may run.
+// Probing reports whether at most one message at a time may run.
 func (c Circuit) Probing() bool { return c == HalfOpen || c == Tried }
 
-// Shut: nothing may start now.
+// Shut reports whether nothing may start now.
 func (c Circuit) Shut() bool { return c == Open || c == Tried }
 
 // Handler is one handler's share of the work in this process, counted in slots.

@@ -31,7 +31,7 @@ func (s *Scheduler[T]) Reserve(wanted map[string]int) *Grant[T] {
 	return g
 }
 
-// Empty: it grants nothing, or has ended. A nil Grant is empty.
+// Empty reports whether it grants nothing, or has ended. A nil Grant is empty.
 func (g *Grant[T]) Empty() bool { return g == nil || len(g.messages) == 0 }
 
 // Messages are those granted of a handler.
