@@ -13,8 +13,8 @@ import (
 
 // pool runs what is claimed in the slots that the scheduler gives: of a session's loop, or of
 // a drain. It belongs to that one's goroutine (or to who holds the loop's lock), to which
-// attempts, in goroutines of their own, report by events. They hand their results to the completer themselves, so nothing is lost
-// when they outlive the pool.
+// attempts, in goroutines of their own, report by events. They hand their results to the
+// completer themselves, so nothing is lost when they outlive the pool.
 type pool struct {
 	p         *Processor
 	sched     *scheduler.Scheduler[*task]
