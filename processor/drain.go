@@ -56,22 +56,25 @@ type Drained struct {
 func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var counts Drained
 	h := newHeld()
-	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
-		func(ctx context.Context, r result, applied bool) {
-			h.drop(r.claim)
-			p.settled(ctx, r, applied)
-			counts.count(r.outcome, applied)
-		}, func() {})
+	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, nil, nil)
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
 	d := &drain{pool: p.newPool(limits, completer, newCrew()), counts: &counts, met: map[string]bool{}}
 	defer d.crew.dismiss()
 	d.within, d.late = d.withinClaim, func(g *group) bool { return time.Until(g.until()) <= 0 }
 	d.missed = func(event) {} // only handlers' calls outlive a drain
 	defer d.close()
-	completer.drained = func() {
-		d.stored.Store(true)
-		d.reports.arrived.Notify()
+	again := map[string]bool{} // statuses whose attempt was stored, and was not their end
+	completer.settled = func(ctx context.Context, r result, applied bool) {
+		h.drop(r.claim)
+		p.settled(ctx, r, applied)
+		counts.count(r.outcome, applied)
+		if !r.ended() && again[r.claim.StatusID] {
+			return
+		}
+		again[r.claim.StatusID] = !r.ended()
+		d.news.Store(true)
 	}
+	completer.drained = d.reports.arrived.Notify
 	d.claimer = p.newClaimer(h, func(r result) {
 		d.meet(r.claim.StatusID)
 		completer.add(r)
@@ -126,10 +129,10 @@ type drain struct {
 	// ends it.
 	met    map[string]bool
 	fresh  bool      // the round under way has a status not met before
-	news   bool      // likewise, since all handlers were last asked
 	paused time.Time // when what operators paused was read
 
-	stored atomic.Bool // results, since the drain last saw it
+	// news: a result was stored that may have made others due, see lookAgain.
+	news atomic.Bool
 }
 
 // meet reports whether the status was not met before.
@@ -137,7 +140,7 @@ func (d *drain) meet(statusID string) bool {
 	if d.met[statusID] {
 		return false
 	}
-	d.met[statusID], d.fresh, d.news = true, true, true
+	d.met[statusID], d.fresh = true, true
 	return true
 }
 
@@ -217,12 +220,12 @@ func (d *drain) round(ctx context.Context) error {
 	return errors.Join(failed, interrupted, d.flush(ctx))
 }
 
-// lookAgain makes all handlers ask once more when results are stored: these may have made
-// others due, as the next of a lane, whose handlers must not wait for somebody's backlog to
-// end. Without a status not met before nothing new can have come of them.
+// lookAgain makes all handlers ask once more when a status has ended, or was attempted for the
+// first time: that may have made others due, as the next of a lane, whose handlers must not
+// wait for somebody's backlog to end. Further attempts do not count, or a status that is due
+// at once again and again would keep the drain going for ever.
 func (d *drain) lookAgain() {
-	if d.stored.Swap(false) && d.news {
-		d.news = false
+	if d.news.Swap(false) {
 		d.sched.LookAnew()
 	}
 }
@@ -235,8 +238,8 @@ func (d *drain) interrupted(ctx context.Context) error {
 	return d.turn.lost()
 }
 
-// claim claims once, for free slots, and reports whether it did. The time of each claim is its
-// own: claims are judged by it.
+// claim claims once, for free slots, unless it must wait for what runs, and reports whether it
+// did.
 func (d *drain) claim(ctx context.Context) (bool, error) {
 	switch {
 	case d.completer.backlog() > 2*d.p.opts.BatchSize+d.p.opts.Concurrency:
@@ -244,6 +247,18 @@ func (d *drain) claim(ctx context.Context) (bool, error) {
 	case d.p.store.SingleWriter() && d.writes():
 		return false, nil // the claim would wait for a handler's transaction to end
 	}
+	claims, err := d.claimOnce(ctx)
+	waits := d.p.awaits(err) || errors.Is(err, context.DeadlineExceeded)
+	if waits && len(d.running) > 0 && ctx.Err() == nil {
+		// Handlers that run have the only write lock, or all connections: what ends next
+		// makes room.
+		return false, nil
+	}
+	return claims, err
+}
+
+// claimOnce gives each claim its own time: claims are judged by it.
+func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	if err := d.readPauses(ctx); err != nil {
 		return false, err
 	}
@@ -257,11 +272,6 @@ func (d *drain) claim(ctx context.Context) (bool, error) {
 	tasks, short, err := d.claimer.claim(ctx, "", d.p.messages(quotas), d.p.clock.Now())
 	if err != nil {
 		d.sched.EndClaim(scheduler.Claimed{Failed: true})
-		if len(d.running) > 0 && ctx.Err() == nil && (d.p.awaits(err) || errors.Is(err, context.DeadlineExceeded)) {
-			// Handlers that run have the only write lock, or all connections: what ends next
-			// makes room.
-			return false, nil
-		}
 		return false, err // it may have given claims back
 	}
 	found, fresh := map[*handler.Handler]bool{}, map[*handler.Handler]bool{}

@@ -149,6 +149,24 @@ func TestDrainOutlastsATransactionLongerThanTheDriverWaitsForTheFile(t *testing.
 	require.Equal(t, processor.Drained{Picked: 31, Completed: 31}, inboxtest.Process(t, ib))
 }
 
+// Contract 5.14: nor does it need a connection while its handlers have them all.
+func TestDrainOutlastsAHandlerThatHasTheOnlyConnection(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		const statement = 300 * time.Millisecond
+		pool, err := d.DB.DB()
+		require.NoError(t, err)
+		slow := func(context.Context, *gorm.DB, inboxtest.Bytes) error { pause(t, 4*statement); return nil }
+		ib := inboxtest.New(t, d.DB, inbox.StatementTimeout(statement), inbox.HeartbeatInterval(statement),
+			inboxtest.Handlers(inboxtest.Tx("slow", slow), inboxtest.Do("fast", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, many(30)...)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at"+
+			" WHERE handler_key = 'slow' AND message_id <> 'm00000'")
+		pool.SetMaxOpenConns(1)
+		defer pool.SetMaxOpenConns(0)
+		require.Equal(t, processor.Drained{Picked: 31, Completed: 31}, inboxtest.Process(t, ib))
+	})
+}
+
 // Contract 5.2: what a stored result makes due is not put off until others' calls have ended.
 func TestDrainMovesALaneOnBesideACallThatTakesLong(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

@@ -24,6 +24,11 @@ type result struct {
 	found bool
 }
 
+// ended: nothing is left to do for the status.
+func (r result) ended() bool {
+	return r.outcome == handler.AttemptCompleted || r.outcome == superseded || r.outcome == handler.AttemptPoisoned
+}
+
 // mayHaveCommitted: its transaction was sent to commit, and had not when the
 // status was read back.
 func (r result) mayHaveCommitted() bool {
