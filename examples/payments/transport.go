@@ -47,8 +47,10 @@ type Transport struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and made anew when there is more to take
 	queue   []Payment
-	orders  []order // kills that have not happened, the next first
-	pending bool    // one has been sent out, or the process it killed is not known to have ended
+	orders  []order        // kills that have not happened, the next first
+	pending bool           // one has been sent out, or the process it killed is not known to have ended
+	alone   string         // the payment that is to kill in its handler: no other copy of it is sent out
+	out     map[string]int // deliveries that are out, by payment
 	state   Deliveries
 }
 
@@ -80,8 +82,8 @@ func NewTransport(deliveries []Payment, kills []order) (*Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	t := &Transport{listener: listener, queue: deliveries, orders: kills, changed: make(chan struct{}),
-		state: Deliveries{Acknowledged: map[string]int{}, Unsure: map[string]int{}}}
+	t := &Transport{listener: listener, queue: slices.Clone(deliveries), orders: kills, changed: make(chan struct{}),
+		out: map[string]int{}, state: Deliveries{Acknowledged: map[string]int{}, Unsure: map[string]int{}}}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	t.serving.Go(t.accept)
 	return t, nil
@@ -142,8 +144,10 @@ func (t *Transport) serve(conn net.Conn) {
 func (t *Transport) take() (d Delivery, ok bool) {
 	for {
 		t.mu.Lock()
-		if len(t.queue) > 0 {
-			d.Payment, t.queue = t.queue[0], t.queue[1:]
+		if i := slices.IndexFunc(t.queue, func(p Payment) bool { return p.ID != t.alone }); i >= 0 {
+			d.Payment = t.queue[i]
+			copy(t.queue[1:], t.queue[:i])
+			t.queue = t.queue[1:]
 			t.state.Sent++
 			d.DieAt = t.sendOut(d.Payment)
 			t.mu.Unlock()
@@ -159,15 +163,22 @@ func (t *Transport) take() (d Delivery, ok bool) {
 	}
 }
 
-// sendOut chooses whether a delivery kills. One order is out at a time: of two
-// in one process the first would end both.
+// sendOut counts a delivery as out and chooses whether it kills. One order is out
+// at a time: of two in one process the first would end both. A delivery that is to
+// kill in the handler must reach it: no other copy of its payment is out, or is sent
+// out before it has ended. On SQLite it may else wait for the database's lock while
+// others bring its payment, and then all the rest.
 func (t *Transport) sendOut(p Payment) Point {
+	t.out[p.ID]++
 	if t.pending || len(t.orders) == 0 || t.state.Sent < t.orders[0].after {
 		return ""
 	}
 	at := t.orders[0].at
-	if at.needsBody() && t.state.Acknowledged[p.ID] > 0 {
-		return ""
+	if at.needsBody() {
+		if t.state.Acknowledged[p.ID] > 0 || t.out[p.ID] > 1 {
+			return ""
+		}
+		t.alone = p.ID
 	}
 	t.pending = true
 	return at
@@ -176,14 +187,18 @@ func (t *Transport) sendOut(p Payment) Point {
 func (t *Transport) settle(d Delivery, answer string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.out[d.Payment.ID]--
 	if answer == acknowledged {
 		t.state.Acknowledged[d.Payment.ID]++
 		t.state.Total++
 	} else {
 		t.queue = append([]Payment{d.Payment}, t.queue...)
-		close(t.changed)
-		t.changed = make(chan struct{})
 	}
+	if d.DieAt != "" {
+		t.alone = ""
+	}
+	close(t.changed)
+	t.changed = make(chan struct{})
 	switch {
 	case strings.HasPrefix(answer, refused):
 		t.state.Refused++
@@ -195,7 +210,7 @@ func (t *Transport) settle(d Delivery, answer string) {
 	case answer == dying:
 		t.state.Killed = append(t.state.Killed, d.DieAt)
 		t.orders = t.orders[1:] // Buried says when the next may go out
-	default: // it did not come by: the next may
+	default: // it was refused or lost its claim before: the next may
 		t.pending = false
 	}
 }

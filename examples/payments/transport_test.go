@@ -97,12 +97,17 @@ func TestWhatADyingConsumerHadComesAgain(t *testing.T) {
 
 func TestKillsInTheHandlerAreForPaymentsThatMayReachIt(t *testing.T) {
 	transport := transportOf(t, nil, order{after: 1, at: inBody})
-	transport.state.Sent, transport.state.Acknowledged["a"] = 5, 1
-	require.Empty(t, transport.sendOut(Payment{ID: "a"}))
+	transport.state.Sent, transport.state.Acknowledged["a"], transport.out["d"] = 5, 1, 1
+	require.Empty(t, transport.sendOut(Payment{ID: "a"}), "has been handled")
+	require.Empty(t, transport.sendOut(Payment{ID: "d"}), "a copy of it is out")
 	require.Equal(t, inBody, transport.sendOut(Payment{ID: "b"}))
 	require.Empty(t, transport.sendOut(Payment{ID: "c"}), "one at a time")
-	transport.settle(Delivery{Payment{ID: "b"}, inBody}, acknowledged)
-	require.Equal(t, inBody, transport.sendOut(Payment{ID: "c"}), "b did not come by")
-	transport.settle(Delivery{Payment{ID: "c"}, inBody}, dying)
+	transport.queue = []Payment{{ID: "b"}, {ID: "e"}}
+	next, ok := transport.take()
+	require.True(t, ok)
+	require.Equal(t, "e", next.Payment.ID, "no copy of a payment that is to kill is sent out")
+	transport.settle(Delivery{Payment{ID: "b"}, inBody}, refused)
+	require.Equal(t, inBody, transport.sendOut(Payment{ID: "f"}), "b was refused")
+	transport.settle(Delivery{Payment{ID: "f"}, inBody}, dying)
 	require.True(t, transport.pending, "until the process has ended")
 }
