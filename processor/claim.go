@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -53,18 +54,18 @@ func (c *claimer) nextLook() time.Time {
 
 // claim asks for due statuses and sorts out siblings under legacy keys.
 func (c *claimer) claim(
-	ctx context.Context, workerID string, limits map[*handler.Handler]int, at time.Time,
+	ctx context.Context, workerID string, quotas map[string]scheduler.Quota, at time.Time,
 ) ([]*task, map[*handler.Handler]bool, error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
-	quota := map[string]int{}
+	asked := map[*handler.Handler][]int{} // of each key
 	for _, h := range c.registry.Handlers() {
-		if n := limits[h]; n > 0 {
-			quotas := split(n, h.Keys())
+		if n := quotas[h.Key()].Messages; n > 0 {
+			asked[h] = split(n, h.Keys())
 			for i, key := range h.Keys() {
-				req.Limits = append(req.Limits, store.KeyLimit{HandlerKey: key, Limit: quotas[i], Lanes: c.policies[h].lanes})
-				quota[key] = quotas[i]
+				limit := store.KeyLimit{HandlerKey: key, Limit: asked[h][i], Lanes: c.policies[h].lanes}
+				req.Limits = append(req.Limits, limit)
 			}
 		}
 	}
@@ -90,10 +91,13 @@ func (c *claimer) claim(
 		attempts = append(attempts, newTask(claim, h, c.policies[h]))
 	}
 	short := map[*handler.Handler]bool{}
-	for h := range limits {
-		short[h] = !slices.ContainsFunc(h.Keys(), func(key string) bool {
-			return got[key] >= quota[key] || slices.Contains(claimed.Behind, key)
-		})
+	for h, limits := range asked {
+		short[h] = true
+		for i, key := range h.Keys() {
+			if got[key] >= limits[i] || slices.Contains(claimed.Behind, key) {
+				short[h] = false
+			}
+		}
 	}
 	attempts, err = c.resolveSiblings(stmt, attempts)
 	return attempts, short, err

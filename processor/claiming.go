@@ -105,28 +105,17 @@ func (l *loop) lookUp(c *claimed, quotas map[string]scheduler.Quota, reconcile b
 		return
 	}
 	now := l.p.clock.Now()
-	if c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, l.p.messages(quotas), now); c.err != nil {
+	if c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, quotas, now); c.err != nil {
 		return
 	}
 	for h, short := range c.short {
-		if short && quotas[h.Key()].AskDue {
+		if short && quotas[h.Key()].AskNextDue {
 			c.asked = append(c.asked, h)
 		}
 	}
 	if c.next, c.err = l.act.claimer.nextDue(ctx, c.asked, now); c.err != nil {
 		c.asked = nil
 	}
-}
-
-// messages says how many messages to claim of each handler.
-func (p *Processor) messages(quotas map[string]scheduler.Quota) map[*handler.Handler]int {
-	limits := make(map[*handler.Handler]int, len(quotas))
-	for _, h := range p.registry.Handlers() {
-		if q := quotas[h.Key()]; q.Messages > 0 {
-			limits[h] = q.Messages
-		}
-	}
-	return limits
 }
 
 // noteClaimed queues what was claimed and learns what is left in the database.
@@ -159,7 +148,7 @@ func (c *claimed) found() scheduler.Claimed {
 		}
 	}
 	for _, h := range c.asked {
-		found.DueAsked = append(found.DueAsked, h.Key())
+		found.NextDueKnown = append(found.NextDueKnown, h.Key())
 	}
 	return found
 }

@@ -61,18 +61,21 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	d := &drain{pool: p.newPool(limits, completer, newCrew()), counts: &counts, met: map[string]bool{}}
 	defer d.crew.dismiss()
 	d.within, d.late = d.withinClaim, func(g *group) bool { return time.Until(g.until()) <= 0 }
-	d.missed = func(event) {} // only handlers' calls outlive a drain
+	d.missed = func(event) {} // only a call that ignores its cancellation outlives the drain
 	defer d.close()
-	again := map[string]bool{} // statuses whose attempt was stored, and was not their end
+	attempted := map[string]bool{}
 	completer.settled = func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.settled(ctx, r, applied)
 		counts.count(r.outcome, applied)
-		if !r.ended() && again[r.claim.StatusID] {
-			return
+		// A stored result can make others due, such as the next message of a lane, and their
+		// handler must not wait for another's backlog. A status that is due again at once, any
+		// number of times, must not keep the drain going, so only its first attempt and its end
+		// make all handlers claim again.
+		if r.ended() || !attempted[r.claim.StatusID] {
+			attempted[r.claim.StatusID] = true
+			d.refresh.Store(true)
 		}
-		again[r.claim.StatusID] = !r.ended()
-		d.news.Store(true)
 	}
 	completer.drained = d.reports.arrived.Notify
 	d.claimer = p.newClaimer(h, func(r result) {
@@ -92,8 +95,8 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
 	defer context.AfterFunc(d.turn.term, func() { cancel(context.Cause(d.turn.term)) })()
 	d.attempts = attempts
-	for d.fresh = true; d.fresh && err == nil; {
-		d.fresh = false
+	for before := -1; err == nil && len(d.met) > before; {
+		before = len(d.met)
 		err = d.round(ctx)
 	}
 	return counts, err
@@ -115,32 +118,30 @@ func (d *Drained) count(outcome handler.AttemptOutcome, applied bool) {
 	}
 }
 
-// drain is one ProcessPending: a pool that claims for no worker, and looks for work until
-// it meets nothing new. Everything but the attempts is in the caller's goroutine.
+// drain is one ProcessPending: a pool whose claims have no worker, and which claims until it
+// finds nothing new. Everything but the attempts and the completer runs in the caller's goroutine.
 type drain struct {
 	pool
 	claimer  *claimer
-	counts   *Drained // but for the results, which the completer counts as it stores them
+	counts   *Drained // the completer adds each result as it stores it
 	turn     *turn
 	attempts context.Context // of everything that runs
 
-	// met are the statuses claimed so far. A snooze or a retry can come due
-	// while the drain goes on, and for ever again: a round of nothing else
-	// ends it.
+	// met are the statuses claimed so far. A snoozed or failed status can come due again during
+	// the drain, any number of times: a round that claims no other status ends the drain.
 	met    map[string]bool
-	fresh  bool      // the round under way has a status not met before
-	paused time.Time // when what operators paused was read
+	paused time.Time // when the paused handlers were read
 
-	// news: a result was stored that may have made others due, see lookAgain.
-	news atomic.Bool
+	// refresh is set when a stored result may have made other statuses due.
+	refresh atomic.Bool
 }
 
-// meet reports whether the status was not met before.
+// meet reports whether the status is claimed for the first time.
 func (d *drain) meet(statusID string) bool {
 	if d.met[statusID] {
 		return false
 	}
-	d.met[statusID], d.fresh = true, true
+	d.met[statusID] = true
 	return true
 }
 
@@ -188,13 +189,15 @@ func (d *drain) round(ctx context.Context) error {
 		defer close(stored)
 		d.completer.run(storing, context.WithoutCancel(ctx))
 	}()
-	d.sched.LookAnew()
+	d.sched.Refresh()
 	var interrupted, failed error
 	for {
 		interrupted = d.interrupted(ctx)
 		claims := false
 		if interrupted == nil && failed == nil {
-			d.lookAgain()
+			if d.refresh.Swap(false) {
+				d.sched.Refresh()
+			}
 			claims, failed = d.claim(ctx)
 		}
 		if interrupted != nil || failed != nil {
@@ -211,7 +214,7 @@ func (d *drain) round(ctx context.Context) error {
 			d.handle(e)
 		}
 	}
-	d.releaseQueued() // a circuit may be shut by somebody else's probe
+	d.releaseQueued() // a circuit breaker may wait for the probe of the started worker
 	endStoring()
 	<-stored
 	if interrupted == nil {
@@ -220,17 +223,7 @@ func (d *drain) round(ctx context.Context) error {
 	return errors.Join(failed, interrupted, d.flush(ctx))
 }
 
-// lookAgain makes all handlers ask once more when a status has ended, or was attempted for the
-// first time: that may have made others due, as the next of a lane, whose handlers must not
-// wait for somebody's backlog to end. Further attempts do not count, or a status that is due
-// at once again and again would keep the drain going for ever.
-func (d *drain) lookAgain() {
-	if d.news.Swap(false) {
-		d.sched.LookAnew()
-	}
-}
-
-// interrupted returns why nothing more may be claimed.
+// interrupted returns the error that ends the drain early, if its context or its lease has ended.
 func (d *drain) interrupted(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("process pending: %w", err)
@@ -238,26 +231,26 @@ func (d *drain) interrupted(ctx context.Context) error {
 	return d.turn.lost()
 }
 
-// claim claims once, for free slots, unless it must wait for what runs, and reports whether it
-// did.
+// claim claims messages for the free slots, and reports whether it did. It does not if it must
+// wait for a running handler.
 func (d *drain) claim(ctx context.Context) (bool, error) {
 	switch {
 	case d.completer.backlog() > 2*d.p.opts.BatchSize+d.p.opts.Concurrency:
-		return false, nil // the database is too slow for the results that wait
+		return false, nil // too many results wait to be stored
 	case d.p.store.SingleWriter() && d.writes():
-		return false, nil // the claim would wait for a handler's transaction to end
+		return false, nil // the claim would wait for that handler's write lock
 	}
 	claims, err := d.claimOnce(ctx)
 	waits := d.p.awaits(err) || errors.Is(err, context.DeadlineExceeded)
 	if waits && len(d.running) > 0 && ctx.Err() == nil {
-		// Handlers that run have the only write lock, or all connections: what ends next
-		// makes room.
+		// The running handlers hold the only write lock, or all connections. Try again when
+		// one of them has ended.
 		return false, nil
 	}
 	return claims, err
 }
 
-// claimOnce gives each claim its own time: claims are judged by it.
+// claimOnce claims, and gives the claim its own time, which decides when it counts as stuck.
 func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	if err := d.readPauses(ctx); err != nil {
 		return false, err
@@ -269,10 +262,10 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	until := time.Now().Add(d.p.opts.StuckMessageThreshold * 9 / 10)
-	tasks, short, err := d.claimer.claim(ctx, "", d.p.messages(quotas), d.p.clock.Now())
+	tasks, short, err := d.claimer.claim(ctx, "", quotas, d.p.clock.Now())
 	if err != nil {
 		d.sched.EndClaim(scheduler.Claimed{Failed: true})
-		return false, err // it may have given claims back
+		return false, err
 	}
 	found, fresh := map[*handler.Handler]bool{}, map[*handler.Handler]bool{}
 	for _, t := range tasks {
@@ -282,8 +275,8 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	}
 	var full []string
 	for h, short := range short {
-		// Of a handler of which it met nothing there may be more: it met rows that wait
-		// behind others, and there are fewer of them now.
+		// A full claim without messages has marked rows that wait for others of their lane.
+		// There are fewer unmarked rows now, so claim again.
 		if !short && (fresh[h] || !found[h]) {
 			full = append(full, h.Key())
 		}
@@ -295,7 +288,7 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// writes: a transactional handler runs.
+// writes reports whether a transactional handler runs.
 func (d *drain) writes() bool {
 	for g := range d.running {
 		if g.handler.Kind() == handler.Transactional {
@@ -305,7 +298,7 @@ func (d *drain) writes() bool {
 	return false
 }
 
-// until is when the first of a drain's claims in the group may be taken for stuck.
+// until returns when the first claim of a drain's group counts as stuck.
 func (g *group) until() time.Time {
 	until := g.tasks[0].until
 	for _, t := range g.tasks {
@@ -316,9 +309,9 @@ func (g *group) until() time.Time {
 	return until
 }
 
-// withinClaim: a group must end before others may take its claims for stuck. Calls one after
-// the other share the time, and what one of them costs the others by taking too long is
-// left for them to run again alone.
+// withinClaim limits a group to the time before its claims count as stuck. Calls that run one
+// after the other share that time; what a slow one takes from the others is left for them to
+// run again alone.
 func (d *drain) withinClaim(g *group) (context.Context, context.CancelFunc, func(context.Context) error) {
 	until := g.until()
 	left := time.Until(until)

@@ -168,7 +168,7 @@ func (l *loop) lapse() {
 	now := time.Now()
 	for _, r := range l.promised {
 		if !now.Before(r.until) {
-			r.grant.Lapse()
+			r.grant.Expire()
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (l *loop) lapse() {
 // nextLapse is when the next reservation lapses; zero if there is none.
 func (l *loop) nextLapse() time.Time {
 	for _, r := range l.promised {
-		if !r.grant.Lapsed() {
+		if !r.grant.Expired() {
 			return r.until
 		}
 	}

@@ -116,7 +116,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			l.p.health.stuck(l.stuckHandlers())
 		case <-l.p.wakeup.signal:
 			l.mu.Lock()
-			l.sched.Told(l.p.wakeup.take())
+			l.sched.Notify(l.p.wakeup.take())
 		case <-lapse.C:
 			l.mu.Lock()
 		case <-look.C:
@@ -130,7 +130,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 func (l *loop) look() {
 	now := time.Now()
 	poll := !now.Before(l.poll)
-	l.sched.Look(poll)
+	l.sched.Poll(poll)
 	if poll {
 		l.poll = now.Add(l.sched.PollWait())
 	}
@@ -140,7 +140,7 @@ func (l *loop) look() {
 // lookAnew forgets what is known of the database and makes every handler ask.
 func (l *loop) lookAnew() {
 	l.nextDue, l.doubt = time.Time{}, time.Time{}
-	l.sched.LookAnew()
+	l.sched.Refresh()
 }
 
 // runNoMore: nobody is left to run what an event brings.
@@ -197,7 +197,7 @@ func (l *loop) untilNextLook() time.Duration {
 		wait = min(wait, max(time.Until(l.doubt), time.Millisecond))
 	}
 	for _, h := range l.p.registry.Handlers() {
-		if l.shareOf(h).Broken() {
+		if l.shareOf(h).CircuitOpen() {
 			wait = min(wait, max(time.Until(l.p.policies[h].breaker.opensUp()), time.Millisecond))
 		}
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// pool runs what is claimed in the slots that the scheduler gives: of a session's loop, or of
-// a drain. It belongs to that one's goroutine (or to who holds the loop's lock), to which
-// attempts, in goroutines of their own, report by events. They hand their results to the
-// completer themselves, so nothing is lost when they outlive the pool.
+// pool runs claimed messages in the scheduler's slots, for a session's loop or for a drain. It is
+// not safe for concurrent use: the loop guards it with its lock, a drain uses it in one
+// goroutine. Attempts run in goroutines of their own and report to the owner by events. They
+// pass their results to the completer directly, so no result is lost if they outlive the pool.
 type pool struct {
 	p         *Processor
 	sched     *scheduler.Scheduler[*task]
@@ -23,12 +23,12 @@ type pool struct {
 	reports   reports
 	running   map[*group]bool
 
-	// within returns the context that a group runs within, which the caller must end, and what
-	// is asked right before each of its calls.
+	// within returns the context of a group, with its cancel function, and a check that runs
+	// right before each call.
 	within func(g *group) (ctx context.Context, end context.CancelFunc, mayStart func(context.Context) error)
-	// late, unless nil, says that there is no time left to run a group.
+	// late reports whether a group has no time left to run; nil means never.
 	late func(g *group) bool
-	// missed does what is left to do of an event that comes when the pool is closed.
+	// missed handles an event that comes after close.
 	missed func(e event)
 }
 
@@ -41,7 +41,7 @@ func (p *Processor) newPool(limits scheduler.Limits, completer *completer, crew 
 		reports: newReports(), running: map[*group]bool{}}
 }
 
-// shareOf is a handler's share of the work.
+// shareOf returns the handler's share of the work.
 func (w *pool) shareOf(h *handler.Handler) *scheduler.Handler[*task] { return w.sched.Handler(h.Key()) }
 
 // start fills the free slots from the queues.
@@ -79,8 +79,7 @@ func (w *pool) attempt(g *group) {
 	w.send(event{finished: g})
 }
 
-// send tells the owner what has happened, or does what is left to do if the pool
-// is closed. It does not wait for it.
+// send passes an event to the owner, or to missed if the pool is closed. It does not block.
 func (w *pool) send(e event) {
 	if !w.reports.add(e) {
 		w.missed(e)
@@ -94,7 +93,7 @@ func (w *pool) close() {
 	}
 }
 
-// handle takes in what has become of a group.
+// handle processes an event about a group.
 func (w *pool) handle(e event) {
 	switch {
 	case e.finished != nil:
@@ -106,8 +105,8 @@ func (w *pool) handle(e event) {
 	}
 }
 
-// noteFinished frees the group's slot. What is to run again goes to the front
-// of the queue: it has waited already.
+// noteFinished frees the group's slot. Messages that must run again go to the front of the
+// queue, because they have waited already.
 func (w *pool) noteFinished(g *group) {
 	delete(w.running, g)
 	h := w.shareOf(g.handler)
@@ -119,8 +118,7 @@ func (w *pool) noteFinished(g *group) {
 	w.enqueue(g.again(), true)
 }
 
-// enqueue lets tasks of one handler wait for a slot, or gives them back if no call of it may
-// start.
+// enqueue queues tasks of one handler, or releases them if no call of it may start.
 func (w *pool) enqueue(tasks []*task, front bool) {
 	if len(tasks) > 0 {
 		w.giveBack(w.shareOf(tasks[0].Handler).Enqueue(tasks, front), errUnreturned)
@@ -143,18 +141,18 @@ func (w *pool) noteOverdue(g *group) {
 	}
 }
 
-// applyPauses obeys what operators have paused.
+// applyPauses releases the queues of handlers that operators have paused.
 func (w *pool) applyPauses() {
 	for _, h := range w.p.registry.Handlers() {
 		w.giveBack(w.shareOf(h).Pause(w.p.Paused(h)), errPaused)
 	}
 }
 
-// applyBreakers gives back what waits for a handler whose circuit has opened, and returns those
-// of which it was not open the last time.
+// applyBreakers releases the queues of handlers whose circuit breaker is open, and returns those
+// whose breaker has opened since the last call.
 func (w *pool) applyBreakers() (opened []*handler.Handler) {
 	for _, h := range w.p.registry.Handlers() {
-		dropped, anew := w.shareOf(h).Break()
+		dropped, anew := w.shareOf(h).ApplyCircuit()
 		w.giveBack(dropped, errCircuit)
 		if anew {
 			opened = append(opened, h)
@@ -163,7 +161,7 @@ func (w *pool) applyBreakers() (opened []*handler.Handler) {
 	return opened
 }
 
-// releaseQueued gives back what was claimed and never started.
+// releaseQueued releases all messages that were claimed and not started.
 func (w *pool) releaseQueued() {
 	for _, h := range w.sched.Handlers() {
 		w.giveBack(h.Drop(), errStopping)

@@ -24,7 +24,7 @@ type result struct {
 	found bool
 }
 
-// ended: nothing is left to do for the status.
+// ended reports whether the status is completed or poisoned.
 func (r result) ended() bool {
 	return r.outcome == handler.AttemptCompleted || r.outcome == superseded || r.outcome == handler.AttemptPoisoned
 }

@@ -25,7 +25,7 @@ type task struct {
 	policy *policy
 	report func(error) // reports to the circuit breaker that has let it run
 	waited bool        // how long it was due is measured
-	// until is when others may take the claim for stuck; zero if it is a worker's.
+	// until is when a drain's claim counts as stuck; zero for a worker's claim.
 	until time.Time
 }
 

@@ -1,29 +1,28 @@
 package scheduler
 
-// Quota is what a claim asks for.
+// Quota is what a claim asks for one handler.
 type Quota struct {
 	Messages int
-	// AskDue: when the handler's next message comes due is to be asked, too, if the claim
-	// finds less than the quota.
-	AskDue bool
+	// AskNextDue says that the claim must also ask when the handler's next message comes due,
+	// if it finds less than the quota.
+	AskNextDue bool
 }
 
-// Claimed is what a claim came to.
+// Claimed is the result of a claim.
 type Claimed struct {
-	// Failed: nothing is known of the database.
+	// Failed says that the claim returned an error.
 	Failed bool
-	// Full are the handlers of which as much was found as was asked for: there may be more.
+	// Full are the handlers that may have more due messages than were claimed.
 	Full []string
-	// DueAsked are those whose next due time was asked.
-	DueAsked []string
-	// New are the handlers of which it found messages that are due since they were accepted. What
-	// waits for a time of its own, as retries do, does not tell of more.
+	// NextDueKnown are the handlers whose next due time was asked.
+	NextDueKnown []string
+	// New are the handlers whose messages the claim found due since they were accepted. Retries
+	// do not count: they say nothing about new messages.
 	New []string
 }
 
-// Claim begins a claim, and returns how many messages to claim of which handlers, by key. No
-// quotas: there is nothing to claim now, and no claim begins. A claim that has begun must
-// end with EndClaim.
+// Claim starts a claim and returns its quotas by handler key. It returns none, and starts no
+// claim, if nothing may be due or no slot is free. Each claim must end with EndClaim.
 func (s *Scheduler[T]) Claim() map[string]Quota {
 	messages := s.quotas()
 	if len(messages) == 0 {
@@ -31,39 +30,39 @@ func (s *Scheduler[T]) Claim() map[string]Quota {
 	}
 	quotas := make(map[string]Quota, len(messages))
 	for h, n := range messages {
-		quotas[h.rules.Key] = Quota{Messages: n, AskDue: !h.dueAsked}
-		h.claiming, h.blind = n, h.few == 0
-		// Set again by a full claim, and by who tells of work while the claim is under way,
-		// which may have missed it.
-		h.more, h.few = false, 0
-		s.polling.claim(h.rules.Key)
+		quotas[h.rules.Key] = Quota{Messages: n, AskNextDue: !h.nextDueKnown}
+		h.claiming, h.claimsUnknown = n, h.knownDue == 0
+		// A full claim sets it again, and so does a notification during the claim, which the
+		// claim may have missed.
+		h.mayBeDue, h.knownDue = false, 0
+		s.polling.beginClaim(h.rules.Key)
 	}
 	return quotas
 }
 
-// EndClaim learns from a claim what is left in the database. It returns true if the claim found
-// what nobody had told of: then the next poll comes sooner.
+// EndClaim records the result of the running claim. It returns true if the claim found new
+// messages that were not notified: then PollWait is shorter.
 func (s *Scheduler[T]) EndClaim(c Claimed) (sooner bool) {
 	for _, h := range s.handlers {
-		h.claiming, h.blind = 0, false
+		h.claiming, h.claimsUnknown = 0, false
 	}
-	sooner = s.polling.claimed(c.New)
+	sooner = s.polling.endClaim(c.New)
 	if c.Failed {
-		s.wakeAll()
+		s.expectWorkOfAll()
 	}
 	for _, key := range c.Full {
-		s.byKey[key].wake()
+		s.byKey[key].expectWork()
 	}
-	for _, key := range c.DueAsked {
-		s.byKey[key].dueAsked = true
+	for _, key := range c.NextDueKnown {
+		s.byKey[key].nextDueKnown = true
 	}
 	return sooner
 }
 
-// quotas says how many messages to claim of each handler now: together no more slots' worth
-// than min(BatchSize, free slots + prefetch), spread evenly over the handlers that may have
-// work, and beyond that whatever lifts a handler to its fair share, so that no other
-// handler's backlog or hanging calls keep it from it.
+// quotas returns how many messages to claim for each handler. Together they take at most
+// min(BatchSize, free slots + prefetch) slots, spread evenly over the handlers that may have
+// work. A handler below its fair share gets the difference on top, so that no other handler's
+// backlog or hanging calls can starve it.
 func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	running, queued := s.totals()
 	l := s.limits
@@ -76,17 +75,17 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 		if h.claimable() {
 			wanting = append(wanting, h)
 			starving = starving || h.busy() < min(fair, h.limit())
-			known = known && h.few > 0
+			known = known && h.knownDue > 0
 			enough += h.enough()
 		}
 	}
 	if len(wanting) == 0 {
 		return nil
 	}
-	// A claim for a slot or two costs as much as one for many: wait for half the prefetch to
-	// drain, unless a handler runs short, or there are slots for all that is known to be due.
-	// Those are set aside (see Reserve): no more may come, because the others go to what is
-	// accepted meanwhile.
+	// A small claim costs as much as a large one, so wait until half of the prefetch is used.
+	// Do not wait if a handler is below its fair share, or if there are slots for everything
+	// that is known to be due: Reserve keeps these free and gives away the others, so waiting
+	// would free no more.
 	needed := min(l.BatchSize, l.Prefetch/2+1)
 	if known {
 		needed = min(needed, enough)
@@ -115,10 +114,9 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	return s.messages(slots)
 }
 
-// messages turns slots into messages: as many as may share one, but of all handlers no more
-// than BatchSize beyond a full group. Where it is known how many there are, it is one more
-// than that: the claim that finds no more has found all, and the slots left over are free
-// for what is accepted meanwhile.
+// messages converts slots to messages. A handler with groups gets as many as fit into its slots,
+// but not more than its part of BatchSize or one full group. If the number of due messages is
+// known the quota is one more: a claim that finds fewer than its quota has found all.
 func (s *Scheduler[T]) messages(slots map[*Handler[T]]int) map[*Handler[T]]int {
 	messages := make(map[*Handler[T]]int, len(slots))
 	for h, n := range slots {
@@ -128,8 +126,8 @@ func (s *Scheduler[T]) messages(slots map[*Handler[T]]int) map[*Handler[T]]int {
 		case size > 1:
 			n = min(n*size, max(s.limits.BatchSize/len(slots), size))
 		}
-		if h.few > 0 {
-			n = min(n, h.few+1)
+		if h.knownDue > 0 {
+			n = min(n, h.knownDue+1)
 		}
 		if n > 0 {
 			messages[h] = n

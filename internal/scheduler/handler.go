@@ -1,20 +1,20 @@
 package scheduler
 
-// Rules are what is settled for one handler.
+// Rules are what does not change for one handler.
 type Rules struct {
 	Key string
-	// Concurrency is how many slots it may hold; 0 is as many as there are.
+	// Concurrency is how many slots the handler may hold; 0 means all.
 	Concurrency int
-	// GroupSize is how many messages may share a slot, at least 1.
+	// GroupSize is how many messages may share a slot; at least 1.
 	GroupSize int
-	// Counted says that what is due of it in the database is known from what this process
-	// accepted since the last claim.
+	// Counted says that this process can count the due messages in the database: those that it
+	// has accepted since the last claim.
 	Counted bool
-	// Circuit tells how its circuit breaker stands now; nil is always Closed.
+	// Circuit returns the present state of the circuit breaker; nil means always Closed.
 	Circuit func() Circuit
 }
 
-// Circuit is how a circuit breaker stands.
+// Circuit is the state of a circuit breaker.
 type Circuit int
 
 const (
@@ -24,7 +24,7 @@ const (
 	Open
 	// HalfOpen lets one message run, as a probe.
 	HalfOpen
-	// Tried is HalfOpen while the probe, or what began before the circuit opened, runs.
+	// Tried is HalfOpen while the probe, or a call from before the circuit opened, still runs.
 	Tried
 )
 
@@ -39,32 +39,33 @@ type Handler[T Task] struct {
 	rules   Rules
 	limits  *Limits
 	queue   []T // claimed, not started
-	alone   int // of the queue: those that may share a slot with no other
-	running int // groups
-	stuck   int // groups that ignore their cancelled context; they hold no slot
-	// more is true while the database may have due messages for the handler; few, if
-	// positive, at most so many, all of them accepted by this process.
-	more bool
-	few  int
-	// claiming is how many messages the claim under way asks for; blind, that it does so
-	// without knowing what there is.
-	claiming int
-	blind    bool
-	reserved int  // messages that accepts under way may hand off (contract 5.17)
-	lapsed   int  // likewise, of accepts that take long: these keep no claim waiting
-	dueAsked bool // when its next message comes due has been asked since the last look
-	paused   bool
-	broken   bool // the circuit was open when it was last looked at
+	alone   int // messages of the queue that must run in a slot of their own
+	running int // groups that hold a slot
+	stuck   int // groups that ignore their cancellation; their slots were replaced
+
+	// mayBeDue is true while the database may have due messages. If knownDue is positive, there
+	// are at most so many, all accepted by this process.
+	mayBeDue bool
+	knownDue int
+	// claiming is how many messages the running claim asks for. claimsUnknown says that it was
+	// started without knowing how many are due.
+	claiming      int
+	claimsUnknown bool
+	reserved      int // messages that running accepts may hand off (contract 5.17)
+	expired       int // messages of expired grants; claims do not wait for these
+	nextDueKnown  bool
+	paused        bool
+	circuitOpen   bool // as of the last ApplyCircuit
 }
 
-// Key is the handler's.
+// Key returns the handler key.
 func (h *Handler[T]) Key() string { return h.rules.Key }
 
-// Enqueue lets tasks wait for a slot, at the front or the back. Those that it refuses, because
-// no call of the handler may start, must be given back.
+// Enqueue adds tasks to the queue, at its front or its end. It refuses them if no call of the
+// handler may start; the caller must release what is refused.
 func (h *Handler[T]) Enqueue(tasks []T, front bool) (refused []T) {
 	switch {
-	case len(tasks) == 0: // as after every group that has come to its end
+	case len(tasks) == 0:
 		return nil
 	case !h.canRun():
 		return tasks
@@ -89,8 +90,8 @@ func (h *Handler[T]) take(size int) (group []T) {
 	return group
 }
 
-// Group takes the first task off a queue, with up to size-1 others that may share with it,
-// and returns what is left, in order.
+// Group splits a queue into the first task, with up to size-1 others that may share its slot,
+// and the rest in order.
 func Group[T Task](queue []T, size int) (group, rest []T) {
 	if size <= 1 || !queue[0].MayShare() {
 		return queue[:1:1], queue[1:]
@@ -107,7 +108,7 @@ func Group[T Task](queue []T, size int) (group, rest []T) {
 	return group, rest
 }
 
-// Drop empties the queue and returns what was in it.
+// Drop empties the queue and returns its tasks.
 func (h *Handler[T]) Drop() []T {
 	dropped := h.queue
 	h.queue, h.alone = nil, 0
@@ -118,8 +119,8 @@ func (h *Handler[T]) Drop() []T {
 func (h *Handler[T]) Ended() { h.running-- }
 
 // Overdue replaces the slot of a group whose call ignores its cancelled context (contract
-// 5.4). If too many do, no call starts any more, and what is queued is dropped.
-func (h *Handler[T]) Overdue() (dropped []T, ends bool) {
+// 5.4). At maxStuck such calls no further call starts: the queue is dropped, atLimit is true.
+func (h *Handler[T]) Overdue() (dropped []T, atLimit bool) {
 	h.running--
 	h.stuck++
 	if h.canRun() {
@@ -128,16 +129,16 @@ func (h *Handler[T]) Overdue() (dropped []T, ends bool) {
 	return h.Drop(), true
 }
 
-// Returned notes that an overdue call has returned.
+// Returned says that an overdue call has returned.
 func (h *Handler[T]) Returned() { h.stuck-- }
 
-// Stuck are the calls that are overdue.
+// Stuck returns the number of overdue calls.
 func (h *Handler[T]) Stuck() int { return h.stuck }
 
-// Pause obeys whether operators have paused the handler: then what is queued is dropped.
+// Pause sets whether operators have paused the handler. The queue of a paused handler is dropped.
 func (h *Handler[T]) Pause(paused bool) (dropped []T) {
 	if h.paused && !paused {
-		h.wake()
+		h.expectWork()
 	}
 	h.paused = paused
 	if paused {
@@ -146,23 +147,22 @@ func (h *Handler[T]) Pause(paused bool) (dropped []T) {
 	return nil
 }
 
-// Break obeys the circuit breaker: while it is open, what is queued is dropped, because another
-// worker's may be closed. When it lets a probe through there may be work again. opened
-// is true if it was not open the last time.
-func (h *Handler[T]) Break() (dropped []T, opened bool) {
-	before := h.broken
-	h.broken = h.circuit() == Open
+// ApplyCircuit checks the circuit breaker. While it is open the queue is dropped, because the
+// breaker of another worker may be closed. opened is true if it was not open at the last check.
+func (h *Handler[T]) ApplyCircuit() (dropped []T, opened bool) {
+	before := h.circuitOpen
+	h.circuitOpen = h.circuit() == Open
 	switch {
-	case h.broken:
+	case h.circuitOpen:
 		return h.Drop(), !before
 	case before:
-		h.wake()
+		h.expectWork()
 	}
 	return nil, false
 }
 
-// Broken is what Break found last.
-func (h *Handler[T]) Broken() bool { return h.broken }
+// CircuitOpen returns the result of the last ApplyCircuit.
+func (h *Handler[T]) CircuitOpen() bool { return h.circuitOpen }
 
 func (h *Handler[T]) circuit() Circuit {
 	if h.rules.Circuit == nil {
@@ -171,20 +171,19 @@ func (h *Handler[T]) circuit() Circuit {
 	return h.rules.Circuit()
 }
 
-// slots is how many slots so many new messages take.
+// slots returns how many slots so many messages take.
 func (h *Handler[T]) slots(messages int) int {
 	return (messages + h.rules.GroupSize - 1) / h.rules.GroupSize
 }
 
-// queued is how many slots the queue is going to take, and what accepts under way may add
-// to it.
+// queued returns how many slots the queue needs, with what running accepts may add to it.
 func (h *Handler[T]) queued() int { return h.alone + h.slots(len(h.queue)-h.alone+h.reserved) }
 
 func (h *Handler[T]) busy() int { return h.running + h.queued() }
 
-// limit is how many slots the handler may hold at once: its own limit, and one while its
-// circuit breaker tries a probe. Calls that do not return hold none of the inbox's, but go
-// on running, and count here.
+// limit returns how many slots the handler may hold at once: its own limit, and one while its
+// circuit breaker is probing. Overdue calls hold none of the inbox's slots, but they still run,
+// so they count against the handler's own limit.
 func (h *Handler[T]) limit() int {
 	limit := h.limits.Concurrency
 	if own := h.rules.Concurrency; own > 0 {
@@ -196,17 +195,16 @@ func (h *Handler[T]) limit() int {
 	return max(limit, 0)
 }
 
-// canRun is false while so many calls of the handler do not return that no other may start:
-// what is queued is for another worker then.
+// canRun reports whether a call may start. It may not once too many calls are overdue; another
+// worker must run the messages then.
 func (h *Handler[T]) canRun() bool { return h.stuck < h.limits.maxStuck() && h.limit() > 0 }
 
 func (h *Handler[T]) claimable() bool {
-	return h.more && !h.paused && h.canRun() && !h.circuit().Shut() && h.room() > 0
+	return h.mayBeDue && !h.paused && h.canRun() && !h.circuit().Shut() && h.room() > 0
 }
 
-// room is how many more slots' worth may be claimed for a handler with a limit of its own:
-// what runs and as much again, that no worker hoards what others could run. A probe comes
-// alone.
+// room returns how many more slots' worth may be claimed. A handler with a limit of its own gets
+// at most twice that limit, so that no worker hoards what others could run. A probe comes alone.
 func (h *Handler[T]) room() int {
 	limit := h.limit()
 	switch {
@@ -219,5 +217,5 @@ func (h *Handler[T]) room() int {
 	}
 }
 
-// wake: the database may have due messages, nobody knows how many.
-func (h *Handler[T]) wake() { h.more, h.few = true, 0 }
+// expectWork says that the database may have an unknown number of due messages.
+func (h *Handler[T]) expectWork() { h.mayBeDue, h.knownDue = true, 0 }

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// Grant is the room that an accept has for what it may hand off (contract 5.17).
+// Grant is the number of messages that one accept may hand off (contract 5.17).
 type Grant[T Task] struct {
 	scheduler *Scheduler[T]
 	messages  map[*Handler[T]]int
-	lapsed    bool
+	expired   bool
 }
 
-// Reserve grants room for new messages, so many by handler key. Room is in slots that nothing
-// else is going to take, and for a handler below its fair share beyond those. There is
-// none for handlers whose circuit breaker is not closed or whose calls do not return, and
-// none for those that may have older messages due in the database, unless these are known
-// to be few, and have slots set aside.
+// Reserve grants slots for new messages, wanted by handler key. It grants slots that nothing
+// else will take; a handler below its fair share gets more than those. It grants none to
+// handlers with a circuit breaker that is not closed or with too many overdue calls. It grants
+// none to handlers with older due messages in the database either, unless their number is
+// known: then slots are kept free for these.
 func (s *Scheduler[T]) Reserve(wanted map[string]int) *Grant[T] {
 	takers := make(map[*Handler[T]]int, len(wanted))
 	for key, n := range wanted {
-		if h := s.byKey[key]; h != nil && n > 0 && h.takesHandoff() && h.canRun() {
+		if h := s.byKey[key]; h != nil && n > 0 && h.acceptsHandoff() && h.canRun() {
 			takers[h] = n
 		}
 	}
@@ -34,7 +34,7 @@ func (s *Scheduler[T]) Reserve(wanted map[string]int) *Grant[T] {
 // Empty reports whether it grants nothing, or has ended. A nil Grant is empty.
 func (g *Grant[T]) Empty() bool { return g == nil || len(g.messages) == 0 }
 
-// Messages are those granted of a handler.
+// Messages returns how many messages of the handler are granted.
 func (g *Grant[T]) Messages(key string) int {
 	if g.Empty() {
 		return 0
@@ -42,28 +42,27 @@ func (g *Grant[T]) Messages(key string) int {
 	return g.messages[g.scheduler.byKey[key]]
 }
 
-// Lapsed is true after Lapse.
-func (g *Grant[T]) Lapsed() bool { return g.lapsed }
+// Expired reports whether Expire was called.
+func (g *Grant[T]) Expired() bool { return g.expired }
 
-// Lapse frees the slots for claims, because the accept takes long. What it brings
-// nevertheless waits in the queue, beyond what claims put there: at most as much again,
-// because for other accepts the slots stay taken.
-func (g *Grant[T]) Lapse() {
-	if g.lapsed {
+// Expire frees the slots for claims, because the accept takes long. For other accepts they stay
+// reserved. If the accept hands off after that, its messages wait in the queue.
+func (g *Grant[T]) Expire() {
+	if g.expired {
 		return
 	}
-	g.lapsed = true
+	g.expired = true
 	for h, n := range g.messages {
 		h.reserved -= n
-		h.lapsed += n
+		h.expired += n
 	}
 }
 
-// End gives the slots back. Ending twice does nothing.
+// End frees the slots. Calling it twice does nothing.
 func (g *Grant[T]) End() {
 	for h, n := range g.messages {
-		if g.lapsed {
-			h.lapsed -= n
+		if g.expired {
+			h.expired -= n
 		} else {
 			h.reserved -= n
 		}
@@ -71,44 +70,45 @@ func (g *Grant[T]) End() {
 	g.messages = nil
 }
 
-// Accepted notes that so many messages more are due in the database.
+// Accepted says that this process has stored so many more due messages of the handler.
 func (s *Scheduler[T]) Accepted(key string, messages int) {
-	s.polling.told(key)
+	s.polling.notified(key)
 	switch h := s.byKey[key]; {
-	case h.more && h.few == 0: // that is known to be unknown
+	case h.mayBeDue && h.knownDue == 0: // an unknown number stays unknown
 	case !h.rules.Counted:
-		h.wake()
+		h.expectWork()
 	default:
-		h.more, h.few = true, h.few+messages
+		h.mayBeDue, h.knownDue = true, h.knownDue+messages
 	}
 }
 
-// takesHandoff: see Reserve. Of what a blind claim is going to find, or of what somebody has
-// told without a number, nobody knows how much it is.
-func (h *Handler[T]) takesHandoff() bool {
-	return h.rules.Counted && h.circuit() == Closed && !h.blind && !(h.more && h.few == 0)
+// acceptsHandoff reports whether new messages may skip the claim. They may only while the number
+// of older due messages is known: not during a claim that was started without it, and not
+// after a notification, which has no number.
+func (h *Handler[T]) acceptsHandoff() bool {
+	return h.rules.Counted && h.circuit() == Closed && !h.claimsUnknown && !(h.mayBeDue && h.knownDue == 0)
 }
 
-// expected is how many slots no accept is given: those for what is due in the database, and
-// those that accepts under way may yet fill although their grant has lapsed.
-func (h *Handler[T]) expected() int { return h.slots(h.few+h.claiming+h.lapsed) + h.spare() }
+// expected returns how many slots Reserve keeps free: those for due messages in the database,
+// and those that accepts with an expired grant may still fill.
+func (h *Handler[T]) expected() int { return h.slots(h.knownDue+h.claiming+h.expired) + h.spare() }
 
-// enough is how many slots a claim needs that is to find all that is due, if it is known how
-// much that is.
-func (h *Handler[T]) enough() int { return h.slots(h.few) + h.spare() }
+// enough returns how many slots a claim needs to find all messages that are known to be due.
+func (h *Handler[T]) enough() int { return h.slots(h.knownDue) + h.spare() }
 
-// spare is the slot for one more than is known, see messages. Groups have room for it.
+// spare returns the slot for the one message more that messages asks for, unless a group has
+// room for it.
 func (h *Handler[T]) spare() int {
-	if h.few > 0 && h.few%h.rules.GroupSize == 0 {
+	if h.knownDue > 0 && h.knownDue%h.rules.GroupSize == 0 {
 		return 1
 	}
 	return 0
 }
 
-// offer says how many messages of each handler may be handed off now: what is left of the
-// slots, spread evenly, and beyond that what lifts a handler to its fair share. While
-// another handler has a backlog in the database, of unknown size, none takes more than its
-// fair share: freed slots are for the claims. What is wanted is of handlers that have none.
+// offer returns how many messages of each handler may be handed off: the free slots are spread
+// evenly, and a handler below its fair share gets the difference on top. While another handler
+// has a backlog of unknown size no handler gets more than its fair share, because the other
+// slots are needed for claims.
 func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 	if len(wanted) == 0 {
 		return nil
@@ -118,11 +118,11 @@ func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 	for _, h := range s.handlers {
 		free -= h.expected()
 		if wanted[h] == 0 {
-			backlog = backlog || h.blind || (h.few == 0 && h.claimable())
+			backlog = backlog || h.claimsUnknown || (h.knownDue == 0 && h.claimable())
 		}
 	}
 	fair := s.fair(wanted)
-	var order []*Handler[T] // those that want least first: what they leave is for the others
+	var order []*Handler[T] // the smallest wishes first: what they leave goes to the others
 	for _, h := range s.handlers {
 		if wanted[h] > 0 {
 			order = append(order, h)

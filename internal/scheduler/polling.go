@@ -5,29 +5,31 @@ import (
 	"time"
 )
 
-// soonestPoll is how soon a look by poll follows one that found work.
+// soonestPoll is the wait until the next poll after one that found new messages.
 const soonestPoll = 100 * time.Millisecond
 
-// polling says how long to wait before looking for work that nobody has told of. PollingInterval
-// is the longest wait. Where a look finds due messages of a handler that nobody has told of
-// (another process accepts, and nothing wakes this one), more of them will come: the next
-// poll is after 100 ms, and the wait doubles while nothing is found.
+// polling decides how long to wait between polls. PollingInterval is the longest wait. If a
+// claim finds new messages that were not notified, another process accepts them and cannot
+// notify this one, so more will come: the next poll follows after 100 ms. The wait doubles
+// with each poll that finds nothing.
 type polling struct {
 	longest time.Duration
-	wait    time.Duration   // before the next look by poll
-	asks    map[string]bool // handlers, by key: nobody has told of work for them, the next claim will show
-	asked   map[string]bool // the same, of the claim under way
+	wait    time.Duration // before the next poll
+	// polled are the handlers that the next claim asks for without a notification; claiming are
+	// those of the running claim.
+	polled   map[string]bool
+	claiming map[string]bool
 }
 
 func newPolling(longest time.Duration) polling {
-	return polling{longest: longest, wait: longest, asks: map[string]bool{}, asked: map[string]bool{}}
+	return polling{longest: longest, wait: longest, polled: map[string]bool{}, claiming: map[string]bool{}}
 }
 
-// PollWait is how long to wait before the next look by poll.
+// PollWait returns how long to wait before the next poll by interval.
 func (s *Scheduler[T]) PollWait() time.Duration { return s.polling.wait }
 
-// later notes that it is time for a look by poll.
-func (p *polling) later() {
+// backOff doubles the wait.
+func (p *polling) backOff() {
 	if p.wait < p.longest/2 {
 		p.wait *= 2
 	} else {
@@ -35,36 +37,35 @@ func (p *polling) later() {
 	}
 }
 
-// ask notes that the handler looks although nobody has told of work for it: by poll, or
-// because something else comes due.
-func (p *polling) ask(handlerKey string) { p.asks[handlerKey] = true }
+// poll says that the next claim asks for the handler without a notification.
+func (p *polling) poll(handlerKey string) { p.polled[handlerKey] = true }
 
-// told notes that somebody has told of work for the handler: what is claimed of it from now
-// on is no find, and neither is what a claim under way returns, which may be the same.
-func (p *polling) told(handlerKey string) {
-	delete(p.asks, handlerKey)
-	delete(p.asked, handlerKey)
+// notified says that work of the handler was notified. Messages of the next claim do not count
+// as found by a poll, nor do those of the running claim, which may be the same.
+func (p *polling) notified(handlerKey string) {
+	delete(p.polled, handlerKey)
+	delete(p.claiming, handlerKey)
 }
 
-// toldAll is told of every handler.
-func (p *polling) toldAll() {
-	clear(p.asks)
-	clear(p.asked)
+// notifiedAll is notified for every handler.
+func (p *polling) notifiedAll() {
+	clear(p.polled)
+	clear(p.claiming)
 }
 
-// claim notes that a claim for the handler begins.
-func (p *polling) claim(handlerKey string) {
-	if p.asks[handlerKey] {
-		delete(p.asks, handlerKey)
-		p.asked[handlerKey] = true
+// beginClaim says that a claim for the handler starts.
+func (p *polling) beginClaim(handlerKey string) {
+	if p.polled[handlerKey] {
+		delete(p.polled, handlerKey)
+		p.claiming[handlerKey] = true
 	}
 }
 
-// claimed notes that the claim has ended and found new work of these handlers. If nobody had
-// told of it, the next look is to come sooner.
-func (p *polling) claimed(handlerKeys []string) (sooner bool) {
-	sooner = slices.ContainsFunc(handlerKeys, func(key string) bool { return p.asked[key] })
-	clear(p.asked)
+// endClaim says that the claim has ended and has found new messages of these handlers. It
+// shortens the wait, and returns true, if they were not notified.
+func (p *polling) endClaim(handlerKeys []string) (sooner bool) {
+	sooner = slices.ContainsFunc(handlerKeys, func(key string) bool { return p.claiming[key] })
+	clear(p.claiming)
 	if sooner {
 		p.wait = min(soonestPoll, p.longest)
 	}

@@ -11,8 +11,8 @@ func TestPollingComesSoonerOnlyForWorkNobodyToldOf(t *testing.T) {
 	const longest = time.Second
 	type steps []func(*Scheduler[message])
 	only := func(key string) map[string]bool { return map[string]bool{key: true} }
-	poll := func(s *Scheduler[message]) { s.Look(true) }
-	due := func(s *Scheduler[message]) { s.Look(false) }
+	poll := func(s *Scheduler[message]) { s.Poll(true) }
+	due := func(s *Scheduler[message]) { s.Poll(false) }
 	claim := func(s *Scheduler[message]) { s.Claim() }
 	claimOfB := func(s *Scheduler[message]) {
 		s.Handler("a").Pause(true)
@@ -23,9 +23,9 @@ func TestPollingComesSoonerOnlyForWorkNobodyToldOf(t *testing.T) {
 	findsARetry := func(s *Scheduler[message]) { s.EndClaim(Claimed{}) }
 	findsNothing := findsARetry
 	findsOldOnly := func(s *Scheduler[message]) { s.EndClaim(Claimed{Full: []string{"a"}}) }
-	tellA := func(s *Scheduler[message]) { s.Told(only("a"), false) }
-	tellB := func(s *Scheduler[message]) { s.Told(only("b"), false) }
-	tellAll := func(s *Scheduler[message]) { s.Told(nil, true) }
+	tellA := func(s *Scheduler[message]) { s.Notify(only("a"), false) }
+	tellB := func(s *Scheduler[message]) { s.Notify(only("b"), false) }
+	tellAll := func(s *Scheduler[message]) { s.Notify(nil, true) }
 	for name, tc := range map[string]struct {
 		steps steps
 		wait  time.Duration
@@ -74,14 +74,14 @@ func TestPollingComesSoonerOnlyForWorkNobodyToldOf(t *testing.T) {
 func TestPollingNeverWaitsLongerThanItsInterval(t *testing.T) {
 	for _, longest := range []time.Duration{time.Millisecond, 150 * time.Millisecond, 1<<63 - 1} {
 		p := newPolling(longest)
-		p.later()
+		p.backOff()
 		require.Equal(t, longest, p.wait)
-		p.ask("a")
-		p.claim("a")
-		require.True(t, p.claimed([]string{"a"}))
+		p.poll("a")
+		p.beginClaim("a")
+		require.True(t, p.endClaim([]string{"a"}))
 		require.Equal(t, min(longest, 100*time.Millisecond), p.wait)
 		for range 100 {
-			p.later()
+			p.backOff()
 			require.Positive(t, p.wait)
 		}
 		require.Equal(t, longest, p.wait)

@@ -1,28 +1,28 @@
-// Package scheduler decides of which handlers messages are claimed, handed off and started
-// next: slots, quotas, fair shares and the intervals of polling (contract 5.2, 5.17). It
-// reads no clock and does no I/O. Its types are for one goroutine at a time, but for
-// Grant.Messages, which the accept that has the grant may ask without a lock.
+// Package scheduler decides which handler's messages are claimed, handed off and started next:
+// slots, quotas, fair shares and polling intervals (contract 5.2, 5.17). It reads no clock and
+// does no I/O. Its types are not safe for concurrent use, except that an accept may call
+// Messages on its own Grant at any time.
 package scheduler
 
 import "time"
 
-// Limits are the inbox's.
+// Limits are the limits of the whole inbox.
 type Limits struct {
-	// Concurrency is the number of slots. A group of messages takes one.
+	// Concurrency is the number of slots. A group of messages takes one slot.
 	Concurrency int
-	// Prefetch is how many slots' worth may be claimed beyond the free ones.
+	// Prefetch is how many slots' worth of messages may be claimed beyond the free slots.
 	Prefetch int
-	// BatchSize is how many slots' worth one claim may ask for.
+	// BatchSize is how many slots' worth of messages one claim may ask for.
 	BatchSize int
 }
 
-// maxStuck bounds the slots that are replaced for a handler whose calls do not return: at
-// that many no call of it starts any more (contract 5.4).
+// maxStuck returns how many calls of one handler may ignore their cancellation. Each of them has
+// its slot replaced; at the limit no further call of the handler starts (contract 5.4).
 func (l *Limits) maxStuck() int { return l.Concurrency }
 
 // Task is a claimed message that waits for a slot.
 type Task interface {
-	// MayShare is false if it must run alone although its handler takes groups.
+	// MayShare reports whether the message may run in one group with others.
 	MayShare() bool
 }
 
@@ -35,8 +35,7 @@ type Scheduler[T Task] struct {
 	turn     int // where the next round of claiming and starting begins
 }
 
-// New makes the Scheduler of a process that knows nothing of the database yet: LookAnew
-// makes it claim.
+// New returns a Scheduler that expects no work. Call Refresh before the first claim.
 func New[T Task](limits Limits, rules []Rules, pollingInterval time.Duration) *Scheduler[T] {
 	s := &Scheduler[T]{limits: limits, byKey: map[string]*Handler[T]{}, polling: newPolling(pollingInterval)}
 	for _, r := range rules {
@@ -47,13 +46,13 @@ func New[T Task](limits Limits, rules []Rules, pollingInterval time.Duration) *S
 	return s
 }
 
-// Handlers are in the order of the rules.
+// Handlers returns all handlers in the order of their rules.
 func (s *Scheduler[T]) Handlers() []*Handler[T] { return s.handlers }
 
-// Handler is nil for an unknown key.
+// Handler returns the handler with the key, or nil.
 func (s *Scheduler[T]) Handler(key string) *Handler[T] { return s.byKey[key] }
 
-// inTurn is the i-th handler of this round: each round begins with another.
+// inTurn returns the i-th handler of this round. Each round begins with another handler.
 func (s *Scheduler[T]) inTurn(i int) *Handler[T] { return s.handlers[(s.turn+i)%len(s.handlers)] }
 
 func (s *Scheduler[T]) totals() (running, queued int) {
@@ -64,9 +63,9 @@ func (s *Scheduler[T]) totals() (running, queued int) {
 	return running, queued
 }
 
-// fair is the number of slots every handler with work can count on: with c slots and n such
-// handlers, max(1, c/n) (contract 5.2). Those of which messages are being accepted have
-// work, too.
+// fair returns the number of slots that each handler with work can count on: with c slots and
+// n such handlers, max(1, c/n) (contract 5.2). A handler whose messages are being accepted
+// counts as one with work.
 func (s *Scheduler[T]) fair(accepting map[*Handler[T]]int) int {
 	n := 0
 	for _, h := range s.handlers {
@@ -77,9 +76,9 @@ func (s *Scheduler[T]) fair(accepting map[*Handler[T]]int) int {
 	return max(1, s.limits.Concurrency/max(n, 1))
 }
 
-// Next takes the group to start now off its queue, if a slot is free: handlers take turns,
-// and one below its fair share may start although all slots are taken. Without a group it
-// returns nil. The group's slot is taken until Ended or Overdue.
+// Next removes the group to start now from its queue, and returns nil if no group may start.
+// Handlers take turns for free slots. A handler below its fair share may start a group even
+// if all slots are taken. The group holds its slot until Ended or Overdue.
 func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 	running, _ := s.totals()
 	fair := s.fair(nil)
@@ -105,46 +104,47 @@ func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 	return best, best.take(size)
 }
 
-// Told notes that somebody has told of due work of these handlers, or of all.
-func (s *Scheduler[T]) Told(keys map[string]bool, all bool) {
+// Notify says that these handlers, or all, have new due messages.
+func (s *Scheduler[T]) Notify(keys map[string]bool, all bool) {
 	if all {
-		s.polling.toldAll()
+		s.polling.notifiedAll()
 	}
 	for key := range keys {
-		s.polling.told(key)
+		s.polling.notified(key)
 	}
 	for _, h := range s.handlers {
 		if all || keys[h.rules.Key] {
-			h.wake()
+			h.expectWork()
 		}
 	}
 }
 
-// Look makes every handler look for work, because something comes due or, by poll, because
-// it is time for that. The one does not put off the other: due times may be closer than
-// polls for ever, and what they find says nothing of when somebody else's work comes.
-func (s *Scheduler[T]) Look(poll bool) {
+// Poll makes the next claims ask for every handler although nothing was notified: because a
+// message comes due, or because the polling interval has passed (byInterval). A due time does
+// not postpone the next poll by interval. Due times may be closer together than polls for any
+// length of time, and they say nothing about what other processes accept.
+func (s *Scheduler[T]) Poll(byInterval bool) {
 	for _, h := range s.handlers {
-		if !h.more { // else a full claim or somebody has told
-			s.polling.ask(h.rules.Key)
+		if !h.mayBeDue { // otherwise work was notified or a claim was full
+			s.polling.poll(h.rules.Key)
 		}
 	}
-	if poll {
-		s.polling.later()
+	if byInterval {
+		s.polling.backOff()
 	}
-	s.LookAnew()
+	s.Refresh()
 }
 
-// LookAnew forgets what is known of the database and makes every handler ask.
-func (s *Scheduler[T]) LookAnew() {
+// Refresh discards what is known of the database, so that the next claims ask for every handler.
+func (s *Scheduler[T]) Refresh() {
 	for _, h := range s.handlers {
-		h.dueAsked = false
+		h.nextDueKnown = false
 	}
-	s.wakeAll()
+	s.expectWorkOfAll()
 }
 
-func (s *Scheduler[T]) wakeAll() {
+func (s *Scheduler[T]) expectWorkOfAll() {
 	for _, h := range s.handlers {
-		h.wake()
+		h.expectWork()
 	}
 }

@@ -101,8 +101,8 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 			func(s *Scheduler[message]) {
 				s.Reserve(map[string]int{"a": 20})
 			}, []string{"a"}, nil},
-		"for that, too, once it has lapsed": {limits, []Rules{{Key: "a", Counted: true}}, func(s *Scheduler[message]) {
-			s.Reserve(map[string]int{"a": 20}).Lapse()
+		"for that, too, once it has expired": {limits, []Rules{{Key: "a", Counted: true}}, func(s *Scheduler[message]) {
+			s.Reserve(map[string]int{"a": 20}).Expire()
 		}, []string{"a"}, map[string]int{"a": 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 				tc.before(s)
 			}
 			for _, key := range tc.told {
-				s.Told(map[string]bool{key: true}, false)
+				s.Notify(map[string]bool{key: true}, false)
 			}
 			require.Equal(t, tc.asks, s.asks())
 		})
@@ -121,25 +121,25 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 func TestClaimAsksForNextDueTimeOnceBetweenTwoLooks(t *testing.T) {
 	s := rig(Limits{Concurrency: 1, BatchSize: 1}, Rules{Key: "a"})
 	claim := func() Quota { return s.Claim()["a"] }
-	s.LookAnew()
-	require.Equal(t, Quota{Messages: 1, AskDue: true}, claim())
-	s.EndClaim(Claimed{DueAsked: []string{"a"}})
-	s.Told(nil, true)
+	s.Refresh()
+	require.Equal(t, Quota{Messages: 1, AskNextDue: true}, claim())
+	s.EndClaim(Claimed{NextDueKnown: []string{"a"}})
+	s.Notify(nil, true)
 	require.Equal(t, Quota{Messages: 1}, claim())
 	s.EndClaim(Claimed{})
 	require.Zero(t, claim(), "nothing more is known to be due")
-	s.Look(false)
-	require.Equal(t, Quota{Messages: 1, AskDue: true}, claim())
+	s.Poll(false)
+	require.Equal(t, Quota{Messages: 1, AskNextDue: true}, claim())
 }
 
 func TestClaimGoesOnAfterAFullOneAFailedOneAndWhatWasToldMeanwhile(t *testing.T) {
 	for name, after := range map[string]func(s *Scheduler[message]){
 		"full":           func(s *Scheduler[message]) { s.EndClaim(Claimed{Full: []string{"a"}}) },
 		"failed":         func(s *Scheduler[message]) { s.EndClaim(Claimed{Failed: true}) },
-		"told meanwhile": func(s *Scheduler[message]) { s.Told(map[string]bool{"a": true}, false); s.EndClaim(Claimed{}) },
+		"told meanwhile": func(s *Scheduler[message]) { s.Notify(map[string]bool{"a": true}, false); s.EndClaim(Claimed{}) },
 	} {
 		s := rig(Limits{Concurrency: 4, BatchSize: 4}, Rules{Key: "a"})
-		s.LookAnew()
+		s.Refresh()
 		require.Equal(t, map[string]int{"a": 4}, s.asks(), name)
 		require.Nil(t, s.asks(), "%s: nothing is known while the claim is under way", name)
 		after(s)
@@ -211,14 +211,14 @@ func TestOpenCircuitAndPauseDropTheQueueAndTheirEndWakes(t *testing.T) {
 	s := rig(Limits{Concurrency: 2, BatchSize: 2}, Rules{Key: "a", Circuit: func() Circuit { return state }})
 	h := s.Handler("a")
 	h.queue = messages(2)
-	dropped, opened := h.Break()
+	dropped, opened := h.ApplyCircuit()
 	require.Len(t, dropped, 2)
 	require.True(t, opened)
-	_, opened = h.Break()
+	_, opened = h.ApplyCircuit()
 	require.False(t, opened, "it was open before")
-	require.True(t, h.Broken())
+	require.True(t, h.CircuitOpen())
 	state = HalfOpen
-	h.Break()
+	h.ApplyCircuit()
 	require.Equal(t, map[string]int{"a": 1}, s.asks(), "there may be work again")
 
 	state = Closed
@@ -249,10 +249,10 @@ func TestHandOffTakesOnlySlotsThatNothingElseNeeds(t *testing.T) {
 			map[string]int{"a": 100}, map[string]int{"a": 80}},
 		"none of what cannot be counted": {[]Rules{{Key: "a"}}, nil, map[string]int{"a": 1}, nil},
 		"none of unknown handlers":       {[]Rules{counted("a")}, nil, map[string]int{"b": 1}, nil},
-		"none beside an unknown backlog of its own": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.LookAnew() },
+		"none beside an unknown backlog of its own": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.Refresh() },
 			map[string]int{"a": 1}, nil},
 		"none while a claim looks what there is": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
-			s.LookAnew()
+			s.Refresh()
 			s.Claim()
 		},
 			map[string]int{"a": 1}, nil},
@@ -260,20 +260,20 @@ func TestHandOffTakesOnlySlotsThatNothingElseNeeds(t *testing.T) {
 			func(s *Scheduler[message]) { s.Accepted("a", 3) },
 			map[string]int{"a": 100}, map[string]int{"a": 4}},
 		"the fair share beside another's backlog": {[]Rules{counted("a"), counted("b")}, func(s *Scheduler[message]) {
-			s.Told(map[string]bool{"b": true}, false)
+			s.Notify(map[string]bool{"b": true}, false)
 		}, map[string]int{"a": 100}, map[string]int{"a": 2}},
 		"none with a circuit that is not closed": {[]Rules{{Key: "a", Counted: true, Circuit: circuit(HalfOpen)}}, nil,
 			map[string]int{"a": 1}, nil},
 		"none twice": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
 			s.Reserve(map[string]int{"a": 8})
 		}, map[string]int{"a": 1}, nil},
-		"none for others when it has lapsed": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
-			s.Reserve(map[string]int{"a": 8}).Lapse()
+		"none for others when it has expired": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
+			s.Reserve(map[string]int{"a": 8}).Expire()
 		},
 			map[string]int{"a": 1}, nil},
 		"again after its end": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
 			g := s.Reserve(map[string]int{"a": 8})
-			g.Lapse()
+			g.Expire()
 			g.End()
 			g.End()
 		}, map[string]int{"a": 8}, map[string]int{"a": 8}},
