@@ -86,15 +86,21 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 		"two channels in one group": {"orders", []inbox.Option{consuming("events", ""),
 			inbox.Channel("others", inbox.On("t", nothing("b")), inbox.Kafka(somewhere))}, []string{
 			`channel "events" of inbox "orders" and channel "others" of inbox "orders" have the same GroupID "g", allowed is a group for each`}},
-		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter),
+		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
+		}),
 			consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
 			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty, required is a topic with BadRecords dead_letter_topic`}},
 		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{consuming("events", "letters")},
-			[]string{`channel "events": option DeadLetterTopic is "letters", allowed is none with BadRecords store: use inbox.BadRecords(acceptor.BadRecordDeadLetter)`}},
+			[]string{`channel "events": option DeadLetterTopic is "letters", allowed is none with BadRecords store: set option BadRecords to dead_letter_topic`}},
 		"a dead-letter topic that is consumed": {"orders",
-			[]inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter), consuming("events", "t1")},
+			[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
+				o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
+			}), consuming("events", "t1")},
 			[]string{`"events"`, `option DeadLetterTopic is "t1", allowed is a topic that is not one of Topics`}},
-		"ShutdownOnHalt without Fx": {"orders", []inbox.Option{inbox.ShutdownOnHalt(), inboxtest.Handlers(nothing("a"))},
+		"ShutdownOnHalt without Fx": {"orders", []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.ShutdownOnHalt = true
+		}), inboxtest.Handlers(nothing("a"))},
 			[]string{`inbox "orders": option ShutdownOnHalt is true, allowed is false without Fx`}},
 		"all at once": {"orders", []inbox.Option{inbox.Channel("empty"), inbox.Channel("events",
 			inbox.On("t", nothing("a"), nil))}, []string{`channel "empty" has no handlers`, `a handler is nil`}},
@@ -118,63 +124,121 @@ func consuming(channel, letters string) inbox.Option {
 
 func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	const positive = "allowed is more than 0"
-	for want, options := range map[string][]inbox.Option{
-		"option MaxRetries is -1, allowed is 0 or more": {inbox.MaxRetries(-1)},
+	for want, set := range map[string]func(o *inbox.Options){
+		"option MaxRetries is -1, allowed is 0 or more": func(o *inbox.Options) { o.Processor.MaxRetries = -1 },
 		"option MaxRetryDelay is 0s, " +
-			positive: {inbox.MaxRetryDelay(0)},
+			positive: func(o *inbox.Options) { o.Processor.MaxRetryDelay = 0 },
 		"option PollingInterval is -1ns, " +
-			positive: {inbox.PollingInterval(-1)},
-		"option BatchSize is 0, allowed is 1 or more":                                   {inbox.BatchSize(0)},
-		"option Concurrency is 0, allowed is 1 or more":                                 {inbox.Concurrency(0)},
-		"option Prefetch is -2, allowed is 0 or more, or -1 for as many as Concurrency": {inbox.Prefetch(-2)},
-		"option HandlerTimeout is -1ns, allowed is 0 (no limit) or more":                {inbox.HandlerTimeout(-1)},
+			positive: func(o *inbox.Options) { o.Processor.PollingInterval = -1 },
+		"option BatchSize is 0, allowed is 1 or more": func(o *inbox.Options) {
+			o.Processor.BatchSize = 0
+		},
+		"option Concurrency is 0, allowed is 1 or more": func(o *inbox.Options) {
+			o.Processor.Concurrency = 0
+		},
+		"option Prefetch is -2, allowed is 0 or more, or -1 for as many as Concurrency": func(o *inbox.Options) {
+			o.Processor.Prefetch = -2
+		},
+		"option HandlerTimeout is -1ns, allowed is 0 (no limit) or more": func(o *inbox.Options) {
+			o.Processor.HandlerTimeout = -1
+		},
 		"option StuckHandlerGrace is 0s, " +
-			positive: {inbox.StuckHandlerGrace(0)},
+			positive: func(o *inbox.Options) { o.Processor.StuckHandlerGrace = 0 },
 		"option StuckMessageThreshold is 0s, " +
-			positive: {inbox.StuckMessageThreshold(0)},
-		"option StuckMessageThreshold is 1m0s, allowed is more than HandlerTimeout (1m0s)": {inbox.StuckMessageThreshold(time.Minute), inbox.HandlerTimeout(time.Minute)},
+			positive: func(o *inbox.Options) { o.Processor.StuckMessageThreshold = 0 },
+		"option StuckMessageThreshold is 1m0s, allowed is more than HandlerTimeout (1m0s)": func(o *inbox.Options) {
+			o.Processor.StuckMessageThreshold = time.Minute
+			o.Processor.HandlerTimeout = time.Minute
+		},
 		"option HeartbeatInterval is 0s, " +
-			positive: {inbox.HeartbeatInterval(0)},
+			positive: func(o *inbox.Options) { o.Processor.HeartbeatInterval = 0 },
 		"option SweepInterval is 0s, " +
-			positive: {inbox.SweepInterval(0)},
-		"option WorkerTimeout is 14.999999999s, allowed is at least three HeartbeatIntervals (15s)": {inbox.WorkerTimeout(15*time.Second - 1)},
-		"option MaxAbandoned is 0, allowed is 1 or more":                                            {inbox.MaxAbandoned(0)},
-		"option UnknownKeyGrace is -1ns, allowed is 0 or more":                                      {inbox.UnknownKeyGrace(-1)},
+			positive: func(o *inbox.Options) { o.Processor.SweepInterval = 0 },
+		"option WorkerTimeout is 14.999999999s, allowed is at least three HeartbeatIntervals (15s)": func(o *inbox.Options) {
+			o.Processor.WorkerTimeout = 15*time.Second - 1
+		},
+		"option MaxAbandoned is 0, allowed is 1 or more": func(o *inbox.Options) {
+			o.Processor.MaxAbandoned = 0
+		},
+		"option UnknownKeyGrace is -1ns, allowed is 0 or more": func(o *inbox.Options) {
+			o.Processor.UnknownKeyGrace = -1
+		},
 		"option StatementTimeout is 0s, " +
-			positive: {inbox.StatementTimeout(0)},
+			positive: func(o *inbox.Options) { o.Processor.StatementTimeout = 0 },
 		"option StopBudget is 0s, " +
-			positive: {inbox.StopBudget(0)},
-		`option Mode is "shared", allowed is "competing", "exclusive", or "" for the database's default`: {inbox.Mode("shared")},
-		"option Retention is -1ns, allowed is 0 (for ever) or more":                                      {inbox.Retention(-1)},
+			positive: func(o *inbox.Options) { o.Processor.StopBudget = 0 },
+		`option Mode is "shared", allowed is "competing", "exclusive", or "" for the database's default`: func(o *inbox.Options) {
+			o.Processor.Mode = "shared"
+		},
+		"option Retention is -1ns, allowed is 0 (forever) or more": func(o *inbox.Options) {
+			o.Cleanup.Retention = -1
+		},
 		"option CleanupInterval is 0s, " +
-			positive: {inbox.CleanupInterval(0)},
-		"option AuditRetention is -1ns, allowed is 0 (for ever) or more":    {inbox.AuditRetention(-1)},
-		"option RejectedRetention is -1ns, allowed is 0 (for ever) or more": {inbox.RejectedRetention(-1)},
+			positive: func(o *inbox.Options) { o.Cleanup.CleanupInterval = 0 },
+		"option AuditRetention is -1ns, allowed is 0 (forever) or more": func(o *inbox.Options) {
+			o.Cleanup.AuditRetention = -1
+		},
+		"option RejectedRetention is -1ns, allowed is 0 (forever) or more": func(o *inbox.Options) {
+			o.Cleanup.RejectedRetention = -1
+		},
 		"option ArchiveTimeout is 0s, " +
-			positive: {inbox.ArchiveTimeout(0)},
-		"option CleanupBatchSize is 0, allowed is 1 or more":                                                                    {inbox.CleanupBatchSize(0)},
-		`option Unrouted is "keep", allowed are ignore, reject and halt`:                                                        {inbox.Unrouted("keep")},
-		`option OnGap is "skip", allowed are halt and continue`:                                                                 {inbox.OnGap("skip")},
-		`option BadRecords is "", allowed are store, dead_letter_topic and halt`:                                                {inbox.BadRecords("")},
-		`option HaltAtBadRecords is -1, allowed is 0 (never) or more`:                                                           {inbox.HaltAtBadRecords(-1)},
-		`schema "a b" is not an identifier`:                                                                                     {inbox.Schema("a b")},
-		`table prefix "a-b" is not the beginning of an identifier`:                                                              {inbox.TablePrefix("a-b")},
-		"options are zero: start from inbox.DefaultOptions()":                                                                   {inbox.WithOptions(inbox.Options{})},
-		"option BatchSize is 0, allowed is 1 or more\ninbox \"orders\": option Concurrency is -5, allowed is 1 or more":         {inbox.BatchSize(0), inbox.Concurrency(-5)},
-		"option MaxRetries is -1, allowed is 0 or more\ninbox \"orders\": option CleanupInterval is 0s, allowed is more than 0": {inbox.MaxRetries(-1), inbox.CleanupInterval(0)},
+			positive: func(o *inbox.Options) { o.Cleanup.ArchiveTimeout = 0 },
+		"option CleanupBatchSize is 0, allowed is 1 or more": func(o *inbox.Options) {
+			o.Cleanup.CleanupBatchSize = 0
+		},
+		`option Unrouted is "keep", allowed are ignore, reject and halt`: func(o *inbox.Options) {
+			o.Acceptor.Unrouted = "keep"
+		},
+		`option OnGap is "skip", allowed are halt and continue`: func(o *inbox.Options) {
+			o.Acceptor.OnGap = "skip"
+		},
+		`option BadRecords is "", allowed are store, dead_letter_topic and halt`: func(o *inbox.Options) {
+			o.Acceptor.BadRecords = ""
+		},
+		`option HaltAtBadRecords is -1, allowed is 0 (never) or more`: func(o *inbox.Options) {
+			o.Acceptor.HaltAtBadRecords = -1
+		},
+		`schema "a b" is not an identifier`: func(o *inbox.Options) { o.Schema = "a b" },
+		`table prefix "a-b" is not the beginning of an identifier`: func(o *inbox.Options) {
+			o.TablePrefix = "a-b"
+		},
+		"options are zero: start from inbox.DefaultOptions()": func(o *inbox.Options) {
+			*o = inbox.Options{}
+		},
+		"option BatchSize is 0, allowed is 1 or more\ninbox \"orders\": option Concurrency is -5, allowed is 1 or more": func(o *inbox.Options) {
+			o.Processor.BatchSize = 0
+			o.Processor.Concurrency = -5
+		},
+		"option MaxRetries is -1, allowed is 0 or more\ninbox \"orders\": option CleanupInterval is 0s, allowed is more than 0": func(o *inbox.Options) {
+			o.Processor.MaxRetries = -1
+			o.Cleanup.CleanupInterval = 0
+		},
 		`option CleanupBatchSize is -1, allowed is 1 or more` + "\n" +
-			`inbox "orders": option Unrouted is "x", allowed are ignore, re`: {inbox.CleanupBatchSize(-1), inbox.Unrouted("x")},
+			`inbox "orders": option Unrouted is "x", allowed are ignore, re`: func(o *inbox.Options) {
+			o.Cleanup.CleanupBatchSize = -1
+			o.Acceptor.Unrouted = "x"
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
-			_, err := inbox.New("orders", fxtest.OpenDB(t), append(options, inboxtest.Handlers(nothing("h")))...)
+			_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(set), inboxtest.Handlers(nothing("h")))
 			require.ErrorContains(t, err, `inbox "orders": `)
 			require.ErrorContains(t, err, want)
 		})
 	}
-	limits := []inbox.Option{inbox.MaxRetries(0), inbox.Prefetch(0), inbox.HandlerTimeout(0), inbox.UnknownKeyGrace(0),
-		inbox.Retention(0), inbox.BatchSize(1), inbox.Concurrency(1),
-		inbox.MaxAbandoned(1), inbox.CleanupBatchSize(1), inbox.WorkerTimeout(15 * time.Second), inbox.MaxRetryDelay(1), nil}
-	_, err := inbox.New("orders", fxtest.OpenDB(t), append(limits, inboxtest.Handlers(nothing("h")))...)
+	limits := inbox.Configure(func(o *inbox.Options) {
+		o.Processor.MaxRetries = 0
+		o.Processor.Prefetch = 0
+		o.Processor.HandlerTimeout = 0
+		o.Processor.UnknownKeyGrace = 0
+		o.Cleanup.Retention = 0
+		o.Processor.BatchSize = 1
+		o.Processor.Concurrency = 1
+		o.Processor.MaxAbandoned = 1
+		o.Cleanup.CleanupBatchSize = 1
+		o.Processor.WorkerTimeout = 15 * time.Second
+		o.Processor.MaxRetryDelay = 1
+	})
+	_, err := inbox.New("orders", fxtest.OpenDB(t), limits, nil, inboxtest.Handlers(nothing("h")))
 	require.NoError(t, err, "what is just within its range")
 }
 
@@ -198,7 +262,8 @@ func TestUnusableDatabaseIsAnError(t *testing.T) {
 	require.ErrorContains(t, err, `dialect "oracle" is not supported`)
 
 	sqliteDB := fxtest.OpenDB(t)
-	_, err = inbox.New("orders", sqliteDB, inbox.Schema("shop"), inboxtest.Handlers(nothing("h")))
+	_, err = inbox.New("orders", sqliteDB, inbox.Configure(func(o *inbox.Options) { o.Schema = "shop" }),
+		inboxtest.Handlers(nothing("h")))
 	require.ErrorContains(t, err, "SQLite has no schemas")
 
 	require.NoError(t, sqliteDB.Transaction(func(tx *gorm.DB) error {
@@ -217,7 +282,9 @@ func TestValidateChecksInboxesAgainstEachOther(t *testing.T) {
 	}
 	orders := build("orders", shared, inboxtest.Handlers(nothing("a")))
 	require.NoError(t, inbox.Validate(orders, build("billing", own, inboxtest.Handlers(nothing("b")))))
-	require.NoError(t, inbox.Validate(orders, build("billing", shared, inbox.TablePrefix("billing_"),
+	require.NoError(t, inbox.Validate(orders, build("billing", shared, inbox.Configure(func(o *inbox.Options) {
+		o.TablePrefix = "billing_"
+	}),
 		inboxtest.Handlers(nothing("b")))))
 	require.EqualError(t, inbox.Validate(orders, build("billing", own,
 		inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))),

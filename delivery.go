@@ -100,13 +100,13 @@ func (cfg *config) validateDelivery(subscriptions []handler.Subscription) error 
 				fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
 					c.delivery))
 		}
-		if cfg.options.Delivery.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox {
+		if cfg.options.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox {
 			problems = append(problems,
 				fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
 					c.name, c.delivery, RequirementFail))
 		}
 		if c.inline != nil {
-			problems = append(problems, c.inline.problems(c, cfg.options.Delivery.ConsumeChannelInboxRequirement)...)
+			problems = append(problems, c.inline.problems(c, cfg.options.ConsumeChannelInboxRequirement)...)
 		}
 	}
 	for _, s := range subscriptions {
@@ -155,12 +155,12 @@ func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 		}
 		cfg := synchronous.Config{
 			Channel: c.name, Registry: ib.registry, DB: ib.db, Paused: ib.processor.Paused,
-			MaxAttempts: o.Delivery.MaxAttempts, Concurrency: o.Delivery.PartitionConcurrency,
+			MaxRetries: o.Processor.MaxRetries, Concurrency: o.PartitionConcurrency,
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
 			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
 			Running:     ib.running,
 			TxIsolation: o.Processor.TxIsolation,
-			Backoff:     ib.cfg.backoff, Middleware: ib.cfg.middleware, Hooks: ib.cfg.hooks,
+			Backoff:     ib.cfg.options.Backoff, Middleware: ib.cfg.options.Middleware, Hooks: ib.cfg.options.Hooks,
 			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments,
 		}
 		if c.delivery == inlined {
@@ -184,7 +184,7 @@ func deliveredInPlace(channels []*channel) []string {
 
 // warnWithoutInbox says which channels lack what is wished for (contract 7.7).
 func (ib *Inbox) warnWithoutInbox() {
-	if ib.cfg.options.Delivery.ConsumeChannelInboxRequirement != RequirementWarn {
+	if ib.cfg.options.ConsumeChannelInboxRequirement != RequirementWarn {
 		return
 	}
 	for _, c := range ib.cfg.channels {

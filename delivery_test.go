@@ -85,14 +85,20 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 			[]string{at + "Ordered cannot", "Concurrency cannot"}},
 		"one, with the others": {[]inbox.Option{directly(inbox.On("t", nothing("a", handler.Ordered()))),
 			inbox.Channel("empty")}, []string{"Ordered cannot hold", `channel "empty" has no handlers`}},
-		"required inbox": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+		"required inbox": {[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
+		}),
 			directly(inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" consumes in Direct mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
-		"the opt-out of another channel": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+		"the opt-out of another channel": {[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
+		}),
 			directly(inbox.On("t", nothing("a"))),
 			inbox.Channel("other", inbox.Direct(), inbox.Kafka(elsewhere), inbox.AllowConsumeWithoutInbox(),
 				inbox.On("t", nothing("b")))}, []string{`channel "events" consumes in Direct mode`}},
-		"what the opt-out does not cover": {[]inbox.Option{inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+		"what the opt-out does not cover": {[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
+		}),
 			directly(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", handler.Ordered())))}, []string{
 			at + "Ordered cannot hold in Direct mode"}},
 	} {
@@ -100,7 +106,7 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 			t.Parallel()
 			_, err := inbox.New("orders", fxtest.OpenDB(t), tc.opts...)
 			byModule := startError(named("orders", fxtest.OpenDB(t)),
-				inbox.Module("orders", append(tc.opts, inbox.Migrate())...))
+				inbox.Module("orders", append(tc.opts, inbox.Configure(func(o *inbox.Options) { o.Migrate = true }))...))
 			for _, want := range tc.want {
 				require.ErrorContains(t, err, want)
 				require.ErrorContains(t, byModule, want)
@@ -112,7 +118,8 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 // A handler of the Fx graph is looked at once it is there.
 func TestDirectChannelRefusesABatchHandlerOfTheGraph(t *testing.T) {
 	err := startError(named("orders", fxtest.OpenDB(t)), fx.Supply(&batchOfGraph{}),
-		inbox.Module("orders", inbox.Migrate(), directly(inbox.On("t", inbox.FromBatch[*batchOfGraph]("a", 10)))))
+		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+			directly(inbox.On("t", inbox.FromBatch[*batchOfGraph]("a", 10)))))
 	require.ErrorContains(t, err,
 		`inbox "orders": channel "events", type "t", handler "a": a batch handler cannot hold in Direct mode`)
 }
@@ -123,37 +130,37 @@ func TestWhatHoldsInDirectModeIsNoMistake(t *testing.T) {
 		handler.Use(func(ctx context.Context, _ handler.Call, next func(context.Context) error) error { return next(ctx) }))
 	tx := inbox.Tx("c", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }, handler.TxGroup(1))
 	for _, r := range []inbox.InboxRequirement{inbox.RequirementNone, inbox.RequirementWarn} {
-		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(r),
+		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
+			o.ConsumeChannelInboxRequirement = r
+		}),
 			directly(inbox.On("t", h, tx)), inbox.Channel("stored", inbox.On("t", nothing("d", handler.Ordered()))))
 		require.NoError(t, err)
 	}
-	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
+		o.ConsumeChannelInboxRequirement = inbox.RequirementFail
+	}),
 		directly(inbox.On("t", h), inbox.AllowConsumeWithoutInbox()),
 		inbox.Channel("stored", inbox.Kafka(elsewhere), inbox.On("t", nothing("d"))))
 	require.NoError(t, err)
 }
 
-func TestDeliveryOptionsAreCheckedAndLoaded(t *testing.T) {
-	o := inbox.DefaultOptions().Delivery
-	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementNone, MaxAttempts: 5,
-		PartitionConcurrency: 10}, o)
-	for want, option := range map[string]inbox.Option{
-		`option ConsumeChannelInboxRequirement is "maybe", allowed are none, warn and fail`: inbox.ConsumeChannelInboxRequirement("maybe"),
-		"option MaxAttempts is 0, allowed is 1 or more":                                     inbox.MaxAttempts(0),
-		"option PartitionConcurrency is -1, allowed is 1 or more":                           inbox.PartitionConcurrency(-1),
+func TestOptionsOfChannelsAreCheckedAndLoaded(t *testing.T) {
+	figures := func(o inbox.Options) []any { return []any{o.ConsumeChannelInboxRequirement, o.PartitionConcurrency} }
+	require.Equal(t, []any{inbox.RequirementNone, 10}, figures(inbox.DefaultOptions()))
+	for want, set := range map[string]func(o *inbox.Options){
+		`option ConsumeChannelInboxRequirement is "maybe", allowed are none, warn and fail`: func(o *inbox.Options) {
+			o.ConsumeChannelInboxRequirement = "maybe"
+		},
+		"option PartitionConcurrency is -1, allowed is 1 or more": func(o *inbox.Options) { o.PartitionConcurrency = -1 },
 	} {
-		_, err := inbox.New("orders", fxtest.OpenDB(t), option, directly(inbox.On("t", nothing("a"))))
+		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(set), directly(inbox.On("t", nothing("a"))))
 		require.ErrorContains(t, err, `inbox "orders": `+want)
 	}
 	loaded := inbox.DefaultOptions()
 	require.NoError(t,
-		yaml.Unmarshal([]byte("consume_channel_inbox_requirement: fail\nmax_attempts: 3\npartition_concurrency: 4\n"),
-			&loaded))
-	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementFail, MaxAttempts: 3,
-		PartitionConcurrency: 4}, loaded.Delivery)
+		yaml.Unmarshal([]byte("consume_channel_inbox_requirement: fail\npartition_concurrency: 4\n"), &loaded))
+	require.Equal(t, []any{inbox.RequirementFail, 4}, figures(loaded))
 	t.Setenv("ORDERS_CONSUME_CHANNEL_INBOX_REQUIREMENT", "warn")
-	t.Setenv("ORDERS_MAX_ATTEMPTS", "7")
 	require.NoError(t, env.ParseWithOptions(&loaded, env.Options{Prefix: "ORDERS_"}))
-	require.Equal(t, inbox.DeliveryOptions{ConsumeChannelInboxRequirement: inbox.RequirementWarn, MaxAttempts: 7,
-		PartitionConcurrency: 4}, loaded.Delivery)
+	require.Equal(t, []any{inbox.RequirementWarn, 4}, figures(loaded))
 }

@@ -194,7 +194,7 @@ func (ib *Inbox) Health() Health {
 		h.Consumers = append(h.Consumers, c.Health())
 	}
 	ib.mu.Unlock()
-	h.judge(ib.sampler, ib.cfg.options.Health)
+	h.judge(ib.sampler, ib.cfg.options)
 	return h
 }
 

@@ -35,7 +35,9 @@ func TestWorkerWhoseClockIsWrongIsDegradedAndSaysSoOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 				log, logs := inboxtest.Observe()
-				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.WithClock(clock.Offset(c.by)),
+				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
+					o.Clock = clock.Offset(c.by)
+				}),
 					inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 				right := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 				inboxtest.Start(t, right)
@@ -61,7 +63,9 @@ func TestProgramsWithOtherHandlersAreNamedOnceADeployIsOver(t *testing.T) {
 			for _, key := range keys {
 				handlers = append(handlers, inboxtest.Do(key, inboxtest.Nothing))
 			}
-			inboxtest.Start(t, inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.UnknownKeyGrace(grace),
+			inboxtest.Start(t, inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.UnknownKeyGrace = grace
+			}),
 				inboxtest.Handlers(handlers...)))
 		}
 		log, logs := inboxtest.Observe()
@@ -94,7 +98,9 @@ func TestClosedPoolIsUnhealthyAndNotLive(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		db := d.Another(t)
-		ib := inboxtest.New(t, db, inboxtest.Brisk(), log, inbox.SampleInterval(10*time.Millisecond),
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
+			o.SampleInterval = 10 * time.Millisecond
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.IsZero() }, "it runs")

@@ -18,7 +18,7 @@ import (
 const fewPoisoned = 10
 
 // judge finds the reasons, and the state (contract 11.5).
-func (h *Health) judge(s *sampler, o HealthOptions) {
+func (h *Health) judge(s *sampler, o Options) {
 	h.State = HealthHealthy
 	s.mu.Lock()
 	h.Backlog, h.Workers, h.SampledAt, h.SampleErr = slices.Clone(s.backlog), s.workers, s.at, s.err
@@ -27,7 +27,7 @@ func (h *Health) judge(s *sampler, o HealthOptions) {
 	}
 	if poisoned, of := s.poisoned(); poisoned >= fewPoisoned && float64(poisoned) > o.HealthMaxPoisonRate*float64(of) {
 		h.because(HealthReason{Code: ReasonPoisonRate, State: HealthDegraded,
-			Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", poisoned, of, o.HealthPoisonWindow)})
+			Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", poisoned, of, poisonWindow(o))})
 	}
 	s.mu.Unlock()
 	h.judgeProcessor()
@@ -57,7 +57,7 @@ func (h *Health) because(r HealthReason) {
 // become of it since nobody knows. A processor that has just started owes nothing
 // yet, and one that stands by, in Exclusive mode, owes nothing at all (contract
 // 5.3). The sampler's lock is held.
-func (h *Health) judgeSamples(s *sampler, o HealthOptions) {
+func (h *Health) judgeSamples(s *sampler, o Options) {
 	if s.err != nil {
 		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded,
 			Detail: fmt.Sprintf("the backlog cannot be looked at since %s: %v", s.since.Format(time.RFC3339), s.err)})
@@ -162,7 +162,7 @@ const haltReasons = 20
 
 // judgeConsumer: a halted partition stands until somebody acts, and so, for all
 // that is known, does one that has made no progress for long. All else may pass.
-func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o HealthOptions) {
+func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o Options) {
 	halted := c.Halted()
 	for _, p := range halted[:min(len(halted), haltReasons)] {
 		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel,

@@ -78,15 +78,22 @@ func (b *blocking) handle(ctx context.Context, _ inboxtest.Bytes) error {
 func watchedInbox(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) (*inbox.Inbox, *fxtest.Clock) {
 	t.Helper()
 	clock := fxtest.NewClock(inboxtest.Noon)
-	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.WithClock(clock),
-		inbox.SampleInterval(5 * time.Millisecond), inbox.LongRunning(0)},
+	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Clock = clock
+		o.SampleInterval = 5 * time.Millisecond
+		o.LongRunning = 0
+	})},
 		opts...)...), clock
 }
 
 func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
-		ib, clock := watchedInbox(t, d, inbox.Concurrency(1), inbox.Prefetch(0), inbox.HealthMaxDueAge(0),
+		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 0
+			o.HealthMaxDueAge = 0
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", b.handle)))
 		require.Equal(t, "healthy", health(ib))
 		require.False(t, ib.Health().Ready(), "not started")
@@ -141,7 +148,9 @@ func TestOldestDueStatusDegradesHealthWhileOthersGoOn(t *testing.T) {
 		b := newBlocking()
 		defer close(b.leave)
 		done := make(chan string, 10)
-		ib, clock := watchedInbox(t, d, inbox.Prefetch(0), inbox.Channel("c",
+		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Prefetch = 0
+		}), inbox.Channel("c",
 			inbox.On("slow", inboxtest.Do("slow", b.handle, handler.Concurrency(1))),
 			inbox.On("t", inboxtest.Do("quick", func(_ context.Context, m inboxtest.Bytes) error { done <- m.ID; return nil }))))
 		inboxtest.Start(t, ib)
@@ -206,7 +215,10 @@ func TestPoisonRateIsOfStatusesNotOfAttempts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
 			return handler.RetryAfter(time.Second, errors.New("away"))
-		}, handler.MaxRetries(10))), inbox.PollingInterval(10*time.Millisecond), inbox.HealthMaxPoisonRate(0.1, time.Hour))
+		}, handler.MaxRetries(10))), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = 10 * time.Millisecond
+			o.HealthMaxPoisonRate = 0.1
+		}))
 		inboxtest.Start(t, ib)
 		for i := range 10 {
 			inboxtest.Accept(t, ib, fmt.Sprint("m", i))
@@ -225,7 +237,9 @@ func TestPoisonRateIsOfStatusesNotOfAttempts(t *testing.T) {
 func TestStopKeepsItsDeadlineWhateverTheMeterProviderDoes(t *testing.T) {
 	provider := hangingMeters{release: make(chan struct{})}
 	defer close(provider.release)
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.MeterProvider(provider),
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.MeterProvider = provider
+	}),
 		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 	require.NoError(t, ib.Start(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
@@ -269,7 +283,9 @@ func (r hangingRegistration) Unregister() error {
 // end the lease.
 func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		ib, clock := watchedInbox(t, d, inbox.PollingInterval(50*time.Millisecond),
+		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = 50 * time.Millisecond
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "m1")
 		locked := d.DB.Begin()
@@ -313,13 +329,17 @@ func TestPassiveWorkerIsHealthy(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
-		alone := []inbox.Option{inbox.Mode(processor.ModeExclusive), inbox.Concurrency(1), inbox.Prefetch(0),
+		alone := []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Mode = processor.ModeExclusive
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 0
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", b.handle))}
 		active, clock := watchedInbox(t, d, alone...)
 		inboxtest.Start(t, active)
 		inboxtest.Accept(t, active, "m1", "m2")
 		inboxtest.Receive(t, b.entered, "m1")
-		passive, _ := watchedInbox(t, d, append(alone, inbox.WithClock(clock))...)
+		passive, _ := watchedInbox(t, d, append(alone, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }))...)
 		inboxtest.Start(t, passive)
 		stays(t, active, clock, "healthy")
 		stays(t, passive, clock, "healthy")
@@ -345,10 +365,17 @@ func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
-		ib, clock := watchedInbox(t, d, inbox.Mode(processor.ModeCompeting), inbox.Concurrency(1), inbox.Prefetch(0),
+		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Mode = processor.ModeCompeting
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 0
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", b.handle)),
-			inbox.SampleInterval(time.Hour), inbox.HealthAfter(2*time.Hour, 5*time.Hour),
-			inbox.HealthMaxPoisonRate(0.1, time.Hour))
+			inbox.Configure(func(o *inbox.Options) {
+				o.SampleInterval = time.Hour
+				o.HealthDegradedAfter, o.HealthUnhealthyAfter = 2*time.Hour, 5*time.Hour
+				o.HealthMaxPoisonRate = 0.1
+			}))
 		inboxtest.Accept(t, ib, "m1", "m2", "m3")
 		inboxtest.Start(t, ib)
 		inboxtest.Receive(t, b.entered, "m1")
@@ -379,23 +406,25 @@ func TestHealthGoesWithoutTheDatabase(t *testing.T) {
 }
 
 func TestHealthOptionsAreChecked(t *testing.T) {
-	d := inbox.DefaultOptions().Health
-	require.Equal(t, []any{15 * time.Second, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, 0.1, 5 * time.Minute},
-		[]any{d.SampleInterval, d.HealthDegradedAfter, d.HealthUnhealthyAfter, d.HealthMaxDueAge, d.HealthMaxPoisonRate,
-			d.HealthPoisonWindow})
-	for problem, opt := range map[string]inbox.Option{
-		"option SampleInterval is 0s, allowed is more than 0": inbox.SampleInterval(0),
-		"option HealthDegradedAfter is 15s, allowed is more than SampleInterval (15s)": inbox.HealthAfter(15*time.Second,
-			time.Hour),
-		"option HealthUnhealthyAfter is 1m0s, allowed is HealthDegradedAfter (2m0s) or more": inbox.HealthAfter(2*time.Minute,
-			time.Minute),
-		"option HealthMaxDueAge is -1s, allowed is 0 (without end) or more": inbox.HealthMaxDueAge(-time.Second),
-		"option HealthMaxPoisonRate is 0, allowed is more than 0 and at most 1": inbox.HealthMaxPoisonRate(0,
-			time.Minute),
-		"option HealthPoisonWindow is 1s, allowed is SampleInterval (15s) to 24h0m0s": inbox.HealthMaxPoisonRate(1,
-			time.Second),
+	d := inbox.DefaultOptions()
+	require.Equal(t, []any{15 * time.Second, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, 0.1},
+		[]any{d.SampleInterval, d.HealthDegradedAfter, d.HealthUnhealthyAfter, d.HealthMaxDueAge, d.HealthMaxPoisonRate})
+	for problem, set := range map[string]func(o *inbox.Options){
+		"option SampleInterval is 0s, allowed is more than 0": func(o *inbox.Options) { o.SampleInterval = 0 },
+		"option HealthDegradedAfter is 15s, allowed is more than SampleInterval (15s)": func(o *inbox.Options) {
+			o.HealthDegradedAfter = 15 * time.Second
+		},
+		"option HealthUnhealthyAfter is 1m0s, allowed is HealthDegradedAfter (2m0s) or more": func(o *inbox.Options) {
+			o.HealthUnhealthyAfter = time.Minute
+		},
+		"option HealthMaxDueAge is -1s, allowed is 0 (no limit) or more": func(o *inbox.Options) {
+			o.HealthMaxDueAge = -time.Second
+		},
+		"option HealthMaxPoisonRate is 0, allowed is more than 0 and at most 1": func(o *inbox.Options) {
+			o.HealthMaxPoisonRate = 0
+		},
 	} {
-		_, err := inbox.New("test", fxtest.OpenDB(t), opt, inboxtest.Handlers(nothing("h")))
+		_, err := inbox.New("test", fxtest.OpenDB(t), inbox.Configure(set), inboxtest.Handlers(nothing("h")))
 		require.ErrorContains(t, err, problem)
 	}
 }
@@ -403,7 +432,10 @@ func TestHealthOptionsAreChecked(t *testing.T) {
 func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
-		ib, clock := watchedInbox(t, d, inbox.Concurrency(1), inbox.Prefetch(5),
+		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 5
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", b.handle)))
 		inboxtest.Accept(t, ib, "m1", "m2", "m3")
 		inboxtest.Start(t, ib)

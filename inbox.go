@@ -79,13 +79,12 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix},
 		registry: registry,
 		counters: countersOf(cfg, registry)}
-	ib.log, ib.logLimit = logging.Limit(cfg.logger, cfg.redactor)
+	ib.log, ib.logLimit = logging.Limit(cfg.options.Logger, cfg.redactor)
 	ib.log = ib.log.With(zap.String(telemetry.FieldInbox, cfg.name))
 	ib.tables = &tables{ib: ib}
 	if err := errors.Join(cfg.validate(), cfg.named(ib.validateDB())); err != nil {
 		return nil, err
 	}
-	cfg.options = cfg.options.resolve()
 	fail := func(err error) (*Inbox, error) { return nil, cfg.named(err) }
 	var err error
 	if ib.memories, err = ib.newMemories(ib.naming); err != nil {
@@ -100,8 +99,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	ib.running = attempt.NewRunning(cfg.clock.Now)
 	ib.processor, err = processor.New(processor.Config{Running: ib.running, DB: db, Store: ib.store, Registry: registry,
 		Options: cfg.options.Processor,
-		Clock:   cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks,
-		Middleware: cfg.middleware, Backoff: cfg.backoff,
+		Clock:   cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
+		Middleware: cfg.options.Middleware, Backoff: cfg.options.Backoff,
 		Health: ib.healthJSON, Redactor: cfg.redactor})
 	if err != nil {
 		return fail(err)
@@ -109,8 +108,10 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry,
 		Channels: channelNames(cfg.channels), Namespaces: sharedNamespaces(cfg.channels),
 		NotStored: deliveredInPlace(cfg.channels),
-		Decoders:  ib.decoders(), Options: cfg.options.Acceptor, Redactor: cfg.redactor,
-		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.hooks,
+		Decoders:  ib.decoders(), Options: cfg.options.Acceptor,
+		StatementTimeout: cfg.options.Processor.StatementTimeout, Retention: cfg.options.Cleanup.Retention,
+		Redactor: cfg.redactor,
+		Clock:    cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
 		Wake: func(keys []string) {
 			ib.processor.Wake(keys...)
 		},
@@ -124,7 +125,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	ib.cleaner, err = cleanup.New(cleanup.Config{Store: ib.store, Options: cfg.options.Cleanup,
-		Handlers: registry.Handlers(), Archive: cfg.archive,
+		Handlers: registry.Handlers(), Archive: cfg.options.Archive,
 		Waiting: ib.waiting, StatementTimeout: cfg.options.Processor.StatementTimeout,
 		WorkerAge: 2*cfg.options.Processor.WorkerTimeout + cfg.options.Processor.UnknownKeyGrace, Clock: cfg.clock,
 		Logger: ib.log, Instruments: ib.instruments})

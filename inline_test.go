@@ -30,7 +30,7 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 	declaring := func(options ...inbox.InlineOption) []inbox.Option {
 		return []inbox.Option{inlinely(options, nothing("a"))}
 	}
-	must := inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail)
+	must := inbox.Configure(func(o *inbox.Options) { o.ConsumeChannelInboxRequirement = inbox.RequirementFail })
 	batch := func(context.Context, []inboxtest.Bytes) error { return nil }
 	tx := func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }
 	var overlooked *memstore.Store
@@ -99,7 +99,7 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 			t.Parallel()
 			_, err := inbox.New("orders", fxtest.OpenDB(t), tc.opts...)
 			byModule := startError(named("orders", fxtest.OpenDB(t)),
-				inbox.Module("orders", append(tc.opts, inbox.Migrate())...))
+				inbox.Module("orders", append(tc.opts, inbox.Configure(func(o *inbox.Options) { o.Migrate = true }))...))
 			for _, want := range tc.want {
 				require.ErrorContains(t, err, want)
 				require.ErrorContains(t, byModule, want)
@@ -117,12 +117,16 @@ func TestWhatHoldsInInlineModeIsNoMistake(t *testing.T) {
 	options := []inbox.InlineOption{nil, inbox.InlineDefaults(idempotent.Retention(time.Minute),
 		idempotent.CompositeID("")), inbox.InlineHandler("c", memory, idempotent.AllowMissingID())}
 	for _, r := range []inbox.InboxRequirement{inbox.RequirementNone, inbox.RequirementWarn} {
-		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(r), inlinely(options, h, tx),
+		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
+			o.ConsumeChannelInboxRequirement = r
+		}), inlinely(options, h, tx),
 			inbox.Channel("direct", inbox.Direct(), inbox.Kafka(elsewhere), inbox.On("t", nothing("d"))))
 		require.NoError(t, err)
 	}
 	for _, store := range []inbox.InlineOption{nil, inbox.InlineStore(memory)} {
-		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
+			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
+		}),
 			inbox.Channel("events", inbox.Inline(store), inbox.Kafka(somewhere), inbox.AllowConsumeWithoutInbox(),
 				inbox.On("t", h)))
 		require.NoError(t, err)

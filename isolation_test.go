@@ -58,7 +58,9 @@ func TestLoadChargesNothingWhateverTheDefaultIsolation(t *testing.T) {
 		var inboxes []*inbox.Inbox
 		for _, db := range []*gorm.DB{d.DB, d.Another(t)} {
 			log, logs := inboxtest.Observe()
-			ib := inboxtest.New(t, db, inboxtest.Brisk(), log, inbox.Retention(1), inboxtest.Handlers(
+			ib := inboxtest.New(t, db, inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
+				o.Cleanup.Retention = 1
+			}), inboxtest.Handlers(
 				inboxtest.Tx("tx", inTx("tx")),
 				inboxtest.Tx("group", inTx("group"), handler.TxGroup(5)),
 				inboxtest.Tx("ordered", inTx("ordered"), handler.Ordered()),
@@ -207,7 +209,9 @@ func TestStartWarnsOfTheDefaultIsolation(t *testing.T) {
 	t.Run("once, with whose setting it is", func(t *testing.T) {
 		inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, level string) {
 			log, logs := inboxtest.Observe()
-			ib := inboxtest.New(t, d.DB, log, inbox.TxIsolation(sql.LevelRepeatableRead),
+			ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.TxIsolation = sql.LevelRepeatableRead
+			}),
 				inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 			for range 2 {
 				inboxtest.Start(t, ib)()
@@ -229,7 +233,9 @@ func TestStartWarnsOfTheDefaultIsolation(t *testing.T) {
 	t.Run("and not of READ COMMITTED", func(t *testing.T) {
 		inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 			log, logs := inboxtest.Observe()
-			inboxtest.Start(t, inboxtest.New(t, d.DB, log, inbox.TxIsolation(sql.LevelSerializable),
+			inboxtest.Start(t, inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.TxIsolation = sql.LevelSerializable
+			}),
 				inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))))
 			require.Empty(t, isolationWarnings(logs))
 		})
@@ -240,8 +246,8 @@ func TestTransactionsOfHandlersHaveTheirIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, strict string) {
 		for want, options := range map[string][]inbox.Option{
 			"read committed":  nil,
-			"repeatable read": {inbox.TxIsolation(sql.LevelRepeatableRead)},
-			"serializable":    {inbox.TxIsolation(sql.LevelSerializable)},
+			"repeatable read": {inbox.Configure(func(o *inbox.Options) { o.Processor.TxIsolation = sql.LevelRepeatableRead })},
+			"serializable":    {inbox.Configure(func(o *inbox.Options) { o.Processor.TxIsolation = sql.LevelSerializable })},
 		} {
 			var got string
 			in := func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
@@ -303,7 +309,9 @@ func TestSerializationFailureAtTheCommitIsRepeatedUncharged(t *testing.T) {
 				options = append(options, handler.TxGroup(2))
 			}
 			key := func(name string) string { return fmt.Sprint(name, group) }
-			ib := inboxtest.New(t, d.DB, inbox.TxIsolation(sql.LevelSerializable), inboxtest.Handlers(
+			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.TxIsolation = sql.LevelSerializable
+			}), inboxtest.Handlers(
 				inboxtest.Tx(key("a"), leave("a"), options...), inboxtest.Tx(key("b"), leave("b"), options...)))
 			id := fmt.Sprint(group)
 			inboxtest.Accept(t, ib, id)
@@ -338,7 +346,9 @@ func TestTxIsolationThatCannotBeIsRefused(t *testing.T) {
 			refused[sql.LevelRepeatableRead] = fmt.Sprintf(only, sql.LevelRepeatableRead)
 		}
 		for level := sql.LevelDefault; level <= sql.LevelLinearizable; level++ {
-			_, err := inbox.New("test", d.DB, inbox.TxIsolation(level), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+			_, err := inbox.New("test", d.DB, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.TxIsolation = level
+			}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 			switch want, bad := refused[level]; {
 			case bad:
 				require.ErrorContains(t, err, want)
@@ -355,7 +365,9 @@ func TestTxIsolationThatCannotBeIsRefused(t *testing.T) {
 func TestSerializableRunsOnSQLite(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE effects (id varchar(20))")
-		ib := inboxtest.New(t, d.DB, inbox.TxIsolation(sql.LevelSerializable), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.TxIsolation = sql.LevelSerializable
+		}), inboxtest.Handlers(
 			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				return tx.Exec("INSERT INTO effects VALUES (?)", m.ID).Error
 			})))

@@ -195,7 +195,7 @@ func (ib *Inbox) warnPool() {
 	}
 	limit := pool.Stats().MaxOpenConnections
 	o := ib.cfg.options
-	if want := o.Processor.Concurrency + len(ib.runners)*o.Delivery.PartitionConcurrency + spareConnections; limit > 0 &&
+	if want := o.Processor.Concurrency + len(ib.runners)*o.PartitionConcurrency + spareConnections; limit > 0 &&
 		limit < want {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
 			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))

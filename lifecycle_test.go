@@ -27,7 +27,9 @@ func TestAThousandStartsAndStopsLeakNothing(t *testing.T) {
 	}{"sqlite": {fxtest.OpenDB, 1000}, "postgres": {testenv.Postgres, 200}} {
 		t.Run(name, func(t *testing.T) {
 			db := tc.open(t)
-			ib := inboxtest.New(t, db, inboxtest.Brisk(), inbox.Retention(time.Hour), inboxtest.Handlers(nothing("h")))
+			ib := inboxtest.New(t, db, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+				o.Cleanup.Retention = time.Hour
+			}), inboxtest.Handlers(nothing("h")))
 			pool, err := db.DB()
 			require.NoError(t, err)
 			ctx := context.Background()
@@ -87,7 +89,7 @@ func TestStartJudgesTheSchema(t *testing.T) {
 		err := start("orders")
 		require.ErrorIs(t, err, models.ErrSchemaMissing)
 		require.ErrorContains(t, err,
-			"inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate()")
+			"inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set option Migrate")
 
 		require.NoError(t, models.Migrate(ctx, d.DB, models.Naming{}, "orders"))
 		err = start("billing")

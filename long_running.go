@@ -28,7 +28,7 @@ const mostMessageIDs = 10
 // longRunning returns what health and log say of calls that do not return, the handler
 // with the longest first. workerID is this process's; it may be empty.
 func (ib *Inbox) longRunning(workerID string) []longRunning {
-	limit := ib.cfg.options.Health.LongRunning
+	limit := ib.cfg.options.LongRunning
 	if limit == 0 {
 		return nil
 	}

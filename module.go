@@ -158,8 +158,8 @@ type moduleResult struct {
 func newModuleResult(p moduleParams) moduleResult {
 	cfg := *p.Config // the same Module may be built into several applications
 	cfg.shutdown = func(exitCode int) error { return p.Shutdowner.Shutdown(fx.ExitCode(exitCode)) }
-	if cfg.logger == nil {
-		cfg.logger = p.Logger
+	if cfg.options.Logger == nil {
+		cfg.options.Logger = p.Logger
 	}
 	if p.Override != nil {
 		cfg.manual = p.Override.Manual
@@ -168,7 +168,7 @@ func newModuleResult(p moduleParams) moduleResult {
 		}
 	}
 	var err error
-	if cfg.logger == nil && provides(p.Graph, reflect.TypeFor[*zap.Logger](), "") {
+	if cfg.options.Logger == nil && provides(p.Graph, reflect.TypeFor[*zap.Logger](), "") {
 		err = errors.New("the *zap.Logger of the Fx graph is nil, or something that its constructor needs is missing")
 	}
 	handlers, handlersErr := cfg.graphHandlers(p.Handlers)
@@ -207,7 +207,7 @@ func newModuleInbox(r moduleResult) (*Inbox, error) { return r.inbox, r.err }
 func startModule(r moduleResult) error { return r.err }
 
 func (cfg *config) dbName() string {
-	if cfg.unnamedDB {
+	if cfg.options.UnnamedDB {
 		return ""
 	}
 	return cfg.name
@@ -217,7 +217,7 @@ func (cfg *config) missingDB() error {
 	if cfg.dbName() == "" {
 		return errors.New("no unnamed *gorm.DB in the Fx graph: fx.Provide its constructor")
 	}
-	return fmt.Errorf("no *gorm.DB named %q in the Fx graph: provide it with fx.ResultTags(`name:%[1]q`), or use inbox.UnnamedDB()", cfg.name)
+	return fmt.Errorf("no *gorm.DB named %q in the Fx graph: provide it with fx.ResultTags(`name:%[1]q`), or set option UnnamedDB", cfg.name)
 }
 
 // tag makes an Fx tag of a name, or none for the unnamed.

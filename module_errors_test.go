@@ -56,7 +56,7 @@ func TestErrorsOfTheGraphSayTheCause(t *testing.T) {
 			`inbox "orders": channel "c", type "t", handler "ship": the *inbox_test.shipper of the Fx graph is nil`, nil},
 		"a named database is missing": {
 			fx.Options(fx.Supply(db), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
-			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or use inbox.UnnamedDB()", nil},
+			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or set option UnnamedDB", nil},
 		"a dependency of the database is missing": {
 			fx.Options(fx.Provide(fx.Annotated{Name: "orders", Target: func(*http.Client) *gorm.DB { return db }}),
 				inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
@@ -112,8 +112,15 @@ func TestTwoModulesOfOneNameAreRefusedWithBothPlaces(t *testing.T) {
 
 func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 	declaration := []inbox.Option{
-		inbox.BatchSize(0), inbox.Unrouted("keep"), inbox.OnGap("skip"), inbox.Schema("a b"), inbox.TablePrefix("a-b"),
-		inbox.Use(nil), inbox.Listen(),
+		inbox.Configure(func(o *inbox.Options) {
+			o.Processor.BatchSize = 0
+			o.Acceptor.Unrouted = "keep"
+			o.Acceptor.OnGap = "skip"
+			o.Schema = "a b"
+			o.TablePrefix = "a-b"
+			o.Middleware = append(o.Middleware, nil)
+			o.Processor.Listen = true
+		}),
 		inbox.Channel("empty"),
 		inbox.Channel("twice", inbox.On("t", nothing("a", handler.Timeout(-1)), nothing("a"), nil)),
 		inbox.Channel("events", inbox.On("t", nothing("b")), inbox.Kafka(kafkaconsumer.Config{DeadLetterTopic: "t",
@@ -124,7 +131,8 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 			inbox.On("t", nothing("d"))),
 	}
 	wants := []string{
-		"option Use: a middleware is nil", "option BatchSize is 0", `option Unrouted is "keep"`, `option OnGap is "skip"`,
+		"option Middleware: a middleware is nil", "option BatchSize is 0", `option Unrouted is "keep"`,
+		`option OnGap is "skip"`,
 		`option Schema: schema "a b"`,
 		`option TablePrefix: table prefix "a-b"`, `channel "empty" has no handlers`,
 		`channel "twice", type "t": a handler is nil`, `handler key "a" is registered twice`,

@@ -45,9 +45,11 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		opts []fx.Option
 		want string
 	}{
-		"missing named database": {[]fx.Option{fx.Supply(db), inbox.Module("orders", inbox.Migrate(), fine)},
-			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or use inbox.UnnamedDB()"},
-		"missing unnamed database": {[]fx.Option{named("orders", db), inbox.Module("", inbox.Migrate(), fine)},
+		"missing named database": {[]fx.Option{fx.Supply(db),
+			inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), fine)},
+			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or set option UnnamedDB"},
+		"missing unnamed database": {[]fx.Option{named("orders", db),
+			inbox.Module("", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), fine)},
 			"no unnamed *gorm.DB in the Fx graph"},
 		"database that cannot be opened": {[]fx.Option{fx.Provide(fx.Annotate(func() (*gorm.DB, error) {
 			return nil, context.DeadlineExceeded
@@ -56,22 +58,26 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		"missing handler": {[]fx.Option{named("orders", db),
 			inbox.Module("orders", inboxtest.Handlers(inbox.From[*missing]("a")))},
 			`inbox "orders": channel "c", type "t", handler "a": no *inbox_test.missing in the Fx graph: fx.Provide its constructor`},
-		"bad option": {[]fx.Option{named("orders", db), inbox.Module("orders", inbox.BatchSize(0), fine)},
+		"bad option": {[]fx.Option{named("orders", db), inbox.Module("orders", inbox.Configure(func(o *inbox.Options) {
+			o.Processor.BatchSize = 0
+		}), fine)},
 			`inbox "orders": option BatchSize is 0, allowed is 1 or more`},
 		"duplicate module": {[]fx.Option{named("orders", db), inbox.Module("orders", fine),
 			inbox.Module("orders", inboxtest.Handlers(nothing("b")))},
 			`orders`},
 		"duplicate key across modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)),
-			inbox.Module("orders", inbox.Migrate(), fine),
-			inbox.Module("billing", inbox.Migrate(), inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))},
+			inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), fine),
+			inbox.Module("billing", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+				inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))},
 			`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`},
 		"one consumer group in two modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)),
-			inbox.Module("orders", inbox.Migrate(), consuming("events", "")),
-			inbox.Module("billing", inbox.Migrate(), inbox.Channel("bills", inbox.Kafka(somewhere),
-				inbox.On("t", nothing("b"))))},
+			inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), consuming("events", "")),
+			inbox.Module("billing", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+				inbox.Channel("bills", inbox.Kafka(somewhere),
+					inbox.On("t", nothing("b"))))},
 			`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`},
 		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)},
-			"inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set the option inbox.Migrate(), call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"},
+			"inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set option Migrate, call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"},
 	} {
 		t.Run(name, func(t *testing.T) { require.ErrorContains(t, startError(tc.opts...), tc.want) })
 	}
@@ -89,7 +95,9 @@ func TestTwoModulesLiveSideBySide(t *testing.T) {
 	var one, two *fxtest.Kit
 	fxtest.App(t, named("orders", orders), named("billing", billing),
 		inbox.Module("orders", inboxtest.Brisk(), note("orders")),
-		inbox.Module("billing", inboxtest.Brisk(), inbox.TablePrefix("b_"), note("billing")),
+		inbox.Module("billing", inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.TablePrefix = "b_"
+		}), note("billing")),
 		fxtest.Use(t, "orders", &one), fxtest.Use(t, "billing", &two))
 	require.Equal(t, "orders", one.Inbox.Name())
 	one.Accept(inboxtest.Message("1"))
@@ -109,7 +117,9 @@ func TestTwoPrefixesShareADatabaseWithoutSeeingEachOther(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		build := func(name string) *inbox.Inbox {
-			ib, err := inbox.New(name, d.DB, inboxtest.Brisk(), inbox.TablePrefix(name+"_"), inboxtest.Handlers(
+			ib, err := inbox.New(name, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+				o.TablePrefix = name + "_"
+			}), inboxtest.Handlers(
 				inboxtest.Do("h-"+name, func(_ context.Context, m inboxtest.Bytes) error { ran <- name; return nil })))
 			require.NoError(t, err)
 			inboxtest.Start(t, ib)
@@ -135,7 +145,8 @@ func TestHandlersComeFromTheGraph(t *testing.T) {
 	var kit *fxtest.Kit
 	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Provide(func() *graphHandler { return h }), fxtest.Manual(),
 		fxtest.Use(t, "orders", &kit),
-		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(inbox.From[*graphHandler]("a", handler.LegacyKeys("b")))))
+		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+			inboxtest.Handlers(inbox.From[*graphHandler]("a", handler.LegacyKeys("b")))))
 	kit.Accept(inboxtest.Message("1"))
 	kit.Process()
 	require.Equal(t, []string{"1"}, h.handled)
@@ -171,7 +182,7 @@ func TestHandlersOfEachKindComeFromTheGraph(t *testing.T) {
 	var kit *fxtest.Kit
 	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Supply(tx, batch, txBatch), fxtest.Manual(),
 		fxtest.Use(t, "orders", &kit),
-		inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(
+		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), inboxtest.Handlers(
 			inbox.FromTx[*graphTx]("tx", handler.TxGroup(3)),
 			inbox.FromBatch[*graphBatch]("batch", 10),
 			inbox.FromTxBatch[*graphTxBatch]("tx batch", 10, handler.Ordered()))))
@@ -183,7 +194,8 @@ func TestHandlersOfEachKindComeFromTheGraph(t *testing.T) {
 }
 
 func TestModuleMayBeBuiltIntoSeveralApplications(t *testing.T) {
-	module := inbox.Module("orders", inbox.Migrate(), inboxtest.Handlers(inbox.From[*graphHandler]("a")))
+	module := inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+		inboxtest.Handlers(inbox.From[*graphHandler]("a")))
 	for range 2 {
 		h := &graphHandler{}
 		var kit *fxtest.Kit
@@ -200,7 +212,10 @@ func TestModuleLogsWithTheGraphsLogger(t *testing.T) {
 	pool, err := db.DB()
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(2)
-	fxtest.App(t, fx.Supply(zap.New(core), db), inbox.Module("orders", inbox.UnnamedDB(), inbox.Migrate(),
+	fxtest.App(t, fx.Supply(zap.New(core), db), inbox.Module("orders", inbox.Configure(func(o *inbox.Options) {
+		o.UnnamedDB = true
+		o.Migrate = true
+	}),
 		inboxtest.Handlers(nothing("a"))), fxtest.Manual())
 	found := logs.FilterMessageSnippet("pool is smaller than Concurrency needs").All()
 	require.Len(t, found, 1)
@@ -217,7 +232,9 @@ func TestFxDeadlineIsNeverExceeded(t *testing.T) {
 	app := fx.New(fx.NopLogger, fx.StopTimeout(8*time.Second), named("orders", db),
 		// begun before the inbox, so ended after it
 		fx.Invoke(func(lc fx.Lifecycle) { lc.Append(fx.StopHook(func() { closed = true })) }),
-		inbox.Module("orders", inboxtest.Brisk(), inbox.StopBudget(time.Minute), inboxtest.Handlers(
+		inbox.Module("orders", inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StopBudget = time.Minute
+		}), inboxtest.Handlers(
 			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil }))),
 		fxtest.Use(t, "orders", &kit))
 	ctx := context.Background()

@@ -3,6 +3,7 @@ package inbox
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"time"
@@ -23,56 +24,212 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Options are an inbox's settings that can come from a file or from the
-// environment (contract 9). Start from DefaultOptions, unmarshal YAML over it
-// (keys in snake_case, durations like "30s") or parse the environment over it
-// with a library that reads `env` tags, and pass the result to WithOptions.
+// Options are an inbox's settings. Configure sets them in code; those with a key can
+// also come from a file or from the environment: start from DefaultOptions, unmarshal
+// YAML over it (keys in snake_case, durations like "30s") or parse the environment over
+// it with a library that reads `env` tags, and assign the result in Configure
+// (contract 9).
 type Options struct {
+	// Processor says how handlers run.
 	Processor processor.Options `yaml:",inline"`
-	Acceptor  acceptor.Options  `yaml:",inline"`
-	Cleanup   cleanup.Options   `yaml:",inline"`
-	Delivery  DeliveryOptions   `yaml:",inline"`
-	Health    HealthOptions     `yaml:",inline"`
+	// Acceptor says what becomes of records that are no message for a handler.
+	Acceptor acceptor.Options `yaml:",inline"`
+	// Cleanup says what is kept, and for how long.
+	Cleanup cleanup.Options `yaml:",inline"`
 
-	// ShutdownOnHalt ends the Fx application when a partition halts. Default
-	// off: it stays alive, and Health().Degraded() says so (contract 7.4).
-	ShutdownOnHalt bool `yaml:"shutdown_on_halt" env:"SHUTDOWN_ON_HALT"`
-	// Migrate creates or updates the tables at start. Default off: Start
-	// then fails if they are missing or old.
+	// Migrate creates or updates the tables at start; without it Start fails if they are
+	// missing or old. It is safe with any number of replicas. Do not use it where the
+	// application's database user may not change the schema: have the SQL of models.SQL
+	// run instead. Default off.
 	Migrate bool `yaml:"migrate" env:"MIGRATE"`
-	// Schema is the PostgreSQL schema of the tables. Default: the
-	// connection's search path.
+	// Schema puts the tables into this PostgreSQL schema. Do not set it on SQLite.
+	// Default: the connection's search path.
 	Schema string `yaml:"schema" env:"SCHEMA"`
-	// TablePrefix begins every table's name. Default "inbox_".
+	// TablePrefix begins every table's name, so that two inboxes can share a database.
+	// Do not change it for an inbox that has messages: they stay under the old names.
+	// Default "inbox_".
 	TablePrefix string `yaml:"table_prefix" env:"TABLE_PREFIX"`
+	// UnnamedDB makes Module take the graph's unnamed *gorm.DB although the inbox has a
+	// name. Do not use it where several databases are in the graph: name them. New
+	// ignores it. Default off (contract 10.2).
+	UnnamedDB bool `yaml:"-" env:"-"`
+
+	// ShutdownOnHalt ends the Fx application, with exit code 1, when a partition halts,
+	// for whatever reason: a bad record under acceptor.BadRecordHalt, an offset out of
+	// range, records that cannot be read. Without it the application stays alive, the
+	// other partitions go on, and Health().Degraded() names the halted one. Do not use
+	// it where a supervisor only starts the application again: it would halt again at
+	// the same record, and nothing else would run either. Without Fx it is a start-up
+	// error: use OnHalt of kafkaconsumer.Config. Default off (contract 7.4).
+	ShutdownOnHalt bool `yaml:"shutdown_on_halt" env:"SHUTDOWN_ON_HALT"`
+	// ConsumeChannelInboxRequirement says whether Kafka channels may do without an inbox:
+	// RequirementNone, RequirementWarn, which logs each at start, or RequirementFail, which
+	// fails the start unless the channel declares AllowConsumeWithoutInbox. Do not set
+	// Fail to forbid a single channel what its own declaration says. Default
+	// RequirementNone (contract 7.7).
+	ConsumeChannelInboxRequirement InboxRequirement `yaml:"consume_channel_inbox_requirement" env:"CONSUME_CHANNEL_INBOX_REQUIREMENT"`
+	// PartitionConcurrency is how many partitions of an Inline or Direct channel may have
+	// a handler running at once; while one waits for its next attempt, others have its
+	// slot. Do not set it above what the database pool can serve beside Concurrency.
+	// Default 10 (contract 7.6).
+	PartitionConcurrency int `yaml:"partition_concurrency" env:"PARTITION_CONCURRENCY"`
+
+	// SampleInterval is the time between queries for what is due, processing and
+	// poisoned: for Health, and for the gauges. Each process queries, and counts at most
+	// ten thousand rows per handler. Do not shorten it to see more: lengthen it where
+	// hundreds of processes share an inbox. Default 15 s (contract 11.5, 12).
+	SampleInterval time.Duration `yaml:"sample_interval" env:"SAMPLE_INTERVAL"`
+	// HealthDegradedAfter is how long no attempt may end in this process while work is
+	// due before it is degraded. Do not set it below what the slowest handlers take:
+	// where all slots run such, nothing ends for as long. Default 2 m (contract 11.5).
+	HealthDegradedAfter time.Duration `yaml:"health_degraded_after" env:"HEALTH_DEGRADED_AFTER"`
+	// HealthUnhealthyAfter is how long no attempt may end in this process while work is
+	// due before it is unhealthy. Such a process is not ready, and not live either if it
+	// runs nothing at all. Do not set it below HealthDegradedAfter. Default 5 m
+	// (contract 11.5).
+	HealthUnhealthyAfter time.Duration `yaml:"health_unhealthy_after" env:"HEALTH_UNHEALTHY_AFTER"`
+	// HealthMaxDueAge is how long a status may be due, and this process be started,
+	// before health degrades; 0 is no limit. It never makes a process unready: others
+	// would get its work. Do not set it for inboxes that are filled in bulk and worked
+	// off over hours. Default 15 m (contract 11.5).
+	HealthMaxDueAge time.Duration `yaml:"health_max_due_age" env:"HEALTH_MAX_DUE_AGE"`
+	// HealthMaxPoisonRate is which share of what ended in this process within five
+	// minutes may be poisoned before health degrades; ten must be, for single bad
+	// messages are what poisoning is for. 1 is never. Do not lower it to learn of each:
+	// alert on inbox.backlog.poisoned. Default 0.1 (contract 11.5).
+	HealthMaxPoisonRate float64 `yaml:"health_max_poison_rate" env:"HEALTH_MAX_POISON_RATE"`
+	// LongRunning is how long a call of a handler may run, in any delivery mode, before
+	// health degrades and the log names it; 0 is no limit. A handler whose timeout is
+	// longer has that time. The call itself is left alone: HandlerTimeout ends it. Do
+	// not raise it for a handler that is slow by nature: give that one a
+	// handler.Timeout. Default 5 m (contract 5.4, 11.5).
+	LongRunning time.Duration `yaml:"long_running" env:"LONG_RUNNING"`
+
+	// Backoff replaces the exponential backoff of all handlers without one of their own
+	// (handler.Backoff): it returns the wait after a failure, given the error count with
+	// it. MaxRetryDelay does not cap it. It is called concurrently; a panic falls back to
+	// the exponential one. Do not return a constant: messages that failed together would
+	// come back together. Default nil (contract 5.6).
+	Backoff func(errorCount int) time.Duration `yaml:"-" env:"-"`
+	// Middleware runs around the calls of every handler of the inbox, the first
+	// outermost, outside the handlers' own (handler.Use). Do not use it for what must
+	// happen exactly once: it runs with every attempt. Default none (contract 5.13).
+	Middleware []handler.Middleware `yaml:"-" env:"-"`
+	// Hooks are called on events. Do not use them for effects that must happen: a crash
+	// can lose the call. Default none (contract 10.6).
+	Hooks handler.Hooks `yaml:"-" env:"-"`
+	// Archive is called by cleanup with messages and their statuses before it deletes
+	// them; its error keeps them. See cleanup.Archive for what it must hold to. Do not
+	// use it for what must happen with each message: rows come late, and more than once.
+	// Default nil (contract 6.3).
+	Archive cleanup.Archive `yaml:"-" env:"-"`
+	// Redact replaces each value that may hold a secret before anybody sees it: the texts
+	// of errors before they are stored, logged, traced and published in dead letters, in
+	// every delivery mode, and payloads, keys, headers and attributes before Inbox.Ops,
+	// and so the dashboard, shows or searches them. redact.Common hides card numbers and
+	// credentials. Default nil: passwords of URLs and DSNs in errors are masked in any
+	// case, nothing else is.
+	//
+	// If the hook panics, a note is stored and shown in the value's place, and what was
+	// done is done. Rows keep payloads, keys and headers as they came, and so do dead
+	// letters: handlers, Replay and AcceptRejected need them. The application's own
+	// functions (Hooks, OnHalt, OnDeadLetter) and the errors that Health holds are not
+	// redacted. Message IDs, types, sources, handler keys and topics never are: do not use
+	// it in place of keeping secrets out of them (contract 11.6).
+	Redact redact.Hook `yaml:"-" env:"-"`
+
+	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx
+	// graph's *zap.Logger if there is one.
+	Logger *zap.Logger `yaml:"-" env:"-"`
+	// Clock replaces the system clock, for tests. Do not use it to shift time in
+	// production: workers of one inbox must agree on it. Default nil, the system's
+	// (contract 3.5).
+	Clock Clock `yaml:"-" env:"-"`
+	// MeterProvider is where the inbox's metrics go. Do not set it where the application
+	// sets OpenTelemetry's global one (otel.SetMeterProvider): that is the default, and
+	// does nothing until it is set, before or after the inbox is made.
+	//
+	// Counters are exported from New on, gauges between Start and Stop. Gauges of the
+	// database are sampled every SampleInterval by each process, and show the same in
+	// all: take their maximum, not their sum (contract 12).
+	MeterProvider metric.MeterProvider `yaml:"-" env:"-"`
+	// TracerProvider is where the inbox's spans go: one of each accept, of one message or
+	// of a batch, and one of each attempt, linked to it. Do not set it where the
+	// application sets OpenTelemetry's global one (otel.SetTracerProvider), which is the
+	// default. The provider decides what is sampled: with all of it, a span per attempt is
+	// made, and a hundred bytes are stored with each message (contract 12).
+	TracerProvider trace.TracerProvider `yaml:"-" env:"-"`
+	// Propagator reads the producer's context from a message's headers, so that attempts
+	// go on in its trace; what it cannot read begins a new one. Default
+	// propagation.TraceContext{} (traceparent and tracestate), whatever OpenTelemetry's
+	// global one is. Set it for producers that send their context in another format. Do
+	// not let it read baggage (propagation.Baggage{}, which the global one of most
+	// applications has) unless you trust every producer: whoever may write to the topic
+	// then decides what handlers, and the services they call, find in their context, such
+	// as a role or a tenant. It gets no value of more than 8 KiB (contract 12).
+	Propagator propagation.TextMapPropagator `yaml:"-" env:"-"`
 }
+
+// InboxRequirement says whether channels may consume without an inbox.
+type InboxRequirement string
+
+// The values of Options.ConsumeChannelInboxRequirement.
+const (
+	RequirementNone InboxRequirement = "none"
+	RequirementWarn InboxRequirement = "warn"
+	RequirementFail InboxRequirement = "fail"
+)
 
 // DefaultOptions returns the defaults of contract 9.
 func DefaultOptions() Options {
 	return Options{
 		Processor: processor.DefaultOptions(), Acceptor: acceptor.DefaultOptions(), Cleanup: cleanup.DefaultOptions(),
-		Delivery:    defaultDeliveryOptions(),
-		Health:      defaultHealthOptions(),
-		TablePrefix: models.DefaultPrefix,
+		TablePrefix:                    models.DefaultPrefix,
+		ConsumeChannelInboxRequirement: RequirementNone, PartitionConcurrency: 10,
+		SampleInterval:      15 * time.Second,
+		HealthDegradedAfter: 2 * time.Minute, HealthUnhealthyAfter: 5 * time.Minute,
+		HealthMaxDueAge: 15 * time.Minute, HealthMaxPoisonRate: 0.1, LongRunning: 5 * time.Minute,
 	}
 }
 
-// resolve fills in what depends on other options.
-func (o Options) resolve() Options {
-	o.Acceptor.StatementTimeout = o.Processor.StatementTimeout
-	o.Acceptor.Retention = o.Cleanup.Retention
-	return o
-}
-
-// Validate reports every option that is out of range, joined, each by name
-// with its value and what is allowed.
+// Validate reports every option that is out of range, joined, each by name with its
+// value and what is allowed.
 func (o Options) Validate() error {
-	if o == (Options{}) {
+	if reflect.ValueOf(o).IsZero() {
 		return errors.New("options are zero: start from inbox.DefaultOptions()")
 	}
 	all := append(o.Processor.Validate(), o.Cleanup.Validate()...)
-	all = append(all, o.Delivery.problems()...)
-	all = append(all, o.Health.problems()...)
+	refuse := func(name string, value any, allowed string) {
+		all = append(all, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+	}
+	switch o.ConsumeChannelInboxRequirement {
+	case RequirementNone, RequirementWarn, RequirementFail:
+	default:
+		all = append(all, fmt.Errorf("option ConsumeChannelInboxRequirement is %q, allowed are none, warn and fail",
+			o.ConsumeChannelInboxRequirement))
+	}
+	if o.PartitionConcurrency < 1 {
+		refuse("PartitionConcurrency", o.PartitionConcurrency, "1 or more")
+	}
+	if o.SampleInterval <= 0 {
+		refuse("SampleInterval", o.SampleInterval, "more than 0")
+	}
+	if o.HealthDegradedAfter <= o.SampleInterval {
+		refuse("HealthDegradedAfter", o.HealthDegradedAfter, fmt.Sprintf("more than SampleInterval (%s)", o.SampleInterval))
+	}
+	if o.HealthUnhealthyAfter < o.HealthDegradedAfter {
+		refuse("HealthUnhealthyAfter", o.HealthUnhealthyAfter,
+			fmt.Sprintf("HealthDegradedAfter (%s) or more", o.HealthDegradedAfter))
+	}
+	if o.HealthMaxDueAge < 0 {
+		refuse("HealthMaxDueAge", o.HealthMaxDueAge, "0 (no limit) or more")
+	}
+	if !(o.HealthMaxPoisonRate > 0 && o.HealthMaxPoisonRate <= 1) { // not a number is neither
+		refuse("HealthMaxPoisonRate", o.HealthMaxPoisonRate, "more than 0 and at most 1")
+	}
+	if o.LongRunning < 0 {
+		refuse("LongRunning", o.LongRunning, "0 (no limit) or more")
+	}
 	all = append(all, o.Acceptor.Validate())
 	for _, n := range []struct {
 		option string
@@ -82,32 +239,31 @@ func (o Options) Validate() error {
 			all = append(all, fmt.Errorf("option %s: %w", n.option, err))
 		}
 	}
+	if slices.ContainsFunc(o.Middleware, func(m handler.Middleware) bool { return m == nil }) {
+		all = append(all, errors.New("option Middleware: a middleware is nil"))
+	}
 	return errors.Join(all...)
 }
 
-// Option adjusts an inbox. Options are applied in order.
+// Option declares a part of an inbox: its settings (Configure) or a channel (Channel).
+// Options are applied in order.
 type Option func(*config)
+
+// Configure sets options: set gets those that are set so far, at first DefaultOptions.
+// Assign options that were loaded from a file before others, which they would replace:
+//
+//	inbox.Configure(func(o *inbox.Options) { *o = loaded; o.Logger = log })
+func Configure(set func(o *Options)) Option { return func(c *config) { set(&c.options) } }
 
 // config is everything a user declares about one inbox.
 type config struct {
-	name      string
-	unnamedDB bool
-	options   Options
-	channels  []*channel
-	logger    *zap.Logger
-	clock     Clock
-	hooks     handler.Hooks
-	archive   cleanup.Archive
-	// middleware and backoff are the inbox's own, handlers may have more.
-	middleware []handler.Middleware
-	backoff    func(errorCount int) time.Duration
-	redactor   redaction.Redactor
-	manual     bool
-	// Of OpenTelemetry; nil is the global one.
-	meterProvider  metric.MeterProvider
-	tracerProvider trace.TracerProvider
-	propagator     propagation.TextMapPropagator
-	withFx         bool // it is declared by Module
+	name     string
+	options  Options
+	channels []*channel
+	clock    Clock
+	redactor redaction.Redactor
+	manual   bool
+	withFx   bool // it is declared by Module
 	// shutdown ends the Fx application; nil without Fx.
 	shutdown func(exitCode int) error
 }
@@ -118,12 +274,16 @@ type Clock = clock.Clock
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
 func newConfig(name string, opts []Option) *config {
-	c := &config{name: name, options: DefaultOptions(), clock: clock.System{}}
+	c := &config{name: name, options: DefaultOptions()}
 	for _, o := range opts {
 		if o != nil {
 			o(c)
 		}
 	}
+	if c.clock = c.options.Clock; c.clock == nil {
+		c.clock = clock.System{}
+	}
+	c.redactor = redaction.New(c.options.Redact)
 	return c
 }
 
@@ -135,9 +295,6 @@ func (cfg *config) validate() error {
 	if cfg.name != "" && !validName.MatchString(cfg.name) {
 		all = append(all,
 			errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
-	}
-	if slices.ContainsFunc(cfg.middleware, func(m handler.Middleware) bool { return m == nil }) {
-		all = append(all, errors.New("option Use: a middleware is nil"))
 	}
 	all = append(all, cfg.options.Validate())
 	if cfg.options.ShutdownOnHalt && !cfg.withFx {
@@ -154,73 +311,3 @@ func (cfg *config) validate() error {
 func (cfg *config) named(err error) error {
 	return problems.Prefix(fmt.Sprintf("inbox %q: ", cfg.name), err)
 }
-
-// WithOptions replaces all settings by o, for example loaded from a file;
-// options after it still apply. Do not pass a struct that did not start from
-// DefaultOptions: zero values are values.
-func WithOptions(o Options) Option { return func(c *config) { c.options = o } }
-
-// WithLogger sets the zap logger; without it, New logs nothing and Module
-// uses the Fx graph's *zap.Logger if there is one.
-func WithLogger(log *zap.Logger) Option { return func(c *config) { c.logger = log } }
-
-// WithClock replaces the system clock, for tests. Do not use it to shift time
-// in production: workers of one inbox must agree on it (contract 3.5).
-func WithClock(clock Clock) Option { return func(c *config) { c.clock = clock } }
-
-// WithHooks calls the application on events. Do not use hooks for effects
-// that must happen: a crash can lose the call (contract 10.6).
-func WithHooks(h handler.Hooks) Option { return func(c *config) { c.hooks = h } }
-
-// Use runs middleware around the calls of every handler of the inbox, the
-// first outermost, outside the handlers' own (handler.Use). Do not use it for
-// what must happen exactly once: it runs with every attempt (contract 5.13).
-func Use(middleware ...handler.Middleware) Option {
-	return func(c *config) { c.middleware = append(c.middleware, middleware...) }
-}
-
-// Redact has hook replace each value that may hold a secret before anybody sees it: the
-// texts of errors before they are stored, logged, traced and published in dead
-// letters, in every delivery mode, and payloads, keys, headers and attributes before
-// Inbox.Ops, and so the dashboard, shows or searches them. Given several times, each
-// hook gets what the one before has left. redact.Common hides card numbers and
-// credentials. Default none: passwords of URLs and DSNs in errors are masked in any
-// case, nothing else is.
-//
-// If the hook panics, a note is stored and shown in the value's place, and what was done
-// is done. Rows keep payloads, keys and headers as they came, and so do dead letters:
-// handlers, Replay and AcceptRejected need them. The application's own functions (Hooks,
-// OnHalt, OnDeadLetter) and the errors that Health holds are not redacted. Message IDs,
-// types, sources, handler keys and topics never are: do not use it in place of keeping
-// secrets out of them (contract 11.6).
-func Redact(hook redact.Hook) Option {
-	return func(c *config) { c.redactor = c.redactor.Then(hook) }
-}
-
-// Backoff replaces the exponential backoff of all handlers without one of
-// their own (handler.Backoff): delay tells the wait after a failure, given the
-// error count with it. MaxRetryDelay does not cap it. It is called
-// concurrently; a panic falls back to the exponential one. Do not return a
-// constant: messages that failed together would come back together
-// (contract 5.6).
-func Backoff(delay func(errorCount int) time.Duration) Option {
-	return func(c *config) { c.backoff = delay }
-}
-
-// UnnamedDB makes Module take the graph's unnamed *gorm.DB although the inbox
-// has a name. Do not use it where several databases are in the graph: name
-// them (contract 10.2). New ignores it.
-func UnnamedDB() Option { return func(c *config) { c.unnamedDB = true } }
-
-// Migrate creates or updates the tables at start. It is safe with any number
-// of replicas. Do not use it where the application's database user may not
-// change the schema: have the SQL of models.SQL run instead.
-func Migrate() Option { return func(c *config) { c.options.Migrate = true } }
-
-// Schema puts the tables into this PostgreSQL schema. Do not set it on SQLite.
-func Schema(name string) Option { return func(c *config) { c.options.Schema = name } }
-
-// TablePrefix begins every table's name, so that two inboxes can share a
-// database. Do not change it for an inbox that has messages: they stay under
-// the old names. Default "inbox_".
-func TablePrefix(prefix string) Option { return func(c *config) { c.options.TablePrefix = prefix } }

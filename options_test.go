@@ -89,10 +89,13 @@ func TestOptionsLoadFromTheEnvironment(t *testing.T) {
 }
 
 func TestLoadedOptionsApplyAndLaterOptionsWin(t *testing.T) {
-	o := inbox.DefaultOptions()
-	o.Processor.MaxRetries, o.TablePrefix = 1, "shop_"
+	loaded := inbox.DefaultOptions()
+	loaded.Processor.MaxRetries, loaded.TablePrefix = 1, "shop_"
 	db := fxtest.OpenDB(t)
-	ib := inboxtest.New(t, db, inbox.WithOptions(o), inbox.MaxRetries(2), inboxtest.Handlers(nothing("h")))
+	ib := inboxtest.New(t, db, inbox.Configure(func(o *inbox.Options) {
+		*o = loaded
+		o.Processor.MaxRetries = 2
+	}), inboxtest.Handlers(nothing("h")))
 	inboxtest.Accept(t, ib, "1")
 	var n int64
 	require.NoError(t, db.Table("shop_messages").Count(&n).Error)

@@ -59,7 +59,7 @@ func (cfg *config) validateKafka() error {
 						policy))
 			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "":
 				err = errors.Join(err,
-					fmt.Errorf("option DeadLetterTopic is %q, allowed is none with BadRecords %s: use inbox.BadRecords(acceptor.BadRecordDeadLetter)",
+					fmt.Errorf("option DeadLetterTopic is %q, allowed is none with BadRecords %s: set option BadRecords to dead_letter_topic",
 						k.DeadLetterTopic, policy))
 			}
 			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))

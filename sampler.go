@@ -145,7 +145,7 @@ func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	for {
 		began := time.Now()
 		failed := s.look(ctx, longRunning) != nil
-		if !routine.Sleep(ctx, restAfter(s.ib.cfg.options.Health.SampleInterval, time.Since(began), failed)) {
+		if !routine.Sleep(ctx, restAfter(s.ib.cfg.options.SampleInterval, time.Since(began), failed)) {
 			return
 		}
 	}
@@ -203,11 +203,15 @@ func (s *sampler) look(ctx context.Context, longRunning map[string]*condition.Co
 	return nil
 }
 
+// poisonWindow is the time that HealthMaxPoisonRate is about: five minutes, or a sample's
+// interval where that is longer.
+func poisonWindow(o Options) time.Duration { return max(5*time.Minute, o.SampleInterval) }
+
 // remember notes what has ended until now. The lock is held.
 func (s *sampler) remember(now time.Time) {
 	counted := s.ib.counters.Snapshot()
 	s.history = append(s.history, ended{now, counted.Processed + counted.Poisoned, counted.Poisoned})
-	s.history = within(s.history, now, s.ib.cfg.options.Health.HealthPoisonWindow, func(e ended) time.Time { return e.at })
+	s.history = within(s.history, now, poisonWindow(s.ib.cfg.options), func(e ended) time.Time { return e.at })
 	if n := len(s.hour); n == 0 || now.Sub(s.hour[n-1].at) >= time.Minute {
 		s.hour = append(s.hour, s.counted(now))
 	}

@@ -21,7 +21,8 @@ func TestSQLiteInMemoryIsRefusedAtStartWithADSNToUse(t *testing.T) {
 				pool, err := db.DB()
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, pool.Close()) })
-				ib, err := inbox.New("orders", db, inbox.Migrate(), inboxtest.Handlers(nothing("a")))
+				ib, err := inbox.New("orders", db, inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+					inboxtest.Handlers(nothing("a")))
 				require.NoError(t, err)
 				err = ib.Start(t.Context())
 				require.ErrorContains(t, err, `inbox "orders": the SQLite database is in memory`)

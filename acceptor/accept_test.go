@@ -91,7 +91,10 @@ func TestConcurrentDuplicatesLeaveOneRow(t *testing.T) {
 func TestRedeliveryAddsRowsForHandlersRegisteredSince(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		opts := []inbox.Option{inbox.WithClock(clock), inbox.Retention(time.Hour)}
+		opts := []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+		})}
 		inboxtest.Accept(t, inboxtest.New(t, d.DB, append(opts, inboxtest.Handlers(nothing("a")))...), "1", "2")
 
 		ib := inboxtest.New(t, d.DB, append(opts, inboxtest.Handlers(nothing("a"), nothing("b")))...)
@@ -103,7 +106,8 @@ func TestRedeliveryAddsRowsForHandlersRegisteredSince(t *testing.T) {
 			"beyond retention the row was cleaned, not missing")
 		require.Len(t, inboxtest.Statuses(t, ib), 3)
 
-		forever := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(nothing("a"), nothing("b")))
+		forever := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+			inboxtest.Handlers(nothing("a"), nothing("b")))
 		clock.Advance(1000 * time.Hour)
 		require.Equal(t, 1, inboxtest.Accept(t, forever, "2")[0].Handlers, "without retention nothing is ever cleaned")
 	})

@@ -49,9 +49,11 @@ func TestWakeAfterTheCommitBringsTheMessageToItsHandlerAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		accepted := atomic.Int64{}
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })),
-			inbox.WithHooks(inboxHooks(&accepted)))
+			inbox.Configure(func(o *inbox.Options) { o.Hooks = inboxHooks(&accepted) }))
 		inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "0")
 		require.Equal(t, "0", inboxtest.Receive(t, ran, "the first message"))

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	"gorm.io/gorm"
@@ -30,17 +31,18 @@ type Acceptor struct {
 	channels map[string]bool
 	unstored map[string]bool // channels that are delivered without an inbox
 	// namespaces of channels whose message IDs are not their own.
-	namespaces map[string]string
-	opts       Options
-	clock      clock.Clock
-	log        *zap.Logger
-	counters   *telemetry.Counters
-	measure    *telemetry.Instruments
-	hooks      handler.Hooks
-	wake       func(handlerKeys []string)
-	reserve    func(wanted map[string]int) Reservation
-	decoders   map[string]*envelope.Decoder
-	redactor   redaction.Redactor
+	namespaces                  map[string]string
+	statementTimeout, retention time.Duration
+	opts                        Options
+	clock                       clock.Clock
+	log                         *zap.Logger
+	counters                    *telemetry.Counters
+	measure                     *telemetry.Instruments
+	hooks                       handler.Hooks
+	wake                        func(handlerKeys []string)
+	reserve                     func(wanted map[string]int) Reservation
+	decoders                    map[string]*envelope.Decoder
+	redactor                    redaction.Redactor
 
 	warned      sync.Map // channel and type of unrouted messages, told once
 	emptied     sync.Map // channels whose first empty record is logged
@@ -66,10 +68,12 @@ type Config struct {
 	// message that handlers of theirs would take is invalid.
 	NotStored []string
 	Options   Options
-	Clock     clock.Clock
-	Logger    *zap.Logger
-	Counters  *telemetry.Counters
-	Hooks     handler.Hooks
+	// StatementTimeout bounds each transaction, and Retention is the inbox's.
+	StatementTimeout, Retention time.Duration
+	Clock                       clock.Clock
+	Logger                      *zap.Logger
+	Counters                    *telemetry.Counters
+	Hooks                       handler.Hooks
 	// Instruments measure and trace; nil does neither.
 	Instruments *telemetry.Instruments
 	// Redactor redacts why a record is bad before that is stored or published.
@@ -90,6 +94,7 @@ func New(cfg Config) (*Acceptor, error) {
 	}
 	a := &Acceptor{
 		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options,
+		statementTimeout: cfg.StatementTimeout, retention: cfg.Retention,
 		clock: cfg.Clock,
 		log:   cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,
 		reserve:  cfg.Reserve,
@@ -190,7 +195,7 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	if len(p.batch.Messages) == 0 && len(p.batch.Rejected) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
 	handing := a.beginHandoff(p)
 	defer handing.end()
@@ -208,7 +213,7 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 }
 
 func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
-	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
 	p.batch.Now = a.clock.Now()
 	took := a.timed(ctx, p)
@@ -252,7 +257,7 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) {
 	if a.hooks.OnAccepted != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.opts.StatementTimeout)
+		ctx, cancel = context.WithTimeout(ctx, a.statementTimeout)
 		defer cancel()
 	}
 	for _, i := range messages {

@@ -165,7 +165,9 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, log, inbox.DifferingContent(acceptor.DifferingContentReject),
+		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
+			o.Acceptor.DifferingContent = acceptor.DifferingContentReject
+		}),
 			inboxtest.Handlers(nothing("a")))
 		inboxtest.Accept(t, ib, "1")
 		err := d.DB.Transaction(func(tx *gorm.DB) error {

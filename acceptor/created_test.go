@@ -17,8 +17,10 @@ import (
 func TestAStatusIsCreatedAtTheInjectedClock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		advanced := fxtest.NewClock(time.Now())
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(advanced), inboxtest.Handlers(nothing("a")))
-		later := inboxtest.New(t, d.DB, inbox.WithClock(advanced), inboxtest.Handlers(nothing("a"), nothing("b")))
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = advanced }),
+			inboxtest.Handlers(nothing("a")))
+		later := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = advanced }),
+			inboxtest.Handlers(nothing("a"), nothing("b")))
 		advanced.Advance(48 * time.Hour)
 		inboxtest.Accept(t, ib, "1")
 		require.True(t, advanced.Now().Equal(inboxtest.Status(t, ib, "1", "a").CreatedAt))
@@ -34,7 +36,9 @@ func TestAStatusIsCreatedAtTheInjectedClock(t *testing.T) {
 // Others would wait for a new message until their clocks are there, too.
 func TestAStatusIsNotCreatedInTheFutureByAMachineWhoseClockIsAhead(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		ahead := inboxtest.New(t, d.DB, inbox.WithClock(clock.Offset(time.Hour)), inboxtest.Handlers(nothing("a")))
+		ahead := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock.Offset(time.Hour)
+		}), inboxtest.Handlers(nothing("a")))
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		inboxtest.Accept(t, ahead, "1")
 		require.WithinDuration(t, time.Now(), inboxtest.Status(t, ib, "1", "a").CreatedAt, 30*time.Minute)

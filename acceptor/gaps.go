@@ -21,7 +21,7 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 	if a.opts.OnGap == GapHalt {
 		return envelope.Halt, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
 	fields := []zap.Field{
 		zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldTopic, gap.Topic),

@@ -71,7 +71,10 @@ func TestAPanickingOrderingKeyMakesOneMessageInvalid(t *testing.T) {
 func TestRedeliveriesBeyondAHandlersOwnRetentionAddNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		opts := []inbox.Option{inbox.WithClock(clock), inbox.Retention(24 * time.Hour)}
+		opts := []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = 24 * time.Hour
+		})}
 		ib := inboxtest.New(t, d.DB, append(opts, inboxtest.Handlers(nothing("a")))...)
 		inboxtest.Accept(t, ib, "1")
 		clock.Advance(2 * time.Hour)

@@ -19,9 +19,6 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// patient is for many rows in one transaction, on a loaded machine.
-func patient(o *acceptor.Options) { o.StatementTimeout = inboxtest.Patience }
-
 // eventIDs are those of a record with many events.
 func eventIDs(n int) []string {
 	ids := make([]string, n)
@@ -40,7 +37,7 @@ func (r *receiving) inOrder() []string {
 
 func TestRecordOfManyEventsIsStoredInItsOrder(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, patient)
+		r := receive(t, d, nil)
 		ids := eventIDs(6000) // more rows than two transactions take
 		twice := at(1, ids[0], ids[5999], "last")
 		results := r.accept(at(0, ids...), twice, bad(2, errMangled))
@@ -64,7 +61,7 @@ func errorAt(t *testing.T, d *inboxtest.Database, id string) {
 
 func TestAcceptThatFailedHalfWayGoesOnFromThere(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, patient)
+		r := receive(t, d, nil)
 		ids := eventIDs(6000)
 		errorAt(t, d, ids[5500])
 		records := []envelope.Received{at(0, ids...), bad(1, errMangled)}
@@ -98,7 +95,7 @@ func atMost(t *testing.T, d *inboxtest.Database, messages int) {
 // meanwhile, each try gets further.
 func TestRecordThatNoTransactionCanStoreIsStoredInSeveral(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, patient)
+		r := receive(t, d, nil)
 		atMost(t, d, 20)
 		ids := eventIDs(1000)
 		known := 0
@@ -131,7 +128,7 @@ func TestRecordThatNoTransactionCanStoreIsStoredInSeveral(t *testing.T) {
 
 func TestSizeOfAcceptsRecoversAfterAnOutage(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, patient)
+		r := receive(t, d, nil)
 		ids := eventIDs(3000)
 		errorAt(t, d, ids[0])
 		for range 20 { // down to one message for each transaction
@@ -178,7 +175,6 @@ func TestEachPartOfARecordIsHandedOff(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		g := &granting{unclaimed: map[string]int{}}
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {
-			patient(&cfg.Options)
 			cfg.Reserve = func(map[string]int) acceptor.Reservation { return g }
 		})
 		require.Equal(t, 6000, r.accept(at(0, eventIDs(6000)...))[0].Accepted)
@@ -190,7 +186,7 @@ func TestEachPartOfARecordIsHandedOff(t *testing.T) {
 
 func TestRepeatOfAConflictInAnotherPartIsBadToo(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, patient)
+		r := receive(t, d, nil)
 		ids := eventIDs(6000)
 		r.accept(at(0, ids[0]))
 		first, second := at(1, ids...), at(2, "last", ids[0])
@@ -205,7 +201,7 @@ func TestRepeatOfAConflictInAnotherPartIsBadToo(t *testing.T) {
 // Contract 7.2: what was stored before the database refused the rest stays.
 func TestRecordThatTheDatabaseRefusesInALaterPartIsBad(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, patient)
+		r := receive(t, d, nil)
 		refuse(t, d)
 		ids := eventIDs(3000)
 		ids[2900] = "no-way"
@@ -223,7 +219,6 @@ func TestMessagesOfAFailedAcceptAreCountedOnceAsAccepted(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		told := map[string]int{}
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {
-			patient(&cfg.Options)
 			cfg.Hooks.OnAccepted = func(_ context.Context, e handler.AcceptedEvent) { told[e.MessageID]++ }
 		})
 		ids := eventIDs(6000)

@@ -15,7 +15,9 @@ import (
 func TestMessageWithoutAWakeIsFoundByThePoll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 1)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(200*time.Millisecond), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = 200 * time.Millisecond
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
 		inboxtest.Start(t, ib)
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {

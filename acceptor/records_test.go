@@ -49,8 +49,9 @@ func receiveBy(t *testing.T, d *inboxtest.Database, change func(cfg *acceptor.Co
 	r := &receiving{t: t, db: d.DB, counters: &telemetry.Counters{}}
 	cfg := acceptor.Config{
 		Store: inboxtest.Store(t, d.DB), Registry: registry, Channels: []string{"c"}, Options: acceptor.DefaultOptions(),
-		Clock:  clock.System{},
-		Logger: zap.NewNop(), Counters: r.counters, Wake: func([]string) { r.woken++ },
+		StatementTimeout: inboxtest.Patience, // for many rows in one transaction, on a loaded machine
+		Clock:            clock.System{},
+		Logger:           zap.NewNop(), Counters: r.counters, Wake: func([]string) { r.woken++ },
 	}
 	change(&cfg)
 	r.Acceptor, err = acceptor.New(cfg)

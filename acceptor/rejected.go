@@ -93,7 +93,7 @@ type badError struct{ reason error }
 func (e *badError) Error() string { return e.reason.Error() }
 
 func (a *Acceptor) loadRejected(ctx context.Context, id string) (models.RejectedMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
 	row, err := a.store.LoadRejected(ctx, id)
 	return row, rejectedError(id, err)
@@ -147,7 +147,7 @@ func (a *Acceptor) planRejected(channel string, received envelope.Received, trac
 }
 
 func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) error {
-	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
 	p.batch.Now = a.clock.Now()
 	stored, err := a.store.AcceptRejected(ctx, id, p.batch)
@@ -170,7 +170,7 @@ func (a *Acceptor) keepRejected(
 	ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit,
 ) error {
 	still := &handler.StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
-	ctx, cancel := context.WithTimeout(ctx, a.opts.StatementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
 	err := a.store.SetRejectedReason(ctx, row.ID, a.reason(row.Channel, row.ID, reason), audit)
 	switch {

@@ -47,7 +47,9 @@ func TestUnroutedMessagesAreCountedAndToldOncePerType(t *testing.T) {
 func TestUnroutedIsInvalidUnderRejectAndHalt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, policy := range []acceptor.UnroutedPolicy{acceptor.UnroutedReject, acceptor.UnroutedHalt} {
-			ib := inboxtest.New(t, d.DB, inbox.Unrouted(policy), inboxtest.Handlers(nothing("a")))
+			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+				o.Acceptor.Unrouted = policy
+			}), inboxtest.Handlers(nothing("a")))
 			_, err := ib.Accept(context.Background(), unrouted("1", "x"))
 			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid, policy)

@@ -66,7 +66,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 				Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
 		}
 		row.Handlers = append(row.Handlers, store.NewStatus{
-			HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(), Retention: cmp.Or(h.Retention(), a.opts.Retention),
+			HandlerKey: h.Key(), LegacyKeys: h.LegacyKeys(), Retention: cmp.Or(h.Retention(), a.retention),
 			Lane: store.LaneOf(h.LaneKey(), key),
 		})
 	}

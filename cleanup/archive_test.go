@@ -25,7 +25,11 @@ import (
 func old(t *testing.T, d *inboxtest.Database, archive cleanup.Archive, n int, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
 	clock := fxtest.NewClock(inboxtest.Noon.Add(2 * time.Hour))
-	opts = append([]inbox.Option{inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.Archive(archive),
+	opts = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) {
+		o.Clock = clock
+		o.Cleanup.Retention = time.Hour
+		o.Archive = archive
+	}),
 		inboxtest.Handlers(inboxtest.Do("a", byID))}, opts...)
 	ib := inboxtest.New(t, d.DB, opts...)
 	batch := store.AcceptBatch{Now: inboxtest.Noon}
@@ -46,12 +50,17 @@ func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var got []cleanup.Archived
 		var ib *inbox.Inbox
-		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
+		ib = inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID), inboxtest.Do("b", halfway)),
-			inbox.Archive(func(_ context.Context, messages []cleanup.Archived) error {
-				got = append(got, messages...)
-				require.Len(t, stored(t, ib), 3, "nothing is deleted yet")
-				return nil
+			inbox.Configure(func(o *inbox.Options) {
+				o.Archive = func(_ context.Context, messages []cleanup.Archived) error {
+					got = append(got, messages...)
+					require.Len(t, stored(t, ib), 3, "nothing is deleted yet")
+					return nil
+				}
 			}))
 		inboxtest.Accept(t, ib, "done", "poisoned", "pending")
 		inboxtest.Process(t, ib)
@@ -123,7 +132,10 @@ func TestWhatTheArchiveRefusesStaysAndComesAgain(t *testing.T) {
 						return refuse(ctx)
 					}
 					return nil
-				}, 6, inbox.CleanupBatchSize(2), inbox.ArchiveTimeout(time.Second), log)
+				}, 6, inbox.Configure(func(o *inbox.Options) {
+					o.Cleanup.CleanupBatchSize = 2
+					o.Cleanup.ArchiveTimeout = time.Second
+				}), log)
 				deleted, err := ib.Cleanup(context.Background())
 				require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
 				if name == "error" {
@@ -171,7 +183,7 @@ func TestArchiveThatIsDownIsNotAskedForEachMessage(t *testing.T) {
 		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
 			calls++
 			return errors.New("down")
-		}, 600, inbox.CleanupBatchSize(50))
+		}, 600, inbox.Configure(func(o *inbox.Options) { o.Cleanup.CleanupBatchSize = 50 }))
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrArchiveFailed)
 		require.Equal(t, handler.Deleted{Unarchived: 500}, deleted, "ten batches")
@@ -186,7 +198,10 @@ func TestArchiveThatIsDownEndsTheWalk(t *testing.T) {
 		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
 			calls++
 			return errors.New("down")
-		}, 15, inbox.CleanupBatchSize(1), inbox.SweepMarkers())
+		}, 15, inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.CleanupBatchSize = 1
+			o.Cleanup.SweepMarkers = true
+		}))
 		inboxtest.Exec(t, d.DB,
 			"INSERT INTO inbox_markers VALUES ('1', 'h', '', 't', '2020-01-01 00:00:00.000000+00:00', '2020-01-01 00:00:00.000000+00:00')")
 		deleted, err := ib.Cleanup(context.Background())
@@ -220,7 +235,7 @@ func TestLostLeaseEndsTheArchiveCallAndDeletesNothing(t *testing.T) {
 			<-ctx.Done()
 			close(ended)
 			return nil
-		}, 3, inbox.StatementTimeout(3*time.Second))
+		}, 3, inbox.Configure(func(o *inbox.Options) { o.Processor.StatementTimeout = 3 * time.Second }))
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorIs(t, err, cleanup.ErrLeaseHeld)
 		require.Zero(t, deleted)
@@ -242,7 +257,7 @@ func TestLeaseIsKeptWhileTheArchiveTakesLong(t *testing.T) {
 			first := expires()
 			inboxtest.Eventually(t, func() bool { return expires().After(first) }, "the lease was renewed")
 			return nil
-		}, 1, inbox.StatementTimeout(3*time.Second))
+		}, 1, inbox.Configure(func(o *inbox.Options) { o.Processor.StatementTimeout = 3 * time.Second }))
 		require.EqualValues(t, 1, clean(t, ib).Messages)
 	})
 }
@@ -255,8 +270,10 @@ func TestOfTwoCleanersAtOnceOneCleans(t *testing.T) {
 			<-leave
 			return nil
 		}, 1)
-		second := inboxtest.New(t, d.Another(t), inbox.WithClock(fxtest.NewClock(inboxtest.Noon.Add(2*time.Hour))),
-			inbox.Retention(time.Hour),
+		second := inboxtest.New(t, d.Another(t), inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon.Add(2 * time.Hour))
+			o.Cleanup.Retention = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		var first sync.WaitGroup
 		first.Add(1)
@@ -280,15 +297,19 @@ func TestStopEndsARunUnderWay(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered := make(chan struct{})
 		var calls atomic.Int32
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Retention(time.Millisecond),
-			inbox.CleanupInterval(50*time.Millisecond),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.Retention = time.Millisecond
+			o.Cleanup.CleanupInterval = 50 * time.Millisecond
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID)),
-			inbox.Archive(func(ctx context.Context, _ []cleanup.Archived) error {
-				if calls.Add(1) == 1 {
-					close(entered)
+			inbox.Configure(func(o *inbox.Options) {
+				o.Archive = func(ctx context.Context, _ []cleanup.Archived) error {
+					if calls.Add(1) == 1 {
+						close(entered)
+					}
+					<-ctx.Done()
+					return nil // as if all were well
 				}
-				<-ctx.Done()
-				return nil // as if all were well
 			}))
 		inboxtest.Accept(t, ib, "1")
 		require.NoError(t, ib.Start(context.Background()))

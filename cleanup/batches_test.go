@@ -66,7 +66,10 @@ func TestStatementsThatTakeTooLongHalveTheBatch(t *testing.T) {
 	// Not on SQLite: it has nothing to sleep with.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := old(t, d, nil, 800, log, inbox.CleanupBatchSize(800), inbox.StatementTimeout(3*time.Second))
+		ib := old(t, d, nil, 800, log, inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.CleanupBatchSize = 800
+			o.Processor.StatementTimeout = 3 * time.Second
+		}))
 		// More than 250 rows in one transaction take too long, however fast the
 		// machine is; fewer take no time.
 		inboxtest.Exec(t, d.DB, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -87,7 +90,7 @@ func TestStatementsThatTakeTooLongHalveTheBatch(t *testing.T) {
 
 func TestLeaseLostBetweenBatchesStopsDeleting(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := old(t, d, nil, 6, inbox.CleanupBatchSize(2))
+		ib := old(t, d, nil, 6, inbox.Configure(func(o *inbox.Options) { o.Cleanup.CleanupBatchSize = 2 }))
 		// With the second message another worker takes the lease.
 		take := `UPDATE inbox_locks SET owner_id = '0192f000-0000-7000-8000-000000000001'`
 		if d.Dialect == "postgres" {

@@ -53,8 +53,11 @@ func stored(t *testing.T, ib *inbox.Inbox) (messages []string) {
 func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
-			inbox.StuckMessageThreshold(2*time.Hour),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+			o.Processor.StuckMessageThreshold = 2 * time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID), inboxtest.Do("b", halfway)))
 		inboxtest.Accept(t, ib, "done", "poisoned", "pending", "halfway", "discarded", "superseded", "bare")
 		require.Equal(t, 11, inboxtest.Process(t, ib).Completed)
@@ -98,7 +101,8 @@ func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 func TestWithoutRetentionNothingIsEverDeleted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("a", byID)))
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		inboxtest.Accept(t, ib, "done")
 		inboxtest.Process(t, ib)
 		clock.Advance(100000 * time.Hour)
@@ -110,7 +114,11 @@ func TestWithoutRetentionNothingIsEverDeleted(t *testing.T) {
 func TestCleanupGoesBatchByBatch(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inbox.CleanupBatchSize(10),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+			o.Cleanup.CleanupBatchSize = 10
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		for i := range 25 {
 			inboxtest.Accept(t, ib, fmt.Sprintf("%02d", i))
@@ -129,7 +137,10 @@ func TestCleanupWithoutTheLeaseChangesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		inboxtest.Accept(t, ib, "done")
 		inboxtest.Process(t, ib)
@@ -154,8 +165,10 @@ func TestCleanupWithoutTheLeaseChangesNothing(t *testing.T) {
 func TestRunningInboxCleansAfterItsInterval(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Retention(100*time.Millisecond),
-			inbox.CleanupInterval(50*time.Millisecond),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.Retention = 100 * time.Millisecond
+			o.Cleanup.CleanupInterval = 50 * time.Millisecond
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		inboxtest.Accept(t, ib, "done", "poisoned")
 		inboxtest.Start(t, ib)
@@ -167,7 +180,9 @@ func TestRunningInboxCleansAfterItsInterval(t *testing.T) {
 
 func TestCancelledCleanupEnds(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.Retention(time.Hour), inboxtest.Handlers(inboxtest.Do("a", byID)))
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.Retention = time.Hour
+		}), inboxtest.Handlers(inboxtest.Do("a", byID)))
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_, err := ib.Cleanup(ctx)
@@ -178,7 +193,10 @@ func TestCancelledCleanupEnds(t *testing.T) {
 func TestCleanedMessageIsAcceptedAnew(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		inboxtest.Accept(t, ib, "done")
 		inboxtest.Process(t, ib)

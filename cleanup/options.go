@@ -5,28 +5,36 @@ import (
 	"time"
 )
 
-// Options configure a Cleaner. Start from DefaultOptions.
+// Options say what an inbox keeps, and for how long. Start from DefaultOptions: zero
+// values are values.
 type Options struct {
-	// Retention is how long completed statuses, and messages without
-	// statuses, are kept; 0 keeps them for ever. It is also the time within
-	// which a redelivery is recognised, so it must be longer than any the
-	// producer or the broker may cause. Default 0.
+	// Retention is how long completed statuses and finished messages are kept; 0 keeps
+	// them forever. It is also how far back duplicates are recognised: do not set it
+	// below the longest time after which a message may come again. Default 0.
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
-	// CleanupInterval is the time between runs; the first comes one interval
-	// after start. Default 1 h.
+	// CleanupInterval is the time between cleanups; the first comes one interval after
+	// start. Do not shorten it to keep tables small: Retention does that. Default 1 h.
 	CleanupInterval time.Duration `yaml:"cleanup_interval" env:"CLEANUP_INTERVAL"`
-	// CleanupBatchSize bounds the rows of one transaction. Default 10,000.
+	// CleanupBatchSize bounds the rows that one cleanup transaction reads. Do not raise
+	// it on a busy database. Default 10,000.
 	CleanupBatchSize int `yaml:"cleanup_batch_size" env:"CLEANUP_BATCH_SIZE"`
-	// SweepMarkers deletes inline markers that have expired. Off, they stay
-	// until something else sweeps them (contract 8.4). Default off.
+	// SweepMarkers deletes the markers of Inline channels, and of a gormstore on the
+	// inbox's tables, once they have expired. Cleanup then waits until the Inline
+	// channels have caught up, as it does for others. Do not use it where the marker
+	// store is swept by other means, or where redeliveries may come later than the
+	// handlers' retention. Default off (contract 6.5, 6.6, 8.4).
 	SweepMarkers bool `yaml:"sweep_markers" env:"SWEEP_MARKERS"`
-	// AuditRetention is how long audit rows are kept; 0, the default, keeps
-	// them for ever.
+	// AuditRetention deletes audit rows that are older. Do not set it where somebody
+	// must be able to tell later who did what. Default 0, which keeps them forever
+	// (contract 6.6).
 	AuditRetention time.Duration `yaml:"audit_retention" env:"AUDIT_RETENTION"`
-	// RejectedRetention is how long rejected messages are kept; 0, the
-	// default, keeps them for ever.
+	// RejectedRetention deletes rejected messages that are older, whether or not
+	// anybody has looked at them. Do not set it unless their loss is acceptable: their
+	// offsets are committed, so they are nowhere else. Default 0, which keeps them
+	// forever (contract 6.6).
 	RejectedRetention time.Duration `yaml:"rejected_retention" env:"REJECTED_RETENTION"`
-	// ArchiveTimeout limits each call of the archive function. Default 1 m.
+	// ArchiveTimeout limits each call of the archive function. Do not set it below what
+	// the function needs for 500 messages: it would never succeed. Default 1 m.
 	ArchiveTimeout time.Duration `yaml:"archive_timeout" env:"ARCHIVE_TIMEOUT"`
 }
 
@@ -46,7 +54,7 @@ func (o Options) Validate() []error {
 		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
 	}
 	if o.Retention < 0 {
-		refuse("Retention", o.Retention, "0 (for ever) or more")
+		refuse("Retention", o.Retention, "0 (forever) or more")
 	}
 	if o.CleanupInterval <= 0 {
 		refuse("CleanupInterval", o.CleanupInterval, "more than 0")
@@ -55,10 +63,10 @@ func (o Options) Validate() []error {
 		refuse("CleanupBatchSize", o.CleanupBatchSize, "1 or more")
 	}
 	if o.AuditRetention < 0 {
-		refuse("AuditRetention", o.AuditRetention, "0 (for ever) or more")
+		refuse("AuditRetention", o.AuditRetention, "0 (forever) or more")
 	}
 	if o.RejectedRetention < 0 {
-		refuse("RejectedRetention", o.RejectedRetention, "0 (for ever) or more")
+		refuse("RejectedRetention", o.RejectedRetention, "0 (forever) or more")
 	}
 	if o.ArchiveTimeout <= 0 {
 		refuse("ArchiveTimeout", o.ArchiveTimeout, "more than 0")

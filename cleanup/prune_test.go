@@ -40,9 +40,10 @@ func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		declare := func(opts ...inbox.Option) *inbox.Inbox {
-			return inboxtest.New(t, d.DB, append(opts, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("a", byID)))...)
+			return inboxtest.New(t, d.DB, append(opts, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+				inboxtest.Handlers(inboxtest.Do("a", byID)))...)
 		}
-		none := declare(inbox.Retention(time.Millisecond))
+		none := declare(inbox.Configure(func(o *inbox.Options) { o.Cleanup.Retention = time.Millisecond }))
 		others(t, d.DB, clock.Now())
 		require.Zero(t, clean(t, none))
 		left := func() []int {
@@ -50,21 +51,34 @@ func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
 				count(t, d.DB, &models.RejectedMessage{})}
 		}
 		require.Equal(t, []int{2, 2, 2}, left())
-		require.Equal(t, handler.Deleted{Markers: 1}, clean(t, declare(inbox.SweepMarkers())))
+		require.Equal(t, handler.Deleted{Markers: 1}, clean(t, declare(inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.SweepMarkers = true
+		}))))
 		require.Equal(t, []int{1, 2, 2}, left())
-		require.Equal(t, handler.Deleted{Audit: 1}, clean(t, declare(inbox.AuditRetention(2*time.Hour))))
+		require.Equal(t, handler.Deleted{Audit: 1}, clean(t, declare(inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.AuditRetention = 2 * time.Hour
+		}))))
 		require.Equal(t, []int{1, 1, 2}, left())
-		require.Equal(t, handler.Deleted{Rejected: 1}, clean(t, declare(inbox.RejectedRetention(2*time.Hour))))
+		require.Equal(t, handler.Deleted{Rejected: 1}, clean(t, declare(inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.RejectedRetention = 2 * time.Hour
+		}))))
 		require.Equal(t, []int{1, 1, 1}, left())
 		clock.Advance(5 * time.Hour)
-		all := declare(inbox.SweepMarkers(), inbox.AuditRetention(time.Hour), inbox.RejectedRetention(time.Hour))
+		all := declare(inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.SweepMarkers = true
+			o.Cleanup.AuditRetention = time.Hour
+			o.Cleanup.RejectedRetention = time.Hour
+		}))
 		require.Equal(t, handler.Deleted{Markers: 1, Audit: 1, Rejected: 1}, clean(t, all))
 	})
 }
 
 func TestPruningGoesBatchByBatch(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.SweepMarkers(), inbox.CleanupBatchSize(2),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.SweepMarkers = true
+			o.Cleanup.CleanupBatchSize = 2
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		for _, id := range []string{"1", "2", "3"} {
 			require.NoError(t, d.DB.Create(&models.Marker{MessageID: id, HandlerKey: "h", ProcessedAt: inboxtest.Noon,
@@ -76,12 +90,18 @@ func TestPruningGoesBatchByBatch(t *testing.T) {
 
 func TestRunningInboxPrunesByOneOptionAlone(t *testing.T) {
 	for name, option := range map[string]inbox.Option{
-		"SweepMarkers": inbox.SweepMarkers(), "AuditRetention": inbox.AuditRetention(time.Hour),
-		"RejectedRetention": inbox.RejectedRetention(time.Hour),
+		"SweepMarkers": inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.SweepMarkers = true
+		}), "AuditRetention": inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.AuditRetention = time.Hour
+		}),
+		"RejectedRetention": inbox.Configure(func(o *inbox.Options) { o.Cleanup.RejectedRetention = time.Hour }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), option, inbox.CleanupInterval(50*time.Millisecond),
+				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), option, inbox.Configure(func(o *inbox.Options) {
+					o.Cleanup.CleanupInterval = 50 * time.Millisecond
+				}),
 					inboxtest.Handlers(inboxtest.Do("a", byID)))
 				others(t, d.DB, time.Now().UTC().Add(-10*time.Hour))
 				inboxtest.Start(t, ib)
@@ -98,7 +118,8 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("a", byID)))
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+			inboxtest.Handlers(inboxtest.Do("a", byID)))
 		st := inboxtest.Store(t, d.DB)
 		id := map[string]string{"stopped": "0192f000-0000-7000-8000-000000000001",
 			"released": "0192f000-0000-7000-8000-000000000002",

@@ -29,7 +29,10 @@ func statuses(t *testing.T, ib *inbox.Inbox) []string {
 func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(2*time.Hour), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = 2 * time.Hour
+		}), inboxtest.Handlers(
 			inboxtest.Do("short", inboxtest.Nothing, handler.Retention(time.Hour), handler.LegacyKeys("was-short")),
 			inboxtest.Do("usual", inboxtest.Nothing),
 			inboxtest.Do("long", inboxtest.Nothing, handler.Retention(3*time.Hour))))
@@ -66,7 +69,7 @@ func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 func TestHandlersRetentionWorksWhereTheInboxKeepsForEver(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
 			inboxtest.Do("short", inboxtest.Nothing, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "both", "one")
 		inboxtest.Process(t, ib)
@@ -82,7 +85,7 @@ func TestHandlersRetentionWorksWhereTheInboxKeepsForEver(t *testing.T) {
 func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
 			inboxtest.Do("short", byID, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "pending", "done")
 		inboxtest.Process(t, ib)
@@ -102,16 +105,18 @@ func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
 func TestFullWalkComesAlsoIfEveryRunLeavesAMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Do("short", byID, handler.Retention(time.Hour)),
 				inboxtest.Do("kept", inboxtest.Nothing)),
-			inbox.Archive(func(_ context.Context, messages []cleanup.Archived) error {
-				for _, m := range messages {
-					if m.Message.ID == "refused" {
-						return errors.New("refused")
+			inbox.Configure(func(o *inbox.Options) {
+				o.Archive = func(_ context.Context, messages []cleanup.Archived) error {
+					for _, m := range messages {
+						if m.Message.ID == "refused" {
+							return errors.New("refused")
+						}
 					}
+					return nil
 				}
-				return nil
 			}))
 		inboxtest.Accept(t, ib, "pending")
 		inboxtest.Process(t, ib)
@@ -143,7 +148,10 @@ func TestFullWalkComesAlsoIfEveryRunLeavesAMessage(t *testing.T) {
 func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		both := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Retention(time.Hour), inboxtest.Handlers(
+		both := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+		}), inboxtest.Handlers(
 			inboxtest.Do("a", inboxtest.Nothing), inboxtest.Do("b", inboxtest.Nothing, handler.Retention(5*time.Hour))))
 		inboxtest.Accept(t, both, "1")
 		inboxtest.Process(t, both)
@@ -152,7 +160,10 @@ func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
 		require.NoError(t, st.Heartbeat(context.Background(),
 			store.Worker{ID: worker, Host: "h", HandlerKeys: []string{"a", "b"}}, clock.Now()))
 		clock.Advance(2 * time.Hour)
-		one := inboxtest.New(t, d.Another(t), inbox.WithClock(clock), inbox.Retention(time.Hour),
+		one := inboxtest.New(t, d.Another(t), inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		require.Equal(t, handler.Deleted{Statuses: 1}, clean(t, one))
 		require.Equal(t, []string{"1/b"}, statuses(t, one))

@@ -63,7 +63,7 @@ func authorize(r *http.Request) (dashboard.Principal, error) {
 
 var customerNumber = regexp.MustCompile(`\bCU-\d+\b`)
 
-// hideSecrets is given to inbox.Redact.
+// hideSecrets is the option Redact.
 func hideSecrets(v redact.Value) []byte {
 	v.Bytes = customerNumber.ReplaceAll(v.Bytes, []byte("[customer]"))
 	return redact.Common(v)
@@ -103,7 +103,10 @@ func TestPageShowsCodeThatWorks(t *testing.T) {
 		require.Contains(t, string(source), "\n"+block[1])
 	}
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", nothing)), inbox.Redact(hideSecrets))
+		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", nothing)),
+			inbox.Configure(func(o *inbox.Options) {
+				o.Redact = hideSecrets
+			}))
 		dash, err := makeDashboard(ib, zap.NewNop())
 		require.NoError(t, err)
 		mux, chi := http.NewServeMux(), likeChi{http.NewServeMux()}

@@ -19,7 +19,7 @@ import (
 func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const card, token = "4111 1111 1111 1111", "s3cr3t"
-		hook := []inbox.Option{inbox.Redact(redact.Common)}
+		hook := []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Redact = redact.Common })}
 		r := newRigOf(t, d, hook, []ops.Option{ops.AllowReplay()}, dashboard.ShowPayloads())
 		m := handler.RawMessage{ID: "a", OrderingKey: []byte(card),
 			Content: []byte(`{"card":"` + card + `","api_key":"` + token + `"}`)}

@@ -69,7 +69,8 @@ func newRigOf(t testing.TB, d *inboxtest.Database, inboxOptions []inbox.Option, 
 		return r.fails[m.HandlerKey+"/"+m.ID]
 	}
 	handlers := inboxtest.Handlers(inboxtest.Do("mail", run), inboxtest.Do("ship", run))
-	r.ib = inboxtest.New(t, d.DB, append(inboxOptions, inbox.WithClock(r.clock), handlers)...)
+	r.ib = inboxtest.New(t, d.DB, append(inboxOptions, inbox.Configure(func(o *inbox.Options) { o.Clock = r.clock }),
+		handlers)...)
 	var err error
 	r.ops, err = r.ib.Ops(of...)
 	require.NoError(t, err)

@@ -22,7 +22,10 @@ import (
 func shop(db *gorm.DB) fx.Option {
 	return fx.Options(
 		fx.Supply(fx.Annotate(db, fx.ResultTags(`name:"shop"`)), &bank{away: 1}),
-		inbox.Module("shop", inbox.Migrate(), inbox.MaxRetries(3),
+		inbox.Module("shop", inbox.Configure(func(o *inbox.Options) {
+			o.Migrate = true
+			o.Processor.MaxRetries = 3
+		}),
 			orders(inbox.From[*bank]("charge"),
 				inbox.Func("reject", func(context.Context, handler.Message[placed]) error {
 					return handler.Poison(errors.New("no such customer"))

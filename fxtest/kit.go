@@ -31,7 +31,7 @@ type Kit struct {
 // inbox.Module, with nothing running in the background and a Clock that stands
 // at Start. Everything goes away when the test ends. Options are those of
 // inbox.Module: channels, MaxRetries and so on. Warnings and errors go to the
-// test's log; inbox.WithLogger changes that.
+// test's log; the option Logger changes that.
 //
 // Handlers declared with inbox.From need values from an Fx graph: NewWithFx.
 func New(t testing.TB, opts ...inbox.Option) *Kit {
@@ -44,7 +44,10 @@ func New(t testing.TB, opts ...inbox.Option) *Kit {
 // kit's database is in the graph as the unnamed *gorm.DB, its clock as *Clock.
 func NewWithFx(t testing.TB, more fx.Option, opts ...inbox.Option) *Kit {
 	t.Helper()
-	opts = append([]inbox.Option{inbox.Migrate(), inbox.WithLogger(zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)))},
+	opts = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) {
+		o.Migrate = true
+		o.Logger = zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
+	})},
 		opts...)
 	var kit *Kit
 	App(t,

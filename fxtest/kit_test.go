@@ -68,7 +68,7 @@ func TestKitRunsAHandlerFromTheGraphThroughFailureToCompletion(t *testing.T) {
 }
 
 func TestProcessAllMovesTheClockFromAttemptToAttempt(t *testing.T) {
-	kit := fxtest.New(t, inbox.MaxRetries(4), orders(
+	kit := fxtest.New(t, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 4 }), orders(
 		inbox.Func("heal", (&bank{away: 3}).Handle),
 		inbox.Func("never", (&bank{away: 1000}).Handle),
 	))
@@ -97,7 +97,7 @@ func TestProcessRunsWhatHandlersAccept(t *testing.T) {
 }
 
 func TestFailedRequirementsSayWhatThereIs(t *testing.T) {
-	kit := fxtest.New(t, inbox.MaxRetries(2), orders(
+	kit := fxtest.New(t, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 2 }), orders(
 		inbox.Func("ok", nothing), inbox.Func("bad", (&bank{away: 1000}).Handle),
 	))
 	t.Run("nothing accepted", func(t *testing.T) {

@@ -21,7 +21,7 @@ var (
 )
 
 // remedy ends every message about a schema.
-const remedy = "set the option inbox.Migrate(), call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"
+const remedy = "set option Migrate, call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"
 
 // CheckSchema returns nil if the tables under naming are there, as new as this
 // module needs (newer is fine, for rolling deploys) and belong to the inbox

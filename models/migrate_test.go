@@ -111,7 +111,7 @@ func TestCheckSchemaNamesTheProblemAndTheCommand(t *testing.T) {
 
 		err := check("orders")
 		require.ErrorIs(t, err, models.ErrSchemaMissing)
-		require.ErrorContains(t, err, "set the option inbox.Migrate()")
+		require.ErrorContains(t, err, "set option Migrate")
 		require.ErrorContains(t, err, `"inbox_"`)
 
 		require.NoError(t, db.AutoMigrate(models.All()...))

@@ -260,7 +260,9 @@ func TestRetryWakesTheProcessorOfTheSameProcess(t *testing.T) {
 		ran := make(chan string, 10)
 		poisoned := make(chan struct{}, 1)
 		mended := false
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if !mended {
 					mended = true
@@ -268,9 +270,11 @@ func TestRetryWakesTheProcessorOfTheSameProcess(t *testing.T) {
 				}
 				ran <- m.ID
 				return nil
-			})), inbox.WithHooks(handler.Hooks{OnPoisoned: func(context.Context, handler.AttemptEvent) {
-				poisoned <- struct{}{}
-			}}))
+			})), inbox.Configure(func(o *inbox.Options) {
+				o.Hooks = handler.Hooks{OnPoisoned: func(context.Context, handler.AttemptEvent) {
+					poisoned <- struct{}{}
+				}}
+			}))
 		o, err := ib.Ops()
 		require.NoError(t, err)
 		inboxtest.Start(t, ib)

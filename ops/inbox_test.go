@@ -461,9 +461,9 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		r.accept("1")
-		o := inbox.DefaultOptions()
-		o.TablePrefix = "other_"
-		other, err := inbox.New("other", d.DB, inbox.WithOptions(o), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		other, err := inbox.New("other", d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.TablePrefix = "other_"
+		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, err)
 		require.NoError(t, other.Migrate(t.Context()))
 		theirs, err := other.Ops()
@@ -512,7 +512,9 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.LongRunning(time.Millisecond),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.LongRunning = time.Millisecond
+		}),
 			inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
 				entered <- struct{}{}
 				<-leave

@@ -290,7 +290,7 @@ func TestOpsRefusesWhatCannotWork(t *testing.T) {
 		require.NoError(t, tx.Rollback().Error)
 		o, err := ops.New(d.DB)
 		require.NoError(t, err)
-		require.ErrorContains(t, o.CheckSchema(t.Context()), "inbox.Migrate()")
+		require.ErrorContains(t, o.CheckSchema(t.Context()), "set option Migrate")
 		_, err = o.Overview(t.Context())
 		require.Error(t, err)
 	})

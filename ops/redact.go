@@ -6,7 +6,7 @@ import (
 )
 
 // Redact has hook replace each value before anybody sees it, searches in it or
-// groups by it; nil shows nothing. Inbox.Ops has the hook of inbox.Redact: this one is
+// groups by it; nil shows nothing. Inbox.Ops has the hook of inbox.Options.Redact: this one is
 // for an Ops without an application, or gets what that one, or a Redact before it, has
 // left. It does not change what is stored, nor what Replay and ReAccept work with.
 // Message IDs, types, sources, handler keys and topics are shown as they are: keep

@@ -58,7 +58,10 @@ func newRig(t testing.TB, d *inboxtest.Database, options []ops.Option, of ...han
 	}
 	mail, ship, alone := inboxtest.Do("mail", run, of...), inboxtest.Do("ship", run, of...), inboxtest.Do("alone", run,
 		of...)
-	r.ib = inboxtest.New(t, d.AsApplication(t), inbox.WithClock(r.clock), inbox.Retention(time.Hour),
+	r.ib = inboxtest.New(t, d.AsApplication(t), inbox.Configure(func(o *inbox.Options) {
+		o.Clock = r.clock
+		o.Cleanup.Retention = time.Hour
+	}),
 		inbox.Channel("c", inbox.On("t", mail, ship), inbox.On("alone", alone)))
 	var err error
 	r.ops, err = r.ib.Ops(options...)

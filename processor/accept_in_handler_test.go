@@ -32,7 +32,9 @@ func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t 
 			require.ErrorIs(t, undone, errBoom)
 			return tx.Transaction(func(tx *gorm.DB) error { return follow(ctx, tx, id) })
 		}
-		ib = inboxtest.New(t, d.DB, inbox.PollingInterval(time.Hour), inbox.Channel("c",
+		ib = inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+		}), inbox.Channel("c",
 			inbox.On("tx", inbox.Tx("tx", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				return follow(ctx, tx, m.ID)
 			})),

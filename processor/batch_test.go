@@ -49,7 +49,9 @@ func TestBatchHandlerGetsManyMessagesInOneCall(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		batch := func(_ context.Context, batch []inboxtest.Bytes) error { seen.note(idsOf(batch)...); return nil }
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inboxtest.Handlers(inbox.Batch("h", 10, batch)))
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+		}), inboxtest.Handlers(inbox.Batch("h", 10, batch)))
 		inboxtest.Accept(t, ib, many(25)...)
 		require.Equal(t, processor.Drained{Picked: 25, Completed: 25}, inboxtest.Process(t, ib))
 		require.Equal(t, []int{10, 10, 5}, seen.sizes())
@@ -73,7 +75,10 @@ func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(2), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.MaxRetries = 2
+		}), inboxtest.Handlers(
 			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
 				seen.note(idsOf(batch)...)
 				results := make([]error, len(batch))
@@ -107,7 +112,10 @@ func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
 func TestPanicInABatchPoisonsOnlyTheCulprit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(3), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.MaxRetries = 3
+		}), inboxtest.Handlers(
 			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
 				if slices.Contains(idsOf(batch), "culprit") {
 					panic("boom")
@@ -153,7 +161,9 @@ func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-				ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(h))
+				ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+					o.Processor.MaxRetries = 1
+				}), inboxtest.Handlers(h))
 				inboxtest.Accept(t, ib, "1", "culprit", "3")
 				require.Equal(t, processor.Drained{Picked: 3, Completed: 2, Poisoned: 1}, inboxtest.Process(t, ib))
 				require.Contains(t, *inboxtest.Status(t, ib, "culprit", "h").LastError, "the handler's error: ")
@@ -167,7 +177,10 @@ func TestNothingAFailedMessageOfATransactionalBatchWroteIsCommitted(t *testing.T
 		written := effects(t, d)
 		var seen calls
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.Concurrency = 1
+		}), inboxtest.Handlers(
 			inbox.TxBatch("h", 10, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
 				seen.note(idsOf(batch)...)
 				require.NotNil(t, handler.DB(ctx))
@@ -195,7 +208,9 @@ func TestNothingAFailedMessageOfATransactionalBatchWroteIsCommitted(t *testing.T
 func TestSwallowedSQLErrorOfATransactionalBatchIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+		}), inboxtest.Handlers(
 			inbox.TxBatch("h", 10, func(_ context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
 				for _, m := range batch {
 					require.NoError(t, write(tx, m.ID))
@@ -213,7 +228,10 @@ func TestStaleClaimIsNotGivenToABatch(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		var seen calls
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.Prefetch(1), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 1
+		}), inboxtest.Handlers(
 			inbox.TxBatch("h", 2, func(_ context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
 				seen.note(idsOf(batch)...)
 				for _, m := range batch {
@@ -237,7 +255,9 @@ func TestStaleClaimIsNotGivenToABatch(t *testing.T) {
 func TestStopReleasesABatchUncharged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan int, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StopBudget(soon), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StopBudget = soon
+		}), inboxtest.Handlers(
 			inbox.Batch("h", 3, func(ctx context.Context, batch []inboxtest.Bytes) error {
 				running <- len(batch)
 				<-ctx.Done()
@@ -257,7 +277,9 @@ func TestStopReleasesABatchUncharged(t *testing.T) {
 func TestSuspectsOfACrashRunAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+		}), inboxtest.Handlers(
 			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
 				seen.note(idsOf(batch)...)
 				return nil

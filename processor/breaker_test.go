@@ -20,7 +20,10 @@ func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
 		var down atomic.Bool
 		var running, most, called atomic.Int64
 		down.Store(true)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(4), inbox.MaxRetries(100), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 4
+			o.Processor.MaxRetries = 100
+		}), inboxtest.Handlers(
 			inboxtest.Do("shaky", func(context.Context, inboxtest.Bytes) error {
 				called.Add(1)
 				most.Store(max(most.Load(), running.Add(1)))
@@ -61,7 +64,10 @@ func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
 
 func TestWhatWaitsForAnOpenCircuitIsGivenBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(50), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 50
+		}), inboxtest.Handlers(
 			inboxtest.Do("down", func(context.Context, inboxtest.Bytes) error { return errBoom },
 				handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))))
 		inboxtest.Accept(t, ib, many(10)...)
@@ -86,7 +92,10 @@ func TestWhatWaitsForAnOpenCircuitIsGivenBack(t *testing.T) {
 
 func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+			o.Processor.Concurrency = 1
+		}),
 			inbox.Channel("c", inbox.On("t",
 				inbox.Func("h", func(_ context.Context, m handler.Message[string]) error {
 					switch m.Payload {
@@ -109,7 +118,10 @@ func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
 func TestDrainLeavesAHandlerWithAnOpenCircuitAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		called := 0
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+			o.Processor.Concurrency = 1
+		}),
 			inboxtest.Handlers(
 				inboxtest.Do("down", func(context.Context, inboxtest.Bytes) error { called++; return errBoom },
 					handler.CircuitBreaker(handler.Breaker{Failures: 2, OpenFor: time.Hour}))))

@@ -26,7 +26,10 @@ func TestTransactionLongerThanWorkerTimeoutCompletesOnSQLite(t *testing.T) {
 				const timeout = 4 * time.Second
 				db := testenv.OpenSQLite(t, testenv.BusyTimeout(testenv.SQLiteDSN(t), busyTimeout))
 				calls, causes := make(chan int, 10), make(chan error, 10)
-				ib := inboxtest.New(t, db, hasty(), inbox.Mode(mode), inbox.WorkerTimeout(timeout), inboxtest.Handlers(
+				ib := inboxtest.New(t, db, hasty(), inbox.Configure(func(o *inbox.Options) {
+					o.Processor.Mode = mode
+					o.Processor.WorkerTimeout = timeout
+				}), inboxtest.Handlers(
 					inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 						calls <- m.Attempt
 						if err := tx.Exec("UPDATE inbox_messages SET source = 'x'").Error; err != nil {
@@ -63,14 +66,16 @@ func TestWorkerThatWaitsForTheFileSeesThatItWasTakenForDead(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.SQLiteDSN(t)
 	running, causes := make(chan string, 10), make(chan error, 10)
-	ib := inboxtest.New(t, testenv.OpenSQLite(t, dsn), hasty(), inbox.Mode(processor.ModeCompeting),
-		inbox.WorkerTimeout(10*inboxtest.Patience), inboxtest.Handlers(
-			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
-				running <- m.ID
-				<-ctx.Done()
-				causes <- context.Cause(ctx)
-				return ctx.Err()
-			})))
+	ib := inboxtest.New(t, testenv.OpenSQLite(t, dsn), hasty(), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Mode = processor.ModeCompeting
+		o.Processor.WorkerTimeout = 10 * inboxtest.Patience
+	}), inboxtest.Handlers(
+		inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			running <- m.ID
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return ctx.Err()
+		})))
 	inboxtest.Start(t, ib)
 	inboxtest.Accept(t, ib, "m")
 	inboxtest.Receive(t, running, "the handler")

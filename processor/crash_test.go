@@ -37,8 +37,9 @@ func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		c := &brokenClock{}
 		ran := make(chan string, 100)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(c), inboxtest.Handlers(
-			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Clock = c }),
+			inboxtest.Handlers(
+				inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
 		inboxtest.Start(t, ib)
 		for _, id := range many(10) {
 			c.broken.Store(true)
@@ -57,7 +58,9 @@ func TestFailedClaimIsRetriedLongBeforeThePoll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 1)
 		// Polls come later than any test waits.
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
 		require.NoError(t, ib.Pause(context.Background(), "h"))
 		inboxtest.Start(t, ib)
@@ -75,10 +78,12 @@ func TestHangingHookDoesNotHoldUpTheStop(t *testing.T) {
 		hanging, letGo := make(chan struct{}), make(chan struct{})
 		t.Cleanup(func() { close(letGo) })
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
-			inbox.WithHooks(handler.Hooks{OnAttempt: func(context.Context, handler.AttemptEvent) {
-				close(hanging)
-				<-letGo
-			}}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+			inbox.Configure(func(o *inbox.Options) {
+				o.Hooks = handler.Hooks{OnAttempt: func(context.Context, handler.AttemptEvent) {
+					close(hanging)
+					<-letGo
+				}}
+			}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Receive(t, hanging, "the hook")
@@ -89,7 +94,10 @@ func TestHangingHookDoesNotHoldUpTheStop(t *testing.T) {
 
 func TestHandlerMustNotEndItsTransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(1),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+			o.Processor.MaxRetries = 1
+		}),
 			inboxtest.Handlers(
 				inboxtest.Tx("rolls back", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
 					tx.Rollback()
@@ -137,7 +145,7 @@ func TestLongTransactionOnSQLiteFencesNobody(t *testing.T) {
 	// Long enough that a machine with much else to do is not what keeps the
 	// worker from its heartbeats.
 	const timeout = 5 * time.Second
-	ib := inboxtest.New(t, db, hasty(), inbox.WorkerTimeout(timeout),
+	ib := inboxtest.New(t, db, hasty(), inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = timeout }),
 		inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {
 			runs.Add(1)
 			select {

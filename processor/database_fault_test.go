@@ -46,7 +46,10 @@ func TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged(t *testing.T) {
 				written := effects(t, d)
 				full := true
 				clock := fxtest.NewClock(inboxtest.Noon)
-				ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(2),
+				ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+					o.Clock = clock
+					o.Processor.MaxRetries = 2
+				}),
 					inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 						require.Equal(t, 1, m.Attempt)
 						if err := write(tx, m.ID); err != nil {
@@ -89,7 +92,7 @@ func TestEachTransientStateOfAHandlersTransactionIsUncharged(t *testing.T) {
 		state := ""
 		nested := false
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				if nested {
 					return tx.Transaction(func(tx *gorm.DB) error { return raise(tx, state) })
@@ -119,7 +122,9 @@ func TestHandlersOwnErrorIsChargedWhateverItLooksLike(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		effects(t, d)
 		var other error // of a transaction that is not the attempt's
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+		}), inboxtest.Handlers(
 			inboxtest.Tx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return other }),
 			inboxtest.Tx("poisons", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				return handler.Poison(raise(tx, "53100"))
@@ -137,7 +142,7 @@ func TestSerializationFailureIsRepeatedAtOnceAndThenReleasedUncharged(t *testing
 		for _, state := range []string{"40001", "40P01"} {
 			written := 0
 			calls, collisions := 0, 0
-			ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 				inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 					calls++
 					if calls <= collisions {
@@ -166,7 +171,7 @@ func TestMembersOfABatchAndOfATxGroupAreNotChargedForTheDatabase(t *testing.T) {
 		written := effects(t, d)
 		full := true
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
 			inbox.TxBatch("batch", 3, func(_ context.Context, tx *gorm.DB, ms []inboxtest.Bytes) error {
 				for _, m := range ms {
 					if err := write(tx, "batch "+m.ID); err != nil {

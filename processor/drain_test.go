@@ -23,7 +23,10 @@ import (
 // those that shared its transaction have not.
 func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.StuckMessageThreshold(5*time.Second), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.StuckMessageThreshold = 5 * time.Second
+		}), inboxtest.Handlers(
 			inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
 				if m.ID == "2" {
 					return untilCancelled(ctx, m)
@@ -65,7 +68,9 @@ func TestDrainGivesABusyHandlerTheSharesOfIdleOnes(t *testing.T) {
 		for i := range 9 {
 			specs = append(specs, inboxtest.Do(fmt.Sprint("idle", i), inboxtest.Nothing))
 		}
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(10), inboxtest.Handlers(specs...))
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 10
+		}), inboxtest.Handlers(specs...))
 		inboxtest.Accept(t, ib, many(40)...)
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at WHERE handler_key <> 'busy'")
 		require.Equal(t, 40, inboxtest.Process(t, ib).Completed)
@@ -78,7 +83,9 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ib *inbox.Inbox
 		ran := 0
-		ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1),
+		ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
 				if ran++; ran == 2 {
 					if err := ib.Pause(ctx, "h"); err != nil {
@@ -112,7 +119,10 @@ func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) 
 				inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
 				inboxtest.Exec(t, d.DB,
 					"CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
-				ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(1),
+				ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+					o.Clock = fxtest.NewClock(inboxtest.Noon)
+					o.Processor.MaxRetries = 1
+				}),
 					inboxtest.Handlers(
 						inbox.TxBatch("h", 10, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
 							for _, m := range batch {
@@ -140,7 +150,7 @@ func TestDrainOutlastsATransactionLongerThanTheDriverWaitsForTheFile(t *testing.
 	t.Parallel()
 	const busy = 200 * time.Millisecond
 	db := testenv.OpenSQLite(t, testenv.BusyTimeout(testenv.SQLiteDSN(t), busy))
-	ib := inboxtest.New(t, db, inbox.Concurrency(4), inboxtest.Handlers(
+	ib := inboxtest.New(t, db, inbox.Configure(func(o *inbox.Options) { o.Processor.Concurrency = 4 }), inboxtest.Handlers(
 		inboxtest.Tx("slow", func(context.Context, *gorm.DB, inboxtest.Bytes) error { pause(t, 5*busy); return nil }),
 		inboxtest.Do("fast", inboxtest.Nothing)))
 	inboxtest.Accept(t, ib, many(30)...)
@@ -156,7 +166,10 @@ func TestDrainOutlastsAHandlerThatHasTheOnlyConnection(t *testing.T) {
 		pool, err := d.DB.DB()
 		require.NoError(t, err)
 		slow := func(context.Context, *gorm.DB, inboxtest.Bytes) error { pause(t, 4*statement); return nil }
-		ib := inboxtest.New(t, d.DB, inbox.StatementTimeout(statement), inbox.HeartbeatInterval(statement),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = statement
+			o.Processor.HeartbeatInterval = statement
+		}),
 			inboxtest.Handlers(inboxtest.Tx("slow", slow), inboxtest.Do("fast", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, many(30)...)
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET completed_at = created_at"+

@@ -39,7 +39,9 @@ func TestRetriesComeDueBesideAnotherHandlersBacklog(t *testing.T) {
 			again <- m.ID
 			return nil
 		}
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 2
+		}),
 			inbox.Channel("c", inbox.On("t", inboxtest.Do("busy", busy)), inbox.On("u", inboxtest.Do("retrying", retrying))))
 		inboxtest.Accept(t, ib, many(backlog)...)
 		_, err := ib.Accept(context.Background(), message("first", "u"), message("second", "u"))
@@ -69,7 +71,9 @@ func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
 			done <- m.ID
 			return nil
 		}
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("retrying", retrying)))
 		// Pairs, a little further apart each time.
 		for i := range messages {

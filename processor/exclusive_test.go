@@ -20,8 +20,10 @@ const lockName = "processor"
 // by polling.
 func exclusive(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
-	return inboxtest.New(t, d.Another(t), append([]inbox.Option{hasty(), inbox.Mode(processor.ModeExclusive),
-		inbox.PollingInterval(20 * time.Millisecond)}, opts...)...)
+	return inboxtest.New(t, d.Another(t), append([]inbox.Option{hasty(), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Mode = processor.ModeExclusive
+		o.Processor.PollingInterval = 20 * time.Millisecond
+	})}, opts...)...)
 }
 
 // lockOwner is who the database says holds the lock, "" if nobody does.
@@ -70,7 +72,9 @@ func TestModeIsByTheDatabaseUnlessSet(t *testing.T) {
 		h := inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))
 		require.Equal(t, want, inboxtest.New(t, d.DB, h).Health().Processor.Mode)
 		for _, mode := range []processor.Mode{processor.ModeExclusive, processor.ModeCompeting} {
-			require.Equal(t, mode, inboxtest.New(t, d.DB, h, inbox.Mode(mode)).Health().Processor.Mode)
+			require.Equal(t, mode, inboxtest.New(t, d.DB, h, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.Mode = mode
+			})).Health().Processor.Mode)
 		}
 	})
 }
@@ -82,7 +86,9 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingAndTheNextTakesOverWhenItStops(
 		var three []*inbox.Inbox
 		for i := range 3 {
 			// They try for the lock each third of it.
-			three = append(three, exclusive(t, d, log, inbox.WorkerTimeout(20*time.Second), inboxtest.Handlers(
+			three = append(three, exclusive(t, d, log, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.WorkerTimeout = 20 * time.Second
+			}), inboxtest.Handlers(
 				inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran <- i; return nil }))))
 			if i == 0 {
 				startHolder(t, three[0])
@@ -129,7 +135,7 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingAndTheNextTakesOverWhenItStops(
 func TestLockOfAVanishedHolderIsTakenOverWhenItRunsOut(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				ran <- m.ID
 				return nil
@@ -149,19 +155,21 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, causes, finish := make(chan string, 10), make(chan error, 10), make(chan struct{})
 		log, logs := inboxtest.Observe()
-		slow := inbox.WorkerTimeout(9 * time.Second)
-		one := exclusive(t, d, log, slow, noRoutineLook, inbox.PollingInterval(time.Hour),
-			inbox.StuckHandlerGrace(time.Minute), inboxtest.Handlers(inboxtest.Do("h",
-				func(ctx context.Context, m inboxtest.Bytes) error {
-					running <- m.ID
-					<-ctx.Done()
-					if m.ID == "obedient" {
-						causes <- context.Cause(ctx)
-						return ctx.Err()
-					}
-					<-finish
-					return nil
-				})))
+		slow := inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 9 * time.Second })
+		one := exclusive(t, d, log, slow, noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+			o.Processor.StuckHandlerGrace = time.Minute
+		}), inboxtest.Handlers(inboxtest.Do("h",
+			func(ctx context.Context, m inboxtest.Bytes) error {
+				running <- m.ID
+				<-ctx.Done()
+				if m.ID == "obedient" {
+					causes <- context.Cause(ctx)
+					return ctx.Err()
+				}
+				<-finish
+				return nil
+			})))
 		again := make(chan string, 10)
 		two := exclusive(t, d, slow, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			again <- m.ID
@@ -213,7 +221,9 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 
 func TestDeletedLockIsTakenAgainByItsHolder(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := exclusive(t, d, inbox.WorkerTimeout(9*time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.WorkerTimeout = 9 * time.Second
+		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		startHolder(t, ib)
 		owner := lockOwner(t, d)
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_locks WHERE name = ?", lockName)
@@ -228,7 +238,7 @@ func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
 		first := make(chan struct{}, 1)
 		first <- struct{}{}
 		log, logs := inboxtest.Observe()
-		ib := exclusive(t, d, log, inbox.WorkerTimeout(4*time.Second),
+		ib := exclusive(t, d, log, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 4 * time.Second }),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				select {
@@ -268,7 +278,7 @@ func TestRenewalThatHangsLosesTheLockWithinWorkerTimeout(t *testing.T) {
 	// Not on SQLite: it locks the file, and nobody else could take over.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		causes, running := make(chan error, 100), make(chan string, 100)
-		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				<-ctx.Done()
@@ -288,7 +298,10 @@ func TestRenewalThatHangsLosesTheLockWithinWorkerTimeout(t *testing.T) {
 
 func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := exclusive(t, d, inbox.WorkerTimeout(9*time.Second), inbox.StatementTimeout(2*time.Second),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.WorkerTimeout = 9 * time.Second
+			o.Processor.StatementTimeout = 2 * time.Second
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(context.Background(), "h"))
 		startHolder(t, ib)
@@ -319,7 +332,7 @@ func TestStopGivesTheLockUpOnlyWhenTheLastResultIsStored(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second
-		ib := exclusive(t, d, inbox.WorkerTimeout(lease),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = lease }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				<-finish
@@ -355,7 +368,7 @@ func TestStopThatLeavesHandlersRunningLetsTheLockRunOut(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan string, 1), make(chan struct{})
 		defer close(release)
-		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),
 			inboxtest.Handlers(inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				<-release

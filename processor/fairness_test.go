@@ -48,7 +48,9 @@ func TestBacklogAndHangingCallsLeaveOtherHandlersTheirShare(t *testing.T) {
 				last := tc.handlers - 1
 				backlog := inbox.Channel("backlog", inbox.On("t", specs[:last]...))
 				late := inbox.Channel("late", inbox.On("t", specs[last]))
-				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(tc.concurrency), backlog, late)
+				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+					o.Processor.Concurrency = tc.concurrency
+				}), backlog, late)
 				accept := func(channel string, n int) {
 					messages := make([]handler.RawMessage, n)
 					for i := range messages {
@@ -95,7 +97,9 @@ func TestBacklogAndHangingCallsLeaveOtherHandlersTheirShare(t *testing.T) {
 func TestOneHandlerAloneHasAllSlots(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		h := newHanging()
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(5), inboxtest.Handlers(inboxtest.Do("busy", h.run)),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 5
+		}), inboxtest.Handlers(inboxtest.Do("busy", h.run)),
 			inbox.Channel("idle", inbox.On("t", inboxtest.Do("idle", inboxtest.Nothing))))
 		inboxtest.Accept(t, ib, many(20)...)
 		inboxtest.Start(t, ib)

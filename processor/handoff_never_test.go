@@ -79,7 +79,7 @@ func TestPausedHandlerIsNotHandedOff(t *testing.T) {
 func TestHandlerThatIsToTryAProbeIsNotHandedOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := make(chan bool, 1)
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.MaxRetries(1),
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
 			inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error {
 				if <-fails {
@@ -177,11 +177,15 @@ func TestNothingIsHandedOffWithoutTheLock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		handlers := inboxtest.Handlers(inboxtest.Do("h", ran.note))
-		holder := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeExclusive),
-			inbox.PollingInterval(20*time.Millisecond), handlers)
+		holder := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Mode = processor.ModeExclusive
+			o.Processor.PollingInterval = 20 * time.Millisecond
+		}), handlers)
 		inboxtest.Start(t, holder)
 		inboxtest.Eventually(t, func() bool { return holder.Health().Processor.HoldsLock }, "it holds the lock")
-		standby := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Mode(processor.ModeExclusive), handlers)
+		standby := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Mode = processor.ModeExclusive
+		}), handlers)
 		inboxtest.Start(t, standby)
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "both are registered")
 		for i := range 20 {

@@ -45,7 +45,9 @@ func TestStopWaitsForAnAcceptThatHandsOffAndGivesItsClaimsBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StopBudget(inboxtest.Patience),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StopBudget = inboxtest.Patience
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		require.NoError(t, ib.Start(context.Background()))
 		settleDown(t, ib)
@@ -72,7 +74,9 @@ func TestAcceptThatOutlivesTheStopGivesItsClaimsBackItself(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StopBudget(10*time.Millisecond),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StopBudget = 10 * time.Millisecond
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		require.NoError(t, ib.Start(context.Background()))
 		settleDown(t, ib)
@@ -119,7 +123,9 @@ func TestStatusesHandedOffWhenTheLockIsLostAreGivenBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Mode(processor.ModeExclusive),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Mode = processor.ModeExclusive
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
@@ -143,7 +149,9 @@ func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = time.Second
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
@@ -166,7 +174,9 @@ func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 		t.Run(fault.String(), func(t *testing.T) {
 			_, proxy, proxied := behindProxy(t)
 			ran := newLedger()
-			ib := inboxtest.New(t, proxied, unhurried(), inbox.StatementTimeout(2*time.Second),
+			ib := inboxtest.New(t, proxied, unhurried(), inbox.Configure(func(o *inbox.Options) {
+				o.Processor.StatementTimeout = 2 * time.Second
+			}),
 				inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 			inboxtest.Start(t, ib)
 			settleDown(t, ib)
@@ -190,7 +200,9 @@ func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 func TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(time.Second),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = time.Second
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
@@ -213,7 +225,9 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		const timeout = 2 * time.Second
-		ib := inboxtest.New(t, db, unhurried(), inbox.StatementTimeout(timeout),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = timeout
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
@@ -244,7 +258,10 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite's accepts take turns
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 2
+			o.Processor.Prefetch = 0
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
@@ -260,7 +277,11 @@ func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
 func TestFailedAcceptsGiveTheirSlotsBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0), inbox.StatementTimeout(time.Second),
+		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 2
+			o.Processor.Prefetch = 0
+			o.Processor.StatementTimeout = time.Second
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)

@@ -19,7 +19,10 @@ func TestAFewOlderStatusesDoNotStarveBehindWhatIsHandedOff(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		tickets := make(chan struct{})
 		var finished atomic.Int64
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Concurrency(10), inbox.Prefetch(10), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 10
+			o.Processor.Prefetch = 10
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				if isProbe(m) {
 					return nil
@@ -70,7 +73,9 @@ func TestAFewOlderStatusesDoNotStarveBehindWhatIsHandedOff(t *testing.T) {
 func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
 	// SQLite's accepts wait before they reserve anything for long
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.StatementTimeout(inboxtest.Patience),
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = inboxtest.Patience
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)

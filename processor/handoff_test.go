@@ -17,11 +17,12 @@ import (
 
 // unhurried is brisk without polls: nothing is claimed but for a reason.
 func unhurried() inbox.Option {
-	o := inboxtest.Options()
-	p := &o.Processor
-	p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 500*time.Millisecond
-	p.StopBudget, p.PollingInterval = time.Second, time.Hour
-	return inbox.WithOptions(o)
+	return inbox.Configure(func(o *inbox.Options) {
+		inboxtest.Defaults(o)
+		p := &o.Processor
+		p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 500*time.Millisecond
+		p.StopBudget, p.PollingInterval = time.Second, time.Hour
+	})
 }
 
 // settleDown accepts probes until the inbox hands off, and waits for them.
@@ -159,7 +160,10 @@ func TestHandOffTakesNoMoreThanTheFreeSlots(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		begun, let := make(chan struct{}, 200), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Concurrency(2), inbox.Prefetch(0), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 2
+			o.Processor.Prefetch = 0
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				if isProbe(m) {
 					return nil
@@ -194,7 +198,10 @@ func TestHandOffNeverOvertakesABacklog(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const old = 40
 		ran, let := make(chan string, 200), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Concurrency(1), inbox.Prefetch(10), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 10
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; <-let; return nil })))
 		inboxtest.Accept(t, ib, many(old)...)
 		inboxtest.Start(t, ib)
@@ -214,7 +221,10 @@ func TestHandOffNeverOvertakesABacklog(t *testing.T) {
 func TestHandOffOfOneHandlerLeavesOthersTheirShare(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, let := make(chan string, 200), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Concurrency(4), inbox.Prefetch(4),
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 4
+			o.Processor.Prefetch = 4
+		}),
 			inbox.Channel("hangs", inbox.On("t", inboxtest.Do("hangs", func(_ context.Context, m inboxtest.Bytes) error {
 				if !isProbe(m) {
 					<-let

@@ -21,15 +21,19 @@ func TestHooksAreToldOfWhatIsDurable(t *testing.T) {
 		var accepted []handler.AcceptedEvent
 		var attempts, poisoned []handler.AttemptEvent
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(2), inbox.WithHooks(handler.Hooks{
-			OnAccepted: func(_ context.Context, e handler.AcceptedEvent) { accepted = append(accepted, e) },
-			OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
-				mu.Lock()
-				defer mu.Unlock()
-				e.Duration = 0
-				attempts = append(attempts, e)
-			},
-			OnPoisoned: func(_ context.Context, e handler.AttemptEvent) { e.Duration = 0; poisoned = append(poisoned, e) },
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.MaxRetries = 2
+			o.Hooks = handler.Hooks{
+				OnAccepted: func(_ context.Context, e handler.AcceptedEvent) { accepted = append(accepted, e) },
+				OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
+					mu.Lock()
+					defer mu.Unlock()
+					e.Duration = 0
+					attempts = append(attempts, e)
+				},
+				OnPoisoned: func(_ context.Context, e handler.AttemptEvent) { e.Duration = 0; poisoned = append(poisoned, e) },
+			}
 		}), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			switch m.ID {
 			case "snoozes":
@@ -69,10 +73,13 @@ func TestHooksAreToldOfWhatIsDurable(t *testing.T) {
 func TestPanicOfAHookIsLoggedAndNeverFatal(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, log, inbox.MaxRetries(1), inbox.WithHooks(handler.Hooks{
-			OnAccepted: func(context.Context, handler.AcceptedEvent) { panic("accepted") },
-			OnAttempt:  func(context.Context, handler.AttemptEvent) { panic("attempt") },
-			OnPoisoned: func(context.Context, handler.AttemptEvent) { panic("poisoned") },
+		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 1
+			o.Hooks = handler.Hooks{
+				OnAccepted: func(context.Context, handler.AcceptedEvent) { panic("accepted") },
+				OnAttempt:  func(context.Context, handler.AttemptEvent) { panic("attempt") },
+				OnPoisoned: func(context.Context, handler.AttemptEvent) { panic("poisoned") },
+			}
 		}), inboxtest.Handlers(inboxtest.Do("works", inboxtest.Nothing), inboxtest.Do("fails", boom)))
 		inboxtest.Accept(t, ib, "1", "2")
 		require.Equal(t, processor.Drained{Picked: 4, Completed: 2, Poisoned: 2}, inboxtest.Process(t, ib))

@@ -108,9 +108,12 @@ func TestRollingRenameRunsEveryMessageOnce(t *testing.T) {
 			m.HandlerKey = ""
 			return ran.note(ctx, m)
 		}
-		sweep := inbox.SweepInterval(20 * time.Millisecond) // bounds how long a row is put off
+		// bounds how long a row is put off
+		sweep := inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = 20 * time.Millisecond })
 		program := func(db *gorm.DB, h *inbox.HandlerSpec) *inbox.Inbox {
-			return inboxtest.New(t, db, inboxtest.Brisk(), sweep, inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(h))
+			return inboxtest.New(t, db, inboxtest.Brisk(), sweep, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.Mode = processor.ModeCompeting
+			}), inboxtest.Handlers(h))
 		}
 		old := program(d.DB, inboxtest.Do("old", byMessage))
 		renamed := program(d.Another(t), inboxtest.Do("new", byMessage, handler.LegacyKeys("old")))

@@ -18,7 +18,9 @@ import (
 func TestHandlersOwnConcurrencyBoundsItsCalls(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		limited, free := newHanging(), newHanging()
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(6), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 6
+		}), inboxtest.Handlers(
 			inboxtest.Do("limited", limited.run, handler.Concurrency(2)), inboxtest.Do("free", free.run)))
 		inboxtest.Accept(t, ib, many(30)...)
 		inboxtest.Start(t, ib)
@@ -48,7 +50,7 @@ func TestHandlersOwnConcurrencyBoundsADrain(t *testing.T) {
 			<-time.After(time.Millisecond)
 			return nil
 		}
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(8),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.Concurrency = 8 }),
 			inboxtest.Handlers(inboxtest.Do("one", work, handler.Concurrency(1))))
 		inboxtest.Accept(t, ib, many(12)...)
 		require.Equal(t, 12, inboxtest.Process(t, ib).Completed)
@@ -60,7 +62,9 @@ func TestStuckCallsCountAgainstTheHandlersOwnConcurrency(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		var entered atomic.Int64
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(4), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 4
+		}), inboxtest.Handlers(
 			inboxtest.Do("stubborn", func(context.Context, inboxtest.Bytes) error { entered.Add(1); <-letGo; return nil },
 				handler.Concurrency(1), handler.Timeout(soon)),
 			inboxtest.Do("sound", inboxtest.Nothing)))
@@ -78,14 +82,17 @@ func TestStuckCallsCountAgainstTheHandlersOwnConcurrency(t *testing.T) {
 func TestHandlersOwnRetryPolicyReplacesTheInboxes(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := func(context.Context, inboxtest.Bytes) error { return errBoom }
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.MaxRetries(3),
-			inbox.Backoff(func(n int) time.Duration { return time.Duration(n) * time.Hour }), inboxtest.Handlers(
-				inboxtest.Do("the inbox's", fails),
-				inboxtest.Do("once", fails, handler.MaxRetries(1)),
-				inboxtest.Do("own", fails, handler.Backoff(func(n int) time.Duration { return time.Duration(n) * time.Minute })),
-				inboxtest.Do("panics", fails, handler.Backoff(func(int) time.Duration { panic("boom") })),
-				inboxtest.Do("negative", fails, handler.Backoff(func(int) time.Duration { return -time.Hour })),
-			))
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+			o.Processor.MaxRetries = 3
+			o.Backoff = func(n int) time.Duration { return time.Duration(n) * time.Hour }
+		}), inboxtest.Handlers(
+			inboxtest.Do("the inbox's", fails),
+			inboxtest.Do("once", fails, handler.MaxRetries(1)),
+			inboxtest.Do("own", fails, handler.Backoff(func(n int) time.Duration { return time.Duration(n) * time.Minute })),
+			inboxtest.Do("panics", fails, handler.Backoff(func(int) time.Duration { panic("boom") })),
+			inboxtest.Do("negative", fails, handler.Backoff(func(int) time.Duration { return -time.Hour })),
+		))
 		inboxtest.Accept(t, ib, "1")
 		drained := inboxtest.Process(t, ib)
 		require.Equal(t, 1, drained.Poisoned)
@@ -103,12 +110,15 @@ func TestHandlersOwnRetryPolicyReplacesTheInboxes(t *testing.T) {
 func TestMiddlewareRunsAroundEveryAttemptAndItsPanicIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var around atomic.Int64
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
-			inbox.Use(func(ctx context.Context, call handler.Call, next func(context.Context) error) error {
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+			o.Middleware = append(o.Middleware, func(ctx context.Context, call handler.Call,
+				next func(context.Context) error) error {
 				around.Add(1)
 				require.NotNil(t, handler.DB(ctx), "it is inside the attempt")
 				return next(ctx)
-			}),
+			})
+		}),
 			inboxtest.Handlers(
 				inboxtest.Do("plain", inboxtest.Nothing),
 				inboxtest.Tx("tx", nothingTx),

@@ -21,7 +21,10 @@ import (
 
 // listening are the options of a worker that polls hardly ever.
 func listening(more ...inbox.Option) []inbox.Option {
-	return append([]inbox.Option{inboxtest.Brisk(), inbox.Listen(), inbox.PollingInterval(time.Hour)}, more...)
+	return append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Listen = true
+		o.Processor.PollingInterval = time.Hour
+	})}, more...)
 }
 
 // listens reports whether a worker of this database listens.
@@ -55,7 +58,9 @@ func TestListenBringsWhatOtherProcessesAcceptAtOnce(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		handler, got := arrivals()
 		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(handler))...)
-		other := inboxtest.New(t, d.Another(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		other := inboxtest.New(t, d.Another(t), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Listen = true
+		}), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
 		inboxtest.Accept(t, other, "accepted")
 		require.Equal(t, "accepted", inboxtest.Receive(t, got, "what was accepted elsewhere"))
@@ -81,7 +86,9 @@ func TestWorkerWakesForTheHandlersItKnowsByTheirOldKeys(t *testing.T) {
 				got <- m.ID
 				return nil
 			}, handler.LegacyKeys("old"))))...)
-		other := inboxtest.New(t, d.Another(t), inbox.Listen(), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
+		other := inboxtest.New(t, d.Another(t), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Listen = true
+		}), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
 		inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
 		for _, id := range []string{"1", "2", "3"} {
@@ -98,7 +105,9 @@ func TestWorkerLooksOnceItListensAgain(t *testing.T) {
 		handler, got := arrivals()
 		proxy := pgproxy.New(t, d.DSN())
 		worker := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), listening(observe, inboxtest.Handlers(handler))...)
-		other := inboxtest.New(t, d.DB, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		other := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Listen = true
+		}), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
 		awaitListening(t, other, got)
 		for _, id := range []string{"1", "2"} {
@@ -127,10 +136,14 @@ func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
 		const workerTimeout = 3 * time.Second
 		// A connection that is only being made when the partition begins is given up
 		// after StatementTimeout.
-		worker := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), listening(inbox.WorkerTimeout(workerTimeout),
-			inbox.StatementTimeout(inboxtest.Patience/10), inboxtest.Handlers(handler))...)
+		worker := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), listening(inbox.Configure(func(o *inbox.Options) {
+			o.Processor.WorkerTimeout = workerTimeout
+			o.Processor.StatementTimeout = inboxtest.Patience / 10
+		}), inboxtest.Handlers(handler))...)
 		inboxtest.Start(t, worker)
-		other := inboxtest.New(t, d.DB, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		other := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Listen = true
+		}), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
 		awaitListening(t, other, got)
 		proxy.Partition() // which neither end hears of
@@ -143,7 +156,9 @@ func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
 
 func TestStopDoesNotWaitForTheListener(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
-		worker := inboxtest.New(t, d.DB, listening(inbox.WorkerTimeout(10*inboxtest.Patience),
+		worker := inboxtest.New(t, d.DB, listening(inbox.Configure(func(o *inbox.Options) {
+			o.Processor.WorkerTimeout = 10 * inboxtest.Patience
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))...)
 		for range 2 {
 			require.NoError(t, worker.Start(context.Background()))
@@ -160,7 +175,11 @@ func TestStopDoesNotWaitForTheListener(t *testing.T) {
 func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		running := make(chan string, 1)
-		stopping := inboxtest.New(t, d.DB, listening(inbox.StopBudget(soon), inbox.Concurrency(1), inbox.Prefetch(0),
+		stopping := inboxtest.New(t, d.DB, listening(inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StopBudget = soon
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 0
+		}),
 			inboxtest.Handlers(
 				inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error {
 					running <- m.ID
@@ -182,7 +201,7 @@ func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 }
 
 func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
-	_, err := inbox.New("test", testenv.SQLite(t), inbox.Listen(),
+	_, err := inbox.New("test", testenv.SQLite(t), inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = true }),
 		inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 	require.ErrorContains(t, err, `inbox "test": option Listen is true, allowed is only false on sqlite`)
 
@@ -192,7 +211,9 @@ func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, pool.Close()) })
 		db, err := gorm.Open(postgres.New(postgres.Config{Conn: pool}))
 		require.NoError(t, err)
-		ib := inboxtest.New(t, db, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		ib := inboxtest.New(t, db, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Listen = true
+		}), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		require.ErrorContains(t, ib.Start(context.Background()),
 			"option Listen is true, allowed is only false with this pool: listen: the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
 		require.False(t, ib.Health().Processor.Running)

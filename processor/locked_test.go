@@ -17,7 +17,9 @@ func TestLockedStatusHoldsUpNoOtherAndIsStoredWhenFree(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		release := make(chan struct{})
 		running := make(chan string, 1)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StatementTimeout(5*time.Second), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = 5 * time.Second
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if m.ID == "locked" {
 					running <- m.ID

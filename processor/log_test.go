@@ -22,7 +22,7 @@ func TestManyPoisonedStatusesAreSummedUpInTheLogWithoutStacks(t *testing.T) {
 		core, logs := observer.New(zap.WarnLevel)
 		log := zap.New(core, zap.AddStacktrace(zap.ErrorLevel)) // as zap.NewProduction does
 		poison := func(_ context.Context, m inboxtest.Bytes) error { return handler.Poison(errors.New("boom " + m.ID)) }
-		ib := inboxtest.New(t, d.DB, inbox.WithLogger(log),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Logger = log }),
 			inboxtest.Handlers(inboxtest.Do("a", poison), inboxtest.Do("b", poison)))
 		const messages = 500
 		inboxtest.Accept(t, ib, many(messages)...)

@@ -19,14 +19,17 @@ import (
 )
 
 // noRoutineLook leaves it to the lost answer that lost claims are looked for.
-var noRoutineLook = inbox.SweepInterval(time.Hour)
+var noRoutineLook = inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
 
 func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const lost = 600 // more than one look takes
 		db, gate := gated(t, d)
 		// The look comes when the worker has lived for twice its timeout: no other follows.
-		ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(11*time.Second), inbox.Prefetch(lost),
+		ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = 11 * time.Second
+			o.Processor.Prefetch = lost
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
@@ -48,7 +51,9 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 // Contract 5.9: nothing tells the worker that it has to look.
 func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.SweepInterval(50*time.Millisecond),
+		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.SweepInterval = 50 * time.Millisecond
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
@@ -72,8 +77,11 @@ func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
 // lost claims finds a status that the worker still holds, by the claim before.
 func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond),
-		inbox.HeartbeatInterval(2*time.Second), inbox.PollingInterval(50*time.Millisecond),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.StatementTimeout = 500 * time.Millisecond
+		o.Processor.HeartbeatInterval = 2 * time.Second
+		o.Processor.PollingInterval = 50 * time.Millisecond
+	}),
 		inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.Attempt == 1 {
 				return handler.RetryAfter(time.Second, errors.New("not yet"))
@@ -121,8 +129,10 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 // for longer than the client looks for it at first.
 func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(500*time.Millisecond),
-		inbox.PollingInterval(50*time.Millisecond),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.StatementTimeout = 500 * time.Millisecond
+		o.Processor.PollingInterval = 50 * time.Millisecond
+	}),
 		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 	release := sqltest.HoldStatuses(t, d.DB)
 	defer release()
@@ -147,8 +157,12 @@ func TestLostClaimIsReleasedWhileHandlersAreBusy(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	release := make(chan struct{})
 	defer close(release)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.StatementTimeout(time.Second),
-		inbox.PollingInterval(50*time.Millisecond), inbox.Concurrency(1), inbox.Prefetch(1),
+	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.StatementTimeout = time.Second
+		o.Processor.PollingInterval = 50 * time.Millisecond
+		o.Processor.Concurrency = 1
+		o.Processor.Prefetch = 1
+	}),
 		inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if m.ID != "1" {
 				<-release

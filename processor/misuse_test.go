@@ -34,7 +34,10 @@ func misused(t *testing.T, d *inboxtest.Database, ways map[string]func(tx *gorm.
 			return nil
 		}
 	}
-	ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inbox.Concurrency(1), inboxtest.Handlers(
+	ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.MaxRetries = 1
+		o.Processor.Concurrency = 1
+	}), inboxtest.Handlers(
 		inboxtest.Tx("alone", one("alone ")),
 		inboxtest.Tx("group", one("group "), handler.TxGroup(5)),
 		inbox.TxBatch("batch", 5, func(ctx context.Context, tx *gorm.DB, batch []inboxtest.Bytes) error {
@@ -87,7 +90,7 @@ func TestHandlerCannotEndItsTransaction(t *testing.T) {
 func TestFailedWriteThatASavepointUndidIsForgiven(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				for _, fails := range inboxtest.FailedWrites() {
 					_ = tx.Transaction(func(tx *gorm.DB) error { _ = fails(tx); return errBoom })
@@ -145,7 +148,9 @@ func TestEveryStatementOfAnAttemptHasAnEnd(t *testing.T) {
 		}
 		return nil
 	}
-	ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1), inboxtest.Handlers(
+	ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.MaxRetries = 1
+	}), inboxtest.Handlers(
 		inboxtest.Tx("alone", do), inboxtest.Tx("group", do, handler.TxGroup(5))))
 	require.Empty(t, endless.During(func() {
 		inboxtest.Accept(t, ib, append(slices.Sorted(maps.Keys(ways)), good)...)
@@ -197,7 +202,7 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 			return append(found, columns, maps, none)
 		}
 		want := read(d.DB)
-		ib := inboxtest.New(t, d.DB, inbox.MaxRetries(1),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
 				require.Equal(t, want, read(tx))
 				require.Equal(t, want, read(tx.Session(&gorm.Session{PrepareStmt: true})))
@@ -212,7 +217,9 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 func TestLaneGoesOnAfterAHandlerThatEndsItsTransaction(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.MaxRetries(1),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 1
+		}),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				if err := tx.Create(&inboxtest.Item{Name: m.ID}).Error; err != nil {
 					return err

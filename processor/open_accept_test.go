@@ -12,7 +12,9 @@ import (
 func TestDeadWorkersOpenAcceptIsEndedAndHoldsNobodyUp(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, hasty(), log, inbox.StatementTimeout(10*inboxtest.Patience),
+		ib := inboxtest.New(t, d.DB, hasty(), log, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = 10 * inboxtest.Patience
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		silentFor(t, d, vanishing, 3*inboxtest.Patience)

@@ -90,7 +90,7 @@ func TestLaneKeepsItsOrderWhileItsHeadFailsAndSnoozes(t *testing.T) {
 			through.passed(m.HandlerKey + m.ID)
 			return nil
 		}
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
 			inboxtest.Do("plain ", func(_ context.Context, m inboxtest.Bytes) error { return fn(m) }, handler.Ordered()),
 			inboxtest.Tx("tx ", func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return fn(m) }, handler.Ordered(),
 				handler.TxGroup(3))))
@@ -124,15 +124,19 @@ func TestSeveralWorkersKeepTheOrderOfEachLane(t *testing.T) {
 		}
 		var ibs []*inbox.Inbox
 		for range 3 {
-			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4),
-				inbox.MaxRetryDelay(10*time.Millisecond), inbox.PollingInterval(100*time.Millisecond),
-				inbox.MaxRetries(10), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
-					if m.Attempt == 1 && strings.HasSuffix(m.ID, "3") {
-						return errBoom
-					}
-					through.passed(m.ID)
-					return nil
-				}, handler.Ordered())))
+			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+				o.Processor.Mode = processor.ModeCompeting
+				o.Processor.Concurrency = 4
+				o.Processor.MaxRetryDelay = 10 * time.Millisecond
+				o.Processor.PollingInterval = 100 * time.Millisecond
+				o.Processor.MaxRetries = 10
+			}), inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+				if m.Attempt == 1 && strings.HasSuffix(m.ID, "3") {
+					return errBoom
+				}
+				through.passed(m.ID)
+				return nil
+			}, handler.Ordered())))
 			ibs = append(ibs, ib)
 			inboxtest.Start(t, ib)
 		}
@@ -148,7 +152,9 @@ func TestPoisonedHeadParksItsLaneUntilAnOperatorActs(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		fixed := false
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if strings.HasSuffix(m.ID, "2") && !fixed {
 					return handler.Poison(errBoom)
@@ -173,7 +179,9 @@ func TestPoisonedHeadParksItsLaneUntilAnOperatorActs(t *testing.T) {
 func TestSkippedPoisonedHeadLetsItsLaneGoOn(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if m.ID == "a2" && len(through.ids) == 1 {
 					return handler.Poison(errBoom)
@@ -194,7 +202,7 @@ func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		note := func(_ context.Context, m inboxtest.Bytes) error { through.passed(m.ID); return nil }
-		clock := inbox.WithClock(fxtest.NewClock(inboxtest.Noon))
+		clock := inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) })
 		first := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("old", note, handler.Ordered())))
 		acceptSteps(t, first, 3, "a")
 		// The keys in an order of which LegacyKeys warns: rows have another name
@@ -211,7 +219,9 @@ func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
 func TestMessagesWithoutAnOrderingKeyHaveNoOrder(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		h := newHanging()
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(5),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 5
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", h.run, handler.Ordered())))
 		inboxtest.Accept(t, ib, many(5)...) // no key
 		acceptSteps(t, ib, 5, "a")
@@ -231,7 +241,10 @@ func TestOrderingKeyOfTheHandlersOwn(t *testing.T) {
 			}
 			return m.Content[:1]
 		})
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(8),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+			o.Processor.Concurrency = 8
+		}),
 			inboxtest.Handlers(
 				inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 					if m.ID == "x1" {
@@ -252,14 +265,14 @@ func TestOrderingKeyOfTheHandlersOwn(t *testing.T) {
 
 func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreLetGo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		clock := inbox.WithClock(fxtest.NewClock(inboxtest.Noon))
+		clock := inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) })
 		poisons := func(_ context.Context, m inboxtest.Bytes) error {
 			if m.ID == "a1" {
 				return handler.Poison(errBoom)
 			}
 			return nil
 		}
-		ordered := inboxtest.New(t, d.DB, clock, inbox.Concurrency(1),
+		ordered := inboxtest.New(t, d.DB, clock, inbox.Configure(func(o *inbox.Options) { o.Processor.Concurrency = 1 }),
 			inboxtest.Handlers(inboxtest.Do("h", poisons, handler.Ordered())))
 		acceptSteps(t, ordered, 6, "a")
 		require.Equal(t, 1, inboxtest.Process(t, ordered).Poisoned)

@@ -35,8 +35,10 @@ func behindProxy(t *testing.T) (d *inboxtest.Database, proxy *pgproxy.Proxy, pro
 // lossy is an inbox behind the proxy; it finds what others accept by polls.
 func lossy(t *testing.T, proxied *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
-	return inboxtest.New(t, proxied, append([]inbox.Option{hasty(), inbox.StatementTimeout(2 * time.Second),
-		inbox.PollingInterval(50 * time.Millisecond)}, opts...)...)
+	return inboxtest.New(t, proxied, append([]inbox.Option{hasty(), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.StatementTimeout = 2 * time.Second
+		o.Processor.PollingInterval = 50 * time.Millisecond
+	})}, opts...)...)
 }
 
 // slowCommits makes every commit that wrote an effect take half a second.
@@ -73,9 +75,11 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 			}
 			var runs atomic.Int64
 			outcomes := make(chan handler.AttemptOutcome, 10)
-			ib := lossy(t, proxied, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
-				outcomes <- e.Outcome
-			}}),
+			ib := lossy(t, proxied, inbox.Configure(func(o *inbox.Options) {
+				o.Hooks = handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
+					outcomes <- e.Outcome
+				}}
+			}),
 				inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 					runs.Add(1)
 					return write(tx, m.ID)
@@ -128,11 +132,13 @@ func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted
 			}
 			ended := make(chan handler.AttemptOutcome, 10)
 			var ib *inbox.Inbox
-			ib = lossy(t, proxied, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
-				if e.HandlerKey == "h" {
-					ended <- e.Outcome
-				}
-			}}), inbox.Channel("c", inbox.On("next", inboxtest.Do("next", inboxtest.Nothing)),
+			ib = lossy(t, proxied, inbox.Configure(func(o *inbox.Options) {
+				o.Hooks = handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
+					if e.HandlerKey == "h" {
+						ended <- e.Outcome
+					}
+				}}
+			}), inbox.Channel("c", inbox.On("next", inboxtest.Do("next", inboxtest.Nothing)),
 				inbox.On("t", inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 					_, err := ib.AcceptTx(ctx, tx, handler.RawMessage{Channel: "c", Type: "next", ID: "after " + m.ID})
 					return errors.Join(err, write(tx, m.ID))
@@ -160,7 +166,9 @@ func TestResultsWhoseAnswerIsLostAreNotCalledStale(t *testing.T) {
 			const messages = 20
 			d, proxy, proxied := behindProxy(t)
 			ran := newLedger()
-			ib := lossy(t, proxied, inbox.Concurrency(messages), inboxtest.Handlers(
+			ib := lossy(t, proxied, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.Concurrency = messages
+			}), inboxtest.Handlers(
 				inboxtest.Do("completes", ran.note),
 				inboxtest.Do("poisons", func(ctx context.Context, m inboxtest.Bytes) error {
 					_ = ran.note(ctx, m)

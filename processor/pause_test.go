@@ -22,7 +22,9 @@ func TestPausedHandlerIsNotClaimedByAnyWorker(t *testing.T) {
 			if another {
 				pool = db.Another(t)
 			}
-			return inboxtest.New(t, pool, hasty(), inbox.Mode(processor.ModeCompeting),
+			return inboxtest.New(t, pool, hasty(), inbox.Configure(func(o *inbox.Options) {
+				o.Processor.Mode = processor.ModeCompeting
+			}),
 				inboxtest.Handlers(inboxtest.Do("paused", note, handler.LegacyKeys("before")), inboxtest.Do("other", note)))
 		}
 		one, two := program(d, false), program(d, true)

@@ -17,7 +17,11 @@ import (
 func TestDrainGoesOnAfterABatchInWhichAllFailed(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.BatchSize(10), inbox.MaxRetries(2), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.BatchSize = 10
+			o.Processor.MaxRetries = 2
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				switch {
 				case m.ID == "z-snoozes":
@@ -66,7 +70,10 @@ func TestClaimWithoutAWorkerIsStuckFromTheThresholdOn(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		attempts := make(chan int, 10)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.StuckMessageThreshold(time.Minute), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.StuckMessageThreshold = time.Minute
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })))
 		inboxtest.Accept(t, ib, "1")
 		claim(t, d, clock, "", 1, "h") // and its process dies
@@ -101,7 +108,8 @@ func TestClaimWithoutAWorkerIsStuckFromTheThresholdOn(t *testing.T) {
 func TestClaimOfAWorkerIsNotJudgedByTheStuckThreshold(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		w := worker("0192f000-0000-7000-8000-000000000001", "h")
 		require.NoError(t, heartbeat(t, d, clock, w))
@@ -114,7 +122,11 @@ func TestClaimOfAWorkerIsNotJudgedByTheStuckThreshold(t *testing.T) {
 func TestAbandonedTooOftenIsPoisoned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxAbandoned(3), inbox.StuckMessageThreshold(time.Second),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.MaxAbandoned = 3
+			o.Processor.StuckMessageThreshold = time.Second
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		for n := 1; n <= 3; n++ {
@@ -139,7 +151,7 @@ func TestAbandonedTooOftenIsPoisoned(t *testing.T) {
 
 func TestFailureResetsTheAbandonedCount(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 			inboxtest.Handlers(inboxtest.Do("h", boom)))
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET abandoned_count = 5")
@@ -150,7 +162,7 @@ func TestFailureResetsTheAbandonedCount(t *testing.T) {
 
 func TestDrainEndsAlthoughAStatusComesDueAgainAndAgain(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.BatchSize(2),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.BatchSize = 2 }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if m.ID == "m00000" {
 					return handler.Snooze(0)
@@ -174,7 +186,10 @@ func TestClaimsOfALongDrainAreStampedWithTheirOwnTime(t *testing.T) {
 			clock.Advance(time.Hour)
 			return nil
 		})
-		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(h))
+		ib = inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.Concurrency = 1
+		}), inboxtest.Handlers(h))
 		inboxtest.Accept(t, ib, "1", "2", "3")
 		require.Equal(t, processor.Drained{Picked: 3, Completed: 3}, inboxtest.Process(t, ib))
 	})

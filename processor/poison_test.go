@@ -60,7 +60,9 @@ func TestUnknownKeyWaitsForItsGrace(t *testing.T) {
 			inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing), inboxtest.Do("kept", inboxtest.Nothing)))
 		inboxtest.Accept(t, old, "1")
 		log, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.UnknownKeyGrace(1500*time.Millisecond),
+		ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.UnknownKeyGrace = 1500 * time.Millisecond
+		}),
 			inboxtest.Handlers(inboxtest.Do("kept", inboxtest.Nothing)))
 		began := time.Now()
 		inboxtest.Start(t, ib)
@@ -80,11 +82,11 @@ func TestUnknownKeyWaitsForItsGrace(t *testing.T) {
 func TestKeyOfAnotherLivingWorkerIsNotUnknown(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		other := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+		other := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Do("theirs", inboxtest.Nothing), inboxtest.Do("ours", inboxtest.Nothing)))
 		inboxtest.Accept(t, other, "1")
 		require.NoError(t, heartbeat(t, d, clock, worker("0192f000-0000-7000-8000-000000000001", "theirs")))
-		ib := inboxtest.New(t, d.Another(t), inbox.WithClock(clock),
+		ib := inboxtest.New(t, d.Another(t), inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
 		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
 		require.False(t, inboxtest.Status(t, ib, "1", "theirs").IsPoisoned)

@@ -37,7 +37,9 @@ func elsewhere(t *testing.T, other *inbox.Inbox, got <-chan string, n int) time.
 
 // rarely sweeps so seldom that no sweep's routine look for claims finds the work
 // that a test's polls are to find.
-func rarely() inbox.Option { return inbox.SweepInterval(time.Hour) }
+func rarely() inbox.Option {
+	return inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
+}
 
 // Contract 5.1: a status that is tried again more often than the poll comes
 // does not keep the polls from coming, and from coming sooner.
@@ -46,7 +48,9 @@ func TestPollsComeSoonerBesideARetry(t *testing.T) {
 		const interval, again, messages = 6 * time.Second, 4500 * time.Millisecond, 8
 		arriving, got := arrivals()
 		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return handler.Snooze(again) })
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(),
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = interval
+		}), rarely(),
 			inboxtest.Handlers(arriving, snoozing))
 		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))),
 			"retried")
@@ -64,7 +68,9 @@ func TestLookForADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
 		const again, messages = 3 * time.Second, 8
 		arriving, got := arrivals()
 		snoozing := inboxtest.Do("b", func(context.Context, inboxtest.Bytes) error { return handler.Snooze(again) })
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), rarely(),
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+		}), rarely(),
 			inboxtest.Handlers(arriving, snoozing))
 		inboxtest.Accept(t, inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing))),
 			"retried")
@@ -80,7 +86,9 @@ func TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one writer at a time
 		const interval, messages = 4 * time.Second, 8
 		handler, got := arrivals()
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(),
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = interval
+		}), rarely(),
 			inbox.Channel("c", inbox.On("t", handler), inbox.On("own", inboxtest.Do("b", inboxtest.Nothing))))
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)

@@ -24,7 +24,9 @@ func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const interval = 5 * time.Second
 		handler, got := arrivals()
-		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(interval), rarely(),
+		worker := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = interval
+		}), rarely(),
 			inboxtest.Handlers(handler))
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)

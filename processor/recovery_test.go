@@ -17,11 +17,12 @@ import (
 // hasty sweeps often. It takes nobody for dead who is not made silent (see
 // silentFor), unless the test sets WorkerTimeout.
 func hasty() inbox.Option {
-	o := inboxtest.Options()
-	p := &o.Processor
-	p.HeartbeatInterval, p.SweepInterval = 50*time.Millisecond, 50*time.Millisecond
-	p.StopBudget, p.MaxRetryDelay = time.Second, time.Second
-	return inbox.WithOptions(o)
+	return inbox.Configure(func(o *inbox.Options) {
+		inboxtest.Defaults(o)
+		p := &o.Processor
+		p.HeartbeatInterval, p.SweepInterval = 50*time.Millisecond, 50*time.Millisecond
+		p.StopBudget, p.MaxRetryDelay = time.Second, time.Second
+	})
 }
 
 const vanishing = "0192f000-0000-7000-8000-000000000001"
@@ -90,7 +91,9 @@ func pause(t *testing.T, d time.Duration) {
 
 func TestStatusThatTakesWorkersWithItIsPoisoned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.MaxAbandoned(4), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxAbandoned = 4
+		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "deadly", "suspect")
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		claim(t, d, system, vanishing, 2, "h")
@@ -156,7 +159,9 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, causes := make(chan string, 10), make(chan error, 10)
 		var interrupted atomic.Bool
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.WorkerTimeout(3*time.Second),
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.WorkerTimeout = 3 * time.Second
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				ran <- m.ID
 				if !interrupted.Swap(true) {
@@ -192,7 +197,9 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.StatementTimeout(2*time.Second),
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = 2 * time.Second
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				ran <- m.ID
 				return nil
@@ -225,7 +232,9 @@ func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
 func TestStuckClaimsOfDrainsAreReleasedByRunningWorkers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.StuckMessageThreshold(300*time.Millisecond), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StuckMessageThreshold = 300 * time.Millisecond
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
 		inboxtest.Accept(t, ib, "1")
 		claim(t, d, system, "", 1, "h") // and its process dies
@@ -236,7 +245,7 @@ func TestStuckClaimsOfDrainsAreReleasedByRunningWorkers(t *testing.T) {
 
 func TestRowsOfDeadWorkersArePruned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.UnknownKeyGrace(0),
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) { o.Processor.UnknownKeyGrace = 0 }),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		silentFor(t, d, vanishing, time.Hour)

@@ -35,7 +35,7 @@ func TestOneHandlersFailureNeverTouchesItsSibling(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var runs atomic.Int64
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
 			inboxtest.Do("fails", boom),
 			inboxtest.Do("works", func(context.Context, inboxtest.Bytes) error { runs.Add(1); return nil }),
 		))
@@ -68,7 +68,7 @@ func TestHistoryOfFailuresStaysAfterSuccess(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		attempts := make(chan int, 10)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				attempts <- m.Attempt
 				if m.Attempt < 3 {
@@ -106,8 +106,11 @@ func TestBackoffDoublesWithJitterUpToItsLimit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const messages = 200
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(math.MaxInt32),
-			inbox.MaxRetryDelay(5*time.Second),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.MaxRetries = math.MaxInt32
+			o.Processor.MaxRetryDelay = 5 * time.Second
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", boom)))
 		inboxtest.Accept(t, ib, many(messages)...)
 		second := time.Second
@@ -141,7 +144,10 @@ func TestMaxRetriesIsTheErrorCountThatPoisons(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for maxRetries, attempts := range map[int]int{0: 1, 1: 1, 5: 5} {
 			clock := fxtest.NewClock(inboxtest.Noon)
-			ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(maxRetries),
+			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+				o.Clock = clock
+				o.Processor.MaxRetries = maxRetries
+			}),
 				inboxtest.Handlers(inboxtest.Do("h", boom)))
 			id := fmt.Sprint(maxRetries)
 			inboxtest.Accept(t, ib, id)

@@ -17,12 +17,13 @@ import (
 // rare as they may be: on SQLite a worker whose heartbeat is under way from one
 // tick to the next looks at its row instead, and is alive.
 func silence(timeout, sweeps time.Duration) inbox.Option {
-	o := inboxtest.Options()
-	p := &o.Processor
-	p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = min(timeout/3, time.Second), sweeps, timeout
-	p.StopBudget, p.MaxRetryDelay = time.Second, 100*time.Millisecond
-	p.PollingInterval = time.Hour
-	return inbox.WithOptions(o)
+	return inbox.Configure(func(o *inbox.Options) {
+		inboxtest.Defaults(o)
+		p := &o.Processor
+		p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout = min(timeout/3, time.Second), sweeps, timeout
+		p.StopBudget, p.MaxRetryDelay = time.Second, 100*time.Millisecond
+		p.PollingInterval = time.Hour
+	})
 }
 
 // Contract 5.9: a worker without a successful heartbeat stops claiming after
@@ -92,7 +93,9 @@ func TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 6 * time.Second
 		ran := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, silence(timeout, time.Minute), inbox.HeartbeatInterval(500*time.Millisecond),
+		ib := inboxtest.New(t, d.DB, silence(timeout, time.Minute), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.HeartbeatInterval = 500 * time.Millisecond
+		}),
 			inboxtest.Handlers(
 				inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
 		inboxtest.Start(t, ib)

@@ -51,7 +51,7 @@ func TestHandlersSteerByTheirErrors(t *testing.T) {
 				drained: processor.Drained{Picked: 1, Released: 1}, snoozed: 1},
 		} {
 			clock := fxtest.NewClock(inboxtest.Noon)
-			ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 				inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return tc.err })))
 			inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses")
 			inboxtest.Accept(t, ib, name)
@@ -79,7 +79,10 @@ func TestHandlersSteerByTheirErrors(t *testing.T) {
 func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxRetries(3), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.MaxRetries = 3
+		}), inboxtest.Handlers(
 			inboxtest.Do("retries", func(context.Context, inboxtest.Bytes) error {
 				return handler.RetryAfter(time.Second, errBoom)
 			}),
@@ -109,7 +112,9 @@ func TestUndecodableBodyIsPoisonedAtOnceUnlessItsCodecAsksForARetry(t *testing.T
 			}))
 		}
 		nothing := func(context.Context, orders) error { return nil }
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+		}), inboxtest.Handlers(
 			inbox.Func("plain", nothing),
 			inbox.Tx("tx", func(context.Context, *gorm.DB, orders) error { return nil }),
 			inbox.Batch("batch", 2, func(context.Context, []orders) error { return nil }),
@@ -144,7 +149,9 @@ func TestRecordingAFailureNeverFails(t *testing.T) {
 			"empty":                 {"", ""},
 			"megabytes":             {strings.Repeat("\xff\x00", 5<<20), ""},
 		} {
-			ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+				o.Clock = fxtest.NewClock(inboxtest.Noon)
+			}), inboxtest.Handlers(
 				inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return errors.New(tc.text) })))
 			inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses")
 			inboxtest.Accept(t, ib, name)
@@ -166,7 +173,7 @@ func explode(context.Context, inboxtest.Bytes) error {
 
 func TestPanicIsAFailureWithItsStack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 			inboxtest.Handlers(inboxtest.Do("h", explode), inboxtest.Do("sibling", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, processor.Drained{Picked: 2, Failed: 1, Completed: 1}, inboxtest.Process(t, ib))
@@ -191,7 +198,9 @@ func TestPanicWithASteeringErrorSteers(t *testing.T) {
 
 func TestGoexitIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { runtime.Goexit(); return nil })))
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)

@@ -31,7 +31,9 @@ func stopIn(ctx context.Context, t *testing.T, ib *inbox.Inbox) error {
 func TestStopLetsRunningHandlersFinishWithinItsBudget(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 10), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StopBudget(time.Minute),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StopBudget = time.Minute
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				<-finish
@@ -53,7 +55,10 @@ func TestStopLetsRunningHandlersFinishWithinItsBudget(t *testing.T) {
 func TestStopReleasesInterruptedAttemptsUncharged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(3), inbox.StopBudget(soon), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 3
+			o.Processor.StopBudget = soon
+		}), inboxtest.Handlers(
 			inboxtest.Do("plain", func(ctx context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				return untilCancelled(ctx, m)
@@ -95,7 +100,11 @@ func TestStopReleasesInterruptedAttemptsUncharged(t *testing.T) {
 func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 100)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(20), inbox.StopBudget(soon),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 20
+			o.Processor.StopBudget = soon
+		}),
 			inboxtest.Handlers(
 				inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 					running <- m.ID
@@ -123,7 +132,9 @@ func TestStopThatRunsOutOfTimeReturnsInTimeAndLeavesTheRestToRecovery(t *testing
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan string, 10), make(chan struct{})
 		defer close(release)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.StopBudget(soon), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StopBudget = soon
+		}), inboxtest.Handlers(
 			inboxtest.Do("deaf", func(context.Context, inboxtest.Bytes) error { running <- "deaf"; <-release; return nil }),
 			inboxtest.Do("slow", func(ctx context.Context, m inboxtest.Bytes) error {
 				running <- "slow"

@@ -19,7 +19,10 @@ func TestSwallowedSQLErrorIsAFailureUnlessASavepointUndidIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := open(t)
 			require.NoError(t, db.Exec("CREATE TABLE effects(id varchar(100) primary key)").Error)
-			ib, err := inbox.New("orders", db, inbox.Migrate(), inbox.MaxRetries(1),
+			ib, err := inbox.New("orders", db, inbox.Configure(func(o *inbox.Options) {
+				o.Migrate = true
+				o.Processor.MaxRetries = 1
+			}),
 				inbox.Channel("c", inbox.On("t",
 					inbox.Tx("swallow", func(ctx context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 						_ = tx.Exec("INSERT INTO effects VALUES ('a')").Error

@@ -28,7 +28,9 @@ func untilCancelled(ctx context.Context, _ inboxtest.Bytes) error {
 
 func TestTimeoutIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.HandlerTimeout(soon), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.HandlerTimeout = soon
+		}), inboxtest.Handlers(
 			inboxtest.Do("plain", untilCancelled),
 			inboxtest.Tx("tx", func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return untilCancelled(ctx, m) }),
 			inboxtest.Do("generous", func(ctx context.Context, m inboxtest.Bytes) error {
@@ -53,7 +55,9 @@ func TestTimeoutIsAFailure(t *testing.T) {
 func TestNilInSpiteOfACancelledContextCompletes(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE effects(id varchar(100) primary key)")
-		ib := inboxtest.New(t, d.DB, inbox.HandlerTimeout(soon), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.HandlerTimeout = soon
+		}), inboxtest.Handlers(
 			inboxtest.Do("plain", func(ctx context.Context, _ inboxtest.Bytes) error { <-ctx.Done(); return nil }),
 			inboxtest.Tx("tx", func(ctx context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
 				err := tx.Exec("INSERT INTO effects VALUES ('a')").Error
@@ -72,7 +76,9 @@ func TestNilInSpiteOfACancelledContextCompletes(t *testing.T) {
 func TestCancelledCallerChargesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				return untilCancelled(ctx, m)
@@ -130,15 +136,18 @@ func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testin
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		started, release := make(chan string, 100), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Concurrency(2), inbox.Prefetch(0),
-			inbox.StuckHandlerGrace(2*time.Second), inboxtest.Handlers(
-				inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error {
-					started <- m.ID
-					<-release
-					return nil
-				}, handler.Timeout(soon)),
-				inboxtest.Do("fine", inboxtest.Nothing),
-			))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 2
+			o.Processor.Prefetch = 0
+			o.Processor.StuckHandlerGrace = 2 * time.Second
+		}), inboxtest.Handlers(
+			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error {
+				started <- m.ID
+				<-release
+				return nil
+			}, handler.Timeout(soon)),
+			inboxtest.Do("fine", inboxtest.Nothing),
+		))
 		inboxtest.Start(t, ib)
 		t.Cleanup(func() { close(release) }) // before the stop
 		inboxtest.Accept(t, ib, many(10)...)
@@ -187,10 +196,12 @@ func TestReleasedAttemptIsToldAsSuch(t *testing.T) {
 		running := make(chan string, 1)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		ib := inboxtest.New(t, d.DB, inbox.WithHooks(handler.Hooks{OnAttempt: func(_ context.Context,
-			e handler.AttemptEvent) {
-			events <- e
-		}}),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Hooks = handler.Hooks{OnAttempt: func(_ context.Context,
+				e handler.AttemptEvent) {
+				events <- e
+			}}
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				return untilCancelled(ctx, m)

@@ -34,7 +34,7 @@ func TestTransactionalWritesHappenExactlyOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				require.NotNil(t, handler.DB(ctx))
 				if err := write(tx, m.ID); err != nil {
@@ -64,7 +64,9 @@ func TestTransactionalWritesHappenExactlyOnce(t *testing.T) {
 func TestPanicAndGoexitRollBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+		}), inboxtest.Handlers(
 			inboxtest.Tx("panics", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				_ = write(tx, m.ID)
 				panic("boom")
@@ -78,7 +80,10 @@ func TestPanicAndGoexitRollBack(t *testing.T) {
 func TestStaleClaimOfATransactionalHandlerChangesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(1), inbox.Prefetch(1),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 1
+		}),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				// Whatever else is claimed is taken over by somebody meanwhile.
 				return errors.Join(tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id <> ?",
@@ -135,7 +140,7 @@ func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
 		inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				return tx.Exec("INSERT INTO children VALUES (?)", m.ID).Error // judged at commit
 			})))
@@ -159,7 +164,7 @@ func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
 func TestSwallowedErrorIsToldInLastError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				_ = write(tx, m.ID)
 				_ = tx.Exec("INSERT INTO no_such_table VALUES (1)").Error
@@ -175,7 +180,7 @@ func TestSwallowedErrorIsToldInLastError(t *testing.T) {
 func TestPlainHandlerHasASessionOfItsOwn(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				return errors.Join(write(handler.DB(ctx), m.ID), errBoom)
 			})))

@@ -44,7 +44,7 @@ func drain(ib *inbox.Inbox) <-chan drainEnd {
 
 func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := exclusive(t, d, inbox.WorkerTimeout(150*time.Millisecond),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 150 * time.Millisecond }),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		require.True(t, takeLock(t, d, time.Hour))
@@ -74,7 +74,7 @@ func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second
-		ib := exclusive(t, d, inbox.WorkerTimeout(lease),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = lease }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				<-finish
@@ -102,7 +102,10 @@ func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 func TestProcessPendingThatLosesTheLockIsInterruptedUncharged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
-		ib := exclusive(t, d, inbox.WorkerTimeout(3*time.Second), inbox.Concurrency(1),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.WorkerTimeout = 3 * time.Second
+			o.Processor.Concurrency = 1
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				running <- m.ID
 				return untilCancelled(ctx, m)
@@ -130,7 +133,10 @@ func TestProcessPendingThatLosesTheLockIsInterruptedUncharged(t *testing.T) {
 func busyProcessor(t *testing.T, d *inboxtest.Database) (ib *inbox.Inbox, running chan string, finish chan struct{}) {
 	t.Helper()
 	running, finish = make(chan string, 10), make(chan struct{})
-	ib = exclusive(t, d, inbox.Concurrency(1), inbox.Prefetch(0),
+	ib = exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Concurrency = 1
+		o.Processor.Prefetch = 0
+	}),
 		inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			running <- m.ID
 			select {

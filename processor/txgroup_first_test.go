@@ -27,7 +27,10 @@ func members(t *testing.T, d *inboxtest.Database, clock inbox.Clock,
 ) (*inbox.Inbox, *calls) {
 	t.Helper()
 	var seen calls
-	ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(
+	ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+		o.Clock = clock
+		o.Processor.Concurrency = 1
+	}), inboxtest.Handlers(
 		inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 			seen.note(m.ID)
 			return fn(ctx, tx, m)
@@ -323,7 +326,10 @@ func TestStuckHandlerWritesNothingOnceItsGroupIsRolledBack(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
 				goOn, wrote := make(chan bool), make(chan error, 1)
-				ib := inboxtest.New(t, d.DB, inbox.Concurrency(2), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
+				ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+					o.Processor.Concurrency = 2
+					o.Processor.StuckHandlerGrace = soon
+				}), inboxtest.Handlers(
 					inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 						if m.ID == "2" {
 							<-goOn

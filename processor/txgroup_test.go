@@ -132,7 +132,10 @@ func TestMemberThatIgnoresItsTimeoutIsNotRunBesideItself(t *testing.T) {
 		written := effects(t, d)
 		goOn, returned := make(chan bool), make(chan bool)
 		var seen calls
-		ib := inboxtest.New(t, d.DB, inbox.Concurrency(2), inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 2
+			o.Processor.StuckHandlerGrace = soon
+		}), inboxtest.Handlers(
 			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				seen.note(m.ID)
 				if m.ID == "2" {
@@ -195,7 +198,10 @@ func TestStaleMemberIsNotCalledAndHoldsUpNobody(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		var seen calls
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(1), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 1
+		}), inboxtest.Handlers(
 			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				seen.note(m.ID)
 				if m.ID == "1" { // somebody takes "6" over, which is claimed and waits for the slot
@@ -252,7 +258,10 @@ func TestGroupWorksWherePreparedStatementsAreCached(t *testing.T) {
 func TestMemberCannotRollBackToASavepointOfAnother(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inbox.Concurrency(1),
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = fxtest.NewClock(inboxtest.Noon)
+			o.Processor.Concurrency = 1
+		}),
 			inboxtest.Handlers(
 				inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) (err error) {
 					defer func() {
@@ -295,7 +304,10 @@ func TestStopKeepsWhatPassedAndReleasesTheRest(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		running := make(chan string, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.StopBudget(soon), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.StopBudget = soon
+		}), inboxtest.Handlers(
 			inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				if err := write(tx, m.ID); err != nil {
 					return err

@@ -20,7 +20,9 @@ func TestDrainLeavesKeysItDoesNotRegisterAndNamesThem(t *testing.T) {
 		theirs := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("theirs", inboxtest.Nothing)))
 		inboxtest.Accept(t, theirs, "1", "2")
 		log, logs := inboxtest.Observe()
-		ours := inboxtest.New(t, d.Another(t), log, inbox.UnknownKeyGrace(0),
+		ours := inboxtest.New(t, d.Another(t), log, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.UnknownKeyGrace = 0
+		}),
 			inboxtest.Handlers(inboxtest.Do("ours", inboxtest.Nothing)))
 		inboxtest.Accept(t, ours, "3")
 		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ours))
@@ -42,7 +44,9 @@ func TestWorkersLeaveKeysOfProgramsThatDrainNowAndThen(t *testing.T) {
 		// A key that no program lists shows when sweeps have judged.
 		lost := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("lost", inboxtest.Nothing)))
 		inboxtest.Accept(t, lost, "2")
-		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.UnknownKeyGrace(0),
+		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.UnknownKeyGrace = 0
+		}),
 			inboxtest.Handlers(inboxtest.Do("worker", inboxtest.Nothing)))
 		end := inboxtest.Start(t, worker)
 		inboxtest.Eventually(t, func() bool {
@@ -60,7 +64,9 @@ func TestProgramThatNoLongerDrainsIsForgottenAfterADay(t *testing.T) {
 		inboxtest.Process(t, cron)
 		inboxtest.Accept(t, cron, "1")
 		drainedAt(t, d, 26)
-		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.UnknownKeyGrace(0),
+		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.UnknownKeyGrace = 0
+		}),
 			inboxtest.Handlers(inboxtest.Do("worker", inboxtest.Nothing)))
 		inboxtest.Start(t, worker)
 		inboxtest.Eventually(t, func() bool {
@@ -83,7 +89,11 @@ func TestDrainedAddsUp(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var ib *inbox.Inbox
-		ib = inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.MaxAbandoned(2), inbox.StuckMessageThreshold(time.Minute),
+		ib = inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.MaxAbandoned = 2
+			o.Processor.StuckMessageThreshold = time.Minute
+		}),
 			inboxtest.Handlers(
 				inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 					switch m.ID {
@@ -99,7 +109,7 @@ func TestDrainedAddsUp(t *testing.T) {
 					}
 					return nil
 				}), inboxtest.Do("new", inboxtest.Nothing, handler.LegacyKeys("old"))))
-		old := inboxtest.New(t, d.Another(t), inbox.WithClock(clock),
+		old := inboxtest.New(t, d.Another(t), inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "stuck once", "stuck too often")
 		claim(t, d, clock, "", 10, "h")

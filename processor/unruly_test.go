@@ -26,8 +26,13 @@ func probing(
 	t.Helper()
 	calls, letGo = &atomic.Int64{}, make(chan bool)
 	opts = append(opts, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 200 * time.Millisecond}))
-	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting), inbox.Concurrency(4),
-		inbox.StuckHandlerGrace(time.Minute), inbox.StopBudget(soon), inbox.HeartbeatInterval(time.Second),
+	ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Mode = processor.ModeCompeting
+		o.Processor.Concurrency = 4
+		o.Processor.StuckHandlerGrace = time.Minute
+		o.Processor.StopBudget = soon
+		o.Processor.HeartbeatInterval = time.Second
+	}),
 		inboxtest.Handlers(
 			inboxtest.Do("shaky", func(context.Context, inboxtest.Bytes) error {
 				if calls.Add(1) == 1 {
@@ -95,7 +100,9 @@ func TestProbeOfADrainHoldsUpNoWorker(t *testing.T) {
 
 func TestHalfOpenCircuitWithoutWorkDoesNotDegrade(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.MaxRetries(1), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 1
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return errBoom },
 				handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
 		inboxtest.Accept(t, ib, "1")
@@ -109,7 +116,10 @@ func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		calls := 0
-		ib := inboxtest.New(t, d.DB, inbox.WithClock(clock), inbox.Concurrency(1), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.Concurrency = 1
+		}), inboxtest.Handlers(
 			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
 				calls++
 				if calls == 2 { // some passed: the service is there
@@ -134,7 +144,10 @@ func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
 func TestWhatAStuckHandlerCannotRunIsLeftToOthers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(4), inbox.StuckHandlerGrace(soon),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 4
+			o.Processor.StuckHandlerGrace = soon
+		}),
 			inboxtest.Handlers(
 				inbox.Batch("h", 10, func(context.Context, []inboxtest.Bytes) error {
 					<-letGo
@@ -159,14 +172,17 @@ func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		var inside atomic.Int64
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StuckHandlerGrace(soon),
-			inbox.MaxRetries(50), inboxtest.Handlers(
-				inboxtest.Tx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
-					inside.Add(1)
-					defer inside.Add(-1)
-					<-letGo
-					return nil
-				}, handler.Timeout(soon), handler.TxGroup(6))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 2
+			o.Processor.StuckHandlerGrace = soon
+			o.Processor.MaxRetries = 50
+		}), inboxtest.Handlers(
+			inboxtest.Tx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
+				inside.Add(1)
+				defer inside.Add(-1)
+				<-letGo
+				return nil
+			}, handler.Timeout(soon), handler.TxGroup(6))))
 		inboxtest.Accept(t, ib, many(12)...)
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool {
@@ -185,7 +201,10 @@ func TestPauseGivesBackWhatIsQueued(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran atomic.Int64
 		letGo := make(chan bool)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(1), inbox.Prefetch(10), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 1
+			o.Processor.Prefetch = 10
+		}), inboxtest.Handlers(
 			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran.Add(1); <-letGo; return nil })))
 		inboxtest.Accept(t, ib, many(11)...)
 		inboxtest.Start(t, ib)
@@ -211,14 +230,17 @@ func TestStatementThatOutlivesItsHandlersGraceHoldsUpNobody(t *testing.T) {
 		other := d.Another(t).Begin()
 		inboxtest.Exec(t, other, held)
 		t.Cleanup(func() { other.Rollback() })
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Concurrency(2), inbox.StatementTimeout(time.Second),
-			inbox.StuckHandlerGrace(soon), inboxtest.Handlers(
-				inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-					if m.ID == "2" && m.Attempt == 1 {
-						return tx.WithContext(context.Background()).Exec(held).Error
-					}
-					return nil
-				}, handler.Timeout(time.Second), handler.TxGroup(3))))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 2
+			o.Processor.StatementTimeout = time.Second
+			o.Processor.StuckHandlerGrace = soon
+		}), inboxtest.Handlers(
+			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+				if m.ID == "2" && m.Attempt == 1 {
+					return tx.WithContext(context.Background()).Exec(held).Error
+				}
+				return nil
+			}, handler.Timeout(time.Second), handler.TxGroup(3))))
 		inboxtest.Accept(t, inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx))), "1", "2", "3")
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool {

@@ -32,8 +32,12 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 		ran := newLedger()
 		log, logs := inboxtest.Observe()
 		build := func(db *gorm.DB) *inbox.Inbox {
-			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.Mode(processor.ModeCompeting),
-				inbox.PollingInterval(time.Second), inbox.BatchSize(batch), inbox.Concurrency(concurrency),
+			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.Mode = processor.ModeCompeting
+				o.Processor.PollingInterval = time.Second
+				o.Processor.BatchSize = batch
+				o.Processor.Concurrency = concurrency
+			}),
 				inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		}
 		one, other := build(d.DB), build(d.Another(t))
@@ -142,7 +146,9 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		first := newLedger()
 		running, release := make(chan string, 10), make(chan struct{})
 		defer close(release)
-		ib := inboxtest.New(t, d.DB, hasty(), inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Mode = processor.ModeCompeting
+		}), inboxtest.Handlers(
 			inboxtest.Do("unstored", first.note),
 			inboxtest.Do("deaf", func(_ context.Context, m inboxtest.Bytes) error { running <- m.ID; <-release; return nil })))
 		allow := refuseResults(t, d, "NEW.handler_key = 'unstored'")
@@ -168,7 +174,9 @@ func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 		silentFor(t, d, workers(t, d)[0].ID, time.Hour)
 
 		second := newLedger()
-		successor := inboxtest.New(t, d.Another(t), hasty(), inbox.Mode(processor.ModeCompeting),
+		successor := inboxtest.New(t, d.Another(t), hasty(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Mode = processor.ModeCompeting
+		}),
 			inboxtest.Handlers(inboxtest.Do("unstored", second.note), inboxtest.Do("deaf", second.note)))
 		inboxtest.Start(t, successor)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, successor) }, "another worker took them up")

@@ -47,8 +47,10 @@ func TestTwoWorkersRunEveryRowOnce(t *testing.T) {
 		ran := newLedger()
 		var inboxes []*inbox.Inbox
 		for _, db := range []*gorm.DB{d.DB, d.Another(t)} {
-			inboxes = append(inboxes, inboxtest.New(t, db, inboxtest.Brisk(), inbox.Mode(processor.ModeCompeting),
-				inbox.BatchSize(20),
+			inboxes = append(inboxes, inboxtest.New(t, db, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+				o.Processor.Mode = processor.ModeCompeting
+				o.Processor.BatchSize = 20
+			}),
 				inboxtest.Handlers(inboxtest.Do("a", ran.note), inboxtest.Do("b", ran.note))))
 		}
 		for _, ib := range inboxes {
@@ -72,7 +74,9 @@ func TestTwoDrainsRunEveryRowOnce(t *testing.T) {
 		const messages = 200
 		ran := newLedger()
 		drain := func(db *gorm.DB) *inbox.Inbox {
-			return inboxtest.New(t, db, inbox.BatchSize(10), inboxtest.Handlers(inboxtest.Do("a", ran.note)))
+			return inboxtest.New(t, db, inbox.Configure(func(o *inbox.Options) {
+				o.Processor.BatchSize = 10
+			}), inboxtest.Handlers(inboxtest.Do("a", ran.note)))
 		}
 		one, two := drain(d.DB), drain(d.Another(t))
 		inboxtest.Accept(t, one, many(messages)...)
@@ -137,7 +141,9 @@ func TestVersionConflictLeavesTheRestOfTheGroup(t *testing.T) {
 func TestRunningInboxProcessesWhatAcceptBringsAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 100)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; return nil })))
 		inboxtest.Start(t, ib)
 		for i := range 20 { // each after the loop has found nothing and waits
@@ -161,7 +167,9 @@ func TestRetriesRunWhenTheyAreDueWithoutAPoll(t *testing.T) {
 			}
 			return nil
 		})
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour), inboxtest.Handlers(retry))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = time.Hour
+		}), inboxtest.Handlers(retry))
 		inboxtest.Start(t, ib)
 		inboxtest.Accept(t, ib, "1")
 		for attempt := 1; attempt <= 3; attempt++ {
@@ -174,7 +182,9 @@ func TestWorkStoredBeforeTheStartIsFoundByIt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		build := func() *inbox.Inbox {
-			return inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.PollingInterval(time.Hour),
+			return inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+				o.Processor.PollingInterval = time.Hour
+			}),
 				inboxtest.Handlers(inboxtest.Do("a", ran.note)))
 		}
 		inboxtest.Accept(t, build(), many(250)...)

@@ -1,13 +1,13 @@
 // Package redact hides card numbers, credentials and the like in what an inbox
 // stores, logs, traces, publishes and shows (contract 11.6).
 //
-// A Hook is declared once, by inbox.Redact. Common is one that is ready to use;
+// A Hook is declared once, by inbox.Options.Redact. Common is one that is ready to use;
 // a hook of the application's own can call it:
 //
-//	inbox.Redact(func(v redact.Value) []byte {
+//	o.Redact = func(v redact.Value) []byte {
 //		v.Bytes = customerNumber.ReplaceAll(v.Bytes, []byte("[customer]"))
 //		return redact.Common(v)
-//	})
+//	}
 package redact
 
 // Part says what a Value is.

@@ -83,8 +83,10 @@ func (e *expired) Close() error { return e.database.Drop() }
 func besideCleanup(cleaning bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		dsn := env.Shared.(*expired).database.DSN
-		ib, err := ours.Open(ctx, dsn, 1, append(processOptions(), inbox.Retention(retention),
-			inbox.CleanupBatchSize(expiredMessages(env.Lab)/50))...)
+		ib, err := ours.Open(ctx, dsn, 1, append(processOptions(), inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.Retention = retention
+			o.Cleanup.CleanupBatchSize = expiredMessages(env.Lab) / 50
+		}))...)
 		if err != nil {
 			return nil, err
 		}

@@ -31,10 +31,15 @@ func Latency() trial.Group {
 		About: fmt.Sprintf("from when a message is due to be accepted (or a job to be inserted) until its handler starts, at %d messages a second, one at a time; they are due by the clock, so what waits behind a slow accept counts. No handler is busy and nothing else is pending", latencyRate),
 		Variants: []trial.Variant{
 			{Name: sameProcess, New: latencySame},
-			{Name: listening, New: latencyElsewhere(inbox.Listen())},
+			{Name: listening, New: latencyElsewhere(inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = true }))},
 			{Name: "inbox, accepted elsewhere, polled every 20 ms",
-				New: latencyElsewhere(inbox.PollingInterval(20 * time.Millisecond))},
-			{Name: "inbox, accepted elsewhere, polled every second", New: latencyElsewhere(inbox.PollingInterval(time.Second))},
+				New: latencyElsewhere(inbox.Configure(func(o *inbox.Options) {
+					o.Processor.PollingInterval = 20 * time.Millisecond
+				}))},
+			{Name: "inbox, accepted elsewhere, polled every second",
+				New: latencyElsewhere(inbox.Configure(func(o *inbox.Options) {
+					o.Processor.PollingInterval = time.Second
+				}))},
 			{Name: "River, defaults", New: latencyRiver(river.Default())},
 			{Name: "River, its bench settings, 500 workers", New: latencyRiver(river.Bench(500))},
 		},

@@ -31,12 +31,20 @@ const processCount, processQuick = 100_000, 15_000
 
 // processOptions are those for throughput: what docs/benchmarks.md names.
 func processOptions() []inbox.Option {
-	return []inbox.Option{inbox.Concurrency(200), inbox.BatchSize(1000), inbox.Prefetch(4000)}
+	return []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Concurrency = 200
+		o.Processor.BatchSize = 1000
+		o.Processor.Prefetch = 4000
+	})}
 }
 
 // largeBatches is the other setting of the groups that compare with River's three.
 func largeBatches() []inbox.Option {
-	return []inbox.Option{inbox.Concurrency(200), inbox.BatchSize(2000), inbox.Prefetch(8000)}
+	return []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Concurrency = 200
+		o.Processor.BatchSize = 2000
+		o.Processor.Prefetch = 8000
+	})}
 }
 
 // Process is taking pending messages to completed, handlers that do nothing.

@@ -53,8 +53,11 @@ func transactionalOurs(concurrency, full, quick int, how ...handler.Option) newT
 					return tx.Exec(effects.Insert, m.ID).Error
 				}, how...)}
 		}
-		ib, err := ours.OpenWith(ctx, env.DSN, writes, inbox.Concurrency(concurrency), inbox.BatchSize(1000),
-			inbox.Prefetch(1000))
+		ib, err := ours.OpenWith(ctx, env.DSN, writes, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = concurrency
+			o.Processor.BatchSize = 1000
+			o.Processor.Prefetch = 1000
+		}))
 		if err != nil {
 			return nil, err
 		}

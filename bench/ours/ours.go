@@ -78,7 +78,8 @@ func (ib *Inbox) openOn(
 	// database/sql keeps two idle connections unless told otherwise; with more
 	// in use at once it would open and close them all the time.
 	pool.SetMaxIdleConns(64)
-	options = append([]inbox.Option{inbox.Migrate(), inbox.Channel(Channel, channel...)}, options...)
+	options = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+		inbox.Channel(Channel, channel...)}, options...)
 	if ib.Inbox, err = inbox.New("bench", ib.DB, options...); err != nil {
 		return err
 	}

@@ -77,8 +77,11 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 		}
 		return nil
 	}
-	ib, err := inbox.New("test", testenv.OpenPostgres(t, g.application), inboxtest.Brisk(), inbox.Schema("orders"),
-		inbox.TablePrefix("in_"),
+	ib, err := inbox.New("test", testenv.OpenPostgres(t, g.application), inboxtest.Brisk(),
+		inbox.Configure(func(o *inbox.Options) {
+			o.Schema = "orders"
+			o.TablePrefix = "in_"
+		}),
 		inboxtest.Handlers(inboxtest.Do(failing, poisons),
 			inboxtest.Tx(fine, func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil })))
 	require.NoError(t, err)

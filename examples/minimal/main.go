@@ -28,8 +28,10 @@ func main() {
 			NewFulfilOrder, // *FulfilOrder: Handle(ctx context.Context, m handler.Message[OrderPlaced]) error
 		),
 		inbox.Module("orders",
-			inbox.Migrate(),
-			inbox.MaxRetries(5),
+			inbox.Configure(func(o *inbox.Options) {
+				o.Migrate = true
+				o.Processor.MaxRetries = 5
+			}),
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{Brokers: brokers, Topics: []string{"orders.events"}, GroupID: "fulfilment"}),
 				inbox.On("order.placed",

@@ -67,13 +67,15 @@ func Service(cfg Config) *fx.App {
 		}),
 
 		inbox.Module("orders",
-			inbox.Migrate(),
-			inbox.MaxRetries(3),
-			inbox.MaxRetryDelay(time.Second),
-			inbox.HeartbeatInterval(500*time.Millisecond),
-			inbox.SweepInterval(500*time.Millisecond),
-			inbox.WorkerTimeout(2*time.Second),
-			inbox.MaxAbandoned(100), // it is killed on purpose
+			inbox.Configure(func(o *inbox.Options) {
+				o.Migrate = true
+				o.Processor.MaxRetries = 3
+				o.Processor.MaxRetryDelay = time.Second
+				o.Processor.HeartbeatInterval = 500 * time.Millisecond
+				o.Processor.SweepInterval = 500 * time.Millisecond
+				o.Processor.WorkerTimeout = 2 * time.Second
+				o.Processor.MaxAbandoned = 100 // it is killed on purpose
+			}),
 
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{

@@ -95,12 +95,14 @@ func Shop(cfg Config, more ...fx.Option) *fx.App {
 // impatience: whoever plays waits for seconds, not for minutes.
 func inboxOptions(meters metric.MeterProvider) []inbox.Option {
 	return []inbox.Option{
-		inbox.MeterProvider(meters), // or set OpenTelemetry's global one
-		inbox.MaxRetries(3),
-		inbox.MaxRetryDelay(time.Second),
-		inbox.PollingInterval(500 * time.Millisecond), // what orders.take-payment hands over is found by polling
-		inbox.HeartbeatInterval(time.Second),          // a pause is obeyed within
-		inbox.SampleInterval(time.Second),             // of gauges and health
+		inbox.Configure(func(o *inbox.Options) {
+			o.MeterProvider = meters // or set OpenTelemetry's global one
+			o.Processor.MaxRetries = 3
+			o.Processor.MaxRetryDelay = time.Second
+			o.Processor.PollingInterval = 500 * time.Millisecond // what orders.take-payment hands over is found by polling
+			o.Processor.HeartbeatInterval = time.Second          // a pause is obeyed within
+			o.SampleInterval = time.Second                       // of gauges and health
+		}),
 	}
 }
 

@@ -27,15 +27,18 @@ const (
 // retries, and the recovery from a killed worker, take seconds, not minutes.
 func NewInbox(db *gorm.DB, bank *Bank, group int, log *zap.Logger) (*inbox.Inbox, error) {
 	return inbox.New("bank", db,
-		inbox.WithLogger(log),
-		inbox.Migrate(),
-		inbox.MaxRetries(10),
-		inbox.MaxRetryDelay(200*time.Millisecond),
-		inbox.PollingInterval(100*time.Millisecond), // transfers are accepted by another process, which cannot wake this one
-		inbox.HeartbeatInterval(500*time.Millisecond),
-		inbox.SweepInterval(500*time.Millisecond),
-		inbox.WorkerTimeout(3*time.Second),
-		inbox.MaxAbandoned(2*maxKills), // they are killed on purpose
+		inbox.Configure(func(o *inbox.Options) {
+			o.Logger = log
+			o.Migrate = true
+			o.Processor.MaxRetries = 10
+			o.Processor.MaxRetryDelay = 200 * time.Millisecond
+			// transfers are accepted by another process, which cannot wake this one
+			o.Processor.PollingInterval = 100 * time.Millisecond
+			o.Processor.HeartbeatInterval = 500 * time.Millisecond
+			o.Processor.SweepInterval = 500 * time.Millisecond
+			o.Processor.WorkerTimeout = 3 * time.Second
+			o.Processor.MaxAbandoned = 2 * maxKills // they are killed on purpose
+		}),
 
 		inbox.Channel(payments,
 			inbox.On(transferRequested,

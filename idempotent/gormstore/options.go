@@ -91,7 +91,7 @@ func BatchSize(n int) Option { return func(c *config) { c.options.BatchSize = n 
 // database has. Do not set it where the body does not need it: above READ COMMITTED runs
 // that get in each other's way begin again, see MaxAttempts. SQLite's transactions are
 // always serializable: LevelDefault and LevelSerializable alone are allowed there. In an
-// inbox's Inline channel the transactions are the inbox's, see inbox.TxIsolation. Default
+// inbox's Inline channel the transactions are the inbox's, see the option TxIsolation of processor.Options. Default
 // sql.LevelDefault (contract 8.2).
 func Isolation(level sql.IsolationLevel) Option {
 	return func(c *config) { c.options.Isolation = level }

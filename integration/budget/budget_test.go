@@ -51,8 +51,12 @@ func newRigOn(t *testing.T, w *wire) *rig {
 			}))
 	}
 	var err error
-	r.Inbox, err = inbox.New("budget", r.wire.DB, inbox.Channel("c", inbox.On("t", specs...)), inbox.Concurrency(200),
-		inbox.BatchSize(1000), inbox.Prefetch(1000))
+	r.Inbox, err = inbox.New("budget", r.wire.DB, inbox.Channel("c", inbox.On("t", specs...)),
+		inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 200
+			o.Processor.BatchSize = 1000
+			o.Processor.Prefetch = 1000
+		}))
 	require.NoError(t, err)
 	require.NoError(t, r.Migrate(t.Context()))
 	return r
@@ -140,7 +144,11 @@ func TestAcceptingLargeContentsTakesThreeRoundTrips(t *testing.T) {
 func TestMembersOfAGroupCostLittleMoreThanARoundTripEach(t *testing.T) {
 	const group, statuses = 10, 500
 	w := newWire(t, quietDatabase(t), false)
-	ib, err := inbox.New("budget", w.DB, inbox.Concurrency(1), inbox.BatchSize(statuses), inbox.Prefetch(statuses),
+	ib, err := inbox.New("budget", w.DB, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Concurrency = 1
+		o.Processor.BatchSize = statuses
+		o.Processor.Prefetch = statuses
+	}),
 		inbox.Channel("c", inbox.On("t",
 			inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 				return tx.Exec("INSERT INTO effects VALUES (?)", m.ID).Error

@@ -61,10 +61,11 @@ func newWorld(t testing.TB, options ...dashboard.Option) *world {
 		return w.fails[m.HandlerKey+"/"+m.ID]
 	}
 	var err error
-	w.ib, err = inbox.New("webshop", w.db, inbox.WithClock(w.clock), inbox.Channel("shop",
-		inbox.On("order.placed", inboxtest.Do(mail, run), inboxtest.Do(ship, run, handler.Ordered()),
-			inboxtest.Do(search, run)),
-		inbox.On("order.paid", inboxtest.Do(invoice, run))))
+	w.ib, err = inbox.New("webshop", w.db, inbox.Configure(func(o *inbox.Options) { o.Clock = w.clock }),
+		inbox.Channel("shop",
+			inbox.On("order.placed", inboxtest.Do(mail, run), inboxtest.Do(ship, run, handler.Ordered()),
+				inboxtest.Do(search, run)),
+			inbox.On("order.paid", inboxtest.Do(invoice, run))))
 	require.NoError(t, err)
 	require.NoError(t, w.ib.Migrate(t.Context()))
 	w.ops, err = w.ib.Ops(ops.AllowReplay())

@@ -42,6 +42,7 @@ func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
+			unhurried(&r.settings) // a worker that is taken for dead would run messages again
 			proxy := pgproxy.New(t, r.settings.DSN)
 			r.accept(r.newInbox(r.settings.DSN), r.jobs(20, same(workload.Job{}))...)
 			proxy.LoseCommits(c.how, 6)
@@ -70,6 +71,7 @@ func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
+			unhurried(&r.settings) // a worker that is taken for dead would run messages again
 			proxy := pgproxy.New(t, r.settings.DSN)
 			ib := r.newInbox(proxy.DSN())
 			messages := r.jobs(10, same(workload.Job{}))

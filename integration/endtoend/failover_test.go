@@ -114,7 +114,9 @@ func (f *failover) ways() map[string]way {
 	inTx := func(ctx context.Context, work func(tx *gorm.DB) error) error {
 		return db.WithContext(ctx).Transaction(work)
 	}
-	ib, err := inbox.New("failover", db, inbox.StatementTimeout(limit), inbox.Channel("c", inbox.On("t",
+	ib, err := inbox.New("failover", db, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.StatementTimeout = limit
+	}), inbox.Channel("c", inbox.On("t",
 		inbox.Func("h", func(context.Context, handler.Message[[]byte]) error { return nil }))))
 	require.NoError(t, err)
 	tables, err := dialects.New(db, models.Naming{}, store.Options{})
@@ -167,7 +169,7 @@ func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, 
 	memory, err := synchronous.NewMemory(f.db, remembers, h, nil, nil)
 	require.NoError(f.t, err)
 	runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: f.db,
-		Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 1,
+		Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxRetries: 1, Concurrency: 1,
 		MaxRetryDelay:    time.Second,
 		StatementTimeout: limit, StuckHandlerGrace: time.Minute, Clock: times.System{}, Logger: zaptest.NewLogger(f.t),
 		Counters: &telemetry.Counters{}})
@@ -197,7 +199,9 @@ func TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary(t *testing.T) {
 
 	// A handler's transaction, whose commit meets the silence, is first.
 	var frozen atomic.Bool
-	ib, err := inbox.New("failover", f.db, inbox.StatementTimeout(limit), inbox.Channel("c", inbox.On("tx",
+	ib, err := inbox.New("failover", f.db, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.StatementTimeout = limit
+	}), inbox.Channel("c", inbox.On("tx",
 		inbox.Tx("tx", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 			if !frozen.Swap(true) {
 				require.NoError(t, f.standby.Freeze())

@@ -25,8 +25,12 @@ func remembering(
 	cfg := config(k.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Type: "t"} // the ID is in a header
 	clock := fxtest.NewClock(inboxtest.Noon)
-	ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), inbox.Retention(time.Hour),
-		inbox.CleanupInterval(20*time.Millisecond), inbox.BadRecords(policy),
+	ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Clock = clock
+		o.Cleanup.Retention = time.Hour
+		o.Cleanup.CleanupInterval = 20 * time.Millisecond
+		o.Acceptor.BadRecords = policy
+	}),
 		inbox.Channel("c", inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
 	known := inboxtest.Message("old")
 	known.Source = "kafka:" + topic

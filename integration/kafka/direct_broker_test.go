@@ -52,7 +52,9 @@ func TestDirectHandlerThatOutlastsTheSessionInARebalanceIsCommitted(t *testing.T
 			return nil
 		})
 		run := func() *inbox.Inbox {
-			ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.WithLogger(logger(t)),
+			ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+				o.Logger = logger(t)
+			}),
 				inbox.Channel("c", inbox.Direct(), inbox.Kafka(cfg), inbox.On("t", h)))
 			inboxtest.Start(t, ib)
 			return ib

@@ -26,7 +26,10 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 		r.send(t, 0, "fails", "poisons", "own", "panics", "good")
 		var told []handler.AttemptEvent
 		hooks := handler.Hooks{OnPoisoned: func(_ context.Context, e handler.AttemptEvent) { told = append(told, e) }}
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(3), inbox.WithHooks(hooks)}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 3
+			o.Hooks = hooks
+		})}},
 			r.handler("bad", func(_ context.Context, m inboxtest.Bytes) error {
 				switch m.ID {
 				case "fails":
@@ -82,8 +85,11 @@ func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
 		r.send(t, 0, "good", "bad", "good too")
 		r.ledger.sparse = true
 		ib, _ := r.run(t, settings{
-			config:  []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }},
-			options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(acceptor.BadRecordDeadLetter)},
+			config: []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }},
+			options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+				o.Processor.MaxRetries = 2
+				o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
+			})},
 		}, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if m.ID == "bad" {
 				return errBoom
@@ -109,7 +115,10 @@ func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) 
 		r.send(t, 1, "other", "others")
 		fails := atomic.Bool{}
 		fails.Store(true)
-		s := settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.BadRecords(acceptor.BadRecordHalt)}}
+		s := settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 2
+			o.Acceptor.BadRecords = acceptor.BadRecordHalt
+		})}}
 		h := r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if m.ID == "bad" && fails.Load() {
 				return errBoom
@@ -154,7 +163,9 @@ func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
 				}
 				require.NoError(t, r.kafka.Produce(topic, typed("t"), typed("unknown"), typed("t")))
 				r.ledger.sparse = true // what is unrouted is in nobody's books
-				ib, _ := r.run(t, settings{config: headerTypes, options: []inbox.Option{inbox.Unrouted(policy)}},
+				ib, _ := r.run(t, settings{config: headerTypes, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+					o.Acceptor.Unrouted = policy
+				})}},
 					r.handler("h", r.done))
 				eventually(t, "committed", func() bool { return r.committed(0) == want.committed })
 				if policy == acceptor.UnroutedHalt {
@@ -179,7 +190,9 @@ func TestDirectBatchOfEventsIsOneRecord(t *testing.T) {
 				Value: []byte("application/cloudevents+json")}}}))
 		r.next[place{topic, 0}] = 2
 		r.ledger.sparse = true
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(acceptor.UnroutedReject)}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Acceptor.Unrouted = acceptor.UnroutedReject
+		})}},
 			r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if m.ID == "a" && m.Attempt < 3 {
 					return errBoom
@@ -207,7 +220,10 @@ func TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons(t *testin
 		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
 		r.next[place{topic, 0}] = 1
 		r.ledger.sparse = true // nothing is done in the end
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(1), inbox.Unrouted(acceptor.UnroutedReject)}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 1
+			o.Acceptor.Unrouted = acceptor.UnroutedReject
+		})}},
 			r.handler("h", func(context.Context, inboxtest.Bytes) error { return errBoom }))
 		r.awaitCommitted(t)
 		rows := r.rejected(t, ib)
@@ -223,7 +239,9 @@ func TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt(t *testing.T) 
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
 		r.ledger.sparse = true // nothing is done
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Unrouted(acceptor.UnroutedHalt)}}, r.handler("h", r.done))
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Acceptor.Unrouted = acceptor.UnroutedHalt
+		})}}, r.handler("h", r.done))
 		eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
 		require.Empty(t, r.of("h"))
 		require.Zero(t, r.committed(0))
@@ -236,8 +254,11 @@ func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
 		r.send(t, 0, "snoozes", "later", "slow")
 		snoozes := 0
 		var began []time.Time
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2), inbox.HandlerTimeout(time.Second),
-			inbox.Backoff(func(int) time.Duration { return time.Hour })}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 2
+			o.Processor.HandlerTimeout = time.Second
+			o.Backoff = func(int) time.Duration { return time.Hour }
+		})}},
 			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				switch {
 				case m.ID == "snoozes" && snoozes < 5:
@@ -280,7 +301,10 @@ func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
 				failures = append(failures, e.Err)
 			}
 		}}
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(1), inbox.WithHooks(hooks)}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 1
+			o.Hooks = hooks
+		})}},
 			inbox.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				if err := write(tx, m.ID); err != nil {
 					return err
@@ -316,7 +340,9 @@ func TestDirectHandlersEachGetABodyOfTheirOwn(t *testing.T) {
 			return errBoom
 		}
 		require.NoError(t, r.kafka.Produce(topic, kafkatest.Record{Value: []byte("body")}))
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.MaxAttempts(2)}}, r.handler("a", spoil),
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 2
+		})}}, r.handler("a", spoil),
 			r.handler("b", spoil))
 		eventually(t, "committed", func() bool { return r.committed(0) == 1 })
 		for range 4 {

@@ -75,7 +75,7 @@ func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *t
 		require.NoError(t, err)
 		start := func() *kafkaconsumer.Consumer {
 			runner := synchronous.New(synchronous.Config{Channel: "c", Registry: registry, DB: r.database.DB,
-				Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxAttempts: 1, Concurrency: 10,
+				Memories: map[*handler.Handler]*synchronous.Memory{h: memory}, MaxRetries: 1, Concurrency: 10,
 				MaxRetryDelay: time.Minute, StatementTimeout: patience, StuckHandlerGrace: time.Minute,
 				Clock: clock.System{}, Logger: logger(t), Counters: &telemetry.Counters{}})
 			cfg := config(r.kafka.Brokers(), topic)

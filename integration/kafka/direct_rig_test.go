@@ -124,8 +124,11 @@ func (r *directRig) inboxOn(t *testing.T, db *gorm.DB, s settings, handlers ...*
 	for _, change := range s.config {
 		change(&cfg)
 	}
-	opts := append([]inbox.Option{inboxtest.Brisk(), inbox.WithLogger(logger(t)), inbox.Backoff(func(int) time.Duration {
-		return 5 * time.Millisecond
+	opts := append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Logger = logger(t)
+		o.Backoff = func(int) time.Duration {
+			return 5 * time.Millisecond
+		}
 	})}, s.options...)
 	mode := inbox.Direct()
 	if s.inline != nil {

@@ -86,7 +86,7 @@ func TestRebalanceCancelsADirectHandlerThatOutlastsTheDrainUncharged(t *testing.
 			return r.done(ctx, m)
 		})
 		s := settings{config: []func(*kafkaconsumer.Config){drain(200 * time.Millisecond)},
-			options: []inbox.Option{inbox.MaxAttempts(1)}}
+			options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 })}}
 		first, _ := r.run(t, s, h)
 		receive(t, g.entered)
 		receive(t, g.entered)
@@ -130,7 +130,7 @@ func TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers(t *testing.T) {
 		r.produce(2, 0)
 		g := newGate()
 		s := settings{config: []func(*kafkaconsumer.Config){drain(100 * time.Millisecond)},
-			options: []inbox.Option{inbox.MaxAttempts(1)}}
+			options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 })}}
 		ib, end := r.run(t, s, r.handler("h", func(ctx context.Context, _ inboxtest.Bytes) error { return g.wait(ctx) }))
 		receive(t, g.entered)
 		end()

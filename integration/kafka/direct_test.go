@@ -83,7 +83,7 @@ func TestDirectRunsPartitionsConcurrentlyUpToTheBound(t *testing.T) {
 	onDirect(t, 5, func(t *testing.T, r *directRig) {
 		r.produce(2, 0, 1, 2, 3, 4)
 		g := newGate()
-		r.run(t, settings{options: []inbox.Option{inbox.PartitionConcurrency(3)}},
+		r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.PartitionConcurrency = 3 })}},
 			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				if err := g.wait(ctx); err != nil {
 					return err
@@ -105,7 +105,7 @@ func TestDirectPartitionThatWaitsForItsRetryHoldsNoOthers(t *testing.T) {
 		r.produce(10, 0, 1, 2)
 		patient := func(c *kafkaconsumer.Config) { c.RebalanceTimeout, c.DrainTimeout = 20*time.Minute, 10*time.Minute }
 		_, end := r.run(t, settings{config: []func(*kafkaconsumer.Config){patient},
-			options: []inbox.Option{inbox.PartitionConcurrency(1)}},
+			options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.PartitionConcurrency = 1 })}},
 			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				if m.Properties.Kafka.Partition == 1 && m.Properties.Kafka.Offset == 4 {
 					return handler.RetryAfter(time.Hour, errBoom)
@@ -189,7 +189,10 @@ func TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession(t *testing.T) 
 		got := make(chan handler.Message[map[string]int], 1)
 		attempts := make(chan handler.AttemptEvent, 10)
 		hooks := handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) { attempts <- e }}
-		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Use(note("inbox's")), inbox.WithHooks(hooks)}},
+		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Middleware = append(o.Middleware, note("inbox's"))
+			o.Hooks = hooks
+		})}},
 			inbox.Func("h", func(ctx context.Context, m handler.Message[map[string]int]) error {
 				got <- m
 				return handler.DB(ctx).Exec("INSERT INTO effects (message_id) VALUES (?)", m.ID).Error
@@ -244,7 +247,9 @@ func TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition(t *testing.T) {
 			onDirect(t, 2, func(t *testing.T, r *directRig) {
 				r.ledger.sparse = true
 				handlers := []*inbox.HandlerSpec{r.handler("held", inboxtest.Nothing), r.handler("free", inboxtest.Nothing)}
-				with := settings{inline: inline, options: []inbox.Option{inbox.SampleInterval(50 * time.Millisecond)}}
+				with := settings{inline: inline, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+					o.SampleInterval = 50 * time.Millisecond
+				})}}
 				ib, end := r.run(t, with, handlers...)
 				operator, err := ops.New(r.database.Another(t))
 				require.NoError(t, err)
@@ -314,10 +319,14 @@ func TestRequirementWarnsOncePerChannelAndIsOptedOutOf(t *testing.T) {
 			return logs.FilterMessage("inbox: channel consumes without an inbox").Len()
 		}
 		require.Zero(t, warned())
-		require.Equal(t, 1, warned(inbox.ConsumeChannelInboxRequirement(inbox.RequirementWarn)))
+		require.Equal(t, 1, warned(inbox.Configure(func(o *inbox.Options) {
+			o.ConsumeChannelInboxRequirement = inbox.RequirementWarn
+		})))
 		observe, logs := inboxtest.Observe()
 		_, end := r.run(t, settings{
-			options: []inbox.Option{observe, inbox.ConsumeChannelInboxRequirement(inbox.RequirementWarn)},
+			options: []inbox.Option{observe, inbox.Configure(func(o *inbox.Options) {
+				o.ConsumeChannelInboxRequirement = inbox.RequirementWarn
+			})},
 			channel: []inbox.ChannelOption{inbox.AllowConsumeWithoutInbox()},
 		}, h)
 		end()

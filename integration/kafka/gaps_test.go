@@ -28,7 +28,9 @@ func continuing(t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, more ..
 	t.Helper()
 	cfg := config(k.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Type: "t"} // the ID is in a header
-	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.OnGap(acceptor.GapContinue),
+	return inboxtest.New(t, d.DB, append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Acceptor.OnGap = acceptor.GapContinue
+	}),
 		inbox.Channel("c", inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("h", inboxtest.Nothing)))}, more...)...)
 }
 

@@ -59,7 +59,10 @@ func TestShutdownOnHaltEndsTheApplicationOnceWithAnError(t *testing.T) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(1, "")))
 		halts := make(chan int, 10)
-		app, _, logs := application(t, d, k, inbox.BadRecords(acceptor.BadRecordHalt), inbox.ShutdownOnHalt(),
+		app, _, logs := application(t, d, k, inbox.Configure(func(o *inbox.Options) {
+			o.Acceptor.BadRecords = acceptor.BadRecordHalt
+			o.ShutdownOnHalt = true
+		}),
 			plain(k, func(c *kafkaconsumer.Config) {
 				c.OnHalt = func(_ string, partition int, _ error) {
 					halts <- partition
@@ -79,7 +82,9 @@ func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2"), record(1, "3")))
-		app, ib, _ := application(t, d, k, inbox.BadRecords(acceptor.BadRecordHalt), plain(k))
+		app, ib, _ := application(t, d, k, inbox.Configure(func(o *inbox.Options) {
+			o.Acceptor.BadRecords = acceptor.BadRecordHalt
+		}), plain(k))
 		eventually(t, "halted", func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 })
 		require.ErrorContains(t, ib.Health().Degraded(), "orders/0 is halted before offset 1")
 		operator, err := ops.New(d.Another(t))
@@ -122,7 +127,7 @@ func TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange(t *testing.T) {
 		require.NoError(t, k.DeleteRecords(topic, 0, 2))
 		// Under the inbox's own name, which is stored.
 		inboxtest.Exec(t, d.DB, `UPDATE inbox_meta SET "value" = '' WHERE "key" = 'name'`)
-		app, _, _ := application(t, d, k, inbox.ShutdownOnHalt(), plain(k))
+		app, _, _ := application(t, d, k, inbox.Configure(func(o *inbox.Options) { o.ShutdownOnHalt = true }), plain(k))
 		require.Equal(t, 1, receive(t, app.Wait()).ExitCode)
 	})
 }
@@ -134,7 +139,9 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 		r := &rig{t: t, kafka: k}
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2")))
 		told := make(chan envelope.Record, 10)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.BadRecords(acceptor.BadRecordDeadLetter),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
+		}),
 			plain(k, func(c *kafkaconsumer.Config) {
 				c.DeadLetterTopic, c.OnDeadLetter = letters, func(record envelope.Record, _ error) { told <- record }
 			}))
@@ -206,8 +213,10 @@ func TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter(t *testing.T) 
 		r.send(t, 0, "1", "poisons", "3")
 		fault := r.kafka.FailNext(kafkatest.ProduceAPI, answerLost, 1)
 		ib, _ := r.run(t, settings{
-			options: []inbox.Option{inbox.BadRecords(acceptor.BadRecordDeadLetter)},
-			config:  []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }},
+			options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+				o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
+			})},
+			config: []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) { c.DeadLetterTopic = letters }},
 		}, r.handler("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if m.ID == "poisons" {
 				return handler.Poison(errBoom)

@@ -110,7 +110,9 @@ func TestInlineIdempotencyKeyIsTakenFromThePayload(t *testing.T) {
 		r.sendBodies(t, "other header", `{"payment":"b"}`)
 		r.sendBodies(t, "", `{}`, `{`, `{"payment":"refused"}`, `{"payment":"c"}`)
 		calls := map[string]int{}
-		ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(3)}},
+		ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 3
+		})}},
 			payments(calls, func(m handler.Message[payment]) (string, error) {
 				if m.Payload.Payment == "refused" {
 					return "", errBoom

@@ -56,7 +56,10 @@ func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, store.Close()) })
 		cfg := b.config()
 		cfg.Decoder = envelope.DecoderConfig{Type: "t"}
-		ib = inboxtest.New(t, testenv.OpenSQLite(t, testenv.SQLiteDSN(t)), inboxtest.Brisk(), inbox.WithLogger(logger(t)),
+		ib = inboxtest.New(t, testenv.OpenSQLite(t, testenv.SQLiteDSN(t)), inboxtest.Brisk(),
+			inbox.Configure(func(o *inbox.Options) {
+				o.Logger = logger(t)
+			}),
 			inbox.Channel("c", inbox.Inline(inbox.InlineStore(store)), inbox.Kafka(cfg), inbox.On("t", h)))
 		return ib, inboxtest.Start(t, ib)
 	}

@@ -85,7 +85,7 @@ func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) 
 				store := newFaulty(t, tc.fault)
 				observe, logs := inboxtest.Observe()
 				ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(store)},
-					options: []inbox.Option{inbox.MaxAttempts(1), observe}},
+					options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }), observe}},
 					r.handler("h", func(context.Context, inboxtest.Bytes) error {
 						if tc.cancelled && store.fault.Load() != nil {
 							return idempotent.ErrLost // the cause of its context's end
@@ -123,7 +123,7 @@ func TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds(t *testing.T) {
 		r.send(t, 0, "m")
 		store := newFaulty(t, func(body func() error) error { return fmt.Errorf("redis: %w", errors.Join(body(), errDown)) })
 		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(store)},
-			options: []inbox.Option{inbox.MaxAttempts(2)}},
+			options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 2 })}},
 			r.handler("h", func(context.Context, inboxtest.Bytes) error { return idempotent.ErrInProgress }))
 		r.awaitCommitted(t)
 		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 0))
@@ -158,7 +158,7 @@ func TestInlineMarkersOfAGormStoreShareTheHandlersTransactionOnItsPool(t *testin
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, models.Migrate(t.Context(), r.database.DB, models.Naming{Prefix: "own_"}, ""))
 		r.send(t, 0, "m", "m")
-		cfg := settings{options: []inbox.Option{inbox.MaxAttempts(1)}}
+		cfg := settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 })}}
 		db := r.database.Another(t)
 		store, err := gormstore.New(db, gormstore.TablePrefix("own_"))
 		require.NoError(t, err)

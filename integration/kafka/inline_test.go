@@ -138,7 +138,9 @@ func TestInlineDuplicateInFlightWaitsForTheFirst(t *testing.T) {
 			onInline(t, 2, func(t *testing.T, r *directRig) {
 				r.send(t, 0, "same")
 				entered, open := make(chan int, 10), make(chan struct{})
-				ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(1)}},
+				ib, _ := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+					o.Processor.MaxRetries = 1
+				})}},
 					r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
 						entered <- m.Properties.Kafka.Partition
 						<-open
@@ -210,8 +212,10 @@ func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 func TestInlineHandlersOfAMessageAreIndependent(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "m", "behind")
-		s := settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2),
-			inbox.BadRecords(acceptor.BadRecordHalt)}}
+		s := settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 2
+			o.Acceptor.BadRecords = acceptor.BadRecordHalt
+		})}}
 		fails := true
 		good := r.plain("good", inboxtest.Nothing)
 		bad := r.tx("bad", func(context.Context, inboxtest.Bytes) error {
@@ -238,7 +242,9 @@ func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) 
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "fails", "poisons", "panics", "good")
 		mended := false
-		ib, end := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.MaxAttempts(2)}},
+		ib, end := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 2
+		})}},
 			r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
 				switch {
 				case mended:
@@ -298,7 +304,9 @@ func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
 // has expired, and not before the channel has caught up.
 func TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
-		sweep := settings{inline: inlined, options: []inbox.Option{inbox.SweepMarkers()}}
+		sweep := settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.SweepMarkers = true
+		})}}
 		keep := settings{inline: inlined}
 		h := r.tx("h", inboxtest.Nothing, handler.Retention(time.Millisecond))
 		r.send(t, 0, "m", "m")

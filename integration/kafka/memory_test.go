@@ -105,7 +105,9 @@ func TestMemoryIsBoundedWhileTheDatabaseIsStopped(t *testing.T) {
 	cfg := config(k.Brokers(), topic)
 	tightly(&cfg)
 	// time for megabytes on a busy machine
-	ib := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), inbox.StatementTimeout(3*time.Second),
+	ib := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.StatementTimeout = 3 * time.Second
+	}),
 		inbox.Channel("c", inbox.Kafka(cfg), inbox.On(cfg.Decoder.Type, inboxtest.Do("h", inboxtest.Nothing))))
 	require.NoError(t, ib.Migrate(t.Context()))
 	inboxtest.Start(t, ib)

@@ -184,7 +184,7 @@ func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	options := acceptor.DefaultOptions()
 	p.adjust(&options)
 	accepting, err := acceptor.New(acceptor.Config{Store: inboxtest.Store(t, d.DB), Registry: registry,
-		Channels: []string{"c"}, Options: options,
+		Channels: []string{"c"}, StatementTimeout: inboxtest.Patience, Options: options,
 		Clock: clock.System{}, Logger: zap.NewNop(), Counters: l.counters, Wake: func([]string) {}})
 	require.NoError(t, err)
 	l.wrapped = &wrapped{Acceptor: accepting}

@@ -22,7 +22,10 @@ func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 	dsn := through + "&default_query_exec_mode=exec"
 	observe, logs := inboxtest.Observe()
 	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn), observe,
-		inbox.PollingInterval(200*time.Millisecond), inbox.StatementTimeout(3*time.Second))
+		inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = 200 * time.Millisecond
+			o.Processor.StatementTimeout = 3 * time.Second
+		}))
 	inboxtest.Eventually(t, func() bool {
 		return worker.Health().Processor.Conditions["listening"] != nil
 	}, "health says that nothing is heard")
@@ -40,7 +43,10 @@ func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) 
 	_, through := pooled(t, servers.PgBouncerOptions{PoolSize: size})
 	dsn := through + "&default_query_exec_mode=exec"
 	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn),
-		inbox.PollingInterval(200*time.Millisecond), inbox.StatementTimeout(3*time.Second))
+		inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval = 200 * time.Millisecond
+			o.Processor.StatementTimeout = 3 * time.Second
+		}))
 	for id := range 20 { // meanwhile it tries again and again
 		inboxtest.Accept(t, other, strconv.Itoa(id))
 		inboxtest.Receive(t, got, "what the poll finds")
@@ -60,7 +66,9 @@ func TestListenThroughAPoolerInSessionModeLeavesNothingBehind(t *testing.T) {
 	const size = 20
 	_, through := pooled(t, servers.PgBouncerOptions{Mode: "session", PoolSize: size, Unreset: true})
 	db := testenv.OpenPostgres(t, through)
-	worker, other, got := pair(t, db, db, inbox.PollingInterval(time.Hour))
+	worker, other, got := pair(t, db, db, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.PollingInterval = time.Hour
+	}))
 	for _, id := range []string{"at the start", "heard"} {
 		inboxtest.Accept(t, other, id)
 		require.Equal(t, id, inboxtest.Receive(t, got, "what is announced"))
@@ -96,7 +104,7 @@ func TestListenThroughAPoolerInSessionMode(t *testing.T) {
 	t.Parallel()
 	_, through := pooled(t, servers.PgBouncerOptions{Mode: "session", PoolSize: 40})
 	worker, other, got := pair(t, testenv.OpenPostgres(t, through), testenv.OpenPostgres(t, through),
-		inbox.PollingInterval(time.Hour))
+		inbox.Configure(func(o *inbox.Options) { o.Processor.PollingInterval = time.Hour }))
 	for _, id := range []string{"at the start", "heard", "heard again"} {
 		inboxtest.Accept(t, other, id)
 		require.Equal(t, id, inboxtest.Receive(t, got, "what is announced"))
@@ -111,9 +119,13 @@ func pair(
 	t.Helper()
 	arrived := make(chan string, 10)
 	handler := inboxtest.Do("a", func(_ context.Context, m inboxtest.Bytes) error { arrived <- m.ID; return nil })
-	worker = inboxtest.New(t, db, append([]inbox.Option{inboxtest.Brisk(), inbox.Listen(), inboxtest.Handlers(handler)},
+	worker = inboxtest.New(t, db, append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Listen = true
+	}), inboxtest.Handlers(handler)},
 		options...)...)
-	other = inboxtest.New(t, elsewhere, inbox.Listen(), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+	other = inboxtest.New(t, elsewhere, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Listen = true
+	}), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 	inboxtest.Start(t, worker)
 	return worker, other, arrived
 }

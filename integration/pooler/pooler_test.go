@@ -79,8 +79,10 @@ func work(t *testing.T, direct, db *gorm.DB) {
 	inboxtest.Exec(t, direct, "CREATE TABLE effects (handler text NOT NULL, message text NOT NULL)")
 	seen := &order{ids: map[string][]string{}}
 	options := func(more ...inbox.Option) []inbox.Option {
-		return append([]inbox.Option{inboxtest.Brisk(), inbox.MaxRetryDelay(100 * time.Millisecond),
-			inbox.Retention(time.Millisecond), everyKind(seen)}, more...)
+		return append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetryDelay = 100 * time.Millisecond
+			o.Cleanup.Retention = time.Millisecond
+		}), everyKind(seen)}, more...)
 	}
 	ib := inboxtest.New(t, db, options()...)
 
@@ -148,9 +150,12 @@ func work(t *testing.T, direct, db *gorm.DB) {
 func exclusive(t *testing.T, db *gorm.DB) {
 	ran := make(chan string, 10)
 	worker := func(name string) *inbox.Inbox {
-		ib, err := inbox.New("other", db, inboxtest.Brisk(), inbox.WorkerTimeout(15*time.Second),
-			inbox.PollingInterval(100*time.Millisecond),
-			inbox.TablePrefix("other_"), inbox.Mode(processor.ModeExclusive),
+		ib, err := inbox.New("other", db, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.WorkerTimeout = 15 * time.Second
+			o.Processor.PollingInterval = 100 * time.Millisecond
+			o.TablePrefix = "other_"
+			o.Processor.Mode = processor.ModeExclusive
+		}),
 			inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran <- name; return nil })))
 		require.NoError(t, err)
 		inboxtest.Start(t, ib)

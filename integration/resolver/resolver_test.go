@@ -138,7 +138,7 @@ func onEach(t *testing.T, test func(t *testing.T, d *inboxtest.Database, db *gor
 
 // own gives each of the two runs on one database tables of its own.
 func own(db *gorm.DB) inbox.Option {
-	return inbox.TablePrefix(fmt.Sprintf("prepared_%v_", db.PrepareStmt))
+	return inbox.Configure(func(o *inbox.Options) { o.TablePrefix = fmt.Sprintf("prepared_%v_", db.PrepareStmt) })
 }
 
 // write leaves an effect, which it reads back in its transaction.
@@ -173,7 +173,10 @@ func bad(_ context.Context, m inboxtest.Bytes) error {
 // Contract 3.7.
 func TestInboxNeverReadsAReplica(t *testing.T) {
 	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
-		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.MaxRetries(1), inbox.Retention(time.Millisecond),
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 1
+			o.Cleanup.Retention = time.Millisecond
+		}),
 			inboxtest.Handlers(
 				inboxtest.Tx("alone", tx), inboxtest.Tx("group", tx, handler.TxGroup(5)),
 				inboxtest.Tx("ordered", tx, handler.Ordered()), inboxtest.Do("plain", bad)))

@@ -17,7 +17,10 @@ func TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable(t *testing.T
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, provider, inbox.WithClock(clock), inbox.Retention(time.Hour),
+		ib := inboxtest.New(t, d.DB, provider, inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Cleanup.Retention = time.Hour
+		}),
 			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing), inboxtest.Do("b", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1", "2")
 		inboxtest.Process(t, ib)

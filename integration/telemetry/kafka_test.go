@@ -36,8 +36,10 @@ func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
 	t.Parallel()
 	m, provider := newMeter(t)
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 2))
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.SampleInterval(5*time.Millisecond),
-		inbox.Unrouted(acceptor.UnroutedHalt),
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), provider, inbox.Configure(func(o *inbox.Options) {
+		o.SampleInterval = 5 * time.Millisecond
+		o.Acceptor.Unrouted = acceptor.UnroutedHalt
+	}),
 		inbox.Channel("c", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"},
 			GroupID: "g", WatchInterval: 50 * time.Millisecond,
 			Decoder: envelope.DecoderConfig{ID: envelope.KafkaCoordinates(), TypeHeader: "type"}}),
@@ -254,7 +256,10 @@ func newStanding(t *testing.T, d *inboxtest.Database, mode inbox.ChannelOption) 
 	t.Helper()
 	r := &standing{clock: fxtest.NewClock(inboxtest.Noon), kafka: kafkatest.Start(t, kafkatest.Topic("orders", 1)),
 		entered: make(chan struct{}, 10), leave: make(chan error)}
-	r.ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(r.clock), inbox.SampleInterval(5*time.Millisecond),
+	r.ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Clock = r.clock
+		o.SampleInterval = 5 * time.Millisecond
+	}),
 		inbox.Channel("c", mode,
 			inbox.Kafka(kafkaconsumer.Config{Brokers: r.kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g",
 				WatchInterval: 50 * time.Millisecond,

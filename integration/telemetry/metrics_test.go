@@ -38,9 +38,10 @@ func mixed(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) (*inbox.In
 		return nil
 	}
 	clock := fxtest.NewClock(inboxtest.Noon)
-	opts = append([]inbox.Option{inboxtest.Brisk(), inbox.WithClock(clock), inbox.Channel("c", inbox.On("t",
-		inboxtest.Do("mail", do, handler.LegacyKeys("post")),
-		inboxtest.Tx("stock", func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return do(ctx, m) }))),
+	opts = append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+		inbox.Channel("c", inbox.On("t",
+			inboxtest.Do("mail", do, handler.LegacyKeys("post")),
+			inboxtest.Tx("stock", func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return do(ctx, m) }))),
 		inbox.Channel("quiet", inbox.On("t", inboxtest.Do("idle", inboxtest.Nothing)))}, opts...)
 	return inboxtest.New(t, d.DB, opts...), clock
 }
@@ -169,8 +170,11 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 		m, provider := newMeter(t)
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider,
-			inbox.SampleInterval(5*time.Millisecond), inbox.Prefetch(0),
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), provider,
+			inbox.Configure(func(o *inbox.Options) {
+				o.SampleInterval = 5 * time.Millisecond
+				o.Processor.Prefetch = 0
+			}),
 			inbox.Channel("c", inbox.On("t", inboxtest.Do("h", func(ctx context.Context, _ inboxtest.Bytes) error {
 				entered <- struct{}{}
 				select {
@@ -236,8 +240,10 @@ func TestAgeOfTheSampleBeginsWithTheStart(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider,
-			inbox.SampleInterval(5*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), provider,
+			inbox.Configure(func(o *inbox.Options) {
+				o.SampleInterval = 5 * time.Millisecond
+			}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		clock.Advance(time.Hour)
 		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_workers RENAME TO away`)
 		inboxtest.Start(t, ib)

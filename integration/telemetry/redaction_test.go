@@ -76,7 +76,8 @@ func newFaces(t *testing.T, db *gorm.DB) (*faces, []inbox.Option) {
 	f.meter, metrics = newMeter(t)
 	encoder := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig())
 	log := zap.New(zapcore.NewCore(encoder, zapcore.AddSync(f.log), zap.DebugLevel))
-	return f, []inbox.Option{inboxtest.Brisk(), traces, metrics, inbox.WithLogger(log)}
+	return f, []inbox.Option{inboxtest.Brisk(), traces, metrics,
+		inbox.Configure(func(o *inbox.Options) { o.Logger = log })}
 }
 
 // tables is all that is stored, as text.
@@ -202,9 +203,13 @@ func TestNoErrorShowsWhatTheHookHides(t *testing.T) {
 					cfg.DeadLetterTopic = "letters"
 				}
 				channel := append(mode.channel, inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("h", failing)))
-				ib := inboxtest.New(t, d.DB, append(options, inbox.Redact(redact.Common), inbox.BadRecords(mode.policy),
-					inbox.MaxRetries(2),
-					inbox.MaxAttempts(2), inbox.MaxRetryDelay(time.Millisecond), inbox.Channel("c", channel...))...)
+				ib := inboxtest.New(t, d.DB, append(options, inbox.Configure(func(o *inbox.Options) {
+					o.Redact = redact.Common
+					o.Acceptor.BadRecords = mode.policy
+					o.Processor.MaxRetries = 2
+					o.Processor.MaxRetries = 2
+					o.Processor.MaxRetryDelay = time.Millisecond
+				}), inbox.Channel("c", channel...))...)
 				inboxtest.Start(t, ib)
 				for _, id := range append(failingIDs, "bad", "good") {
 					require.NoError(t, broker.Produce("orders", kafkatest.Record{Value: []byte(id)}))
@@ -268,8 +273,10 @@ func TestHookThatPanicsChangesNothingButTheText(t *testing.T) {
 			mu.Unlock()
 			return failing(ctx, m)
 		})
-		hook := inbox.Redact(func(redact.Value) []byte { panic(canary) })
-		ib := inboxtest.New(t, d.DB, append(options, hook, inbox.MaxRetries(1), inboxtest.Handlers(h))...)
+		hook := inbox.Configure(func(o *inbox.Options) { o.Redact = func(redact.Value) []byte { panic(canary) } })
+		ib := inboxtest.New(t, d.DB, append(options, hook, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 1
+		}), inboxtest.Handlers(h))...)
 		inboxtest.Accept(t, ib, "good", "fails")
 		inboxtest.Process(t, ib)
 		require.ElementsMatch(t, []string{"good1", "fails1"}, calls)

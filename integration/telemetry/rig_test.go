@@ -30,7 +30,7 @@ func newMeter(t *testing.T) (meter, inbox.Option) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	t.Cleanup(func() { require.NoError(t, provider.Shutdown(context.Background())) })
-	return meter{reader}, inbox.MeterProvider(provider)
+	return meter{reader}, inbox.Configure(func(o *inbox.Options) { o.MeterProvider = provider })
 }
 
 // point is one value of a metric, or a histogram's count and sum.
@@ -115,10 +115,12 @@ func newSpans(t *testing.T) (spans, *trace.TracerProvider, inbox.Option) {
 	recorder := tracetest.NewSpanRecorder()
 	provider := trace.NewTracerProvider(trace.WithSpanProcessor(recorder))
 	t.Cleanup(func() { require.NoError(t, provider.Shutdown(context.Background())) })
-	return spans{recorder}, provider, inbox.TracerProvider(provider)
+	return spans{recorder}, provider, inbox.Configure(func(o *inbox.Options) { o.TracerProvider = provider })
 }
 
-var w3c = inbox.Propagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+var w3c = inbox.Configure(func(o *inbox.Options) {
+	o.Propagator = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+})
 
 // named returns the ended spans of that name.
 func (s spans) named(name string) (found []trace.ReadOnlySpan) {

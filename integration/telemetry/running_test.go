@@ -78,8 +78,9 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					if kind == "transactional" {
 						h = inboxtest.Tx("h", held.tx, mode.handler...)
 					}
-					ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.WithClock(clock), provider, log,
-						inbox.SampleInterval(5*time.Millisecond),
+					ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+						provider, log,
+						inbox.Configure(func(o *inbox.Options) { o.SampleInterval = 5 * time.Millisecond }),
 						inbox.Channel("c", append(mode.channel, consuming(kafka), inbox.On("t", h),
 							inbox.On("idle", inboxtest.Do("idle", inboxtest.Nothing)))...))
 					ages := func() map[string]float64 {
@@ -143,9 +144,12 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
 	clock := fxtest.NewClock(inboxtest.Noon)
 	held := newHanging()
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock),
-		inbox.StuckMessageThreshold(24*time.Hour), inbox.HandlerTimeout(time.Hour),
-		inbox.StuckHandlerGrace(10*time.Millisecond),
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.Clock = clock
+		o.Processor.StuckMessageThreshold = 24 * time.Hour
+		o.Processor.HandlerTimeout = time.Hour
+		o.Processor.StuckHandlerGrace = 10 * time.Millisecond
+	}),
 		inboxtest.Handlers(inboxtest.Do("patient", held.plain),
 			inboxtest.Do("brief", held.plain, handler.Timeout(10*time.Millisecond))))
 	inboxtest.Accept(t, ib, "m")
@@ -176,8 +180,12 @@ func TestLongRunningOfZeroLeavesTheAgeAlone(t *testing.T) {
 	log, logs := inboxtest.Observe()
 	clock := fxtest.NewClock(inboxtest.Noon)
 	held := newHanging()
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.WithClock(clock), provider, log,
-		inbox.LongRunning(0), inbox.SampleInterval(5*time.Millisecond),
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(),
+		inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), provider, log,
+		inbox.Configure(func(o *inbox.Options) {
+			o.LongRunning = 0
+			o.SampleInterval = 5 * time.Millisecond
+		}),
 		inboxtest.Handlers(inboxtest.Do("h", held.plain)))
 	inboxtest.Accept(t, ib, "m")
 	inboxtest.Start(t, ib)

@@ -35,8 +35,10 @@ func exported(t *testing.T) map[string][]string {
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	t.Cleanup(func() { require.NoError(t, provider.Shutdown(context.Background())) })
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))
-	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.MeterProvider(provider),
-		inbox.SampleInterval(5*time.Millisecond),
+	ib := inboxtest.New(t, fxtest.OpenDB(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		o.MeterProvider = provider
+		o.SampleInterval = 5 * time.Millisecond
+	}),
 		inbox.Channel("c", inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"},
 			GroupID: "g", Decoder: decoder}),
 			inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))

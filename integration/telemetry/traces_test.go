@@ -203,7 +203,7 @@ func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
 			inboxtest.Exec(t, d.DB, `CREATE TABLE children (parent integer REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`)
 		}
 		clock := fxtest.NewClock(inboxtest.Noon)
-		ib := inboxtest.New(t, d.DB, option, inbox.WithClock(clock), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, option, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
 			inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				switch m.ID {
 				case "fail":
@@ -310,5 +310,7 @@ func TestWithoutTracingPropertiesAreStoredAsTheyCame(t *testing.T) {
 	_, _, option := newSpans(t)
 	require.Contains(t, stored(option, w3c), `"accept_traceparent":"00-`)
 	never := trace.NewTracerProvider(trace.WithSampler(trace.NeverSample()))
-	require.Equal(t, plain, stored(inbox.TracerProvider(never), w3c), "nobody will look for what is not sampled")
+	require.Equal(t, plain, stored(inbox.Configure(func(o *inbox.Options) {
+		o.TracerProvider = never
+	}), w3c), "nobody will look for what is not sampled")
 }

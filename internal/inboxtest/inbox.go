@@ -51,29 +51,28 @@ func Handlers(handlers ...*inbox.HandlerSpec) inbox.Option {
 	return inbox.Channel("c", inbox.On("t", handlers...))
 }
 
-// Options are the defaults with tables that Start migrates, and with bounds
-// that only a defect reaches: no statement is given up and no worker is taken
-// for dead because the machine is slow. A test of a bound sets its own.
-func Options() inbox.Options {
-	o := inbox.DefaultOptions()
+// Defaults has Start migrate the tables, and sets bounds that only a defect reaches: no
+// statement is given up and no worker is taken for dead because the machine is slow. A
+// test of a bound sets its own.
+func Defaults(o *inbox.Options) {
 	o.Migrate = true
 	o.Processor.StatementTimeout, o.Processor.WorkerTimeout = Patience, Patience
-	return o
 }
 
 // Brisk is for inboxes that run: intervals as short as tests want them.
 func Brisk() inbox.Option {
-	o := Options()
-	p := &o.Processor
-	p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 100*time.Millisecond
-	p.StopBudget = time.Second
-	return inbox.WithOptions(o)
+	return inbox.Configure(func(o *inbox.Options) {
+		Defaults(o)
+		p := &o.Processor
+		p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 100*time.Millisecond
+		p.StopBudget = time.Second
+	})
 }
 
-// New makes the inbox "test", with its tables. It starts from Options.
+// New makes the inbox "test", with its tables. It starts from Defaults.
 func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
-	ib, err := inbox.New("test", db, append([]inbox.Option{inbox.WithOptions(Options())}, opts...)...)
+	ib, err := inbox.New("test", db, append([]inbox.Option{inbox.Configure(Defaults)}, opts...)...)
 	require.NoError(t, err)
 	require.NoError(t, ib.Migrate(context.Background()))
 	return ib
@@ -95,7 +94,7 @@ func Start(t testing.TB, ib *inbox.Inbox) (end func()) {
 // Observe collects the inbox's log.
 func Observe() (inbox.Option, *observer.ObservedLogs) {
 	core, logs := observer.New(zap.DebugLevel)
-	return inbox.WithLogger(zap.New(core)), logs
+	return inbox.Configure(func(o *inbox.Options) { o.Logger = zap.New(core) }), logs
 }
 
 // Message is a message of channel "c" and type "t" with its ID as content.

@@ -29,7 +29,7 @@ func TestFailureOfTheDatabaseInATransactionIsNotCharged(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d.DB)
 				calls, state := 0, ""
-				r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { c.MaxAttempts = 1 },
+				r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { c.MaxRetries = 1 },
 					handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 						calls++
 						require.Equal(t, 1, m.Attempt)

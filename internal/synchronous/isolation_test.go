@@ -76,7 +76,7 @@ func TestSerializationFailureAtTheCommitInPlaceIsRepeatedUncharged(t *testing.T)
 		both.Add(2)
 		var met [2]sync.Once // by each, at its first call
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) {
-			c.MaxAttempts, c.TxIsolation = 1, sql.LevelSerializable
+			c.MaxRetries, c.TxIsolation = 1, sql.LevelSerializable
 		},
 			handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				calls.Add(1)

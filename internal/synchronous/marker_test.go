@@ -34,7 +34,7 @@ type inline struct {
 func newInline(t *testing.T, db *gorm.DB, store idempotent.Store, h *handler.Handler) inline {
 	t.Helper()
 	r, counters := newRunner(t, db, func(c *synchronous.Config) {
-		c.MaxAttempts, c.Concurrency = 1, 20
+		c.MaxRetries, c.Concurrency = 1, 20
 		remember(t, c, store)
 	}, h)
 	return inline{r, counters}

@@ -52,7 +52,7 @@ func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.
 		attempts := make(chan int, 10)
 		h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })
 		store := newMemory()
-		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { c.MaxAttempts = 1; remember(t, c, store) }, h)
+		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) { c.MaxRetries = 1; remember(t, c, store) }, h)
 		store.set("h 1", "running")
 
 		stopping, done := make(chan struct{}), make(chan error, 1)

@@ -45,7 +45,7 @@ func TestLostCommitIsRepeatedUncharged(t *testing.T) {
 			})
 			tables(t, db)
 			r, counters := newRunner(t, testenv.OpenPostgres(t, proxy.DSN()), func(c *synchronous.Config) {
-				if c.MaxAttempts = 1; tc.marked {
+				if c.MaxRetries = 1; tc.marked {
 					remember(t, c, tables(t, c.DB))
 				}
 			}, h)
@@ -69,7 +69,7 @@ func TestOutageOfTheDatabaseChargesNoTransactionalHandler(t *testing.T) {
 	proxy := pgproxy.New(t, dsn)
 	written := effects(t, testenv.OpenPostgres(t, dsn))
 	h := handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return write(tx, m.ID) })
-	r, counters := newRunner(t, testenv.OpenPostgres(t, proxy.DSN()), func(c *synchronous.Config) { c.MaxAttempts = 1 }, h)
+	r, counters := newRunner(t, testenv.OpenPostgres(t, proxy.DSN()), func(c *synchronous.Config) { c.MaxRetries = 1 }, h)
 	proxy.Lose(pgproxy.RequestLost, 5, func(sql string) bool { return strings.HasPrefix(strings.ToLower(sql), "begin") })
 	require.NoError(t, deliver(t, r, 0, "1"))
 	require.Zero(t, proxy.Left())

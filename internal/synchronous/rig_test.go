@@ -33,7 +33,7 @@ func newRunner(
 	}
 	registry, err := handler.NewRegistry(subs)
 	require.NoError(t, err)
-	cfg := synchronous.Config{Channel: "c", Registry: registry, DB: db, MaxAttempts: 3, Concurrency: 10,
+	cfg := synchronous.Config{Channel: "c", Registry: registry, DB: db, MaxRetries: 3, Concurrency: 10,
 		MaxRetryDelay:    time.Minute,
 		StatementTimeout: inboxtest.Patience, StuckHandlerGrace: time.Minute, Backoff: func(int) time.Duration {
 			return time.Millisecond

@@ -38,9 +38,9 @@ type Config struct {
 	// Running knows the calls under way.
 	Running *attempt.Running
 
-	// MaxAttempts is after how many failed attempts a handler gives a message
-	// up, unless it has its own MaxRetries; at least 1.
-	MaxAttempts int
+	// MaxRetries is after how many failed attempts a handler gives a message up,
+	// unless it has its own; 0 and 1 both mean no retry.
+	MaxRetries int
 	// Concurrency is how many handlers run at once; at least 1.
 	Concurrency int
 	// HandlerTimeout, MaxRetryDelay, StatementTimeout and StuckHandlerGrace are
@@ -92,7 +92,7 @@ func New(cfg Config) *Runner {
 		r.lateIDs = r.lateIDs || m.id.FindsIDs()
 	}
 	for _, h := range cfg.Registry.Handlers() {
-		r.policies[h] = attempt.NewPolicy(h, cfg.HandlerTimeout, cfg.MaxAttempts, cfg.MaxRetryDelay, cfg.Backoff)
+		r.policies[h] = attempt.NewPolicy(h, cfg.HandlerTimeout, cfg.MaxRetries, cfg.MaxRetryDelay, cfg.Backoff)
 	}
 	return r
 }

@@ -31,7 +31,7 @@ func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
 			return nil
 		})
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) {
-			c.Concurrency, c.HandlerTimeout, c.StuckHandlerGrace, c.MaxAttempts = 1, 10*time.Millisecond, 10*time.Millisecond,
+			c.Concurrency, c.HandlerTimeout, c.StuckHandlerGrace, c.MaxRetries = 1, 10*time.Millisecond, 10*time.Millisecond,
 				100
 		}, h)
 		done := make(chan error, 2)
@@ -59,7 +59,7 @@ func TestSlotOfAStuckCallBeginsNoOther(t *testing.T) {
 		entered, release := make(chan struct{}, 10), make(chan struct{})
 		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { entered <- struct{}{}; <-release; return nil })
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) {
-			c.Concurrency, c.HandlerTimeout, c.StuckHandlerGrace, c.MaxAttempts = 1, 10*time.Millisecond, 10*time.Millisecond,
+			c.Concurrency, c.HandlerTimeout, c.StuckHandlerGrace, c.MaxRetries = 1, 10*time.Millisecond, 10*time.Millisecond,
 				100
 		}, h)
 		ctx, cancel := bounded(t)

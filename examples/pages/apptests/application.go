@@ -45,7 +45,7 @@ func Application(brokers []string) fx.Option {
 	return fx.Options(
 		fx.Provide(NewCharge),
 		inbox.Module("shop",
-			inbox.Migrate(),
+			inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{Brokers: brokers, Topics: []string{"orders.events"}, GroupID: "shop"}),
 				inbox.On("order.placed", inbox.From[*Charge]("charge")),

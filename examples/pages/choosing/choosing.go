@@ -40,7 +40,7 @@ func channels(sendMail, countView plain, book, mirror transactional) []inbox.Opt
 func required(countView plain) []inbox.Option {
 	return []inbox.Option{
 		//page:begin requirement
-		inbox.ConsumeChannelInboxRequirement(inbox.RequirementFail),
+		inbox.Configure(func(o *inbox.Options) { o.ConsumeChannelInboxRequirement = inbox.RequirementFail }),
 		inbox.Channel("views", from("views"), inbox.Direct(), inbox.AllowConsumeWithoutInbox(),
 			inbox.On("product.viewed", inbox.Func("count-view", countView))),
 		//page:end

@@ -55,12 +55,14 @@ func service(openOrdersDB, openBillingDB database,
 			fx.Annotate(NewBill, fx.ParamTags(`name:"billing"`)), // the inbox, a *inbox.Inbox
 		),
 		inbox.Module("orders",
-			inbox.Migrate(),
+			inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 			inbox.Channel("orders.events", inbox.On("order.placed", inbox.From[*Bill]("bill-order"))),
 		),
 		inbox.Module("billing",
-			inbox.Migrate(),
-			inbox.Concurrency(2),
+			inbox.Configure(func(o *inbox.Options) {
+				o.Migrate = true
+				o.Processor.Concurrency = 2
+			}),
 			inbox.Channel("billing.commands", inbox.On("invoice.wanted", inbox.Tx("write-invoice", writeInvoice))),
 		),
 		//page:end
@@ -72,9 +74,17 @@ func shared(openDB database, handle func(context.Context, handler.Message[OrderP
 	return fx.Options(
 		//page:begin prefixes
 		fx.Provide(openDB), // the one *gorm.DB
-		inbox.Module("orders", inbox.UnnamedDB(), inbox.TablePrefix("orders_"), inbox.Migrate(),
+		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) {
+			o.UnnamedDB = true
+			o.TablePrefix = "orders_"
+			o.Migrate = true
+		}),
 			inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", handle)))),
-		inbox.Module("audit", inbox.UnnamedDB(), inbox.TablePrefix("audit_"), inbox.Migrate(),
+		inbox.Module("audit", inbox.Configure(func(o *inbox.Options) {
+			o.UnnamedDB = true
+			o.TablePrefix = "audit_"
+			o.Migrate = true
+		}),
 			inbox.Channel("audit.events", inbox.On("order.placed", inbox.Func("note-order", handle)))),
 		//page:end
 	)

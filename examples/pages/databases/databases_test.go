@@ -55,7 +55,8 @@ func TestTwoInboxesShareADatabaseUnderTheirPrefixes(t *testing.T) {
 func TestInboxesWithoutFxAreCheckedAgainstEachOther(t *testing.T) {
 	nothing := func(context.Context, handler.Message[OrderPlaced]) error { return nil }
 	declared := func(key string) []inbox.Option {
-		return []inbox.Option{inbox.Migrate(), inbox.Channel("c", inbox.On("order.placed", inbox.Func(key, nothing)))}
+		return []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+			inbox.Channel("c", inbox.On("order.placed", inbox.Func(key, nothing)))}
 	}
 	stop, err := plain(t.Context(), fxtest.OpenDB(t), fxtest.OpenDB(t), declared("a"), declared("b"))
 	require.NoError(t, err)

@@ -18,9 +18,11 @@ type OrderPlaced struct{ OrderID string }
 func options(fulfilOrder func(context.Context, handler.Message[OrderPlaced]) error) []inbox.Option {
 	return []inbox.Option{
 		//page:begin options
-		inbox.Mode(processor.ModeExclusive),
-		inbox.HeartbeatInterval(2 * time.Second),
-		inbox.WorkerTimeout(10 * time.Second), // the lease's length; at least three heartbeats
+		inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Mode = processor.ModeExclusive
+			o.Processor.HeartbeatInterval = 2 * time.Second
+			o.Processor.WorkerTimeout = 10 * time.Second // the lease's length; at least three heartbeats
+		}),
 		//page:end
 		inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", fulfilOrder))),
 	}

@@ -21,9 +21,12 @@ func TestOneWorkerProcessesAndAnotherTakesOver(t *testing.T) {
 	started := func(worker int) *inbox.Inbox {
 		handle := func(context.Context, handler.Message[OrderPlaced]) error { ran <- worker; return nil }
 		db := testenv.OpenPostgres(t, dsn)
-		ib, err := inbox.New("shop", db, append(options(handle), inbox.Migrate(),
-			inbox.HeartbeatInterval(100*time.Millisecond),
-			inbox.WorkerTimeout(9*time.Second), inbox.PollingInterval(100*time.Millisecond))...)
+		ib, err := inbox.New("shop", db, append(options(handle), inbox.Configure(func(o *inbox.Options) {
+			o.Migrate = true
+			o.Processor.HeartbeatInterval = 100 * time.Millisecond
+			o.Processor.WorkerTimeout = 9 * time.Second
+			o.Processor.PollingInterval = 100 * time.Millisecond
+		}))...)
 		require.NoError(t, err)
 		require.NoError(t, ib.Start(t.Context()))
 		return ib

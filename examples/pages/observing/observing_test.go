@@ -18,8 +18,9 @@ import (
 
 // Contract 11.5.
 func TestProbesAnswerWithReasons(t *testing.T) {
-	ib, err := inbox.New("shop", fxtest.OpenDB(t), inbox.Migrate(), inbox.Channel("shipping", inbox.On("shipment.wanted",
-		inbox.Func("ship", func(context.Context, handler.Message[string]) error { return nil }))))
+	ib, err := inbox.New("shop", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
+		inbox.Channel("shipping", inbox.On("shipment.wanted",
+			inbox.Func("ship", func(context.Context, handler.Message[string]) error { return nil }))))
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	probes(mux, ib)

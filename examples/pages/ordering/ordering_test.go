@@ -44,7 +44,9 @@ func message(id, key string) handler.RawMessage {
 // Contract 5.12.
 func TestAFailureHoldsUpItsLaneAndNoOther(t *testing.T) {
 	l := &log{failed: map[string]bool{"a1": true}}
-	kit := fxtest.New(t, byKafkaKey(l.handle, nothing), inbox.Concurrency(1))
+	kit := fxtest.New(t, byKafkaKey(l.handle, nothing), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Concurrency = 1
+	}))
 	kit.Accept(message("a1", "a"), message("a2", "a"), message("b1", "b"), message("n", ""))
 	kit.Process()
 	kit.RequireFailed("a1", "apply-change")
@@ -72,7 +74,7 @@ func TestAPoisonedHeadParksItsLaneUnlessSkipped(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &log{failed: map[string]bool{"a1": true}}
-			kit := fxtest.New(t, tc.declared(l.handle), inbox.MaxRetries(1))
+			kit := fxtest.New(t, tc.declared(l.handle), inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }))
 			kit.Accept(message("a1", "a"), message("a2", "a"))
 			kit.Process()
 			kit.RequirePoisoned("a1", "apply-change")

@@ -67,7 +67,10 @@ func TestAHandlerSteersByItsError(t *testing.T) {
 func TestAnOpenBreakerChargesNothing(t *testing.T) {
 	calls := 0
 	ask := func(context.Context, string) (int, error) { calls++; return 0, errors.New("connection refused") }
-	kit := fxtest.New(t, shipping(patient(ask)), inbox.Concurrency(1), inbox.Prefetch(0))
+	kit := fxtest.New(t, shipping(patient(ask)), inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Concurrency = 1
+		o.Processor.Prefetch = 0
+	}))
 	for i := range 20 {
 		kit.Accept(wanted("o-"+string(rune('a'+i)), "here"))
 	}
@@ -115,7 +118,9 @@ func TestRejectedMessagesAreAcceptedAgainAndNoted(t *testing.T) {
 func TestQueriesFindWhatIsWrong(t *testing.T) {
 	db := testenv.Postgres(t)
 	ask := func(context.Context, string) (int, error) { return 0, errors.New("connection refused") }
-	ib, err := inbox.New("shop", db, inbox.MaxRetries(2), shipping(inbox.Func("ship", ship(ask))))
+	ib, err := inbox.New("shop", db, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.MaxRetries = 2
+	}), shipping(inbox.Func("ship", ship(ask))))
 	require.NoError(t, err)
 	require.NoError(t, ib.Migrate(t.Context()))
 	_, err = ib.Accept(t.Context(), wanted("o-1", "here"), wanted("o-2", ""), wanted("o-3", ""))

@@ -89,7 +89,9 @@ func TestAForgottenKeyIsSaidAtStart(t *testing.T) {
 	runs := newRan()
 	accept(t, deployed(t, db, before(runs.handle)), "1")
 	core, logs := observer.New(zap.WarnLevel)
-	renamed := deployed(t, db, forgotten(runs.handle), inbox.WithLogger(zap.New(core)))
+	renamed := deployed(t, db, forgotten(runs.handle), inbox.Configure(func(o *inbox.Options) {
+		o.Logger = zap.New(core)
+	}))
 	require.NoError(t, renamed.Start(t.Context()))
 	defer func() { require.NoError(t, renamed.Stop(context.Background())) }()
 	warnings := logs.FilterMessageSnippet("a renamed handler needs handler.LegacyKeys").All()

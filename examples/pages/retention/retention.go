@@ -23,8 +23,10 @@ type handle = func(ctx context.Context, m handler.Message[OrderPlaced]) error
 func options(fulfilOrder, reportTax handle, archive *gorm.DB) []inbox.Option {
 	return []inbox.Option{
 		//page:begin options
-		inbox.Retention(30 * 24 * time.Hour),
-		inbox.Archive(intoTables(archive)),
+		inbox.Configure(func(o *inbox.Options) {
+			o.Cleanup.Retention = 30 * 24 * time.Hour
+			o.Archive = intoTables(archive)
+		}),
 		inbox.Channel("orders.events", inbox.On("order.placed",
 			inbox.Func("fulfil-order", fulfilOrder),
 			inbox.Func("report-tax", reportTax, handler.Retention(400*24*time.Hour)),

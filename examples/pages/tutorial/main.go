@@ -20,7 +20,7 @@ func main() {
 			fx.Annotate(openDB, fx.ResultTags(`name:"shop"`)),
 		),
 		inbox.Module("shop", // takes the *gorm.DB named "shop"
-			inbox.Migrate(), // makes the inbox's tables
+			inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), // makes the inbox's tables
 			orders(inbox.Kafka(kafkaconsumer.Config{
 				Brokers: strings.Split(os.Getenv("KAFKA_BROKERS"), ","),
 				Topics:  []string{"orders.events"},

@@ -54,7 +54,7 @@ type Till struct{ inbox *inbox.Inbox }
 // take it back: Announcer does that, with retries of its own.
 //
 // What is accepted here is found by the next poll (PollingInterval), or on
-// PostgreSQL with inbox.Listen at once: the receipt's Wake is for after the commit,
+// PostgreSQL with the option Listen at once: the receipt's Wake is for after the commit,
 // which is not in a handler's hands.
 func (t *Till) takePayment(ctx context.Context, tx *gorm.DB, m handler.Message[Order]) error {
 	if err := tx.Create(&Payment{OrderID: m.Payload.ID, Cents: m.Payload.Cents}).Error; err != nil {

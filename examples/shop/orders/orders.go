@@ -51,7 +51,7 @@ type Config struct {
 func Module(cfg Config, more ...inbox.Option) fx.Option {
 	till := &Till{}
 	declared := []inbox.Option{
-		inbox.Migrate(),
+		inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 
 		inbox.Channel(PlacedTopic,
 			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{PlacedTopic}, GroupID: Name}),

@@ -38,7 +38,7 @@ type Config struct {
 // the inbox are the application's.
 func Module(cfg Config, more ...inbox.Option) fx.Option {
 	declared := []inbox.Option{
-		inbox.Migrate(),
+		inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 
 		inbox.Channel(ConfirmedTopic,
 			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{ConfirmedTopic}, GroupID: Name}),

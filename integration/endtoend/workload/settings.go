@@ -88,12 +88,20 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 		channel = append(channel, inbox.Kafka(s.consumer()))
 	}
 	return []inbox.Option{
-		inbox.WithLogger(log), inbox.Mode(s.Mode), inbox.Concurrency(s.Concurrency),
-		inbox.MaxRetries(50), inbox.MaxRetryDelay(maxRetryDelay), inbox.PollingInterval(pollingInterval),
-		inbox.HeartbeatInterval(s.HeartbeatInterval), inbox.SweepInterval(s.SweepInterval),
-		inbox.WorkerTimeout(s.WorkerTimeout),
-		inbox.StatementTimeout(s.StatementTimeout), inbox.StopBudget(s.StopBudget),
-		inbox.WithClock(clock.Offset(s.ClockOffset)), inbox.Channel(Channel, channel...),
+		inbox.Configure(func(o *inbox.Options) {
+			o.Logger = log
+			o.Processor.Mode = s.Mode
+			o.Processor.Concurrency = s.Concurrency
+			o.Processor.MaxRetries = 50
+			o.Processor.MaxRetryDelay = maxRetryDelay
+			o.Processor.PollingInterval = pollingInterval
+			o.Processor.HeartbeatInterval = s.HeartbeatInterval
+			o.Processor.SweepInterval = s.SweepInterval
+			o.Processor.WorkerTimeout = s.WorkerTimeout
+			o.Processor.StatementTimeout = s.StatementTimeout
+			o.Processor.StopBudget = s.StopBudget
+			o.Clock = clock.Offset(s.ClockOffset)
+		}), inbox.Channel(Channel, channel...),
 	}
 }
 

@@ -49,7 +49,7 @@ func run(broker, topic, dsn, last, says string) error {
 		return err
 	}
 	handled := make(chan struct{}, 1)
-	ib, err := inbox.New("hostile", db, inbox.Migrate(), inbox.Channel("c",
+	ib, err := inbox.New("hostile", db, inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), inbox.Channel("c",
 		inbox.Kafka(kafkaconsumer.Config{Brokers: []string{broker}, Topics: []string{topic}, GroupID: "g",
 			Decoder: envelope.DecoderConfig{Type: "ordinary", AllowMissingID: true}}),
 		inbox.On("ordinary", inbox.Func("ordinary", func(_ context.Context, m handler.Message[[]byte]) error {

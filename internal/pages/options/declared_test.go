@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -63,27 +64,30 @@ func (s source) functions(typ string) []entry {
 	return entries
 }
 
-// setters says by which function of that type a field is set.
-func (s source) setters(typ string) map[string]string {
-	found := map[string]string{}
-	for _, t := range s.pkg.Types {
-		if t.Name != typ {
+// settings are the fields of inbox.Options, with those of the structs in it, by their
+// paths, such as "Processor.MaxRetries".
+func settings(root string) ([]entry, error) {
+	own, err := load(root, module)
+	if err != nil {
+		return nil, err
+	}
+	var all []entry
+	for _, e := range own.fields("Options") {
+		folder := strings.ToLower(e.name)
+		if !slices.Contains([]string{"processor", "acceptor", "cleanup"}, folder) {
+			all = append(all, e)
 			continue
 		}
-		for _, f := range t.Funcs {
-			ast.Inspect(f.Decl.Body, func(n ast.Node) bool {
-				if assigned, ok := n.(*ast.AssignStmt); ok {
-					for _, left := range assigned.Lhs {
-						if field, ok := left.(*ast.SelectorExpr); ok {
-							found[field.Sel.Name] = f.Name
-						}
-					}
-				}
-				return true
-			})
+		of, err := load(filepath.Join(root, folder), module+"/"+folder)
+		if err != nil {
+			return nil, err
+		}
+		for _, field := range of.fields("Options") {
+			field.name = e.name + "." + field.name
+			all = append(all, field)
 		}
 	}
-	return found
+	return all, nil
 }
 
 // returning are functions by the result's text, such as handler.Option.

@@ -44,13 +44,12 @@ func TestTheContractsOptionsAreTheCodes(t *testing.T) {
 	require.True(t, found)
 	text, _, found = strings.Cut(text, "\n## 10. ")
 	require.True(t, found)
-	own, err := load(root, module)
+	all, err := settings(root)
 	require.NoError(t, err)
 	advice := map[string]string{}
-	for _, e := range own.functions("Option") {
-		advice[e.name] = e.doc
+	for _, e := range all {
+		advice[e.name[strings.LastIndex(e.name, ".")+1:]] = e.doc
 	}
-	setters := own.setters("Option")
 	inCode := map[string]string{}
 	for _, v := range values() {
 		inCode[v.name] = v.byDefault
@@ -69,7 +68,7 @@ func TestTheContractsOptionsAreTheCodes(t *testing.T) {
 			want = ""
 		}
 		require.Equal(t, want, byDefault, "default of %s, in the contract %q", name, told)
-		require.Regexp(t, `(?i)\b(do|does) not\b|don't`, advice[setters[name]], "%s does not say when not to use it", name)
+		require.Regexp(t, `(?i)\b(do|does) not\b|don't`, advice[name], "%s does not say when not to use it", name)
 		delete(inCode, name)
 	}
 	require.Empty(t, inCode, "options that the contract does not tell of")

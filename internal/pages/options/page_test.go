@@ -25,7 +25,7 @@ what is allowed; all of an inbox's are reported together.
 
 | options of | where they go |
 |---|---|
-| [an inbox](#options-of-an-inbox) | ` + "`inbox.Module(name, …)` or `inbox.New(name, db, …)`" + ` |
+| [an inbox](#options-of-an-inbox) | ` + "`inbox.Configure(func(o *inbox.Options) { … })`" + ` in ` + "`inbox.Module(name, …)` or `inbox.New(name, db, …)`" + ` |
 | [a channel](#options-of-a-channel) | ` + "`inbox.Channel(name, …)`" + ` |
 | [an Inline channel](#options-of-an-inline-channel) | ` + "`inbox.Inline(…)`" + ` |
 | [a handler](#options-of-a-handler) | ` + "`inbox.Func(key, fn, …)`" + ` and its like |
@@ -35,9 +35,9 @@ what is allowed; all of an inbox's are reported together.
 
 ## From a file or the environment
 
-Options that have a key below are also fields of ` + "`inbox.Options`" + `. Start from ` + "`inbox.DefaultOptions()`" + `, unmarshal YAML over it or let a library that reads
-` + "`env`" + ` tags do so, and pass the result to ` + "`inbox.WithOptions`" + `. The key in the environment is the same in capitals, behind a prefix of your own:
-` + "`max_retries`" + ` is ` + "`ORDERS_MAX_RETRIES`" + ` with the prefix ` + "`ORDERS_`" + `. Options after ` + "`WithOptions`" + ` win.
+Start from ` + "`inbox.DefaultOptions()`" + `, unmarshal YAML over it or let a library that reads ` + "`env`" + ` tags do so, and assign the result:
+` + "`inbox.Configure(func(o *inbox.Options) { *o = loaded })`" + `. The key in the environment is the same in capitals, behind a prefix of your own:
+` + "`max_retries`" + ` is ` + "`ORDERS_MAX_RETRIES`" + ` with the prefix ` + "`ORDERS_`" + `.
 
 | option | key | default | allowed |
 |---|---|---|---|
@@ -67,33 +67,31 @@ func page(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := map[string]string{} // of the inbox's options
-	for _, e := range own.functions("Option") {
+	all, err := settings(root)
+	if err != nil {
+		return "", err
+	}
+	text := map[string]string{}
+	for _, e := range all {
 		text[e.name] = e.doc
 	}
 
 	var b strings.Builder
 	b.WriteString(introduction)
-	setters := own.setters("Option")
-	facts := map[string][]string{}
+	facts := map[string]string{}
 	for _, v := range values() {
 		byDefault := v.byDefault
 		if byDefault == "" { // by the name of the inbox or by its database
-			if m := said.FindStringSubmatch(text[setters[v.name]]); m != nil {
+			if m := said.FindStringSubmatch(text[v.path]); m != nil {
 				byDefault = strings.ReplaceAll(strings.Trim(m[1], `"`), "\n", " ")
 			} else {
 				byDefault = "none"
 			}
 		}
 		can := cmp.Or(strings.Join(v.allowed, "; "), "–")
-		fmt.Fprintf(&b, "| [`%s`](#%s) | `%s` | %s | %s |\n", v.name, "inbox"+strings.ToLower(setters[v.name]), v.key,
-			byDefault, can)
-		field := ""
-		if setters[v.name] != v.name {
-			field = "`" + v.name + "` "
-		}
-		facts[setters[v.name]] = append(facts[setters[v.name]], field+
-			fmt.Sprintf("default %s, allowed %s, key `%s`", byDefault, can, v.key))
+		fmt.Fprintf(&b, "| [`%s`](#%s) | `%s` | %s | %s |\n", v.path,
+			strings.ToLower(strings.ReplaceAll("o."+v.path, ".", "")), v.key, byDefault, can)
+		facts[v.path] = fmt.Sprintf("Default %s, allowed %s, key `%s`", byDefault, can, v.key)
 	}
 
 	links := anchors(string(contract))
@@ -101,10 +99,8 @@ func page(root string) (string, error) {
 	none := func(string) string { return "" }
 	short := own.returning("handler.Option")
 	for _, s := range []section{
-		{"Options of an inbox", "In the alphabet's order.", own.functions("Option"), named("inbox."),
-			func(name string) string {
-				return strings.Join(facts[name], "; ")
-			}},
+		{"Options of an inbox", "In the order of the structs that hold them.", all, named("o."),
+			func(name string) string { return facts[name] }},
 		{"Options of a channel", "A channel without a delivery mode is an Inbox channel: see [modes.md](modes.md).",
 			own.functions("ChannelOption"), named("inbox."), none},
 		{"Options of an Inline channel", "See [modes.md](modes.md) for when to use one.", own.functions("InlineOption"),

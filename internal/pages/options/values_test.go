@@ -14,9 +14,9 @@ import (
 
 // value is what can be said of an option that is a field of inbox.Options.
 type value struct {
-	name, key string
-	byDefault string
-	allowed   []string
+	name, path, key string // path is "Processor.MaxRetries"
+	byDefault       string
+	allowed         []string
 }
 
 // values are all fields of inbox.Options, flat, in their order.
@@ -28,15 +28,26 @@ func values() []value {
 			if key == "-" {
 				return
 			}
-			all = append(all, value{field.Name, key, format(byDefault), refusals(path, field)})
+			all = append(all, value{field.Name, pathOf(path), key, format(byDefault), refusals(path, field)})
 		})
 	return all
+}
+
+// pathOf names a field of inbox.Options by the fields on the way to it.
+func pathOf(index []int) string {
+	var names []string
+	typ := reflect.TypeFor[inbox.Options]()
+	for _, i := range index {
+		names = append(names, typ.Field(i).Name)
+		typ = typ.Field(i).Type
+	}
+	return strings.Join(names, ".")
 }
 
 func walk(v reflect.Value, path []int, visit func(path []int, field reflect.StructField, v reflect.Value)) {
 	for i := range v.NumField() {
 		at := append(slices.Clone(path), i)
-		if field := v.Type().Field(i); field.Type.Kind() == reflect.Struct {
+		if field := v.Type().Field(i); strings.HasSuffix(field.Tag.Get("yaml"), ",inline") {
 			walk(v.Field(i), at, visit)
 		} else {
 			visit(at, field, v.Field(i))

@@ -97,7 +97,9 @@ func TestStatesOfThePageAreStates(t *testing.T) {
 	}
 	require.Len(t, conditions, 6)
 
-	kit := fxtest.New(t, inbox.MaxRetries(2), inbox.Channel("c", inbox.On("t",
+	kit := fxtest.New(t, inbox.Configure(func(o *inbox.Options) {
+		o.Processor.MaxRetries = 2
+	}), inbox.Channel("c", inbox.On("t",
 		inbox.Func("done", func(context.Context, handler.Message[[]byte]) error { return nil }),
 		inbox.Func("given-up", func(context.Context, handler.Message[[]byte]) error { return handler.Poison(nil) }),
 		inbox.Func("later", func(context.Context, handler.Message[[]byte]) error { return handler.Snooze(1) }))))
